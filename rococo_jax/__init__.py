@@ -20,7 +20,6 @@ _PUBLIC = {
     "print_summary": "rococo_jax.evaluation.summary",
     "write_report": "rococo_jax.report",
     "read_results": "rococo_jax.report.exports",
-    "plot_results": "rococo_jax.report.exports",
     "default_config": "rococo_jax.training.config",
     "train": "rococo_jax.training.api",
     "InputError": "rococo_jax.errors",

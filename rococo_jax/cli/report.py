@@ -19,15 +19,13 @@ class Options:
 
     Attributes:
         results: results.json files, or folders that contain them
-        out: the page; .csv, .md and .tex go beside it
+        out: the page; .csv (one row a metric, for pandas) and .md go beside it
         reference: the model to compare the others with (default: the best of each task)
-        csv_long: also one row a metric, for pandas: F_long.csv, and F_long.json
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
     out: Annotated[str, Option("F.html", check=output_file)]
     reference: Annotated[str | None, Option("NAME")] = None
-    csv_long: bool = False
 
 
 def run(options: Options) -> None:
@@ -36,8 +34,8 @@ def run(options: Options) -> None:
 
     page_path(options.out, "--out")
     try:
-        page, table = write_report(options.results, options.out, options.reference, options.csv_long)
+        page, table = write_report(options.results, options.out, options.reference)
     except InputError as error:
         source = "--reference" if error.source == "reference" else error.source
         raise InputError(source, error.field, error.found, error.wanted) from None
-    print(f"{page}: the page; {table}: the same figures as CSV; {page.with_suffix('.md')}, .tex: as Markdown and LaTeX")
+    print(f"{page}: the page; {table}: the same figures as CSV; {page.with_suffix('.md')}: as Markdown")

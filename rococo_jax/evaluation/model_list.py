@@ -27,7 +27,7 @@ from rococo_jax.texts import read_lines
 _OF_A_RUN, _ALONGSIDE, _CHECKPOINTS = "model", "metrics.jsonl", "checkpoints"
 _LONGEST_NAME = 200  # bytes; file systems take 255, and temporary names are longer
 # What an evaluation writes beside the folders of its models.
-_FILES_BESIDE = ("journal.jsonl", "report.html", "report.csv", "report.md", "report.tex", "results.json",
+_FILES_BESIDE = ("journal.jsonl", "report.html", "report.csv", "report.md", "results.json",
                  "per_query.parquet", "per_image.parquet", "examples.parquet")  # fmt: skip
 
 

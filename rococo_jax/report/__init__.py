@@ -1,7 +1,6 @@
-"""The report: one self-contained page, and tables as CSV, Markdown and LaTeX, from any number of results.
+"""The report: one self-contained page, its figures as CSV, and its tables as Markdown, from any number of results.
 
-Other pages are made of the same parts: `blocks` (tables, tiles, ..., `render_page`), `charts`, and the Markdown tables
-of `exports`.
+Other pages are made of the same parts: `blocks` (tables, tiles, ..., `render_page`), `charts`, and `markdown`.
 """
 
 from collections.abc import Iterable
@@ -12,10 +11,8 @@ from rococo_jax.errors import InputError
 __all__ = ["page_path", "write_report"]
 
 
-def write_report(
-    sources: Iterable[str | Path], out: str | Path, reference: str | None = None, long: bool = False
-) -> tuple[Path, Path]:
-    """Writes the page `out` and, beside it, the same figures as CSV, Markdown and LaTeX.
+def write_report(sources: Iterable[str | Path], out: str | Path, reference: str | None = None) -> tuple[Path, Path]:
+    """Writes the page `out` and, beside it, the same figures as CSV, one row a metric, and as Markdown.
 
     Equal results give equal bytes.
 
@@ -23,10 +20,9 @@ def write_report(
         sources: results files, or folders that contain them (a folder of per-model folders included).
         out: the page; its name must end in `.html` or `.htm`.
         reference: the model that others are compared with; by default the best of each task.
-        long: also write the figures with one row a metric, as `_long.csv` and `_long.json`.
 
     Returns:
-        Page and CSV. Markdown and LaTeX have the page's name with `.md` and `.tex`.
+        Page and CSV. The Markdown file has the page's name with `.md`.
 
     Raises:
         InputError: no results, a file that is missing, cut short or not what it should be, an unsuitable `out`, or an
@@ -34,7 +30,8 @@ def write_report(
     """
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
-    from rococo_jax.report.exports import write_csv, write_latex, write_long, write_markdown
+    from rococo_jax.report.exports import write_csv
+    from rococo_jax.report.markdown import write_markdown
     from rococo_jax.report.page import report_html
     from rococo_jax.storage import write_text
 
@@ -46,10 +43,7 @@ def write_report(
     table = page.with_suffix(".csv")
     html = report_html(groups, table.name, comparisons)
     write_csv(table, groups, comparisons)
-    if long:
-        write_long(page.with_name(f"{page.stem}_long.csv"), groups)
     write_markdown(page.with_suffix(".md"), groups, comparisons)
-    write_latex(page.with_suffix(".tex"), groups)
     return write_text(page, html), table
 
 

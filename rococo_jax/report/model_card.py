@@ -4,12 +4,15 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
+from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.collection import Run, group_by_fingerprint, load_results
 from rococo_jax.report.comparison import compare_groups
-from rococo_jax.report.exports import markdown_lines, plot_results
-from rococo_jax.report.vocabulary import order_metrics
+from rococo_jax.report.markdown import markdown_lines
+from rococo_jax.report.vocabulary import order_metrics, task_label, variant_label
 from rococo_jax.storage import atomic_write, hash_json
 from rococo_jax.version import __version__
 
@@ -92,18 +95,32 @@ def _eval_results(run: Run) -> Iterator:
 
 
 def write_card(folder: str | Path, card, results: Sequence[str | Path]) -> None:
-    """Writes the card and the picture into a model's folder, by rename."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    read = [content for _, content in load_results(results)]
-    metrics = [figures for variants in read[0]["tasks"].values() for figures in variants.values()]
+    """Writes the card and the picture of the first results into a model's folder, by rename."""
+    run = group_by_fingerprint(load_results(results))[0].runs[0]
+    metrics = [figures for variants in run.tasks.values() for figures in variants.values()]
     measured = order_metrics(name for figures in metrics for name, value in figures.items() if value)
     metric = next((name for name in (*_DRAWN, *measured) if name in measured), _DRAWN[0])
     with atomic_write(Path(folder) / PICTURE) as temporary:
-        plot_results(read[0], metric).figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
+        _bars(run, metric).savefig(temporary, format="png", dpi=120, metadata={"Software": None})
     with atomic_write(Path(folder) / CARD) as temporary:
         temporary.write_text(str(card), encoding="utf-8")
+
+
+def _bars(run: Run, metric: str) -> Figure:
+    """A metric of each task and variant with its interval; not of the clean gallery where it is 0 by definition."""
+    rows = [(task, variant, run.figure(task, variant, metric)) for task in run.tasks for variant in run.variants(task)]
+    rows = [row for row in rows if row[2].value is not None and (row[1] != CLEAN or row[2].value)]
+    drawing = Figure(figsize=(6.4, 0.8 + 0.35 * max(len(rows), 1)), layout="constrained")
+    axes = drawing.subplots()
+    for place, (*_, each) in enumerate(rows):
+        axes.barh(place, each.value, color="#2f6fa8")
+        if each.has_interval:
+            axes.plot([each.low, each.high], [place, place], color="0.3")
+    axes.set_yticks(range(len(rows)), [f"{task_label(task)}, {variant_label(variant)}" for task, variant, _ in rows])
+    axes.set(xlabel=", ".join(filter(None, (metric_of(metric).label, metric_of(metric).unit))))
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    return drawing
 
 
 def push(folder: str | Path, name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.collection import Figure
-from rococo_jax.report.exports import escaped, table_head, table_row
+from rococo_jax.report.markdown import escaped, table_head, table_row
 from rococo_jax.report.vocabulary import order_metrics, order_variants, percent, task_label, variant_label
 from rococo_jax.storage import write_csv_rows, write_json, write_text
 from rococo_jax.sweep.collect import ALTERED, TRAINING, Row, metrics_of, summary_columns

@@ -111,7 +111,7 @@ def run_all(folder: Path, pages: list[Path], fewer: tuple[tuple[str, str], ...] 
     )
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
     for written in ("out/mine/report.html", "out/own/results.json", "mine.npz", "DATA/photos/README.md",
-                    "out/photos.html", "out/photos_long.json"):  # fmt: skip
+                    "out/photos.html", "out/photos.csv"):  # fmt: skip
         assert (folder / written).is_file(), written
     return folder
 

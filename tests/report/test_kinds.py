@@ -68,10 +68,11 @@ def test_choices_are_compared_item_by_item_and_the_csv_holds_the_differences(tmp
     rows = list(csv.DictReader((tmp_path / "report.csv").open(encoding="utf-8", newline="")))
     compared = [row for row in rows if row["compared_with"]]
     assert {row["variant"] for row in compared} == set(PARTS) and {row["model"] for row in compared} == {"worse"}
-    figures = {(row["model"], row["variant"]): float(row["ota"]) for row in rows if row["ota"]}
+    figures = {(row["model"], row["variant"]): float(row["value"]) for row in rows if row["metric"] == "ota"}
+    assert {row["metric"] for row in compared} == {"ota"}
     for row in compared:
         wanted = figures["worse", row["variant"]] - figures["better", row["variant"]]
-        assert float(row["ota_difference"]) == pytest.approx(wanted)
+        assert float(row["difference"]) == pytest.approx(wanted)
     markdown = (tmp_path / "report.md").read_text()
     assert "| better | Mean |" in markdown and "OTA difference" in markdown
 

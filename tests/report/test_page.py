@@ -146,14 +146,15 @@ def test_csv_numbers_are_the_json_numbers_to_the_last_digit(tmp_path):
     _, table = write_report([tmp_path / "all"], tmp_path / "report.html")
     assert table == tmp_path / "report.csv"
     rows = list(csv.DictReader(table.open(encoding="utf-8", newline="")))
-    assert len(rows) == 2 * len(VARIANTS)
+    found = {(row["model"], row["variant"], row["metric"]): row for row in rows}
+    assert len(found) == len(rows) and {variant for _, variant, _ in found} == set(VARIANTS)
     for each in results:
         for variant, metrics in each["tasks"]["image_to_text"].items():
-            (found,) = (one for one in rows if (one["model"], one["variant"]) == (each["model"], variant))
             for name, value in metrics.items():
-                assert found[name] == ("" if value is None else repr(value))
+                row = found[each["model"], variant, name]
+                assert row["value"] == ("" if value is None else repr(value))
                 interval = each["intervals"]["image_to_text"][variant].get(name) or ("", "")
-                assert (found[f"{name}_low"], found[f"{name}_high"]) == tuple(map(str, interval))
+                assert (row["low"], row["high"]) == tuple(map(str, interval))
 
 
 def test_nothing_is_loaded_from_anywhere(tmp_path):
