@@ -1,15 +1,12 @@
 """MkDocs hooks: the Reference pages made from the code, tables read from CSV, links that leave docs/.
 
-Commands come from the parser, config keys from `default_config` with their comments and docs/config_keys.toml,
-benchmarks and metrics from their rows. A key without a meaning, or a meaning without a key, fails the build.
+Commands come from the parser, config keys from their declarations, benchmarks and metrics from their rows.
 """
 
 import csv
 import os
 import posixpath
 import re
-import tokenize
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +22,6 @@ _LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]*)(#[^)\s]*)?\)")
 # A workflow knows its repository, whose notebooks Colab opens by their address.
 _COLAB = "https://colab.research.google.com/"
 _REPOSITORY = os.environ.get("GITHUB_REPOSITORY")
-_COMMENT = re.compile(r"^\s*# ?(.*)")
-_KEY = re.compile(r'^\s*"(\w+)":')
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -96,65 +91,14 @@ def commands_page() -> str:
     return "\n".join(lines)
 
 
-def flat(config: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key of a config with its default; a section without keys is a key."""
-    for name, value in config.items():
-        if hasattr(value, "items") and len(value):
-            yield from flat(value, f"{before}{name}.")
-        else:
-            yield before + name, value
-
-
-def comments_of_keys(path: Path) -> dict[str, str]:
-    """Config key -> the comment right above it in the table of keys. Nesting is read from the indentation."""
-    found: dict[str, str] = {}
-    sections: list[tuple[int, str]] = []
-    comment: list[str] = []
-    with tokenize.open(path) as file:
-        lines = file.read().partition("def all_keys")[2].partition("\ndef ")[0].splitlines()
-    for line in lines:
-        if words := _COMMENT.match(line):
-            comment.append(words[1])
-            continue
-        if key := _KEY.match(line):
-            depth = len(line) - len(line.lstrip())
-            sections = [each for each in sections if each[0] < depth]
-            name = ".".join([*(each[1] for each in sections), key[1]])
-            if comment:
-                found[name] = " ".join(comment)
-            if line.rstrip().endswith("{"):
-                sections.append((depth, key[1]))
-        comment = []
-    return found
-
-
 def config_page() -> str:
     """Every key of a training config, its default and its meaning."""
-    from rococo_jax.cli.main import build_parser
     from rococo_jax.training.config import default_config
+    from rococo_jax.training.config import flat as leaves
+    from rococo_jax.training.config_keys import all_keys
 
-    keys = dict(flat(default_config()))
-    comments = comments_of_keys(ROOT / "rococo_jax" / "training" / "config_keys.py")
-    written = tomllib.loads((ROOT / "docs" / "config_keys.toml").read_text(encoding="utf-8"))
-    meanings = dict(flat(written))
-    evaluate = next(action for action in build_parser("evaluate")._actions if action.dest == "command")
-    options = {action.dest: action.help for action in evaluate.choices["evaluate"]._actions}
-    for key in keys:
-        # A comment on a section of one line is that of all its keys.
-        said = comments.get(key) or comments.get(key.rpartition(".")[0])
-        if said and key not in meanings:
-            meanings[key] = said
-        option = key.removeprefix("eval.")
-        if key.startswith("eval.") and option in options and key not in written.get("eval", {}):
-            meanings[key] = options[option].replace("%(default)s", str(keys[key]))
-    without = sorted(set(keys) - set(meanings))
-    unknown = sorted(set(dict(flat(written))) - set(keys))
-    if without or unknown:
-        raise PluginError(
-            f"docs/config_keys.toml: keys without a meaning: {', '.join(without) or 'none'}; "
-            f"meanings of no key: {', '.join(unknown) or 'none'}"
-        )
-    rows = [[f"`{key}`", f"`{value!r}`", cell(meanings[key])] for key, value in keys.items()]
+    defaults = leaves(default_config())
+    rows = [[f"`{name}`", f"`{defaults[name]!r}`", cell(key.help)] for name, key in leaves(all_keys()).items()]
     said = "Of `rococo train` and `rococo sweep`, as `--config.KEY=VALUE`: [Training](../training.md)."
     return page_of_rows("Config keys", said, ["key", "default", "meaning"], rows)
 

@@ -105,38 +105,64 @@ def _more(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -
     return {"scope": settings.scope, "similarities": logits}
 
 
-_COMMON = {"weight": Key(0.0, NOT_NEGATIVE), "scope": Key("global", one_of("local", "global"))}
+def _keys(weight: str, own: str, keys: dict[str, Key]) -> dict[str, Key]:
+    """Weight and scope of a term, and its own keys."""
+    scope = f"Negatives of the own {own} (`local`) or of the whole batch (`global`)."
+    return {
+        "weight": Key(0.0, weight, NOT_NEGATIVE),
+        "scope": Key("global", scope, one_of("local", "global")),
+        **keys,
+    }
+
 
 SC = field_term(
     "sc",
     ALTERED,
     semantic_contrastive,
     _more,
-    keys={
-        **_COMMON,
-        "count": Key(1, POSITIVE),
-        "variants": Key("same_concept,diff_concept,rand_voca"),
-        "select": Key("lowest", one_of("lowest", "highest", "random")),
-        # JSONL of `rococo influence`; computed once where it is not given.
-        "influence": Key(""),
-        "lexicon": Key(""),
-        # "a" and "an" before the altered word must fit the new one.
-        "fit_article": Key(False),
-    },
+    keys=_keys(
+        "Weight of SC: altered captions as negatives.",
+        "caption",
+        {
+            "count": Key(1, "Altered captions a caption.", POSITIVE),
+            "variants": Key(
+                "same_concept,diff_concept,rand_voca",
+                "Which alterations, with commas: of nouns (`same_concept`, ...) and of other kinds (`attribute`, ...).",
+            ),
+            "select": Key(
+                "lowest",
+                "Which word is replaced, by its influence: `lowest`, `highest` or `random`.",
+                one_of("lowest", "highest", "random"),
+            ),
+            "influence": Key("", "A table of `rococo influence`; computed once by default."),
+            "lexicon": Key("", "A lexicon file, as `perturb/text/assets/lexicon.json`; the shipped one by default."),
+            "fit_article": Key(False, "Write `a` or `an` as the new word wants it."),
+        },
+    ),
 )
 VC = field_term(
     "vc",
     MIXED,
     visual_contrastive,
     _more,
-    keys={
-        **_COMMON,
-        "methods": Key("mixup,cutmix", one_of("mixup", "cutmix", "mixup,cutmix")),
-        # The fraction of the image's own content.
-        "ratio": Key(0.9, FRACTION),
-        # What is mixed: images as they are trained on ("crop"), resized whole ("resize"), or both in turns.
-        "views": Key("crop", one_of("crop", "resize", "crop,resize")),
-        # Partners come from groups of so many consecutive rows, on one device or on whole ones.
-        "partner_group": Key(8, at_least(2)),
-    },
+    keys=_keys(
+        "Weight of VC: mixed images as negatives.",
+        "image",
+        {
+            "methods": Key(
+                "mixup,cutmix", "`mixup`, `cutmix`, or both in turns.", one_of("mixup", "cutmix", "mixup,cutmix")
+            ),
+            "ratio": Key(0.9, "The share of the own image.", FRACTION),
+            "views": Key(
+                "crop",
+                "What is mixed: images as trained on (`crop`), squashed to a square (`resize`), or both in turns.",
+                one_of("crop", "resize", "crop,resize"),
+            ),
+            "partner_group": Key(
+                8,
+                "Partners come from groups of so many consecutive images, so none is sent between devices.",
+                at_least(2),
+            ),
+        },
+    ),
 )

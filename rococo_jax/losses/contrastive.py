@@ -146,5 +146,7 @@ def _term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -
 CONTRASTIVE = LossTerm(
     "contrastive",
     _term,
-    keys={"kind": Key("softmax", one_of("softmax", "sigmoid"))},
+    keys={
+        "kind": Key("softmax", "`softmax`, or `sigmoid` for models with a logit bias.", one_of("softmax", "sigmoid"))
+    },
 )

@@ -17,6 +17,7 @@ caption j has d_j = s(I_k, T_j) - s(I~, T_j). A caption of the partner that was 
 metric leaves out: the own caption should win over it, too.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ from ml_collections import ConfigDict
 
 from rococo_jax.losses.altered import ALTERED, MIXED
 from rococo_jax.losses.contrastive import mean_over_batch, softmax_nll
-from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Key, field_term
+from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, field_term
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
@@ -119,9 +120,32 @@ def _ids_and_logits(embeddings: Embeddings, settings: ConfigDict, logits: Sharde
     return {"ids": embeddings.image_id, "similarities": logits}
 
 
-# They read the altered captions that `losses.sc` describes, or the mixed images of `losses.vc`.
-_STATED = {"keys": {"weight": Key(0.0, NOT_NEGATIVE)}}
-BLIND = field_term("blind", ALTERED, blind_preference, _ids_and_logits, **_STATED)
-GROUNDING = field_term("grounding", ALTERED, grounding_contrastive, _ids_and_logits, **_STATED)
-MIXED_BLIND = field_term("mixed_blind", MIXED, mixed_blind_preference, _ids_and_logits, **_STATED)
-MIXED_GROUNDING = field_term("mixed_grounding", MIXED, mixed_grounding_contrastive, _ids_and_logits, **_STATED)
+def _term(name: str, field: Field, function: Callable, help: str) -> LossTerm:
+    """A term over the altered captions that `losses.sc` describes, or the mixed images of `losses.vc`."""
+    return field_term(name, field, function, _ids_and_logits, keys={"weight": Key(0.0, help, NOT_NEGATIVE)})
+
+
+BLIND = _term(
+    "blind",
+    ALTERED,
+    blind_preference,
+    "Penalty on what wrong images prefer on average, the caption or its altered one [ours].",
+)
+GROUNDING = _term(
+    "grounding",
+    ALTERED,
+    grounding_contrastive,
+    "Cross entropy of which image cares most for the change of the caption [ours].",
+)
+MIXED_BLIND = _term(
+    "mixed_blind",
+    MIXED,
+    mixed_blind_preference,
+    "`blind` for mixed images: what wrong captions prefer on average, the image or its mixed one [ours].",
+)
+MIXED_GROUNDING = _term(
+    "mixed_grounding",
+    MIXED,
+    mixed_grounding_contrastive,
+    "`grounding` for mixed images: which caption cares most for what was mixed in [ours].",
+)

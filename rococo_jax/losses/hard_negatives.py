@@ -99,19 +99,29 @@ def _ce_clip(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits
     return settings.intra * intra + settings.rank * rank, {"ce_clip_intra": intra, "ce_clip_rank": rank}
 
 
-_WEIGHT = {"weight": Key(0.0, NOT_NEGATIVE)}
 # All read the altered captions that `losses.sc` describes.
 NEGCLIP = field_term(
     "negclip",
     ALTERED,
     negclip_columns,
     lambda embeddings, settings, logits: {"ids": embeddings.image_id, "similarities": logits},
-    keys=_WEIGHT,
+    keys={
+        "weight": Key(
+            0.0,
+            "Altered captions as extra columns of the contrastive loss; with 1 the sum is NegCLIP (arXiv 2210.01936).",
+            NOT_NEGATIVE,
+        )
+    },
 )
 CE_CLIP = LossTerm(
     "ce_clip",
     _ce_clip,
     # Weights of the two terms and the highest margin, in logits, of the public training script.
-    keys={**_WEIGHT, "intra": Key(0.3, NOT_NEGATIVE), "rank": Key(0.2, NOT_NEGATIVE), "upper": Key(10.0)},
+    keys={
+        "weight": Key(0.0, "CE-CLIP (arXiv 2306.08832).", NOT_NEGATIVE),
+        "intra": Key(0.3, "Weight of its intra-modal term.", NOT_NEGATIVE),
+        "rank": Key(0.2, "Weight of its rank term.", NOT_NEGATIVE),
+        "upper": Key(10.0, "Its highest margin, in logits."),
+    },
     reads=(ALTERED,),
 )

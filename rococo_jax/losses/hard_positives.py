@@ -82,12 +82,14 @@ HARD_POSITIVES = LossTerm(
     "hard_positives",
     _term,
     keys={
-        "weight": Key(0.0, NOT_NEGATIVE),
-        "negative_weight": Key(1.0),
-        # Hard negatives a caption.
-        "count": Key(1),
-        # The file of both.
-        "negatives": Key(""),
+        "weight": Key(0.0, "Hard positives and negatives (arXiv 2409.17958).", NOT_NEGATIVE),
+        "negative_weight": Key(1.0, "Weight of the negatives against the positives."),
+        "count": Key(1, "Of each a caption and step."),
+        "negatives": Key(
+            "",
+            "Their file: JSON lines of `{caption, hard_positive, hard_negative}`, or an annotation of "
+            "`rococo alter-captions`.",
+        ),
     },
     reads=(POSITIVES, NEGATIVES),
 )

@@ -108,9 +108,10 @@ def one_of(*names: str) -> Check:
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """A config key of a loss: its default and, where not every value of its type will do, a check."""
+    """A config key: its default, its meaning and, where not every value of its type will do, a check."""
 
     default: Any
+    help: str
     check: Check | None = None
 
 

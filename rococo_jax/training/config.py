@@ -19,7 +19,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
-from rococo_jax.losses.terms import Key
 from rococo_jax.storage import read_json_object, write_json
 from rococo_jax.training.config_keys import all_keys
 from rococo_jax.training.freezing import cached_sides
@@ -38,10 +37,7 @@ def default_config() -> ConfigDict:
 
 
 def _defaults(keys: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: _defaults(each) if isinstance(each, Mapping) else each.default if isinstance(each, Key) else each
-        for name, each in keys.items()
-    }
+    return {name: _defaults(each) if isinstance(each, Mapping) else each.default for name, each in keys.items()}
 
 
 def read_config(path: str | os.PathLike, overrides: Sequence[str] = ()) -> ConfigDict:
@@ -165,9 +161,9 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
     for key, value in leaves.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(source, f"config.{key}", value, "a finite number")
-    for key, entry in flat(all_keys()).items():
-        if isinstance(entry, Key) and entry.check is not None and not entry.check.holds(leaves[key]):
-            raise InputError(source, f"config.{key}", repr(leaves[key]), entry.check.wanted)
+    for name, key in flat(all_keys()).items():
+        if key.check is not None and not key.check.holds(leaves[name]):
+            raise InputError(source, f"config.{name}", repr(leaves[name]), key.check.wanted)
     for clashes, key, wanted, found in _clashes(config):
         if clashes:
             raise InputError(source, f"config.{key}", found or repr(leaves[key]), wanted)

@@ -65,8 +65,8 @@ class Reversed(LossInput):
 @pytest.fixture
 def more_losses(monkeypatch):
     """Two losses and an input behind those that there are."""
-    weight = {"weight": Key(0.0, NOT_NEGATIVE)}
-    first = LossTerm("uniformity", uniformity, {**weight, "sharpness": Key(2.0)})
+    weight = {"weight": Key(0.0, "Weight.", NOT_NEGATIVE)}
+    first = LossTerm("uniformity", uniformity, {**weight, "sharpness": Key(2.0, "Sharpness.")})
     terms = (*losses.TERMS, first, LossTerm("order_of_words", order_of_words, weight, reads=(REVERSED,)))
     for module in (losses, config_keys):
         monkeypatch.setattr(module, "TERMS", terms)
