@@ -21,8 +21,8 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.model import embed_benchmark
 from rococo_jax.perturb.images.mixing import apply_mixing
-from tests.support.pictures import files_of, pictures_in
 from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.world import seventy_pictures
 
 SMALL = View("small", (8, 8, 3), lambda image: np.asarray(image.convert("RGB").resize((8, 8))))
 GREY = View("grey", (4, 4, 3), lambda image: np.asarray(image.convert("L").convert("RGB").resize((4, 4))))
@@ -44,7 +44,7 @@ def decoded(monkeypatch):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    return files_of(pictures_in(tmp_path_factory.mktemp("pictures")))
+    return seventy_pictures(tmp_path_factory.mktemp("pictures"))
 
 
 def galleries(files) -> dict:
@@ -143,7 +143,7 @@ def test_a_full_disk_keeps_nothing_and_changes_nothing(files, monkeypatch):
 
 
 def test_the_first_bad_file_in_order_is_named_through_any_gallery(tmp_path):
-    files = files_of(pictures_in(tmp_path))
+    files = seventy_pictures(tmp_path)
     broken = sorted(files)[5]
     files[broken].write_bytes(files[broken].read_bytes()[:50])
     sets = galleries(files).image_sets

@@ -14,8 +14,8 @@ from PIL import Image
 from rococo_jax.cli.main import main
 from tests.support.exportable import export_for_transformers, exportable_encoder
 from tests.support.paths import CHECKOUT
-from tests.support.pictures import retrieval_in
 from tests.support.tiny import random_captions
+from tests.support.world import write_world
 
 pytest.importorskip("torch")
 
@@ -29,7 +29,8 @@ def test_the_class_of_the_page_is_evaluated_and_embeds_as_our_own_reader(tmp_pat
     path = tmp_path / "my_models.py"
     path.write_text(source.replace('"kakaobrain/align-base"', repr(str(folder))), encoding="utf-8")
 
-    data = retrieval_in(tmp_path, 4, lambda number: random_captions(5, number))
+    captions = [random_captions(5, number) for number in range(4)]
+    data = write_world(tmp_path, captions, altered={"danger": "{} q".format})
     images, annotations = data / "images", data / "annotations"
     out = tmp_path / "out"
     asked = ["--images", str(images), "--annotations", str(annotations), "--mixed-galleries", "none"]

@@ -8,7 +8,7 @@ import pytest
 import rococo_jax
 from rococo_jax.evaluation import companions, models
 from rococo_jax.evaluation.models import model as contract
-from tests.support.pictures import retrieval_in
+from tests.support.world import write_world
 
 KIND = '''
 """Models that read a caption's number: `ending:1` likes the image's own, `ending:-1` any other."""
@@ -66,7 +66,8 @@ def with_own_files(tmp_path, monkeypatch):
         folder.mkdir()
         (folder / f"{name}.py").write_text(text)
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
-    yield retrieval_in(tmp_path, 2, lambda number: [f"caption {k} of {number}" for k in range(5)], " altered")
+    captions = [[f"caption {k} of {number}" for k in range(5)] for number in range(2)]
+    yield write_world(tmp_path, captions, name="{}.png", altered={"danger": "{} altered".format})
     contract.OPENERS[:] = [opener for opener in contract.OPENERS if opener.__name__ != "open_ending"]
     for name in ("models.ending", "companions.counting"):
         sys.modules.pop(f"rococo_jax.evaluation.{name}", None)

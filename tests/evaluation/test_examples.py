@@ -22,8 +22,8 @@ from rococo_jax.errors import InputError
 from rococo_jax.evaluation.examples import Example, Side, collect_examples, read_examples, write_examples
 from tests.benchmarks.published_forms import FORMS, write
 from tests.support.made_runs import IMAGES, made_benchmark
-from tests.support.pictures import files_of, pictures_in
 from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.world import seventy_pictures
 
 
 def fooled(image: str, lead: float, variant: str = "danger") -> Example:
@@ -154,7 +154,7 @@ def test_pictures_of_every_mode_become_small_jpegs(tmp_path, mode):
 
 
 def test_a_corrupted_picture_is_the_one_that_was_measured(tmp_path):
-    files = files_of(pictures_in(tmp_path))
+    files = seventy_pictures(tmp_path)
     originals = FileImages(tuple(files), tuple(files.values()))
     for kind in ("gaussian_noise", "jpeg_compression"):
         images = CorruptedImages(originals, kind, 3)
@@ -164,8 +164,7 @@ def test_a_corrupted_picture_is_the_one_that_was_measured(tmp_path):
 
 @pytest.mark.parametrize("protocol", ["paper", "strict"])
 def test_an_altered_caption_is_traced_to_its_original(tmp_path, protocol):
-    pictures = pictures_in(tmp_path / "pictures")
-    names = list(files_of(pictures))[:20]
+    names = list(seventy_pictures(tmp_path / "images"))[:20]
     items = tuple(
         AlteredCaptions(name, tuple(random_captions(5, seed, 6)), tuple(random_captions(5, 100 + seed, 6)))
         for seed, name in enumerate(names)
@@ -177,8 +176,18 @@ def test_an_altered_caption_is_traced_to_its_original(tmp_path, protocol):
     (tmp_path / "annotations").mkdir()
     write_annotation(tmp_path / "annotations" / "danger.json", "danger", items, made_by={})
     save_model(tmp_path / "tiny", tiny_encoder())
-    command = ["evaluate", tmp_path / "tiny", "--images", pictures, "--annotations", tmp_path / "annotations"]
-    command += ["--out", tmp_path / "out", "--protocol", protocol, "--mixed-galleries", "none", "--no-cache"]
+    command = ["evaluate", tmp_path / "tiny", "--annotations", tmp_path / "annotations"]
+    command += [
+        "--images",
+        tmp_path / "images",
+        "--out",
+        tmp_path / "out",
+        "--protocol",
+        protocol,
+        "--mixed-galleries",
+        "none",
+        "--no-cache",
+    ]
     assert main([*map(str, command), "--no-report"]) == 0
     errors = [each for each in read_examples(tmp_path / "out") if (each.variant, each.role) == ("danger", "error")]
     assert errors, "nobody is fooled, so this test would show nothing"

@@ -24,9 +24,9 @@ from rococo_jax.evaluation.estimate import (
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.model_list import read_models
 from rococo_jax.evaluation.model_series import evaluate_all
-from tests.support.pictures import retrieval_in
 from tests.support.refusals import refused
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
+from tests.support.world import noise, write_world
 
 SETTINGS = Settings(mixed_galleries=())
 
@@ -34,7 +34,9 @@ SETTINGS = Settings(mixed_galleries=())
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Six images with five captions each, and one variant."""
-    return retrieval_in(tmp_path_factory.mktemp("data"), 6, lambda number: random_captions(5, number, longest=5))
+    captions = [random_captions(5, number, longest=5) for number in range(6)]
+    altered = {"danger": "{} q".format}
+    return write_world(tmp_path_factory.mktemp("data"), captions, picture=noise(6, 8, 6), altered=altered)
 
 
 @pytest.fixture(scope="module")

@@ -30,10 +30,10 @@ from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.models import DualEncoder, MatchingSpec, ModelSpec
 from rococo_jax.models.flops import matching_flops
 from rococo_jax.runtime import make_mesh
-from tests.support.pictures import retrieval_in
 from tests.support.random_inputs import random_pixels
 from tests.support.reference_models import TEXT, VISION, perturbed, saved, torch, torch_ids, torch_pixels, transformers
 from tests.support.tiny import WORDS, tiny_encoder, tiny_spec, tiny_tokenizer
+from tests.support.world import noise, write_world
 
 ENC = 299
 IMAGES = 6
@@ -77,12 +77,11 @@ def encoder(model):
 def data(tmp_path_factory):
     """Six images with five captions each, and one variant."""
     rng = np.random.default_rng(0)
-
-    def captions(_: int) -> list[str]:
-        # Of few lengths, since each is a program to compile.
-        return [" ".join(rng.choice(WORDS, words)) for words in rng.choice([3, 4, 5, 16], 5)]
-
-    return retrieval_in(tmp_path_factory.mktemp("data"), IMAGES, captions)
+    # Of few lengths, since each is a program to compile.
+    lengths = (rng.choice([3, 4, 5, 16], 5) for _ in range(IMAGES))
+    captions = [[" ".join(rng.choice(WORDS, words)) for words in each] for each in lengths]
+    altered = {"danger": "{} q".format}
+    return write_world(tmp_path_factory.mktemp("data"), captions, picture=noise(6, 8, 6), altered=altered)
 
 
 @pytest.fixture(scope="module")

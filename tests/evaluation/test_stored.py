@@ -11,8 +11,8 @@ from PIL import Image
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.metrics.change import METRICS as CHANGES
-from tests.support.pictures import retrieval_in
 from tests.support.tiny import random_captions
+from tests.support.world import noise, write_world
 
 IMAGES = 6
 ASKED = ["--seeds", "1,10", "--mixed-galleries", "mix_0.9", "--corruptions", "contrast", "--severities", "3"]
@@ -36,7 +36,8 @@ class Colours:
 def world(tmp_path_factory):
     """Data, the model's own results, the exported inputs, and the model's vectors of them, made by plain code."""
     folder, rng = tmp_path_factory.mktemp("world"), np.random.default_rng(0)
-    retrieval_in(folder, IMAGES, lambda n: [f"{text} {n}" for text in random_captions(5, seed=n, longest=6)], " car")
+    captions = [[f"{text} {n}" for text in random_captions(5, seed=n, longest=6)] for n in range(IMAGES)]
+    write_world(folder, captions, picture=noise(6, 8, 6), altered={"danger": "{} car".format})
     for name in ("vectors", "scores"):
         (folder / name).mkdir()
     (folder / "model.py").write_text(MODEL)
@@ -69,8 +70,8 @@ def test_every_image_of_every_set_is_exported(world):
     assert sets == {"originals", "mix_0.9_seed1", "mix_0.9_seed10", "control", "uncorrupted", "contrast_3"}
     assert len(lines) == IMAGES * len(sets) and len(captions) == 2 * 5 * IMAGES
     assert all((folder / "inputs" / line["file"]).is_file() for line in lines)
-    original = next(line for line in lines if line["image"] == "3.png")
-    assert (folder / "inputs" / original["file"]).read_bytes() == (folder / "images" / "3.png").read_bytes()
+    original = next(line for line in lines if line["image"] == "03.png")
+    assert (folder / "inputs" / original["file"]).read_bytes() == (folder / "images" / "03.png").read_bytes()
 
 
 @pytest.mark.parametrize(("option", "of"), [("--embeddings", "vectors"), ("--similarities", "scores")])
@@ -146,12 +147,12 @@ def drop(arrays, kept):
     ("change", "said"),
     [
         (lambda a: drop(a, ["mix_0.9_seed10" not in name for name in a["image_names"]]),
-         "images of mix_0.9_seed10 (rococo): found no vector of 6 of 6, such as 'mix_0.9_seed10/0.png'"),
+         "images of mix_0.9_seed10 (rococo): found no vector of 6 of 6, such as 'mix_0.9_seed10/00.png'"),
         (lambda a: a | {"captions": np.array(["wrong", *a["captions"][1:]])},
          "captions: found 1 of 60 that no benchmark has, such as 'wrong'"),
         (lambda a: a | {"captions": a["captions"][1:], "text_embeddings": a["text_embeddings"][1:]},
          "captions (rococo): found no vector of 1 of 60"),
-        (lambda a: drop(a, [0, *range(len(a["image_names"]))]), "image: found '0.png' twice; wanted each image once"),
+        (lambda a: drop(a, [0, *range(len(a["image_names"]))]), "image: found '00.png' twice; wanted each image once"),
         (lambda a: a | {"captions": np.array([a["captions"][1], *a["captions"][1:]])}, "wanted each caption once"),
         (lambda a: a | {"text_embeddings": a["text_embeddings"][:, :2]}, "3 of an image and 2 of a caption"),
         (lambda a: a | {"text_embeddings": a["text_embeddings"] * np.nan}, "NaN or infinite values"),

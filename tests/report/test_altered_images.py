@@ -6,16 +6,14 @@ import re
 
 import pytest
 
-from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.report.blocks import Cell, HeatMap, asset, jpeg_size, render_block
 from rococo_jax.report.sections.corruptions import SHADES, shade, top_of_scale
 from rococo_jax.report.vocabulary import order_variants, variant_label, variant_note
-from rococo_jax.storage import write_json
 from tests.report.test_page import VARIANTS, Page, report, results_of, save
-from tests.support.pictures import files_of, pictures_in
 from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.world import noise, write_world
 
 BASE = 40.0
 JPEG = bytes.fromhex("ffd8ffc0000b080010001001011100ffd9")  # 16 x 16, frame header alone
@@ -196,15 +194,19 @@ def test_shades_keep_their_order_without_colour_and_their_numbers_are_readable(d
 
 def test_what_the_evaluation_writes_of_altered_images_is_shown(tmp_path):
     """No synthetic results: a tiny model, twelve pictures, one mix and two corruptions, through the command line."""
-    pictures = pictures_in(tmp_path / "pictures")
-    items = [
-        {"image": name, "caption": random_captions(5, seed, longest=6)} for seed, name in enumerate(files_of(pictures))
-    ][:12]
-    (tmp_path / "annotations").mkdir()
-    write_json(tmp_path / "annotations" / "coco_karpathy_test.json", items)
-    save_model(tmp_path / "tiny", tiny_encoder())
-    command = ["evaluate", tmp_path / "tiny", "--images", pictures, "--annotations", tmp_path / "annotations"]
-    command += ["--out", tmp_path / "out", "--mixed-galleries", "patch_0.9,control", "--seeds", "1,10"]
+    captions = [random_captions(5, seed, longest=6) for seed in range(12)]
+    write_world(tmp_path, captions, name="val/{:02}.png", picture=noise(5, 7, 14), altered={}, start=tiny_encoder())
+    command = ["evaluate", tmp_path / "start", "--annotations", tmp_path / "annotations"]
+    command += [
+        "--images",
+        tmp_path / "images",
+        "--out",
+        tmp_path / "out",
+        "--mixed-galleries",
+        "patch_0.9,control",
+        "--seeds",
+        "1,10",
+    ]
     command += ["--corruptions", "contrast,pixelate", "--severities", "5", "--no-cache"]
     assert main([*map(str, command)]) == 0
     page = Page((tmp_path / "out" / "report.html").read_text(encoding="utf-8"))

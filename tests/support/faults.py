@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import load_model
 from tests.support.tiny import WORDS, tiny_encoder, tiny_spec
+from tests.support.world import noise, write_world
 
 IMAGES, EACH = 12, 5
-VARIANTS = ("same_concept", "danger")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,20 +203,9 @@ def make_world(root: Path) -> World:
     """Writes all inputs; some seconds, once a session."""
     world = World(root)
     rng = np.random.default_rng(0)
-    (root / "images").mkdir(parents=True)
-    items, variants = [], {name: [] for name in VARIANTS}
-    for number in range(IMAGES):
-        name = f"{number:02}.png"
-        Image.fromarray(rng.integers(0, 256, (40, 40 + number % 2, 3), np.uint8)).save(root / "images" / name)
-        captions = [f"{' '.join(rng.choice(WORDS, 4))} {number} {each}" for each in range(EACH)]
-        items.append({"image": name, "caption": captions})
-        for place, altered in enumerate(variants.values()):
-            altered.append({"image": name, "caption": captions + [f"{text} {'gun'[place:]}" for text in captions]})
-    (root / "annotations").mkdir()
-    (root / "captions.json").write_text(json.dumps(items))
-    (root / "annotations/coco_karpathy_test.json").write_text(json.dumps(items))
-    for name, altered in variants.items():
-        (root / "annotations" / f"{name}.json").write_text(json.dumps(altered))
+    captions = [[f"{' '.join(rng.choice(WORDS, 4))} {number} {k}" for k in range(EACH)] for number in range(IMAGES)]
+    altered = {"same_concept": "{} gun".format, "danger": "{} un".format}
+    write_world(root, captions, picture=noise(40, 41), altered=altered)
     save_model(root / "model", tiny_encoder())
     save_model(root / "other", tiny_encoder(seed=1))
     spec = tiny_spec()

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 from PIL import Image
 
-from rococo_jax.checkpoints import save_model
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import Encoder
 from rococo_jax.runtime import make_mesh
@@ -22,6 +21,7 @@ from rococo_jax.training.inputs import make_input, open_source
 from rococo_jax.training.inputs.loss_input import InputContext
 from tests.support.tiny import tiny_encoder, tiny_spec, tiny_tokenizer
 from tests.support.tiny_runs import changed
+from tests.support.world import write_world
 
 IMAGES, COLUMNS, SIDE = 12, 48, 32
 ADJECTIVES = "red blue green big small".split()
@@ -52,12 +52,7 @@ def order(seed: int) -> np.ndarray:
 
 def make_world(folder: Path) -> SimpleNamespace:
     """Files, an encoder, and `take`: batches of a config."""
-    (folder / "images").mkdir()
-    items = []
-    for number in range(IMAGES):
-        Image.fromarray(pixels_of(number, np.arange(COLUMNS))).save(folder / "images" / f"{number:02}.png")
-        items.append({"image": f"{number:02}.png", "caption": captions_of(number)})
-    (folder / "captions.json").write_text(json.dumps(items))
+    captions = [captions_of(number) for number in range(IMAGES)]
     nouns = {"animal": ["dog", "cat", "owl"], "place": ["house", "boat", "igloo"]}
     for name, groups in (("lexicon", nouns), ("other_lexicon", {**nouns, "animal": ["dog", "sheep"]})):
         groups = [{"concept": concept, "nouns": words} for concept, words in groups.items()]
@@ -67,13 +62,14 @@ def make_world(folder: Path) -> SimpleNamespace:
     for name, of_word in (("dog", {"house": 0.5}), ("house", {"dog": 0.5})):
         lines = [
             {"caption": caption, "words": caption.split(), "influence": [of_word.get(w, 0.1) for w in caption.split()]}
-            for item in items for caption in item["caption"]
+            for texts in captions for caption in texts
         ]  # fmt: skip
         (folder / f"lowest_{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     spec, tiny = tiny_spec(16), tiny_encoder(spec=tiny_spec(16))
     preprocessing = Preprocessing(shortest_edge=SIDE, crop_size=(SIDE, SIDE), resample="nearest")
     encoder = Encoder(tiny.model, preprocessing, tiny_tokenizer(), name="tiny", mesh=make_mesh(jax.devices()[:1]))
-    save_model(folder / "start", encoder)
+    picture = lambda number, _: Image.fromarray(pixels_of(number, np.arange(COLUMNS)))  # noqa: E731
+    write_world(folder, captions, picture=picture, start=encoder)
     of_id = {index: token for token, index in encoder.tokenizer.rust.get_vocab().items()}
 
     def config_of(**settings):

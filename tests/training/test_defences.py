@@ -25,16 +25,18 @@ from tests.support.tiny_runs import (
     metrics_of,
     tiny_config,
     trained_parameters,
-    write_material,
 )
+from tests.support.world import noise, write_world
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    captions = (*CAPTIONS, "a dog near a car", "a cat near a tree")
-    return write_material(tmp_path_factory.mktemp("data"), [captions[n % 5 :][:3] for n in range(16)], size=(40, 48))
+    texts = (*CAPTIONS, "a dog near a car", "a cat near a tree")
+    captions = [texts[number % 5 :][:3] for number in range(16)]
+    start = tiny_encoder(name="start")
+    return write_world(tmp_path_factory.mktemp("data"), captions, picture=noise(40, 48), start=start)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,9 @@ from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import load_model
 from rococo_jax.training.optimizer import moving_average
 from rococo_jax.training.run import train
-from tests.support.tiny_runs import FEATURES_ALONE, Stopped, mesh_of, stop_after, tiny_config, write_random_material
+from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.tiny_runs import FEATURES_ALONE, Stopped, mesh_of, stop_after, tiny_config
+from tests.support.world import write_world
 
 IMAGES, STEPS = 8, 6
 
@@ -59,8 +61,10 @@ def test_nothing_of_the_starting_parameters_stays(updates):
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     """Heads on features of frozen towers, which take a second."""
+    captions = [random_captions(3, seed=number, longest=6) for number in range(IMAGES)]
+    folder = write_world(tmp_path_factory.mktemp("data"), captions, start=tiny_encoder(name="start"))
     return tiny_config(
-        write_random_material(tmp_path_factory.mktemp("data"), IMAGES), steps=STEPS, batch_size=IMAGES, ema=0.8,
+        folder, steps=STEPS, batch_size=IMAGES, ema=0.8,
         optimizer__learning_rate=0.1, optimizer__warmup_fraction=0.0, eval__every=2, checkpoint__every=3,
         checkpoint__keep_every=3, **FEATURES_ALONE,
     )  # fmt: skip

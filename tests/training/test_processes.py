@@ -10,8 +10,9 @@ import pytest
 from rococo_jax.encoders import load_model
 from tests.support.paths import CHECKOUT
 from tests.support.processes import launched, run_lines
-from tests.support.tiny import random_captions
-from tests.support.tiny_runs import metrics_of, trained_parameters, write_config_file, write_material
+from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.tiny_runs import metrics_of, trained_parameters, write_config_file
+from tests.support.world import write_world
 
 # More than one part of images for each process, and a last round in which process 1 has none.
 IMAGES, IMAGES_PER_RUN = 40, 16
@@ -22,7 +23,7 @@ def data(tmp_path_factory) -> Path:
     """Captions to train on, a model to start from, and a retrieval benchmark and classes in the documented layout."""
     # They get longer, so that processes have texts of other lengths.
     captions = [random_captions(5, seed=number, longest=3 + number // 2) for number in range(IMAGES)]
-    folder = write_material(tmp_path_factory.mktemp("data"), captions)
+    folder = write_world(tmp_path_factory.mktemp("data"), captions, start=tiny_encoder(name="start"))
     for place in ("coco", "cifar10/images", "rococo/annotations"):
         (folder / place).mkdir(parents=True)
     (folder / "coco" / "images").symlink_to(folder / "images")

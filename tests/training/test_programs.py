@@ -17,7 +17,8 @@ from rococo_jax.training.memory import compile_within_memory
 from rococo_jax.training.programs import Programs
 from rococo_jax.training.step import batch_shapes
 from tests.support.tiny import tiny_encoder, tiny_spec
-from tests.support.tiny_runs import mesh_of, metrics_of, tiny_config, write_material
+from tests.support.tiny_runs import mesh_of, metrics_of, tiny_config
+from tests.support.world import write_world
 
 STEPS, BATCH, SIDE, BUCKETS = 4, 4, 32, (16, 24)
 
@@ -56,7 +57,7 @@ def config(tmp_path_factory):
     """A run with one text longer than 16 tokens, in every second batch."""
     captions = [[" ".join(["dog"] * words)] for words in (5, 20, 8, 6, 6, 7, 9, 4)]
     start = tiny_encoder(spec=tiny_spec(16), name="start")
-    folder = write_material(tmp_path_factory.mktemp("data"), captions, encoder=start)
+    folder = write_world(tmp_path_factory.mktemp("data"), captions, start=start)
     return tiny_config(folder, steps=STEPS, batch_size=BATCH, train__vision="none", checkpoint__every=100)
 
 

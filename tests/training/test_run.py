@@ -40,8 +40,8 @@ from tests.support.tiny_runs import (
     trained_parameters,
     with_a_broken_image,
     write_config_file,
-    write_material,
 )
+from tests.support.world import noise, write_world
 
 IMAGES, STEPS = 24, 6
 
@@ -50,7 +50,8 @@ IMAGES, STEPS = 24, 6
 def data(tmp_path_factory) -> Path:
     """Images, captions, a model to start from, and a config."""
     captions = [CAPTIONS[number % 3 :][:3] for number in range(IMAGES)]
-    folder = write_material(tmp_path_factory.mktemp("data"), captions, size=(40, 48))
+    start = tiny_encoder(name="start")
+    folder = write_world(tmp_path_factory.mktemp("data"), captions, picture=noise(40, 48), start=start)
     settings = {"steps": STEPS, "batch_size": 16, "losses__sc__weight": 1.0, "losses__vc__weight": 1.0}
     settings |= {"losses__sc__select": "random", "losses__vc__partner_group": 2}
     settings |= {"checkpoint__every": 1, "checkpoint__keep": 3}

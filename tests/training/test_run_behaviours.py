@@ -28,7 +28,8 @@ from rococo_jax.training import run, throughput
 from rococo_jax.training.config import default_config, read_config
 from rococo_jax.training.throughput import Meter, step_flops
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
-from tests.support.tiny_runs import metrics_of, write_config_file, write_material
+from tests.support.tiny_runs import metrics_of, write_config_file
+from tests.support.world import write_world
 
 IMAGES, BATCH, STEPS = 8, 8, 6
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -39,7 +40,7 @@ def data(tmp_path_factory) -> Path:
     """Images, captions, a model to start from, and a config of few, quick steps."""
     captions = [random_captions(5, seed=number, longest=6) for number in range(IMAGES)]
     start = tiny_encoder(spec=tiny_spec(16), name="start")
-    folder = write_material(tmp_path_factory.mktemp("data"), captions, encoder=start)
+    folder = write_world(tmp_path_factory.mktemp("data"), captions, start=start)
     return write_config_file(folder, steps=STEPS, batch_size=BATCH)
 
 

@@ -12,12 +12,12 @@ from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.images import FileImages
 from rococo_jax.evaluation.inputs import open_benchmarks
-from tests.support.pictures import files_of, pictures_in
+from tests.support.world import seventy_pictures
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    return files_of(pictures_in(tmp_path_factory.mktemp("pictures")))
+    return seventy_pictures(tmp_path_factory.mktemp("pictures"))
 
 
 @pytest.mark.parametrize(("method", "protocol"), [("mix", "paper"), ("patch", "paper"), ("patch", "strict")])
