@@ -40,7 +40,7 @@ def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[st
                 found = comparison.find(run, variant) if comparison else None
                 for name in in_reading_order(variants[variant], METRICS):
                     figure, metric = run.figure(task, variant, name), metric_of(name)
-                    row = {"task": task, "variant": variant, "metric": name, "label": metric.label}
+                    row: dict[str, Any] = {"task": task, "variant": variant, "metric": name, "label": metric.label}
                     row |= {"unit": metric.unit, "better": metric.better}
                     row |= {"value": figure.value, "low": figure.low, "high": figure.high}
                     if comparison and found and (one := found.metrics.get(name)):

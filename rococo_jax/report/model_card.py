@@ -113,8 +113,8 @@ def _bars(run: Run, metric: str) -> Figure:
     drawing = Figure(figsize=(6.4, 0.8 + 0.35 * max(len(rows), 1)), layout="constrained")
     axes = drawing.subplots()
     for place, (*_, each) in enumerate(rows):
-        axes.barh(place, each.value, color="#2f6fa8")
-        if each.has_interval:
+        axes.barh(place, each.value or 0.0, color="#2f6fa8")
+        if each.low is not None and each.high is not None:
             axes.plot([each.low, each.high], [place, place], color="0.3")
     axes.set_yticks(range(len(rows)), [f"{task_label(task)}, {variant_label(variant)}" for task, variant, _ in rows])
     axes.set(xlabel=", ".join(filter(None, (metric_of(metric).label, metric_of(metric).unit))))
