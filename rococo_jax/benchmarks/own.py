@@ -21,7 +21,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, known_benc
 from rococo_jax.benchmarks.choices.reader import open_choices
 from rococo_jax.benchmarks.plain_choices import INFO as PLAIN_CHOICES
 from rococo_jax.benchmarks.plain_choices import text_choice
-from rococo_jax.benchmarks.rococo.annotations import annotation_json, no_ops
+from rococo_jax.benchmarks.rococo.annotations import altered_pairs, annotation_json, is_no_op
 from rococo_jax.benchmarks.rococo.benchmark import INFO as ROCOCO
 from rococo_jax.benchmarks.rococo.benchmark import open_rococo
 from rococo_jax.benchmarks.rococo.generate import NO_CANDIDATE, AlteredSet, made_by_of
@@ -121,8 +121,8 @@ def figures_of(data: CaptionedImages, altered: Mapping[str, AlteredSet], items: 
         variant: {
             "altered": count - sum(each.unaltered.values()),
             "unaltered": dict(each.unaltered),
-            "no_ops": len(no_ops(each, normalised=False)),
-            "no_ops_strict": len(no_ops(each, normalised=True)),
+            "no_ops": sum(is_no_op(old, new) for _, old, new in altered_pairs(each.items)),
+            "no_ops_strict": sum(is_no_op(old, new, normalised=True) for _, old, new in altered_pairs(each.items)),
             "choices": sum(item["part"] == variant for item in items),
         }
         for variant, each in altered.items()

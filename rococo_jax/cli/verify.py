@@ -41,7 +41,7 @@ def run(options: Options) -> int:
         for option in ("images", "out"):
             if getattr(options, option) is not None:
                 raise InputError(f"--{option}", "use", "no --annotations", "a folder of annotation files")
-    elif not _verify_choices(options):
+    else:
         _verify_annotations(options)
     if options.published is None:
         return 0
@@ -86,108 +86,16 @@ def published_lines(results: dict[str, Any], compared: Sequence[Any]) -> Iterato
     yield f"{matching} of {len(compared)} published lines match"
 
 
-def _verify_choices(options: Options) -> bool:
-    """Audits the items of a benchmark of choices; False where the folder is of another benchmark."""
+def _verify_annotations(options: Options) -> None:
     from pathlib import Path
 
-    from rococo_jax.benchmarks.benchmark import recognise
-    from rococo_jax.benchmarks.choices.audit import audit_choices, audit_lines
+    from rococo_jax.benchmarks.audit import audit, audit_lines
     from rococo_jax.storage import write_json
 
-    info = recognise(Path(options.annotations))
-    if info.reader is None:
-        return False
-    images = None if options.images is None else Path(options.images)
-    report = audit_choices(info, Path(options.annotations), images)
+    report = audit(Path(options.annotations), None if options.images is None else Path(options.images))
     if options.out:
         write_json(options.out, {"annotations": options.annotations, **report})
     print("\n".join(audit_lines(report)))
-    return True
-
-
-def _verify_annotations(options: Options) -> None:
-    from rococo_jax.benchmarks.rococo.annotations import read_annotation_folder
-    from rococo_jax.benchmarks.rococo.audit import inspect_annotations
-    from rococo_jax.storage import write_json
-
-    report = inspect_annotations(read_annotation_folder(options.annotations), options.images)
-    if options.out:
-        write_json(options.out, {"annotations": options.annotations, **report})
-    print("\n".join(report_lines(report)))
-
-
-def report_lines(report: dict[str, Any]) -> Iterator[str]:
-    """Format the report."""
-    yield "Files"
-    rows = [[each["name"], each["role"], each["form"] or "", each["bytes"], each["sha256"]] for each in report["files"]]
-    yield from _table(["name", "read as", "form", "bytes", "sha256"], rows)
-    yield from ("", "Original captions")
-    yield from _table(None, list(_clean_rows(report["clean"])))
-    if report["variants"]:
-        yield from ("", "Altered captions")
-        yield from _table(["", *report["variants"]], _variant_rows(list(report["variants"].values())))
-        yield from _examples(report["variants"])
-    if "images" in report:
-        found = report["images"]
-        missing = f"; missing: {found['missing']:,}, such as {found['examples'][0]}" if found["missing"] else ""
-        yield from ("", f"Images: {found['present']:,} of {found['named']:,} are in {found['folder']}{missing}")
-
-
-def _clean_rows(clean: dict[str, Any]) -> Iterator[list[Any]]:
-    yield ["images", clean["images"]]
-    yield ["captions", clean["captions"]]
-    for count, images in clean["captions_per_image"].items():
-        yield [f"images with {count} captions", images]
-    words = clean["words_per_caption"]
-    yield ["words in a caption: fewest, mean, most", f"{words['fewest']}, {words['mean']:.1f}, {words['most']}"]
-    for key, label in _SURFACE.items():
-        yield [label, clean[key]]
-    for reading, counts in clean["duplicates"].items():
-        yield [f"captions that repeat another one ({_READINGS[reading]})", counts["repetitions"]]
-        yield ["    texts that several images share", counts["texts_of_several_images"]]
-        yield ["    texts that one image has twice", counts["texts_twice_in_one_image"]]
-
-
-_READINGS = {"exact": "exactly", "normalised": "case, final punctuation aside", "words": "words alone"}
-_SURFACE = {
-    "ending_with_full_stop": 'ending with "."',
-    "ending_with_space_and_full_stop": 'ending with " ."',
-    "with_capital_letters": "with capital letters",
-    "with_spaces_at_the_ends": "with white space at an end",
-    "without_words": "without any word",
-}
-
-
-def _variant_rows(variants: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    lengths = sorted({count for each in variants for count in each["captions_per_image"]}, key=int)
-    rows: list[tuple[str, Any]] = [
-        ("images", lambda each: each["images"]),
-        *(
-            (f"images with {count} captions", lambda each, n=count: each["captions_per_image"].get(n, 0))
-            for count in lengths
-        ),
-        ("altered captions", lambda each: each["altered"]),
-        ("originals without an altered one", lambda each: each["originals_without_altered"]),
-        *((label, lambda each, key=key: each[key]) for key, label in _SURFACE.items()),
-        ("no-ops: say what their original says, word for word", lambda each: each["no_ops"]["count"]),
-        ("no-ops, case and final punctuation aside", lambda each: each["no_ops_normalised"]["count"]),
-        ("equal to some image's original: ties", lambda each: each["same_as_some_original"]["exact"]),
-        ("    case and final punctuation aside", lambda each: each["same_as_some_original"]["normalised"]),
-        ("altered captions that repeat another one", lambda each: each["duplicates"]["repetitions"]),
-        ("word replaced inside a longer word, too", lambda each: each["replaced_inside_words"]["count"]),
-        ("word replaced in several places", lambda each: each["replaced_several_times"]["count"]),
-    ]
-    return [[label, *map(figure, variants)] for label, figure in rows]
-
-
-def _examples(variants: dict[str, Any]) -> Iterator[str]:
-    """One example of each quirk that is there, from the first variant that has it."""
-    for key in ("no_ops", "replaced_inside_words", "replaced_several_times"):
-        having = [(name, each[key]["examples"][0]) for name, each in variants.items() if each[key]["count"]]
-        for name, example in having[-1:]:
-            yield from ("", f"For example {key.replace('_', ' ')} in {name}, {example['image']}:")
-            yield f"    original  {example['original']}"
-            yield f"    altered   {example['altered']}"
 
 
 def _table(head: Sequence[str] | None, rows: Sequence[Sequence[Any]]) -> Iterator[str]:
