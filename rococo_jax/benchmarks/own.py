@@ -28,7 +28,7 @@ from rococo_jax.benchmarks.rococo.generate import NO_CANDIDATE, AlteredSet, made
 from rococo_jax.benchmarks.rococo.mixed_galleries import parse_mix, write_mixed
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.data.captioned_images import CaptionedImages
+from rococo_jax.data.pair_source import CaptionedImages
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.image_folders import MANIFEST, ResumableFolder
 from rococo_jax.perturb.text.lexicon import Lexicon

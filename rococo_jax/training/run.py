@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.model_directory import write_description, write_model
 from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.data.pair_source import PairSource, content_sample
+from rococo_jax.data.pair_source import CaptionedImages, PairSource, content_sample
 from rococo_jax.data.training_images import TrainingImages, training_images, write_training_images
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.loading import CHECKPOINTS, ORIGIN
@@ -296,8 +296,9 @@ def _on_own_devices(config: ConfigDict, encoder: Encoder, folder: Path) -> Encod
 
 def _training_images(source: PairSource, before: TrainingImages | None) -> TrainingImages | None:
     """Training images of the run and of the model that it started from; None for sources without files."""
-    files = source.image_files
-    return None if files is None else training_images(files.names, map(files.place, range(len(files)))) | before
+    if not isinstance(source, CaptionedImages):
+        return None
+    return training_images(source.names, map(source.place, range(len(source)))) | before
 
 
 def _record(config: ConfigDict, step: int) -> dict:

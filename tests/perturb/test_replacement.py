@@ -273,7 +273,7 @@ def test_the_command_writes_an_annotation(tmp_path, capsys, monkeypatch, encoder
 
 @pytest.fixture(scope="module")
 def real_images(real_data):
-    return read_captions(real_data / "rococo" / "annotations" / "coco_karpathy_test.json")
+    return read_captions(real_data / "rococo" / "annotations" / "coco_karpathy_test.json").items
 
 
 @pytest.mark.real_data
