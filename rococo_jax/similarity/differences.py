@@ -18,7 +18,7 @@ of the pairs. Memory beside the embeddings: the query side once, and 2 KB a quer
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -85,16 +85,6 @@ class DifferenceStatistics(Columns):
     def _share(self, twice: Int[np.ndarray, " entries"]) -> Float[np.ndarray, " entries"]:
         with np.errstate(invalid="ignore"):
             return twice / (2.0 * self.wrong)
-
-    @classmethod
-    def concatenate(cls, parts: Sequence["DifferenceStatistics"]) -> "DifferenceStatistics":
-        """The statistics of runs of pairs, one after the other."""
-        ends = np.cumsum([part.pairs for part in parts]).tolist()
-        numbered = [
-            dataclasses.replace(part, pair=part.pair + end - part.pairs, pairs=ends[-1])
-            for part, end in zip(parts, ends, strict=True)
-        ]
-        return super().concatenate(numbered)
 
 
 def difference_statistics(

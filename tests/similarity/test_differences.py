@@ -121,7 +121,8 @@ def test_the_same_bits_in_any_order_and_in_shares(counted):
     for share in shares:
         of_pairs = {name: groups[name][share] for name in ("pair_group", "also_shown_in")}
         rows = {"query_group": groups["query_group"], "right_rows": share, "wrong_rows": share}
-        parts.append(difference_statistics(queries, right, wrong, **of_pairs, **rows))
+        part = difference_statistics(queries, right, wrong, **of_pairs, **rows)
+        parts.append(dataclasses.replace(part, pair=share[part.pair], pairs=len(right)))
     assert_same_bits(DifferenceStatistics.concatenate(parts), expected)
     order = np.random.default_rng(2).permutation(len(queries))
     shuffled = {**groups, "query_group": groups["query_group"][order]}

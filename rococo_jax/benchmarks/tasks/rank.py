@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import jax
@@ -120,31 +119,10 @@ class RankTask(Task):
         entropy = np.maximum(np.log(total) - weighted / total, 0.0)
         return Sureness(answer, ~wrong.any(axis=1), 1.0 / total, entropy / np.log(max(len(gallery), 2)))
 
-    def split(self, count: int) -> list["RankTask"]:
-        """The task with a share of the queries, and of the pairs, each."""
-        shares, pairs = np.array_split(np.arange(len(self.queries)), count), self.pairs
-        # A share without queries is not scored, and has no pairs.
-        asking = min(count, len(self.queries))
-        of_share = [None] * count
-        if pairs is not None:
-            of_share = [pairs[which] for which in np.array_split(np.arange(len(pairs)), asking)]
-            of_share += [pairs[:0]] * (count - asking)
-        return [
-            dataclasses.replace(self.share(share), asked_about=about)
-            for share, about in zip(shares, of_share, strict=True)
-        ]
-
     def share(self, queries: Int[np.ndarray, " some"]) -> "RankTask":
         """The task with some of its queries; all are asked about the pairs."""
         some = {"queries": self.queries[queries], "query_group": self.query_group[queries]}
         return dataclasses.replace(self, **some, asked_about=self.pairs)
-
-    def joined(self, results: Sequence[tuple]) -> "RankOutcome":
-        """The outcome of the whole task from the results of its shares."""
-        ranked, compared, sureness = zip(*results, strict=True)
-        differences = None if None in compared else DifferenceStatistics.concatenate(compared)
-        sure = None if None in sureness else Sureness.concatenate(sureness)
-        return RankOutcome(self, RankStatistics.concatenate(ranked), differences, sure)
 
     def with_gallery(self, is_kept: Bool[np.ndarray, " gallery"]) -> "RankTask":
         """The task with part of its gallery; originals of the altered items in it must be in it, too."""
@@ -188,8 +166,6 @@ class RankOutcome(Outcome):
     differences: DifferenceStatistics | None = None
     sureness: Sureness | None = None
     kind: Literal["rank"] = "rank"
-
-    result = property(lambda self: (self.statistics, self.differences, self.sureness))
 
     @functools.cached_property
     def counted(self) -> Counted:
