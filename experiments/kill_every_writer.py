@@ -36,7 +36,7 @@ from rococo_jax.benchmarks import benchmark as registry
 from rococo_jax.cli.main import main as rococo
 from rococo_jax.data.downloads import Download
 from tests.data.test_downloads import CONTENT, DIGEST, Server
-from tests.support.faults import World, make_world
+from tests.support.faults import COMMANDS, World, make_world
 from tests.support.kills import sigkill_at, watched
 
 # What a second run may write otherwise: times and rates, and what TensorBoard or Orbax date.
@@ -47,28 +47,13 @@ _DRAWN = ("sweep.csv", "sweep.html", "sweep.md", "sweep.svg")
 
 def writers(world: World) -> dict[str, list]:
     """Command lines by name; each writes `world / "made"`."""
-    images, captions, out = ["--images", world / "images"], ["--captions", world / "captions.json"], world / "made"
-    return {
-        "evaluate": world.evaluate(out="made"),
-        "score": world.score(out="made"),
-        "embed": world.embed(out="made"),
-        "influence": world.influence(out="made"),
-        "alter": world.alter(out="made"),
-        "mix": world.mix(out="made"),
-        "corrupt": world.corrupt(out="made"),
-        "pack": world.pack(out="made"),
-        "make": world.make(out="made"),
-        "verify": ["verify", "--annotations", world / "annotations", "--out", out],
-        "fetch": ["fetch", "rococo", "--data", out],
-        "convert": ["convert", world / "hf", out],
-        "export": ["export", world / "legacy", out],
-        "join": ["join", world / "model", world / "model", out, *images, *captions, "--dim", "4", "--no-cache"],
-        "report": ["report", world / "truth", "--out", world / "made.html"],
-        "train": world.train(workdir="made"),
-        "sweep": ["sweep", "--config", world / "config.py", "--workdir", out, *images[:2], "--annotations",
-                  world / "annotations", "--mixed-galleries", "none", "--cache", world / "cache", "--over",
-                  "optimizer.learning_rate=0.001,0.002"],
-    }  # fmt: skip
+    more = {"join": ["--dim", "4", "--no-cache"]}
+    out = {"report": "made.html", "attention": "made.html"}
+    names = (name for name, (_, usual) in COMMANDS.items() if usual)
+    lines = {name: world.command(name, *more.get(name, ()), out=out.get(name, "made")) for name in names}
+    sweep = "sweep --config config.py --workdir made --images images --annotations annotations --mixed-galleries none "
+    sweep += "--cache cache --over optimizer.learning_rate=0.001,0.002"
+    return lines | {"fetch": "fetch rococo --data made".split(), "sweep": sweep.split()}
 
 
 def serve_downloads() -> None:

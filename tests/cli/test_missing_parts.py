@@ -1,14 +1,10 @@
 """What a checkpoint does not say is asked for by its name, by every command that takes a model."""
 
-import json
-
-import numpy as np
 import pytest
-from PIL import Image
 
-from rococo_jax.cli.main import COMMANDS
 from tests.checkpoints.test_openai import openai_file
 from tests.support.paths import CHECKOUT
+from tests.support.world import write_world
 
 PAIRS = "--images {images} --captions {captions}"
 # Each command that takes the name of a model, with all else that it needs.
@@ -28,35 +24,16 @@ TAKE_A_MODEL = {
     "attention": "{model} --images {images} --out {out}.html",
     "bench": "{model}",
 }
-# Those that take none, or hand it to one of the others in a process of its own.
-OTHERS = "demo benchmarks fetch score export-inputs report select factors correlate sweep pack mix-images".split()
-OTHERS += "corrupt-images verify baselines".split()
 
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    folder, rng = tmp_path_factory.mktemp("world"), np.random.default_rng(0)
-    for name in ("images", "annotations"):
-        (folder / name).mkdir()
-    items = [{"image": f"{number}.png", "caption": ["a dog on the grass"] * 5} for number in range(3)]
-    for item in items:
-        Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / "images" / item["image"])
-    (folder / "captions.json").write_text(json.dumps(items))
-    (folder / "annotations" / "danger.json").write_text(
-        json.dumps([{**item, "caption": [*item["caption"], *["a car on the grass"] * 5]} for item in items])
-    )
-    model = openai_file("vit_quick_gelu", folder / "epoch_9.pt", "checkpoint", numbers=False)
-    names = {name: folder / name for name in ("images", "annotations")}
-    return {
-        **names,
-        "captions": folder / "captions.json",
-        "model": model,
-        "config": CHECKOUT / "configs/scenes_tiny.py",
-    }
-
-
-def test_every_command_is_in_one_list():
-    assert sorted([*TAKE_A_MODEL, *OTHERS]) == sorted(COMMANDS)
+    captions, altered = [["a dog on the grass"] * 5] * 3, {"danger": lambda text: "a car on the grass"}
+    folder = write_world(tmp_path_factory.mktemp("world"), captions, altered=altered)
+    openai_file("vit_quick_gelu", folder / "epoch_9.pt", "checkpoint", numbers=False)
+    files = {"captions": "captions.json", "model": "epoch_9.pt"}
+    files |= {"images": "images", "annotations": "annotations", "config": CHECKOUT / "configs/scenes_tiny.py"}
+    return {name: folder / file for name, file in files.items()}
 
 
 @pytest.mark.parametrize("command", TAKE_A_MODEL)

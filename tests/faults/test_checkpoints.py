@@ -1,27 +1,21 @@
 """Checkpoints and model directories that are damaged, or whose parts do not belong together."""
 
-import json
+import io
 import shutil
+import zipfile
 
 import numpy as np
 
-from tests.support.faults import Table
-
-FOREIGN, OWN = Table(), Table()
+from tests.support.faults import Fault, each_of, edited, with_value, written
 
 
-def _npz(name: str, write, **expected):
-    @FOREIGN.row(name, **{"says": "tower.npz", **expected})
-    def _(world):
-        write(world / "tower.npz")
-        return world.convert("tower.npz")
+def _npz(name: str, write) -> Fault:
+    words = ["convert", "tower.npz", "converted"]
+    return Fault(name, lambda world: write(world / "tower.npz"), "tower.npz", lambda world: words)
 
 
 def _huge_npz(path):
     """A member whose header claims 4 TB."""
-    import io
-    import zipfile
-
     header = io.BytesIO()
     about = {"descr": "<f4", "fortran_order": False, "shape": (10**12,)}
     np.lib.format.write_array_header_1_0(header, about)
@@ -46,128 +40,57 @@ def _flat_npz(path):
     np.savez(path, **{f"params/{name}": np.zeros((4, 4), np.float32) for name in names})
 
 
-_npz(".npz claims 4 TB", _huge_npz)
-_npz(".npz is a .npy", _saved_npy)
-_npz(".npz with the right names and wrong ranks", _flat_npz)
-
-
-def _config(name: str, change, file: str = "config.json", **expected):
-    @FOREIGN.row(name, **{"says": file, **expected})
-    def _(world):
-        world.edit(f"hf/{file}", change)
-        return world.convert()
-
-
-def _value(name: str, value, *keys, file: str = "config.json", **expected):
-    def change(config):
-        for key in keys[:-1]:
-            config = config[key]
-        config[keys[-1]] = value
-
-    _config(name, change, file, **expected)
-
-
-_value("vision hidden_size 1e9", 10**9, "vision_config", "hidden_size")
-_value("hidden_act {}", {}, "vision_config", "hidden_act")
-_value("layer_norm_eps NaN", float("nan"), "text_config", "layer_norm_eps")
-_value("model_type a list", ["clip"], "model_type")
-_value("model_type an object", {}, "model_type")
-_value("num_channels 4", 4, "vision_config", "num_channels")
-_value("eos_token_id 10**6", 10**6, "text_config", "eos_token_id", says="eos")
-_value("size 1e9", {"shortest_edge": 10**9}, "size", file="preprocessor_config.json")
-_value("crop_size 1e9", 10**9, "crop_size", file="preprocessor_config.json")
-
-
-def _written(name: str, file: str, text: str, **expected):
-    @FOREIGN.row(name, **{"says": file, **expected})
-    def _(world):
-        (world / "hf" / file).write_text(text)
-        return world.convert()
-
-
-_written("tokenizer_config.json a list", "tokenizer_config.json", "[1]")
-_written("eos_token a number", "tokenizer_config.json", '{"eos_token": 5}', says="eos_token")
-_written("preprocessor a list", "preprocessor_config.json", "[1]")
-_written("config.json a list", "config.json", "[1]")
-
-
-def _more_tokens(world, file: str) -> None:
+def _more_tokens(value):
     """The tokenizer knows words whose ids lie beyond the table of embeddings."""
-
-    def change(value):
-        vocabulary = value["model"]["vocab"]
-        for word in ("dog", "cat", "red"):
-            vocabulary[word] += 1000
-
-    world.edit(file, change)
+    for word in ("dog", "cat", "red"):
+        value["model"]["vocab"][word] += 1000
 
 
-@FOREIGN.row("tokenizer with ids beyond the embedding table", says="tokenizer|token ids")
-def _(world):
-    _more_tokens(world, "hf/tokenizer.json")
-    return world.convert()
+def _foreign(name: str, keys: str, value: object, says: str = "", file: str = "config.json") -> Fault:
+    return Fault(name, with_value(f"hf/{file}", keys, value), says or file, "convert")
 
 
-@OWN.row("tokenizer with ids beyond the embedding table: EVALUATE", says="tokenizer: found token ids")
-def _(world):
-    _more_tokens(world, "model/tokenizer.json")
-    return world.evaluate()
+def _text(name: str, file: str, text: str, says: str = "") -> Fault:
+    return Fault(name, written(f"hf/{file}", text), says or file, "convert")
 
 
-@OWN.row("eos id that no text has: EVALUATE", says="eos_id|end of text")
-def _(world):
-    world.edit("model/model.json", lambda value: value["spec"]["text"].update(eos_id=299))
-    return world.evaluate()
+FOREIGN = [
+    _npz(".npz claims 4 TB", _huge_npz),
+    _npz(".npz is a .npy", _saved_npy),
+    _npz(".npz with the right names and wrong ranks", _flat_npz),
+    _foreign("vision hidden_size 1e9", "vision_config.hidden_size", 10**9),
+    _foreign("hidden_act {}", "vision_config.hidden_act", {}),
+    _foreign("layer_norm_eps NaN", "text_config.layer_norm_eps", float("nan")),
+    _foreign("model_type a list", "model_type", ["clip"]),
+    _foreign("model_type an object", "model_type", {}),
+    _foreign("num_channels 4", "vision_config.num_channels", 4),
+    _foreign("eos_token_id 10**6", "text_config.eos_token_id", 10**6, "eos"),
+    _foreign("size 1e9", "size", {"shortest_edge": 10**9}, file="preprocessor_config.json"),
+    _foreign("crop_size 1e9", "crop_size", 10**9, file="preprocessor_config.json"),
+    _text("tokenizer_config.json a list", "tokenizer_config.json", "[1]"),
+    _text("eos_token a number", "tokenizer_config.json", '{"eos_token": 5}', "eos_token"),
+    _text("preprocessor a list", "preprocessor_config.json", "[1]"),
+    _text("config.json a list", "config.json", "[1]"),
+    Fault("foreign tokenizer with ids beyond the embedding table", edited("hf/tokenizer.json", _more_tokens),
+          "tokenizer|token ids", "convert"),
+]  # fmt: skip
 
 
-@OWN.row("one inf in a row of the token table: EVALUATE", says="text.words: found")
-def _(world):
-    world.weights(lambda arrays: arrays["text.words"].__setitem__((7, 3), np.inf))
-    return world.evaluate()
+def _own(name: str, keys: str, value: object, says: str = "model.json: ") -> Fault:
+    return Fault(name, with_value("model/model.json", keys, value), says)
 
 
-@OWN.row("image projection all zeros (vectors of length 0): EVALUATE", says="vision_head.kernel: found zeros")
-def _(world):
-    world.weights(lambda arrays: arrays["vision_head.kernel"].fill(0))
-    return world.evaluate()
+def _weights(name: str, change, says: str) -> Fault:
+    return Fault(name, lambda world: world.weights(change), says)
 
 
-def _own(name: str, value, *keys, **expected):
-    @OWN.row(name, **{"says": "model.json: ", **expected})
-    def _(world):
-        def change(config):
-            for key in keys[:-1]:
-                config = config[key]
-            config[keys[-1]] = value
-
-        world.edit("model/model.json", change)
-        return world.evaluate()
-
-
-_own('tokenizer.context_length "x"', "x", "tokenizer", "context_length")
-_own("tokenizer.context_length 5.5", 5.5, "tokenizer", "context_length")
-_own("tokenizer.pad_id -5", -5, "tokenizer", "pad_id")
-_own('tokenizer.pad_id "x"', "x", "tokenizer", "pad_id")
-_own("tokenizer.pad_id beyond the table", 10**6, "tokenizer", "pad_id", says="pad_id|token ids")
-_own("norm_eps infinite", float("inf"), "spec", "text", "norm_eps", says="model.json")
-_own("a billion layers' width", 2**30, "spec", "text", "width", says="model")
-
-
-@OWN.row("vectors that overflow", says="project|image: found NaN")
-def _(world):
-    world.weights(lambda arrays: arrays["vision_head.kernel"].__imul__(1e38))
-    return world.evaluate()
-
-
-@OWN.row("params/ replaced by another model, model.json kept: same --out", says="params: weights: found")
-def _(world):
-    world.run(world.evaluate())
+def _other_parameters(world):
+    world.run("evaluate")
     shutil.rmtree(world / "model/params")
     shutil.copytree(world / "other/params", world / "model/params")
-    return world.evaluate()
 
 
-def _flip(world) -> None:
+def _flip(world):
     """One bit of the largest file of the parameters."""
     path = max((world / "model/params").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else -1)
     content = bytearray(path.read_bytes())
@@ -175,37 +98,40 @@ def _flip(world) -> None:
     path.write_bytes(content)
 
 
-@OWN.row("one bit flipped in params (real CLI): inspect", says="params: ")
-def _(world):
-    _flip(world)
-    return ["inspect", world / "model"]
-
-
-@OWN.row("one bit flipped in params: evaluate (real CLI)", says="params: ")
-def _(world):
-    _flip(world)
-    return world.evaluate()
-
-
-@OWN.row("a directory of before weights were hashed still loads", code=0)
-def _(world):
-    world.edit("model/model.json", lambda value: value["provenance"].pop("weights_sha256"))
-    return ["inspect", world / "model"]
-
-
-@OWN.row("every value flipped in sign: exchanged weights are noticed", says="params: weights: found")
-def _(world):
-    description = json.loads((world / "model/model.json").read_text())
+def _all_signs(world):
+    description = (world / "model/model.json").read_text()
     world.weights(lambda arrays: arrays.update({path: -array for path, array in arrays.items()}))
-    (world / "model/model.json").write_text(json.dumps(description))
-    return ["inspect", world / "model"]
+    (world / "model/model.json").write_text(description)
 
 
-@FOREIGN.each
-def test_foreign(fault, world, capsys):
-    fault.check(world, capsys)
+OWN = [
+    Fault("tokenizer with ids beyond the embedding table", edited("model/tokenizer.json", _more_tokens),
+          "tokenizer: found token ids"),
+    _own("eos id that no text has", "spec.text.eos_id", 299, "eos_id|end of text"),
+    _own('tokenizer.context_length "x"', "tokenizer.context_length", "x"),
+    _own("tokenizer.context_length 5.5", "tokenizer.context_length", 5.5),
+    _own("tokenizer.pad_id -5", "tokenizer.pad_id", -5),
+    _own('tokenizer.pad_id "x"', "tokenizer.pad_id", "x"),
+    _own("tokenizer.pad_id beyond the table", "tokenizer.pad_id", 10**6, "pad_id|token ids"),
+    _own("norm_eps infinite", "spec.text.norm_eps", float("inf")),
+    _own("a billion layers' width", "spec.text.width", 2**30, "model"),
+    _weights("one inf in a row of the token table", lambda arrays: arrays["text.words"].__setitem__((7, 3), np.inf),
+             "text.words: found"),
+    _weights("image projection all zeros (vectors of length 0)", lambda arrays: arrays["vision_head.kernel"].fill(0),
+             "vision_head.kernel: found zeros"),
+    _weights("vectors that overflow", lambda arrays: arrays["vision_head.kernel"].__imul__(1e38),
+             "project|image: found NaN"),
+    Fault("params/ replaced by another model, model.json kept: same --out", _other_parameters,
+          "params: weights: found"),
+    Fault("one bit flipped in params: inspect", _flip, "params: ", "inspect"),
+    Fault("one bit flipped in params: evaluate", _flip, "params: "),
+    Fault("a directory of before weights were hashed still loads", edited("model/model.json",
+          lambda value: value["provenance"].pop("weights_sha256")), "", "inspect", code=0),
+    Fault("every value flipped in sign: exchanged weights are noticed", _all_signs, "params: weights: found",
+          "inspect"),
+]  # fmt: skip
 
 
-@OWN.each
-def test_own(fault, world, capsys):
+@each_of([*FOREIGN, *OWN])
+def test_checkpoints(fault, world, capsys):
     fault.check(world, capsys)

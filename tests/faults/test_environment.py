@@ -1,7 +1,6 @@
 """Names, signals, other commands, the environment and launchers."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -10,37 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from rococo_jax.cli import verify
 from rococo_jax.cli.main import main
 from rococo_jax.encoders.embedding import encoding_versions
 from rococo_jax.evaluation.results import make_fingerprint
 from rococo_jax.storage import hold
-from tests.support.faults import Table
+from tests.support.faults import COMMANDS, Fault, each_of, undamaged
 
-NAMES = Table()
 LONG = "a" * 300
+
+
+def _named(name: str, *others: str):
+    return lambda world: ["evaluate", f"{name}=model", *others, *world.command("evaluate")[2:]]
 
 
 def _has_results(world):
     assert (world / "out/results.json").is_file()
 
 
-@NAMES.row("model named 'aaa...'", code=0, after=_has_results)
-def _(world):
-    return ["evaluate", f"{LONG}={world / 'model'}", *world.evaluate()[2:]]
-
-
-@NAMES.row("two models, one with a 300-letter name", says="name: found 300 letters")
-def _(world):
-    return ["evaluate", f"{LONG}={world / 'model'}", world / "other", *world.evaluate()[2:]]
-
-
-@NAMES.row("names that collide with output files: journal.jsonl", says="name: found 'journal.jsonl'")
-def _(world):
-    return ["evaluate", f"journal.jsonl={world / 'model'}", world / "other", *world.evaluate()[2:]]
-
-
-@NAMES.each
+@each_of([
+    Fault("model named 'aaa...'", undamaged, "", _named(LONG), 0, _has_results),
+    Fault("two models, one with a 300-letter name", undamaged, "name: found 300 letters", _named(LONG, "other")),
+    Fault("a name that collides with an output file", undamaged, "name: found 'journal.jsonl'",
+          _named("journal.jsonl", "other")),
+])  # fmt: skip
 def test_names(fault, world, capsys):
     fault.check(world, capsys)
 
@@ -53,27 +44,15 @@ def sigint_as_usual():
     signal.signal(signal.SIGINT, before)
 
 
-def _interrupted(monkeypatch, then) -> int:
-    """A command that gets SIGINT, and whose library makes `then` of it."""
-
-    def run(arguments):
-        try:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(5)
-        except KeyboardInterrupt:
-            then()
-
-    monkeypatch.setattr(verify, "run", run)
-    return main(["verify", "--annotations", "x"])
-
-
-def _as_import_error():
-    raise ImportError("Encountered an error while initializing the extension.")
-
-
-@pytest.mark.parametrize("then", [_as_import_error, lambda: None], ids=["an error of its own", "nothing"])
-def test_an_interruption_is_130_whatever_a_library_makes_of_it(then, sigint_as_usual, monkeypatch, capsys):
-    assert _interrupted(monkeypatch, then) == 130
+@pytest.mark.parametrize("then", ["raise ImportError('an error while initializing')", "return default_config()"])
+def test_an_interruption_is_130_whatever_code_makes_of_it(then, sigint_as_usual, tmp_path, capsys):
+    (tmp_path / "config.py").write_text(
+        "import os, signal, time\nfrom rococo_jax.training.config import default_config\ndef get_config():\n"
+        "    try:\n        os.kill(os.getpid(), signal.SIGINT)\n        time.sleep(5)\n"
+        f"    except KeyboardInterrupt:\n        {then}\n"
+    )
+    words = ["train", "--config", str(tmp_path / "config.py"), "--workdir", str(tmp_path / "run"), "--dry-run"]
+    assert main(words) == 130
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("rococo: interrupted")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -90,14 +69,16 @@ def test_sigint_while_libraries_are_imported_is_one_line_and_130(imported, world
         "sys.meta_path.insert(0, Now())\n"
         "from rococo_jax.__main__ import main; sys.exit(main())"
     )
-    done = subprocess.run([sys.executable, "-c", code, *map(str, world.score())], capture_output=True, text=True)
+    words = [sys.executable, "-c", code, *world.command("score")]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=world.root)
     assert (done.returncode, done.stderr) == (130, "rococo: interrupted; run the same command again to continue\n")
     assert not (world / "score.json").exists()
 
 
 @pytest.mark.thorough
 def test_workers_end_when_training_is_killed(world):
-    command = [sys.executable, "-m", "rococo_jax", *map(str, world.train("data.workers=2", "steps=100000"))]
+    words = world.command("train", "--config.data.workers=2", "--config.steps=100000")
+    command = [sys.executable, "-m", "rococo_jax", *words]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=world.root, start_new_session=True)
     try:
         while not (world / "workdir/metrics.jsonl").is_file() and process.poll() is None:
@@ -123,13 +104,12 @@ def _members(session: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["score", "influence", "convert", "mix", "evaluate"])
-def test_a_second_command_with_the_same_output_is_refused(name, world, capsys):
-    """Also `two influence into one --out` and `two convert into one OUT`; training holds its folder itself."""
-    command = getattr(world, name)()
-    out = world / "converted" if name == "convert" else command[command.index("--out") + 1]
+def test_a_second_command_with_the_same_output_is_refused(name, world, monkeypatch, refusal):
+    """Training holds its folder itself."""
+    monkeypatch.chdir(world.root)
+    out = Path(COMMANDS[name][1])
     with hold(out, beside=True):
-        assert main([str(word) for word in command]) == 2
-    assert f"{out}: lock: found in use by" in capsys.readouterr().err
+        assert f"{out}: lock: found in use by" in refusal(*world.command(name))
     assert not out.exists()
 
 

@@ -5,166 +5,107 @@ import json
 import numpy as np
 from PIL import Image
 
-from tests.support.faults import Table
-
-IMAGES, ANNOTATIONS, SCORES = Table(), Table(), Table()
+from tests.support.faults import Fault, each_of, edited, undamaged, written
 
 
-@IMAGES.row("1x40000 image", says="aspect ratio")
-def _(world):
-    Image.new("RGB", (1, 40000)).save(world / "images/00.png")
-    return world.evaluate()
+def _image(width: int, height: int):
+    return lambda world: Image.new("RGB", (width, height)).save(world / "images/00.png")
 
 
-@IMAGES.row("60000x1 image", says="aspect ratio")
-def _(world):
-    Image.new("RGB", (60000, 1)).save(world / "images/00.png")
-    return world.embed()
+def _loop(file: str):
+    def damage(world):
+        (world / file).unlink(missing_ok=True)
+        (world / file).symlink_to(world / file)
+
+    return damage
 
 
-@IMAGES.row("symlink loop", says="00.png")
-def _(world):
-    (world / "images/00.png").unlink()
-    (world / "images/00.png").symlink_to(world / "images/00.png")
-    return world.evaluate()
+_DDS = b"DDS " + np.array([124, 0x1007, 16, 16, 64, 0, 0] + [0] * 11 + [32, 0] + [0] * 11, "<u4").tobytes()
+IMAGES = [
+    Fault("1x40000 image", _image(1, 40000), "aspect ratio"),
+    Fault("60000x1 image", _image(60000, 1), "aspect ratio", "embed"),
+    Fault("symlink loop", _loop("images/00.png"), "00.png"),
+    Fault("6000-character path", edited("captions.json", lambda items: items[0].update(image="n/" * 3000 + "00.png")),
+          r" \.\.\. .*File name too long", "embed"),
+    Fault("DDS with unknown pixel format flags", written("images/00.png", _DDS + bytes(4096)),
+          "00.png: image: found a damaged file"),
+]  # fmt: skip
 
 
-@IMAGES.row("6000-character path", says=r" \.\.\. .*File name too long")
-def _(world):
-    world.edit("captions.json", lambda items: items[0].update(image="n/" * 3000 + "00.png"))
-    return world.embed()
+def _text(name: str, text: str, says: str, file: str = "danger") -> Fault:
+    return Fault(name, written(f"annotations/{file}.json", text), says)
 
 
-@IMAGES.row("DDS with unknown pixel format flags", says="00.png: image: found a damaged file")
-def _(world):
-    header = b"DDS " + np.array([124, 0x1007, 16, 16, 64, 0, 0] + [0] * 11 + [32, 0] + [0] * 11, "<u4").tobytes()
-    (world / "images/00.png").write_bytes(header + bytes(4096))
-    return world.evaluate()
-
-
-def _annotation_row(name: str, make_text, file: str = "annotations/danger.json", **expected):
-    def make(world):
-        (world / file).write_text(make_text(world))
-        return world.evaluate()
-
-    ANNOTATIONS.row(name, **expected)(make)
-
-
-_annotation_row("a 5,000-digit integer", lambda world: f"[{'9' * 5000}]", says="danger.json: JSON")
-_annotation_row("nested 100,000 deep", lambda world: "[" * 100_000, says="danger.json: JSON")
-_annotation_row(
-    "caption nested 5,000 deep",
-    lambda world: '[{"image": "00.png", "caption": ' + "[" * 5000 + "]" * 5000 + "}]",
-    says="danger.json: (JSON|caption)",
-)
-_annotation_row("objects nested 100,000 deep", lambda world: '{"a":' * 100_000, says="danger.json: JSON")
-
-
-@ANNOTATIONS.row("variant lacks an item", says="danger.json: items: found 11")
-def _(world):
-    world.edit("annotations/danger.json", lambda items: items.pop())
-    return world.evaluate()
-
-
-@ANNOTATIONS.row("x.json is a symlink loop", says="x.json")
-def _(world):
-    (world / "annotations/x.json").symlink_to(world / "annotations/x.json")
-    return world.evaluate()
-
-
-def _beside(name: str, change, says: str):
+def _beside(name: str, change, says: str) -> Fault:
     """A captions.json beside the benchmark's own files, with a fault in it."""
 
-    @ANNOTATIONS.row(name, says=says)
-    def _(world):
+    def damage(world):
         items = json.loads((world / "captions.json").read_text())
         change(items)
         (world / "annotations/captions.json").write_text(json.dumps(items))
-        return world.evaluate()
+
+    return Fault(f"FULL folder, captions.json {name}", damage, says)
 
 
-_beside("FULL folder, captions.json has a null caption", lambda items: items[3]["caption"].append(None), "found null")
-_beside("FULL folder, captions.json names an image twice", lambda items: items.append(items[0]), "also item 0")
-_beside("FULL folder, captions.json lacks 4 images", lambda items: items.__delitem__(slice(4)), "captions.json: capt")
+_OWN = json.dumps({"version": 1, "variant": "same_concept", "made_by": {}, "items": []})
+_MISSPELT = json.dumps({**json.loads(_OWN), "format": "rococo_jax.anotation"})
+ANNOTATIONS = [
+    _text("a 5,000-digit integer", f"[{'9' * 5000}]", "danger.json: JSON"),
+    _text("nested 100,000 deep", "[" * 100_000, "danger.json: JSON"),
+    _text("caption nested 5,000 deep", '[{"image": "00.png", "caption": ' + "[" * 5000 + "]" * 5000 + "}]",
+          "danger.json: (JSON|caption)"),
+    _text("objects nested 100,000 deep", '{"a":' * 100_000, "danger.json: JSON"),
+    _text("same_concept.json with format misspelt", _MISSPELT, "same_concept.json: format", "same_concept"),
+    _text('same_concept.json without "format"', _OWN, "same_concept.json: format", "same_concept"),
+    _text("danger.json is {}", "{}", "danger.json: format"),
+    Fault("variant lacks an item", edited("annotations/danger.json", list.pop), "danger.json: items: found 11"),
+    Fault("x.json is a symlink loop", _loop("annotations/x.json"), "x.json"),
+    _beside("has a null caption", lambda items: items[3]["caption"].append(None), "found null"),
+    _beside("names an image twice", lambda items: items.append(items[0]), "also item 0"),
+    _beside("lacks 4 images", lambda items: items.__delitem__(slice(4)), "captions.json: capt"),
+    Fault("a file that is no annotation is named", written("annotations/other.json", '{"note": "another"}'),
+          "other.json", code=0),
+]  # fmt: skip
 
 
-def _own_form(world) -> dict:
-    items = json.loads((world / "annotations/same_concept.json").read_text())
-    items = [{"image": i["image"], "originals": i["caption"][:5], "altered": i["caption"][5:]} for i in items]
-    return {"format": "rococo_jax.annotation", "version": 1, "variant": "same_concept", "made_by": {}, "items": items}
+def _bytes(order: str, usual: type, scores):
+    """Scores in another order of bytes than those of which the same command made `n.json`."""
 
+    def damage(world):
+        np.save(world / "s.npy", scores(np.load(world / "s.npy").astype(usual)))
+        world.run("score", out="n.json")
+        np.save(world / "s.npy", np.load(world / "s.npy").astype(order))
 
-def _own_text(world, **changed) -> str:
-    value = {key: item for key, item in (_own_form(world) | changed).items() if item is not None}
-    return json.dumps(value)
-
-
-SAME = "annotations/same_concept.json"
-_annotation_row(
-    "same_concept.json with format misspelt",
-    lambda world: _own_text(world, format="rococo_jax.anotation"),
-    SAME,
-    says="same_concept.json: format",
-)
-_annotation_row(
-    'same_concept.json without "format"', lambda world: _own_text(world, format=None), SAME,
-    says="same_concept.json: format",
-)  # fmt: skip
-_annotation_row("danger.json is {}", lambda world: "{}", says="danger.json: format")
-
-
-@ANNOTATIONS.row("a file that is no annotation is named", code=0, says="other.json")
-def _(world):
-    (world / "annotations/other.json").write_text('{"note": "something else"}')
-    return world.evaluate()
+    return damage
 
 
 def _same_tasks(world):
-    assert (
-        json.loads((world / "score.json").read_text())["tasks"] == json.loads((world / "n.json").read_text())["tasks"]
-    )
+    found, wanted = (json.loads((world / name).read_text())["tasks"] for name in ("score.json", "n.json"))
+    assert found == wanted
 
 
-@SCORES.row("big-endian float32", code=0, after=_same_tasks)
-def _(world):
-    world.run(world.score(out="n.json"))
-    np.save(world / "s.npy", np.load(world / "s.npy").astype(">f4"))
-    return world.score()
+def _npy(name: str, header: str) -> Fault:
+    text = header.encode().ljust(117) + b"\n"
+    content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(4000)
+    return Fault(name, written("s.npy", content), "s.npy", "score")
 
 
-@SCORES.row("big-endian float64", code=0, after=_same_tasks)
-def _(world):
-    """Scores that only float64 tells apart."""
-    np.save(world / "s.npy", 1 + np.load(world / "s.npy").astype(np.float64) * 1e-12)
-    world.run(world.score(out="n.json"))
-    np.save(world / "s.npy", np.load(world / "s.npy").astype(">f8"))
-    return world.score()
+_HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (%s"
+SCORES = [
+    Fault("big-endian float32", _bytes(">f4", np.float32, np.asarray), "", "score", 0, _same_tasks),
+    # Scores that only float64 tells apart.
+    Fault("big-endian float64", _bytes(">f8", np.float64, lambda x: 1 + 1e-12 * x), "", "score", 0, _same_tasks),
+    _npy("negative shape", _HEADER % "-12, 60), }"),
+    _npy("header cut (unclosed bracket)", _HEADER % "12, 60"),
+    _npy("header of 110 brackets", "(" * 110),
+    _npy("shape beyond the file", _HEADER % "12000, 60000000), }"),
+    Fault("--out is the similarity file", undamaged, "s.npy: out: found what similarities names",
+          lambda world: world.command("score", out="s.npy")),
+    Fault("--out and --per-query are one file", undamaged, "out and per_query",
+          lambda world: world.command("score", "--per-query", "score.json")),
+]  # fmt: skip
 
 
-def _npy(name: str, header: str, **expected):
-    @SCORES.row(name, **{"says": "s.npy", **expected})
-    def _(world):
-        text = header.encode().ljust(117) + b"\n"
-        (world / "s.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(4000))
-        return world.score()
-
-
-_npy("negative shape", "{'descr': '<f4', 'fortran_order': False, 'shape': (-12, 60), }")
-_npy("header cut (unclosed bracket)", "{'descr': '<f4', 'fortran_order': False, 'shape': (12, 60")
-_npy("header of 110 brackets", "(" * 110)
-_npy("shape beyond the file", "{'descr': '<f4', 'fortran_order': False, 'shape': (12000, 60000000), }")
-
-
-@IMAGES.each
-def test_images(fault, world, capsys):
-    fault.check(world, capsys)
-
-
-@ANNOTATIONS.each
-def test_annotations(fault, world, capsys):
-    fault.check(world, capsys)
-
-
-@SCORES.each
-def test_scores(fault, world, capsys):
+@each_of([*IMAGES, *ANNOTATIONS, *SCORES])
+def test_inputs(fault, world, capsys):
     fault.check(world, capsys)

@@ -3,23 +3,16 @@
 `experiments/kill_every_writer.py` does it with SIGKILL, many times and at random.
 """
 
-import contextlib
 import shutil
 
 import pytest
 
 from rococo_jax import storage
-from rococo_jax.cli.main import main
 from tests.support.faults import World
 from tests.support.kills import Killed, killed_at, watched
 
 WRITERS = ("score", "alter", "mix", "pack", "make")
 DEARER = [pytest.param(name, marks=pytest.mark.thorough) for name in ("embed", "influence", "corrupt", "evaluate")]
-
-
-def _run(world: World, name: str) -> None:
-    with contextlib.chdir(world.root):
-        assert main([str(word) for word in getattr(world, name)(out="made")]) == 0
 
 
 def _files(world: World) -> dict[str, bytes]:
@@ -30,15 +23,15 @@ def _files(world: World) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", [*WRITERS, *DEARER])
 def test_a_writer_that_was_killed_gives_the_same_bytes_when_run_again(name, world, pristine, capsys):
-    operations = watched(world.root, lambda number: None, lambda: _run(world, name))
+    operations = watched(world.root, lambda number: None, lambda: world.run(name, out="made"))
     expected = _files(world)
     assert operations > 1 and expected
     for number in (operations // 2, operations - 1):
         shutil.rmtree(world.root)
         shutil.copytree(pristine, world.root, symlinks=True)
         with pytest.raises(Killed):
-            watched(world.root, killed_at(number), lambda: _run(world, name))
+            watched(world.root, killed_at(number), lambda: world.run(name, out="made"))
         storage._held.clear()  # as they are in the next process
-        _run(world, name)
+        world.run(name, out="made")
         assert _files(world) == expected
         assert not list((world / "made").rglob("*.part"))

@@ -12,39 +12,27 @@ from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training import run
 from rococo_jax.training.config import check_config, default_config
-from tests.support.faults import Table
-
-FILES, RESUMED = Table(), Table()
+from tests.support.faults import Fault, World, each_of, edited, undamaged, with_value, written
 
 
-def _file(name: str, text, **expected):
-    @FILES.row(name, **{"says": "config.py: ", **expected})
-    def _(world):
-        content = text if isinstance(text, bytes) else text.encode()
-        (world / "config.py").write_bytes(content)
-        return world.train()
+def _config(name: str, text: str | bytes, says: str = "config.py: ") -> Fault:
+    return Fault(name, written("config.py", text), says, "train")
 
 
 _START = "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n    config = default_config()\n"
-_file("config with a syntax error", "def get_config(:\n", says=r"config.py: config: found SyntaxError.*\(line 1\)")
-_file("get_config raises", "def get_config():\n    return 1 / 0\n", says=r"ZeroDivisionError.*\(line 2\)")
-_file("config imports what is not there", "import nonsense_xyz\n", says="ModuleNotFoundError.*nonsense_xyz")
-_file("config calls sys.exit", "import sys\nsys.exit(3)\n", says="SystemExit")
-_file(
-    "config with a list as batch_size", f"{_START}    config.batch_size = [1]\n    return config\n", says="batch_size"
-)
-_file("config without a key", f"{_START}    del config['steps']\n    return config\n", says="found no 'steps'")
-_file("binary config", b"\0\1\2\xff" * 20)
-
-
-@FILES.row("workdir is a file", says="captions.json: file system: found Not a directory")
-def _(world):
-    return world.train(workdir="captions.json")
-
-
-@FILES.row("fsdp=3", says="fsdp: found 3 on 8 devices; wanted a divisor")
-def _(world):
-    return world.train("fsdp=3")
+FILES = [
+    _config("config with a syntax error", "def get_config(:\n", r"config.py: config: found SyntaxError.*\(line 1\)"),
+    _config("get_config raises", "def get_config():\n    return 1 / 0\n", r"ZeroDivisionError.*\(line 2\)"),
+    _config("config imports what is not there", "import nonsense_xyz\n", "ModuleNotFoundError.*nonsense_xyz"),
+    _config("config calls sys.exit", "import sys\nsys.exit(3)\n", "SystemExit"),
+    _config("a list as batch_size", f"{_START}    config.batch_size = [1]\n    return config\n", "batch_size"),
+    _config("config without a key", f"{_START}    del config['steps']\n    return config\n", "found no 'steps'"),
+    _config("binary config", b"\0\1\2\xff" * 20),
+    Fault("workdir is a file", undamaged, "captions.json: file system: found Not a directory",
+          lambda world: world.command("train", out="captions.json")),
+    Fault("fsdp=3", undamaged, "fsdp: found 3 on 8 devices; wanted a divisor",
+          lambda world: world.command("train", "--config.fsdp=3")),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -68,47 +56,14 @@ def test_config_values(key, value):
         check_config(config, "a.py")
 
 
-def _stopped(world) -> None:
-    """A run of two steps of which one is done."""
-    world.run(world.train())
-    shutil.rmtree(world / "workdir/model")
-    shutil.rmtree(world / "workdir/checkpoints/2")
-
-
-def _resumed(name: str, change, **expected):
-    @RESUMED.row(name, **expected)
-    def _(world):
-        _stopped(world)
-        change(world)
-        return world.train()
-
-
 def _other_images(world):
     for number, path in enumerate(sorted((world / "images").iterdir())):
         Image.new("RGB", (40, 40), (number, 99, 200)).save(path)
 
 
-def _other_tokenizer(world):
-    def swap(value):
-        words = value["model"]["vocab"]
-        words["dog"], words["cat"] = words["cat"], words["dog"]
-
-    world.edit("model/tokenizer.json", swap)
-
-
-def _mean(world):
-    world.edit("model/model.json", lambda value: value["preprocessing"].update(mean=[0.1, 0.2, 0.3]))
-
-
-_resumed("ALL images replaced by others of the same names between stop and resume", _other_images, says="1: images: f")
-_resumed("tokenizer.json of init.model changed between stop and resume", _other_tokenizer, says="1: tokenizer: found")
-_resumed("preprocessing of init.model changed (mean) between stop and resume", _mean, says="1: preprocessing: found")
-_resumed("config.json a list", lambda world: (world / "workdir/config.json").write_text("[]"), says="config.json")
-_resumed(
-    "config.json gone, other learning rate: silently another run?",
-    lambda world: (world / "workdir/config.json").unlink(),
-    says="config.json: config: found nothing there beside checkpoints",
-)
+def _other_tokenizer(value):
+    words = value["model"]["vocab"]
+    words["dog"], words["cat"] = words["cat"], words["dog"]
 
 
 def _model_alone(world):
@@ -117,78 +72,75 @@ def _model_alone(world):
     (world / "workdir/config.json").unlink()
 
 
-_resumed("a model without config.json: done?", _model_alone, says="config: found nothing there beside model")
-
-
-def _steps(world):
-    assert [json.loads(line)["step"] for line in (world / "workdir/metrics.jsonl").read_text().splitlines()] == [1, 2]
-
-
-def _garbage(content: bytes):
-    def change(world):
-        path = world / "workdir/metrics.jsonl"
-        path.write_bytes(content + path.read_bytes())
-
-    return change
-
-
-_resumed("metrics.jsonl with binary garbage", _garbage(b"\xff\xfe\0\n"), code=0, after=_steps, thorough=True)
-_resumed("metrics.jsonl with JSON that is no object", _garbage(b"[1]\n7\n"), code=0, after=_steps)
-
-
 def _log_as_folder(world):
     (world / "workdir/metrics.jsonl").unlink()
     (world / "workdir/metrics.jsonl").mkdir()
 
 
-_resumed("metrics.jsonl is a folder", _log_as_folder, says="metrics.jsonl: file system: found Is a directory")
+def _log_begins(content: bytes):
+    def damage(world):
+        path = world / "workdir/metrics.jsonl"
+        path.write_bytes(content + path.read_bytes())
+
+    return damage
 
 
-def _checkpoint(name: str, change, **expected):
-    _resumed(f"checkpoint: {name}", lambda world: change(world / "workdir/checkpoints"), **expected)
+def _whole_log(world):
+    assert [json.loads(line)["step"] for line in (world / "workdir/metrics.jsonl").read_text().splitlines()] == [1, 2]
 
 
-_checkpoint("input gone", lambda folder: shutil.rmtree(folder / "1/input"), says="checkpoints/1: checkpoint")
-_checkpoint("run gone", lambda folder: shutil.rmtree(folder / "1/run"), says="checkpoints/1: checkpoint")
-_checkpoint("empty folder 2", lambda folder: (folder / "2").mkdir(), says="checkpoints/2: checkpoint")
-_checkpoint("a folder named 999 beside", lambda folder: (folder / "999").mkdir(), says="checkpoints/999: checkpoint")
-_checkpoint("folder 3 copied from 2", lambda folder: shutil.copytree(folder / "1", folder / "3"), says="step: found")
-_checkpoint(
-    "input next_step edited to 0",
-    lambda folder: [
-        path.write_text(re.sub(r'"next_step": ?1', '"next_step": 0', path.read_text()))
-        for path in (folder / "1/input").iterdir()
-        if path.is_file()
-    ],
-    says="input: found step 0",
-)  # fmt: skip
+def _at_step_0(folder):
+    for path in (folder / "1/input").iterdir():
+        if path.is_file():
+            path.write_text(re.sub(r'"next_step": ?1', '"next_step": 0', path.read_text()))
 
 
-@FILES.each
+def _checkpoint(name: str, damage, says: str) -> Fault:
+    return Fault(f"checkpoint: {name}", lambda world: damage(world / "workdir/checkpoints"), says, "train")
+
+
+RESUMED = [
+    Fault("ALL images replaced by others of the same names", _other_images, "1: images: f", "train"),
+    Fault("tokenizer.json of init.model changed", edited("model/tokenizer.json", _other_tokenizer),
+          "1: tokenizer: found", "train"),
+    Fault("preprocessing of init.model changed (mean)", with_value("model/model.json", "preprocessing.mean", [0.1] * 3),
+          "1: preprocessing: found", "train"),
+    Fault("config.json a list", written("workdir/config.json", "[]"), "config.json", "train"),
+    Fault("config.json gone, other learning rate: silently another run?",
+          lambda world: (world / "workdir/config.json").unlink(),
+          "config.json: config: found nothing there beside checkpoints", "train"),
+    Fault("a model without config.json: done?", _model_alone, "config: found nothing there beside model", "train"),
+    Fault("metrics.jsonl with binary garbage", _log_begins(b"\xff\xfe\0\n"), "", "train", 0, _whole_log, thorough=True),
+    Fault("metrics.jsonl with JSON that is no object", _log_begins(b"[1]\n7\n"), "", "train", 0, _whole_log),
+    Fault("metrics.jsonl is a folder", _log_as_folder, "metrics.jsonl: file system: found Is a directory", "train"),
+    _checkpoint("input gone", lambda folder: shutil.rmtree(folder / "1/input"), "checkpoints/1: checkpoint"),
+    _checkpoint("run gone", lambda folder: shutil.rmtree(folder / "1/run"), "checkpoints/1: checkpoint"),
+    _checkpoint("empty folder 2", lambda folder: (folder / "2").mkdir(), "checkpoints/2: checkpoint"),
+    _checkpoint("a folder named 999 beside", lambda folder: (folder / "999").mkdir(), "checkpoints/999: checkpoint"),
+    _checkpoint("folder 3 copied from 2", lambda folder: shutil.copytree(folder / "1", folder / "3"), "step: found"),
+    _checkpoint("input next_step edited to 0", _at_step_0, "input: found step 0"),
+]  # fmt: skip
+
+
+@each_of(FILES)
 def test_files(fault, world, capsys):
     fault.check(world, capsys)
 
 
 @pytest.fixture(scope="module")
-def one_device():
-    """Resumes on one device, whose step takes a fraction of the time to compile."""
+def stopped(pristine, tmp_path_factory):
+    """A run of two steps of which one is done."""
+    # On one device, whose step takes a fraction of the time to compile.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "make_mesh", lambda fsdp: make_mesh(jax.devices()[:1], fsdp=fsdp))
-        yield
+        world = World(shutil.copytree(pristine, tmp_path_factory.mktemp("stopped") / "world", symlinks=True))
+        world.run("train")
+        shutil.rmtree(world / "workdir/model")
+        shutil.rmtree(world / "workdir/checkpoints/2")
+        yield world / "workdir"
 
 
-@pytest.fixture(scope="module")
-def stopped(one_device, pristine, tmp_path_factory):
-    """One stopped run, copied into the world of each row."""
-    from tests.support.faults import World
-
-    world = World(shutil.copytree(pristine, tmp_path_factory.mktemp("stopped") / "world", symlinks=True))
-    _stopped(world)
-    return world.root
-
-
-@RESUMED.each
-def test_resumed(fault, world, stopped, monkeypatch, capsys):
-    copy = lambda world: shutil.copytree(stopped / "workdir", world / "workdir")  # noqa: E731
-    monkeypatch.setitem(globals(), "_stopped", copy)
+@each_of(RESUMED)
+def test_resumed(fault, world, stopped, capsys):
+    shutil.copytree(stopped, world / "workdir")
     fault.check(world, capsys)

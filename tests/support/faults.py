@@ -1,7 +1,7 @@
-"""Faults as rows of a table: a name, how to make it, and how the command line has to answer.
+"""Faults as rows of a table: a name, what is damaged, the command, and how the command line has to answer.
 
-A row's function damages a `World`, a folder with everything that the commands read, and returns a command. The command
-then runs in this process. What is bad input ends with exit code 2 and one line, and leaves no temporary file.
+A row damages a `World`, a folder with everything that the commands read; the command then runs in this process, in that
+folder. What is bad input ends with exit code 2 and one line, and leaves no temporary file.
 """
 
 import contextlib
@@ -18,118 +18,118 @@ import numpy as np
 import pytest
 
 from rococo_jax.checkpoints import save_model
+from rococo_jax.checkpoints.parameters import build_model, parameters_of
 from rococo_jax.cli.main import main
-from rococo_jax.encoders import load_model
+from rococo_jax.encoders import Encoder, load_model
 from tests.support.tiny import WORDS, tiny_encoder, tiny_spec
 from tests.support.world import noise, write_world
 
 IMAGES, EACH = 12, 5
+PAIRS = "--images {images} --captions captions.json"
+# Commands in a world, and what each writes by default: a file where it has a suffix.
+COMMANDS = {
+    "evaluate": ("evaluate {model} --images {images} --annotations annotations --out {out} --mixed-galleries none "
+                 "--no-report --cache cache", "out"),
+    "score": ("score --similarities s.npy --annotation annotations/coco_karpathy_test.json --out {out}", "score.json"),
+    "embed": (f"embed {{model}} {PAIRS} --out {{out}} --cache cache", "e.npz"),
+    "report": ("report truth --out {out}", "report.html"),
+    "convert": ("convert hf {out}", "converted"),
+    "export": ("export legacy {out}", "exported"),
+    "join": (f"join model model {{out}} {PAIRS}", "joined"),
+    "train": ("train --config config.py --workdir {out}", "workdir"),
+    "pack": (f"pack {PAIRS} --out {{out}} --shards 2", "packed"),
+    "mix": (f"mix-images {PAIRS} --out {{out}}", "mixed"),
+    "corrupt": ("corrupt-images --images {images} --corruption brightness --severity 1 --out {out}", "corrupted"),
+    "make": (f"make-benchmark {PAIRS} --name own --mixed mix_0.9 --out {{out}}", "made"),
+    "alter": ("alter-captions model --captions captions.json --variant danger --select random --out {out}", "a.json"),
+    "influence": ("influence model --captions captions.json --out {out}", "influence.jsonl"),
+    "attention": ("attention model --images {images} --out {out}", "attention.html"),
+    "verify": ("verify --annotations annotations --out {out}", "audit.json"),
+    "inspect": ("inspect model", ""),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """A folder of inputs that a test may damage: `model`, `hf`, `images`, `captions.json`, `annotations`, `out`, ..."""
+    """A folder of inputs that a test may damage: `model`, `hf`, `images`, `captions.json`, `annotations`, ..."""
 
     root: Path
 
     def __truediv__(self, name: str) -> Path:
         return self.root / name
 
-    def run(self, command: Sequence[object], code: int = 0) -> None:
-        """Runs a command that comes before the fault."""
-        with contextlib.chdir(self.root):
-            assert main([str(word) for word in command]) == code
+    def command(self, name: str, *extra: object, out: str = "", model: str = "model", images: str = "images") -> list:
+        """The words of a command of `COMMANDS`."""
+        line, usual = COMMANDS[name]
+        return [*line.format(out=out or usual, model=model, images=images).split(), *map(str, extra)]
 
-    def assert_undisturbed(self, out: str = "out") -> None:
+    def run(self, name: str, *extra: object, code: int = 0, **places: str) -> None:
+        """Runs a command."""
+        with contextlib.chdir(self.root):
+            assert main(self.command(name, *extra, **places)) == code
+
+    def assert_undisturbed(self) -> None:
         """The results are those of an undisturbed run; only the folders that they name may be others."""
-        found, wanted = (json.loads((self / name / "results.json").read_text()) for name in (out, "truth"))
+        found, wanted = (json.loads((self / name / "results.json").read_text()) for name in ("out", "truth"))
         for key in ("data", "sha256"):
             del found[key], wanted[key]
         assert found == wanted
         for name in ("per_query.parquet", "per_image.parquet"):
-            assert (self / out / name).read_bytes() == (self / "truth" / name).read_bytes()
+            assert (self / "out" / name).read_bytes() == (self / "truth" / name).read_bytes()
 
-    def evaluate(self, *extra: object, model: str = "model", out: str = "out") -> list:
-        """`rococo evaluate` of the annotations, with the world's own cache."""
-        places = ["--images", self / "images", "--annotations", self / "annotations", "--out", self / out]
-        few = ["--mixed-galleries", "none", "--no-report", "--cache", self / "cache"]
-        return ["evaluate", self / model, *places, *few, *extra]
-
-    def embed(self, *extra: object, model: str = "model", out: str = "e.npz") -> list:
-        """`rococo embed`."""
-        data = ["--images", self / "images", "--captions", self / "captions.json"]
-        return ["embed", self / model, *data, "--out", self / out, "--cache", self / "cache", *extra]
-
-    def score(self, *extra: object, out: str = "score.json") -> list:
-        """`rococo score` of a matrix for the clean captions."""
-        annotation = self / "annotations/coco_karpathy_test.json"
-        return ["score", "--similarities", self / "s.npy", "--annotation", annotation, "--out", self / out, *extra]
-
-    def convert(self, source: str = "hf") -> list:
-        """`rococo convert` of a foreign folder."""
-        return ["convert", self / source, self / "converted"]
-
-    def mix(self, *extra: object, images: str = "images", out: str = "mixed") -> list:
-        """`rococo mix-images`."""
-        return ["mix-images", "--images", self / images, "--captions", self / "captions.json", "--out", self / out,
-                *extra]  # fmt: skip
-
-    def make(self, out: str = "made") -> list:
-        """`rococo make-benchmark`."""
-        return ["make-benchmark", "--images", self / "images", "--captions", self / "captions.json", "--name", "own",
-                "--mixed", "mix_0.9", "--out", self / out]  # fmt: skip
-
-    def corrupt(self, *extra: object, images: str = "images", out: str = "corrupted") -> list:
-        """`rococo corrupt-images`, of a cheap kind."""
-        return ["corrupt-images", "--images", self / images, "--corruption", "brightness", "--severity", "1",
-                "--out", self / out, *extra]  # fmt: skip
-
-    def pack(self, *extra: object, images: str = "images", out: str = "packed") -> list:
-        """`rococo pack` into two shards."""
-        data = ["--images", self / images, "--captions", self / "captions.json"]
-        return ["pack", *data, "--out", self / out, "--shards", "2", *extra]
-
-    def influence(self, *extra: object, out: str = "influence.jsonl") -> list:
-        """`rococo influence`."""
-        return ["influence", self / "model", "--captions", self / "captions.json", "--out", self / out, *extra]
-
-    def alter(self, *extra: object, out: str = "altered.json") -> list:
-        """`rococo alter-captions`."""
-        data = ["--captions", self / "captions.json", "--variant", "danger", "--select", "random"]
-        return ["alter-captions", self / "model", *data, "--out", self / out, *extra]
-
-    def train(self, *overrides: str, config: str = "config.py", workdir: str = "workdir") -> list:
-        """`rococo train`, a few steps."""
-        return ["train", "--config", self / config, "--workdir", self / workdir,
-                *(f"--config.{each}" for each in overrides)]  # fmt: skip
-
-    def edit(self, name: str, change: Callable[[Any], object]) -> None:
-        """Changes the value of a JSON file in place; what `change` returns is not used."""
-        path = self / name
-        value = json.loads(path.read_text())
-        change(value)
-        path.write_text(json.dumps(value))
-
-    def weights(self, change: Callable[[dict[str, np.ndarray]], None], model: str = "model") -> None:
-        """Changes the parameters of a model directory; its hash is written anew, as a trainer would write it."""
-        from rococo_jax.checkpoints.parameters import build_model, parameters_of
-        from rococo_jax.encoders import Encoder
-
-        encoder = load_model(self / model)
+    def weights(self, change: Callable[[dict[str, np.ndarray]], object]) -> None:
+        """Changes the parameters of `model`; their hash is written anew, as a trainer would write it."""
+        encoder = load_model(self / "model")
         arrays = {path: np.array(array) for path, array in parameters_of(encoder.model).items()}
         change(arrays)
-        shutil.rmtree(self / model)
+        shutil.rmtree(self / "model")
         built = build_model(encoder.spec, arrays)
-        save_model(self / model, Encoder(built, encoder.preprocessing, encoder.tokenizer, encoder.provenance))
+        save_model(self / "model", Encoder(built, encoder.preprocessing, encoder.tokenizer, encoder.provenance))
+
+
+Damage = Callable[[World], object]
+
+
+def edited(file: str, change: Callable[[Any], object]) -> Damage:
+    """Damage: the value of a JSON file changed in place; what `change` returns is not used."""
+
+    def damage(world: World) -> None:
+        value = json.loads((world / file).read_text())
+        change(value)
+        (world / file).write_text(json.dumps(value))
+
+    return damage
+
+
+def with_value(file: str, keys: str, value: object) -> Damage:
+    """Damage: the value below `keys`, with dots, in a JSON file is another."""
+    *above, last = keys.split(".")
+
+    def change(node: Any) -> None:
+        for key in above:
+            node = node[key]
+        node[last] = value
+
+    return edited(file, change)
+
+
+def written(file: str, content: str | bytes) -> Damage:
+    """Damage: a file has this content."""
+    return lambda world: (world / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def undamaged(world: World) -> None:
+    """The command itself is wrong."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A row: what is wrong, how to make it, and the answer.
+    """A row: what is wrong, the command that meets it, and the answer.
 
     Attributes:
         name: as the list of faults calls it.
-        make: damages a world and returns the command to run.
+        damage: what is done to a world.
+        command: one of `COMMANDS`, or the words that a world is asked for.
         code: the exit code.
         says: a pattern that the error line has, or with code 0 the output or the errors.
         after: what has to be true afterwards.
@@ -137,19 +137,21 @@ class Fault:
     """
 
     name: str
-    make: Callable[[World], Sequence[object]]
-    code: int = 2
+    damage: Damage
     says: str = ""
-    after: Callable[[World], None] | None = None
+    command: str | Callable[[World], Sequence[object]] = "evaluate"
+    code: int = 2
+    after: Damage | None = None
     thorough: bool = False
 
     def check(self, world: World, capsys) -> None:
         """Makes the fault, runs the command, and checks the answer."""
-        command = [str(word) for word in self.make(world)]
+        self.damage(world)
+        command = world.command(self.command) if isinstance(self.command, str) else self.command(world)
         capsys.readouterr()
         try:
             with contextlib.chdir(world.root):
-                code = main(command)
+                code = main([str(word) for word in command])
         except SystemExit as stop:
             code = stop.code
         printed = capsys.readouterr()
@@ -166,26 +168,11 @@ class Fault:
             self.after(world)
 
 
-class Table(list):
-    """The rows of one file. `@TABLE.row(name, ...)` adds one; `TABLE.each` parametrises the test."""
-
-    def row(self, name: str, **expected) -> Callable:
-        """Adds the decorated function as a row."""
-
-        def add(make: Callable[[World], Sequence[object]]) -> Callable:
-            self.append(Fault(name, make, **expected))
-            return make
-
-        return add
-
-    @property
-    def each(self) -> pytest.MarkDecorator:
-        """Runs a test once a row."""
-        assert len({fault.name for fault in self}) == len(self)
-        marks = {True: [pytest.mark.thorough], False: []}
-        return pytest.mark.parametrize(
-            "fault", [pytest.param(fault, id=fault.name, marks=marks[fault.thorough]) for fault in self]
-        )
+def each_of(faults: Sequence[Fault]) -> pytest.MarkDecorator:
+    """Runs a test once a row, as its argument `fault`."""
+    assert len({fault.name for fault in faults}) == len(faults)
+    marks = {True: [pytest.mark.thorough], False: []}
+    return pytest.mark.parametrize("fault", [pytest.param(f, id=f.name, marks=marks[f.thorough]) for f in faults])
 
 
 @contextlib.contextmanager
@@ -211,9 +198,9 @@ def make_world(root: Path) -> World:
     spec = tiny_spec()
     legacy = dataclasses.replace(spec, text=dataclasses.replace(spec.text, pooling="highest_id", eos_id=None))
     save_model(root / "legacy", tiny_encoder(spec=legacy))
-    world.run(["export", root / "legacy", root / "hf"])
+    world.run("export", out="hf")
     np.save(root / "s.npy", rng.normal(size=(IMAGES, IMAGES * EACH)).astype(np.float32))
-    world.run(world.evaluate(out="truth"))
+    world.run("evaluate", out="truth")
     shutil.rmtree(root / "cache")
     (root / "config.py").write_text(
         "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n"
