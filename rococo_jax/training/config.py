@@ -12,7 +12,7 @@ import math
 import os
 import runpy
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,49 +164,58 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
     for name, key in flat(all_keys()).items():
         if key.check is not None and not key.check.holds(leaves[name]):
             raise InputError(source, f"config.{name}", repr(leaves[name]), key.check.wanted)
-    for clashes, key, wanted, found in _clashes(config):
-        if clashes:
-            raise InputError(source, f"config.{key}", found or repr(leaves[key]), wanted)
+    _check_combinations(source, config)
     # It imports encoders, which reading other modules of this room does not need.
     from rococo_jax.training.inputs.active import check_inputs
 
     check_inputs(source, config)
 
 
-def _clashes(config: ConfigDict) -> Iterator[tuple[Any, str, str, str]]:
-    """Values that do not go with others: (whether it is so, key, what is wanted, what is found; "" for the value)."""
-    data, optimizer, sides = config.data, config.optimizer, cached_sides(config)
+def _check_combinations(source: object, config: ConfigDict) -> None:
+    """Raises InputError for a value that does not go with another."""
+    data, optimizer, train, leaves = config.data, config.optimizer, config.train, flat(config)
+
+    def require(key: str, holds: Any, wanted: str, found: str = "") -> None:
+        if not holds:
+            raise InputError(source, f"config.{key}", found or repr(leaves[key]), wanted)
+
     steps = profiled_steps(config.profile.steps)
-    outside = steps is None or (config.profile.steps and not steps) or steps.stop > config.steps
+    inside = steps is not None and (steps or not config.profile.steps) and steps.stop <= config.steps
     wanted = f"'' or FIRST:END with FIRST < END <= {config.steps}, the number of steps"
-    yield outside, "profile.steps", wanted, ""
-    parts, kept = config.micro_batches, config.kept_micro_batches
-    yield config.batch_size % parts, "micro_batches", "a divisor of batch_size", f"{config.batch_size} in {parts} parts"
-    yield kept > parts, "kept_micro_batches", f"at most the {parts} of micro_batches", ""
-    wanted = "0 without eval.data, or eval.images and eval.annotations"
-    yield config.eval.every and not (config.eval.data or config.eval.images), "eval.every", wanted, ""
-    falls = optimizer.schedule not in ("constant", "rsqrt")
+    require("profile.steps", inside, wanted)
+    parts = config.micro_batches
+    found = f"{config.batch_size} in {parts} parts"
+    require("micro_batches", config.batch_size % parts == 0, "a divisor of batch_size", found)
+    require("kept_micro_batches", config.kept_micro_batches <= parts, f"at most the {parts} of micro_batches")
+    evaluates = config.eval.data or config.eval.images
+    require(
+        "eval.every", evaluates or not config.eval.every, "0 without eval.data, or eval.images and eval.annotations"
+    )
+    at_most = f"at most {config.steps}, the number of steps"
+    require("optimizer.warmup_steps", optimizer.warmup_steps <= config.steps, at_most)
+    is_level = optimizer.schedule in ("constant", "rsqrt")
     wanted = f"0 with the schedule {optimizer.schedule!r}, which falls by itself"
-    yield optimizer.cooldown_fraction and falls, "optimizer.cooldown_fraction", wanted, ""
-    wanted = f"at most {config.steps}, the number of steps"
-    yield optimizer.warmup_steps > config.steps, "optimizer.warmup_steps", wanted, ""
-    # Features of a frozen image tower, and of both towers.
-    cached, among = data.cached_features, "with config.data.cached_features"
-    found = f"true, and the towers train {config.train.vision!r} and {config.train.text!r}"
-    wanted = "config.train.vision 'none', and .text too for features of both"
-    yield cached and config.train.vision != "none", "data.cached_features", wanted, found
-    yield cached and config.patch_dropout, "patch_dropout", f"0 {among}", ""
-    wanted = f"none {among}: an image has one feature"
-    for key in ("random_crop_min_scale", "flip", "color_jitter", "grayscale_prob"):
-        yield cached and data[key], f"data.{key}", wanted, ""
-    yield sides == ("vision",) and data.resize_prob, "data.resize_prob", f"{wanted} where the text tower trains", ""
-    wanted = f"the default {among}, which holds all features in memory"
-    yield cached and data.order != "shuffled", "data.order", wanted, ""
-    yield cached and data.weights, "data.weights", wanted, ""
-    one = data.captions_per_image == "one"
-    yield "text" in sides and not one, "data.captions_per_image", f"'one' {among}, which knows no other", ""
+    require("optimizer.cooldown_fraction", is_level or not optimizer.cooldown_fraction, wanted)
+    sides = cached_sides(config)
     wanted = "0 unless config.data.cached_features holds both towers' features"
-    yield "text" not in sides and data.feature_noise, "data.feature_noise", wanted, ""
+    require("data.feature_noise", "text" in sides or not data.feature_noise, wanted)
+    if not sides:
+        return
+    among = "with config.data.cached_features"
+    found = f"true, and the towers train {train.vision!r} and {train.text!r}"
+    wanted = "config.train.vision 'none', and .text too for features of both"
+    require("data.cached_features", train.vision == "none", wanted, found)
+    require("patch_dropout", not config.patch_dropout, f"0 {among}")
+    one_feature = f"none {among}: an image has one feature"
+    for key in ("random_crop_min_scale", "flip", "color_jitter", "grayscale_prob"):
+        require(f"data.{key}", not data[key], one_feature)
+    resizes = data.resize_prob and "text" not in sides
+    require("data.resize_prob", not resizes, f"{one_feature} where the text tower trains")
+    in_memory = f"the default {among}, which holds all features in memory"
+    require("data.order", data.order == "shuffled", in_memory)
+    require("data.weights", not data.weights, in_memory)
+    is_one = data.captions_per_image == "one" or "text" not in sides
+    require("data.captions_per_image", is_one, f"'one' {among}, which knows no other")
 
 
 def write_config(path: Path, config: ConfigDict) -> None:

@@ -26,6 +26,7 @@ from rococo_jax.checkpoints.parameters import (
 )
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
+from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.foreign import is_factory, load_factory
 from rococo_jax.errors import InputError
@@ -37,17 +38,15 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
 
     Raises InputError: no model is named, it has one tower only, or the loss asks for a bias that it does not have.
     """
-    trained_before = None
     if config.init.model:
         size = config.init.image_size or None
         encoder = load_model(config.init.model, mesh=mesh, dtype=jnp.dtype(config.dtype), image_size=size)
-        trained_before = encoder.training_images
         if size:
             # Parameters of their own, so that training moves each of them.
             spec, parameters = with_own_positions(encoder.spec, parameters_of(encoder.model))
-            encoder = _of_model(encoder, build_model(spec, parameters, encoder.model.dtype))
+            encoder = _with_model(encoder, build_model(spec, parameters, encoder.model.dtype))
         if encoder.spec.matching is not None:
-            encoder = _of_model(encoder, without_matching(encoder.model))
+            encoder = _with_model(encoder, without_matching(encoder.model))
     elif config.init.spec and config.init.image_size:
         wanted = "0 with config.init.spec, which has an image size of its own"
         raise InputError("config", "config.init.image_size", config.init.image_size, wanted)
@@ -63,15 +62,15 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
     if not sigmoid and encoder.model.logit_bias is not None:
         raise InputError("config", "losses.contrastive.kind", "'softmax'", "'sigmoid' for a model with a logit bias")
     width = config.init.residual_head_width
-    encoder = with_residual_heads(encoder, width, config.seed) if width else encoder
-    # What changes the model makes a new encoder.
-    encoder.training_images = trained_before
-    return encoder
+    return with_residual_heads(encoder, width, config.seed) if width else encoder
 
 
-def _of_model(encoder: Encoder, model: DualEncoder) -> Encoder:
+def _with_model(encoder: Encoder, model: DualEncoder) -> Encoder:
+    """The encoder with another model, which has seen the same images."""
     rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh
-    return Encoder(model, *rest)
+    changed = Encoder(model, *rest)
+    changed.training_images = encoder.training_images
+    return changed
 
 
 def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
@@ -120,7 +119,7 @@ def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
     grown.logit_bias = encoder.model.logit_bias
     for name in heads:
         getattr(grown, name).affine = getattr(encoder.model, name)
-    return _of_model(encoder, grown)
+    return _with_model(encoder, grown)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,12 +132,13 @@ class Origin:
     provenance: dict[str, Any]
     name: str
     dtype: DTypeLike
+    training_images: TrainingImages | None
 
     @classmethod
     def of(cls, encoder: Encoder) -> "Origin":
         """Everything of an encoder but its parameters."""
         rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name
-        return cls(encoder.spec, *rest, encoder.model.dtype)
+        return cls(encoder.spec, *rest, encoder.model.dtype, encoder.training_images)
 
     def trained(self, record: dict[str, Any]) -> dict[str, Any]:
         """The provenance of a model that was trained from it."""

@@ -156,7 +156,6 @@ class _Opened:
     mesh: Mesh
     source: PairSource
     origin: Origin
-    trained_before: TrainingImages | None
     trained: dict[str, jax.Array]
     frozen: dict[str, jax.Array]
     owns_model: bool
@@ -183,7 +182,7 @@ def _open(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCac
     barrier("the starting state")
     frozen = place_parameters(frozen, mesh)
     return _Opened(
-        mesh, source, Origin.of(encoder), encoder.training_images, trained, frozen, owns_model,
+        mesh, source, Origin.of(encoder), trained, frozen, owns_model,
         optimizer, step, batches, text_length(config.data.text_length, encoder),
     )  # fmt: skip
 
@@ -263,7 +262,7 @@ def _finish(config: ConfigDict, workdir: Path, run: _Opened, state: TrainState) 
     def write() -> None:
         record = origin.trained(_record(config, int(state.step)))
         write_model(workdir / MODEL, origin.spec, parameters, origin, record)
-        write_training_images(workdir / MODEL, _training_images(run.source, run.trained_before))
+        write_training_images(workdir / MODEL, _training_images(run.source, origin.training_images))
 
     broadcast_from_process_0("the model", write)
     return workdir / MODEL

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.parameters import build_model, parameters_of
@@ -52,48 +53,41 @@ def make_step(
     """
     check_batch(config, mesh.size)
     kept_patches(config, spec)  # refuses towers that read whole images
-    logits = ShardedLogits(mesh)
-    schedule = make_schedule(config.optimizer, config.steps)
-    fields, inputs = active_fields(config.losses), active_inputs(config.losses)
-    embed_all = make_embed(config, spec, preprocessing, mesh)
+    logits, schedule = ShardedLogits(mesh), make_schedule(config.optimizer, config.steps)
+    fields, embed = active_fields(config.losses), make_embed(config, spec, preprocessing, mesh)
     # On CPUs the kept parts of an unrolled program take twice the memory; for TPUs it was not compiled.
     unrolled = mesh.devices.flat[0].platform in GPUS
 
-    def step(state: TrainState, frozen: Mapping[str, jax.Array], batch: Batch) -> tuple[TrainState, Metrics]:
-        def embed(trained: Parameters, rows: Batch) -> Vectors:
-            return embed_all(trained, frozen, rows, fields)
-
-        for each in inputs:
-            batch = each.on_device(batch, config, state.step, mesh)
-
-        batch = drop_patches(batch, config, spec, state.step, mesh)
-
-        def loss(vectors: Vectors, scales: Parameters):
-            return total_loss(vectors, scales, batch, config.losses, logits)
-
+    def step(state: TrainState, frozen: Parameters, batch: Batch) -> tuple[TrainState, Metrics]:
+        batch = add_on_device(batch, config, spec, state.step, mesh)
         value, parts, gradients = loss_and_gradients(
-            embed, loss, state.parameters, batch.for_towers(fields), parts=config.micro_batches,
+            lambda trained, rows: embed(trained, frozen, rows, fields),
+            lambda vectors, scales: total_loss(vectors, scales, batch, config.losses, logits),
+            state.parameters, batch.for_towers(fields), parts=config.micro_batches,
             kept=config.kept_micro_batches, mesh=mesh, unrolled=unrolled,
         )  # fmt: skip
         updates, moments = optimizer.update(gradients, state.moments, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
         average = state.average and moving_average(state.average, parameters, config.ema, state.step + 1)
-        norm = optax.tree.norm(gradients)
         metrics = {
             "loss": value,
             **parts,
-            "gradient_norm": norm,
+            "gradient_norm": optax.tree.norm(gradients),
             "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
             "logit_scale": jnp.exp(parameters["logit_scale"]),
         }
-        return TrainState(state.step + 1, parameters, moments, average), metrics
-
-    def placed(state: TrainState, frozen: Mapping[str, jax.Array], batch: Batch) -> tuple[TrainState, Metrics]:
-        state, metrics = step(state, frozen, batch)
+        state = TrainState(state.step + 1, parameters, moments, average)
         # Explicit, so that every parameter stays where a checkpoint is restored to.
         return jax.lax.with_sharding_constraint(state, sharding_of_tree(state, mesh)), metrics
 
-    return jax.jit(placed, donate_argnums=0)
+    return jax.jit(step, donate_argnums=0)
+
+
+def add_on_device(batch: Batch, config: ConfigDict, spec: ModelSpec, step: Int[Array, ""], mesh: Mesh) -> Batch:
+    """The batch with the fields that the device makes, and the patches that the tower sees of every image."""
+    for each in active_inputs(config.losses):
+        batch = each.on_device(batch, config, step, mesh)
+    return drop_patches(batch, config, spec, step, mesh)
 
 
 def make_embed(

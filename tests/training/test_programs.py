@@ -100,7 +100,7 @@ def test_all_lengths_are_compiled_once_before_the_first_step(
         counts: list[int] = []
         count = functools.partial(lambda counts, *_: counts.append(len(cache.programs)), counts)
         run.train(config, tmp_path / name, mesh=mesh_of(1), on_step=count)
-        steps = [each for each in cache.programs if "placed" in each]
+        steps = [each for each in cache.programs if "step" in each]
         starts.append((len(steps), len(cache.programs) - len(cache.hits), len(set(counts))))
         told = re.findall(r"compiled (\d) programs in [\d.]+ s \(texts of (.*)\)\n", capsys.readouterr().err)
         assert [(count, *re.findall(r"(\d+) tokens in [\d.]+ s", texts)) for count, texts in told] == [

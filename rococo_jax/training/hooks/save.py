@@ -47,7 +47,10 @@ class Save(Hook):
         every = [steps for steps in (self.config.every, self.config.keep_every) if steps]
         due = info.last or info.request is not None or info.figures is not None
         if due or any(info.done % steps == 0 for steps in every) or self._late(info.done):
-            self.stopped(info)
+            self.save(info)
+
+    def stopped(self, info: StepInfo) -> None:
+        self.save(info)
 
     def _late(self, done: int) -> bool:
         """Whether nothing was saved for as many minutes as the config allows. Process 0 says so, at log lines."""
@@ -56,7 +59,8 @@ class Save(Hook):
         late = time.monotonic() - self.saved_at > 60 * self.config.minutes
         return bool(broadcast_one_to_all(np.asarray(late)))
 
-    def stopped(self, info: StepInfo) -> None:
+    def save(self, info: StepInfo) -> None:
+        """Starts writing the state after a step, once its loss is known to be finite."""
         self.log.settle()
         score = None if info.figures is None else info.figures.get("score")
         with self.log.meter.paused("saving"):

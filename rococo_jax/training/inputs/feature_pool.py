@@ -32,13 +32,14 @@ from rococo_jax.data.training_input import refuse_other_order
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
-from rococo_jax.losses.terms import Field
 from rococo_jax.progress import progress
 from rococo_jax.storage import hash_bytes, hash_json
 from rococo_jax.training.batch import Batch, Images, Texts
 from rococo_jax.training.inputs.active import active_inputs, items_per_pair
 from rococo_jax.training.inputs.loss_input import InputContext, Pixels, Pool, PoolMaterial, image_features
 
+# What each purpose adds to the seed of a step's draws, so that one more of them changes no other.
+_CAPTIONS_AND_POOLS, _RESIZED, _NOISE = (), (1,), (3,)
 # Images whose pixels are in memory at once where the image tower alone is frozen.
 _AT_ONCE = 4096
 
@@ -184,7 +185,8 @@ class FeatureInput:
 
     def __init__(self, features: Features, context: InputContext, rows: Int[np.ndarray, " own"] | None = None):
         config = context.config
-        self.features, self.config, self.inputs = features, config, active_inputs(config.losses)
+        self.features, self.config = features, config
+        self.makers = [(maker, field) for maker in active_inputs(config.losses) for field in maker.fields]
         self.items = items_per_pair(config)
         noise = config.data.feature_noise
         self.spread = {"vision": noise * features.images.std(0), "text": noise * features.texts.std(0)} if noise else {}
@@ -195,37 +197,45 @@ class FeatureInput:
 
     def __next__(self) -> Batch:
         """The batch of `next_step`: this process's rows of it."""
-        features, seed, step = self.features, self.config.seed, self.next_step
-        images = self.order.batch(step)
-        count = len(images)
-        random = np.random.default_rng([seed, step])
-        captions = features.first[images] + (
-            random.random(count) * (features.first[images + 1] - features.first[images])
-        ).astype(np.int64)
-        own = {"vision": features.images[images], "text": features.texts[captions]}
-        drawn: dict[Field, tuple[np.ndarray, np.ndarray]] = {}
-        makers = [(each, field) for each in self.inputs for field in each.fields]
-        for made, field in makers:
-            pool = features.pools[field.name]
-            rows = (images if field.tower == "vision" else captions)[:, None]
-            chosen = made.draw(field, (count, pool.valid.shape[1]), self.config, random)
-            drawn[field] = pool.features[rows, chosen], pool.valid[rows, chosen]
-        # Each has a generator of its own, so that asking for it changes no other draw.
-        if features.resized is not None:
-            taken = np.random.default_rng([seed, step, 1]).random(count) < self.config.data.resize_prob
-            own["vision"] = np.where(taken[:, None], features.resized[images], own["vision"])
-        noise = self._noise(own, np.random.default_rng([seed, step, 3]))
-        own = {tower: rows + noise[tower] if noise else rows for tower, rows in own.items()}
-        batch = Batch(Images(features=own["vision"]), Texts(features=own["text"]), images.astype(np.int32), {}, {})
-        for field, (rows, valid) in drawn.items():
-            rows = rows + noise[field.tower][:, None] if noise else rows
+        features, images = self.features, self.order.batch(self.next_step)
+        random = self._random(_CAPTIONS_AND_POOLS)
+        first, end = features.first[images], features.first[images + 1]
+        captions = first + (random.random(len(images)) * (end - first)).astype(np.int64)
+        items = {"vision": images, "text": captions}
+        own = {"vision": self._images(images), "text": features.texts[captions]}
+        noise = self._noise(own)
+        batch = Batch(
+            Images(features=own["vision"] + noise["vision"]),
+            Texts(features=own["text"] + noise["text"]),
+            images.astype(np.int32), {}, {},
+        )  # fmt: skip
+        for maker, field in self.makers:
+            pool, rows = features.pools[field.name], items[field.tower][:, None]
+            places = maker.draw(field, (len(images), pool.valid.shape[1]), self.config, random)
+            # The noise of the pair itself, so that the difference to it is left as it is.
+            drawn, valid = pool.features[rows, places] + noise[field.tower][:, None], pool.valid[rows, places]
             if not self.items[field]:
-                rows, valid = rows[:, 0], valid[:, 0]
-            batch = batch.with_field(field, (Images if field.tower == "vision" else Texts)(features=rows), valid)
+                drawn, valid = drawn[:, 0], valid[:, 0]
+            batch = batch.with_field(field, (Images if field.tower == "vision" else Texts)(features=drawn), valid)
         self.next_step += 1
         return batch.rows(self.rows)
 
-    def _noise(self, own: dict[str, np.ndarray], random: np.random.Generator) -> dict[str, np.ndarray]:
+    def _random(self, purpose: tuple[int, ...]) -> np.random.Generator:
+        return np.random.default_rng([self.config.seed, self.next_step, *purpose])
+
+    def _images(self, images: Int[np.ndarray, " b"]) -> Float[np.ndarray, "b f"]:
+        """Features of images as they are or, `data.resize_prob` of the time, resized whole."""
+        features = self.features
+        if features.resized is None:
+            return features.images[images]
+        is_resized = self._random(_RESIZED).random(len(images)) < self.config.data.resize_prob
+        return np.where(is_resized[:, None], features.resized[images], features.images[images])
+
+    def _noise(self, own: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Noise of each pair by tower; zeros where `data.feature_noise` is 0."""
+        if not self.spread:
+            return {tower: np.zeros((1, 1), np.float32) for tower in own}
+        random = self._random(_NOISE)
         return {
             tower: spread * random.standard_normal(own[tower].shape, np.float32)
             for tower, spread in self.spread.items()
