@@ -10,7 +10,6 @@ FOLDER/choices/items.jsonl               the first altered caption of each scene
 Captions are altered as by `rococo alter-captions`, at the noun of lowest influence on the plain demo model's embedding.
 """
 
-import functools
 import json
 import os
 from collections.abc import Callable
@@ -19,10 +18,13 @@ from pathlib import Path
 from rococo_jax.benchmarks.benchmark import Benchmark, find_benchmark
 from rococo_jax.benchmarks.plain_choices import text_choice
 from rococo_jax.benchmarks.rococo.annotations import read_annotation
+from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.checkpoints.hub import shipped_models
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.captions import captions_of, demo_lexicon
-from rococo_jax.demo.scenes import draw_scene, make_scene, map_in_processes
+from rococo_jax.demo.scenes import draw_scene, make_scene
+from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.storage import atomic_directory, write_json, write_json_lines
@@ -69,26 +71,16 @@ def write_benchmark(
     write_json(annotations / CAPTIONS_FILE, [{"image": item.image, "caption": list(item.captions)} for item in items])
     _write_altered(items, annotations, seed, split)
     (folder / IMAGES).mkdir(parents=True, exist_ok=True)
-    draw = functools.partial(_draw_to_file, folder / IMAGES, split, seed)
-    for _ in map_in_processes(draw, range(count)):
+    for scene in scenes:
+        draw_scene(scene, SIZE).save(folder / IMAGES / f"{scene.name}.png", compress_level=3)
         on_progress(1)
 
 
 def _write_altered(items: list[CaptionedImage], annotations: Path, seed: int, split: str) -> None:
-    # Imported late: the processes that draw do without JAX.
-    from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
-    from rococo_jax.checkpoints.hub import shipped_models
-    from rococo_jax.encoders import load_model
-
     encoder, lexicon = load_model(shipped_models()["plain"]), demo_lexicon()
     made_by = {"model": encoder.describe(), "lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}}
     for variant, altered in alter_captions(encoder, items, lexicon=lexicon, seed=seed, fit_article=True).items():
         write_altered(annotations / f"{variant}.json", altered, {**made_by, "seed": seed, "split": split})
-
-
-def _draw_to_file(folder: Path, split: str, seed: int, index: int) -> None:
-    scene = make_scene(split, seed, index)
-    draw_scene(scene, SIZE).save(folder / f"{scene.name}.png", compress_level=3)
 
 
 VARIANTS = ("same_concept", "danger")

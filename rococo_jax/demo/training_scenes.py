@@ -14,7 +14,7 @@ from PIL import Image
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.demo.captions import captions_of
-from rococo_jax.demo.scenes import draw_scene, make_scene, map_in_processes
+from rococo_jax.demo.scenes import draw_scene, make_scene
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.processes import barrier
@@ -116,8 +116,8 @@ def _draw_all(count: int, folder: Path) -> None:
     with atomic_directory(folder) as unfinished, progress("drawing", count, "scenes") as advance:
         ends = np.zeros(count, np.int64)
         with (unfinished / "pngs").open("wb") as file:
-            for index, png in enumerate(map_in_processes(_png_of, range(count))):
-                file.write(png)
+            for index in range(count):
+                file.write(_png_of(index))
                 ends[index] = file.tell()
                 advance(1)
         np.save(unfinished / "ends.npy", ends)

@@ -286,34 +286,6 @@ def test_the_benchmark_on_disk_reads_as_a_users_would(benchmark):
             assert picture.size == (256, 256) and picture.mode == "RGB"
 
 
-def test_a_plain_script_draws_in_several_processes_and_gets_the_same_bytes(benchmark, tmp_path):
-    # Without `if __name__ == "__main__":`, and with an argument, output and a failure that the workers must not touch.
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys\n"
-        "print('started', sys.argv[1:])\n"
-        "from rococo_jax.demo import scenes\n"
-        "scenes.usable_cores = lambda: 2\n"
-        "sys.argv[1:] = ['--changed']\n"
-        "import functools\n"
-        "from pathlib import Path\n"
-        "from rococo_jax.demo.benchmark import _draw_to_file\n"
-        f"draw = functools.partial(_draw_to_file, Path({str(tmp_path)!r}), 'test', 3)\n"
-        "list(scenes.map_in_processes(draw, range(64)))\n"
-        "print('done', list(scenes.map_in_processes(functools.partial(pow, 2), range(70)))[-1] == 2**69)\n"
-        "list(scenes.map_in_processes(functools.partial(divmod, 1), range(70)))\n"
-    )
-    ran = subprocess.run([sys.executable, str(script), "--once"], capture_output=True, text=True)
-    assert ran.stdout.splitlines() == ["started ['--once']", "done True"], ran.stderr
-    assert ran.returncode == 1 and ran.stderr.splitlines()[-1].startswith("ZeroDivisionError")
-    assert len(list(tmp_path.glob("*.png"))) == 64
-    # The first eight are drawn in this process.
-    for path in (benchmark / "images").iterdir():
-        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
-    with Image.open(tmp_path / "scene_000063.png") as picture:
-        assert np.array_equal(picture, draw_scene(make_scene("test", 3, 63), 256))
-
-
 def test_importing_the_demo_registers_its_scenes_and_its_lexicon(monkeypatch, tmp_path):
     monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path))
     source = open_pairs("scenes:5")
