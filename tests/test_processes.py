@@ -11,21 +11,20 @@ import signal
 import subprocess
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
-from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import embedding
 from rococo_jax.encoders.cache import EmbeddingCache
 from tests.support.paths import CHECKOUT
 from tests.support.processes import launched, run_command_together, run_lines
-from tests.support.tiny import WORDS, random_captions, tiny_encoder
+from tests.support.threads import Threads
+from tests.support.tiny import WORDS, tiny_encoder
+from tests.support.world import write_world
 
 # More than one part of the embedding cache, so that there is work to share.
 IMAGES, IMAGES_PER_RUN, TEXTS_PER_PART = 24, 16, 64
@@ -35,22 +34,11 @@ TIMEOUT = 40
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     """Images, captions, altered captions, and a tiny model."""
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "images").mkdir()
-    (folder / "annotations").mkdir()
-    rng = np.random.default_rng(0)
-    clean, altered = [], []
-    for number in range(IMAGES):
-        name = f"{number:03}.png"
-        Image.fromarray(rng.integers(0, 256, (24, 32, 3), np.uint8)).save(folder / "images" / name)
-        originals = random_captions(5, seed=number, longest=9)
-        changed = [f"{text.rsplit(' ', 1)[0]} {rng.choice(WORDS)}ish" for text in originals]
-        clean.append({"image": name, "caption": originals})
-        altered.append({"image": name, "caption": originals + changed})
-    (folder / "annotations" / "coco_karpathy_test.json").write_text(json.dumps(clean))
-    (folder / "annotations" / "danger.json").write_text(json.dumps(altered))
-    save_model(folder / "tiny", tiny_encoder(name="tiny"))
-    return folder
+    # Of two lengths: each is a program to compile.
+    random = np.random.default_rng(0)
+    captions = [[" ".join(random.choice(WORDS, random.choice([3, 9]))) for _ in range(5)] for _ in range(IMAGES)]
+    folder, start = tmp_path_factory.mktemp("data"), tiny_encoder(name="tiny")
+    return write_world(folder, captions, altered={"danger": "{}ish".format}, start=start)
 
 
 def run_both(out: Path, monkeypatch, *words: object) -> tuple[Path, Path]:
@@ -67,7 +55,7 @@ def run_both(out: Path, monkeypatch, *words: object) -> tuple[Path, Path]:
 
 @pytest.mark.slow
 def test_two_processes_evaluate_as_one(data, tmp_path, monkeypatch):
-    words = ["evaluate", data / "tiny", "--images", data / "images", "--annotations", data / "annotations"]
+    words = ["evaluate", data / "start", "--images", data / "images", "--annotations", data / "annotations"]
     one, two = run_both(
         tmp_path, monkeypatch, *words, "--mixed-galleries", "mix_0.9", "--seeds", "1", "--no-cache", "--no-report"
     )
@@ -79,64 +67,44 @@ def test_two_processes_evaluate_as_one(data, tmp_path, monkeypatch):
 @pytest.mark.thorough
 def test_two_processes_write_the_influence_table_of_one(data, tmp_path, monkeypatch):
     captions = data / "annotations" / "coco_karpathy_test.json"
-    one, two = run_both(tmp_path, monkeypatch, "influence", data / "tiny", "--captions", captions)
+    one, two = run_both(tmp_path, monkeypatch, "influence", data / "start", "--captions", captions)
     assert two.read_bytes() == one.read_bytes()
     assert len(one.read_bytes().splitlines()) == 5 * IMAGES
 
 
-class InOneProcess:
-    """Simulates processes by threads of one process: `gather` uses a barrier of threads."""
-
-    def __init__(self, count: int):
-        self.barrier, self.said, self.place = threading.Barrier(count, timeout=60), [None] * count, threading.local()
-
-    def gather(self, what, make):
-        self.said[self.place.number] = make()
-        self.barrier.wait()
-        said = list(self.said)
-        self.barrier.wait()
-        return said
-
-    def run(self, task) -> list:
-        def alone(number: int):
-            self.place.number = number
-            return task(number)
-
-        with ThreadPoolExecutor(len(self.said)) as pool:
-            return list(pool.map(alone, range(len(self.said))))
-
-
 def test_a_part_is_encoded_once_and_what_one_cache_holds_is_sent_to_the_others(monkeypatch, tmp_path):
-    team, encoded = InOneProcess(3), []
+    team, encoded = Threads(3), []
     monkeypatch.setattr(embedding, "gather", team.gather)
-    monkeypatch.setattr(jax, "process_index", lambda: team.place.number)
+    monkeypatch.setattr(jax, "process_index", team.jax.process_index)
     parts = [[10 * number, 10 * number + 1] for number in range(8)]
     contents = [[str(item).encode() for item in part] for part in parts]
     encoder = tiny_encoder()
 
-    def embed(number: int, folder: str) -> np.ndarray:
+    def embed(folder_of=lambda number: number) -> np.ndarray:
+        number = jax.process_index()
+
         def encode(items):
             encoded.extend((number, item) for item in items if item % 10 == 0)
             # Batches go across parts.
             items = np.array(items, np.float32)[:, None]
             yield from ((np.arange(len(items))[batch], items[batch]) for batch in (slice(0, 3), slice(3, None)))
 
-        cache = EmbeddingCache(tmp_path / folder)
+        cache = EmbeddingCache(tmp_path / str(folder_of(number)))
         return embedding.features_of_parts(encoder, "captions", parts, contents, encode, cache)
 
     expected = np.array(parts, np.float32).reshape(-1, 1)
     # Each process has its own folder.
-    for found in team.run(lambda number: embed(number, str(number))):
+    for found in team.start(embed):
         np.testing.assert_array_equal(found, expected)
     assert sorted(encoded) == sorted((place % 3, 10 * place) for place in range(8))
     # Parts stay in the folder of the process that encoded them; in another order of processes nothing is encoded again.
     encoded.clear()
-    for found in team.run(lambda number: embed(number, str(2 - number))):
+    for found in team.start(lambda: embed(lambda number: 2 - number)):
         np.testing.assert_array_equal(found, expected)
     # A process with an empty folder gets what the others hold; parts that none holds are encoded again, shared out.
     shutil.rmtree(tmp_path / "1")
     assert encoded == []
-    for found in team.run(lambda number: embed(number, str(number))):
+    for found in team.start(embed):
         np.testing.assert_array_equal(found, expected)
     assert sorted(part for _, part in encoded) == [10, 40, 70]
     assert len({number for number, _ in encoded}) == 3
@@ -152,12 +120,18 @@ def test_a_frozen_process_is_named_by_all_that_wait():
         assert re.search(rf"process 1 \(.+\) has given no sign of life for \d+ s; process {number} stops", said), said
 
 
-def test_bad_input_of_one_process_is_the_exit_code_of_all():
-    lines = "if me == 1: raise InputError('file', 'field', 'this', 'that')\nbarrier('the others')\n"
-    ended = run_lines(lines, 2, timeout=8)
+@pytest.mark.parametrize(
+    ("failing", "said"),
+    [
+        ("raise InputError('file', 'field', 'this', 'that')", "file: field: found this; wanted that"),
+        ("open('/no/such')", "/no/such: file system: found No such file or directory; wanted a path that can be used"),
+    ],
+)
+def test_an_error_of_one_process_is_the_exit_code_of_all(failing, said):
+    ended = run_lines(f"if me == 1: {failing}\nbarrier('the others')\n", 2, timeout=8)
     assert [code for code, _ in ended] == [2, 2]
-    assert ended[1][1] == "rococo: file: field: found this; wanted that\n"
-    assert re.search(r"process 1 \(.+\) ended with file: field: found this; wanted that; process 0 stops", ended[0][1])
+    assert ended[1][1] == f"rococo: {said}\n"
+    assert re.search(rf"process 1 \(.+\) ended with {said}; process 0 stops", ended[0][1])
 
 
 def test_gathered_arrays_keep_their_bits_and_errors_are_raised_on_all_processes():
@@ -183,13 +157,6 @@ else:
 """
     for code, said in run_lines(lines, 2):
         assert code == 0, said
-
-
-def test_an_unusable_path_of_one_process_is_the_exit_code_of_all():
-    ended = run_lines("if me == 1: open('/no/such/file')\nbarrier('the others')\n", 2, timeout=8)
-    assert [code for code, _ in ended] == [2, 2]
-    assert ended[1][1].startswith("rococo: /no/such/file: file system: found No such file or directory; wanted ")
-    assert "process 0 stops" in ended[0][1]
 
 
 class Launched:
@@ -249,24 +216,13 @@ def checkpoints(workdir: Path) -> list[int]:
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 def test_a_process_that_is_killed_is_named_and_others_go_on_and_sigterm_to_one_saves_in_all(data, tmp_path):
     workdir = tmp_path / "run"
-    overrides = {
-        "init.model": data / "tiny",
-        "train.vision": "all",
-        "train.text": "all",
-        "init.residual_head_width": 0,
-        "data.cached_features": False,
-        "data.feature_noise": 0,
-        "data.images": data / "images",
-        "data.captions": data / "annotations" / "coco_karpathy_test.json",
-        "data.workers": 0,
-        "steps": 100_000,
-        "batch_size": 4,
-        "log.every": 1,
-        "log.tensorboard": False,
-        "checkpoint.every": 5,
-    }
     train = ["train", "--config", "configs/coco_lit.py", "--workdir", workdir]
-    train += [f"--config.{key}={value}" for key, value in overrides.items()]
+    train += [f"--config.{each}" for each in (
+        f"init.model={data}/start", f"data.images={data}/images", f"data.captions={data}/captions.json",
+        "train.vision=all", "train.text=all", "init.residual_head_width=0", "data.cached_features=False",
+        "data.feature_noise=0", "data.workers=0", "steps=100000", "batch_size=4", "log.every=1",
+        "log.tensorboard=False", "checkpoint.every=5",
+    )]  # fmt: skip
 
     with Launched(launched(4, 1, *train)) as group:
         group.wait_until(lambda: checkpoints(workdir) and steps(workdir)[-1] > checkpoints(workdir)[0] + 1)

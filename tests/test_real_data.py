@@ -6,24 +6,21 @@ from tests.support import chromium
 from tests.support.paths import CHECKOUT, require_real_data
 
 
-def test_missing_data_skip_a_test_unless_they_are_required(tmp_path, monkeypatch):
-    monkeypatch.delenv("ROCOCO_REQUIRE_DATA", raising=False)
-    assert require_real_data(tmp_path) == tmp_path
-    with pytest.raises(pytest.skip.Exception, match="no real data at"):
-        require_real_data(tmp_path / "none")
-    monkeypatch.setenv("ROCOCO_REQUIRE_DATA", "1")
-    with pytest.raises(pytest.fail.Exception, match="no real data at"):
-        require_real_data(tmp_path / "none")
-
-
-def test_a_missing_browser_skips_a_test_unless_it_is_required(monkeypatch):
+@pytest.mark.parametrize(
+    ("require", "variable", "missing"),
+    [
+        (lambda: require_real_data(CHECKOUT / "none"), "ROCOCO_REQUIRE_DATA", "no real data at"),
+        (chromium.require_chromium, "ROCOCO_REQUIRE_BROWSER", "apt-get install chromium"),
+    ],
+)
+def test_what_is_missing_skips_a_test_unless_it_is_required(require, variable, missing, monkeypatch):
     monkeypatch.setattr(chromium, "CHROMIUM", None)
-    monkeypatch.delenv("ROCOCO_REQUIRE_BROWSER", raising=False)
-    with pytest.raises(pytest.skip.Exception, match="apt-get install chromium"):
-        chromium.require_chromium()
-    monkeypatch.setenv("ROCOCO_REQUIRE_BROWSER", "1")
-    with pytest.raises(pytest.fail.Exception, match="apt-get install chromium"):
-        chromium.require_chromium()
+    monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(pytest.skip.Exception, match=missing):
+        require()
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(pytest.fail.Exception, match=missing):
+        require()
 
 
 @pytest.mark.parametrize("name", ["ROCOCO_REQUIRE_DATA", "ROCOCO_REQUIRE_BROWSER"])

@@ -1,5 +1,6 @@
 """Before the first step: the cache of compiled programs, and the options of GPUs."""
 
+import importlib.util
 import os
 import re
 from unittest.mock import Mock
@@ -7,11 +8,9 @@ from unittest.mock import Mock
 import jax
 import pytest
 
-from rococo_jax import runtime
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import GPU_MEMORY_FRACTION, enable_compilation_cache, set_gpu_options
 from rococo_jax.training.throughput import Meter, peak_flops
-from tests.support.paths import CHECKOUT
 from tests.support.processes import run_lines
 
 COUNTED = """
@@ -71,34 +70,33 @@ def test_a_cache_folder_that_cannot_be_written_is_refused(tmp_path, cache_settin
         enable_compilation_cache()
 
 
-@pytest.fixture
-def gpu_plugin(monkeypatch):
-    monkeypatch.setattr(runtime, "_GPU_PLUGINS", ("jaxlib",))
-    for name in (*runtime._MEMORY_VARIABLES, "XLA_FLAGS"):
-        monkeypatch.delenv(name, raising=False)
-    return monkeypatch
+SCHEDULER = "--xla_gpu_enable_latency_hiding_scheduler"
 
 
-def set_by_command() -> tuple[str | None, str | None]:
-    set_gpu_options()
-    return os.environ.get("XLA_CLIENT_MEM_FRACTION"), os.environ.get("XLA_FLAGS")
-
-
-def test_gpu_options_are_set_where_there_is_a_plugin_for_gpus(gpu_plugin):
-    wanted = (GPU_MEMORY_FRACTION, "--xla_gpu_enable_latency_hiding_scheduler=true")
-    assert set_by_command() == wanted
-    assert set_by_command() == wanted  # not twice
-
-
-def test_options_of_the_user_count(gpu_plugin):
-    gpu_plugin.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")
-    gpu_plugin.setenv("XLA_FLAGS", "--xla_gpu_enable_latency_hiding_scheduler=false --xla_dump_to=x")
-    assert set_by_command() == (None, "--xla_gpu_enable_latency_hiding_scheduler=false --xla_dump_to=x")
-
-
-def test_nothing_is_set_without_a_plugin_for_gpus(gpu_plugin):
-    gpu_plugin.setattr(runtime, "_GPU_PLUGINS", ("no_plugin_of_this_name",))
-    assert set_by_command() == (None, None)
+@pytest.mark.parametrize(
+    ("plugin", "memory", "flags", "expected"),
+    [
+        ("jax_cuda12_plugin", None, "", (GPU_MEMORY_FRACTION, f"{SCHEDULER}=true")),
+        (
+            "jax_rocm60_plugin",
+            "0.5",
+            f"{SCHEDULER}=false --xla_dump_to=x",
+            (None, f"{SCHEDULER}=false --xla_dump_to=x"),
+        ),
+        ("a_plugin_of_no_gpu", None, "", None),
+    ],
+)
+def test_gpu_options_are_set_for_gpus_where_the_user_set_none(plugin, memory, flags, expected, monkeypatch):
+    """Without an expectation all stays as the user has it."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == plugin else None)
+    for name in ("CLIENT_MEM_FRACTION", "PYTHON_CLIENT_MEM_FRACTION", "PYTHON_CLIENT_PREALLOCATE"):
+        monkeypatch.delenv(f"XLA_{name}", raising=False)
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    if memory:
+        monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", memory)
+    for _ in range(2):  # not twice
+        set_gpu_options()
+        assert (os.environ.get("XLA_CLIENT_MEM_FRACTION"), os.environ["XLA_FLAGS"]) == (expected or (None, flags))
 
 
 @pytest.mark.parametrize(
@@ -114,12 +112,3 @@ def test_an_unknown_chip_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(jax, "local_devices", lambda: [unknown])
     assert Meter(8).peak is None
     assert capsys.readouterr().err == "no published peak is known of 'Chip 9' (PEAK_TFLOPS): no mfu\n"
-
-
-def test_hosts_of_a_tpu_slice_install_pinned_releases():
-    lines = (CHECKOUT / "launch" / "constraints.txt").read_text().splitlines()
-    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
-    assert {"jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "libtpu", "jax-cuda12-plugin"} <= set(pins)
-    assert pins["jax"] == pins["jaxlib"] == pins["jax-cuda12-plugin"]
-    host = (CHECKOUT / "launch" / "tpu_host.sh").read_text()
-    assert "pip install --quiet --constraint launch/constraints.txt" in host

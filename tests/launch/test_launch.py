@@ -439,6 +439,7 @@ def test_constraints_pin_what_the_image_installs():
             if pins["jax"] == importlib.metadata.version("jax"):
                 assert pins[canonicalize_name(required.name)] in required.specifier, required
     assert {"nvidia-nccl-cu12", "nvidia-cudnn-cu12", "libtpu"} <= pins.keys()
+    assert "pip install --quiet --constraint launch/constraints.txt" in (LAUNCH / "tpu_host.sh").read_text()
 
 
 # Bad input
