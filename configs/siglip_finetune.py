@@ -22,7 +22,6 @@ def get_config():
     config.dtype = "bfloat16"
     config.remat = "dots"
     config.data.text_length = 64
-    config.data.text_padding = "whole"
     config.optimizer.learning_rate = 1e-5
     config.optimizer.warmup_fraction = 0.1
     config.optimizer.weight_decay = 1e-4

@@ -21,14 +21,14 @@ from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, known_benc
 from rococo_jax.benchmarks.choices.reader import open_choices
 from rococo_jax.benchmarks.plain_choices import INFO as PLAIN_CHOICES
 from rococo_jax.benchmarks.plain_choices import text_choice
-from rococo_jax.benchmarks.rococo.annotations import annotation_json, no_ops
+from rococo_jax.benchmarks.rococo.annotations import altered_pairs, annotation_json, is_no_op
 from rococo_jax.benchmarks.rococo.benchmark import INFO as ROCOCO
 from rococo_jax.benchmarks.rococo.benchmark import open_rococo
 from rococo_jax.benchmarks.rococo.generate import NO_CANDIDATE, AlteredSet, made_by_of
 from rococo_jax.benchmarks.rococo.mixed_galleries import parse_mix, write_mixed
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.data.captioned_images import CaptionedImages
+from rococo_jax.data.pair_source import CaptionedImages
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.image_folders import MANIFEST, ResumableFolder
 from rococo_jax.perturb.text.lexicon import Lexicon
@@ -121,8 +121,8 @@ def figures_of(data: CaptionedImages, altered: Mapping[str, AlteredSet], items: 
         variant: {
             "altered": count - sum(each.unaltered.values()),
             "unaltered": dict(each.unaltered),
-            "no_ops": len(no_ops(each, normalised=False)),
-            "no_ops_strict": len(no_ops(each, normalised=True)),
+            "no_ops": sum(is_no_op(old, new) for _, old, new in altered_pairs(each.items)),
+            "no_ops_strict": sum(is_no_op(old, new, normalised=True) for _, old, new in altered_pairs(each.items)),
             "choices": sum(item["part"] == variant for item in items),
         }
         for variant, each in altered.items()

@@ -79,7 +79,7 @@ def _find(options: Options) -> tuple[dict, dict]:
 
     if options.captions is None:
         return {name: Path(options.images) / name for name in list_images(options.images)}, {}
-    items = read_captions(options.captions)
+    items = read_captions(options.captions).items
     paths, missing = find_images([item.image for item in items], options.images)
     if not paths:
         raise InputError(options.images, "images", f"none of {len(missing)}", f"images that {options.captions} names")

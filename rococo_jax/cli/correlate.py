@@ -13,8 +13,8 @@ EXAMPLES = """\
   rococo correlate out --metrics image_to_text/danger/fr1,sugarcrepe/mean/ota,sugarcrepe/mean/blind --out correlations
   rococo correlate openclip_retrieval_results.csv --given "MSCOCO text retr. R@1" --out correlations
 
-The models must have been asked the same, and be five or more. DIR gets correlations.html, .svg, .csv and .json, and
-partial.svg with the partial ones."""
+The models must have been asked the same, and be five or more. DIR gets correlations.html, .md, .svg, .csv and .json,
+and partial.svg with the partial ones."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

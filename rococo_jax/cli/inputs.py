@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rococo_jax.options import Group, Option
 
 if TYPE_CHECKING:  # imports NumPy
-    from rococo_jax.data.captioned_images import CaptionedImage, CaptionedImages
-    from rococo_jax.data.pair_source import PairSource
+    from rococo_jax.data.captions import CaptionedImage
+    from rococo_jax.data.pair_source import CaptionedImages, PairSource
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class CaptionOptions:
         from rococo_jax.data.caption_tables import parse_columns
         from rococo_jax.data.captioned_images import read_captions
 
-        return read_captions(self.captions, parse_columns(self.columns), self.split)
+        return list(read_captions(self.captions, parse_columns(self.columns), self.split).items)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +53,10 @@ class PairOptions:
     allow_missing_images: bool = False
 
     def read(self) -> "CaptionedImages":
-        """The captioned images. Raises InputError as `read_all_pairs`."""
-        from rococo_jax.data.captioned_images import read_all_pairs
+        """The captioned images. Raises InputError as `read_captioned_images`."""
+        from rococo_jax.data.captioned_images import read_captioned_images
 
-        return read_all_pairs(self.images, self.captions, **self._choices())
+        return read_captioned_images(self.images, self.captions, **self._choices())
 
     def open(self) -> "PairSource":
         """The pairs, by number. Raises InputError as `open_pairs`."""

@@ -168,15 +168,15 @@ def _write(plan, workdir, failed, evaluated: bool) -> None:
     from rococo_jax.sweep.collect import collect
     from rococo_jax.sweep.page import write_figures
     from rococo_jax.sweep.running import states_of, waiting_line
-    from rococo_jax.sweep.tables import markdown_lines, write_tables
+    from rococo_jax.sweep.tables import write_tables
 
     rows, states = collect(plan, workdir), states_of(plan, workdir, evaluated)
     if rows:
         with hold(workdir / "sweep", beside=True, wait=True):  # processes that share the points end at the same time
             write_tables(plan, rows, workdir, failed, states)
             page = write_figures(plan, rows, workdir, failed)
-        print("\n".join(markdown_lines(plan, rows, {})))
-        print(f"\ntable: {workdir / 'sweep.csv'}, sweep.json, sweep.md; figure: {page.with_suffix('.svg')}, sweep.html")
+        print(page.with_suffix(".md").read_text(encoding="utf-8"))
+        print(f"table: {workdir / 'sweep.csv'}, sweep.json, sweep.md; figure: {page.with_suffix('.svg')}, sweep.html")
     if waiting := waiting_line(states, failed):
         print(f"{waiting}: --collect tabulates what is there, the same command goes on", file=sys.stderr)
     for name, error in failed.items():

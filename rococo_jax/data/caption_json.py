@@ -21,7 +21,7 @@ from rococo_jax.storage import read_json
 
 
 def open_json(source: str, columns: Columns, roots: Iterable[Path], split: str) -> CaptionsFile:
-    """The captions of a JSON file; arguments as `captioned_images.open_captions` has them.
+    """The captions of a JSON file; arguments as `captioned_images.read_captions` has them.
 
     Raises InputError: it names the item and the field, or the splits of a file of which none is chosen.
     """

@@ -21,10 +21,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
-
-import numpy as np
-from jaxtyping import Int
+from typing import Any
 
 from rococo_jax.data.caption_json import open_json
 from rococo_jax.data.caption_tables import (
@@ -37,7 +34,7 @@ from rococo_jax.data.caption_tables import (
 )
 from rococo_jax.data.captions import CaptionedImage, caption_lines, check_no_image_twice
 from rococo_jax.data.image_files import find_images, list_images
-from rococo_jax.data.pair_source import FolderPairs, JoinedPairs, PairSource, open_tfds
+from rococo_jax.data.pair_source import CaptionedImages, ImageOfSource, JoinedPairs, PairSource, open_tfds
 from rococo_jax.data.tar_pairs import is_tars, open_tars, split_names
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
@@ -49,49 +46,26 @@ _TABLES = (*TABLES, *JSON_LINES, ".txt", ".token")
 _FOLDER = "metadata.csv, .jsonl or .parquet, Parquet files, or NAME.txt beside NAME.jpg"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class CaptionedImages:
-    """Captioned images that are present: `items` in file order, the place of each, and the names of `missing` ones.
+def read_captions(
+    source: str | os.PathLike, columns: Columns | None = None, split: str = "", roots: Iterable[Path] = ()
+) -> CaptionsFile:
+    """The captions of one source, in the form that its name or its contents tell, whether or not the images are there;
+    says what was understood.
 
-    A place is a path, or an image inside a table, which has `read_bytes()` as paths do.
+    Args:
+        columns: those that the user names.
+        split: those of a file's splits that are read, as `caption_tables.said_of_splits` has them.
+        roots: folders of images, to which absolute names may belong.
+
+    Raises:
+        InputError: it names the source, and the item, column or line with its field.
     """
-
-    items: tuple[CaptionedImage, ...]
-    paths: tuple[Any, ...]
-    missing: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The images' names."""
-        return tuple(item.image for item in self.items)
-
-    @property
-    def captions(self) -> tuple[str, ...]:
-        """All captions, image by image."""
-        return tuple(caption for item in self.items for caption in item.captions)
-
-    @property
-    def caption_image(self) -> Int[np.ndarray, " captions"]:
-        """The row of the image that each caption describes."""
-        return np.repeat(np.arange(len(self.items)), [len(item.captions) for item in self.items])
-
-
-def read_captions(source: str | os.PathLike, columns: Columns | None = None, split: str = "") -> list[CaptionedImage]:
-    """The captioned images of one source in any form, whether or not the images are there; says what was understood.
-
-    Raises InputError: it names the source, and the item, column or line with its field.
-    """
-    file = open_captions(str(source), columns or {}, split=split)
+    file = _open_captions(str(source), columns or {}, roots, split)
     say(file.summary())
-    return list(file.items)
+    return file
 
 
-def open_captions(source: str, columns: Columns, roots: Iterable[Path] = (), split: str = "") -> CaptionsFile:
-    """Reads and checks one source of captions, in the form that its name or its contents tell.
-
-    `columns` are those that the user names, `roots` folders of images, to which absolute names may belong, and `split`
-    those of a file's splits that are read, as `caption_tables.said_of_splits` has them.
-    """
+def _open_captions(source: str, columns: Columns, roots: Iterable[Path], split: str) -> CaptionsFile:
     if source.startswith("hf:"):
         from rococo_jax.data.table_images import open_dataset
 
@@ -120,7 +94,7 @@ def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path], split: s
         return open_dataset(str(folder), columns, split)
     metadata = find_file(folder, _METADATA)
     if metadata is not None:
-        return dataclasses.replace(open_captions(str(metadata), columns, [folder], split), folder=folder)
+        return dataclasses.replace(_open_captions(str(metadata), columns, [folder], split), folder=folder)
     if tables := sorted(path for path in folder.iterdir() if form_of(path) == ".parquet"):
         return open_parquet(str(folder), tables, columns, roots, split)
     names = list_images(folder)
@@ -148,32 +122,15 @@ def _lines_of(path: Path) -> tuple[str, ...]:
     return captions
 
 
-def read_captioned_images(
-    images: str | Sequence[str],
-    captions: str = "",
-    allow_missing: bool = False,
-    columns: Columns | None = None,
-    split: str = "",
+def _read_folders(
+    folders: list[str], captions: str, allow_missing: bool, columns: Columns | None, split: str
 ) -> CaptionedImages:
-    """Reads sources of captions and finds their images.
+    """Reads sources of captions and finds their images in folders, or inside the sources; see `open_pairs`.
 
     Captions of an image that several sources name are merged, each text once. Images of one name in several folders are
-    called by those folders, too. What was understood is said.
-
-    Args:
-        images: folders, separated by commas. A source's images may be in any of them; where there are as many folders
-            as sources, a source's own folder is searched first.
-        captions: sources of captions, separated by commas; by default those that `images` names, which then hold both.
-            The folder of a file with rows is searched last.
-        allow_missing: leave out images that no folder holds, as long as there is one.
-        columns: of tables, by role.
-        split: splits that are read of files that tell them, as `caption_tables.said_of_splits` has them.
-
-    Raises:
-        InputError: a file or folder is missing or unusable, nothing is named, a folder holds none of the images or,
-            unless that is allowed, not all of them, or two images cannot be told apart by name.
+    called by those folders, too. A source's images may be in any folder; where there are as many folders as sources, a
+    source's own folder is searched first, and the folder of a file with rows last.
     """
-    folders = split_names(images) if isinstance(images, str) else list(images)
     sources = split_names(captions)
     if not sources:
         folders, sources = [part for part in folders if Path(part).is_dir()], folders
@@ -183,8 +140,7 @@ def read_captioned_images(
     missing: list[str] = []
     for number, source in enumerate(sources):
         own = [folders[number]] if 1 < len(folders) == len(sources) else []
-        file = open_captions(source, columns or {}, [Path(folder) for folder in folders], split)
-        say(file.summary())
+        file = read_captions(source, columns, split, [Path(folder) for folder in folders])
         beside = [str(file.folder or Path(source).parent)] if file.columns or file.folder else []
         places = file.places or _find_in_folders(file.items, (own, folders, beside), source, allow_missing)
         absent = [item.image for item in file.items if item.image not in places]
@@ -199,7 +155,7 @@ def read_captioned_images(
             if place in merged:
                 texts = tuple(dict.fromkeys(merged[place].captions + texts))
             merged[place] = CaptionedImage(item.image, texts)
-    return CaptionedImages(_named_apart(merged), tuple(merged), tuple(missing))
+    return CaptionedImages(_named_apart(merged), merged, missing)
 
 
 def _named_apart(images: Mapping[Any, CaptionedImage]) -> tuple[CaptionedImage, ...]:
@@ -290,38 +246,28 @@ def open_pairs(
     if sources and split:
         raise InputError("pairs", "split", repr(split), f"none with {images}: a captions file or a table has splits")
     if folders or captions.strip():
-        read = read_captioned_images(folders, captions, allow_missing, columns, split)
-        sources.insert(0, FolderPairs(read.items, read.paths))
+        sources.insert(0, _read_folders(folders, captions, allow_missing, columns, split))
     if not sources:
         wanted = ", ".join(("folders of images", "tars", *(f"{prefix}NAME" for prefix in _REGISTERED)))
         raise InputError("training data", "images", repr(images), wanted)
     return sources[0] if len(sources) == 1 else JoinedPairs(sources)
 
 
-def read_all_pairs(
+def read_captioned_images(
     images: str, captions: str = "", *, allow_missing: bool = False, columns: Columns | None = None, split: str = ""
 ) -> CaptionedImages:
-    """As `open_pairs`, with all captions read, and the images by their names: for commands that meet every image."""
+    """As `open_pairs`, with all captions read, and the images by their names: for commands that meet every image.
+
+    Raises InputError: as `open_pairs`, or two images cannot be told apart by name.
+    """
     parts = split_names(images)
     if not any(is_tars(part) or part.startswith(tuple(_REGISTERED)) for part in parts):
-        return read_captioned_images(images, captions, allow_missing, columns, split)
+        return _read_folders(parts, captions, allow_missing, columns, split)
     source = open_pairs(images, captions, allow_missing=allow_missing, columns=columns, split=split)
-    samples = (source[number] for number in range(len(source)))
     # Names of tars begin with where the tars are.
-    items = tuple(CaptionedImage("/".join(PurePosixPath(each.name).parts[-2:]), each.captions) for each in samples)
+    items = [
+        CaptionedImage("/".join(PurePosixPath(item.image).parts[-2:]), item.captions)
+        for item in map(source.captioned, range(len(source)))
+    ]
     check_no_image_twice([item.image for item in items], images)
-    return CaptionedImages(items, tuple(PairImage(source, number) for number in range(len(items))))
-
-
-class PairImage(NamedTuple):
-    """The place of an image of a source, which can be read as a path can."""
-
-    source: PairSource
-    number: int
-
-    def read_bytes(self) -> bytes:
-        """The bytes of the image file."""
-        return self.source[self.number].read_bytes()
-
-    def __str__(self) -> str:
-        return self.source[self.number].name
+    return CaptionedImages(items, [ImageOfSource(source, number) for number in range(len(items))])

@@ -15,11 +15,13 @@ import bisect
 import dataclasses
 import itertools
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+from jaxtyping import Int
 from PIL import Image
 
 from rococo_jax.data.captions import CaptionedImage
@@ -83,11 +85,6 @@ class PairSource(abc.ABC):
         """The sources that it concatenates, or itself."""
         return (self,)
 
-    @property
-    def image_files(self) -> "FolderPairs | None":
-        """The source itself where every image is a file or lies inside a table; None for others."""
-        return None
-
     def captioned(self, index: int) -> CaptionedImage:
         """The name and the captions of image `index`; the image is left unread where that is possible."""
         sample = self[index]
@@ -116,41 +113,73 @@ def _bytes_hash(image: Path | bytes) -> str:
     return hash_file(image) if image.is_file() else "nothing there"
 
 
-class FolderPairs(PairSource):
-    """Image files, or images inside tables, with their captions in memory."""
+class CaptionedImages(PairSource):
+    """Captioned images in memory, in file order: their names and captions, and where each image is.
 
-    def __init__(self, images: Sequence[CaptionedImage], paths: Sequence[Any]):
-        self.names = tuple(image.image for image in images)
-        self.captions = tuple(image.captions for image in images)
+    A place is a path, or of an image inside a table or a source, and has `read_bytes()` as paths do. `missing` names
+    images that were left out.
+    """
+
+    def __init__(self, items: Sequence[CaptionedImage], places: Iterable[Any], missing: Sequence[str] = ()):
+        self.names = tuple(item.image for item in items)
+        self.captions_by_image = tuple(item.captions for item in items)
         # Strings take a fifth of the memory of paths, and pickle as much faster.
-        self.paths = tuple(str(path) if isinstance(path, Path) else path for path in paths)
+        self._places = tuple(str(place) if isinstance(place, Path) else place for place in places)
+        self.missing = tuple(missing)
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: int) -> PairSample:
-        image = self.place(index)
-        return PairSample(
-            image if isinstance(image, Path) else image.read_bytes(), self.names[index], self.captions[index]
-        )
-
-    @property
-    def image_files(self) -> "FolderPairs":
-        """The source itself."""
-        return self
+        place, item = self.place(index), self.captioned(index)
+        return PairSample(place if isinstance(place, Path) else place.read_bytes(), item.image, item.captions)
 
     def captioned(self, index: int) -> CaptionedImage:
         """Name and captions of an image, from memory."""
-        return CaptionedImage(self.names[index], self.captions[index])
+        return CaptionedImage(self.names[index], self.captions_by_image[index])
 
     def place(self, index: int) -> Any:
         """The path of an image, or its place inside a table."""
-        place = self.paths[index]
+        place = self._places[index]
         return Path(place) if isinstance(place, str) else place
+
+    @property
+    def items(self) -> tuple[CaptionedImage, ...]:
+        """All images' names and captions."""
+        return tuple(map(self.captioned, range(len(self))))
+
+    @property
+    def paths(self) -> tuple[Any, ...]:
+        """All images' places."""
+        return tuple(map(self.place, range(len(self))))
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """All captions, image by image."""
+        return tuple(itertools.chain.from_iterable(self.captions_by_image))
+
+    @property
+    def caption_image(self) -> Int[np.ndarray, " captions"]:
+        """The row of the image that each caption describes."""
+        return np.repeat(np.arange(len(self)), list(map(len, self.captions_by_image)))
 
     def hash(self) -> str:
         """Hash of names and captions in their order; not of the folder, so that data may be moved."""
-        return hash_json({"names": self.names, "captions": self.captions})
+        return hash_json({"names": self.names, "captions": self.captions_by_image})
+
+
+class ImageOfSource(NamedTuple):
+    """The place of an image of a source, which can be read as a path can."""
+
+    source: PairSource
+    number: int
+
+    def read_bytes(self) -> bytes:
+        """The bytes of the image file."""
+        return self.source[self.number].read_bytes()
+
+    def __str__(self) -> str:
+        return self.source.captioned(self.number).image
 
 
 class JoinedPairs(PairSource):

@@ -26,6 +26,8 @@ from rococo_jax.progress import say
 # What becomes of transparency: white behind, as in `transformers` 5, or the colours alone, as by Pillow's `convert`.
 Alpha = Literal["white", "dropped"]
 
+# Counts the changes of what `as_picture` and `as_rgb` give, for keys of what is computed of it.
+RULE_VERSION = 2
 _WANTED = "a whole image file that Pillow can read"
 _NO_RANGE = "8 or 16 bits a channel, whose range is known; scale mode {} to whole numbers from 0 to 255"
 _PIXELS = "whole numbers from 0 to 255 as uint8, (height, width, 3)"

@@ -8,14 +8,17 @@ Beside the parts an index names their items, so that another part computes only 
 holds 128 bits of SHA-256 of each item of part KEY, for all parts of one tower. A run reads each of these files once.
 """
 
+import contextlib
 import hashlib
 import io
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Int
 
 from rococo_jax.storage import atomic_write, hash_bytes, refuse_url
 
@@ -36,16 +39,17 @@ class EmbeddingCache:
         self._known: dict[Path, _Items] = {}
 
     def key(self, about: dict, items: list[bytes]) -> str:
-        """The key of the embeddings of `items` under everything named in `about`."""
+        """The key of what is computed of `items` under everything named in `about`."""
         return hash_bytes(json.dumps(about, sort_keys=True).encode(), *items)
 
-    def get(self, key: str, counts: bool = True) -> np.ndarray | None:
-        """The part, or None where it is not there or is not what was put there. `counts` its items as read."""
-        if self.folder is None:
-            return None
-        part = self._load(self._path(key))
-        self.read += len(part) if counts and part is not None else 0
-        return part
+    def get(self, key: str) -> np.ndarray | None:
+        """The array under a key, or None where it is not there or is not what was put there."""
+        return None if self.folder is None else self._load(self._path(key))
+
+    def put(self, key: str, array: np.ndarray) -> None:
+        """Keeps an array under a key."""
+        if self.folder is not None:
+            self._save(self._path(key), array)
 
     def _load(self, path: Path) -> np.ndarray | None:
         try:
@@ -74,38 +78,37 @@ class EmbeddingCache:
     def _digest(self, path: Path, content: bytes) -> bytes:
         return hashlib.sha256(path.relative_to(self.folder).as_posix().encode() + content).digest()
 
-    def find(self, about: dict, items: list[bytes]) -> dict[int, np.ndarray]:
-        """The vectors of those items that some part has, by place."""
+    def find(self, about: dict, items: list[bytes]) -> Iterator[tuple[Int[np.ndarray, " rows"], np.ndarray]]:
+        """The vectors of those items that some part has: their rows among the items, and the vectors, part by part."""
         if self.folder is None or not items:
-            return {}
-        folder, asked = self._index(about), _digests(items)
-        known = self._known.setdefault(folder, _Items())
-        for path in sorted(folder.glob("*.npy")):
+            return
+        index = self._index(about)
+        known = self._known.setdefault(index, _Items())
+        for path in sorted(index.glob("*.npy")):
             if path.stem not in known.lengths:
                 known.add(path.stem, self._load(path))
-        keys, parts, rows = list(known.lengths), *known.find(asked)
-        vectors = {}
-        for number in np.unique(parts[parts >= 0]).tolist():
-            part, places = self._load(self._path(keys[number])), np.flatnonzero(parts == number)
+        keys, part_of_row, places = list(known.lengths), *known.find(_digests(items))
+        order = np.argsort(part_of_row, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(part_of_row[order])) + 1):
+            if (number := part_of_row[rows[0]]) < 0:
+                continue
+            part = self._load(self._path(keys[number]))
             if part is not None and len(part) == known.lengths[keys[number]]:
-                vectors |= dict(zip(places.tolist(), part[rows[places]], strict=True))
-        self.read += len(vectors)
-        return vectors
+                self.read += len(rows)
+                yield rows, part[places[rows]]
+            else:  # of a damaged part: a whole one may have the same items
+                with contextlib.suppress(OSError):
+                    (index / f"{keys[number]}.npy").unlink()
 
-    def remember(self, about: dict, key: str, items: list[bytes]) -> None:
-        """Notes which items a part has."""
-        if self.folder is None or (path := self._index(about) / f"{key}.npy").is_file():
-            return
-        self._save(path, _digests(items))
+    def add(self, about: dict, items: list[bytes], vectors: np.ndarray) -> None:
+        """Keeps a part: the vectors of some items, and the index that names them."""
+        if self.folder is not None:
+            key = self.key(about, items)
+            self.put(key, vectors)
+            self._save(self._index(about) / f"{key}.npy", _digests(items))
 
     def _index(self, about: dict) -> Path:
         return self.folder / "index" / hash_bytes(json.dumps(about, sort_keys=True).encode())[:32]
-
-    def put(self, key: str, embeddings: np.ndarray) -> None:
-        """Keeps a part."""
-        if self.folder is None:
-            return
-        self._save(self._path(key), embeddings)
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.npy"

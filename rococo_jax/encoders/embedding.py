@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -82,14 +82,14 @@ def images_ahead(
         return read_images(requests, encoder.pixel_view or encoder.prepare)
 
     kind = "images" if sets[0].name == ORIGINALS or len(sets) > 1 else f"images ({sets[0].name})"
-    work = _Pass(encoder, kind, parts, contents, encoder.image_batches, cache, read)
+    work = _EmbeddingPass(encoder, kind, parts, contents, encoder.image_batches, cache, read)
 
     def tables() -> list[np.ndarray]:
-        of_runs, made, done = work.features(), [], 0
+        features_by_run, made, done = work.features(), [], 0
         for images in sets:
             rows = np.concatenate([run for of, run in runs if of is images])
-            table = np.empty_like(of_runs[: len(rows)])
-            table[rows] = of_runs[done : done + len(rows)]
+            table = np.empty_like(features_by_run[: len(rows)])
+            table[rows] = features_by_run[done : done + len(rows)]
             done += len(rows)
             made.append(table if features else encoder.project_image_features(table))
         return made
@@ -134,11 +134,14 @@ def features_of_parts(
         contents: what decides each item.
         encode: gives the features of any items.
     """
-    return _Pass(encoder, kind, parts, contents, encode, cache).features()
+    return _EmbeddingPass(encoder, kind, parts, contents, encode, cache).features()
 
 
-class _Pass:
-    """A pass over parts, as `features_of_parts`. `read` makes of items what `encode` takes."""
+class _EmbeddingPass:
+    """Embed the items of all parts once; arguments as `features_of_parts`. `read` makes of items what `encode` takes.
+
+    Items that the cache has, from whatever part, are not encoded. Items are numbered through all parts by rows.
+    """
 
     def __init__(
         self,
@@ -153,108 +156,89 @@ class _Pass:
         # The kind that is shown may carry a seed; what is embedded decides the key, not what it is called.
         side = {"images": "vision", "captions": "text"}[kind.split(" (")[0]]
         tower = None if cache.folder is None else encoder.describe_tower(side)
-        if tower is None and cache.folder is not None:  # what decides the vectors is not known
-            cache = EmbeddingCache(None)
-        self.parts, self.contents, self.encode, self.cache, self.read = parts, contents, encode, cache, read
+        self.cache = EmbeddingCache(None) if tower is None else cache  # what decides the vectors may not be known
+        self.about = {"kind": f"{side} features", "tower": tower, "versions": encoding_versions()}
+        self.parts, self.encode, self.read = parts, encode, read
         self.kind, self.what = kind, f"{encoder.name}: embedding {kind}"
         # Encoders over several processes run in step: each takes part in every round, with items of its own or without.
         self.in_step = encoder.mesh.is_multi_process
-        self.about = {"kind": f"{side} features", "tower": tower, "versions": encoding_versions()}
-        self.keys = [cache.key(self.about, content) for content in contents]
-        self.found = {number: part for number, key in enumerate(self.keys) if (part := cache.get(key)) is not None}
-        for number in self.found:
-            cache.remember(self.about, self.keys[number], contents[number])
-        self.held = gather(f"{self.what}, what is kept", lambda: set(self.found))
-        kept_somewhere = set().union(*self.held)
-        wanted = [number for number in range(len(parts)) if number not in kept_somewhere]
+        self.contents = list(itertools.chain.from_iterable(contents))
+        sizes = list(map(len, contents))
+        self.part_of_row = np.repeat(np.arange(len(parts)), sizes)
+        self.spans = [slice(end - size, end) for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
+        self.table: np.ndarray | None = None
+        self.done = np.zeros(len(self.contents), bool)
+        for rows, features in self.cache.find(self.about, self.contents):
+            self._fill(rows, features)
+        unfinished = set(self.part_of_row[~self.done].tolist())
+        self.whole_parts = gather(f"{self.what}, what is kept", lambda: set(range(len(parts))) - unfinished)
+        missing = sorted(set(range(len(parts))).difference(*self.whole_parts))
         # Of each round the parts of every process; empty for some in a short round.
+        processes = len(self.whole_parts)
         self.rounds = [
-            [turn[place :: len(self.held)] for place in range(len(self.held))]
-            for turn in chunks(wanted, _PARTS_PER_ROUND * len(self.held))
+            [turn[place::processes] for place in range(processes)]
+            for turn in chunks(missing, _PARTS_PER_ROUND * processes)
         ]
-        self.begun: tuple[_Share, Iterator[Any]] | None = None
+        self.reading: Iterator[Any] | None = None
 
     def begin(self) -> contextlib.ExitStack:
         """Begins to read this process's items of the first round, until the stack is left."""
         stack = contextlib.ExitStack()
         if self.rounds:
-            share = self._share(self.rounds[0][jax.process_index()])
-            reading, end = begun(iter(self.read(share.items)), _BYTES_AHEAD)
+            rows = self._rows_to_encode(self.rounds[0][jax.process_index()])
+            self.reading, end = begun(iter(self.read(self._items(rows))), _BYTES_AHEAD)
             stack.callback(end)
-            self.begun = share, reading
         return stack
 
     def features(self) -> np.ndarray:
-        """All parts, in order."""
-        found, held = self.found, self.held
-        with progress(self.what, sum(map(len, self.contents)), self.kind) as advance:
-            advance(sum(map(len, found.values())))
-            for number in sorted(set().union(*held) - set.intersection(*held)):
-                owner = next(process for process, kept in enumerate(held) if number in kept)
-                sent = gather(self.what, partial(_on, owner, partial(found.get, number)))[owner]
-                if number not in found:
-                    advance(len(sent))
-                found[number] = sent
-            process = jax.process_index()
+        """All features, row by row."""
+        process = jax.process_index()
+        with progress(self.what, len(self.contents), self.kind) as advance:
+            advance(int(self.done.sum()))
+            for number in sorted(set().union(*self.whole_parts) - set.intersection(*self.whole_parts)):
+                owner = next(place for place, whole in enumerate(self.whole_parts) if number in whole)
+                own = [number] if process == owner else []
+                sent = gather(self.what, partial(self._of_parts, own))[owner]
+                self._fill(self.spans[number], sent[0], advance)
             for shares in self.rounds:
-                own = shares[process]
-                made_by = gather(self.what, lambda own=own: self._make(own, advance) if own or self.in_step else [])
-                for place, made in enumerate(made_by):
-                    found |= dict(zip(shares[place], made, strict=True))
-                    if place != process:
-                        advance(sum(map(len, made)))
-        return np.concatenate([found[number] for number in range(len(self.parts))])
+                made = gather(self.what, partial(self._make, shares[process], advance))
+                for numbers, of_parts in zip(shares, made, strict=True):
+                    for number, features in zip(numbers, of_parts, strict=True):
+                        self._fill(self.spans[number], features, advance)
+        return self.table
 
-    def _share(self, numbers: Sequence[int]) -> "_Share":
-        """What is to be encoded of these parts; items that the cache knows from other parts are not."""
-        every = [(number, place) for number in numbers for place in range(len(self.contents[number]))]
-        vectors = self.cache.find(self.about, [self.contents[number][place] for number, place in every])
-        known: dict[int, dict[int, np.ndarray]] = {number: {} for number in numbers}
-        for index, vector in vectors.items():
-            number, place = every[index]
-            known[number][place] = vector
-        places = [each for index, each in enumerate(every) if index not in vectors]
-        return _Share(known, places, [self.parts[number][place] for number, place in places])
+    def _rows_to_encode(self, numbers: Sequence[int]) -> np.ndarray:
+        return np.flatnonzero(~self.done & np.isin(self.part_of_row, numbers))
+
+    def _items(self, rows: np.ndarray) -> list[Any]:
+        parts = self.part_of_row[rows].tolist()
+        return [self.parts[part][row - self.spans[part].start] for part, row in zip(parts, rows.tolist(), strict=True)]
+
+    def _of_parts(self, numbers: Sequence[int]) -> list[np.ndarray]:
+        return [self.table[self.spans[number]] for number in numbers]
+
+    def _fill(
+        self, rows: np.ndarray | slice, features: np.ndarray, advance: Callable[[int], None] = lambda count: None
+    ) -> None:
+        if self.table is None:
+            self.table = np.empty((len(self.contents), *features.shape[1:]), features.dtype)
+        advance(int((~self.done[rows]).sum()))
+        self.table[rows], self.done[rows] = features, True
 
     def _make(self, numbers: Sequence[int], advance: Callable[[int], None]) -> list[np.ndarray]:
-        """Features of these parts."""
-        share, reading = self.begun or (self._share(numbers), None)
-        self.begun, made = None, {}
-        left = {number: len(self.contents[number]) - len(share.known[number]) for number in numbers}
-        advance(sum(map(len, share.known.values())))
-        self.cache.computed += len(share.items)
-        of_item, within = np.array(share.places, np.int64).reshape(-1, 2).T
-
-        def fill(number: int, where: Any, features: np.ndarray) -> None:
-            shape = len(self.contents[number]), *features.shape[1:]
-            made.setdefault(number, np.empty(shape, features.dtype))[where] = features
-            if not left[number]:
-                self.cache.put(self.keys[number], made[number])
-                self.cache.remember(self.about, self.keys[number], self.contents[number])
-
-        for number, rows in share.known.items():
-            if rows:
-                fill(number, list(rows), np.stack(list(rows.values())))
-        items = self.read(share.items) if reading is None else reading
-        for index, features in self.encode(items) if share.items or self.in_step else ():
-            for number in np.unique(of_item[index]).tolist():
-                here = of_item[index] == number
-                left[number] -= int(here.sum())
-                fill(number, within[index[here]], features[here])
-            advance(len(index))
-        return [made[number] for number in numbers]
-
-
-class _Share(NamedTuple):
-    """Parts of a process in one round: vectors that the cache knows by place, places of the other items, and these."""
-
-    known: dict[int, dict[int, np.ndarray]]
-    places: list[tuple[int, int]]
-    items: list[Any]
-
-
-def _on(process: int, make: Callable[[], np.ndarray]) -> np.ndarray | None:
-    return make() if jax.process_index() == process else None
+        """Features of these parts, each kept in the cache as soon as it is whole."""
+        rows = self._rows_to_encode(numbers)
+        if not len(rows) and not self.in_step:
+            return self._of_parts(numbers)
+        items, self.reading = self.reading or self.read(self._items(rows)), None
+        self.cache.computed += len(rows)
+        for index, features in self.encode(items):
+            self._fill(rows[index], features, advance)
+            for number in np.unique(self.part_of_row[rows[index]]).tolist():
+                if self.done[self.spans[number]].all():
+                    new = rows[self.part_of_row[rows] == number]
+                    self.cache.add(self.about, [self.contents[row] for row in new], self.table[new])
+        return self._of_parts(numbers)
 
 
 def encoding_versions() -> dict[str, str]:

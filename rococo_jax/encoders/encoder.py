@@ -26,7 +26,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenRows
 from rococo_jax.encoders import programs
 from rococo_jax.encoders.device_steps import STEPS_UNDER_WAY, BatchFeatures, DeviceSteps, Rows, collected
-from rococo_jax.encoders.matching import Matcher
+from rococo_jax.encoders.matching import IMAGES_PLACED, group_pairs, group_rows
 from rococo_jax.encoders.programs import (
     Compute,
     as_pixels,
@@ -253,9 +253,23 @@ class Encoder(FeatureEncoder):
         self.require_matching()
         ids, first = self.token_ids(texts), self.spec.matching.first_id
         ids = ids if first is None else [[first, *row[1:]] for row in ids]
-        context = self.spec.text.context_length
-        matcher = Matcher(self._graph, self._state, self.tokenizer, context, self.mesh, self._tokens)
-        return matcher.logits(image_tokens, ids, pairs, on_progress)
+        logits = np.empty((len(pairs[0]), 2), np.float32)
+        for start in range(0, len(image_tokens), IMAGES_PLACED):
+            some = image_tokens[start : start + IMAGES_PLACED]
+            if not len(here := np.flatnonzero((pairs[0] >= start) & (pairs[0] < start + len(some)))):
+                continue
+            # Few shapes of what lies on the devices, since each is a program to compile: powers of two.
+            tokens = programs.pad_rows(some, 1 << (len(some) - 1).bit_length())
+            tokens = jax.device_put(tokens, NamedSharding(self.mesh, PartitionSpec()))
+            program = partial(programs.matching_logits, self.mesh, self._graph, (self._state, tokens))
+            groups = group_pairs(pairs[0][here] - start, pairs[1][here], ids, self.spec.text.context_length)
+            rows = group_rows(groups, ids, self.tokenizer, self._tokens, self.steps.devices)
+            for index, values in self.steps.run(rows, program):
+                real = groups.pairs[index] >= 0
+                logits[here[groups.pairs[index][real]]] = values[real]
+                if on_progress is not None:
+                    on_progress(int(real.sum()))
+        return logits
 
     def require_matching(self) -> None:
         """Raises InputError where the model has no matching head."""

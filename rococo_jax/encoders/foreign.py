@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from rococo_jax.data.pictures import as_rgb
+from rococo_jax.data.pictures import RULE_VERSION, as_rgb
 from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.encoders.device_steps import BatchFeatures
 from rococo_jax.encoders.programs import separate_images
@@ -126,9 +126,9 @@ class ForeignEncoder(FeatureEncoder):
         return found
 
     def describe_tower(self, side: str) -> dict[str, Any] | None:
-        """The fingerprint, which is of both towers."""
-        found = self.fingerprint()
-        return None if found is None else {"foreign": found, "side": side}
+        """The fingerprint, which is of both towers, and how images became the pictures that the object is given."""
+        found, rule = self.fingerprint(), {"pictures": RULE_VERSION} if side == "vision" else {}
+        return None if found is None else {"foreign": found, "side": side, **rule}
 
     def facts(self) -> dict[str, Any]:
         """The class that encodes."""

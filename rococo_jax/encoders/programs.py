@@ -315,6 +315,17 @@ def text_features(mesh, graph, products, state, active, ids, mask) -> jax.Array:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
+def matching_logits(mesh, graph, state, active, images, ids, mask) -> jax.Array:
+    """Logits of groups of pairs: of an image each, by its row in the tokens beside the parameters, with its texts."""
+
+    def encode(state, images, ids, mask) -> jax.Array:
+        parameters, tokens = state
+        return merge_gathered(graph, parameters).matching_logits(tokens[images], ids, mask)
+
+    return on_active_devices(mesh, encode, state, active, images, ids, mask)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
 def projected(graph, method: str, state, features) -> jax.Array:
     """Unit vectors from features, by a method of the module."""
     model = merge_gathered(graph, state)

@@ -30,7 +30,7 @@ from rococo_jax.encoders.embedding import encoding_versions
 from rococo_jax.errors import InputError
 from rococo_jax.processes import broadcast_from_process_0, gather
 from rococo_jax.progress import progress
-from rococo_jax.similarity import rank_statistics_of_matrix, score_blocks, top_k_mask
+from rococo_jax.similarity import RankStatistics, rank_statistics_of_matrix, score_blocks, top_k_mask
 
 # Below every sum of a logit and a cosine; where a logit is lower than any trained head says, further down.
 _BELOW = 100.0
@@ -140,10 +140,10 @@ def rank_by_scores(tasks: Sequence[RankTask], tables: PairTables, count: int, sc
                     gallery_altered=task.gallery_altered,
                     source="matching logits",
                 )
-                # Most pairs of an image and a text are not judged, so there are no differences and no probabilities.
-                parts.append((ranked, None, None))
+                parts.append(ranked)
                 advance(len(cosines))
-            outcomes.append(task.joined(parts))
+            # Most pairs of an image and a text are not judged, so there are no differences and no probabilities.
+            outcomes.append(RankOutcome(task, RankStatistics.concatenate(parts)))
     return outcomes
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rococo_jax.metrics import METRICS, metric_of
-from rococo_jax.metrics.known_figures import compare_with_published
+from rococo_jax.metrics.published import compare_with_published
 
 if TYPE_CHECKING:  # takes part of the time of every start
     from rich.console import Console

@@ -18,7 +18,7 @@ places of a grid are scaled to those of the grid that the model was first traine
 
 import dataclasses
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,9 @@ from rococo_jax.models.spec import RotarySpec
 
 # True where a query may attend to a key; the axes broadcast.
 MaskArray = Bool[Array, "#b #h #q k"]
+# How many first keys of each sequence the queries see. Or which, for CoCa's texts alone: their mask goes by ids, and a
+# token in the middle that has the id of the padding is hidden as well.
+Lengths = Int[Array, " b"] | Bool[Array, "b k"]
 # What JAX calls the platform of NVIDIA's and AMD's; a described one is "cuda".
 GPUS = ("gpu", "cuda")
 # Tokens from which the kernel is used on TPUs. Shorter weights stay on the chip between XLA's two products, and the
@@ -50,36 +53,13 @@ _AMPERE = 8.0
 _DESCRIBED = 9.0
 
 
-class AttentionMask(NamedTuple):
-    """The keys that a query attends to: those that all parts allow. Kernels take the first two as they are.
-
-    Attributes:
-        causal: keys up to the query's own place.
-        lengths: so many first keys of each sequence.
-        others: what the two cannot say. It is a bias of cuDNN's, whose gradient JAX (0.10) computes in every block.
-    """
-
-    causal: bool = False
-    lengths: Int[Array, " b"] | None = None
-    others: MaskArray | None = None
-
-    def array(self, tokens: int) -> MaskArray | None:
-        """All parts as one array, None where every query sees all keys."""
-        parts = [] if self.others is None else [self.others]
-        if self.causal:
-            parts.append(jnp.tril(jnp.ones((tokens, tokens), bool))[None, None])
-        if self.lengths is not None:
-            parts.append((jnp.arange(tokens)[None] < self.lengths[:, None])[:, None, None])
-        return functools.reduce(jnp.logical_and, parts) if parts else None
-
-    def with_padding(self, batch: int, tokens: int, more: int) -> "AttentionMask":
-        """Mask of so many tokens, with as many more behind, which none of these attends to."""
-        if self.others is not None:
-            others = jnp.pad(self.others, ((0, 0), (0, 0), (0, 0), (0, more)))
-            queries = 0 if others.shape[2] == 1 else more
-            return self._replace(others=jnp.pad(others, ((0, 0), (0, 0), (0, queries), (0, 0)), mode="edge"))
-        shown = self.causal or self.lengths is not None
-        return self if shown else self._replace(lengths=jnp.full(batch, tokens, jnp.int32))
+def mask_of(tokens: int, causal: bool, lengths: Lengths | None) -> MaskArray | None:
+    """What `causal` and `lengths` say, as one array; None where every query sees all keys."""
+    parts = [jnp.tril(jnp.ones((tokens, tokens), bool))[None, None]] if causal else []
+    if lengths is not None:
+        keys = lengths if lengths.ndim == 2 else jnp.arange(tokens)[None] < lengths[:, None]
+        parts.append(keys[:, None, None])
+    return functools.reduce(jnp.logical_and, parts) if parts else None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -149,11 +129,15 @@ class FusedAttention:
     mesh: Mesh
     interpret: bool = False
 
-    def takes(self, tokens: int, mask: AttentionMask | None, size: int) -> bool:
-        """Whether it is used for sequences of this many tokens, with heads of so many channels."""
+    def takes(self, tokens: int, size: int, causal: bool, lengths: Lengths | None) -> bool:
+        """Whether it is used for sequences of this many tokens, with heads of so many channels.
+
+        Which keys are seen would be a bias of cuDNN's, an array of (b, h, q, k) whose gradient JAX (0.10) computes.
+        """
         if self.kind == "cudnn":
-            return size % 8 == 0 and size <= _LARGEST_FOR_CUDNN
-        return mask is None and tokens >= _SHORTEST_FOR_SPLASH
+            counted = lengths is None or lengths.ndim == 1
+            return counted and tokens > 1 and size % 8 == 0 and size <= _LARGEST_FOR_CUDNN
+        return not causal and lengths is None and tokens >= _SHORTEST_FOR_SPLASH
 
     def padding(self, tokens: int) -> int:
         """Tokens to add to so many: cuDNN's takes an even number (not 197, 257, 577 or 77) in a backward pass.
@@ -167,17 +151,15 @@ class FusedAttention:
         query: Float[Array, "b t h d"],
         key: Float[Array, "b t h d"],
         value: Float[Array, "b t h d"],
-        mask: AttentionMask | None,
+        causal: bool = False,
+        lengths: Lengths | None = None,
     ) -> Float[Array, "b t h d"]:
         """The mixed values, in the dtype of `query`. Rows without a visible key are undefined."""
         if self.kind == "cudnn":
-            causal, lengths, others = AttentionMask() if mask is None else mask
-            if others is not None:  # it takes a mask whose last two axes are whole
-                others = jnp.broadcast_to(others, (*others.shape[:2], query.shape[1], key.shape[1]))
             if lengths is not None:  # a text that is not there has none
                 lengths = jnp.maximum(lengths, 1)
             return jax.nn.dot_product_attention(
-                query, key, value, mask=others, is_causal=causal, key_value_seq_lengths=lengths, implementation="cudnn"
+                query, key, value, is_causal=causal, key_value_seq_lengths=lengths, implementation="cudnn"
             )
         rows = PartitionSpec(self.mesh.axis_names)
         splash = functools.partial(_splash, interpret=self.interpret)
@@ -297,19 +279,23 @@ class SelfAttention(nnx.Module):
         self.qkv = Linear(width, 3 * width, bias=bias, dtype=dtype, rngs=rngs)
         self.out = Linear(width, width, dtype=dtype, rngs=rngs)
 
-    def __call__(self, x: Float[Array, "b t width"], mask: AttentionMask | None) -> Float[Array, "b t width"]:
+    def __call__(
+        self, x: Float[Array, "b t width"], causal: bool, lengths: Lengths | None
+    ) -> Float[Array, "b t width"]:
         """The new tokens."""
-        if self.fused is not None and self.fused.takes(x.shape[1], mask, x.shape[2] // self.heads):
-            mixed = self.fused(*self._project(x, together=self.fused.kind != "cudnn"), mask)
+        if self.uses_fused(x, causal, lengths):
+            mixed = self.fused(*self._project(x, together=self.fused.kind != "cudnn"), causal, lengths)
         else:
-            mixed, _ = attend(*self._project(x), None if mask is None else mask.array(x.shape[1]))
+            mixed, _ = attend(*self._project(x), mask_of(x.shape[1], causal, lengths))
         return checkpoint_name(self._finish(mixed.reshape(x.shape)), "out")
 
-    def with_weights(
-        self, x: Float[Array, "b t width"], mask: AttentionMask | None
-    ) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
-        """The new tokens and the attention weights."""
-        mixed, weights = attend(*self._project(x), None if mask is None else mask.array(x.shape[1]))
+    def uses_fused(self, x: Float[Array, "b t width"], causal: bool, lengths: Lengths | None) -> bool:
+        """Whether `fused` computes it."""
+        return self.fused is not None and self.fused.takes(x.shape[1], x.shape[2] // self.heads, causal, lengths)
+
+    def with_weights(self, x: Float[Array, "b t width"]) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
+        """The new tokens and the attention weights, where every token sees all."""
+        mixed, weights = attend(*self._project(x), None)
         return self._finish(mixed.reshape(x.shape)), weights
 
     def _finish(self, mixed: Float[Array, "b t width"]) -> Float[Array, "b t width"]:

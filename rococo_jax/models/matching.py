@@ -17,7 +17,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from rococo_jax.models.attention import AttentionMask, attend
+from rococo_jax.models.attention import attend
 from rococo_jax.models.layers import LayerNorm, Linear
 from rococo_jax.models.spec import TextSpec
 from rococo_jax.models.text import TextTower
@@ -81,12 +81,12 @@ class MatchingHead(nnx.Module):
         """
         images, texts, length = ids.shape
         x = text.embed(ids.reshape(-1, length))
-        padding = AttentionMask(lengths=mask.reshape(-1, length).sum(1, dtype=jnp.int32))
+        lengths = mask.reshape(-1, length).sum(1, dtype=jnp.int32)
         (graph, own), (cross_graph, cross) = nnx.split(text.blocks.block), nnx.split(self.blocks.block)
 
         def step(x: Array, layer: tuple[Any, Any]) -> tuple[Array, None]:
             block, look = nnx.merge(graph, layer[0]), nnx.merge(cross_graph, layer[1])
-            return _block(block, look, x, image_tokens, padding), None
+            return _block(block, look, x, image_tokens, lengths), None
 
         x = jax.lax.scan(step, x, (own, cross))[0]
         return self.head(x[:, 0].astype(jnp.float32)).reshape(images, texts, 2)
@@ -97,9 +97,9 @@ def _block(
     look: CrossAttention,
     x: Float[Array, "all_texts t width"],
     image_tokens: Float[Array, "images tokens image_width"],
-    padding: AttentionMask,
+    lengths: Int[Array, " all_texts"],
 ) -> Float[Array, "all_texts t width"]:
     """A block whose norms stand after its parts, with a look at the image between them."""
-    x = block.norm1(x + block.attention(x, padding)).astype(x.dtype)
+    x = block.norm1(x + block.attention(x, False, lengths)).astype(x.dtype)
     x = look(x.reshape(len(image_tokens), -1, x.shape[2]), image_tokens).reshape(x.shape)
     return block.norm2(x + block.mlp(x)).astype(x.dtype)

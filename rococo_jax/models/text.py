@@ -21,7 +21,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from rococo_jax.models.attention import AttentionMask
+from rococo_jax.models.attention import Lengths
 from rococo_jax.models.layers import LayerNorm
 from rococo_jax.models.spec import TextSpec
 from rococo_jax.models.transformer import Blocks
@@ -63,15 +63,10 @@ class TextTower(nnx.Module):
     ) -> Float[Array, "b tokens width"]:
         """The sequence after the last norm, an appended token after the text's, float32."""
         ids, mask = self._with_padding(ids, mask)
-        return self._finish(self.blocks(self.embed(ids, positions), self._attention_mask(ids, mask)))
-
-    def tokens_and_attention(
-        self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"], positions: Int[Array, "b t"] | None = None
-    ) -> tuple[Float[Array, "b tokens width"], Float[Array, "b heads tokens tokens"]]:
-        """`tokens` and the attention weights of the last block."""
-        ids, mask = self._with_padding(ids, mask)
-        x, weights = self.blocks.with_last_attention(self.embed(ids, positions), self._attention_mask(ids, mask))
-        return self._finish(x), weights
+        x = self.embed(ids, positions)
+        if self.spec.attention == "bag":  # every token is a sequence of its own
+            return self._finish(self.blocks(x.reshape(-1, 1, x.shape[2])).reshape(x.shape))
+        return self._finish(self.blocks(x, self.spec.attention == "causal", self._lengths(ids, mask)))
 
     def embed(
         self, ids: Int[Array, "b t"], positions: Int[Array, "b t"] | None = None
@@ -108,18 +103,10 @@ class TextTower(nnx.Module):
             mask, more
         )
 
-    def _attention_mask(self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"]) -> AttentionMask | None:
-        if self.spec.attention == "bag":
-            return AttentionMask(others=jnp.eye(mask.shape[1], dtype=bool)[None, None])
-        if self.spec.attention == "masked":
-            return AttentionMask(lengths=mask.sum(1, dtype=jnp.int32))
-        if self.spec.attention == "full":
-            return None
-        if self.appended is None:
-            return AttentionMask(causal=True)
-        # By ids, as it was trained: "!" has the id of the padding.
-        before = jnp.pad(ids != self.spec.pad_id, ((0, 0), (1, 0)), constant_values=True)
-        return AttentionMask(causal=True, others=before[:, None, None, :])
+    def _lengths(self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"]) -> Lengths | None:
+        if self.appended is not None:  # by ids, as it was trained: "!" has the id of the padding
+            return jnp.pad(ids != self.spec.pad_id, ((0, 0), (1, 0)), constant_values=True)
+        return mask.sum(1, dtype=jnp.int32) if self.spec.attention == "masked" else None
 
     def _finish(self, x: Float[Array, "b tokens width"]) -> Float[Array, "b tokens width"]:
         return x.astype(jnp.float32) if self.spec.norm_after_blocks else self.norm(x)

@@ -10,7 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.attention import AttentionMask, Rotary, SelfAttention
+from rococo_jax.models.attention import Lengths, Rotary, SelfAttention
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear
 from rococo_jax.models.products import multiply_rows
 from rococo_jax.models.spec import TextSpec, VisionSpec
@@ -85,15 +85,15 @@ class Block(nnx.Module):
         self.scale1 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if spec.layer_scale else None
         self.scale2 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if spec.layer_scale else None
 
-    def __call__(self, x: Float[Array, "b t width"], mask: AttentionMask | None) -> Float[Array, "b t width"]:
+    def __call__(
+        self, x: Float[Array, "b t width"], causal: bool, lengths: Lengths | None
+    ) -> Float[Array, "b t width"]:
         """The new tokens, in the dtype of `x`."""
-        return self._change(x, self.attention(self._attended(x), mask))
+        return self._change(x, self.attention(self._attended(x), causal, lengths))
 
-    def with_weights(
-        self, x: Float[Array, "b t width"], mask: AttentionMask | None
-    ) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
+    def with_weights(self, x: Float[Array, "b t width"]) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
         """The new tokens and the attention weights."""
-        change, weights = self.attention.with_weights(self._attended(x), mask)
+        change, weights = self.attention.with_weights(self._attended(x))
         return self._change(x, change), weights
 
     def _attended(self, x: Array) -> Array:
@@ -143,34 +143,34 @@ class Blocks(nnx.Module):
 
         self.block = stacked(rngs)
 
-    def __call__(self, x: Float[Array, "b t width"], mask: AttentionMask | None) -> Float[Array, "b t width"]:
-        graph, parameters = nnx.split(self.block)
-        return self._scan(graph, parameters, x, mask)
+    def __call__(
+        self, x: Float[Array, "b t width"], causal: bool = False, lengths: Lengths | None = None
+    ) -> Float[Array, "b t width"]:
+        """The new tokens, of which each sees those up to its own place (`causal`), and those that `lengths` shows."""
+        return self._scan(*nnx.split(self.block), x, causal, lengths)
 
     def with_last_attention(
-        self, x: Float[Array, "b t width"], mask: AttentionMask | None
+        self, x: Float[Array, "b t width"]
     ) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
-        """As the call, with the attention weights of the last block beside the tokens."""
+        """As the call where every token sees all, with the attention weights of the last block beside the tokens."""
         graph, parameters = nnx.split(self.block)
-        x = self._scan(graph, jax.tree.map(lambda stack: stack[:-1], parameters), x, mask)
-        return nnx.merge(graph, jax.tree.map(lambda stack: stack[-1], parameters)).with_weights(x, mask)
+        x = self._scan(graph, jax.tree.map(lambda stack: stack[:-1], parameters), x, False, None)
+        return nnx.merge(graph, jax.tree.map(lambda stack: stack[-1], parameters)).with_weights(x)
 
-    def _scan(self, graph: Any, parameters: Any, x: Array, mask: AttentionMask | None) -> Array:
-        fused, tokens = self.block.attention.fused, x.shape[1]
-        used = fused is not None and fused.takes(tokens, mask, x.shape[2] // self.block.attention.heads)
-        if more := fused.padding(tokens) if used else 0:
+    def _scan(self, graph: Any, parameters: Any, x: Array, causal: bool, lengths: Lengths | None) -> Array:
+        attention, tokens = self.block.attention, x.shape[1]
+        if more := attention.fused.padding(tokens) if attention.uses_fused(x, causal, lengths) else 0:
             # Once for all blocks: a padded token costs less than a copy of queries, keys and values in each.
             x = jnp.pad(x, ((0, 0), (0, more), (0, 0)))
-            mask = (mask or AttentionMask()).with_padding(len(x), tokens, more)
-        elif mask is not None and not used:
-            mask = AttentionMask(others=mask.array(tokens))  # once for all blocks
-        return self._scan_padded(graph, parameters, x, mask)[:, :tokens]
+            if not causal and lengths is None:
+                lengths = jnp.full(len(x), tokens, jnp.int32)
+        return self._scan_padded(graph, parameters, x, causal, lengths)[:, :tokens]
 
-    def _scan_padded(self, graph: Any, parameters: Any, x: Array, mask: AttentionMask | None) -> Array:
+    def _scan_padded(self, graph: Any, parameters: Any, x: Array, causal: bool, lengths: Lengths | None) -> Array:
         def step(x: Array, layer: Any) -> tuple[Array, None]:
             if self.prepare_layer is not None:
                 layer = self.prepare_layer(layer)
-            return nnx.merge(graph, layer)(x, mask), None
+            return nnx.merge(graph, layer)(x, causal, lengths), None
 
         if frozen := self.frozen_layers:
             x = jax.lax.scan(step, x, jax.tree.map(lambda stack: stack[:frozen], parameters))[0]

@@ -175,13 +175,13 @@ class VisionTower(nnx.Module):
         """The sequence after the last norm (class token first, then patches row by row), float32. Not normed where the
         norm is that of the pooled vector.
         """
-        return self._finish(self.blocks(self.embed(pixels, patches), None))
+        return self._finish(self.blocks(self.embed(pixels, patches)))
 
     def tokens_and_attention(
         self, pixels: Float[Array, "b h w 3"]
     ) -> tuple[Float[Array, "b tokens width"], Float[Array, "b heads tokens tokens"]]:
         """`tokens` and the attention weights of the last block."""
-        x, weights = self.blocks.with_last_attention(self.embed(pixels), None)
+        x, weights = self.blocks.with_last_attention(self.embed(pixels))
         return self._finish(x), weights
 
     def _finish(self, x: Float[Array, "b tokens width"]) -> Float[Array, "b tokens width"]:

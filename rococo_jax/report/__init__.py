@@ -1,6 +1,6 @@
 """The report: one self-contained page, its figures as CSV, and its tables as Markdown, from any number of results.
 
-Other pages are made of the same parts: `blocks` (tables, tiles, ..., `render_page`), `charts`, and `markdown`.
+Other pages are made of the same `blocks` (tables, tiles, charts, ...) and written by `markdown.write_page`.
 """
 
 from collections.abc import Iterable
@@ -31,9 +31,8 @@ def write_report(sources: Iterable[str | Path], out: str | Path, reference: str 
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
     from rococo_jax.report.exports import write_csv
-    from rococo_jax.report.markdown import write_markdown
-    from rococo_jax.report.page import report_html
-    from rococo_jax.storage import write_text
+    from rococo_jax.report.markdown import write_page
+    from rococo_jax.report.page import report_page
 
     page = page_path(out)
     groups = group_by_fingerprint(load_results(sources))
@@ -41,10 +40,9 @@ def write_report(sources: Iterable[str | Path], out: str | Path, reference: str 
         raise InputError("RESULTS", "sources", "none", "at least one results file or folder")
     comparisons = compare_groups(groups, reference)
     table = page.with_suffix(".csv")
-    html = report_html(groups, table.name, comparisons)
+    content = report_page(groups, table.name, comparisons)
     write_csv(table, groups, comparisons)
-    write_markdown(page.with_suffix(".md"), groups, comparisons)
-    return write_text(page, html), table
+    return write_page(page, content), table
 
 
 def page_path(out: str | Path, field: str = "out") -> Path:

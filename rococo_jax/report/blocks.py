@@ -281,27 +281,32 @@ def figure_cell(figure: Figure, edge: bool = False, strong: bool = False) -> Cel
     return Cell(percent(figure.value, figure.digits), tuple(small), figure.value, edge=edge, strong=strong)
 
 
-def render_page(
-    title: str,
-    command: str,
-    lede: str,
-    blocks: Sequence[Block | None],
-    after: Sequence[Block | None] = (),
-    links: Sequence[tuple[str, str]] = (),
-    script: bool = True,
-) -> str:
-    """The whole page as HTML.
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """A page, which `render_page` and `markdown.render_markdown` write.
 
-    Args:
+    Attributes:
         command: the command that made the page.
         lede: what the page is about.
         after: what follows the main content.
         links: `(text, address)` of the table of contents.
         script: whether tables can be sorted and filtered.
     """
-    code = asset("page.js") if script else ""
+
+    title: str
+    command: str
+    lede: str
+    blocks: Sequence[Block | None]
+    after: Sequence[Block | None] = ()
+    links: Sequence[tuple[str, str]] = ()
+    script: bool = True
+
+
+def render_page(page: Page) -> str:
+    """The whole page as HTML."""
+    code = asset("page.js") if page.script else ""
     return _environment().get_template("page.html").render(
-        title=title, command=command, lede=lede, blocks=blocks, after=after, links=links, version=__version__,
+        page=page, version=__version__,
         style=Markup(palette_css() + asset("page.css")), script=Markup(code),
         script_hash=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
     )  # fmt: skip

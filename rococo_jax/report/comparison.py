@@ -149,7 +149,7 @@ def comparison_note(comparison: Comparison) -> str:
         f"interval, the difference that this test would find in 80 % of such samples (seen from), and p of a two-sided "
         f"sign-flip permutation test over images ({FLIPS:,} flips, so never below {1 / (FLIPS + 1):.4f}). p is Holm's, "
         f"beside it the raw one: the family is the {count} test{'s' * (count > 1)} of this table, all models, variants "
-        "and metrics of the task. Differences with a corrected p below 0.05 are bold on the page."
+        "and metrics of the task. Differences with a corrected p below 0.05 are bold."
     )
     if any(row.variant == CONTROL for row in comparison.rows):
         text += " Of the control, see the note on variants above."

@@ -31,8 +31,8 @@ def write_csv(path: Path, groups: Sequence[Group], comparisons: Comparisons) -> 
 def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[str, Any]]:
     """A row for each metric, group by group."""
     for place, run in ((place, run) for place, group in enumerate(groups) for run in group.runs):
-        about = {"section": place + 1, "model": run.label, "protocol": run.results["protocol"], "path": str(run.path)}
-        about["fingerprint"] = hash_json(run.results["fingerprint"])[:12]
+        about: dict[str, Any] = {"section": place + 1, "model": run.label, "protocol": run.results["protocol"]}
+        about |= {"path": str(run.path), "fingerprint": hash_json(run.results["fingerprint"])[:12]}
         about["results"] = f"{run.path.resolve().parent.name}/{run.path.name}"
         for task, variants in run.tasks.items():
             comparison = comparisons.get((place, task))

@@ -1,104 +1,113 @@
-"""The figures of the page for people who read Markdown: report.md."""
+"""Write a page: as HTML by `templates/blocks.html`, and as Markdown for a README, an issue or a terminal.
+
+The Markdown leaves out what is for the eye alone: charts, whose numbers are also in tables, pictures and examples.
+"""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rococo_jax.benchmarks.variants import CLEAN
-from rococo_jax.metrics import metric_of
-from rococo_jax.report.collection import Figure, Group, Run, tasks_of, variants_of
-from rococo_jax.report.comparison import Comparison, Comparisons, comparison_note, p_value
-from rococo_jax.report.page import coverage, group_name, model_facts
-from rococo_jax.report.sections import ordered, section_of
-from rococo_jax.report.tables import has_any
-from rococo_jax.report.vocabulary import order_metrics, percent, printable, signed, task_label, variant_label
+from markupsafe import Markup
+
+from rococo_jax.report.blocks import (
+    Alert,
+    Block,
+    Cell,
+    Folded,
+    HeatMap,
+    Note,
+    Notes,
+    Page,
+    Part,
+    PlainTable,
+    Table,
+    Terms,
+    Text,
+    Tiles,
+    render_page,
+)
+from rococo_jax.report.vocabulary import printable
 from rococo_jax.storage import write_text
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
 
 
-def write_markdown(path: Path, groups: Sequence[Group], comparisons: Comparisons) -> None:
-    """Writes the file by rename."""
-    write_text(path, "\n".join(markdown_lines(groups, comparisons)) + "\n")
+def write_page(path: Path, page: Page) -> Path:
+    """Writes the page and, with `.md` in place of `.html`, its Markdown, each by rename; returns the page's path."""
+    write_text(path.with_suffix(".md"), render_markdown(page))
+    return write_text(path, render_page(page))
 
 
-def markdown_lines(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[str]:
-    """The whole file, line by line."""
-    yield "# Robustness of image-text models"
-    for place, group in enumerate(groups):
-        first = group.runs[0]
-        yield from ("", f"## {'' if len(groups) == 1 else f'Section {place + 1}: '}{escaped(group_name(group))}")
-        if place:
-            fields = ", ".join(escaped(field) for field, _, _ in group.differences)
-            yield from ("", f"Not comparable with section 1, which differs in: {fields}.")
-        for data in first.data.values():
-            if found := coverage(data):
-                yield from ("", f"Only {found[0]:,} of {found[1]:,} images {found[2]}: not comparable with "
-                            "figures on all of them.")  # fmt: skip
-        for task in tasks_of(group.runs):
-            yield from ("", f"### {escaped(task_label(task))}", "")
-            yield from _leaderboard(ordered(group.runs, task), task)
-            if (place, task) in comparisons:
-                yield from _differences(comparisons[place, task])
-        yield from ("", "### Models")
-        for run in group.runs:
-            yield from ("", f"**{escaped(run.label)}**", "")
-            yield from (f"- {escaped(term)}: {escaped(text)}" for term, text in model_facts(run))
+def render_markdown(page: Page) -> str:
+    """The whole page as Markdown."""
+    lines = [f"# {escaped(page.title)}", "", escaped(page.lede), *markdown_lines([*page.blocks, *page.after])]
+    return "\n".join(lines) + "\n"
 
 
-def _leaderboard(runs: Sequence[Run], task: str) -> Iterator[str]:
-    """One row a model and variant: as many columns as fit a page, however many variants there are."""
-    wanted: Sequence[str] = section_of(runs, task).figures
-    wanted = wanted or order_metrics(name for run in runs for metrics in run.tasks[task].values() for name in metrics)
-    names = [name for name in wanted if has_any(runs, task, variants_of(runs, task), name)]
-    yield from table_head(["Model", "Variant"], [metric_of(name).label for name in names])
-    for run in runs:
-        for variant in run.variants(task):
-            figures = [_cell(run.figure(task, variant, name), variant) for name in names]
-            yield table_row([escaped(run.label), escaped(variant_label(variant)), *figures])
-    yield from ("", "Percentages with 95 % bootstrap intervals, resampled by image; drop is this project's definition.")
+def markdown_lines(blocks: Iterable[Block | None]) -> list[str]:
+    """The blocks, line by line, an empty line before each; none where there are notes alone on what is left out."""
+    pieces = [(block, _lines(block)) for block in blocks if block is not None]
+    shown = [lines for block, lines in pieces if not isinstance(block, Note)]
+    return [line for _, lines in pieces for line in lines] if any(shown) or not shown else []
 
 
-def _differences(comparison: Comparison) -> Iterator[str]:
-    yield from ("", escaped(comparison_note(comparison)), "")
-    heads = [head for name in comparison.compared 
-             for head in (f"{metric_of(name).label} difference", "seen from", "p", "p, Holm")]  # fmt: skip
-    yield from table_head(["Model", "Variant"], heads)
-    for row in comparison.rows:
-        cells = []
-        for name in comparison.compared:
-            found = row.metrics.get(name)
-            if found is None:
-                cells += [""] * 4
-                continue
-            cells += [f"{signed(found.points)} ({signed(found.low)} to {signed(found.high)})",
-                      percent(found.least_seen), p_value(found.p), p_value(row.corrected[name])]  # fmt: skip
-        yield table_row([escaped(row.run.label), escaped(variant_label(row.variant)), *cells])
+def _lines(block: Block) -> list[str]:
+    match block:
+        case Part():
+            inside = markdown_lines(block.blocks)
+            return ["", f"{'#' * block.level} {escaped(block.title)}", *inside] if inside and block.title else inside
+        case Folded():
+            inside = markdown_lines(block.blocks)
+            head = f"<details><summary>{escaped(block.summary)}</summary>"
+            return ["", head, *inside, "", "</details>"] if inside else []
+        case Note():
+            return ["", escaped(block.text)]
+        case Alert():
+            return ["", f"**{escaped(block.head)}** {escaped(block.text)}"]
+        case Notes():
+            return ["", *(f"- {escaped(line)}" for line in block.lines)]
+        case Terms():
+            return ["", *(f"- {escaped(term)}: {escaped(text)}" for term, text in block.entries)]
+        case Tiles():
+            return ["", *(f"- {escaped(tile.label)}: {_with_small(tile.number, tile.notes)}" for tile in block.tiles)]
+        case PlainTable(head=()):
+            return ["", *(f"- {escaped(name)}: {', '.join(map(escaped, texts))}" for name, *texts in block.rows)]
+        case PlainTable():
+            return _table([(name, True) for name in block.head], [map(escaped, row) for row in block.rows])
+        case HeatMap():
+            heads = [(name, place == 0) for place, name in enumerate(block.heads)]
+            return _table(heads, [[escaped(label), *map(_cell, cells)] for _, label, cells in block.rows])
+        case Table():
+            above = [label for label, count, _ in block.groups for _ in range(count)]
+            above = [""] * (len(block.heads) - len(above)) + above
+            named = [(": ".join(filter(None, (group, head.label))), head.words)
+                     for group, head in zip(above, block.heads, strict=True)]  # fmt: skip
+            return _table(named, [map(_cell, row) for row in block.rows])
+    return []
 
 
-def _cell(figure: Figure, variant: str) -> str:
-    if variant == CLEAN and figure.value is None:
-        return ""
-    text = percent(figure.value, figure.digits)
-    return f"{text} ({figure.bounds})" if figure.bounds else text
+def _table(heads: Sequence[tuple[str, bool]], rows: Sequence[Iterable[str]]) -> list[str]:
+    """Columns of words, as their headings say, to the left, of numbers to the right."""
+    rule = ["---" if words else "---:" for _, words in heads]
+    lines = [[escaped(label) for label, _ in heads], rule, *rows]
+    return ["", *(f"| {' | '.join(cells)} |" for cells in lines)]
 
 
-def table_head(words: Sequence[str], numbers: Sequence[str]) -> Iterator[str]:
-    """The heading of a Markdown table: columns of words to the left, of numbers to the right."""
-    yield table_row([escaped(each) for each in (*words, *numbers)])
-    yield table_row(["---"] * len(words) + ["---:"] * len(numbers))
+def _cell(cell: Cell) -> str:
+    text = _with_small(cell.text, cell.small)
+    return f"**{text}**" if cell.strong else text
 
 
-def table_row(cells: Sequence[str]) -> str:
-    """A row of a Markdown table."""
-    return f"| {' | '.join(cells)} |"
+def _with_small(text: Text, small: Sequence[Text]) -> str:
+    return f"{escaped(text)} ({', '.join(map(escaped, small))})" if small else escaped(text)
 
 
-def escaped(text: str) -> str:
-    """Text from outside on one line, none of which Markdown or HTML takes as its own.
+def escaped(text: Text) -> str:
+    """Text on one line, none of which Markdown or HTML takes as its own; HTML of ours without its tags.
 
-    >>> escaped("a|b <i> x_y")
-    'a\\\\|b &lt;i&gt; x\\\\_y'
+    >>> escaped("a|b <i> x_y"), escaped(Markup("<b>a</b> &lt; b"))
+    ('a\\\\|b &lt;i&gt; x\\\\_y', 'a &lt; b')
     """
-    one_line = " ".join(printable(text).split())
+    plain = text.striptags() if isinstance(text, Markup) else text
+    one_line = " ".join(printable(plain).split())
     return _SPECIAL.sub(r"\\\1", one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))

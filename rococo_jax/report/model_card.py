@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -12,6 +13,7 @@ from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.collection import Run, group_by_fingerprint, load_results
 from rococo_jax.report.comparison import compare_groups
 from rococo_jax.report.markdown import markdown_lines
+from rococo_jax.report.page import report_page
 from rococo_jax.report.vocabulary import order_metrics, task_label, variant_label
 from rococo_jax.storage import atomic_write, hash_json
 from rococo_jax.version import __version__
@@ -58,9 +60,9 @@ def model_card(results: Sequence[str | Path], licence: str = "other", weights: s
         model_name=names[0],
         eval_results=[result for run in runs for result in _eval_results(run)],
     )
-    text = "\n".join(markdown_lines(groups, compare_groups(groups, None)))
+    text = "\n".join(markdown_lines(report_page(groups, "", compare_groups(groups)).blocks))
     made = f"Evaluated by rococo_jax {__version__}. Percentages; 95 % intervals by bootstrap."
-    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {names[0]}\n\n{made}\n\n![Figures]({PICTURE})\n\n#{text}\n")
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {names[0]}\n\n{made}\n\n![Figures]({PICTURE})\n{text}\n")
 
 
 def _eval_results(run: Run) -> Iterator:
@@ -108,7 +110,9 @@ def write_card(folder: str | Path, card, results: Sequence[str | Path]) -> None:
 
 def _bars(run: Run, metric: str) -> Figure:
     """A metric of each task and variant with its interval; not of the clean gallery where it is 0 by definition."""
-    rows = [(task, variant, run.figure(task, variant, metric)) for task in run.tasks for variant in run.variants(task)]
+    rows: list[tuple[str, str, Any]] = [
+        (task, variant, run.figure(task, variant, metric)) for task in run.tasks for variant in run.variants(task)
+    ]
     rows = [row for row in rows if row[2].value is not None and (row[1] != CLEAN or row[2].value)]
     drawing = Figure(figsize=(6.4, 0.8 + 0.35 * max(len(rows), 1)), layout="constrained")
     axes = drawing.subplots()

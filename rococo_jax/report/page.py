@@ -18,13 +18,13 @@ from rococo_jax.report.blocks import (
     Head,
     Note,
     Notes,
+    Page,
     Part,
     PlainTable,
     Table,
     Terms,
     Text,
     figure_cell,
-    render_page,
     rich,
 )
 from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, tasks_of, variants_of
@@ -274,8 +274,8 @@ _LEDE = (
 )
 
 
-def report_html(groups: Sequence[Group], csv_name: str, comparisons: Comparisons) -> str:
-    """The whole page as HTML, with a link to the CSV beside it. Raises InputError for a damaged examples.parquet."""
+def report_page(groups: Sequence[Group], csv_name: str, comparisons: Comparisons) -> Page:
+    """The page, with a link to the CSV beside it. Raises InputError for a damaged examples.parquet."""
     blocks, links = [], []
     for number, group in enumerate(groups, 1):
         compared = {task: found for (place, task), found in comparisons.items() if place == number - 1}
@@ -287,7 +287,7 @@ def report_html(groups: Sequence[Group], csv_name: str, comparisons: Comparisons
     links += [("How to read this page", "#how-to-read"), ("All figures as CSV", f"./{quote(csv_name)}")]
     runs = [run for group in groups for run in group.runs]
     title = f"How robust is {runs[0].label}?" if len(runs) == 1 else f"How robust are these {len(runs)} models?"
-    return render_page(title, "rococo report", _LEDE, blocks, [how_to_read(groups)], links)
+    return Page(title, "rococo report", _LEDE, blocks, [how_to_read(groups)], links)
 
 
 def _anchor(task: str) -> str:

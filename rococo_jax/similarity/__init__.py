@@ -7,7 +7,6 @@ from rococo_jax.similarity.matrix import (
     score_blocks,
     top_k_mask,
 )
-from rococo_jax.similarity.ranked_pairs import rank_and_difference_statistics
 from rococo_jax.similarity.ranks import rank_statistics
 from rococo_jax.similarity.sharded_logits import ON_ONE_DEVICE, Items, ShardedLogits
 from rococo_jax.similarity.statistics import KINDS, RankStatistics
@@ -21,7 +20,6 @@ __all__ = [
     "ShardedLogits",
     "difference_statistics",
     "difference_statistics_of_matrix",
-    "rank_and_difference_statistics",
     "rank_statistics",
     "rank_statistics_of_matrix",
     "score_blocks",

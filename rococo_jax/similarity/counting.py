@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTERED, ranks_before
@@ -32,14 +32,14 @@ class Queries(NamedTuple):
     group: Int[Array, "tiles size"]
 
 
-class GalleryTiles(NamedTuple):
-    """Gallery tiles of one step. `index` is the item's place in the gallery as given; `filled` is False for padding."""
+class GalleryTile(NamedTuple):
+    """A gallery tile. `index` is the item's place in the gallery as given; `filled` is False for padding."""
 
-    embeddings: Float[Array, "step size width"]
-    group: Int[Array, "step size"]
-    index: Int[Array, "step size"]
-    filled: Bool[Array, "step size"]
-    altered: Bool[Array, "step"]
+    embeddings: Float[Array, "size width"]
+    group: Int[Array, "size"]
+    index: Int[Array, "size"]
+    filled: Bool[Array, "size"]
+    altered: Bool[Array, ""]
 
 
 class Counts(NamedTuple):
@@ -74,32 +74,19 @@ def no_counts(tiles: int, size: int) -> Counts:
 @functools.cache
 def compiled_step(
     mesh: jax.sharding.Mesh,
-) -> Callable[[Counts, Queries, GalleryTiles, Int[Array, "tiles step"]], Counts]:
-    """Compiles `step(counts, queries, gallery, needs) -> counts`.
+) -> Callable[[Counts, Queries, GalleryTile, Int[Array, "tiles"]], Counts]:
+    """Compiles `step(counts, queries, tile, needs) -> counts`.
 
-    `needs` has one of SKIP, POSITIVES, PLAIN, CAREFUL for each query tile and gallery tile of the step. Queries are
-    sharded over all devices of `mesh`, a tile never over two; the gallery is replicated.
+    `needs` has one of SKIP, POSITIVES, PLAIN, CAREFUL for each query tile with this gallery tile. Queries are sharded
+    over all devices of `mesh`, a tile never over two; the gallery tile is replicated.
     """
     sharded, replicated = PartitionSpec(mesh.axis_names), PartitionSpec()
     specs = {"in_specs": (sharded, sharded, replicated, sharded), "out_specs": sharded}
     return jax.jit(jax.shard_map(_step, mesh=mesh, **specs))
 
 
-def query_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
-    """Shards query tiles over all devices."""
-    return NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-
-
-def _step(counts: Counts, queries: Queries, gallery: GalleryTiles, needs: Int[Array, "tiles step"]) -> Counts:
-    def one_gallery_tile(counts, tile_and_needs):
-        tile, needs = tile_and_needs
-
-        def one_pair(_, pair):
-            return None, _count_pair(*pair, tile)
-
-        return lax.scan(one_pair, None, (needs, counts, queries))[1], None
-
-    return lax.scan(one_gallery_tile, counts, (gallery, needs.T))[0]
+def _step(counts: Counts, queries: Queries, tile: GalleryTile, needs: Int[Array, "tiles"]) -> Counts:
+    return lax.map(lambda pair: _count_pair(*pair, tile), (needs, counts, queries))
 
 
 def tile_scores(
@@ -109,30 +96,20 @@ def tile_scores(
     return lax.dot_general(queries, gallery, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
 
 
-def _count_pair(need: Int[Array, ""], counts: Counts, queries: Queries, tile: GalleryTiles) -> Counts:
+def _count_pair(need: Int[Array, ""], counts: Counts, queries: Queries, tile: GalleryTile) -> Counts:
     """Counts one pair of tiles. Both passes share the product, so that all scores come from the same instructions."""
 
     def count():
-        return count_scores(need, tile_scores(queries.embeddings, tile.embeddings), counts, queries, tile)
+        scores = tile_scores(queries.embeddings, tile.embeddings)
+        plain, ties = _count_plain(scores, counts, tile)
+        careful = functools.partial(_count_careful, need == POSITIVES, scores, counts, queries, tile)
+        return _add(counts, lax.cond((need != PLAIN) | ties, careful, lambda: plain), tile.altered)
 
     return lax.cond(need == SKIP, lambda: counts, count)
 
 
-def count_scores(
-    need: Int[Array, ""],
-    scores: Float[Array, "queries gallery"],
-    counts: Counts,
-    queries: Queries,
-    tile: GalleryTiles,
-) -> Counts:
-    """Counts the scores of one pair of tiles, of which something is needed."""
-    plain, ties = _count_plain(scores, counts, tile)
-    careful = functools.partial(_count_careful, need == POSITIVES, scores, counts, queries, tile)
-    return _add(counts, lax.cond((need != PLAIN) | ties, careful, lambda: plain), tile.altered)
-
-
 def _count_plain(
-    scores: Float[Array, "queries gallery"], counts: Counts, tile: GalleryTiles
+    scores: Float[Array, "queries gallery"], counts: Counts, tile: GalleryTile
 ) -> tuple[TileCounts, Bool[Array, ""]]:
     """Counts in two sweeps over the scores, where every item is a distractor of every query and nothing ties.
 
@@ -164,7 +141,7 @@ def _count_careful(
     scores: Float[Array, "queries gallery"],
     counts: Counts,
     queries: Queries,
-    tile: GalleryTiles,
+    tile: GalleryTile,
 ) -> TileCounts:
     """Counts in general: with own items, ties and padding. The first pass counts no distractors.
 

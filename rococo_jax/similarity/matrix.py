@@ -15,7 +15,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
-from rococo_jax.similarity.differences import NOT_SHOWN, DifferenceStatistics, OwnQueries, number_groups
+from rococo_jax.similarity.differences import (
+    DifferenceStatistics,
+    are_others,
+    count_pairs,
+    number_groups,
+    twice_below,
+)
 from rococo_jax.similarity.statistics import (
     KINDS,
     OTHER,
@@ -101,30 +107,17 @@ def difference_statistics_of_matrix(
         query_group, pair_group, also_shown_in: as in `difference_statistics`.
     """
     precision = np.float64 if similarities.dtype == np.float64 else np.float32
-    second = np.full(len(pair_group), NOT_SHOWN) if also_shown_in is None else also_shown_in
-    query_group, pair_group, second = number_groups(query_group, pair_group, second)
-    own = OwnQueries(pair_group, second, query_group)
-    difference = np.empty(len(own.pair), precision)
-    preferring, below = np.empty(len(own.pair), int), np.empty(len(own.pair), int)
-    at_once = max(1, _BLOCK_BYTES // (np.dtype(precision).itemsize * max(len(query_rows), 1)))
-    for start in range(0, len(pair_group), at_once):
-        pairs = np.arange(start, min(start + at_once, len(pair_group)))
+    query_group, pair_group, second = number_groups(query_group, pair_group, also_shown_in)
+
+    def count(pairs: np.ndarray, own: np.ndarray, shown_in: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         sides = (similarities[:, columns[pairs]][query_rows] for columns in (right_columns, wrong_columns))
-        differences = np.subtract(*sides, dtype=precision)
-        group = query_group[:, None]
-        others = (group != pair_group[pairs]) & (group != second[pairs])
-        entry, column, _ = own.entries(pairs)
-        difference[entry] = differences[own.query[entry], column]
-        preferring[entry] = _twice(differences > 0, differences >= 0, others)[column]
-        for each, of_entry in zip(entry, column, strict=True):
-            lower = differences[:, of_entry, None]
-            below[each] = _twice(difference[each] > lower, difference[each] >= lower, others[:, of_entry, None])[0]
-    return own.statistics(difference, preferring, below)
+        differences, others = np.subtract(*sides, dtype=precision), are_others(query_group, shown_in)
+        of_own = np.take_along_axis(differences, own, axis=0)
+        thresholds = [np.zeros_like(of_own[0]), *of_own]
+        return of_own, np.stack([twice_below(differences, threshold, others) for threshold in thresholds])
 
-
-def _twice(above: np.ndarray, level: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Over the others of each column, 2 for each above and 1 for each that is level alone."""
-    return np.count_nonzero(above & others, axis=0) + np.count_nonzero(level & others, axis=0)
+    at_once = max(1, _BLOCK_BYTES // (np.dtype(precision).itemsize * max(len(query_rows), 1)))
+    return count_pairs(query_group, pair_group, second, min(at_once, max(len(pair_group), 1)), count, precision)
 
 
 def _blocks(

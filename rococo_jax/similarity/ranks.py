@@ -34,11 +34,10 @@ from rococo_jax.similarity.counting import (
     POSITIVES,
     SKIP,
     Counts,
-    GalleryTiles,
+    GalleryTile,
     Queries,
     compiled_step,
     no_counts,
-    query_sharding,
 )
 from rococo_jax.similarity.statistics import RankStatistics, check_groups
 
@@ -82,7 +81,9 @@ def rank_statistics(
         InputError: widths differ; an embedding is NaN, infinite or so large that a score would be; a query has no
             unaltered item of its group.
     """
-    check_inputs(queries, gallery, query_group, gallery_group, gallery_altered, source)
+    if queries.shape[1] != gallery.shape[1]:
+        raise InputError(source, "width", f"{queries.shape[1]} and {gallery.shape[1]}", "embeddings of one width")
+    check_groups(query_group, gallery_group, gallery_altered, source)
     mesh = make_mesh(jax.devices()[:1]) if mesh is None else mesh
     sizes = tile_shape(mesh.devices.flat[0].platform)
     query_table = Rows(np.asarray(queries), query_rows, source)
@@ -92,35 +93,31 @@ def rank_statistics(
 
     query_tiles = cut_into_tiles(query_group, np.zeros(len(query_group), bool), sizes[0])
     gallery_tiles = cut_into_tiles(gallery_group, gallery_altered, sizes[1])
-    positives, distractors = tile_needs(query_tiles, gallery_tiles)
-    ranking = Ranking(QueriesOnDevices(mesh, query_tiles, query_table, query_group))
+    positives, distractors = _tile_needs(query_tiles, gallery_tiles)
+    on_devices, step = QueriesOnDevices(mesh, query_tiles, query_table, query_group), compiled_step(mesh)
+    none = jax.tree.map(np.asarray, no_counts(*on_devices.embedded.group.shape))
+    counts = jax.tree.map(lambda array: on_devices.shard(array.shape, array.__getitem__), none)
     total = int(np.count_nonzero(positives) + np.count_nonzero(distractors))
     with progress("ranking", total, "tiles") as advance:
         for needs in (positives, distractors):
             for tile in np.flatnonzero(needs.any(axis=0)).tolist():
-                which = np.array([tile])
-                block = gallery_block(gallery_tiles, gallery_table, gallery_group, which)
+                block = _gallery_tile(gallery_tiles, gallery_table, gallery_group, tile)
                 query_table.check_scores_with(gallery_table)
-                ranking.count(block, needs[:, which])
-                advance(int(np.count_nonzero(needs[:, which])))
-    return ranking.statistics()
-
-
-def check_inputs(
-    queries: Any,
-    gallery: Any,
-    query_group: Int[np.ndarray, "queries"],
-    gallery_group: Int[np.ndarray, "gallery"],
-    gallery_altered: Bool[np.ndarray, "gallery"],
-    source: str,
-) -> None:
-    """Checks widths and groups.
-
-    Raises InputError: widths differ, there is no query, or one has no unaltered item of its group.
-    """
-    if queries.shape[1] != gallery.shape[1]:
-        raise InputError(source, "width", f"{queries.shape[1]} and {gallery.shape[1]}", "embeddings of one width")
-    check_groups(query_group, gallery_group, gallery_altered, source)
+                # The host reads a tile while the devices count the last; they hold one at a time, to keep memory small.
+                jax.block_until_ready(counts)
+                need = on_devices.of_tiles(needs[:, tile])
+                counts = step(counts, on_devices.embedded, on_devices.replicate(block), need)
+                advance(int(np.count_nonzero(needs[:, tile])))
+    counts, place = jax.tree.map(np.asarray, on_devices.replicate(counts)), on_devices.place()
+    in_order = Counts(*(_flat(part)[place] for part in counts))
+    return RankStatistics(
+        higher=in_order.higher.astype(np.int64),
+        ties=in_order.ties.astype(np.int64),
+        ties_after=in_order.ties_after.astype(np.int64),
+        # -0.0 equals 0.0 and may be found in its place; adding 0 makes their bits the same.
+        best_scores=in_order.best_scores + np.float32(0),
+        best_indices=in_order.best_indices.astype(np.int64),
+    )
 
 
 def tile_shape(platform: str) -> tuple[int, int]:
@@ -151,19 +148,10 @@ class Tiles:
 
 def cut_into_tiles(group: Int[np.ndarray, "items"], altered: Bool[np.ndarray, "items"], size: int) -> Tiles:
     """Sorts items by (altered, group) and cuts each of the two runs into tiles of `size`."""
-    of_kinds = (np.flatnonzero(altered == kind) for kind in (False, True))
-    return cut_runs_into_tiles(group, *(run[np.argsort(group[run], kind="stable")] for run in of_kinds), size)
-
-
-def cut_runs_into_tiles(
-    group: Int[np.ndarray, "items"],
-    unaltered: Int[np.ndarray, "unaltered"],
-    altered: Int[np.ndarray, "altered"],
-    size: int,
-) -> Tiles:
-    """Cuts the two runs of items, in the order given, into tiles of `size`."""
     runs = []
-    for kind, run in ((False, unaltered), (True, altered)):
+    for kind in (False, True):
+        run = np.flatnonzero(altered == kind)
+        run = run[np.argsort(group[run], kind="stable")]
         if len(run):
             missing = -len(run) % size
             filled = np.arange(len(run) + missing) < len(run)
@@ -176,13 +164,6 @@ def cut_runs_into_tiles(
         first_group=group[items].min(axis=1),
         last_group=group[items].max(axis=1),
     )
-
-
-def may_share_group(queries: Tiles, gallery: Tiles) -> Bool[np.ndarray, "query_tiles gallery_tiles"]:
-    """Pairs of tiles that can hold a query and an item of its group: their ranges of groups overlap."""
-    starts_before_end = queries.first_group[:, None] <= gallery.last_group
-    ends_after_start = queries.last_group[:, None] >= gallery.first_group
-    return starts_before_end & ends_after_start
 
 
 class Rows:
@@ -217,28 +198,32 @@ class Rows:
             raise InputError(self.source, "embeddings", found, "unit vectors")
 
 
-def tile_needs(queries: Tiles, gallery: Tiles) -> tuple[np.ndarray, np.ndarray]:
-    """The needs of each pair of tiles in the first and in the second pass: `SKIP`, `POSITIVES`, `PLAIN`, `CAREFUL`."""
-    own = may_share_group(queries, gallery)
+def _tile_needs(queries: Tiles, gallery: Tiles) -> tuple[np.ndarray, np.ndarray]:
+    """The needs of each pair of tiles in the first and in the second pass: `SKIP`, `POSITIVES`, `PLAIN`, `CAREFUL`.
+
+    Tiles can hold a query and an item of its group where their ranges of groups overlap.
+    """
+    own = queries.first_group[:, None] <= gallery.last_group
+    own &= queries.last_group[:, None] >= gallery.first_group
     positives = np.where(own & ~gallery.altered, POSITIVES, SKIP)
     distractors = np.where(own | ~gallery.filled.all(axis=1), CAREFUL, PLAIN)
     return positives.astype(np.int32), distractors.astype(np.int32)
 
 
-def gallery_block(tiles: Tiles, table: Rows, group: np.ndarray, which: np.ndarray) -> GalleryTiles:
-    """Reads some tiles of the gallery."""
-    items, filled = tiles.items[which], tiles.filled[which]
-    return GalleryTiles(
+def _gallery_tile(tiles: Tiles, table: Rows, group: np.ndarray, tile: int) -> GalleryTile:
+    """Reads a tile of the gallery."""
+    items, filled = tiles.items[tile], tiles.filled[tile]
+    return GalleryTile(
         embeddings=table.take(items),
         group=np.where(filled, group[items], _NO_GROUP).astype(np.int32),
         index=items.astype(np.int32),
         filled=filled,
-        altered=tiles.altered[which],
+        altered=tiles.altered[tile],
     )
 
 
 class QueriesOnDevices:
-    """Query tiles, sharded over the devices; copies of the last tile make their number a multiple of the devices.
+    """Query tiles, sharded over the devices; tiles of padding make their number a multiple of the devices.
 
     Args:
         mesh: a tile is never over two of its devices.
@@ -249,12 +234,13 @@ class QueriesOnDevices:
 
     def __init__(self, mesh: jax.sharding.Mesh, tiles: Tiles, table: Rows, group: Int[np.ndarray, "queries"]):
         self.mesh, self.tiles = mesh, tiles
-        self.sharding = query_sharding(mesh)
+        self.sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
         self.tile_count = len(tiles) + -len(tiles) % mesh.size
         which = np.minimum(np.arange(self.tile_count), len(tiles) - 1)
         items, width = tiles.items[which], table.table.shape[1]
-        groups = np.where(tiles.filled, group[tiles.items], PADDING).astype(np.int32)[which]
-        self.tiles_of_queries = Queries(
+        groups = np.full(items.shape, PADDING, np.int32)
+        groups[: len(tiles)] = np.where(tiles.filled, group[tiles.items], PADDING)
+        self.embedded = Queries(
             embeddings=self.shard((*items.shape, width), lambda part: table.take(items[part[0]])),
             group=self.shard(groups.shape, groups.__getitem__),
         )
@@ -264,7 +250,7 @@ class QueriesOnDevices:
         return jax.make_array_from_callback(shape, self.sharding, part)
 
     def of_tiles(self, values: Shaped[np.ndarray, "tiles ..."]) -> jax.Array:
-        """A value of each tile, and 0 (`SKIP`) of the copies."""
+        """A value of each tile, and 0 (`SKIP`) of those of padding."""
         padded = np.zeros((self.tile_count, *values.shape[1:]), np.int32)
         padded[: len(values)] = values
         return self.shard(padded.shape, padded.__getitem__)
@@ -278,38 +264,6 @@ class QueriesOnDevices:
         place = np.empty(np.count_nonzero(self.tiles.filled), np.int64)
         place[self.tiles.items[self.tiles.filled]] = np.flatnonzero(self.tiles.filled)
         return place
-
-
-class Ranking:
-    """Counts of the ranking on the devices.
-
-    Attributes:
-        counts: so far; whoever counts elsewhere puts the new ones here.
-    """
-
-    def __init__(self, queries: QueriesOnDevices):
-        self.queries, self.step = queries, compiled_step(queries.mesh)
-        none = jax.tree.map(np.asarray, no_counts(queries.tile_count, queries.tiles.items.shape[1]))
-        self.counts: Counts = jax.tree.map(lambda array: queries.shard(array.shape, array.__getitem__), none)
-
-    def count(self, block: GalleryTiles, needs: Int[np.ndarray, "tiles step"]) -> None:
-        """Counts a block. The host reads the next meanwhile; the devices hold one at a time, to keep memory small."""
-        block = self.queries.replicate(block)
-        jax.block_until_ready(self.counts)
-        self.counts = self.step(self.counts, self.queries.tiles_of_queries, block, self.queries.of_tiles(needs))
-
-    def statistics(self) -> RankStatistics:
-        """The statistics of all queries, in the order given."""
-        counts, place = jax.tree.map(np.asarray, self.queries.replicate(self.counts)), self.queries.place()
-        back = Counts(*(_flat(part)[place] for part in counts))
-        return RankStatistics(
-            higher=back.higher.astype(np.int64),
-            ties=back.ties.astype(np.int64),
-            ties_after=back.ties_after.astype(np.int64),
-            # -0.0 equals 0.0 and may be found in its place; adding 0 makes their bits the same.
-            best_scores=back.best_scores + np.float32(0),
-            best_indices=back.best_indices.astype(np.int64),
-        )
 
 
 def _flat(part: np.ndarray) -> np.ndarray:

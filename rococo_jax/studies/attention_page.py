@@ -12,10 +12,10 @@ from PIL import Image
 from rococo_jax.benchmarks.rococo.published_mixing import MixingPlan
 from rococo_jax.encoders import Encoder
 from rococo_jax.report import page_path
-from rococo_jax.report.blocks import Block, Note, Part, Picture, Strip, Terms, Text, Tile, Tiles, render_page, rich
+from rococo_jax.report.blocks import Block, Note, Page, Part, Picture, Strip, Terms, Text, Tile, Tiles, rich
+from rococo_jax.report.markdown import write_page
 from rococo_jax.report.tables import with_unit
 from rococo_jax.report.vocabulary import percent
-from rococo_jax.storage import write_text
 from rococo_jax.studies.attention import Pair, overlay, top_of_maps, vision_spec, whose_attention
 
 _SIDE = 448  # px, at most; small images are enlarged by the browser alone
@@ -69,7 +69,7 @@ def write_attention_page(
     after = Part("How to read this page", [Terms([*terms, ("Images", _IMAGES), ("Caution", _CAUTION)])], 2, "group",
                  "how-to-read")  # fmt: skip
     title = f"Where does {encoder.name} look?"
-    return write_text(path, render_page(title, "rococo attention", _LEDE, [intro, *shown], [after], script=False))
+    return write_page(path, Page(title, "rococo attention", _LEDE, [intro, *shown], [after], script=False))
 
 
 def _setting(encoder: Encoder, plan: MixingPlan, pairs: Sequence[Pair]) -> Terms:

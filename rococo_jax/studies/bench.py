@@ -28,8 +28,9 @@ from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.similarity import ShardedLogits, rank_statistics
 from rococo_jax.training.config import default_config
+from rococo_jax.training.program import step_bytes
 from rococo_jax.training.step import lower_step
-from rococo_jax.training.throughput import peak_flops, step_bytes, step_flops
+from rococo_jax.training.throughput import peak_flops, step_flops
 
 _WORDS = "a man woman dog red small house stands near the old tree with two birds on its green roof".split()
 _LEAST_ROUNDS = 3

@@ -1,4 +1,4 @@
-"""The files of `rococo correlate`: a map, every pair as CSV and JSON, and a page.
+"""The files of `rococo correlate`: a map, every pair as CSV and JSON, and a page, also as Markdown.
 
 Of results, or of a table of scores: CSV or TSV with a heading and a row for each model, whose columns of numbers are
 metrics; the cells of the other columns together are a model's name.
@@ -13,7 +13,7 @@ import numpy as np
 
 from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.progress import say
-from rococo_jax.report.blocks import Part, render_page
+from rococo_jax.report.blocks import Page, Part
 from rococo_jax.report.charts import correlation_map
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.correlations import (
@@ -29,6 +29,7 @@ from rococo_jax.report.correlations import (
     map_of,
     study_of_figures,
 )
+from rococo_jax.report.markdown import write_page
 from rococo_jax.storage import write_csv_rows, write_json, write_text
 from rococo_jax.texts import TABLES, form_of, open_table
 
@@ -42,7 +43,7 @@ def write_correlations(
     names: Sequence[str] | None = None,
     given: str | None = None,
 ) -> Study:
-    """Writes correlations.json, .csv, .svg and .html, and partial.svg where a metric is held constant, into `out`.
+    """Writes correlations.json, .csv, .svg, .html and .md, and partial.svg where a metric is held constant, into `out`.
 
     Args:
         sources: results, or one CSV table of scores.
@@ -54,14 +55,14 @@ def write_correlations(
     study = _study_of(sources, names, given)
     title = f"Correlations over {len(study.models)} models"
     parts = [Part("", correlations_blocks(study), style="group")]
-    page = render_page(title, "rococo correlate", _LEDE, parts)
+    page = Page(title, "rococo correlate", _LEDE, parts)
     write_json(out / "correlations.json", as_json(study))
     write_csv_rows(out / "correlations.csv", [COLUMNS, *(csv_row(pair, len(study.models)) for pair in study.pairs)])
     write_text(out / "correlations.svg", correlation_map(title, *map_of(study), file=True))
     if study.given:
         name = f"{title}, partial"
         write_text(out / "partial.svg", correlation_map(name, *map_of(study, partial=True), file=True))
-    write_text(out / "correlations.html", page)
+    write_page(out / "correlations.html", page)
     return study
 
 

@@ -23,11 +23,12 @@ from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.metrics.intervals import draw_blocks
-from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table, figure_cell, render_page
+from rococo_jax.report.blocks import Cell, Charts, Head, Note, Page, Part, Table, figure_cell
 from rococo_jax.report.collection import Figure, Run, group_by_fingerprint, load_results
+from rococo_jax.report.markdown import write_page
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
-from rococo_jax.storage import read_table, write_json, write_text
+from rococo_jax.storage import read_table, write_json
 
 _NAMES = ("file_name", "image", "filename")
 _CLEAN = "clean"
@@ -126,8 +127,7 @@ def write_factors(sources: Sequence[str], factors: str, task: str | None, page: 
     write_json(figures, {"task": task, "images": len(images), "factors": {
         name: _as_json(runs, factor) for name, factor in measured.items()}})  # fmt: skip
     parts = [_part(name, runs, factor, len(images)) for name, factor in measured.items()]
-    html = render_page(f"Visual factors: {task}", "rococo factors", _NOTE, parts)
-    return write_text(page, html), figures
+    return write_page(page, Page(f"Visual factors: {task}", "rococo factors", _NOTE, parts)), figures
 
 
 def _right(run: Run, task: str) -> dict[str, bool]:

@@ -1,4 +1,4 @@
-"""sweep.svg and sweep.html: curves over the first axis, and the same curves with the tables on a self-contained page.
+"""sweep.svg, sweep.html and sweep.md: curves over the first axis; with the tables a page; the tables as Markdown.
 
 The other axes and the arms are curves. A point is the mean over seeds, its whisker the standard deviation over them,
 the band behind a curve the 95 % interval over images.
@@ -16,9 +16,10 @@ from matplotlib.transforms import Affine2D
 
 from rococo_jax.errors import is_number
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Part, Table, figure_cell, render_page
+from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Page, Part, Table, figure_cell
 from rococo_jax.report.charts import round_ticks, short_number
 from rococo_jax.report.collection import Figure
+from rococo_jax.report.markdown import write_page
 from rococo_jax.report.sections import section_of_kind
 from rococo_jax.report.svg import Chart, chart_of, colour_of
 from rococo_jax.report.vocabulary import order_variants, task_label
@@ -180,7 +181,7 @@ def _told(figure: Figure) -> str:
 
 
 def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mapping[str, str]) -> Path:
-    """Both files, each by rename. Returns the page."""
+    """The three files, each by rename. Returns the page."""
     panels, values, axis = panels_of(plan, rows), swept_values(plan, rows), plan.axes[0].short
     write_text(workdir / "sweep.svg", curve_figure(title(plan), panels, values, axis))
     charts = [("", curve_panel(panel, values, axis)) for panel in panels]
@@ -194,8 +195,7 @@ def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mappin
         _scaled_part(plan),
         Part("Failed", [Notes([f"{name}: {error}" for name, error in failed.items()])], 2, "group") if failed else None,
     ]
-    html = render_page(title(plan), "rococo sweep", summary(plan), blocks)
-    return write_text(workdir / "sweep.html", html)
+    return write_page(workdir / "sweep.html", Page(title(plan), "rococo sweep", summary(plan), blocks))
 
 
 def swept_values(plan: Plan, rows: Sequence[Row]) -> list:

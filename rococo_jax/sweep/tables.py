@@ -1,4 +1,4 @@
-"""The table of a sweep: sweep.json with everything, sweep.csv for other programs, sweep.md for people.
+"""The table of a sweep: sweep.json with everything, sweep.csv for other programs.
 
 sweep.csv has one row a setting, task and variant (the variant `altered` is the mean over the altered ones), or one row
 a setting where nothing was evaluated; every figure has its mean over seeds, its standard deviation over them (`_sd`),
@@ -11,10 +11,9 @@ from typing import Any
 
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.collection import Figure
-from rococo_jax.report.markdown import escaped, table_head, table_row
-from rococo_jax.report.vocabulary import order_metrics, order_variants, percent, task_label, variant_label
-from rococo_jax.storage import write_csv_rows, write_json, write_text
-from rococo_jax.sweep.collect import ALTERED, TRAINING, Row, metrics_of, summary_columns
+from rococo_jax.report.vocabulary import order_metrics, order_variants, variant_label
+from rococo_jax.storage import write_csv_rows, write_json
+from rococo_jax.sweep.collect import ALTERED, TRAINING, Row, metrics_of
 from rococo_jax.sweep.plan import Plan, written
 from rococo_jax.training.config import flat
 
@@ -90,10 +89,9 @@ def write_tables(
     failed: Mapping[str, str],
     states: Mapping[str, str],
 ) -> None:
-    """sweep.json, sweep.csv and sweep.md, each by rename."""
+    """sweep.json and sweep.csv, each by rename."""
     write_json(workdir / "sweep.json", sweep_json(plan, rows, failed, states))
     write_csv_rows(workdir / "sweep.csv", csv_rows(plan, rows))
-    write_text(workdir / "sweep.md", "\n".join(markdown_lines(plan, rows, failed)) + "\n")
 
 
 def csv_rows(plan: Plan, rows: Sequence[Row]) -> Iterator[list[Any]]:
@@ -124,36 +122,6 @@ def tasks_of(rows: Sequence[Row]) -> list[str]:
 def _cells(figure: Figure | None) -> list[Any]:
     known = (figure.value, figure.spread, figure.low, figure.high) if figure else [None] * 4
     return ["" if each is None else each for each in known]
-
-
-def markdown_lines(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str]) -> Iterator[str]:
-    """A table of what matters most, one of every variant, what was scaled, and what failed."""
-    yield f"# {escaped(title(plan))}"
-    yield from ("", escaped(summary(plan)), "")
-    first = ["arm"] * bool(plan.arms[0].name) + [axis.short for axis in plan.axes]
-    columns = summary_columns(rows)
-    heads = [f"{task_label(task)}: {summary_label(variant, name)}" for task, variant, name in columns]
-    yield from table_head(first, [*heads, "loss", "images/s", "MiB a device"])
-    for row in rows:
-        cells = [spread_text(row.figure(*column)) for column in columns]
-        yield table_row([*_named(row), *cells, *training_texts(row)])
-    for task in tasks_of(rows):
-        metrics = metrics_of(rows, task)
-        yield from ("", f"## {escaped(task_label(task))}", "")
-        yield from table_head([*first, "variant"], [metric_of(name).label for name in metrics])
-        for row in rows:
-            for variant in order_variants(row.tasks.get(task, {})):
-                figures = row.tasks[task][variant]
-                cells = [with_interval(figures.get(name)) for name in metrics]
-                yield table_row([*_named(row), label(variant), *cells])
-    heads, lines = scaled_keys(plan)
-    if lines:
-        yield from ("", f"## {SCALED}", "")
-        yield from table_head([], heads)
-        yield from map(table_row, lines)
-    if failed:
-        yield from ("", "## Failed", "")
-        yield from (f"- {escaped(name)}: {escaped(error)}" for name, error in failed.items())
 
 
 def scaled_keys(plan: Plan) -> tuple[list[str], list[list[str]]]:
@@ -210,22 +178,3 @@ def training_texts(row: Row) -> list[str]:
         "–" if rate is None else f"{rate.value:,.0f}",
         "–" if memory is None else f"{memory.value / MIB:{',.1f' if memory.value >= 10 * MIB else '.3g'}}",
     ]
-
-
-def spread_text(figure: Figure | None) -> str:
-    """The mean and its spread over seeds."""
-    if figure is None:
-        return "–"
-    return percent(figure.value) + ("" if figure.spread is None else f" ± {figure.spread:.1f}")
-
-
-def with_interval(figure: Figure | None) -> str:
-    """The mean, its spread and its interval; nothing where it is not defined."""
-    if figure is None:
-        return ""
-    return spread_text(figure) + (f" ({figure.bounds})" if figure.bounds else "")
-
-
-def _named(row: Row) -> list[str]:
-    arm = [row.arm] if row.arm else []
-    return [escaped(cell) for cell in (*arm, *map(written, row.values))]

@@ -26,9 +26,8 @@ from rococo_jax.training.hooks.profile import profiled_steps
 
 # What may change when a run goes on: where and in what parts it is computed, which changes no gradient, and what is
 # written. `steps` may grow.
-MAY_CHANGE = ("log.", "profile.", "checkpoint.", "eval.", "data.workers", "data.prefetch",
-              "data.text_padding", "fsdp", "micro_batches", "kept_micro_batches",
-              "remat")  # fmt: skip
+MAY_CHANGE = ("log.", "profile.", "checkpoint.", "eval.", "data.workers", "data.prefetch", "fsdp", "micro_batches",
+              "kept_micro_batches", "remat")  # fmt: skip
 
 
 def default_config() -> ConfigDict:

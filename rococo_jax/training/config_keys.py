@@ -135,11 +135,10 @@ def all_keys() -> dict[str, Any]:
                 "`skip` replaces an image that cannot be decoded and counts it, `raise` stops the run.",
                 one_of("skip", "raise"),
             ),
-            "text_length": Key(0, "0: the smaller of the tower's context and 64 tokens.", NOT_NEGATIVE),
-            "text_padding": Key(
-                "batch",
-                "`batch` pads texts to the bucket of the longest text of the global batch, `whole` to text_length.",
-                one_of("batch", "whole"),
+            "text_length": Key(
+                0,
+                "Tokens that every text is padded to or cut at; 0: 48, or the tower's context where that is less.",
+                NOT_NEGATIVE,
             ),
             "workers": Key(
                 FieldReference("auto", field_type=object),

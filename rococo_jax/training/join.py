@@ -140,7 +140,7 @@ def choose_regularisation(
     total = np.zeros(len(choices))
     for fold in range(folds):
         key = cache.key({**about, "fold": fold}, [])
-        scores = cache.get(key, counts=False)
+        scores = cache.get(key)
         if scores is None:
             parts = _split(images, texts, text_image, fold_of_image == fold)
             scores = np.array(list(_scores_of_fold(*parts, dim, choices, on_progress)))

@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.model_directory import write_description, write_model
 from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.data.pair_source import PairSource, content_sample
+from rococo_jax.data.pair_source import CaptionedImages, PairSource, content_sample
 from rococo_jax.data.training_images import TrainingImages, training_images, write_training_images
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.loading import CHECKPOINTS, ORIGIN
@@ -47,10 +47,9 @@ from rococo_jax.training.init import Origin, starting_encoder
 from rococo_jax.training.inputs import make_input, text_length
 from rococo_jax.training.inputs.active import active_inputs
 from rococo_jax.training.inputs.loss_input import InputContext
-from rococo_jax.training.loop import Input, Outcome, run_loop
-from rococo_jax.training.memory import compile_within_memory
+from rococo_jax.training.loop import Input, Outcome, Program, run_loop
 from rococo_jax.training.optimizer import make_optimizer
-from rococo_jax.training.programs import Programs
+from rococo_jax.training.program import compile_step, step_bytes
 from rococo_jax.training.run_cache import RunCache
 from rococo_jax.training.state import (
     TrainingCheckpoints,
@@ -61,7 +60,6 @@ from rococo_jax.training.state import (
     state_shapes,
 )
 from rococo_jax.training.step import Step, check_batch, make_step
-from rococo_jax.training.text_padding import agree_on_devices
 from rococo_jax.training.throughput import Meter, step_flops
 
 CONFIG, MODEL = "config.json", "model"
@@ -176,9 +174,8 @@ def _open(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCac
     optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
     step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
     local_encoder = _on_own_devices(config, encoder, folder)
-    agree = agree_on_devices(mesh) if jax.process_count() > 1 else None
     rows = rows_of(mesh.local_devices, mesh, config.batch_size)
-    batches = make_input(InputContext(config, local_encoder, source, folder), run_cache.features, agree, rows)
+    batches = make_input(InputContext(config, local_encoder, source, folder), run_cache.features, rows)
     barrier("the starting state")
     frozen = place_parameters(frozen, mesh)
     return _Opened(
@@ -224,21 +221,24 @@ def _loop(
     on_step: Callable[[int, TrainState], None],
 ) -> Outcome:
     """Trains on from a state, with all that happens around its steps."""
-    origin, mesh, meter, first = run.origin, run.mesh, Meter(config.batch_size, run.mesh.size), int(state.step)
+    origin, mesh, first = run.origin, run.mesh, int(state.step)
+    meter = Meter(config.batch_size, mesh.size, step_flops(config, origin.spec, run.text_length) / mesh.size)
 
-    def compile_step(lowered: jax.stages.Lowered, batch: Batch) -> tuple[jax.stages.Compiled, str]:
-        return compile_within_memory(lowered, batch, config, mesh)
-
-    def flops(text_tokens: int) -> float:
-        return step_flops(config, origin.spec, text_tokens or run.text_length) / mesh.size
+    def compile_for(state: TrainState, batch: Batch) -> Program:
+        with meter.paused("compiling"):
+            compiled = compile_step(run.step, state, run.frozen, batch, config, mesh)
+            # CPU processes must reach a program's first exchange within 30 seconds of each other, and some compile
+            # faster than others.
+            barrier("the first step")
+        meter.memory = step_bytes(compiled)
+        meter.restart()
+        return lambda state, batch: compiled(state, run.frozen, batch)
 
     def evaluate_state(state: TrainState) -> Mapping[str, float]:
         parameters, own_mesh = parameters_where_they_are(state.average or state.parameters, run.frozen, mesh)
         return evaluate(origin.encoder(parameters, _record(config, int(state.step)), own_mesh))
 
-    ahead = mesh.local_devices[0].platform != "cpu"
-    programs = Programs(run.step, run.frozen, mesh, run.batches.lengths, compile_step, meter, ahead=ahead)
-    log = Log(file, config.log.every, range(first, config.steps), meter, flops, checkpoints)
+    log = Log(file, config.log.every, range(first, config.steps), meter, checkpoints)
     save = Save(config.checkpoint, checkpoints, run.batches.get_state, log)
     stop = Stop()
     profile = Profile(file.folder, profiled_steps(config.profile.steps))
@@ -247,7 +247,7 @@ def _loop(
     with contextlib.ExitStack() as closing:
         for hook in hooks:
             closing.callback(hook.close)
-        outcome = run_loop(config.steps, state, run.batches, programs, hooks, stop)
+        outcome = run_loop(config.steps, state, run.batches, mesh, compile_for, hooks, stop)
     if jax.process_index() == 0 and log.loss:
         done = int(outcome.state.step)
         print(f"step {done} of {config.steps}: {log.loss}; {meter.goodput()[1]}", file=sys.stderr, flush=True)
@@ -295,8 +295,9 @@ def _on_own_devices(config: ConfigDict, encoder: Encoder, folder: Path) -> Encod
 
 def _training_images(source: PairSource, before: TrainingImages | None) -> TrainingImages | None:
     """Training images of the run and of the model that it started from; None for sources without files."""
-    files = source.image_files
-    return None if files is None else training_images(files.names, map(files.place, range(len(files)))) | before
+    if not isinstance(source, CaptionedImages):
+        return None
+    return training_images(source.names, map(source.place, range(len(source)))) | before
 
 
 def _record(config: ConfigDict, step: int) -> dict:

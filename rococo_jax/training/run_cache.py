@@ -20,8 +20,7 @@ from rococo_jax.training.inputs.feature_pool import Features
 
 # Keys that do not change features. All others count, so that a new key cannot be missed.
 _NOT_FEATURES = ("steps", "batch_size", "micro_batches", "kept_micro_batches", "remat", "fsdp", "ema", "optimizer",
-                 "log", "checkpoint", "eval", "data.workers", "data.prefetch", "data.text_padding",
-                 "data.feature_noise",
+                 "log", "checkpoint", "eval", "data.workers", "data.prefetch", "data.feature_noise",
                  "train.heads", "losses.contrastive", "losses.hard_positives.count",
                  "losses.hard_positives.negative_weight", "losses.ce_clip.intra", "losses.ce_clip.rank",
                  "losses.ce_clip.upper",

@@ -1,7 +1,6 @@
 """How fast a run is: images a second, FLOPs of a step, and the share of the chips' peak.
 
     mfu = model FLOPs / (seconds a step * devices * peak)       arXiv 2204.02311, appendix B
-    bytes = arguments + temporaries + results that lie nowhere else, of the compiled step on one device
 
 FLOPs are counted from the spec, towers and heads; losses are left out, `4 B^2 dim` a pair of passes, which matter only
 where a batch has more pairs than a tower has parameters. For each row of a tower:
@@ -53,28 +52,20 @@ def peak_flops(device: jax.Device) -> float | None:
     return PEAK_TFLOPS[max(kinds, key=len)] * 1e12 if kinds else None
 
 
-def step_bytes(compiled: jax.stages.Compiled) -> int | None:
-    """Bytes of a device's memory that a compiled step takes, None where the compiler does not report it.
-
-    Frozen parameters that the step does not read (towers, where it trains on their features) do not count.
-    """
-    found = compiled.memory_analysis()
-    if found is None:
-        return None
-    results = found.output_size_in_bytes - found.alias_size_in_bytes
-    return found.argument_size_in_bytes + found.temp_size_in_bytes + results
-
-
 class Meter:
     """Counts steps between two readings.
 
     Args:
         images: images of a global batch.
         devices: of the run's mesh.
+        flops: operations of a step on one device; 0 where unknown.
+
+    Attributes:
+        memory: bytes that the step's program takes on one device, None where unknown.
     """
 
-    def __init__(self, images: int, devices: int = 1):
-        self.images, self.devices = images, devices
+    def __init__(self, images: int, devices: int = 1, flops: float = 0.0):
+        self.images, self.devices, self.flops = images, devices, flops
         self.memory: int | None = None
         device = jax.local_devices()[0]
         self.peak = peak_flops(device)
@@ -86,18 +77,12 @@ class Meter:
     def restart(self) -> None:
         """Forgets the steps so far."""
         self.start, self.steps, self.waited = time.perf_counter(), 0, 0.0
-        self.flops = 0.0
 
-    def hold(self, memory: int | None) -> None:
-        """Bytes that a program of the run takes on one device, None where unknown; the most are told."""
-        self.memory = memory if self.memory is None or memory is None else max(memory, self.memory)
-
-    def count(self, waited: float = 0.0, flops: float = 0.0) -> None:
-        """Counts one step of so many operations on one device, before which the host waited for its batch."""
+    def count(self, waited: float = 0.0) -> None:
+        """Counts one step, before which the host waited so many seconds for its batch."""
         self.steps += 1
         self.waited += waited
         self.lost["waiting for data"] += waited
-        self.flops += flops
 
     @contextlib.contextmanager
     def paused(self, reason: str) -> Iterator[None]:
@@ -118,7 +103,7 @@ class Meter:
     def read(self) -> dict[str, float]:
         """Figures since the last reading."""
         now = time.perf_counter()
-        steps, flops = max(self.steps, 1), self.flops
+        steps = max(self.steps, 1)
         seconds, waited = max(now - self.start, 1e-9) / steps, self.waited / steps
         self.restart()
         rate = self.images / seconds
@@ -129,8 +114,8 @@ class Meter:
             "seconds_waiting_for_data": waited,
             "goodput": self.goodput()[0],
         }
-        if flops and self.peak:
-            figures["mfu"] = flops / steps / seconds / self.peak
+        if self.flops and self.peak:
+            figures["mfu"] = self.flops / seconds / self.peak
         if self.memory is not None:
             figures["memory_bytes_per_device"] = self.memory
         return figures | memory_in_use(jax.local_devices()[0].memory_stats() or {})

@@ -110,13 +110,6 @@ def test_corrupted_images_ask_the_clean_task_again(folder):
     assert {task.pooled for task in benchmark.tasks[3:]} == {"corruptions_1", "corruptions_3"}
 
 
-def test_shares_of_processes_join_to_the_whole(folder):
-    benchmark = opened(folder)
-    task, embeddings = benchmark.tasks[0], random_embeddings(benchmark)
-    shares = [each.score(embeddings).result for each in task.split(3) if each.queries_and_pairs[0]]
-    assert task.joined(shares).counted.values() == task.score(embeddings).counted.values()
-
-
 BAD = {
     "a label that is not in the list": (lambda at: (at / "classes.json").write_text('["cat", "oven"]'), "sea_lion"),
     "a class without images": (

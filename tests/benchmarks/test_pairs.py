@@ -96,18 +96,6 @@ def test_captions_are_asked_about_corrupted_images_beside_uncorrupted_ones(table
     assert clean.on_images("uncorrupted", "uncorrupted", None).score(tables).grounding is None
 
 
-@pytest.mark.parametrize("make", [altered_captions, mixed_images])
-@pytest.mark.parametrize("count", [2, 40])
-def test_shares_join_to_the_whole(tables, make, count):
-    task = make()
-    whole = task.score(tables)
-    shares = [share for share in task.split(count) if share.queries_and_pairs[0]]
-    joined = task.joined([share.score(tables).result for share in shares])
-    assert joined.grounding.values() == whole.grounding.values()
-    np.testing.assert_array_equal(joined.differences.pair, whole.differences.pair)
-    np.testing.assert_array_equal(joined.differences.below, whole.differences.below)
-
-
 def test_a_matrix_of_similarities_gives_the_same(tables):
     similarities = tables.tables[ORIGINALS] @ tables.tables[TEXTS].T
     task = altered_captions()
@@ -143,9 +131,6 @@ def test_items_of_a_choice_are_asked_with_all_images_of_the_benchmark(tables):
             of_pairs.append((d[image[item]], np.delete(d, image[item])))
     found = task.score(tables)
     assert found.grounding.values() == pytest.approx(figures(of_pairs), abs=1e-9)
-    joined = task.joined([share.score(tables).result for share in task.split(3)])
-    assert joined.grounding.values() == found.grounding.values()
-    np.testing.assert_array_equal(joined.scores.scores, found.scores.scores)
     right, wrong, group = task.compared_texts()
     assert (right.index.tolist(), wrong.index[0], group[0]) == (sorted([*items, *items[1::2]]), CAPTIONS, image[0])
 
@@ -216,8 +201,7 @@ def test_a_choice_of_too_many_items_and_images_has_a_note_in_place_of_figures(ta
     results = make_results("m", "paper", {}, [found])
     why = "no preference, blind and grounding, because 4 items by 9 images are too many to compare"
     assert results["notes"] == [f"sugarcrepe, {variant}: {why}" for variant in ("swap", "mean")]
-    # A share is asked as the whole is, and baselines without images still have their pairs.
-    assert all(each.pairs is None for each in task.split(4))
+    # Baselines without images still have their pairs.
     right, _, group = task.compared_texts()
     assert sorted(right.index.tolist()) == [0, 1, 1, 2, 3, 3] and group.tolist() == [0, 1, 1, 2, 3, 3]
     monkeypatch.setattr(choices, "MOST_DIFFERENCES", len(task.ids) * len(task.images))

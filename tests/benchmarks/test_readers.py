@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from rococo_jax.benchmarks.audit import audit
 from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks
-from rococo_jax.benchmarks.choices.audit import audit_choices
 from rococo_jax.benchmarks.plain_choices import as_json
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
@@ -525,16 +525,16 @@ def test_verify_reports_what_is_odd_about_items(tmp_path, capsys):
     words = ["verify", "--annotations", str(tmp_path), "--images", str(tmp_path / "images")]
     assert main([*words, "--out", str(tmp_path / "audit.json")]) == 0
     report = json.loads((tmp_path / "audit.json").read_text())
-    counts = {name: each["count"] for name, each in report["quirks"].items()}
-    assert counts == {"tie": 1, "text_twice": 1, "image_twice": 0, "same_bag": 2, "white_space": 2}
-    assert report["items"] == 5 and report["items_that_repeat_another"] == 1 and report["images"]["missing"] == 1
+    counts = {name: sum(each["count"] for each in quirk["parts"].values()) for name, quirk in report["quirks"].items()}
+    assert counts == {"tie": 1, "text_twice": 1, "image_twice": 0, "same_bag": 2, "white_space": 2, "repeats": 1}
+    assert report["records"] == 5 and report["images"]["missing"] == 1
     said = capsys.readouterr().out
-    assert "choices: 5 items" in said and "mine tie: one | one" in said
+    assert "mine: 5 items" in said and "mine tie: one | one" in said
 
 
 @pytest.mark.real_data
 def test_verify_finds_the_published_quirks(real_data):
-    info = find_benchmark("sugarcrepe")
-    report = audit_choices(info, real_data / "compositionality" / "sugar_crepe")
-    assert report["items"] == 7511 and report["images"]["named"] == 1560
-    assert report["quirks"]["same_bag"]["count"] / report["items"] == pytest.approx(0.076, abs=0.002)
+    report = audit(real_data / "compositionality" / "sugar_crepe")
+    assert report["records"] == 7511 and report["images"]["named"] == 1560
+    same_bag = sum(each["count"] for each in report["quirks"]["same_bag"]["parts"].values())
+    assert same_bag / 7511 == pytest.approx(0.076, abs=0.002)

@@ -13,7 +13,7 @@ from PIL import Image
 from pyarrow.parquet import ParquetFile
 
 from rococo_jax.data.caption_tables import parse_columns
-from rococo_jax.data.captioned_images import open_captions, open_pairs, read_all_pairs, read_captioned_images
+from rococo_jax.data.captioned_images import open_pairs, read_captioned_images, read_captions
 from rococo_jax.data.image_files import hash_image
 from rococo_jax.data.images import FileImages
 from rococo_jax.data.pictures import open_image
@@ -149,7 +149,7 @@ def test_every_form_is_the_same_data(form, photos, tmp_path, capsys):
     write(tmp_path)
     capsys.readouterr()
     at = (images if images.startswith("hf:") else "{at}/" + images).format(at=tmp_path)
-    read = read_all_pairs(at, captions and f"{tmp_path}/{captions}")
+    read = read_captioned_images(at, captions and f"{tmp_path}/{captions}")
     names = [name.removeprefix("t.tar/") for name in read.names]
     assert dict(zip(names, (list(item.captions) for item in read.items), strict=True)) == CAPTIONS
     assert names == list(CAPTIONS)
@@ -303,7 +303,7 @@ def test_columns_that_the_user_names():
 
 def test_a_repeated_row_is_kept_and_said(tmp_path):
     (tmp_path / "c.csv").write_text(A + "1.png,one\n")
-    found = open_captions(f"{tmp_path}/c.csv", {})
+    found = read_captions(f"{tmp_path}/c.csv", {})
     assert found.items[0].captions == ("one", "one")
     assert found.summary() == "c.csv: 1 images, 2 captions, 1 of them twice for one image, columns image and caption"
 

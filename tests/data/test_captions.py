@@ -24,7 +24,7 @@ def written(folder: Path, content) -> Path:
 
 
 def test_captions_are_read_as_they_are_written(tmp_path):
-    assert read_captions(written(tmp_path, GOOD)) == [
+    assert list(read_captions(written(tmp_path, GOOD)).items) == [
         CaptionedImage("val2014/a.jpg", ("A cat.", "Two cats sit.", " 猫 ")),
         CaptionedImage("val2014/b.jpg", ("",)),
     ]
@@ -39,7 +39,7 @@ def test_every_real_captions_file_is_read(real_data):
             *real_data.glob("flickr8k/captions.json"),
             *real_data.glob("rococo/annotations/coco_karpathy_*.json"),
         ]
-        for items in [read_captions(path)]
+        for items in [read_captions(path).items]
     }
     assert counts["captions_test.json"] == (281, 1405) and counts["captions_train.json"] == (2570, 12857)
     assert counts["coco_karpathy_test.json"] == counts["coco_karpathy_val.json"] == (5000, 25010)
@@ -144,7 +144,7 @@ def test_every_folder_is_listed_once(images, monkeypatch):
 
 @pytest.mark.real_data
 def test_the_real_images_are_found_in_both_ways(real_data):
-    names = [item.image for item in read_captions(real_data / "rococo/annotations/coco_karpathy_test.json")]
+    names = [item.image for item in read_captions(real_data / "rococo/annotations/coco_karpathy_test.json").items]
     for folder in ("coco/images", "coco/images/val2014"):
         present, missing = find_images(names, real_data / folder)
         assert len(present) == 281 and len(missing) == 4719

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from rococo_jax.cli.main import main
-from rococo_jax.data.captioned_images import open_captions, open_pairs, read_all_pairs, read_captioned_images
+from rococo_jax.data.captioned_images import open_pairs, read_captioned_images, read_captions
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.perturb.images.image_folders import names_without_suffix
 from rococo_jax.training.config import default_config
@@ -75,29 +75,29 @@ FORMS = {
 def test_published_forms(form, tmp_path):
     name, content = FORMS[form]
     (tmp_path / name.partition("?")[0]).write_text(content)
-    assert {item.image: item.captions for item in open_captions(f"{tmp_path}/{name}", {}).items} == ITEMS
+    assert {item.image: item.captions for item in read_captions(f"{tmp_path}/{name}", {}).items} == ITEMS
 
 
 def test_numbered_columns_of_parquet_and_blank_ones(tmp_path):
     frame = numbered("caption_{}", 0).assign(caption_2=[None, " "], caption_10=["ten", None])
     frame.to_parquet(tmp_path / "c.parquet")
-    assert [item.captions for item in open_captions(f"{tmp_path}/c.parquet", {}).items] == [
+    assert [item.captions for item in read_captions(f"{tmp_path}/c.parquet", {}).items] == [
         (*ITEMS["1_a.jpg"], "ten"), ITEMS["2_b.jpg"],
     ]  # fmt: skip
     frame[["image", "caption_0"]].assign(caption="x").to_csv(tmp_path / "both.csv", index=False)
-    refused("any of which may be the captions", open_captions, f"{tmp_path}/both.csv", {})
-    only = open_captions(f"{tmp_path}/both.csv?caption=caption_0", {}).items
+    refused("any of which may be the captions", read_captions, f"{tmp_path}/both.csv", {})
+    only = read_captions(f"{tmp_path}/both.csv?caption=caption_0", {}).items
     assert [item.captions for item in only] == [(texts[0],) for texts in ITEMS.values()]
 
 
 def test_an_image_without_a_caption_is_counted(tmp_path):
     (tmp_path / "c.json").write_text(json.dumps(COCO))
-    file = open_captions(f"{tmp_path}/c.json", {})
+    file = read_captions(f"{tmp_path}/c.json", {})
     assert file.skipped == 1 and "2 images, 4 captions, 1 images without a caption left out" in file.summary()
     COCO_TWICE = COCO | {"images": [*COCO["images"], {"id": 1, "file_name": "other.jpg"}]}
     (tmp_path / "c.json").write_text(json.dumps(COCO_TWICE))
     refused(
-        "id of images 3: found 1, an id of two images; wanted every id once", open_captions, f"{tmp_path}/c.json", {}
+        "id of images 3: found 1, an id of two images; wanted every id once", read_captions, f"{tmp_path}/c.json", {}
     )
 
 
@@ -113,12 +113,12 @@ def test_splits_are_said_and_chosen(tmp_path, capsys):
     (tmp_path / "k.json").write_text(json.dumps(KARPATHY))
     (tmp_path / "plain.csv").write_text("image,caption\n1_a.jpg,x\n")
     photos, table, karpathy = f"{tmp_path}/photos", f"{tmp_path}/c.csv", f"{tmp_path}/k.json"
-    assert read_all_pairs(photos, table).names == tuple(ITEMS)
+    assert read_captioned_images(photos, table).names == tuple(ITEMS)
     assert "splits train (2), test (2): all read; `split` chooses" in capsys.readouterr().err
     none = r"split: found none named, of several; wanted train \(1\), test \(1\), one or several \(train\+val\), or all"
-    refused(none, read_all_pairs, photos, karpathy)
+    refused(none, read_captioned_images, photos, karpathy)
     for captions in (table, karpathy):
-        assert read_all_pairs(photos, captions, split="test").names == ("2_b.jpg",)
+        assert read_captioned_images(photos, captions, split="test").names == ("2_b.jpg",)
         assert "read: test" in capsys.readouterr().err
         assert (
             len(open_pairs(photos, captions, split="train+test")) == len(open_pairs(photos, captions, split="all")) == 2
@@ -126,11 +126,11 @@ def test_splits_are_said_and_chosen(tmp_path, capsys):
         refused(
             r"split: found 'val'; wanted train \(\d\), test \(\d\)", open_pairs, photos, captions, split="train+val"
         )
-    assert read_all_pairs(photos, f"{karpathy}?split=test").names == ("2_b.jpg",)
-    assert read_all_pairs(photos, table, columns={"split": "split"}, split="train").names == ("1_a.jpg",)
+    assert read_captioned_images(photos, f"{karpathy}?split=test").names == ("2_b.jpg",)
+    assert read_captioned_images(photos, table, columns={"split": "split"}, split="train").names == ("1_a.jpg",)
     refused(
         "split: found 'test'; wanted a column split",
-        read_all_pairs,
+        read_captioned_images,
         photos,
         f"{tmp_path}/plain.csv",
         split="test",
@@ -139,15 +139,15 @@ def test_splits_are_said_and_chosen(tmp_path, capsys):
         {"bytes": (tmp_path / "photos" / row["image"]).read_bytes(), "path": row["image"]} for row in with_splits()
     ]
     pandas.DataFrame(with_splits()).assign(image=images).to_parquet(tmp_path / "c.parquet")
-    inside = read_all_pairs(f"{tmp_path}/c.parquet", split="test")
+    inside = read_captioned_images(f"{tmp_path}/c.parquet", split="test")
     assert inside.names == ("2_b.jpg",) and inside.items[0].captions == ITEMS["2_b.jpg"]
     assert inside.paths[0].read_bytes() == (tmp_path / "photos/2_b.jpg").read_bytes()
     (tmp_path / "shards").mkdir()
     for split in SPLIT:
         rows = [row for row in with_splits("part") if row["part"] == split]
         pandas.DataFrame(rows).to_parquet(tmp_path / f"shards/{split}-00000-of-00001.parquet")
-    refused("none named, of several", read_all_pairs, photos, f"{tmp_path}/shards")
-    assert read_all_pairs(photos, f"{tmp_path}/shards", split="test").names == ("2_b.jpg",)
+    refused("none named, of several", read_captioned_images, photos, f"{tmp_path}/shards")
+    assert read_captioned_images(photos, f"{tmp_path}/shards", split="test").names == ("2_b.jpg",)
     config = default_config().data
     config.images, config.captions, config.split = photos, karpathy, "train"
     assert len(open_source(config)) == 1
@@ -224,7 +224,7 @@ def test_a_text_holds_a_caption_a_line_in_a_folder_and_in_a_tar(tmp_path, capsys
         member.size = 3
         tar.addfile(member, io.BytesIO(b"\xff\xfe\x00"))
     for source in ("f", "t.tar"):
-        read = read_all_pairs(f"{tmp_path}/{source}", allow_missing=True)
+        read = read_captioned_images(f"{tmp_path}/{source}", allow_missing=True)
         assert [item.captions for item in read.items] == [("one", "two")]
         said = capsys.readouterr().err
         assert "1 images, 2 captions" in said and "line of NAME.txt" in said

@@ -92,7 +92,9 @@ def test_batches_cover_all_texts_once_and_waste_little_on_captions():
 @pytest.mark.real_data
 @pytest.mark.parametrize(("texts", "most"), [(128, 1.9), (500, 1.25), (1000, 1.15)])
 def test_short_lists_of_captions_compute_little_padding_on_cpus(texts, most, real_data):
-    captions = [text for each in read_captions(real_data / "coco" / "captions_test.json") for text in each.captions]
+    captions = [
+        text for each in read_captions(real_data / "coco" / "captions_test.json").items for text in each.captions
+    ]
     # A token a word or mark, a start and an end, about as CLIP's tokenizer has it.
     counts = [len(re.findall(r"\w+|[^\w\s]", text)) + 2 for text in captions[:texts]]
     batches = text_batches(counts, 77, text_tokens_at_once(tiny_spec(), "cpu"))

@@ -58,12 +58,24 @@ def test_damaged_index_and_parts_are_computed_again(encoder, tmp_path):
 @pytest.mark.parametrize("rows", [2, 4])
 def test_a_part_of_another_length_than_its_index_is_not_used(rows, tmp_path):
     items, about, cache = [b"a", b"b", b"c"], {"tower": "text"}, EmbeddingCache(tmp_path)
-    key = cache.key(about, items)
-    cache.remember(about, key, items)
-    cache.put(key, np.ones((rows, 5), np.float32))
-    assert cache.find(about, items[:2]) == {} and cache.read == 0
-    cache.put(key, np.ones((3, 5), np.float32))
-    assert sorted(cache.find(about, items[:2])) == [0, 1]
+    cache.add(about, items, np.ones((rows, 5), np.float32))
+    assert list(cache.find(about, items[:2])) == [] and cache.read == 0
+    cache.add(about, items, np.ones((3, 5), np.float32))
+    assert [found.tolist() for found, _ in cache.find(about, items[:2])] == [[0, 1]]
+
+
+def test_a_whole_part_is_read_where_a_damaged_one_has_the_same_items(tmp_path):
+    about = {"tower": "text"}
+    EmbeddingCache(tmp_path).add(about, [b"a"], np.zeros((1, 5), np.float32))
+    (damaged,) = tmp_path.glob("??/*.npy")
+    damaged.write_bytes(damaged.read_bytes()[:-40])
+    cache = EmbeddingCache(tmp_path)
+    assert list(cache.find(about, [b"a"])) == []
+    # A part that comes after it, in the order of keys.
+    parts = ([b"a", bytes([number])] for number in range(256))
+    cache.add(about, next(part for part in parts if cache.key(about, part) > damaged.stem), np.ones((2, 5)))
+    ((rows, vectors),) = EmbeddingCache(tmp_path).find(about, [b"a"])
+    assert rows.tolist() == [0] and vectors.tolist() == [[1.0] * 5]
 
 
 def test_an_index_file_is_read_once_however_many_parts_ask_for_their_items(tmp_path, monkeypatch):
@@ -71,17 +83,16 @@ def test_an_index_file_is_read_once_however_many_parts_ask_for_their_items(tmp_p
     cache, reads, read = EmbeddingCache(tmp_path), [], Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read(path))
     for number, items in enumerate(parts):
-        assert cache.find(about, items) == {}
-        cache.put(key := cache.key(about, items), np.arange(4.0)[:, None] + 10 * number)
-        cache.remember(about, key, items)
+        assert list(cache.find(about, items)) == []
+        cache.add(about, items, np.arange(4.0)[:, None] + 10 * number)
     others, mixed = EmbeddingCache(tmp_path), [b"new", *(items[row] for row in (3, 1) for items in parts)]
     reads.clear()
-    vectors = others.find(about, mixed)
+    vectors = {row: each for rows, found in others.find(about, mixed) for row, each in zip(rows, found, strict=True)}
     assert [float(vectors[place + 1][0]) for place in range(40)] == [10 * n + row for row in (3, 1) for n in range(20)]
     assert 0 not in vectors and others.read == 40 and len(set(reads)) == len(reads) == 40
     reads.clear()
     for items in parts:  # each finds its own part, and no index is read again
-        assert len(others.find(about, items)) == 4
+        assert sum(len(rows) for rows, _ in others.find(about, items)) == 4
     assert len(reads) == 20
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.pair_source import FolderPairs
+from rococo_jax.data.pair_source import CaptionedImages
 from rococo_jax.data.table_images import TableImage
 from rococo_jax.data.training_images import (
     FILE,
@@ -128,7 +128,7 @@ def test_images_inside_a_table_are_known_after_training():
         def image(self, row, column):
             return b"bytes of a file"
 
-    source = FolderPairs([CaptionedImage("a.jpg", ("a dog",))], [TableImage(Table(), 0, "image")])
+    source = CaptionedImages([CaptionedImage("a.jpg", ("a dog",))], [TableImage(Table(), 0, "image")])
     digest = hashlib.sha256(b"bytes of a file").hexdigest()
     assert _training_images(source, None).seen(["b.jpg"], [digest]).tolist() == [True]
 

@@ -95,8 +95,6 @@ def test_any_folder_is_a_set_of_other_images(folder):
     made = make_results("m", "paper", {}, [outcome])
     assert len(made["tasks"]["classes_ood"]["elsewhere"]) == 16 == len(made["intervals"]["classes_ood"]["elsewhere"])
     assert made["curves"]["classes_ood"]["elsewhere"]["roc"]["mcm"][-1] == [1.0, 1.0]
-    joined = task.joined([each.score(embeddings).result for each in task.split(2) if each.queries_and_pairs[0]])
-    assert joined.counted.values() == outcome.counted.values()
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty"])

@@ -12,11 +12,11 @@ from rococo_jax.checkpoints.parameters import build_model
 from rococo_jax.encoders.device_steps import on_active_devices
 from rococo_jax.models import HeadSpec, ModelSpec
 from rococo_jax.models.attention import (
-    AttentionMask,
     FusedAttention,
     SelfAttention,
     attend,
     fused_attention,
+    mask_of,
     use_fused_attention,
 )
 from rococo_jax.runtime import AXES, make_mesh
@@ -26,15 +26,13 @@ from tests.support.tiny import drawn_parameters
 pytestmark = pytest.mark.quick
 BATCH, HEADS, SIZE = 2, 2, 24
 BEFORE = np.arange(9) != 4  # CoCa's: a token in the middle that has the id of the padding
+# `causal` and `lengths`
 MASKS = {
-    "none": lambda tokens: None,
-    "causal": lambda tokens: AttentionMask(causal=True),
-    "padding": lambda tokens: AttentionMask(lengths=jnp.array([tokens, tokens // 2])),
-    "both": lambda tokens: AttentionMask(causal=True, lengths=jnp.array([tokens, tokens // 2])),
-    "causal and others": lambda tokens: AttentionMask(
-        causal=True, others=jnp.asarray(BEFORE[:tokens])[None, None, None]
-    ),
-    "others": lambda tokens: AttentionMask(others=jnp.eye(tokens, dtype=bool)[None, None]),
+    "none": lambda tokens: (False, None),
+    "causal": lambda tokens: (True, None),
+    "padding": lambda tokens: (False, jnp.array([tokens, tokens // 2])),
+    "both": lambda tokens: (True, jnp.array([tokens, tokens // 2])),
+    "causal and keys": lambda tokens: (True, jnp.broadcast_to(BEFORE[:tokens], (BATCH, tokens))),
 }
 
 
@@ -44,8 +42,7 @@ def array_of(mask: str, tokens: int) -> np.ndarray | None:
     lengths = np.array([tokens, tokens // 2])[:, None, None, None]
     return {
         "none": None, "causal": (key <= query)[None, None], "padding": (key < lengths) | (query < 0),
-        "both": (key < lengths) & (key <= query), "others": (key == query)[None, None],
-        "causal and others": ((key <= query) & BEFORE[:tokens])[None, None],
+        "both": (key < lengths) & (key <= query), "causal and keys": ((key <= query) & BEFORE[:tokens])[None, None],
     }[mask]  # fmt: skip
 
 
@@ -76,8 +73,7 @@ def reference(mask, query, key, value, cotangent):
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("bfloat16", 2e-2)])
 def test_the_einsum_is_attention(mask, dtype, tolerance):
     """bfloat16 keeps 8 bits: operands, weights and cotangents are each off by up to 2^-9 of themselves."""
-    by_definition, mask, operands = array_of(mask, 9), MASKS[mask](9), inputs(9, dtype)
-    mask = None if mask is None else mask.array(9)
+    by_definition, mask, operands = array_of(mask, 9), mask_of(9, *MASKS[mask](9)), inputs(9, dtype)
     ours = value_and_gradients(lambda *qkv: attend(*qkv, mask)[0], *operands)
     for mine, theirs in zip(ours, reference(by_definition, *operands), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
@@ -98,7 +94,7 @@ def test_the_kernel_of_tpus_is_attention(tokens):
     """Interpreted, over two devices, with padded tokens and heads (40) and without padded tokens (128)."""
     fused = FusedAttention("splash", make_mesh(jax.devices()[:2]), interpret=True)
     operands = inputs(tokens, "bfloat16", heads=1)
-    ours = value_and_gradients(lambda *qkv: fused(*qkv, None), *operands)
+    ours = value_and_gradients(fused, *operands)
     for mine, theirs in zip(ours, reference(None, *operands), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-2 * np.abs(theirs).max())
 
@@ -123,7 +119,7 @@ def test_blocks_with_cudnn_are_those_with_the_einsum(mask, tokens, by_xla):
     """Tokens, their gradient and those of all parameters; JAX refuses to train odd numbers of tokens on cuDNN."""
     spec = dataclasses.replace(VISION, layers=2)
     blocks = build_model(ModelSpec(spec, None), drawn_parameters(ModelSpec(spec, None)), jnp.bfloat16).vision.blocks
-    mask, random = MASKS[mask](tokens), np.random.default_rng(tokens)
+    seen, random = MASKS[mask](tokens), np.random.default_rng(tokens)
     x, cotangent = (jnp.asarray(random.normal(size=(BATCH, tokens, spec.width)), jnp.bfloat16) for _ in range(2))
 
     def computed(fused):
@@ -131,7 +127,7 @@ def test_blocks_with_cudnn_are_those_with_the_einsum(mask, tokens, by_xla):
         graph, parameters = nnx.split(blocks)
 
         def both(parameters, x):
-            mixed, backward = jax.vjp(lambda parameters, x: nnx.merge(graph, parameters)(x, mask), parameters, x)
+            mixed, backward = jax.vjp(lambda parameters, x: nnx.merge(graph, parameters)(x, *seen), parameters, x)
             return mixed, backward(cotangent)
 
         return jax.tree.map(lambda array: np.asarray(array, np.float64), jax.jit(both)(parameters, x))
@@ -139,23 +135,22 @@ def test_blocks_with_cudnn_are_those_with_the_einsum(mask, tokens, by_xla):
     wanted = computed(None)
     assert not by_xla
     found = computed(FusedAttention("cudnn", make_mesh(jax.devices()[:1])))
-    assert set(by_xla) == {8 if tokens == 8 else 10}
+    assert set(by_xla) == (set() if "keys" in mask else {8 if tokens == 8 else 10})
     for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=3e-2 * np.abs(theirs).max())
 
 
 @pytest.mark.parametrize(
     ("attention", "kind"),
-    # JAX computes the gradient of every bias, an array of (b, h, q, k): only a bag of words still has one.
-    [("causal", "Softmax CAUSAL"), ("masked", "Softmax PADDING"), ("full", "Softmax PADDING"), ("bag", "ScaleBias")],
+    # JAX computes the gradient of every bias, an array of (b, h, q, k).
+    [("causal", "Softmax CAUSAL"), ("masked", "Softmax PADDING"), ("full", "Softmax PADDING")],
 )
 def test_texts_on_gpus_have_no_bias_whose_gradient_would_be_computed(attention, kind, monkeypatch):
     """Lowered for CUDA, whose libraries are not asked: nine tokens, so that one of padding is added."""
     for name, value in (("check_cudnn_version", 91200), ("check_compute_capability", True)):
         monkeypatch.setattr(f"jax._src.cudnn.fused_attention_stablehlo.{name}", lambda *_, value=value: value)
     monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.is_cuda_compute_capability_equal", lambda _: False)
-    pooling = {} if attention != "bag" else {"pooling": "mean"}
-    text = dataclasses.replace(TEXT, attention=attention, width=32, heads=4, context_length=9, **pooling)
+    text = dataclasses.replace(TEXT, attention=attention, width=32, heads=4, context_length=9)
     spec = ModelSpec(None, text, text_head=HeadSpec("linear", 16))
     model = build_model(spec, drawn_parameters(spec), jnp.bfloat16)
     model.text.blocks.block.attention.fused = FusedAttention("cudnn", make_mesh(jax.devices()[:1]))
@@ -167,7 +162,7 @@ def test_texts_on_gpus_have_no_bias_whose_gradient_would_be_computed(attention, 
     assert len(calls) == 2, "forward and backward, once for all blocks"
     for line in calls:
         assert all(part in line for part in kind.split()), line
-    assert ("ScaleBias" in program) == (attention == "bag")
+    assert "ScaleBias" not in program
 
 
 def test_the_kernel_of_tpus_runs_on_the_devices_that_have_rows_in_a_step():
@@ -177,10 +172,10 @@ def test_the_kernel_of_tpus_runs_on_the_devices_that_have_rows_in_a_step():
 
     @jax.jit
     def step(active, *operands):
-        return on_active_devices(mesh, lambda _, *qkv: fused(*qkv, None), None, active, *operands)
+        return on_active_devices(mesh, lambda _, *qkv: fused(*qkv), None, active, *operands)
 
     found = np.asarray(step(jnp.array([True, False]), *operands))
-    np.testing.assert_array_equal(found[0], np.asarray(fused(*operands, None))[0])
+    np.testing.assert_array_equal(found[0], np.asarray(fused(*operands))[0])
     assert not found[1].any()
 
 
@@ -199,10 +194,11 @@ def test_the_implementation_follows_device_precision_length_and_mask():
     assert chosen("cpu", "bfloat16") is None and chosen("gpu", "float32") is None and chosen("tpu", "float32") is None
     assert chosen("gpu", "bfloat16") == "cudnn" and chosen("tpu", "bfloat16") == "splash"
     splash, cudnn = (FusedAttention(kind, make_mesh(jax.devices()[:1])) for kind in ("splash", "cudnn"))
-    mask = MASKS["causal"](4)
-    assert splash.takes(729, None, 72) and not splash.takes(257, None, 64) and not splash.takes(729, mask, 64)
-    assert cudnn.takes(50, None, 64) and cudnn.takes(77, mask, 128)
-    assert not cudnn.takes(50, None, 20) and not cudnn.takes(50, None, 136)
+    seen = MASKS["none"](4)
+    assert splash.takes(729, 72, *seen) and not splash.takes(257, 64, *seen) and not splash.takes(729, 64, True, None)
+    assert cudnn.takes(50, 64, *seen) and cudnn.takes(77, 128, True, None)
+    assert not cudnn.takes(50, 20, *seen) and not cudnn.takes(50, 136, *seen) and not cudnn.takes(1, 64, *seen)
+    assert not cudnn.takes(9, 64, *MASKS["causal and keys"](9)), "it would be a bias"
 
 
 def test_a_model_uses_what_was_chosen_where_no_weights_are_asked_for(monkeypatch):
@@ -217,11 +213,11 @@ def test_a_model_uses_what_was_chosen_where_no_weights_are_asked_for(monkeypatch
     monkeypatch.setattr(
         FusedAttention,
         "__call__",
-        lambda self, query, key, value, mask: asked.append(mask) or jnp.zeros_like(query),
+        lambda self, query, key, value, causal, lengths: asked.append(causal) or jnp.zeros_like(query),
     )
     pixels, ids = jnp.zeros((1, 30, 30, 3)), jnp.full((1, 6), 98)
     nnx.jit(lambda model: (model.image_embeddings(pixels), model.text_embeddings(ids, ids > 0)))(model)
-    assert [mask is None for mask in asked] == [True, False], "the image tower without a mask, the text tower with one"
+    assert asked == [False, True], "the text tower alone is causal"
     _, weights = nnx.jit(lambda model: model.vision.tokens_and_attention(pixels))(model)
     np.testing.assert_allclose(np.asarray(weights).sum(-1), 1, rtol=1e-5)
 

@@ -198,21 +198,16 @@ def _compare_attention(ours, theirs):
     np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=1e-5)
 
 
-def test_tokens_and_last_attention_of_text_towers_are_the_reference_ones(tmp_path):
+def test_tokens_of_text_towers_are_the_reference_ones(tmp_path):
     ids, mask = random_texts(13, 99, 98)
-    rows = mask[:, None].repeat(4, axis=1)  # queries that are tokens, in all four heads
     for name, model in (("clip", clip()), ("bert", bert())):
         ours = converted(model, tmp_path / name)
-        reference = _eager(model.text_model if name == "clip" else model)
-        run = nnx.jit(lambda model, *x: (*model.text.tokens_and_attention(*x), model.text.tokens(*x)))
-        tokens, weights, alone = run(ours, ids, mask)
+        reference = model.text_model if name == "clip" else model
+        tokens = nnx.jit(lambda model, *x: model.text.tokens(*x))(ours, ids, mask)
         with torch.no_grad():
-            options = {"attention_mask": torch.from_numpy(mask).long(), "output_attentions": True}
-            output = reference(torch_ids(ids), **options)
-        _compare_attention(np.asarray(weights)[rows], output.attentions[-1][rows])
+            output = reference(torch_ids(ids), attention_mask=torch.from_numpy(mask).long())
         # Tokens have entries of order one and are not normalised.
         np.testing.assert_allclose(tokens[mask], output.last_hidden_state.numpy()[mask], rtol=0, atol=2e-4)
-        np.testing.assert_allclose(tokens, alone, rtol=0, atol=1e-5)
 
 
 def test_tokens_and_last_attention_of_image_towers_are_the_reference_ones(tmp_path):

@@ -6,8 +6,8 @@ import grain.python as grain
 import numpy as np
 import pytest
 
+from rococo_jax.benchmarks.audit import find_edits
 from rococo_jax.benchmarks.rococo.annotations import read_annotation
-from rococo_jax.benchmarks.rococo.audit import find_edits
 from rococo_jax.benchmarks.rococo.generate import alter_captions, alter_images, make_alterer
 from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.data.captions import CaptionedImage
@@ -273,7 +273,7 @@ def test_the_command_writes_an_annotation(tmp_path, capsys, monkeypatch, encoder
 
 @pytest.fixture(scope="module")
 def real_images(real_data):
-    return read_captions(real_data / "rococo" / "annotations" / "coco_karpathy_test.json")
+    return read_captions(real_data / "rococo" / "annotations" / "coco_karpathy_test.json").items
 
 
 @pytest.mark.real_data

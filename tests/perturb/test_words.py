@@ -5,7 +5,7 @@ import html
 import numpy as np
 import pytest
 
-from rococo_jax.benchmarks.rococo.audit import find_edits
+from rococo_jax.benchmarks.audit import find_edits
 from rococo_jax.benchmarks.rococo.generate import in_paper_style
 from rococo_jax.perturb.text import words as words_module
 from rococo_jax.perturb.text.words import like_case, plain, replace_word, split_words

@@ -80,5 +80,5 @@ def test_nothing_is_said_of_what_was_not_measured(tmp_path):
 
 def test_plain_numbers_have_three_decimals(runs, tmp_path):
     write_report([runs / "model-0"], tmp_path / "r.html")
-    row = next(line for line in (tmp_path / "r.md").read_text().splitlines() if line.startswith("| model-0 | Clean"))
+    row = next(line for line in (tmp_path / "r.md").read_text().splitlines() if line.startswith("| Clean |"))
     assert any(len(cell.split(" ")[0].partition(".")[2]) == 3 for cell in row.split(" | "))

@@ -74,7 +74,7 @@ def test_choices_are_compared_item_by_item_and_the_csv_holds_the_differences(tmp
         wanted = figures["worse", row["variant"]] - figures["better", row["variant"]]
         assert float(row["difference"]) == pytest.approx(wanted)
     markdown = (tmp_path / "report.md").read_text()
-    assert "| better | Mean |" in markdown and "OTA difference" in markdown
+    assert "| Model | Mean: OTA |" in markdown and "#### Differences from better" in markdown
 
 
 def test_parts_on_corrupted_images_stand_apart_with_a_map_each(tmp_path):

@@ -13,7 +13,8 @@ import pytest
 from rococo_jax.losses import semantic_contrastive, sigmoid_contrastive, softmax_contrastive
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
-from rococo_jax.similarity.counting import GalleryTiles, Queries, compiled_step, no_counts
+from rococo_jax.similarity.counting import GalleryTile, Queries, compiled_step, no_counts
+from rococo_jax.similarity.differences import compiled_count
 from tests.support.programs import QUICK
 
 
@@ -29,13 +30,14 @@ def asks_for_all_bits(line: str) -> bool:
     return "operand_precision={highest,highest}" in line
 
 
-def test_ranks_are_products_at_the_highest_precision():
+def test_ranks_and_differences_are_products_at_the_highest_precision():
     mesh = make_mesh(jax.devices()[:1])
     vectors, numbers = np.zeros((1, 128, 8), np.float32), np.zeros((1, 128), np.int32)
-    queries, filled = Queries(vectors, numbers), np.ones((1, 128), bool)
-    tiles = GalleryTiles(vectors, numbers, numbers, filled, np.zeros(1, bool))
-    lowered = compiled_step(mesh).lower(no_counts(1, 128), queries, tiles, np.zeros((1, 1), np.int32))
-    assert all(map(asks_for_all_bits, products(lowered)))
+    queries = Queries(vectors, numbers)
+    tile = GalleryTile(vectors[0], numbers[0], numbers[0], np.ones(128, bool), np.bool_(False))
+    ranks = compiled_step(mesh).lower(no_counts(1, 128), queries, tile, np.zeros(1, np.int32))
+    differences = compiled_count(mesh).lower(queries, vectors[0], numbers, np.concatenate([numbers, numbers]))
+    assert all(map(asks_for_all_bits, [*products(ranks), *products(differences)]))
 
 
 @pytest.mark.parametrize("strategy", ["all_gather", "ring"])

@@ -9,6 +9,7 @@ import scipy.stats
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import RankTask
 from rococo_jax.benchmarks.tasks.rank import RankOutcome
+from rococo_jax.metrics.change import Sureness
 from rococo_jax.runtime import make_mesh
 
 IMAGES, PER_IMAGE, WIDTH, SCALE = 300, 5, 200, 100.0
@@ -55,7 +56,7 @@ def test_confidence_and_entropy_are_those_of_scipy_in_float64(asked):
 def test_the_bits_are_the_same_on_all_devices_and_in_shares_of_any_size(asked, devices):
     whole, other = score(asked).sureness, score(asked, devices).sureness
     shares = np.split(np.arange(IMAGES), [1, 8, 100])
-    shares = [score(asked, devices, asked[0].share(share)).result for share in shares]
-    for sureness in (other, asked[0].joined(shares).sureness):
+    shares = [score(asked, devices, asked[0].share(share)).sureness for share in shares]
+    for sureness in (other, Sureness.concatenate(shares)):
         for column in whole.columns():
             np.testing.assert_array_equal(getattr(sureness, column), getattr(whole, column), err_msg=column)

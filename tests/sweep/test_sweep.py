@@ -21,10 +21,10 @@ from rococo_jax.evaluation.per_image import read_image_hits
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
 from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_columns
-from rococo_jax.sweep.page import panels_of
+from rococo_jax.sweep.page import panels_of, write_figures
 from rococo_jax.sweep.plan import make_plan
 from rococo_jax.sweep.running import BEGUN, DONE, NEW, plan_lines, point_lines, run_points, waiting_line
-from rococo_jax.sweep.tables import csv_rows, markdown_lines, scaled_keys, sweep_json
+from rococo_jax.sweep.tables import csv_rows, scaled_keys, sweep_json
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import train
 from tests.report.test_kinds import choice_run
@@ -440,7 +440,8 @@ def test_choices_and_unknown_kinds_of_tasks_have_their_metrics_in_the_table(data
     table = [dict(zip(heads, row, strict=True)) for row in cells]
     assert all(row["ota"] != "" for row in table if row["variant"] in ("mean", "swap_att"))
     assert any(row["points_won"] == 12.345 for row in table if row["task"] == "word_game")
-    assert "| OTA" in "".join(markdown_lines(plan, rows, {}))
+    page = write_figures(plan, rows, tmp_path, {})
+    assert "| OTA" in page.with_suffix(".md").read_text()
     assert {panel.name for panel in panels_of(plan, rows)} >= {"SugarCrepe: OTA", "Word game: points won"}
 
 

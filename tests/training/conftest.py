@@ -33,7 +33,7 @@ def steps_of_a_file(request):
         return steps[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        if request.path.stem != "test_programs":  # which counts what is compiled
+        if request.path.stem != "test_program":  # which counts what is compiled
             patch.setattr(run, "make_step", kept)
         yield
 

@@ -4,6 +4,7 @@ Draws of the order and of mixed images are restated from their definition; other
 give, and that all of it occurs.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable
 
@@ -15,9 +16,10 @@ from PIL import Image
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
-from rococo_jax.training.config import default_config, flat
+from rococo_jax.training import inputs
+from rococo_jax.training.config import check_config, default_config, flat, read_config
 from rococo_jax.training.init import starting_encoder
-from rococo_jax.training.inputs import make_input
+from rococo_jax.training.inputs import make_input, text_length, workers_of
 from rococo_jax.training.inputs.feature_pool import FeatureInput
 from tests.support.input_world import (
     ADJECTIVES,
@@ -33,7 +35,7 @@ from tests.support.input_world import (
 from tests.support.paths import CHECKOUT
 from tests.support.step_cases import STEP_KEYS
 from tests.support.step_oracle import mix_row
-from tests.support.tiny import tiny_spec
+from tests.support.tiny import tiny_encoder, tiny_spec
 from tests.support.tiny_runs import FEATURES_ALONE, with_a_broken_image
 
 # The result is the same for all values, which other tests show.
@@ -42,7 +44,6 @@ SAME_RESULT = {
     "kept_micro_batches": "the same gradients, embedded once: test_step_oracle, whose case has 2; test_grad_cache",
     "remat": "the same gradients, computed again: test_step_oracle, whose case has it; test_step",
     "fsdp": "the same losses on parts of the parameters: test_run",
-    "data.text_padding": "the same gradients but for the order of sums: training/test_text_padding",
     "data.workers": "the same batches: data/test_training_input",
     "data.prefetch": "the same batches: data/test_training_input",
     "log.every": "which steps are written",
@@ -203,9 +204,11 @@ def _(world):
 
 @of("data.text_length")
 def _(world):
-    whole, cut = (world.take(1, data__text_length=length, data__text_padding="whole")[0].texts for length in (0, 5))
+    whole, cut = (world.take(1, data__text_length=length)[0].texts for length in (0, 5))
     assert whole.ids.shape == (4, 24) and cut.ids.shape == (4, 5)
     np.testing.assert_array_equal(cut.ids, np.concatenate([whole.ids[:, :4], np.full((4, 1), 2)], 1))
+    longer = dataclasses.replace(world.spec, text=dataclasses.replace(world.spec.text, context_length=77))
+    assert [text_length(length, tiny_encoder(spec=longer)) for length in (0, 60)] == [48, 60]
 
 
 def altered(world, count: int = 6, **settings) -> list[tuple[str, str]]:
@@ -346,6 +349,16 @@ def _(world):
         method = ("mixup", "cutmix")[place % 2]
         rows = [mix_row(images[shuffled], row, key, method, 0.6, IMAGES)[0] for row in range(IMAGES)]
         np.testing.assert_allclose(mixed[shuffled, place], world.encoder.image_features(np.stack(rows)), atol=1e-4)
+
+
+def test_workers_are_started_where_a_run_is_long(world, monkeypatch):
+    monkeypatch.setattr(inputs, "usable_cores", lambda: 6)
+    assert [workers_of("auto", images) for images in (2_000, 19_999, 20_000, 2 * 10**8)] == [0, 0, 6, 6]
+    assert [workers_of(number, 2 * 10**8) for number in (0, 3)] == [0, 3]
+    for value in (-1, "some", 1.5, True):
+        with pytest.raises(InputError, match=r"config.data.workers: found .*; wanted 'auto', or 0 or more"):
+            check_config(world.config_of(data__workers=value))
+    assert read_config(CHECKOUT / "configs" / "coco_finetune.py", ["config.data.workers=3"]).data.workers == 3
 
 
 @of("init.model", "init.spec", "init.preprocessing", "init.tokenizer", "init.residual_head_width")

@@ -171,12 +171,10 @@ def test_model_use_of_a_step(monkeypatch):
     assert step_flops(config, spec, 10) == pytest.approx(3 * images + texts)
     monkeypatch.setitem(throughput.PEAK_TFLOPS, "cpu", 989.0)
     monkeypatch.setattr(throughput, "time", types.SimpleNamespace(perf_counter=lambda: 100.0))
-    meter = Meter(8, devices=4)  # of a mesh, whatever else the machine has
-    meter.hold(4)
-    meter.hold(3)
-    meter.start = 98.0
-    for share in (0.5, 1.5, 1.0, 1.0):
-        meter.count(0.0, share * 2e12)
+    meter = Meter(8, devices=4, flops=2e12)  # of a mesh, whatever else the machine has
+    meter.memory, meter.start = 4, 98.0
+    for _ in range(4):
+        meter.count()
     found = meter.read()
     seconds = found["seconds_per_step"]
     assert seconds == 0.5 and found["images_per_second_per_device"] == found["images_per_second"] / 4 == 4
@@ -184,9 +182,9 @@ def test_model_use_of_a_step(monkeypatch):
     assert found["memory_bytes_per_device"] == 4
     share, words = meter.goodput()
     assert share == found["goodput"] == 1.0 and words.endswith(" s in steps")
-    meter.count(0.0, 2.0)  # nothing is left of the reading before
+    meter.count()  # nothing is left of the reading before
     again = meter.read()
-    assert again["mfu"] == pytest.approx(2.0 / again["seconds_per_step"] / 989e12)
+    assert again["mfu"] == pytest.approx(2e12 / again["seconds_per_step"] / 989e12)
     told = throughput.memory_in_use({"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9})
     assert told == {"memory_in_use_bytes": 5, "memory_peak_bytes": 7}
 

@@ -23,7 +23,7 @@ DECIDES = {
 # Of those that decide how features are trained on.
 SHARED = {
     "seed": 7, "steps": 5, "batch_size": 64, "micro_batches": 2, "remat": "full", "fsdp": 2, "ema": 0.9,
-    "data.workers": 3, "data.prefetch": 5, "data.text_padding": "whole", "data.feature_noise": 0.5,
+    "data.workers": 3, "data.prefetch": 5, "data.feature_noise": 0.5,
     "losses.sc.weight": 0.5, "losses.sc.count": 3,
     "losses.sc.scope": "local", "losses.vc.weight": 0.5, "losses.vc.scope": "local",
     "optimizer.learning_rate": 1.0, "optimizer.b1": 0.5,

@@ -88,7 +88,7 @@ def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeyp
     assert main([*shlex.split(train)[1:], *settings]) == main(shlex.split(export)[1:]) == 0
     lines, expected = metrics_of(folder / "runs" / "siglip"), losses_of_torch(reference, pixels, ids)
     np.testing.assert_allclose([line["loss"] for line in lines], expected, rtol=2e-5)
-    assert expected[-1] < 0.9 * expected[0] and {line["text_tokens"] for line in lines} == {LENGTH}
+    assert expected[-1] < 0.9 * expected[0]
     # The scale moves freely around 112.3.
     assert lines[0]["logit_scale"] == pytest.approx(112.3, abs=0.1) and lines[-1]["logit_scale"] > 110
     exported = transformers.SiglipModel.from_pretrained(folder / "runs" / "siglip" / "huggingface")
@@ -98,8 +98,4 @@ def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeyp
 
 def test_the_config_names_a_siglip_and_its_texts_length():
     config = read_config(CONFIG)
-    assert (config.losses.contrastive.kind, config.data.text_length, config.data.text_padding) == (
-        "sigmoid",
-        64,
-        "whole",
-    )
+    assert (config.losses.contrastive.kind, config.data.text_length) == ("sigmoid", 64)

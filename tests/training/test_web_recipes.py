@@ -119,7 +119,7 @@ def test_the_tower_sees_the_kept_patches_at_their_places_alone():
         tower = nnx.merge(graph, parameters)
         tokens = tower.embed(pixels)
         own = jnp.take_along_axis(tokens[:, 1:], patches[..., None], axis=1)
-        by_hand = tower.pool(tower.norm(tower.blocks(jnp.concatenate([tokens[:, :1], own], axis=1), None)))
+        by_hand = tower.pool(tower.norm(tower.blocks(jnp.concatenate([tokens[:, :1], own], axis=1))))
         everything = jnp.broadcast_to(jnp.arange(16), (2, 16))
         read = jax.grad(lambda pixels: (tower(pixels, patches) ** 2).sum())(pixels)
         return by_hand, tower(pixels, patches), tower(pixels), tower(pixels, everything), read

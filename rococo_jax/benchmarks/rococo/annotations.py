@@ -20,7 +20,7 @@ so that a folder may hold, say, `danger.json` and `danger_seed2.json`; "variant"
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -298,16 +298,15 @@ def normalise_caption(text: str) -> str:
     return re.sub(r"[\s.!?,;:]+$", "", " ".join(text.lower().split()))
 
 
-def no_ops(annotation: Annotation | Any, *, normalised: bool) -> list[tuple[int, int]]:
-    """(item, caption) of altered captions that equal their original.
+def altered_pairs(items: Iterable[AlteredCaptions]) -> Iterator[tuple[str, str, str]]:
+    """(image, original, altered) of every altered caption."""
+    for item in items:
+        for original, altered in zip(item.originals, item.altered, strict=True):
+            if altered is not None:
+                yield item.image, original, altered
 
-    With `normalised` they are compared by `normalise_caption`, as in `strict`, otherwise by words, split at white
-    space.
-    """
+
+def is_no_op(original: str, altered: str, *, normalised: bool = False) -> bool:
+    """Whether an altered caption equals its original: word for word, or `normalised` as in `strict`."""
     reading = normalise_caption if normalised else str.split
-    return [
-        (number, place)
-        for number, item in enumerate(annotation.items)
-        for place, (original, altered) in enumerate(zip(item.originals, item.altered, strict=True))
-        if altered is not None and reading(altered) == reading(original)
-    ]
+    return reading(altered) == reading(original)

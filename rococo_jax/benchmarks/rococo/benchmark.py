@@ -23,6 +23,8 @@ from rococo_jax.benchmarks.rococo.annotations import (
     AlteredCaptions,
     Annotation,
     AnnotationSet,
+    altered_pairs,
+    is_no_op,
     normalise_caption,
     read_annotation_folder,
 )
@@ -114,8 +116,8 @@ def _altered(item: AlteredCaptions) -> list[str]:
 
 
 def _kept_in_strict(item: AlteredCaptions) -> list[bool]:
-    pairs = [(old, new) for old, new in zip(item.originals, item.altered, strict=True) if new is not None]
-    return [True] * len(item.originals) + [normalise_caption(old) != normalise_caption(new) for old, new in pairs]
+    altered = [not is_no_op(old, new, normalised=True) for _, old, new in altered_pairs([item])]
+    return [True] * len(item.originals) + altered
 
 
 def _note_on_no_ops(variant: str, items: Iterable[AlteredCaptions], strict: bool) -> list[str]:

@@ -15,7 +15,6 @@ from rococo_jax.benchmarks.tasks.task import Compared, Task
 from rococo_jax.cores import usable_cores
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.choice import Asks, Bundled, ItemScores
-from rococo_jax.similarity import DifferenceStatistics
 
 # The variant that is the mean over all parts.
 MEAN = "mean"
@@ -40,7 +39,6 @@ class ChoiceTask(Task):
         group: the row of the benchmark's `images` that the item belongs to; items of one group are resampled together.
         leads: metrics to put first.
         pooled: all parts, into their macro mean.
-        whole: of how many items this is a share; 0 for all.
         whole_images: how many images the benchmark has, where each of `images` is one of them as a whole, in the same
             row of its set: then pairs are asked about with all of them, elsewhere with this task's parts of images.
         bundles: items that are counted together, by the way of counting.
@@ -55,7 +53,6 @@ class ChoiceTask(Task):
     group: Int[np.ndarray, " items"]
     leads: tuple[str, ...] = ()
     pooled: str | None = dataclasses.field(default=MEAN, kw_only=True)
-    whole: int = 0
     whole_images: int = 0
     bundles: Mapping[str, Bundled] = dataclasses.field(default_factory=dict)
 
@@ -83,7 +80,7 @@ class ChoiceTask(Task):
 
         None where items are not one image and texts, or there are more than `MOST_DIFFERENCES`.
         """
-        if self.asks != "texts" or (self.whole or len(self.ids)) * len(self.images) > MOST_DIFFERENCES:
+        if self.asks != "texts" or len(self.ids) * len(self.images) > MOST_DIFFERENCES:
             return None
         item, right, wrong = self.compared_items()
         own = self.item_images[item, 0]
@@ -156,7 +153,7 @@ class ChoiceTask(Task):
         sides = {side: getattr(self, side)[items] for side in ("item_images", "item_texts", "match", "group")}
         ids = [self.ids[item] for item in items.tolist()]
         sides["bundles"] = {how: each.share(items) for how, each in self.bundles.items()}
-        return dataclasses.replace(self, ids=ids, whole=self.whole or len(self.ids), **sides)
+        return dataclasses.replace(self, ids=ids, **sides)
 
     def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[ChoiceTask | None, int, int]":
         """Without wrong texts that read as a right one, and items left with none or that tell images apart by them."""
@@ -172,22 +169,6 @@ class ChoiceTask(Task):
         task = self.share(np.flatnonzero(is_kept))
         texts = np.where(twins & wrong, -1, self.item_texts)[is_kept]
         return dataclasses.replace(task, item_texts=texts) if len(texts) else None, count, int(wrong.sum())
-
-    def joined(self, results: Sequence[tuple[ItemScores, DifferenceStatistics | None]]) -> ChoiceOutcome:
-        """The outcome of the whole task from the scores of its shares."""
-        compared = [differences for _, differences in results]
-        differences = None if None in compared else DifferenceStatistics.concatenate(compared)
-        results = [scores for scores, _ in results]
-        alike = [each.alike for each in results]
-        joined_alike = None
-        if self.compares_texts:
-            # A share without an item of several right texts compares none.
-            joined_alike = np.concatenate([np.full((len(each), 2), np.nan) if a is None else a
-                                    for each, a in zip(results, alike, strict=True)])  # fmt: skip
-        scores = ItemScores(
-            np.concatenate([each.scores for each in results]), self.match, joined_alike, results[0].scale
-        )
-        return ChoiceOutcome(self, scores, differences)
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "ChoiceTask | None":
         """The part on other images, as `PART/IMAGES`, not pooled; None for texts alone and for parts of images."""

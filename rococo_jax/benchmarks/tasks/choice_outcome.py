@@ -47,7 +47,6 @@ class ChoiceOutcome(Outcome):
     differences: DifferenceStatistics | None = None
 
     kind = property(lambda self: KINDS[self.of.asks])
-    result = property(lambda self: (self.scores, self.differences))
 
     @functools.cached_property
     def hits(self) -> dict[str, np.ndarray]:

@@ -47,8 +47,6 @@ class ClassifyTask(Task):
     texture: Int[np.ndarray, " images"] | None = None
 
     has_classes: ClassVar[bool] = True
-    # Temperatures need all images at once, and scoring is cheap.
-    is_whole: ClassVar[bool] = True
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
@@ -79,11 +77,6 @@ class ClassifyTask(Task):
         sides = {side: getattr(self, side)[which] for side in ("images", "image_names", "label")}
         texture = None if self.texture is None else self.texture[which]
         return dataclasses.replace(self, names=[self.names[row] for row in which.tolist()], texture=texture, **sides)
-
-    def joined(self, results: Sequence[ClassStatistics]) -> "ClassOutcome":
-        """The outcome from the one share that is not empty."""
-        (statistics,) = results
-        return ClassOutcome(self, statistics)
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "ClassifyTask | None":
         """The clean task with every original replaced; None for other templates."""
@@ -126,7 +119,6 @@ class ClassOutcome(Outcome):
     statistics: ClassStatistics
 
     kind = property(lambda self: "classify" if self.of.texture is None else "shape")
-    result = property(lambda self: self.statistics)
 
     @functools.cached_property
     def counted(self) -> Counted:

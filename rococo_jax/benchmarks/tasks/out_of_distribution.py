@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -31,8 +31,6 @@ class OutOfDistributionTask(Task):
     outside: Rows
     names: Sequence[str]
 
-    is_whole: ClassVar[bool] = True
-
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
         """Number of images on both sides, and of similarities they need."""
@@ -59,11 +57,6 @@ class OutOfDistributionTask(Task):
         within = self.within.share(which[which < inside])
         return dataclasses.replace(self, within=within, outside=self.outside[others], names=names)
 
-    def joined(self, results: Sequence[tuple[ClassStatistics, ClassStatistics]]) -> "OutOfDistributionOutcome":
-        """The outcome from the one share that is not empty."""
-        (both,) = results
-        return OutOfDistributionOutcome(self, *both)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OutOfDistributionOutcome(Outcome):
@@ -73,8 +66,6 @@ class OutOfDistributionOutcome(Outcome):
     within: ClassStatistics
     outside: ClassStatistics
     kind = "out_of_distribution"
-
-    result = property(lambda self: (self.within, self.outside))
 
     @functools.cached_property
     def counted(self) -> Separated:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import jax
@@ -17,8 +16,7 @@ from rococo_jax.metrics.change import Sureness, count_changes
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.retrieval import Ties, count_retrieval, ranks, top_kinds
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity import DifferenceStatistics, rank_and_difference_statistics, rank_statistics
-from rococo_jax.similarity.ranked_pairs import are_made_of_different_originals
+from rococo_jax.similarity import DifferenceStatistics, rank_statistics
 from rococo_jax.similarity.softmax import softmax_sums
 from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTERED, RankStatistics
 
@@ -95,21 +93,18 @@ class RankTask(Task):
         Raises InputError: as `rank_statistics`.
         """
         (queries, query_rows), (gallery, gallery_rows) = map(embeddings.select, (self.queries, self.gallery))
-        arguments = {
-            "query_rows": query_rows,
-            "gallery_rows": gallery_rows,
-            "query_group": self.query_group,
-            "gallery_group": self.gallery_group,
-            "gallery_altered": self.gallery_altered,
-            "mesh": mesh,
-            "source": embeddings.source,
-        }
-        if self._pairs_are_ranked:
-            origins = {"gallery_origin": self.gallery_origin, "gallery_mixed_in": self.gallery_mixed_in}
-            statistics, differences = rank_and_difference_statistics(queries, gallery, **arguments, **origins)
-        else:
-            statistics = rank_statistics(queries, gallery, **arguments)
-            differences = None if self.pairs is None else self.pairs.score(embeddings, mesh)
+        statistics = rank_statistics(
+            queries,
+            gallery,
+            query_rows=query_rows,
+            gallery_rows=gallery_rows,
+            query_group=self.query_group,
+            gallery_group=self.gallery_group,
+            gallery_altered=self.gallery_altered,
+            mesh=mesh,
+            source=embeddings.source,
+        )
+        differences = None if self.pairs is None else self.pairs.score(embeddings, mesh)
         sureness = self._sureness(statistics, embeddings, mesh) if self.measures_sureness else None
         return RankOutcome(self, statistics, differences, sureness)
 
@@ -124,38 +119,10 @@ class RankTask(Task):
         entropy = np.maximum(np.log(total) - weighted / total, 0.0)
         return Sureness(answer, ~wrong.any(axis=1), 1.0 / total, entropy / np.log(max(len(gallery), 2)))
 
-    @property
-    def _pairs_are_ranked(self) -> bool:
-        """Whether the pairs are the gallery's, asked by the task's queries: then they are counted as it is ranked."""
-        if self.pairs is None or self.asked_about is not None:
-            return False
-        return are_made_of_different_originals(self.gallery_altered, self.gallery_origin)
-
-    def split(self, count: int) -> list["RankTask"]:
-        """The task with a share of the queries, and of the pairs, each."""
-        shares, pairs = np.array_split(np.arange(len(self.queries)), count), self.pairs
-        # A share without queries is not scored, and has no pairs.
-        asking = min(count, len(self.queries))
-        of_share = [None] * count
-        if pairs is not None:
-            of_share = [pairs[which] for which in np.array_split(np.arange(len(pairs)), asking)]
-            of_share += [pairs[:0]] * (count - asking)
-        return [
-            dataclasses.replace(self.share(share), asked_about=about)
-            for share, about in zip(shares, of_share, strict=True)
-        ]
-
     def share(self, queries: Int[np.ndarray, " some"]) -> "RankTask":
         """The task with some of its queries; all are asked about the pairs."""
         some = {"queries": self.queries[queries], "query_group": self.query_group[queries]}
         return dataclasses.replace(self, **some, asked_about=self.pairs)
-
-    def joined(self, results: Sequence[tuple]) -> "RankOutcome":
-        """The outcome of the whole task from the results of its shares."""
-        ranked, compared, sureness = zip(*results, strict=True)
-        differences = None if None in compared else DifferenceStatistics.concatenate(compared)
-        sure = None if None in sureness else Sureness.concatenate(sureness)
-        return RankOutcome(self, RankStatistics.concatenate(ranked), differences, sure)
 
     def with_gallery(self, is_kept: Bool[np.ndarray, " gallery"]) -> "RankTask":
         """The task with part of its gallery; originals of the altered items in it must be in it, too."""
@@ -199,8 +166,6 @@ class RankOutcome(Outcome):
     differences: DifferenceStatistics | None = None
     sureness: Sureness | None = None
     kind: Literal["rank"] = "rank"
-
-    result = property(lambda self: (self.statistics, self.differences, self.sureness))
 
     @functools.cached_property
     def counted(self) -> Counted:

@@ -74,14 +74,13 @@ class Tables(Protocol):
 
 
 class Outcome:
-    """A task and what one model's embeddings give for it: the base of every kind's outcome.
+    """A task and what one model's embeddings give for it: the base of every kind's outcome. It pickles.
 
     Attributes:
         of: the task; `task`, `variant`, `seed`, `baseline` and `pooled` are its.
         kind: of the task: `rank`, `choice`, ...; the report chooses its section by it.
         counted: counts for every query or item, with the metrics that are made of them; see `metrics.intervals`.
         sizes: how many queries, gallery items, images, ...
-        result: what `Task.joined` needs of a share's outcome; it travels between processes.
         differences: of the task's `pairs` (`tasks.pairs.AlteredPairs`); None without pairs.
         left_out: why there is no grounding where items could have it.
         chance: exact expectations of metrics for a model that ranks at random.
@@ -91,7 +90,6 @@ class Outcome:
     kind: str
     counted: Any
     sizes: dict[str, int]
-    result: Any
     differences: Any = None
     left_out: str | None = None
     chance: Mapping[str, float] = types.MappingProxyType({})
@@ -174,7 +172,6 @@ class Task:
         pooled: a further variant that is the mean over this one and others.
         is_ranking: whether it ranks a gallery.
         has_classes: whether it asks for the class of each image.
-        is_whole: whether one process has to score all of it.
     """
 
     name: str
@@ -185,7 +182,6 @@ class Task:
 
     is_ranking: ClassVar[bool] = False
     has_classes: ClassVar[bool] = False
-    is_whole: ClassVar[bool] = False
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
@@ -194,21 +190,6 @@ class Task:
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> Outcome:
         """The outcome for one model."""
-        raise NotImplementedError
-
-    def share(self, which: Int[np.ndarray, " some"]) -> "Task":
-        """The task with some of its queries or items."""
-        raise NotImplementedError
-
-    def split(self, count: int) -> list["Task"]:
-        """The task as `count` tasks with a share of the queries each; shares may be empty."""
-        every = np.arange(self.queries_and_pairs[0])
-        if self.is_whole:
-            return [self, *[self.share(every[:0])] * (count - 1)]
-        return [self.share(some) for some in np.array_split(every, count)]
-
-    def joined(self, results: Sequence[Any]) -> Outcome:
-        """The outcome of the whole task from the results of its shares that are not empty, in their order."""
         raise NotImplementedError
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "Task | None":

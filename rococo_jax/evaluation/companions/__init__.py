@@ -39,7 +39,7 @@ def read_training_captions(files: str) -> TrainingCaptions:
 
     Raises InputError: a file is missing or in another form.
     """
-    captions = (text for file in split_names(files) for item in read_captions(file) for text in item.captions)
+    captions = (text for file in split_names(files) for item in read_captions(file).items for text in item.captions)
     return training_captions(captions, files)
 
 

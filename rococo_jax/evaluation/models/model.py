@@ -122,7 +122,7 @@ def embed_benchmark(encoder: FeatureEncoder, benchmark: Benchmark, cache: Embedd
 
 
 def score_tasks(tasks: Sequence[Task], embeddings: Embeddings, mesh: jax.sharding.Mesh) -> list[Outcome]:
-    """The outcome of every task; all processes must ask for the same; each scores on its devices.
+    """The outcome of every task; all processes must ask for the same; each scores whole tasks on its devices.
 
     Raises InputError: as `Task.score`, on all processes.
     """
@@ -130,13 +130,11 @@ def score_tasks(tasks: Sequence[Task], embeddings: Embeddings, mesh: jax.shardin
     process, count = jax.process_index(), jax.process_count()
     if count == 1:
         return [task.score(embeddings, mesh) for task in tasks]
-    shares = [task.split(count)[process] for task in tasks]
-
-    def score() -> list[Any]:
-        return [share.score(embeddings, mesh).result if share.queries_and_pairs[0] else None for share in shares]
-
-    of_processes = gather("ranking", score)
-    return [
-        task.joined([results[place] for results in of_processes if results[place] is not None])
-        for place, task in enumerate(tasks)
-    ]
+    loads, mine = [0] * count, []
+    for place in sorted(range(len(tasks)), key=lambda place: -tasks[place].queries_and_pairs[1]):
+        least = loads.index(min(loads))
+        loads[least] += tasks[place].queries_and_pairs[1]
+        mine += [place] * (least == process)
+    of_processes = gather("ranking", lambda: {place: tasks[place].score(embeddings, mesh) for place in mine})
+    outcomes = {place: outcome for outcomes in of_processes for place, outcome in outcomes.items()}
+    return [outcomes[place] for place in range(len(tasks))]

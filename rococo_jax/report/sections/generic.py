@@ -11,9 +11,9 @@ from rococo_jax.report.tables import Lead, folded_if_long, has_any, heads_of, le
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label
 
 Blocks = list[Block | None]
-TABLE_NOTE = "Percentages; below each, its 95 % bootstrap interval, resampled by image."
+TABLE_NOTE = "Percentages, each with its 95 % bootstrap interval, resampled by image."
 BOARD_NOTE = (
-    " Click a heading to sort; the best figure of a column is bold. Overlapping intervals are no ranking: whether two "
+    " The best figure of a column is bold. Overlapping intervals are no ranking: whether two "
     "models differ, paired differences say better."
 )
 

@@ -18,7 +18,7 @@ class StepInfo:
         last: whether it is the run's last.
         state: `TrainState` after the step.
         metrics: of the step, on the devices.
-        counts: more of it, on the host: `text_tokens`, and those of the input.
+        counts: those of the input.
         waited: seconds that the host waited for the batch.
         request: to save and stop; `Stop` sets it.
         figures: of an evaluation of this state; `Evaluate` sets them.
@@ -28,7 +28,7 @@ class StepInfo:
     last: bool
     state: Any
     metrics: Mapping[str, Any]
-    counts: dict[str, int]
+    counts: Mapping[str, int]
     waited: float
     request: str | None = None
     figures: Mapping[str, float] | None = None

@@ -13,7 +13,7 @@ import contextlib
 import importlib.util
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,23 +41,14 @@ class Log(Hook):
         every: steps between two lines.
         steps: of the whole run.
         meter: counts the steps for their figures.
-        flops: of a step on one device, by the length of its texts, for the shares of the chip's peak.
         checkpoints: one of them is good where the run stops.
 
     Attributes:
         loss: that of the last settled step, in words, with the share of the chip's peak where that is known.
     """
 
-    def __init__(
-        self,
-        file: "RunLog",
-        every: int,
-        steps: range,
-        meter: Meter,
-        flops: Callable[[int], float],
-        checkpoints: TrainingCheckpoints,
-    ):
-        self.file, self.every, self.steps, self.meter, self.flops = file, every, steps, meter, flops
+    def __init__(self, file: "RunLog", every: int, steps: range, meter: Meter, checkpoints: TrainingCheckpoints):
+        self.file, self.every, self.steps, self.meter = file, every, steps, meter
         self.checkpoints, self.pending = checkpoints, None
         self.loss, self._share = "", ""
         self._shown = contextlib.ExitStack()
@@ -65,7 +56,7 @@ class Log(Hook):
         self._advance(steps.start)
 
     def after(self, info: StepInfo) -> None:
-        self.meter.count(info.waited, self.flops(info.counts["text_tokens"]))
+        self.meter.count(info.waited)
         self.settle()
         self.pending = info
         self._advance(1, self.loss)

@@ -30,10 +30,9 @@ from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs.active import active_inputs
 from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, locked_features, make_features
 from rococo_jax.training.inputs.loss_input import InputContext
-from rococo_jax.training.text_padding import Agree, CutTexts
 
-# Captions are short; a longer one is cut as the tower would cut it.
-_MOST_TOKENS = 64
+# Captions are short: of COCO's, one in a thousand has more than 32 tokens.
+_MOST_TOKENS = 48
 # A worker takes seconds to start; `auto` starts none for fewer images than it would read in that time.
 _IMAGES_WORTH_WORKERS = 20_000
 
@@ -48,14 +47,12 @@ def open_source(data: ConfigDict) -> PairSource:
 def make_input(
     context: InputContext,
     keep: Callable[[ConfigDict, Callable[[], Features]], Features] = lambda config, make: make(),
-    agree: Agree | None = None,
     rows: Int[np.ndarray, " own"] | None = None,
-) -> "PairInput | CutTexts | FeatureInput":
+) -> "PairInput | FeatureInput":
     """The batches of this process, from step 0. All processes must call it.
 
     Args:
         keep: makes the features of frozen towers, or has them from another run.
-        agree: on the longest text of a batch, where there are several processes.
         rows: of each global batch, which this process reads; all by default.
     """
     config, encoder, source_of_run = context.config, context.encoder, context.source
@@ -96,10 +93,7 @@ def make_input(
         prefetch=config.data.prefetch,
         rows=None if rows is None else rows.tolist(),
     )
-    batches = PairInput(arrays, [field for _, field in texts], features, len(source_of_run) - len(context.source))
-    if config.data.text_padding == "whole" or encoder.tokenizer.spec.fixed_length:
-        return batches
-    return CutTexts(batches, text_length(config.data.text_length, encoder), agree)
+    return PairInput(arrays, [field for _, field in texts], features, len(source_of_run) - len(context.source))
 
 
 def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int) -> SampleOrder:
@@ -135,9 +129,9 @@ def workers_of(workers: int | str, images: int) -> int:
 class PairInput:
     """Batches of pixels, or of features of images, and token ids, as `data.training_input` makes them.
 
-    `lengths` of texts is empty, since all have one. `counts` are of this process's batches so far: images that could
-    not be decoded, each replaced by another (with features those that were left out beforehand), texts that were cut,
-    and altered ones that then have the tokens of their caption.
+    `counts` are of this process's batches so far: images that could not be decoded, each replaced by another (with
+    features those that were left out beforehand), texts that were cut, and altered ones that then have the tokens of
+    their caption.
     """
 
     def __init__(
@@ -145,7 +139,6 @@ class PairInput:
     ):
         self.arrays, self.fields, self.features = arrays, fields, features
         self.counts = {"skipped_images": left_out, "cut_texts": 0, "twin_texts": 0}
-        self.lengths: tuple[int, ...] = ()
         self.get_state, self.set_state, self.close = arrays.get_state, arrays.set_state, arrays.close
 
     def __next__(self) -> Batch:
@@ -162,6 +155,6 @@ class PairInput:
 
 
 def text_length(requested: int, encoder: Encoder) -> int:
-    """Tokens that a text has at most, and is padded to by the input; `requested` is `data.text_length`."""
+    """Tokens that every text is padded to, and cut at; `requested` is `data.text_length`."""
     fixed = encoder.tokenizer.spec.fixed_length
     return fixed or requested or min(encoder.spec.text.context_length, _MOST_TOKENS)

@@ -178,10 +178,8 @@ def locked_features(context: InputContext, cache: EmbeddingCache) -> tuple[Float
 
 class FeatureInput:
     """Batches of features: a pure function of (features, config, step), with one caption an image. `rows` are this
-    process's rows of a batch, all by default. There are no texts, and no `lengths` of them.
+    process's rows of a batch, all by default.
     """
-
-    lengths: tuple[int, ...] = ()
 
     def __init__(self, features: Features, context: InputContext, rows: Int[np.ndarray, " own"] | None = None):
         config = context.config

@@ -7,7 +7,8 @@ import pytest
 
 from rococo_jax.benchmarks.rococo.annotations import (
     AlteredCaptions,
-    no_ops,
+    altered_pairs,
+    is_no_op,
     normalise_caption,
     read_annotation,
     read_annotation_folder,
@@ -236,9 +237,9 @@ def test_no_ops_are_found_exactly_and_normalised(tmp_path):
     originals = ("A cat  sits.", "A dog.", "A bird.", "A fish.")
     altered = ("A cat sits.", "a dog", "A bird , too.", None)
     write_annotation(tmp_path / "v.json", "v", [AlteredCaptions("a.jpg", originals, altered)], made_by={})
-    annotation = read_annotation(tmp_path / "v.json")
-    assert no_ops(annotation, normalised=False) == [(0, 0)]
-    assert no_ops(annotation, normalised=True) == [(0, 0), (0, 1)]
+    pairs = [pair for _, *pair in altered_pairs(read_annotation(tmp_path / "v.json").items)]
+    assert [is_no_op(*pair) for pair in pairs] == [True, False, False]
+    assert [is_no_op(*pair, normalised=True) for pair in pairs] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -267,4 +268,4 @@ def test_the_published_files_are_read_whole(published):
     for annotation in found.variants.values():
         altered = [text for item in annotation.items for text in item.altered]
         assert len(altered) == 25_010 and sum(text is None for text in altered) == 10
-    assert len(no_ops(found.variants["danger"], normalised=False)) == 3
+    assert sum(is_no_op(*pair) for _, *pair in altered_pairs(found.variants["danger"].items)) == 3

@@ -36,7 +36,7 @@ def pairs_of(plan) -> list[list[int]]:
 @pytest.mark.parametrize("seed", [1, 10, 100])
 def test_pairs_and_boxes_of_the_5000_images_are_the_published_ones(real_data, seed):
     published = json.loads((real_data / "rococo" / "mix" / f"seed{seed}.json").read_text())
-    images = read_captions(real_data / "rococo" / "annotations" / "coco_karpathy_test.json")
+    images = read_captions(real_data / "rococo" / "annotations" / "coco_karpathy_test.json").items
     plan = make_plan([item.image for item in images], "patch", 0.9, seed)
     assert pairs_of(plan) == published["pairs"]
     assert plan.boxes.tolist() == published["boxes"]

@@ -1,23 +1,21 @@
-"""Makes `rococo_jax/metrics/assets/known_figures.json`: retrieval of known checkpoints on COCO, as published.
+"""Makes `rococo_jax/metrics/assets/published.csv`: retrieval of known checkpoints on COCO, as published.
 
-    python tools/build_known_figures.py openclip_retrieval_results.csv        (needs open_clip, for the hub's names)
+    python tools/build_published.py openclip_retrieval_results.csv        (needs open_clip, for the hub's names)
 
 The source is the table of retrieval results in open_clip's documentation: 5,000 images of the Karpathy test split with
-five captions each. A checkpoint is known by its names: on the hub, and `ARCHITECTURE/TAG`.
+five captions each. A checkpoint is known by its names: on the hub, and `ARCHITECTURE/TAG`. RoCOCO's code has a log of
+OpenAI's ViT-B/32; of its lines, two name what they are of.
 """
 
 import argparse
 import csv
 from pathlib import Path
 
-from rococo_jax.metrics.known_figures import COLUMNS, FIGURES, FORMAT
-from rococo_jax.storage import write_json
+from rococo_jax.metrics.published import FIGURES, LABELS
 
-_PUBLISHED = {
-    f"{direction}_{name}": f"MSCOCO {kind} retr. R@{rank}"
-    for direction, kind in (("image_to_text", "text"), ("text_to_image", "image"))
-    for name, rank in (("r1", 1), ("r5", 5), ("r10", 10))
-}
+_KINDS = {"image_to_text": "text", "text_to_image": "image"}
+_OPEN_CLIP, _ROCOCO = "open_clip's table of retrieval results", "RoCOCO's log, arXiv 2304.10727"
+_LOG = [["image_to_text", "clean", 50.12, 74.66, 83.04, ""], ["text_to_image", "mix_0.9", 19.84, 46.28, 57.34, 37.02]]
 # OpenAI's on the hub, in the form of transformers.
 _OPENAI = {
     "ViT-B-32": "openai/clip-vit-base-patch32", "ViT-B-16": "openai/clip-vit-base-patch16",
@@ -42,15 +40,17 @@ def main() -> None:
         names = [f"{architecture}/{tag}", config.get("hf_hub", "").strip("/")]
         plain = architecture.removesuffix("-quickgelu")
         names += [f"openai:{plain}", _OPENAI.get(plain, "")] if tag == "openai" else []
-        figures = [round(100 * float(row[_PUBLISHED[column]]), 2) for column in COLUMNS]
-        known = rows.setdefault(f"{plain} {tag}", [[], figures])
-        known[0] += [name for name in names if name and name not in known[0]]
-    write_json(FIGURES, {
-        "format": FORMAT,
-        "source": "open_clip's table of retrieval results",
-        "columns": list(COLUMNS),
-        "rows": [[sorted(names), figures] for names, figures in rows.values()],
-    })  # fmt: skip
+        known = rows.setdefault(f"{plain} {tag}", (set(), row))
+        known[0].update(filter(None, names))
+    with FIGURES.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["names", "task", "variant", *LABELS, "source"])
+        for names, row in rows.values():
+            for task, kind in _KINDS.items():
+                figures = [round(100 * float(row[f"MSCOCO {kind} retr. R@{rank}"]), 2) for rank in (1, 5, 10)]
+                writer.writerow([" ".join(sorted(names)), task, "clean", *figures, "", _OPEN_CLIP])
+        names = " ".join(sorted(rows["ViT-B-32 openai"][0]))
+        writer.writerows([names, *line, _ROCOCO] for line in _LOG)
 
 
 if __name__ == "__main__":

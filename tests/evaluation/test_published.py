@@ -3,7 +3,7 @@
 import pytest
 
 from rococo_jax.evaluation.summary import print_summary
-from rococo_jax.metrics.known_figures import COLUMNS, compare_with_published, known_figures
+from rococo_jax.metrics.published import compare_with_published, published_figures
 
 
 def result(source="openai/clip-vit-base-patch32", r1=50.14, images=5000, **changes):
@@ -24,11 +24,22 @@ def result(source="openai/clip-vit-base-patch32", r1=50.14, images=5000, **chang
 
 
 def test_a_known_checkpoint_is_compared_with_its_published_figures(capsys):
-    lines = compare_with_published(result())
-    assert lines[0].startswith("image to text: R@1 50.1, published 50.1; R@5 75.0, published 75.0")
-    assert lines[-1] == "as published, within 0.3 points"
+    texts, images, log = compare_with_published(result())
+    assert texts.startswith("image_to_text, clean: R@1 50.1, published 50.1; R@5 75.0, published 75.0; R@10 83.5, ")
+    assert texts.endswith("(open_clip's table of retrieval results): within 0.3 points") and "30.4" in images
+    # The log's figures are of ten more captions: R@5 of 74.7.
+    assert "R@5 75.0, published 74.7" in log and "RoCOCO" in log and "up to 0.5 points away; usual reasons" in log
     print_summary([result()])
-    assert "b32, as published" in capsys.readouterr().out
+    assert f"b32, {texts}" in capsys.readouterr().out
+
+
+def test_openais_model_is_compared_with_the_log_of_its_run_on_mixed_images():
+    made = result()
+    made["tasks"]["text_to_image"]["mix_0.9"] = {"r1": 19.9, "r5": 46.3, "r10": 57.3, "fr1": 37.0}
+    made["sizes"]["text_to_image"]["mix_0.9"] = {"queries": 25_010, "images": 5000}
+    last = compare_with_published(made)[-1]
+    assert last.startswith("text_to_image, mix_0.9: ") and "FR@1 37.0, published 37.0" in last
+    assert last.endswith("(RoCOCO's log, arXiv 2304.10727): within 0.3 points")
 
 
 @pytest.mark.parametrize(
@@ -40,9 +51,8 @@ def test_a_known_checkpoint_is_compared_with_its_published_figures(capsys):
     ],
 )
 def test_a_difference_names_what_explains_it(changes, reason):
-    last = compare_with_published(result(r1=47.0, **changes))[-1]
-    assert last.startswith("up to 3.1 points away")
-    assert reason in last
+    first, *_ = compare_with_published(result(r1=47.0, **changes))
+    assert "up to 3.1 points away; " in first and reason in first
 
 
 def test_nothing_is_said_of_other_images_or_other_weights():
@@ -64,6 +74,5 @@ def test_nothing_is_said_of_other_images_or_other_weights():
     ],
 )
 def test_a_checkpoint_is_known_by_its_name_on_the_hub_or_the_hash_of_its_file(provenance, r1):
-    known = known_figures({"provenance": {**provenance, "weights_sha256": "ab"}, "weights_sha256": "ab"})
-    assert known is None or set(known) == set(COLUMNS)
-    assert (known and known["image_to_text_r1"]) == r1
+    known = published_figures({"provenance": {**provenance, "weights_sha256": "ab"}, "weights_sha256": "ab"})
+    assert [line["r1"] for line in known][:1] == ([] if r1 is None else [str(r1)])

@@ -1,4 +1,4 @@
-"""Each program of a run is compiled once, on accelerators before the first step, and fits beside the next batch."""
+"""The program of a run is compiled once, before the first step, and fits beside the next batch."""
 
 import functools
 import re
@@ -13,14 +13,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import AXES, enable_compilation_cache
 from rococo_jax.training import loop, run
-from rococo_jax.training.memory import compile_within_memory
-from rococo_jax.training.programs import Programs
+from rococo_jax.training.program import compile_step
+from rococo_jax.training.state import TrainState
 from rococo_jax.training.step import batch_shapes
 from tests.support.tiny import tiny_encoder, tiny_spec
 from tests.support.tiny_runs import mesh_of, metrics_of, tiny_config
 from tests.support.world import write_world
 
-STEPS, BATCH, SIDE, BUCKETS = 4, 4, 32, (16, 24)
+STEPS, BATCH, SIDE = 4, 4, 32
 
 
 @pytest.fixture
@@ -54,20 +54,11 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    """A run with one text longer than 16 tokens, in every second batch."""
+    """A run with texts of any length."""
     captions = [[" ".join(["dog"] * words)] for words in (5, 20, 8, 6, 6, 7, 9, 4)]
     start = tiny_encoder(spec=tiny_spec(16), name="start")
     folder = write_world(tmp_path_factory.mktemp("data"), captions, start=start)
     return tiny_config(folder, steps=STEPS, batch_size=BATCH, train__vision="none", checkpoint__every=100)
-
-
-@pytest.fixture
-def as_on_accelerators(monkeypatch):
-    def ahead(*arguments, ahead: bool) -> Programs:
-        assert not ahead  # CPUs compile a length when it comes
-        return Programs(*arguments, ahead=True)
-
-    monkeypatch.setattr(run, "Programs", ahead)
 
 
 @pytest.fixture
@@ -90,9 +81,7 @@ def on_device(monkeypatch):
     del of_other_tests  # held until here, so that no new array takes their places
 
 
-def test_all_lengths_are_compiled_once_before_the_first_step(
-    config, cache, as_on_accelerators, on_device, tmp_path, capsys
-):
+def test_a_run_has_one_program_compiled_before_the_first_step(config, cache, on_device, tmp_path, capsys):
     starts = []
     for name in ("first", "second"):
         cache.programs.clear()
@@ -102,26 +91,18 @@ def test_all_lengths_are_compiled_once_before_the_first_step(
         run.train(config, tmp_path / name, mesh=mesh_of(1), on_step=count)
         steps = [each for each in cache.programs if "step" in each]
         starts.append((len(steps), len(cache.programs) - len(cache.hits), len(set(counts))))
-        told = re.findall(r"compiled (\d) programs in [\d.]+ s \(texts of (.*)\)\n", capsys.readouterr().err)
-        assert [(count, *re.findall(r"(\d+) tokens in [\d.]+ s", texts)) for count, texts in told] == [
-            ("2", "24", "16")
-        ]
-    # Two programs of the step at both starts, none of anything after the first step; at the second none is compiled.
+        said = re.findall(r"a step of texts of 24 tokens takes .*; compiled in [\d.]+ s\n", capsys.readouterr().err)
+        assert len(said) == 1
+    # None of anything after the first step; at the second start none is compiled.
     (first, compiled, growth), (second, again, growth_again) = starts
-    assert (first, second, growth, growth_again, again) == (2, 2, 1, 1, 0) and compiled >= 2
+    assert (first, second, growth, growth_again, again) == (1, 1, 1, 1, 0) and compiled >= 1
     losses = [[line["loss"] for line in metrics_of(tmp_path / name)] for name in ("first", "second")]
     assert losses[0] == losses[1]
     assert on_device == [1, *[2] * (STEPS - 1)] * 2
 
 
-def test_on_cpus_a_length_is_compiled_when_it_comes_and_never_twice(config, cache, tmp_path):
-    run.train(config, tmp_path / "run", mesh=mesh_of(1))
-    came = {line["text_tokens"] for line in metrics_of(tmp_path / "run")}
-    assert len([each for each in cache.programs if "placed" in each]) == len(came) == len(BUCKETS)
-
-
 @pytest.mark.parametrize(("room", "fits"), [(0, True), (-1, False)])
-def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits, monkeypatch):
+def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits, monkeypatch, capsys):
     """Beside the program's bytes a device holds the pixels, ids, masks and image ids of its rows of the next batch."""
     mesh = mesh_of(2)
     rows = NamedSharding(mesh, PartitionSpec(AXES))
@@ -133,12 +114,14 @@ def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits,
     analysis = types.SimpleNamespace(argument_size_in_bytes=7, temp_size_in_bytes=5, output_size_in_bytes=3)
     analysis.alias_size_in_bytes = 2
     compiled = Mock(jax.stages.Compiled, memory_analysis=lambda: analysis)
-    lowered = Mock(jax.stages.Lowered, compile=lambda: compiled)
-    monkeypatch.setattr("rococo_jax.training.memory.memory_of", lambda device: 13 + second + room)
-    arguments = lowered, batch, config, mesh
+    step, state = Mock(), TrainState(jax.numpy.zeros((), int), {}, None, {})
+    step.lower.return_value.compile.return_value = compiled
+    monkeypatch.setattr("rococo_jax.training.program.memory_of", lambda device: 13 + second + room)
+    arguments = step, state, {}, batch, config, mesh
     if fits:
-        program, line = compile_within_memory(*arguments)
-        assert program is compiled and line.startswith("a step takes 0.00 GB of a device, which has 0.00 GB (micro_")
+        assert compile_step(*arguments) is compiled
+        step.lower.assert_called_once_with(state, {}, batch)
+        assert "a step of texts of 24 tokens takes 0.00 GB of a device, which has 0.00 GB" in capsys.readouterr().err
     else:
         with pytest.raises(InputError, match=r"a step of texts of 24 tokens takes 0\.00 GB of a device's 0\.00 GB"):
-            compile_within_memory(*arguments)
+            compile_step(*arguments)

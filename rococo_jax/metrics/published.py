@@ -1,0 +1,73 @@
+"""Published figures of known checkpoints, which an evaluation prints beside its own.
+
+`assets/published.csv` has a line for each checkpoint, variant and source: names, percentages, where they are from.
+`tools/build_published.py` makes it. All are of the 5,000 images of COCO's Karpathy test split, so only a result on all
+of these is compared.
+"""
+
+import csv
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FIGURES = Path(__file__).parent / "assets" / "published.csv"
+IMAGES = 5000
+# In points: another resizing of images or a sixth caption of ten images moves a recall by less.
+CLOSE = 0.3
+LABELS = {"r1": "R@1", "r5": "R@5", "r10": "R@10", "fr1": "FR@1"}
+_USUAL = (
+    "the activation (QuickGELU or GELU), the preprocessing (crop or squash, filter), bfloat16, one caption an image "
+    "instead of five, another split"
+)
+
+
+def published_figures(about: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The lines of a checkpoint; none where it is not known, or was trained on.
+
+    `about` is what a result holds of its model: `provenance` and `weights_sha256`.
+    """
+    provenance = about.get("provenance") or {}
+    if provenance.get("weights_sha256") != about.get("weights_sha256") or "format" not in provenance:
+        return []
+    name = "/".join(str(provenance.get("source", "")).removeprefix("hf-hub:").rstrip("/").split("/")[-2:])
+    if provenance["format"] == "openai":  # the archive's hash is one of OpenAI's
+        name = "openai:" + re.sub("@([0-9]+)px", r"-\1", str(provenance.get("model_type")).replace("/", "-"))
+    with FIGURES.open(encoding="utf-8", newline="") as file:
+        return [line for line in csv.DictReader(file) if name.lower() in line["names"].lower().split()]
+
+
+def compare_with_published(results: Mapping[str, Any]) -> list[str]:
+    """Lines for people: figures beside the published ones, and what usually explains a difference.
+
+    Empty for a model that is not known, or a result on other images than all of the Karpathy test split.
+    """
+    lines = []
+    for published in published_figures(results.get("about") or {}):
+        task, variant = published["task"], published["variant"]
+        figures = results["tasks"].get(task, {}).get(variant, {})
+        names = [name for name in LABELS if published[name] and figures.get(name) is not None]
+        if names and results["sizes"][task][variant].get("images") == IMAGES:
+            pairs = [f"{LABELS[name]} {figures[name]:.1f}, published {float(published[name]):.1f}" for name in names]
+            away = max(abs(figures[name] - float(published[name])) for name in names)
+            verdict = (
+                f"within {CLOSE} points" if away <= CLOSE else f"up to {away:.1f} points away; {_reasons(results)}"
+            )
+            lines.append(f"{task}, {variant}: {'; '.join(pairs)} ({published['source']}): {verdict}")
+    return lines
+
+
+def _reasons(results: Mapping[str, Any]) -> str:
+    """Differences of this very result from the published way, else the usual ones."""
+    about, model, reasons = results["about"], results["fingerprint"].get("model", {}), []
+    if results["protocol"] != "paper":
+        reasons.append(
+            f"the protocol is {results['protocol']}, which changes captions and counts ties against the model"
+        )
+    if model.get("dtype") == "bfloat16":
+        reasons.append("the towers ran in bfloat16")
+    reasons += [warning for warning in about.get("warnings", ()) if warning.startswith(("activation", "image", "prep"))]
+    queries = results["sizes"].get("text_to_image", {}).get("clean", {}).get("queries")
+    if queries is not None and queries < 5 * IMAGES:
+        reasons.append(f"{queries:,} captions instead of five for each image")
+    return f"here {'; '.join(reasons)}" if reasons else f"usual reasons are {_USUAL}"
