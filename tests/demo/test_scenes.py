@@ -23,7 +23,6 @@ from rococo_jax.encoders import load_model
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text import words as english
 from rococo_jax.perturb.text.lexicon import open_lexicon
-from rococo_jax.perturb.text.replacement import DANGER
 from rococo_jax.storage import hash_bytes
 from tools.build_demo_tokenizer import make_tokenizer
 
@@ -57,8 +56,8 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def alterations(captioned, encoder):
-    """(altered captions, changes) of the first 30 images by variant."""
-    return altered(captioned[:30], encoder)
+    """(altered captions, changes) of the first 15 images by variant."""
+    return altered(captioned[:15], encoder)
 
 
 def altered(items, encoder, seed=1, variants=VARIANTS):
@@ -216,26 +215,11 @@ def test_plurals(noun, plural):
     assert plural_of(noun) == plural
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_one_noun_is_replaced_by_a_word_that_no_caption_of_the_image_has(alterations, variant):
-    items, changes = alterations[variant]
-    for item, changed in zip(items, changes, strict=True):
-        present = {word for text in item.originals for word in _words(text)}
-        for original, text, change in zip(item.originals, item.altered, changed, strict=True):
-            if text is None:
-                continue
-            before, after = ([word.text for word in english.split_words(each)] for each in (original, text))
-            differing = [k for k, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
-            assert differing == [change["word_index"]] and change["influence"] is not None
-            assert (before[differing[0]], after[differing[0]]) == (change["old"], change["new"])
-            assert change["new"].lower() not in present and demo_lexicon().find(change["old"]) is not None
-
-
 def test_hardly_a_caption_is_left_unaltered(alterations):
     for variant, (items, _) in alterations.items():
         left = sum(text is None for item in items for text in item.altered)
         # After "an" the Danger words fit nowhere.
-        assert left <= (6 if variant == "danger" else 0), variant
+        assert left <= (3 if variant == "danger" else 0), variant
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -246,34 +230,6 @@ def test_the_article_before_a_new_word_still_fits(alterations, variant):
         if text is not None and change["word_index"]:
             words = [word.text for word in english.split_words(text)][change["word_index"] - 1 :]
             assert words[0].lower() not in ("a", "an") or words[0].lower() == english.article_of(words[1]), text
-
-
-def test_variants_keep_to_their_groups(alterations):
-    changes = {variant: [c for item in each for c in item if c] for variant, (_, each) in alterations.items()}
-    lexicon = demo_lexicon()
-    assert all(lexicon.find(c["new"]).concept == c["concept"] for c in changes["same_concept"])
-    assert all(lexicon.find(c["new"]).concept != c["concept"] for c in changes["diff_concept"])
-    assert all(c["new"].lower() in DANGER.values() for c in changes["danger"])
-    assert sum(lexicon.find(c["new"]) is None for c in changes["rand_voca"]) > len(changes["rand_voca"]) / 3
-    assert all(lexicon.alters(lexicon.find(c["old"]), lexicon.find(c["new"])) for c in changes["same_concept"])
-
-
-def test_variants_replace_the_same_word_and_a_caption_is_altered_the_same_in_any_order(captioned, alterations, encoder):
-    three = [alterations[variant][1] for variant in ("same_concept", "diff_concept", "rand_voca")]
-    places = [[[c["word_index"] for c in item] for item in changed] for changed in three]
-    assert places[0] == places[1] == places[2]
-    some, variants = captioned[:10], ["rand_voca"]
-    backwards = altered(some[::-1], encoder, variants=variants)["rand_voca"][0][::-1]
-    assert backwards == alterations["rand_voca"][0][:10]
-    assert backwards != altered(some, encoder, seed=2, variants=variants)["rand_voca"][0]
-
-
-def test_case_and_punctuation_stay_and_a_caption_without_a_noun_stays_unaltered(encoder):
-    item = CaptionedImage("x.png", ("Kittens, on a Beach!", "It is dark."))
-    (made,), (changes,) = altered([item], encoder)["same_concept"]
-    text = made.altered[0]
-    assert re.fullmatch(r"([A-Z][a-z]+, on a Beach!)|(Kittens, on a [A-Z][a-z]+!)", text) and text != item.captions[0]
-    assert made.altered[1] is None and changes[1] is None
 
 
 def test_the_benchmark_on_disk_reads_as_a_users_would(benchmark):
@@ -322,7 +278,7 @@ def test_the_shipped_model_retrieves_scenes_and_is_fooled_by_one_word(encoder):
     # Chance is 1 %; the bounds leave room for another machine's arithmetic and another release of Pillow.
     assert (owner[similarities.argmax(axis=1)] == np.arange(count)).mean() > 0.4
     assert (similarities.argmax(axis=0) == owner).mean() > 0.3
-    for variant, (altered_items, _) in altered(items[:40], encoder, seed=11).items():
+    for variant, (altered_items, _) in altered(items[:20], encoder, seed=11).items():
         texts = encoder.encode_text([text for item in altered_items for text in item.altered if text])
-        fooled = (images[:40] @ texts.T).max(axis=1) > similarities[:40, :200].max(axis=1)
+        fooled = (images[:20] @ texts.T).max(axis=1) > similarities[:20, :100].max(axis=1)
         assert 0.05 < fooled.mean() < 0.9, variant

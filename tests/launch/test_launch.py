@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -145,15 +146,15 @@ def test_local_processes_get_their_numbers_and_prefix_their_lines(stand_in):
 def test_local_names_the_process_that_was_killed_and_ends_the_others(stand_in):
     folder = stand_in("if os.environ['ROCOCO_PROCESS'] == '1': os.kill(os.getpid(), 9)\ntime.sleep(600)")
     before = time.monotonic()
-    done = launch("local", "--processes", "3", "--timeout", "2", train=["sleep"], cwd=folder)
+    done = launch("local", "--processes", "3", "--timeout", "1", train=["sleep"], cwd=folder)
     assert done.returncode == 128 + signal.SIGKILL
-    assert "process 1 was killed by SIGKILL; 2 s for processes 0, 2 to stop" in done.stderr
-    assert "killing processes 0, 2, still there after 2 s" in done.stderr
-    assert 2 <= time.monotonic() - before < 60
+    assert "process 1 was killed by SIGKILL; 1 s for processes 0, 2 to stop" in done.stderr
+    assert "killing processes 0, 2, still there after 1 s" in done.stderr
+    assert 1 <= time.monotonic() - before < 60
 
 
 def test_local_ends_with_the_exit_code_of_the_first_failure(stand_in):
-    folder = stand_in("me = int(os.environ['ROCOCO_PROCESS'])\ntime.sleep(2 * me)\nsys.exit([3, 4][me])")
+    folder = stand_in("me = int(os.environ['ROCOCO_PROCESS'])\ntime.sleep(0.5 * me)\nsys.exit([3, 4][me])")
     done = launch("local", "--processes", "2", "--timeout", "100", train=["fail"], cwd=folder)
     assert done.returncode == 3
     assert "process 0 ended with exit code 3; 100 s for process 1 to stop" in done.stderr
@@ -341,36 +342,30 @@ esac
 
 
 @pytest.mark.parametrize(
-    ("ends", "made", "code"),
+    ("ends", "made", "code", "own"),
     [
-        (["0"], 1, 0),
+        (["0"], 1, 0, []),
         # Taken away; the connection breaks, or a last word comes through.
-        (["255 SUSPENDED", "1 PREEMPTED", "0"], 3, 0),
+        (["255 SUSPENDED", "1 PREEMPTED", "0"], 3, 0, []),
         # Stopped by maintenance: the slice is still there.
-        (["75", "0"], 1, 0),
-        (["1"], 1, 1),
-        (["75", "75", "75", "75"], 1, 75),
+        (["75", "0"], 1, 0, []),
+        (["1"], 1, 1, []),
+        (["75", "75", "75"], 1, 75, []),
+        # There before, and kept.
+        (["0"], 0, 0, ["--keep"]),
     ],
 )
-def test_tpu_makes_follows_restarts_and_gives_back(programs, tmp_path, ends, made, code):
+def test_tpu_makes_follows_restarts_and_gives_back(programs, tmp_path, monkeypatch, ends, made, code, own):
     calls = programs("gcloud", CLOUD)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "ends").write_text("\n".join(ends) + "\n")
-    done = launch("tpu", *TPU, "--poll", "0", "--restarts", "3", env={**os.environ, "TMPDIR": str(tmp_path)})
+    if not made:
+        (tmp_path / "state").write_text("ACTIVE\n")
+    done = launch_here("tpu", *TPU, "--poll", "0", "--restarts", "2", *own)
     assert done.returncode == code, done.stderr
-    assert calls.read_text().count(" create ") == made
-    assert calls.read_text().count(" follow ") == len(ends)
-    assert calls.read_text().count(" start ") == len(ends)
-    assert not (tmp_path / "state").exists()
-
-
-def test_tpu_takes_the_slice_that_is_there(programs, tmp_path):
-    calls = programs("gcloud", CLOUD)
-    (tmp_path / "ends").write_text("0\n")
-    (tmp_path / "state").write_text("ACTIVE\n")
-    done = launch("tpu", *TPU, "--keep", env={**os.environ, "TMPDIR": str(tmp_path)})
-    assert done.returncode == 0, done.stderr
-    assert " create " not in calls.read_text()
-    assert (tmp_path / "state").exists()
+    counts = [calls.read_text().count(f" {word} ") for word in ("create", "follow", "start")]
+    assert counts == [made, len(ends), len(ends)]
+    assert (tmp_path / "state").exists() == bool(own)
 
 
 def test_tpu_host_script_starts_once_follows_and_tells_a_stop_from_an_end(tmp_path):
@@ -484,23 +479,16 @@ def test_a_failing_program_is_quoted_and_a_missing_one_named(programs, tmp_path,
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_launched_processes_train_as_one_with_eight_devices(tmp_path):
-    overrides = {
-        "data.images": "scenes:64",
-        "steps": 3,
-        "batch_size": 16,
-        "log.every": 1,
-        "log.tensorboard": False,
-        "checkpoint.every": 3,
-        "data.workers": 0,
-        "losses.sc.weight": 1,
-        "losses.vc.weight": 1,
-        "losses.vc.partner_group": 2,
-    }
+    overrides = (
+        "data.images=scenes:64", "steps=3", "batch_size=16", "log.every=1", "log.tensorboard=False",
+        "checkpoint.every=3", "data.workers=0", "losses.sc.weight=1", "losses.vc.weight=1",
+        "losses.vc.partner_group=2",
+    )  # fmt: skip
     curves = []
     for processes, devices in ((4, 2), (1, 8)):
         workdir = tmp_path / str(processes)
         train = ["train", "--config", CONFIG, "--workdir", str(workdir)]
-        train += [f"--config.{key}={value}" for key, value in overrides.items()]
+        train += [f"--config.{each}" for each in overrides]
         own = ["--processes", str(processes), "--devices", str(devices), "--timeout", "300"]
         done = launch("local", *own, train=train, timeout=900)
         assert done.returncode == 0, done.stdout + done.stderr
