@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rococo_jax.benchmarks.baselines import read_text_pairs
 from rococo_jax.benchmarks.choices.records import holds_object, lines_beside, read_records
 from rococo_jax.benchmarks.classes import read_classes, read_own, templates_of
 from rococo_jax.data.captioned_images import read_captions
@@ -42,7 +41,6 @@ READERS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "items": ("i.csv", "image,caption\na.jpg,dög\n", lambda p: [record.value for record in read_records(p)[1]]),
     "a first character": ("i.json", ' {"0": 1}', holds_object),
     "relations": ("symmetric_relations.txt", "next to\nbeside\n", lambda p: lines_beside(p.parent, [p.name])),
-    "text pairs": ("p.json", json.dumps([{"caption": "a", "negative_caption": "dög"}]), lambda p: pairs(p)),
     "a lexicon": ("x.json", json.dumps(LEXICON, ensure_ascii=False), lambda p: read_lexicon(p).hash()),
     "hard positives": ("h.jsonl", '{"caption": "a dög", "hard_negative": "a cat"}\n', read_hard_positives),
     "influence": ("i.jsonl", json.dumps({"caption": "a dög", "words": ["a", "dög"], "influence": [0.5, 1]}) + "\n",
@@ -66,10 +64,6 @@ def opened(path: Path) -> object:
 
 def own_classes(path: Path) -> object:
     return read_own({"annotations": path.parent, "images": path.parent / "images"}).images
-
-
-def pairs(path: Path) -> object:
-    return read_text_pairs(path).texts
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -6,30 +6,22 @@
 
 Preference in percent, ties count one half, as in `metrics.grounding`. Training captions that a benchmark has among its
 own texts, word for word, are left out, so that no baseline has read the answers.
-
-`read_text_pairs` reads pairs of a right and a wrong text of whichever benchmark; no images are needed:
-
-[{"image", "caption" | "originals", "altered"}, ...]              RoCOCO's annotations, published form and ours
-{ID: {"caption", ["caption2",] "negative_caption"}, ...}          SugarCrepe, SugarCrepe++
-[{"true_caption", "false_caption", ...}, ...]                     REPLACE of The Hard Positive Truth, VL-CheckList
 """
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from rococo_jax.benchmarks.rococo.annotations import Annotation, annotation_from_json
-from rococo_jax.errors import InputError, is_list_of
+from rococo_jax.benchmarks.benchmark import recognise
+from rococo_jax.benchmarks.rococo.annotations import altered_pairs, read_annotation_folder
+from rococo_jax.errors import InputError
 from rococo_jax.metrics.intervals import Counted, intervals
 from rococo_jax.metrics.metric import Metric, share
 from rococo_jax.perturb.text.ngrams import NgramModel, words_of
-from rococo_jax.storage import read_json
 
 PREFERENCE = "preference"
 _METRICS = (
@@ -114,10 +106,6 @@ def figure(preference: Sequence[Float[np.ndarray, " pairs"]], group: Sequence[In
     return {PREFERENCE: value, "interval": intervals(runs)[PREFERENCE], "pairs": sum(map(len, runs))}
 
 
-_FORMS = (("caption", "negative_caption"), ("caption2", "negative_caption"), ("true_caption", "false_caption"))
-_IMAGES = ("filename", "image_id", "image")
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextPairs:
     """Texts, and which are compared.
@@ -134,50 +122,34 @@ class TextPairs:
     image: Int[np.ndarray, " pairs"]
 
 
-def read_text_pairs(path: str | os.PathLike) -> TextPairs:
-    """The pairs of a file. Raises InputError: it is in no form that is known, or has no pair."""
-    path = Path(path)
-    value = read_json(path, "a file of right and wrong texts")
-    own_form = isinstance(value, dict) and "format" in value
-    items = list(value.values()) if isinstance(value, dict) and not own_form else value
-    if own_form:
-        return _gather(_of_annotation(annotation_from_json(value, path)), path)
-    if not items or not is_list_of(dict, items):
-        raise InputError(path, "file", f"a JSON {type(value).__name__}", "items with a right and a wrong text")
-    forms = [form for form in _FORMS if all(name in items[0] for name in form)]
-    pairs = _of_annotation(annotation_from_json(value, path)) if not forms else _of_items(items, forms, path)
-    return _gather(pairs, path)
+def read_text_pairs(folder: Path) -> dict[str, TextPairs]:
+    """The pairs of each part of a benchmark's annotations: altered captions, and choices among texts of one image.
+
+    Raises InputError: a file cannot be read, or there is no pair.
+    """
+    info, pairs = recognise(folder), {}
+    if info.reader is None:
+        pairs = {
+            name: list(altered_pairs(each.items)) for name, each in read_annotation_folder(folder).variants.items()
+        }
+    else:
+        for item in info.reader.read(folder, info.files)[0].items():
+            right = [text for _, text in item.match]
+            wrong = [text for text in range(len(item.texts)) if text not in right]
+            if len(item.images) == 1 and wrong:
+                sides = ((item.texts[one], item.texts[other]) for one in right for other in wrong)
+                pairs.setdefault(item.part, []).extend((item.images[0].file, *each) for each in sides)
+    if not any(pairs.values()):
+        raise InputError(folder, "pairs", "none", "a right and a wrong text of one image, such as altered captions")
+    return {part: _gather(of_part) for part, of_part in pairs.items() if of_part}
 
 
-def _gather(pairs: list[tuple[Any, str, str]], path: Path) -> TextPairs:
-    if not pairs:
-        raise InputError(path, "pairs", "none", "at least one pair of an original and an altered text")
+def _gather(pairs: Sequence[tuple[str, str, str]]) -> TextPairs:
+    """The pairs (image, right, wrong) as rows of a table of texts."""
     rows: dict[str, int] = {}
-    images: dict[Any, int] = {}
+    images: dict[str, int] = {}
     numbers = [
         (rows.setdefault(right, len(rows)), rows.setdefault(wrong, len(rows)), images.setdefault(image, len(images)))
         for image, right, wrong in pairs
     ]
     return TextPairs(tuple(rows), *np.array(numbers, int).T)
-
-
-def _of_annotation(annotation: Annotation) -> list[tuple[Any, str, str]]:
-    return [
-        (item.image, original, altered)
-        for item in annotation.items
-        for original, altered in zip(item.originals, item.altered, strict=True)
-        if altered is not None
-    ]
-
-
-def _of_items(items: list[dict[str, Any]], forms: list[tuple[str, str]], path: Path) -> list[tuple[Any, str, str]]:
-    pairs = []
-    for place, item in enumerate(items):
-        image = next((item[name] for name in _IMAGES if name in item), place)
-        for form in forms:
-            texts = [item.get(name) for name in form]
-            for name, text in zip(form, texts, strict=True):
-                if not isinstance(text, str) or not text.strip():
-                    raise InputError(path, f"item {place}: {name}", repr(text)[:80], "a non-empty string")
-            pairs.append((image, *texts))
-    return pairs

@@ -43,57 +43,51 @@ def test_without_training_captions_there_are_no_ngram_models():
 
 
 @pytest.fixture
-def files(tmp_path) -> Path:
-    """A file in each form, and plain captions."""
+def folders(tmp_path) -> Path:
+    """Altered captions beside plain ones, and benchmarks of choices with one right text and with two."""
     originals = [
         f"a dog on {what} {where}" for where in ("here", "there") for what in ("a bed", "the sea", "top", "it", "land")
     ]
     halves = originals[:5], originals[5:]
-    published = [
-        {"image": f"{n}.jpg", "caption": half + [f"{each} weapon" for each in half]} for n, half in enumerate(halves)
-    ]
+    clean = [{"image": f"{n}.jpg", "caption": half} for n, half in enumerate(halves)]
     made = {
-        "danger": published,
-        "captions": [{"image": item["image"], "caption": item["caption"][:5]} for item in published],
-        "swap_att": {"0": {"filename": "0.jpg", "caption": "a red dog", "negative_caption": "a dog red"}},
-        "plus": {
-            "0": {"filename": "0.jpg", "caption": "a dog", "caption2": "one dog", "negative_caption": "a big cat"}
-        },
-        "replace": [{"image_id": "7", "true_caption": "red dog", "false_caption": "blue dog"}],
+        "rococo/coco_karpathy_test": clean,
+        "rococo/danger": [
+            {**item, "caption": [*item["caption"], *(f"{each} weapon" for each in item["caption"])]} for item in clean
+        ],
+        "crepe/swap_att": {"0": {"filename": "0.jpg", "caption": "a red dog", "negative_caption": "a dog red"}},
+        "plus/swap_att": [
+            {"id": 0, "filename": "0.jpg", "caption": "a dog", "caption2": "one dog", "negative_caption": "a big cat"}
+        ],
+        "train": [{"image": "t.jpg", "caption": ["a red dog", "a blue sea here"]}],
     }
     for name, value in made.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(value))
+        path = tmp_path / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(value))
     return tmp_path
 
 
-def test_the_command_reads_every_form_and_leaves_out_plain_captions(files, capsys):
-    (files / "train.json").write_text(json.dumps([{"image": "t.jpg", "caption": ["a red dog", "a blue sea here"]}]))
-    given = [str(files / f"{name}.json") for name in ("danger", "captions", "swap_att", "plus", "replace")]
-    out = files / "out.json"
-    assert main(["baselines", *given, "--captions", str(files / "train.json"), "--out", str(out)]) == 0
-    found = json.loads(out.read_text())
-    assert found["captions"]["captions"] == 2
-    assert [len(each) for each in found["baselines"].values()] == [4] * 4
-    by_name = {Path(name).stem: each for name, each in found["baselines"].items()}
-    assert by_name["danger"]["shorter"]["preference"] == 100.0 and by_name["danger"]["shorter"]["pairs"] == 10
-    assert by_name["swap_att"]["bag_of_words"]["preference"] == 50.0
-    assert by_name["plus"]["shorter"] == {"preference": 100.0, "interval": [100.0, 100.0], "pairs": 2}
+def test_the_command_reads_altered_captions_and_choices_among_texts(folders, capsys):
+    given, out = [str(folders / name) for name in ("rococo", "crepe", "plus")], folders / "out.json"
+    assert main(["baselines", *given, "--captions", str(folders / "train.json"), "--out", str(out)]) == 0
+    written = json.loads(out.read_text())
+    assert written["captions"]["captions"] == 2
+    figures = {str(Path(part).relative_to(folders)): each for part, each in written["baselines"].items()}
+    assert {part: len(each) for part, each in figures.items()} == dict.fromkeys(
+        ["rococo/danger", "crepe/swap_att", "plus/swap_att"], 4
+    )
+    assert figures["rococo/danger"]["shorter"]["preference"] == 100.0
+    assert figures["rococo/danger"]["shorter"]["pairs"] == 10
+    assert figures["crepe/swap_att"]["bag_of_words"]["preference"] == 50.0
+    assert figures["plus/swap_att"]["shorter"] == {"preference": 100.0, "interval": [100.0, 100.0], "pairs": 2}
     assert "Shorter wins" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ([], "file: found a JSON list; wanted items with a right and a wrong text"),
-        ({"0": {"caption": "a", "negative_caption": " "}}, "item 0: negative_caption: found ' '"),
-        ([{"image": "a.jpg", "caption": ["one", "two"]}], "files: found none with altered texts"),
-    ],
-)
-def test_files_that_cannot_be_used_are_refused_in_one_line(tmp_path, refusal, value, said):
-    path = tmp_path / "given.json"
-    path.write_text(json.dumps(value))
-    error = refusal("baselines", path)
-    assert said in error and error.count("\n") == 1
+def test_annotations_without_a_wrong_text_are_refused_in_one_line(tmp_path, refusal):
+    (tmp_path / "captions.json").write_text(json.dumps([{"image": "a.jpg", "caption": ["one", "two"]}]))
+    error = refusal("baselines", tmp_path)
+    assert "pairs: found none; wanted a right and a wrong text" in error and error.count("\n") == 1
 
 
 @pytest.mark.real_data
@@ -102,8 +96,8 @@ def test_published_texts_can_be_told_apart_without_images(real_data):
     captions = json.loads((real_data / "coco" / "captions_train.json").read_text())
     training = tuple(caption for item in captions for caption in item["caption"])
 
-    parts = ["rococo/annotations/same_concept.json", *(f"compositionality/sugar_crepe/{part}.json" for part in PARTS)]
-    files = [read_text_pairs(real_data / part) for part in parts]
+    crepe = read_text_pairs(real_data / "compositionality/sugar_crepe")
+    files = [read_text_pairs(real_data / "rococo/annotations")["same_concept"], *(crepe[part] for part in PARTS)]
     # One table of all texts, so that n-gram models are fitted once.
     row = {text: number for number, text in enumerate(dict.fromkeys(text for each in files for text in each.texts))}
     scorers, preferences = text_baselines(tuple(row), training), []

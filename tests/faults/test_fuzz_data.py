@@ -17,7 +17,6 @@ from hypothesis import given
 from PIL import Image
 
 from rococo_jax.benchmarks import two_by_two
-from rococo_jax.benchmarks.baselines import read_text_pairs
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
@@ -162,7 +161,6 @@ KINDS = {
     "embeddings as a table": Kind("image.parquet", _table_of_vectors, lambda path: StoredEmbeddings(path.parent)),
     "labels": Kind("labels.npy", lambda path: np.save(path, np.arange(4)), lambda path: read_labels(path, "classes")),
     "labels as a table": Kind("labels.csv", _text("image,label\na.jpg,dog\nb.jpg,cat\n"), lambda p: read_labels(p, "")),
-    "texts": Kind("texts.json", _text('[{"caption": "a dog", "negative_caption": "a cat"}]'), read_text_pairs),
     "hard positives": Kind(
         "hard.jsonl", _text('{"caption": "a dog", "hard_positive": "a hound", "hard_negative": "a cat"}\n'),
         read_hard_positives,
