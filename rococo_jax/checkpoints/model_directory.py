@@ -8,7 +8,7 @@ tokenizer.json   for models with a text tower
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,10 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 
 from rococo_jax.checkpoints.parameters import (
-    HasInputParts,
-    HasModelParts,
+    Checkpoint,
+    checkpoint_of,
     hash_parameters,
     parameter_shapes,
-    parameters_of,
 )
 from rococo_jax.checkpoints.tensors import list_differences
 from rococo_jax.errors import InputError, first_line
@@ -36,24 +35,19 @@ MODEL_FILE, PARAMETERS, TOKENIZER_FILE = "model.json", "params", "tokenizer.json
 _KEYS = {"format", "version", "spec", "preprocessing", "tokenizer", "provenance"}
 
 
-def save_model(path: str | os.PathLike, encoder: HasModelParts) -> None:
-    """Write a model directory. Raises InputError where `path` is taken, or the disk has no room for the parameters."""
-    write_model(path, encoder.model.spec, parameters_of(encoder.model), encoder, encoder.provenance)
+def save_model(path: str | os.PathLike, encoder: Any) -> None:
+    """Write the model directory of an `Encoder`. Raises InputError as `write_model`."""
+    write_model(path, checkpoint_of(encoder))
 
 
-def write_model(
-    path: str | os.PathLike,
-    spec: ModelSpec,
-    parameters: Mapping[str, Any],
-    parts: HasInputParts,
-    provenance: dict[str, Any],
-) -> None:
-    """Write a model directory from all parameters by dotted path, on the host or on devices of this process.
+def write_model(path: str | os.PathLike, checkpoint: Checkpoint) -> None:
+    """Write a model directory; parameters are on the host or on devices of this process.
 
-    `parts` have the preprocessing and the tokenizer; the hash of the weights is added to the provenance.
+    The hash of the weights is added to the provenance. Raises InputError where `path` is taken, or the disk has no room
+    for the parameters.
     """
-    path = Path(path)
-    provenance = {**provenance, "weights_sha256": hash_parameters(parameters), "written_by": __version__}
+    path, parameters = Path(path), checkpoint.parameters
+    provenance = {**checkpoint.provenance, "weights_sha256": hash_parameters(parameters), "written_by": __version__}
     # Check free space first: Orbax's threads each raise on a full disk.
     check_free_space(path, sum(array.nbytes for array in parameters.values()))
     with atomic_directory(path) as folder:
@@ -68,19 +62,20 @@ def write_model(
             checkpointer.save((folder / PARAMETERS).absolute(), dict(parameters))
         # It names the temporary folder; the rename marks the model as complete.
         (folder / PARAMETERS / "commit_success.txt").unlink(missing_ok=True)
-        write_description(folder, spec, parts, provenance)
+        write_description(folder, checkpoint._replace(provenance=provenance))
 
 
-def write_description(folder: Path, spec: ModelSpec, parts: HasInputParts, provenance: dict[str, Any]) -> None:
-    """Write all of a model directory but the parameters. Arguments as for `write_model`."""
-    if parts.tokenizer is not None:
-        parts.tokenizer.save(folder / TOKENIZER_FILE)
+def write_description(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write all of a model directory but the parameters."""
+    spec, _, preprocessing, tokenizer, provenance = checkpoint
+    if tokenizer is not None:
+        tokenizer.save(folder / TOKENIZER_FILE)
     description = {
         "format": FORMAT,
         "version": VERSION,
         "spec": spec.to_json(),
-        "preprocessing": None if parts.preprocessing is None else parts.preprocessing.to_json(),
-        "tokenizer": None if parts.tokenizer is None else parts.tokenizer.spec.to_json(),
+        "preprocessing": None if preprocessing is None else preprocessing.to_json(),
+        "tokenizer": None if tokenizer is None else tokenizer.spec.to_json(),
         "provenance": provenance,
     }
     write_json(folder / MODEL_FILE, description)

@@ -8,7 +8,7 @@ import hashlib
 import itertools
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,45 +23,31 @@ from rococo_jax.models.dual_encoder import abstract_model
 from rococo_jax.models.positions import positions_on_grid
 from rococo_jax.storage import hash_bytes
 
-
-@runtime_checkable
-class HasInputParts(Protocol):
-    """The parts of a model that read images and texts; either may be None."""
-
-    preprocessing: Any
-    tokenizer: Any
-
-
 # Of another image size, by the format of the checkpoint; else that of `transformers`.
 _POSITION_RULES = {"openai": "antialiased", "open_clip": "antialiased", "big_vision": "linear"}
 _MAPS_OF_HEADS = tuple(f"{side}_head.{map}kernel" for side in ("vision", "text") for map in ("", "affine."))
 
 
-@runtime_checkable
-class HasModelParts(HasInputParts, Protocol):
-    """The parts that `save_model` reads: of an `Encoder`, a `ModelParts`, or anything alike."""
+class Checkpoint(NamedTuple):
+    """A model in parts: of another project's checkpoint, of a model directory or of an encoder.
 
-    model: DualEncoder
-    provenance: dict[str, Any]
-
-
-@runtime_checkable
-class HasNamedParts(HasModelParts, Protocol):
-    """The parts that the exports read: of an `Encoder`."""
-
-    name: str
-
-
-class ModelParts(NamedTuple):
-    """The result of a converter: the arguments of an `Encoder`, in their order.
-
-    Preprocessing is None for a text tower, the tokenizer None for an image tower or where none was found.
+    Attributes:
+        parameters: all that `parameter_shapes` lists.
+        preprocessing: None for a text tower.
+        tokenizer: None for an image tower, or where none was found.
     """
 
-    model: DualEncoder
+    spec: ModelSpec
+    parameters: Mapping[str, Any]
     preprocessing: Any
     tokenizer: Any
-    provenance: dict[str, Any]
+    provenance: Mapping[str, Any]
+
+
+def checkpoint_of(encoder: Any) -> Checkpoint:
+    """The parts of an `Encoder`."""
+    model = encoder.model
+    return Checkpoint(model.spec, parameters_of(model), encoder.preprocessing, encoder.tokenizer, encoder.provenance)
 
 
 def parameter_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -152,20 +138,17 @@ def check_tokenizer(tokenizer: Any, spec: ModelSpec, source: object) -> None:
         raise InputError(source, "text.eos_id", found, "the id that ends a text")
 
 
-def with_image_size(
-    spec: ModelSpec, preprocessing: Any, provenance: Mapping[str, Any], image_size: int | None
-) -> tuple[ModelSpec, Any, Mapping[str, Any]]:
+def with_image_size(checkpoint: Checkpoint, image_size: int | None) -> Checkpoint:
     """The same model for square images of another size, in pixels: the tower interpolates the stored positions, by the
     rule of the library that the checkpoint is of; provenance says that the caller chose the size.
 
     Raises InputError where the size is smaller than a patch, or the model reads no images.
     """
     if image_size is None:
-        return spec, preprocessing, provenance
-    provenance = {
-        **provenance,
-        "read_from": {**provenance.get("read_from", {}), "image size": "the argument image_size"},
-    }
+        return checkpoint
+    spec, _, preprocessing, _, provenance = checkpoint
+    places = {**provenance.get("read_from", {}), "image size": "the argument image_size"}
+    provenance = {**provenance, "read_from": places}
     if spec.vision is None:
         raise InputError("image size", "pixels", image_size, "none, for a model without an image tower")
     if image_size != spec.vision.image_size:
@@ -180,7 +163,7 @@ def with_image_size(
         spec = dataclasses.replace(spec, vision=vision)
     if preprocessing is not None and preprocessing.image_size[0] != image_size:
         preprocessing = preprocessing.with_image_size(image_size)
-    return spec, preprocessing, provenance
+    return checkpoint._replace(spec=spec, preprocessing=preprocessing, provenance=provenance)
 
 
 def with_own_positions(spec: ModelSpec, parameters: Mapping[str, Any]) -> tuple[ModelSpec, Mapping[str, Any]]:
@@ -219,18 +202,8 @@ def places_of(file: str, given: Mapping[str, Any], keys: Mapping[str, str], defa
     }
 
 
-class Checkpoint(NamedTuple):
-    """What a checkpoint of another project holds, as our parameters by dotted path; its tokenizer as `ModelParts`."""
-
-    spec: ModelSpec
-    parameters: Mapping[str, np.ndarray]
-    preprocessing: Any
-    tokenizer: Any
-    provenance: Mapping[str, Any]
-
-
-def assemble_parts(checkpoint: Checkpoint, dtype: DTypeLike = jnp.float32, image_size: int | None = None) -> ModelParts:
-    """The last steps of every conversion: hash the weights, change the image size, build the module.
+def finish_checkpoint(checkpoint: Checkpoint, image_size: int | None = None) -> Checkpoint:
+    """The last steps of every conversion: check and hash the weights, and change the image size.
 
     The size is by default that which the preprocessing makes.
     """
@@ -240,7 +213,7 @@ def assemble_parts(checkpoint: Checkpoint, dtype: DTypeLike = jnp.float32, image
     check_tokenizer(tokenizer, spec, source)
     places = {**provenance.get("read_from", {}), **(tokenizer.read_from if tokenizer else {})}
     provenance = {**provenance, "read_from": places, "weights_sha256": hash_parameters(parameters)}
-    size = preprocessing.image_size[0] if image_size is None and preprocessing is not None else image_size
-    spec, preprocessing, given = with_image_size(spec, preprocessing, provenance, size)
-    provenance = provenance if image_size is None else given
-    return ModelParts(build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance)
+    checkpoint = checkpoint._replace(provenance=provenance)
+    if image_size is None and preprocessing is not None:
+        return with_image_size(checkpoint, preprocessing.image_size[0])._replace(provenance=provenance)
+    return with_image_size(checkpoint, image_size)

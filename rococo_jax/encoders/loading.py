@@ -30,6 +30,7 @@ from rococo_jax.checkpoints.model_directory import (
     restore_parameters,
 )
 from rococo_jax.checkpoints.parameters import (
+    Checkpoint,
     build_model,
     check_parameters,
     check_tokenizer,
@@ -139,43 +140,41 @@ def load_model(
         spec, description = read_description(folder)
         provenance, parameters = description["provenance"], restore_parameters(folder, spec, mesh)
         check_parameters(parameters, folder / PARAMETERS, provenance.get("weights_sha256"))
-        return _described(folder, provenance, parameters, folder.resolve().name, mesh, dtype, image_size)
-    if (checkpoint := find_checkpoint(folder)) is not None:
-        parts = _read_checkpoint(checkpoint, mesh)
-        name = f"{checkpoint.resolve().parent.parent.name}@{checkpoint.name}"
-        return _described(*parts, name, mesh, dtype, image_size)
+        checkpoint = _described(folder, provenance, parameters, image_size)
+        return _encoder(checkpoint, folder.resolve().name, mesh, dtype, folder)
+    if (saved := find_checkpoint(folder)) is not None:
+        origin, *rest = _read_checkpoint(saved, mesh)
+        name = f"{saved.resolve().parent.parent.name}@{saved.name}"
+        return _encoder(_described(origin, *rest, image_size), name, mesh, dtype, origin)
     from rococo_jax.checkpoints.formats import convert
 
-    parts = convert(
+    checkpoint = convert(
         str(source),
         source_format=source_format,
         pooling=pooling,
         activation=activation,
         heads=heads,
         tokenizer=tokenizer,
-        dtype=dtype,
         image_size=image_size,
     )
-    return _hashed(Encoder(*parts, name=folder.resolve().name if folder.exists() else str(source), mesh=mesh))
+    return _encoder(checkpoint, folder.resolve().name if folder.exists() else str(source), mesh, dtype)
 
 
-def _hashed(encoder: Encoder) -> Encoder:
-    """The encoder with the hash of its weights, which was computed, or compared, while they were read."""
+def _encoder(checkpoint: Checkpoint, name: str, mesh: Mesh, dtype: DTypeLike, folder: Path | None = None) -> Encoder:
+    """The encoder of a checkpoint; `folder` tells the training images."""
+    spec, parameters, *rest = checkpoint
+    encoder = Encoder(build_model(spec, parameters, dtype), *rest, name, mesh)
+    encoder.training_images = folder and read_training_images(folder)
+    # Computed, or compared, while the weights were read.
     if recorded := encoder.provenance.get("weights_sha256"):
         encoder.weights_sha256 = recorded
     return encoder
 
 
 def _described(
-    folder: Path,
-    provenance: dict[str, Any],
-    parameters: dict[str, jax.Array],
-    name: str,
-    mesh: Mesh,
-    dtype: DTypeLike,
-    image_size: int | None,
-) -> Encoder:
-    """The encoder of some parameters and the description in a folder."""
+    folder: Path, provenance: dict[str, Any], parameters: dict[str, jax.Array], image_size: int | None
+) -> Checkpoint:
+    """The model of some parameters and the description in a folder."""
     spec, description = read_description(folder)
     path = folder / MODEL_FILE
     preprocessing, tokenizer = description["preprocessing"], description["tokenizer"]
@@ -184,10 +183,7 @@ def _described(
     if tokenizer is not None:
         tokenizer = Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(tokenizer, path))
     check_tokenizer(tokenizer, spec, path)
-    spec, preprocessing, provenance = with_image_size(spec, preprocessing, provenance, image_size)
-    encoder = Encoder(build_model(spec, parameters, dtype), preprocessing, tokenizer, provenance, name, mesh)
-    encoder.training_images = read_training_images(folder)
-    return _hashed(encoder)
+    return with_image_size(Checkpoint(spec, parameters, preprocessing, tokenizer, provenance), image_size)
 
 
 def find_checkpoint(source: str | os.PathLike) -> Path | None:

@@ -18,6 +18,7 @@ from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.parameters import (
+    Checkpoint,
     build_model,
     hash_parameters,
     parameters_of,
@@ -140,14 +141,15 @@ class Origin:
         rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name
         return cls(encoder.spec, *rest, encoder.model.dtype, encoder.training_images)
 
-    def trained(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The provenance of a model that was trained from it."""
-        return {"trained": record, "started_from": self.provenance}
+    def checkpoint(self, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any]) -> Checkpoint:
+        """The model with trained parameters, and a record of the training in its provenance."""
+        provenance = {"trained": record, "started_from": self.provenance}
+        return Checkpoint(self.spec, parameters, self.preprocessing, self.tokenizer, provenance)
 
     def encoder(self, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any], mesh: Mesh) -> Encoder:
         """The encoder with trained parameters."""
-        model = build_model(self.spec, parameters, self.dtype)
-        return Encoder(model, self.preprocessing, self.tokenizer, self.trained(record), self.name, mesh)
+        _, _, *rest = self.checkpoint(parameters, record)
+        return Encoder(build_model(self.spec, parameters, self.dtype), *rest, self.name, mesh)
 
 
 def trained_encoder(

@@ -260,8 +260,7 @@ def _finish(config: ConfigDict, workdir: Path, run: _Opened, state: TrainState) 
     parameters = gather_to_host(state.average or state.parameters, run.frozen, keep=first_process)
 
     def write() -> None:
-        record = origin.trained(_record(config, int(state.step)))
-        write_model(workdir / MODEL, origin.spec, parameters, origin, record)
+        write_model(workdir / MODEL, origin.checkpoint(parameters, _record(config, int(state.step))))
         write_training_images(workdir / MODEL, _training_images(run.source, origin.training_images))
 
     broadcast_from_process_0("the model", write)
@@ -274,7 +273,7 @@ def _begin_folder(workdir: Path, kept: Mapping[str, Any] | None, config: ConfigD
         (workdir / MODEL).rename(workdir / f"{MODEL}-{kept['steps']}")
     if not (workdir / ORIGIN).exists():
         with atomic_directory(workdir / ORIGIN) as folder:
-            write_description(folder, origin.spec, origin, origin.trained(_record(config, 0)))
+            write_description(folder, origin.checkpoint({}, _record(config, 0)))
     if kept != flat(config):
         write_config(workdir / CONFIG, config)
 

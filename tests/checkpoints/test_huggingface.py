@@ -11,8 +11,8 @@ from flax import nnx
 
 from rococo_jax.checkpoints import convert
 from rococo_jax.checkpoints.families import FAMILIES, spec_from_config
-from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.checkpoints.tensors import write_tensors
+from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from tests.support.reference_models import bert, clip, dinov2, saved, siglip, torch, transformers
 from tests.support.refusals import refused
@@ -51,7 +51,7 @@ def change_config(folder, change):
 
 
 def parameters(folder, **options):
-    return {path: np.asarray(array) for path, array in parameters_of(convert(folder, **options)[0]).items()}
+    return {path: np.asarray(array) for path, array in convert(folder, **options).parameters.items()}
 
 
 def assert_equal(ours, expected):
@@ -63,7 +63,7 @@ def assert_equal(ours, expected):
 @pytest.mark.parametrize("name", ["clip", "siglip", "dinov2", "dinov2_gated", "bert"])
 def test_the_table_backwards_gives_the_checkpoint_bit_for_bit(folders, name):
     folder, family = folders[name], name.split("_")[0]
-    model = convert(folder)[0]
+    model = convert(folder)
     prefixes = ("vision_model.", "text_model.") if family in ("clip", "siglip") else ("", "")
     written = write_tensors(parameters(folder), FAMILIES[family].table(model.spec, *prefixes))
     stored = safetensors_torch.load_file(folder / "model.safetensors")
@@ -262,8 +262,8 @@ def pooling_folder(folders, tmp_path, pooling, modules=None):
 def test_sentence_transformers_folders_say_how_they_pool(folders, tmp_path, config, pooling):
     modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
     folder = pooling_folder(folders, tmp_path, config, modules)
-    assert convert(folder)[0].spec.text.pooling == pooling
-    assert convert(folder, pooling="cls")[0].spec.text.pooling == "cls"
+    assert convert(folder).spec.text.pooling == pooling
+    assert convert(folder, pooling="cls").spec.text.pooling == "cls"
 
 
 def test_sentence_modules_that_change_the_vectors_are_refused(folders, tmp_path):
@@ -275,8 +275,8 @@ def test_sentence_modules_that_change_the_vectors_are_refused(folders, tmp_path)
 
 
 def test_pooling_is_a_choice_only_where_the_family_leaves_it_open(folders):
-    assert convert(folders["dinov2"])[0].spec.vision.pooling == "cls"
-    assert convert(folders["bert"])[0].spec.text.pooling == "cls"
+    assert convert(folders["dinov2"]).spec.vision.pooling == "cls"
+    assert convert(folders["bert"]).spec.text.pooling == "cls"
     for family, pooling in (("clip", "mean"), ("siglip", "cls"), ("bert", "cls+mean"), ("dinov2", "attention")):
         refused(r"^pooling: ", convert, folders[family], pooling=pooling)
 
@@ -305,7 +305,7 @@ def test_the_early_form_of_clip_configurations_is_read_as_the_reference_reads_it
 
 
 def test_a_model_does_not_share_its_arrays_with_another_of_the_same_spec(folders):
-    first, second = convert(folders["clip"])[0], convert(folders["clip"])[0]
+    first, second = (load_model(folders["clip"]).model for _ in range(2))
     before = np.asarray(second.text.words[...])
     first.text.words[...] = jnp.zeros_like(first.text.words[...])
     np.testing.assert_array_equal(second.text.words[...], before)
@@ -314,9 +314,9 @@ def test_a_model_does_not_share_its_arrays_with_another_of_the_same_spec(folders
 
 def test_without_a_processor_file_images_are_prepared_as_the_family_does(folders):
     for family, shortest_edge in (("clip", True), ("siglip", False), ("dinov2", True)):
-        model, preprocessing, _, provenance = convert(folders[family])
+        spec, _, preprocessing, _, provenance = convert(folders[family])
         assert provenance["read_from"]["mean"] == "the family's default"
-        assert preprocessing.image_size == (model.spec.vision.image_size,) * 2
+        assert preprocessing.image_size == (spec.vision.image_size,) * 2
         assert (preprocessing.shortest_edge is not None) == shortest_edge
 
 
@@ -328,7 +328,7 @@ def test_a_processor_for_another_size_is_refused_but_resizes_dinov2_as_the_refer
         if family == "clip":
             refused("64 x 64 pixels", convert, folder)
         else:
-            assert convert(folder)[0].spec.vision.image_size == 64
+            assert convert(folder).spec.vision.image_size == 64
 
 
 def test_names_of_the_hub_need_no_owner(monkeypatch):

@@ -9,7 +9,6 @@ import pytest
 
 from rococo_jax.checkpoints import convert
 from rococo_jax.checkpoints.lora import check_adapter
-from rococo_jax.checkpoints.parameters import parameters_of
 from tests.support.reference_models import clip, saved, torch, transformers
 from tests.support.refusals import refused
 
@@ -36,7 +35,7 @@ def matrices(weights, name, rank):
 
 
 def parameters(folder):
-    return {path: np.asarray(array) for path, array in parameters_of(convert(folder)[0]).items()}
+    return {path: np.asarray(array) for path, array in convert(folder).parameters.items()}
 
 
 def merged(weights, folder, base, changes):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from rococo_jax.checkpoints import convert, save_model
+from rococo_jax.checkpoints import save_model
 from rococo_jax.encoders import load_model
 from rococo_jax.runtime import make_mesh
 from tests.support.random_inputs import random_pixels, random_texts
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.quick
 
 def converted(reference, folder, **options):
     """The reference as a model of ours, by way of its folder."""
-    return convert(saved(reference, folder), **options).model
+    return load_model(saved(reference, folder), mesh=make_mesh(jax.devices()[:1]), **options).model
 
 
 CLIP_CASES = {

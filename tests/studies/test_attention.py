@@ -13,10 +13,10 @@ from flax import nnx
 from PIL import Image
 
 from rococo_jax.benchmarks.rococo.published_mixing import SIDE, make_plan
-from rococo_jax.checkpoints import convert, save_model
+from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.encoders import Encoder
+from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.models import ModelSpec
 from rococo_jax.runtime import make_mesh
 from rococo_jax.studies.attention import (
@@ -73,7 +73,7 @@ def test_class_token_rows_are_those_of_the_reference(family, tmp_path):
     from tests.support import reference_models as reference
 
     model = getattr(reference, family)()
-    ours = convert(reference.saved(model, tmp_path / family))[0]
+    ours = load_model(reference.saved(model, tmp_path / family)).model
     theirs = model.vision_model if family == "clip" else model
     theirs.set_attn_implementation("eager")
     pixels = random_pixels(30)
@@ -87,7 +87,7 @@ def test_pooling_weights_are_those_of_the_reference(tmp_path):
     from tests.support import reference_models as reference
 
     model = reference.siglip()
-    ours = convert(reference.saved(model, tmp_path / "siglip"))[0]
+    ours = load_model(reference.saved(model, tmp_path / "siglip")).model
     pixels = random_pixels(30)
     with reference.torch.no_grad():
         tokens = model.vision_model(reference.torch_pixels(pixels)).last_hidden_state

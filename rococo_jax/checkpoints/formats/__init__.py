@@ -9,9 +9,6 @@ folder or hub name, open_clip_config   open_clip
 from collections.abc import Callable
 from pathlib import Path
 
-import jax.numpy as jnp
-from jax.typing import DTypeLike
-
 from rococo_jax.checkpoints.families import FAMILIES
 from rococo_jax.checkpoints.formats.big_vision import read_big_vision
 from rococo_jax.checkpoints.formats.huggingface import read_huggingface
@@ -19,7 +16,7 @@ from rococo_jax.checkpoints.formats.open_clip import CONFIG, read_open_clip
 from rococo_jax.checkpoints.formats.openai import ACTIVATIONS, read_openai
 from rococo_jax.checkpoints.hub import WANTED, find_folder
 from rococo_jax.checkpoints.lora import ADAPTER
-from rococo_jax.checkpoints.parameters import Checkpoint, Choices, ModelParts, assemble_parts
+from rococo_jax.checkpoints.parameters import Checkpoint, Choices, finish_checkpoint
 from rococo_jax.checkpoints.weight_files import find_weights
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json_object
@@ -42,10 +39,9 @@ def convert(
     activation: str | None = None,
     heads: str | None = None,
     tokenizer: str | None = None,
-    dtype: DTypeLike = jnp.float32,
     image_size: int | None = None,
-) -> ModelParts:
-    """The parts of an `Encoder`: model, preprocessing, tokenizer, provenance.
+) -> Checkpoint:
+    """The spec, parameters (float32 whatever the source holds), preprocessing, tokenizer and provenance of a model.
 
     Args:
         source: a file, a folder, or a hub name.
@@ -54,7 +50,6 @@ def convert(
         activation: `quick_gelu` or `gelu`, for OpenAI and open_clip forms without it in the file.
         heads: of the image and the text tower, such as `16,8`, for a state dict in OpenAI's form of no known size.
         tokenizer: a folder or hub name, or `none`; by default the checkpoint's own or its family's.
-        dtype: of the compute; parameters are float32 whatever the checkpoint holds.
         image_size: for images of another size than the checkpoint's.
 
     Raises:
@@ -73,7 +68,7 @@ def convert(
     if activation not in (None, *ACTIVATIONS):
         raise InputError("activation", "activation", activation, " or ".join(ACTIVATIONS))
     choices = Choices(pooling, activation, heads, tokenizer, declared=source_format == form)
-    return assemble_parts(_READERS[form](source, choices), dtype, image_size)
+    return finish_checkpoint(_READERS[form](source, choices), image_size)
 
 
 def find_format(source: str | Path, source_format: str = "auto") -> str:

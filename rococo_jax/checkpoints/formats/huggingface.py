@@ -10,7 +10,7 @@ import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +22,9 @@ from rococo_jax.checkpoints.lora import ADAPTER_FILES, base_folder, with_adapter
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     Choices,
-    HasNamedParts,
-    assemble_parts,
+    checkpoint_of,
+    finish_checkpoint,
     hash_parameters,
-    parameters_of,
     places_of,
     with_own_positions,
 )
@@ -112,20 +111,21 @@ def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[
     return preprocessing, {rule: "the family's default" for rule in _PIXEL_KEYS if rule != "image size"}
 
 
-def export_huggingface(encoder: HasNamedParts, out: str | os.PathLike) -> str:
-    """Write the folder (`config.json`, `model.safetensors`, image processor, tokenizer). Returns the family's name.
+def export_huggingface(encoder: Any, out: str | os.PathLike) -> str:
+    """Write an `Encoder` as a folder (`config.json`, `model.safetensors`, image processor, tokenizer). Returns the
+    family's name.
 
     A model that is used at another size than it was stored for gets its position embeddings interpolated, unless
     `transformers` does so on reading it; every other export converts back to the same bits.
 
     Raises InputError: the Hugging Face form cannot express the model, `out` is taken, or the disk has no room.
     """
-    out, spec, name = Path(out), encoder.model.spec, encoder.name
-    parameters = parameters_of(encoder.model)
-    own_spec, own_parameters = with_own_positions(spec, parameters)
-    family, encoder = family_of_spec(own_spec, name), with_rules_of("transformers", encoder)
+    out, name, checkpoint = Path(out), encoder.name, checkpoint_of(encoder)
+    own_spec, own_parameters = with_own_positions(checkpoint.spec, checkpoint.parameters)
+    family, checkpoint = family_of_spec(own_spec, name), with_rules_of("transformers", checkpoint, name)
     if not family.interpolates_positions:
-        spec, parameters = own_spec, own_parameters
+        checkpoint = checkpoint._replace(spec=own_spec, parameters=own_parameters)
+    spec, parameters, preprocessing, tokenizer, _ = checkpoint
     parameters = {path: np.asarray(array) for path, array in parameters.items()}
     config = {**family.config(spec), "dtype": "float32"}
     back = family.spec_of_export(config, spec, Path(name))
@@ -139,13 +139,13 @@ def export_huggingface(encoder: HasNamedParts, out: str | os.PathLike) -> str:
     with atomic_directory(out) as folder:
         write_json(folder / "config.json", config)
         write_safetensors(folder / "model.safetensors", tensors)
-        if encoder.preprocessing is not None and spec.vision is not None:
-            family.write_processor(folder, encoder.preprocessing)
-        if encoder.tokenizer is not None and spec.text is not None:
-            family.write_tokenizer(folder, encoder.tokenizer)
+        if preprocessing is not None and spec.vision is not None:
+            family.write_processor(folder, preprocessing)
+        if tokenizer is not None and spec.text is not None:
+            family.write_tokenizer(folder, tokenizer)
         family.write_more(folder, spec, parameters)
         wanted = "what the Hugging Face form can express"
-        refuse_another_model(read_huggingface(folder, Choices()), encoder, spec, parameters, wanted)
+        refuse_another_model(read_huggingface(folder, Choices()), checkpoint, name, wanted)
     return family.name
 
 
@@ -162,34 +162,31 @@ def refuse_another_spec(back: ModelSpec, spec: ModelSpec, name: str, wanted: str
         raise InputError(name, f"{part}.{field}", found, f"{expressed}: {wanted}")
 
 
-def with_rules_of(library: str, encoder: HasNamedParts) -> HasNamedParts:
-    """The parts of a model with another library's rules for texts and pixels; says so where that is a change.
+def with_rules_of(library: str, checkpoint: Checkpoint, name: str) -> Checkpoint:
+    """The model `name` with another library's rules for texts and pixels; says so where that is a change.
 
     Raises InputError where the library has no such cleaning.
     """
-    parts = SimpleNamespace(model=encoder.model, name=encoder.name, provenance=encoder.provenance)
-    parts.preprocessing, parts.tokenizer = encoder.preprocessing, encoder.tokenizer
-    if parts.tokenizer is not None:
-        parts.tokenizer = (for_transformers if library == "transformers" else for_open_clip)(parts.tokenizer)
-        if parts.tokenizer is not encoder.tokenizer:
-            say(f"{encoder.name}: texts will be cleaned as {library} does; broken Unicode and entities change tokens")
-    if parts.preprocessing is not None and parts.preprocessing.library != library:
-        parts.preprocessing = dataclasses.replace(parts.preprocessing, library=library)
-        say(f"{encoder.name}: images will be prepared by the rule of {parts.preprocessing.describe_rule()}")
-    return parts
+    tokenizer, preprocessing = checkpoint.tokenizer, checkpoint.preprocessing
+    if tokenizer is not None:
+        tokenizer = (for_transformers if library == "transformers" else for_open_clip)(tokenizer)
+        if tokenizer is not checkpoint.tokenizer:
+            say(f"{name}: texts will be cleaned as {library} does; broken Unicode and entities change tokens")
+    if preprocessing is not None and preprocessing.library != library:
+        preprocessing = dataclasses.replace(preprocessing, library=library)
+        say(f"{name}: images will be prepared by the rule of {preprocessing.describe_rule()}")
+    return checkpoint._replace(tokenizer=tokenizer, preprocessing=preprocessing)
 
 
-def refuse_another_model(
-    read_back: Checkpoint, encoder: HasNamedParts, spec: ModelSpec, parameters: dict[str, np.ndarray], wanted: str
-) -> None:
-    """Raises InputError where an export that was read back differs from the model that was exported."""
-    back = assemble_parts(read_back)
+def refuse_another_model(read_back: Checkpoint, exported: Checkpoint, name: str, wanted: str) -> None:
+    """Raises InputError where an export of the model `name` that was read back differs from what was exported."""
+    back = finish_checkpoint(read_back)
     same = {
-        "specification": back.model.spec == spec,
-        "weights": back.provenance["weights_sha256"] == hash_parameters(parameters),
-        "preprocessing": encoder.preprocessing is None or back.preprocessing == encoder.preprocessing,
-        "tokenizer": (back.tokenizer and back.tokenizer.hash()) == (encoder.tokenizer and encoder.tokenizer.hash()),
+        "specification": back.spec == exported.spec,
+        "weights": back.provenance["weights_sha256"] == hash_parameters(exported.parameters),
+        "preprocessing": exported.preprocessing is None or back.preprocessing == exported.preprocessing,
+        "tokenizer": (back.tokenizer and back.tokenizer.hash()) == (exported.tokenizer and exported.tokenizer.hash()),
     }
     if wrong := [what for what, agrees in same.items() if not agrees]:
         found = f"{', '.join(wrong)} that would not come back the same"
-        raise InputError(encoder.name, "export", found, wanted)
+        raise InputError(name, "export", found, wanted)

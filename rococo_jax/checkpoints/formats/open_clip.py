@@ -25,9 +25,8 @@ from rococo_jax.checkpoints.lora import ADAPTER
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     Choices,
-    HasNamedParts,
+    checkpoint_of,
     parameter_shapes,
-    parameters_of,
     places_of,
     with_own_positions,
 )
@@ -218,28 +217,29 @@ def _tokenizer(
     return choose_tokenizer(source, requested, path.parent, text.get("hf_tokenizer_name") or TOKENIZER, read)
 
 
-def export_open_clip(encoder: HasNamedParts, out: str | os.PathLike) -> str:
-    """Write `open_clip_config.json`, `open_clip_model.safetensors` and the tokenizer's files. Returns `open_clip`.
+def export_open_clip(encoder: Any, out: str | os.PathLike) -> str:
+    """Write an `Encoder` as `open_clip_config.json`, `open_clip_model.safetensors` and the tokenizer's files. Returns
+    `open_clip`.
 
     The export is exact, or refused. The form can express what Hugging Face's cannot: ResNets, averaged patches, layer
     scale, norms left out.
 
     Raises InputError: the form cannot express the model, `out` is taken, or the disk has no room.
     """
-    out, name = Path(out), encoder.name
-    spec, parameters = with_own_positions(encoder.model.spec, parameters_of(encoder.model))
-    encoder = with_rules_of("open_clip", encoder)
+    out, name, checkpoint = Path(out), encoder.name, checkpoint_of(encoder)
+    spec, parameters = with_own_positions(checkpoint.spec, checkpoint.parameters)
+    checkpoint = with_rules_of("open_clip", checkpoint._replace(spec=spec, parameters=parameters), name)
     config = {"model_cfg": model_config(spec, name)}
-    if encoder.preprocessing is not None:
-        config["preprocess_cfg"] = preprocess_config(encoder.preprocessing, name)
+    if checkpoint.preprocessing is not None:
+        config["preprocess_cfg"] = preprocess_config(checkpoint.preprocessing, name)
     parameters = {path: np.asarray(array) for path, array in parameters.items()}
     tensors = write_tensors(parameters, openai_table(spec, custom_text="custom_text" in config["model_cfg"]))
     check_free_space(out, sum(array.nbytes for array in tensors.values()))
     with atomic_directory(out) as folder:
         write_json(folder / CONFIG, config)
         write_safetensors(folder / _WEIGHTS[0], tensors)
-        if encoder.tokenizer is not None:
-            CLIP.write_tokenizer(folder, encoder.tokenizer)
-        choices = Choices(tokenizer=None if encoder.tokenizer is not None else "none")
-        refuse_another_model(read_open_clip(name, choices, folder), encoder, spec, parameters, EXPRESSIBLE)
+        if checkpoint.tokenizer is not None:
+            CLIP.write_tokenizer(folder, checkpoint.tokenizer)
+        choices = Choices(tokenizer=None if checkpoint.tokenizer is not None else "none")
+        refuse_another_model(read_open_clip(name, choices, folder), checkpoint, name, EXPRESSIBLE)
     return "open_clip"
