@@ -1,13 +1,13 @@
 """`rococo attention`: where an image tower looks, before and after another image is mixed in."""
 
 import dataclasses
+from pathlib import Path
 from typing import Annotated, Literal
 
 from rococo_jax.cli.outputs import output_file
 from rococo_jax.options import Option
 
 EXAMPLES = """\
-  rococo attention models/clip-b32 --images coco/images --out attention.html
   rococo attention models/clip-b32 --images coco/images --captions captions_test.json --seed 10 --out attention.html
   rococo attention models/dinov2 --images some/photos --method mix --ratio 0.7 --count 20 --out attention.html
 """
@@ -40,48 +40,29 @@ class Options:
     count: Annotated[int, Option("N", least=1)] = 8
 
 
-def run(options: Options) -> int:
-    import numpy as np
-
+def run(options: Options) -> None:
     from rococo_jax.benchmarks.rococo.published_mixing import make_plan
+    from rococo_jax.data.captioned_images import read_captions
+    from rococo_jax.data.image_files import find_images, list_images
     from rococo_jax.encoders import load_model
     from rococo_jax.errors import InputError
     from rococo_jax.report import page_path
+    from rococo_jax.report.markdown import write_page
     from rococo_jax.runtime import enable_compilation_cache
-    from rococo_jax.studies.attention import choose_pairs
-    from rococo_jax.studies.attention_page import write_attention_page
+    from rococo_jax.studies.attention import attention_page, choose_pairs
 
-    page_path(options.out, "--out")
-    files, captions = _find(options)
+    page = page_path(options.out, "--out")
+    if options.captions is None:
+        files = {name: Path(options.images) / name for name in list_images(options.images)}
+    else:
+        names = [item.image for item in read_captions(options.captions).items]
+        paths = find_images(names, options.images)[0]
+        files = {name: paths[name] for name in names if name in paths}
     if len(files) < 2:
         raise InputError(options.images, "images", len(files), "at least two images to mix")
     plan = make_plan(list(files), options.method, options.ratio, options.seed, options.protocol)
     enable_compilation_cache()
     encoder = load_model(options.model)
     pairs = choose_pairs(encoder, plan, files, options.count)
-    page = write_attention_page(options.out, encoder, plan, pairs, captions)
-    boxed = [pair.ratios for pair in pairs if pair.has_box]
-    said = f"overlap {100 * np.mean([pair.overlap for pair in pairs]):.1f} %"
-    if boxed:
-        before, after = np.mean(boxed, axis=0)
-        said = f"box looked at {after:.2f} times as much as its area, {before:.2f} before it was mixed in; {said}"
-    print(f"{page}: {len(pairs)} images, {plan.variant}, seed {plan.seed}; {said}")
-    return 0
-
-
-def _find(options: Options) -> tuple[dict, dict]:
-    """Files by name, and a caption for each where there are captions."""
-    from pathlib import Path
-
-    from rococo_jax.data.captioned_images import read_captions
-    from rococo_jax.data.image_files import find_images, list_images
-    from rococo_jax.errors import InputError
-
-    if options.captions is None:
-        return {name: Path(options.images) / name for name in list_images(options.images)}, {}
-    items = read_captions(options.captions).items
-    paths, missing = find_images([item.image for item in items], options.images)
-    if not paths:
-        raise InputError(options.images, "images", f"none of {len(missing)}", f"images that {options.captions} names")
-    files = {item.image: paths[item.image] for item in items if item.image in paths}
-    return files, {item.image: item.captions[0] for item in items if item.image in paths}
+    write_page(page, attention_page(encoder, plan, pairs))
+    print(f"{page}: {len(pairs)} images, {plan.variant}, seed {plan.seed}; {page.with_suffix('.md')}: its table")

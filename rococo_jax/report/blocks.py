@@ -154,7 +154,7 @@ class Terms(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Note(Block):
-    """A sentence or two; `style` is "note", "question", "scale" or "verdict"."""
+    """A sentence or two; `style` is "note", "question" or "verdict"."""
 
     text: Text
     style: str = "note"
@@ -206,16 +206,6 @@ class Picture:
     name: str
     alt: str
     label: str = ""
-    frame: Markup | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Strip(Block):
-    """Pictures in one row under a title; `style` is "strip", or "four" for two rows on a narrow screen."""
-
-    title: str
-    pictures: Sequence[Picture]
-    style: str = "strip"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +246,6 @@ class Part(Block):
     level: int = 4
     style: str = "figure"
     anchor: str = ""
-    element: str = "section"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -290,7 +279,6 @@ class Page:
         lede: what the page is about.
         after: what follows the main content.
         links: `(text, address)` of the table of contents.
-        script: whether tables can be sorted and filtered.
     """
 
     title: str
@@ -299,12 +287,11 @@ class Page:
     blocks: Sequence[Block | None]
     after: Sequence[Block | None] = ()
     links: Sequence[tuple[str, str]] = ()
-    script: bool = True
 
 
 def render_page(page: Page) -> str:
     """The whole page as HTML."""
-    code = asset("page.js") if page.script else ""
+    code = asset("page.js")
     return _environment().get_template("page.html").render(
         page=page, version=__version__,
         style=Markup(palette_css() + asset("page.css")), script=Markup(code),

@@ -1,4 +1,4 @@
-"""Attention of an image tower over its patches, how much of it falls on a box, and its map over the picture.
+"""Where an image tower looks, before and after another image is mixed in: how much of its attention falls on the box.
 
 The map of an image is one row of attention weights, the mean over heads, of what its vector is pooled from:
 
@@ -6,26 +6,20 @@ The map of an image is one row of attention weights, the mean over heads, of wha
     a class token is pooled  the class token's row in the last block
     patches are averaged     the mean over the patches' rows in the last block
 
-A row sums to 1 over all tokens. What falls on the class token itself is left out of the map, and the patches' weights
-are brought to sum 1 again. Attention weights are no proof of use; they are what can be read off the model directly.
-
-On a map the picture is grey, with a glow where the model looks: from dark violet over orange to pale yellow, ever
-lighter, so that it is readable without colour vision.
-
-Of each pair of images the original is squashed to the square of the mixed image first, and compressed where that is, so
-that the two differ in what was mixed in and in nothing else, and a patch of one is the same place in the other.
+What falls on a class token is left out, and the patches' weights are brought to sum 1. Of each pair the original is
+squashed as the mixed image is, and compressed where that is, so that a patch of one is the same place in the other.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from functools import partial
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import jax
+import matplotlib
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, UInt8
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from rococo_jax.benchmarks.rococo.mixed_galleries import box_of, mix_one, partner_of, place_of
 from rococo_jax.benchmarks.rococo.published_mixing import SIDE, MixingPlan, decode_jpeg, encode_jpeg, squash
@@ -35,11 +29,22 @@ from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
 from rococo_jax.models.spec import ConvolutionalSpec, ResNetSpec, VisionSpec
 from rococo_jax.models.vision import VisionTower
+from rococo_jax.report.blocks import Card, Cards, Cell, Head, Note, Page, Part, Picture, Table, Terms, rich
 
 _IMAGES_AT_ONCE = 16
-# Of the glow from none to most; lightness rises all the way.
-GLOW = ((26, 12, 56), (112, 28, 109), (203, 63, 82), (247, 139, 41), (252, 244, 170))
-_BRIGHTEST_SHARE = 0.98
+_LEDE = "The attention of an image tower over its patches, before and after another image is mixed in."
+_HEADS = (
+    Head("Box, % of area", "share of what the model sees of the mixed image", edge=True),
+    Head("On the box, %", "share of the attention over patches; a patch that the box covers in part counts in part"),
+    Head("Before, %", "the same place in the unmixed image: what the place alone attracts"),
+    Head("Ratio", "attention on the box by its area; 1: the model looks at it no more than elsewhere"),
+    Head("Before", "the ratio of the same place in the unmixed image"),
+    Head("Overlap, %", "sum over patches of the smaller weight; 100 where the model looks exactly where it did"),
+)
+_NOTE = (
+    "The lighter, the more attention; both maps of an image share one scale, and the box is outlined. Attention is "
+    "what the last layer takes in, not what decides the vector."
+)
 
 
 def attention_rows(tower: VisionTower, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens"]:
@@ -52,46 +57,23 @@ def attention_rows(tower: VisionTower, pixels: Float[Array, "b h w 3"]) -> Float
     return weights[:, :, int(tower.spec.class_token) :].mean((1, 2))
 
 
-def whose_attention(spec: VisionSpec) -> str:
-    """In words, whose attention `attention_rows` gives for this tower."""
-    if spec.pooling in ("attention", "cross"):
-        return "the attention pooling's weights, mean over heads"
-    if spec.pooling == "mean":
-        return "last layer, mean over heads and over all patches as queries: this tower averages its patches"
-    also = "; its vector holds the mean of the patches too" if spec.pooling == "cls+mean" else ""
-    return f"last layer, from the class token, mean over heads{also}"
-
-
-def patch_maps(
-    encoder: Encoder, images: UInt8[np.ndarray, "images size size 3"]
-) -> tuple[Float[np.ndarray, "images grid grid"], Float[np.ndarray, " images"]]:
-    """Maps over patches, each of sum 1, and the share of attention that stays on the class token.
-
-    `images` are as the model sees them (`preprocessing.resize`). Raises InputError as `vision_spec`.
-    """
+def patch_maps(encoder: Encoder, images: UInt8[np.ndarray, "n size size 3"]) -> Float[np.ndarray, "n grid grid"]:
+    """Maps over patches, each of sum 1, of images as the model sees them. Raises InputError as `vision_spec`."""
     spec = vision_spec(encoder)
-    graph, state = nnx.split(encoder.model.vision)
-    runs = [images[start : start + _IMAGES_AT_ONCE] for start in range(0, len(images), _IMAGES_AT_ONCE)]
-    rows = np.concatenate([np.asarray(_rows(graph, encoder.preprocessing, state, run)) for run in runs])
-    on_patches = rows[:, int(spec.class_token) :]
-    share = on_patches.sum(1, keepdims=True)
-    return (on_patches / share).reshape(-1, spec.grid, spec.grid), 1 - share[:, 0]
+    run = nnx.jit(lambda tower, pixels: attention_rows(tower, encoder.preprocessing.normalise(pixels)))
+    parts = [images[start : start + _IMAGES_AT_ONCE] for start in range(0, len(images), _IMAGES_AT_ONCE)]
+    rows = np.concatenate([run(encoder.model.vision, part) for part in parts])[:, int(spec.class_token) :]
+    return (rows / rows.sum(1, keepdims=True)).reshape(-1, spec.grid, spec.grid)
 
 
 def vision_spec(encoder: Encoder) -> VisionSpec:
-    """The image tower's spec. Raises InputError where there is none, or nothing says how images become pixels."""
-    if encoder.spec.vision is None:
-        raise InputError(encoder.name, "image tower", "none", "a model with an image tower")
-    if isinstance(encoder.spec.vision, ConvolutionalSpec) and not isinstance(encoder.spec.vision, ResNetSpec):
-        raise InputError(encoder.name, "image tower", "convolutions alone", "a tower with attention")
+    """The image tower's spec. Raises InputError where it has no attention, or nothing says how images become pixels."""
+    spec = encoder.spec.vision
+    if spec is None or (isinstance(spec, ConvolutionalSpec) and not isinstance(spec, ResNetSpec)):
+        raise InputError(encoder.name, "image tower", "convolutions alone" if spec else "none", "one with attention")
     if encoder.preprocessing is None:
         raise InputError(encoder.name, "preprocessing", "none", "a model that came with its image processor's file")
-    return encoder.spec.vision
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _rows(graph, preprocessing: Preprocessing, state, images: Array) -> Array:
-    return attention_rows(nnx.merge(graph, state), preprocessing.normalise(images))
+    return spec
 
 
 def box_coverage(
@@ -110,89 +92,27 @@ def box_coverage(
     return seen.reshape(spec.grid, spec.patch_size, spec.grid, spec.patch_size).mean((1, 3)) / 255
 
 
-def share_on(attention: Float[np.ndarray, "grid grid"], coverage: Float[np.ndarray, "grid grid"]) -> float:
-    """The share of a map that falls on a box: sum of weight times covered part."""
-    return float((attention * coverage).sum() / attention.sum())
-
-
-def overlap(first: Float[np.ndarray, "grid grid"], other: Float[np.ndarray, "grid grid"]) -> float:
-    """How much two maps of sum 1 have in common: the sum of the smaller weight of each patch; 1 for equal maps."""
-    return float(np.minimum(first, other).sum())
-
-
-def top_of_maps(*maps: Float[np.ndarray, "grid grid"]) -> float:
-    """The weight that gets the brightest colour, as a multiple of the average patch's: all but the top 2 % lie below.
-
-    A few outlying patches often take far more than all others; scaled to them, everything else would be dark.
-    """
-    relative = np.concatenate([each.ravel() * each.size for each in maps])
-    return float(max(1.5, np.quantile(relative, _BRIGHTEST_SHARE)))
-
-
-def overlay(
-    image: UInt8[np.ndarray, "size size 3"], attention: Float[np.ndarray, "grid grid"], top: float
-) -> UInt8[np.ndarray, "size size 3"]:
-    """The image as the model sees it with its map laid over, smoothly between the patches' centres.
-
-    `top` is the multiple of the average weight that gets the brightest colour.
-    """
-    height, width, _ = image.shape
-    relative = Image.fromarray((attention * attention.size).astype(np.float32))
-    smooth = np.asarray(relative.resize((width, height), Image.Resampling.BICUBIC))
-    strength = np.clip(smooth / top, 0.0, 1.0)[..., None]
-    stops = np.linspace(0, 1, len(GLOW))
-    glow = np.concatenate([np.interp(strength, stops, channel) for channel in np.array(GLOW).T], axis=-1)
-    grey = np.asarray(Image.fromarray(image).convert("L"), np.float64)[..., None]
-    # More opaque where more is seen, and darker where the picture is, so that its drawing shows through the glow.
-    opacity = 0.5 + 0.35 * strength
-    mixed = (1 - opacity) * grey + opacity * glow * (0.6 + 0.4 * grey / 255)
-    return np.clip(np.round(mixed), 0, 255).astype(np.uint8)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair:
-    """An image before and after `partner` is mixed in, with the model's attention over its patches.
+    """An image before and after `partner` is mixed in, as the model sees both, with its attention over patches.
 
-    Attributes:
-        original, mixed: as the model sees them.
-        original_map, mixed_map: attention over patches, each of sum 1.
-        on_class_token: the share of attention of (original, mixed) that stays on the class token.
-        coverage: the share of each patch that lies in the mixed-in box; None for a blend, which is everywhere.
+    `coverage` is the share of each patch in the mixed-in box; None where the model sees no box.
     """
 
     image: str
     partner: str
-    original: UInt8[np.ndarray, "size size 3"]
-    mixed: UInt8[np.ndarray, "size size 3"]
-    original_map: Float[np.ndarray, "grid grid"]
-    mixed_map: Float[np.ndarray, "grid grid"]
-    on_class_token: tuple[float, float]
+    pixels: UInt8[np.ndarray, "2 size size 3"]
+    maps: Float[np.ndarray, "2 grid grid"]
     coverage: Float[np.ndarray, "grid grid"] | None
 
     @property
-    def overlap(self) -> float:
-        """How much of the attention stays where it was, 0 to 1."""
-        return overlap(self.original_map, self.mixed_map)
-
-    @property
-    def area(self) -> float:
-        """The box's share of the area that the model sees."""
-        return float(self.coverage.mean())
-
-    @property
-    def shares(self) -> tuple[float, float]:
-        """The share of attention on the box: on that place in the original, and in the mixed image."""
-        return share_on(self.original_map, self.coverage), share_on(self.mixed_map, self.coverage)
-
-    @property
-    def ratios(self) -> tuple[float, float]:
-        """The shares by the box's area: 1 where the model looks at it no more than elsewhere."""
-        return self.shares[0] / self.area, self.shares[1] / self.area
-
-    @property
-    def has_box(self) -> bool:
-        """Whether a box was mixed in of which the model sees anything."""
-        return self.coverage is not None and bool(self.coverage.any())
+    def figures(self) -> Float[np.ndarray, "figures"]:
+        """As the headings of the page's table have them; NaN where there is no box."""
+        overlap = 100 * np.minimum(*self.maps).sum()
+        if self.coverage is None:
+            return np.array([*[np.nan] * (len(_HEADS) - 1), overlap], float)
+        area, (before, after) = self.coverage.mean(), (self.maps * self.coverage).sum((1, 2))
+        return np.array([100 * area, 100 * after, 100 * before, after / area, before / area, overlap], float)
 
 
 def choose_pairs(encoder: Encoder, plan: MixingPlan, files: Mapping[str, Path], count: int) -> list[Pair]:
@@ -205,32 +125,57 @@ def choose_pairs(encoder: Encoder, plan: MixingPlan, files: Mapping[str, Path], 
     places = [place for place in places if plan.first[place] != plan.partner[place]][:count]
     if not places:
         raise InputError("mixing", "images", f"{len(plan.images)}, all mixed with themselves", "images with a partner")
-    names = [plan.images[plan.first[place]] for place in places]
-    originals = np.stack([_seen(encoder, _unmixed(files[name], plan.compressed)) for name in names])
-    mixed = np.stack([_seen(encoder, mix_one(plan, place, files)) for place in places])
-    maps, on_class_token = patch_maps(encoder, np.concatenate([originals, mixed]))
     pairs = []
-    for row, (name, place) in enumerate(zip(names, places, strict=True)):
-        other = row + len(places)
-        pairs.append(
-            Pair(
-                image=name,
-                partner=partner_of(plan, place),
-                original=originals[row],
-                mixed=mixed[row],
-                original_map=maps[row],
-                mixed_map=maps[other],
-                on_class_token=(float(on_class_token[row]), float(on_class_token[other])),
-                coverage=box_coverage(box_of(plan, place), preprocessing, spec) if plan.method == "patch" else None,
-            )
-        )
-    return pairs
+    for place in places:
+        name = plan.images[plan.first[place]]
+        original = squash(open_image(files[name]), "dropped" if plan.compressed else "white")
+        original = decode_jpeg(encode_jpeg(original)) if plan.compressed else original
+        both = (Image.fromarray(each) for each in (original, mix_one(plan, place, files)))
+        seen = np.stack([preprocessing.resize(each) for each in both])
+        coverage = box_coverage(box_of(plan, place), preprocessing, spec) if plan.method == "patch" else np.zeros(1)
+        pairs.append((name, partner_of(plan, place), seen, coverage if coverage.any() else None))
+    maps = patch_maps(encoder, np.concatenate([seen for _, _, seen, _ in pairs]))
+    return [Pair(*pair[:3], maps[2 * row : 2 * row + 2], pair[3]) for row, pair in enumerate(pairs)]
 
 
-def _unmixed(path: Path, compressed: bool) -> UInt8[np.ndarray, "384 384 3"]:
-    pixels = squash(open_image(path), "dropped" if compressed else "white")
-    return decode_jpeg(encode_jpeg(pixels)) if compressed else pixels
+def attention_page(encoder: Encoder, plan: MixingPlan, pairs: Sequence[Pair]) -> Page:
+    """The page: a row of figures for each image, and where the model looks in it. `pairs` is not empty."""
+    spec = vision_spec(encoder)
+    facts = (
+        ("Patches", f"{spec.grid} × {spec.grid} of {spec.patch_size} px, pooled by {spec.pooling}"),
+        ("Mixing", f"{plan.variant}, seed {plan.seed}, protocol {plan.protocol}"),
+        ("Images", f"{len(pairs)} of {len(plan.images):,}"),
+    )
+    heads = _HEADS if plan.method == "patch" else _HEADS[-1:]
+    figures = np.array([pair.figures for pair in pairs])[:, -len(heads) :]
+    named = zip([*(pair.image for pair in pairs), "Mean"], [*figures, np.nanmean(figures, axis=0)], strict=True)
+    rows = [[Cell(name), *(Cell("–" if np.isnan(each) else f"{each:.2f}") for each in row)] for name, row in named]
+    table = Table("Attention", [Head("Image", words=True), *heads], rows)
+    blocks = [Terms(facts, "setting"), table, Note(_NOTE), Cards([_card(pair) for pair in pairs])]
+    return Page(f"Where does {encoder.name} look?", "rococo attention", _LEDE, [Part("", blocks, style="group")])
 
 
-def _seen(encoder: Encoder, pixels: UInt8[np.ndarray, "384 384 3"]) -> UInt8[np.ndarray, "size size 3"]:
-    return encoder.preprocessing.resize(Image.fromarray(pixels))
+def _card(pair: Pair) -> Card:
+    # A few outlying patches often take far more than all others; scaled to them, everything else would be dark.
+    top, pictures = max(1.5 / pair.maps[0].size, float(np.quantile(pair.maps, 0.98))), []
+    for label, pixels, attention in zip(("before", "after"), pair.pixels, pair.maps, strict=True):
+        image, buffer = Image.fromarray(overlay(pixels, attention / top)), io.BytesIO()
+        if pair.coverage is not None:
+            patch = image.width / len(attention)
+            rows, columns = (np.flatnonzero(pair.coverage.max(axis)) for axis in (1, 0))
+            corners = (columns[0] * patch, rows[0] * patch, (columns[-1] + 1) * patch - 1, (rows[-1] + 1) * patch - 1)
+            ImageDraw.Draw(image).rectangle(corners, outline="white")
+        image.save(buffer, "JPEG", quality=80, optimize=True)
+        pictures.append(Picture(buffer.getvalue(), pair.image, f"attention {label}: {pair.image}", label))
+    return Card(rich("<b>{}</b> with {} mixed in", pair.image, pair.partner), pictures, [])
+
+
+def overlay(image: UInt8[np.ndarray, "h w 3"], strength: Float[np.ndarray, "grid grid"]) -> UInt8[np.ndarray, "h w 3"]:
+    """The image in grey with its map laid over, smoothly between the patches' centres; of 1 and more the brightest."""
+    smooth = Image.fromarray(strength.astype(np.float32)).resize(image.shape[1::-1], Image.Resampling.BICUBIC)
+    strength = np.clip(np.asarray(smooth), 0.0, 1.0)
+    glow = matplotlib.colormaps["inferno"](strength)[..., :3]  # lighter all the way, so readable without colour vision
+    grey = np.asarray(Image.fromarray(image).convert("L"), np.float64)[..., None] / 255
+    # More opaque where more is seen, and darker where the picture is, so that its drawing shows through the glow.
+    opacity = 0.5 + 0.35 * strength[..., None]
+    return np.round(255 * ((1 - opacity) * grey + opacity * glow * (0.6 + 0.4 * grey))).astype(np.uint8)
