@@ -50,7 +50,6 @@ _BASE = 10000.0
 _LARGEST_FOR_CUDNN = 128
 # The compute capability from which cuDNN's runs; a T4 has 7.5.
 _AMPERE = 8.0
-_DESCRIBED = 9.0
 
 
 def mask_of(tokens: int, causal: bool, lengths: Lengths | None) -> MaskArray | None:
@@ -82,17 +81,6 @@ def _product_backward(subscripts, to_left, to_right, operands, cotangent):
 
 
 _product.defvjp(_product_forward, _product_backward)
-
-
-@jax.custom_vjp
-def _thrice(x: Array) -> tuple[Array, Array, Array]:
-    """Three times the same, for three products. XLA puts an addition into the product on its left, unless that one has
-    an addition already: hence the order of the sum of gradients.
-    """
-    return x, x, x
-
-
-_thrice.defvjp(lambda x: (_thrice(x), None), lambda _, parts: (parts[2] + (parts[1] + parts[0]),))
 
 
 def attend(
@@ -181,15 +169,10 @@ def fused_attention(mesh: Mesh, dtype: DTypeLike) -> FusedAttention | None:
 
 
 def is_ampere_or_later(device: Any) -> bool:
-    """Whether it is one of NVIDIA's GPUs that multiply bfloat16; a described one is."""
-    return compute_capability(device) >= _AMPERE
-
-
-def compute_capability(device: Any) -> float:
-    """Compute capability of an NVIDIA GPU, an H100's where it does not say; 0 of anything else."""
+    """Whether it is one of NVIDIA's GPUs that multiply bfloat16; a described one, which does not say, is."""
     # AMD's GPUs are "gpu" as well; their capability is a name ("gfx90a").
-    capability = str(getattr(device, "compute_capability", _DESCRIBED))
-    return float(capability) if device.platform in GPUS and capability[:1].isdigit() else 0.0
+    capability = str(getattr(device, "compute_capability", _AMPERE))
+    return device.platform in GPUS and capability[:1].isdigit() and float(capability) >= _AMPERE
 
 
 def use_fused_attention(model: nnx.Module, mesh: Mesh, dtype: DTypeLike) -> None:
@@ -308,11 +291,8 @@ class SelfAttention(nnx.Module):
             qkv = checkpoint_name(self.qkv(x), "qkv").reshape(batch, tokens, 3, self.heads, width // self.heads)
             query, key, value = (qkv[:, :, part] for part in range(3))
         else:
-            thrice = _thrice(x.astype(self.qkv.dtype))  # rounded once for all three
-            query, key, value = (
-                checkpoint_name(self.qkv.columns(part * width, (part + 1) * width)(x), "qkv").reshape(
-                    batch, tokens, self.heads, -1
-                )
-                for part, x in enumerate(thrice)
-            )
+            x = x.astype(self.qkv.dtype)  # rounded once for all three
+            maps = (self.qkv.columns(start, start + width) for start in (0, width, 2 * width))
+            parts = (checkpoint_name(map_(x), "qkv") for map_ in maps)
+            query, key, value = (part.reshape(batch, tokens, self.heads, -1) for part in parts)
         return [query, key, value] if self.rotary is None else [self.rotary(query), self.rotary(key), value]

@@ -27,9 +27,7 @@ class CheckedSpec:
         """A dictionary of JSON values, one entry a field; tuples become lists."""
         written = [field.name for field in dataclasses.fields(self) if field.name not in self.unwritten]
         items = {name: getattr(self, name) for name in (*written, *self.newer_fields)}
-        return {
-            name: each.to_json() if isinstance(each, CheckedSpec) else _as_json(each) for name, each in items.items()
-        }
+        return {name: _as_json(each) for name, each in items.items()}
 
     @property
     def newer_fields(self) -> list[str]:

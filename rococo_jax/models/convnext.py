@@ -12,12 +12,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.layers import LayerNorm, Linear
+from rococo_jax.models.layers import LayerNorm, Linear, Stack
 from rococo_jax.models.products import add_to_rows, convolution, multiply_rows
 from rococo_jax.models.spec import ConvNextSpec
-from rococo_jax.models.stages import ConvolutionalTower, Stack
+from rococo_jax.models.stages import ConvolutionalTower
 from rococo_jax.models.transformer import Mlp
-from rococo_jax.models.vision import patches_of
+from rococo_jax.models.vision import map_patches
 
 _SIZE = 7
 
@@ -47,22 +47,12 @@ class ConvNextStage(nnx.Module):
     ):
         self.norm = LayerNorm(inputs, norm_eps) if halve else None
         self.down = Linear(4 * inputs, width, dtype=dtype, rngs=rngs) if halve else None
-
-        def make(rngs: nnx.Rngs) -> ConvNextBlock:
-            return ConvNextBlock(width, norm_eps, dtype=dtype, rngs=rngs)
-
-        self.blocks = Stack(layers, make, rngs=rngs)
+        self.blocks = Stack(layers, lambda rngs: ConvNextBlock(width, norm_eps, dtype=dtype, rngs=rngs), rngs=rngs)
 
     def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 c"]:
         if self.down is not None:
-            x = _on_patches(self.down, self.norm(x), 2)
+            x = map_patches(self.down, self.norm(x), 2)
         return self.blocks(x)
-
-
-def _on_patches(map_: Linear, x: Float[Array, "b h w c"], size: int) -> Float[Array, "b h2 w2 c2"]:
-    """A convolution whose stride is its kernel; rows and columns left over are not seen."""
-    batch, height, width, _ = x.shape
-    return map_(patches_of(x, size)).reshape(batch, height // size, width // size, -1)
 
 
 class ConvNextTower(ConvolutionalTower):
@@ -82,7 +72,7 @@ class ConvNextTower(ConvolutionalTower):
 
     def maps(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
         """The last map."""
-        return self.through_stages(self.stem_norm(_on_patches(self.stem, pixels, 4)).astype(self.dtype))
+        return self.through_stages(self.stem_norm(map_patches(self.stem, pixels, 4)).astype(self.dtype))
 
     def pool(self, tokens: Float[Array, "b cells features"]) -> Float[Array, "b features"]:
         """One vector an image, float32."""

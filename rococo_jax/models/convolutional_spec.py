@@ -41,8 +41,7 @@ class ConvolutionalSpec(CheckedSpec):
 
 @dataclasses.dataclass(frozen=True)
 class ResNetSpec(ConvolutionalSpec):
-    """CLIP's ResNet with attention pooling (arXiv 2103.00020, section 2.4); what the field names share with
-    `VisionSpec` means the same."""
+    """CLIP's ResNet with attention pooling (arXiv 2103.00020, section 2.4)."""
 
     unwritten: ClassVar[frozenset[str]] = frozenset(("position_rule",))
 
@@ -71,7 +70,7 @@ class ResNetSpec(ConvolutionalSpec):
 
 @dataclasses.dataclass(frozen=True)
 class ConvNextSpec(ConvolutionalSpec):
-    """ConvNeXt (arXiv 2201.03545); what the field names share with `VisionSpec` means the same."""
+    """ConvNeXt (arXiv 2201.03545)."""
 
     image_size: int
     widths: tuple[int, int, int, int]

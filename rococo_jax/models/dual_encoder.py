@@ -23,14 +23,12 @@ from rococo_jax.models.matching import MatchingHead
 from rococo_jax.models.resnet import ResNetTower
 from rococo_jax.models.spec import (
     ConvNextSpec,
-    ConvolutionalSpec,
     EfficientNetSpec,
     HeadSpec,
     ModelSpec,
     ResNetSpec,
     VisionSpec,
 )
-from rococo_jax.models.stages import ConvolutionalTower
 from rococo_jax.models.text import TextTower
 from rococo_jax.models.transformer import Blocks
 from rococo_jax.models.vision import VisionTower
@@ -55,7 +53,7 @@ class DualEncoder(nnx.Module):
     def __init__(self, spec: ModelSpec, *, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32):
         self.spec, self.dtype = spec, dtype
         self.sharded_over: Mesh | None = None
-        self.vision = None if spec.vision is None else _vision(spec.vision, dtype, rngs)
+        self.vision = None if spec.vision is None else _TOWERS[type(spec.vision)](spec.vision, dtype=dtype, rngs=rngs)
         self.text = None if spec.text is None else TextTower(spec.text, dtype=dtype, rngs=rngs)
         self.vision_head = None if spec.vision is None else _head(spec.vision_head, spec.vision.features, rngs)
         self.text_head = None if spec.text is None else _head(spec.text_head, spec.text.features, rngs)
@@ -77,11 +75,9 @@ class DualEncoder(nnx.Module):
         """Pooled features before the head, float32; of some patches alone, see `VisionTower`."""
         return _tower(self.vision, "image")(pixels, *([] if patches is None else [patches]))
 
-    def text_features(
-        self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"], positions: Int[Array, "b t"] | None = None
-    ) -> Float[Array, "b features"]:
+    def text_features(self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"]) -> Float[Array, "b features"]:
         """Pooled features before the head, float32. See `TextTower` for the arguments."""
-        return _tower(self.text, "text")(ids, mask, positions)
+        return _tower(self.text, "text")(ids, mask)
 
     def image_embeddings(
         self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
@@ -89,11 +85,9 @@ class DualEncoder(nnx.Module):
         """Unit vectors, float32, from normalised pixels, or some patches of them."""
         return self.project_image(self.image_features(pixels, patches))
 
-    def text_embeddings(
-        self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"], positions: Int[Array, "b t"] | None = None
-    ) -> Float[Array, "b dim"]:
+    def text_embeddings(self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"]) -> Float[Array, "b dim"]:
         """Unit vectors, float32. See `TextTower` for the arguments."""
-        return self.project_text(self.text_features(ids, mask, positions))
+        return self.project_text(self.text_features(ids, mask))
 
     def project_image(self, features: Float[Array, "b features"]) -> Float[Array, "b dim"]:
         """Unit vectors from pooled features of the image tower."""
@@ -141,18 +135,12 @@ class MlpHead(nnx.Module):
 
 
 Head = Linear | ResidualHead | MlpHead
-
-
 _TOWERS = {
     VisionSpec: VisionTower,
     ResNetSpec: ResNetTower,
     ConvNextSpec: ConvNextTower,
     EfficientNetSpec: EfficientNetTower,
 }
-
-
-def _vision(spec: VisionSpec | ConvolutionalSpec, dtype: DTypeLike, rngs: nnx.Rngs) -> VisionTower | ConvolutionalTower:
-    return _TOWERS[type(spec)](spec, dtype=dtype, rngs=rngs)
 
 
 def _head(spec: HeadSpec, features: int, rngs: nnx.Rngs) -> Head | None:

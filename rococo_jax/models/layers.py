@@ -1,5 +1,5 @@
-"""The pieces of a block: affine maps, layer norm, activations. Parameters and their gradients are float32
-(`products`); `dtype` is the compute's.
+"""Affine maps, norms and activations of a block, and stacks of blocks alike. Parameters and their gradients are
+float32 (`products`); `dtype` is the compute's.
 
 quick_gelu(x) = x sigmoid(1.702 x)                                       (CLIP)
 gelu(x)       = x Phi(x)                                                 (Hendrycks and Gimpel, arXiv 1606.08415)
@@ -10,6 +10,7 @@ batch_norm(x) = the same, with stored statistics of each channel         (Ioffe 
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -143,3 +144,25 @@ class FrozenBatchNorm(nnx.Module):
         factor = self.scale[...] * jax.lax.rsqrt(variance + self.eps)
         shift = self.bias[...] - mean * factor
         return x.astype(jnp.float32) * jnp.broadcast_to(factor, x.shape) + jnp.broadcast_to(shift, x.shape)
+
+
+class Stack(nnx.Module):
+    """`layers` blocks from `make`, each from an array to one of the same shape, run by one scan, so that depth costs no
+    compile time. Every parameter has a leading layer axis.
+    """
+
+    def __init__(self, layers: int, make: Callable[[nnx.Rngs], nnx.Module], *, rngs: nnx.Rngs):
+        @nnx.split_rngs(splits=layers)
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def stacked(rngs: nnx.Rngs) -> nnx.Module:
+            return make(rngs)
+
+        self.block = stacked(rngs)
+
+    def __call__(self, x: Array) -> Array:
+        graph, parameters = nnx.split(self.block)
+
+        def step(x: Array, layer: Any) -> tuple[Array, None]:
+            return nnx.merge(graph, layer)(x), None
+
+        return jax.lax.scan(step, x, parameters)[0]

@@ -9,6 +9,7 @@ All but the attention to the image, its norm, and `W` and `b` are the text tower
 of an image are computed once for all texts that it is scored with at a time.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.models.attention import attend
-from rococo_jax.models.layers import LayerNorm, Linear
+from rococo_jax.models.layers import LayerNorm, Linear, Stack
 from rococo_jax.models.spec import TextSpec
 from rococo_jax.models.text import TextTower
 from rococo_jax.models.transformer import Block
@@ -45,23 +46,12 @@ class CrossAttention(nnx.Module):
         return self.norm(x + self.out(mixed.reshape(images, queries, width))).astype(x.dtype)
 
 
-class CrossBlocks(nnx.Module):
-    """One attention to the image for each block of the text tower; every parameter has a leading layer axis."""
-
-    def __init__(self, spec: TextSpec, image_width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        @nnx.split_rngs(splits=spec.layers)
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def stacked(rngs: nnx.Rngs) -> CrossAttention:
-            return CrossAttention(spec, image_width, dtype=dtype, rngs=rngs)
-
-        self.block = stacked(rngs)
-
-
 class MatchingHead(nnx.Module):
-    """Parameters beside a text tower's own that match texts with images."""
+    """Parameters beside a text tower's own that match texts with images: an attention for each of its blocks."""
 
     def __init__(self, spec: TextSpec, image_width: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
-        self.blocks = CrossBlocks(spec, image_width, dtype=dtype, rngs=rngs)
+        make = functools.partial(CrossAttention, spec, image_width, dtype=dtype)
+        self.blocks = Stack(spec.layers, lambda rngs: make(rngs=rngs), rngs=rngs)
         self.head = Linear(spec.width, 2, dtype=jnp.float32, rngs=rngs)
 
     def __call__(

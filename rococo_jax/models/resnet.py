@@ -99,7 +99,7 @@ class ResNetTower(ConvolutionalTower):
 
         def block(number: int, first: bool, rngs: nnx.Rngs) -> Bottleneck:
             width, average = spec.width << number, first and number > 0
-            inputs = _inputs(spec.width, number, first)
+            inputs = spec.width if first and number == 0 else _EXPANSION * (spec.width << (number - first))
             return Bottleneck(inputs, width, _EXPANSION * width, first=first, average=average, dtype=dtype, rngs=rngs)
 
         self.add_stages(lambda number: Stage(spec.stage_layers[number], partial(block, number), rngs=rngs))
@@ -133,8 +133,3 @@ class ResNetTower(ConvolutionalTower):
     def pool(self, tokens: Float[Array, "b tokens width"]) -> Float[Array, "b features"]:
         """One vector an image, float32."""
         return self.pooling(tokens).astype(jnp.float32)
-
-
-def _inputs(width: int, stage: int, first: bool) -> int:
-    """Channels that a block of a stage reads; `width` is the stem's."""
-    return width if first and stage == 0 else _EXPANSION * (width << (stage - first))

@@ -1,10 +1,9 @@
-"""Image towers made of convolutions: the convolution, stacks of blocks alike, stages, and what all such towers share.
+"""Image towers made of convolutions: the convolution, stages of blocks, and what all such towers share.
 
 Maps are channels last, `(batch, height, width, channels)`.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from rococo_jax.models.layers import Stack
 from rococo_jax.models.products import add_to_rows, convolution
 from rococo_jax.models.spec import ConvolutionalSpec
 
@@ -45,26 +45,6 @@ class Convolution(nnx.Module):
         padding = (self.padding,) * 2
         x = convolution(x, self.kernel[...], self.dtype, stride=self.stride, padding=padding, groups=self.groups)
         return x if self.bias is None else add_to_rows(x, self.bias[...])
-
-
-class Stack(nnx.Module):
-    """`layers` blocks from `make`, each from a map to a map of the same shape, run by one scan."""
-
-    def __init__(self, layers: int, make: Callable[[nnx.Rngs], nnx.Module], *, rngs: nnx.Rngs):
-        @nnx.split_rngs(splits=layers)
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def stacked(rngs: nnx.Rngs) -> nnx.Module:
-            return make(rngs)
-
-        self.block = stacked(rngs)
-
-    def __call__(self, x: Array) -> Array:
-        graph, parameters = nnx.split(self.block)
-
-        def step(x: Array, layer: Any) -> tuple[Array, None]:
-            return nnx.merge(graph, layer)(x), None
-
-        return jax.lax.scan(step, x, parameters)[0]
 
 
 class Stage(nnx.Module):

@@ -45,44 +45,31 @@ class TextTower(nnx.Module):
         # BERT norms the embeddings, the others the output of the last block.
         self.norm = LayerNorm(spec.width, spec.norm_eps)
 
-    def __call__(
-        self,
-        ids: Int[Array, "b t"],
-        mask: Bool[Array, "b t"],
-        positions: Int[Array, "b t"] | None = None,
-    ) -> Float[Array, "b features"]:
+    def __call__(self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"]) -> Float[Array, "b features"]:
         """Pooled features, float32.
 
-        `ids` have their special tokens in place and are padded at the end with anything; `mask` is True at tokens;
-        `positions` tell where each token stands in its text, 0, 1, 2... by default.
+        `ids` have their special tokens in place and are padded at the end with anything; `mask` is True at tokens.
         """
-        return self.pool(self.tokens(ids, mask, positions), ids, mask)
+        return self.pool(self.tokens(ids, mask), ids, mask)
 
-    def tokens(
-        self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"], positions: Int[Array, "b t"] | None = None
-    ) -> Float[Array, "b tokens width"]:
+    def tokens(self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"]) -> Float[Array, "b tokens width"]:
         """The sequence after the last norm, an appended token after the text's, float32."""
         ids, mask = self._with_padding(ids, mask)
-        x = self.embed(ids, positions)
+        x = self.embed(ids)
         if self.spec.attention == "bag":  # every token is a sequence of its own
             return self._finish(self.blocks(x.reshape(-1, 1, x.shape[2])).reshape(x.shape))
         return self._finish(self.blocks(x, self.spec.attention == "causal", self._lengths(ids, mask)))
 
-    def embed(
-        self, ids: Int[Array, "b t"], positions: Int[Array, "b t"] | None = None
-    ) -> Float[Array, "b tokens width"]:
+    def embed(self, ids: Int[Array, "b t"]) -> Float[Array, "b tokens width"]:
         """The input of the first block. Raises ValueError for too many tokens, and (SigLIP) for any length
         but its own.
         """
         length, context = ids.shape[1], self.spec.context_length
         if length > context or (self.spec.attention == "full" and length != context):
             raise ValueError(f"{length} tokens for a text tower of {context}")
-        if self.appended is not None and positions is not None:
-            raise ValueError("positions of tokens for a text tower that appends one of its own")
         x = self.words[...][ids]
         if self.positions is not None:
-            table = self.positions[...]
-            x = x + (table[None, :length] if positions is None else table[positions])
+            x = x + self.positions[...][None, :length]
         if self.types is not None:
             x = x + self.types[...][0].reshape(1, 1, -1)
         if self.appended is not None:

@@ -1,4 +1,4 @@
-"""Transformer blocks, stacked along a leading layer axis and run by one scan, so that depth costs no compile time."""
+"""Transformer blocks, and the stack of them that is a tower's."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from rococo_jax.models.attention import Lengths, Rotary, SelfAttention
-from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear
+from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear, Stack
 from rococo_jax.models.products import multiply_rows
 from rococo_jax.models.spec import TextSpec, VisionSpec
 
@@ -124,8 +124,8 @@ REMATERIALISE = {
 }
 
 
-class Blocks(nnx.Module):
-    """A stack of blocks; every parameter has a leading layer axis.
+class Blocks(Stack):
+    """The stack of blocks of a tower.
 
     `rematerialise` ("none"): what the backward pass computes again instead of keeping it, a key of `REMATERIALISE`.
     `frozen_layers` (0): no gradient goes through this many first blocks.
@@ -135,13 +135,7 @@ class Blocks(nnx.Module):
     def __init__(self, spec: VisionSpec | TextSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.layers, self.rematerialise, self.frozen_layers = spec.layers, "none", 0
         self.prepare_layer: Callable[[Any], Any] | None = None
-
-        @nnx.split_rngs(splits=spec.layers)
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def stacked(rngs: nnx.Rngs) -> Block:
-            return Block(spec, dtype=dtype, rngs=rngs)
-
-        self.block = stacked(rngs)
+        super().__init__(spec.layers, lambda rngs: Block(spec, dtype=dtype, rngs=rngs), rngs=rngs)
 
     def __call__(
         self, x: Float[Array, "b t width"], causal: bool = False, lengths: Lengths | None = None

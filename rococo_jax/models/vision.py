@@ -36,6 +36,12 @@ def patches_of(pixels: Float[Array, "b h w c"], size: int) -> Float[Array, "b pa
     return patches.reshape(batch, rows * columns, size * size * channels)
 
 
+def map_patches(map_: Linear, x: Float[Array, "b h w c"], size: int) -> Float[Array, "b h2 w2 c2"]:
+    """A convolution whose stride is its kernel; rows and columns left over are not seen."""
+    batch, height, width, _ = x.shape
+    return map_(patches_of(x, size)).reshape(batch, height // size, width // size, -1)
+
+
 class AttentionPooling(nnx.Module):
     """SigLIP's head: a learnt probe, mapped to a query, attends to all tokens; then a residual MLP."""
 
@@ -126,9 +132,7 @@ class ConvolutionStem(nnx.Module):
         """Maps of an eighth of the size."""
         x = pixels
         for size, map_, norm in ((4, self.map1, self.norm1), (2, self.map2, self.norm2)):
-            batch, height, width, _ = x.shape
-            x = norm(map_(patches_of(x, size)))
-            x = ACTIVATIONS["gelu"](x).reshape(batch, height // size, width // size, -1)
+            x = ACTIVATIONS["gelu"](norm(map_patches(map_, x, size)))
         return x
 
 

@@ -220,14 +220,3 @@ def test_a_model_uses_what_was_chosen_where_no_weights_are_asked_for(monkeypatch
     assert asked == [False, True], "the text tower alone is causal"
     _, weights = nnx.jit(lambda model: model.vision.tokens_and_attention(pixels))(model)
     np.testing.assert_allclose(np.asarray(weights).sum(-1), 1, rtol=1e-5)
-
-
-def test_gradients_of_queries_keys_and_values_are_summed_without_a_change():
-    """In the order in which XLA puts the sums into cuBLAS's products (`attention._thrice`)."""
-    attention = SelfAttention(32, 4, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 32)), jnp.bfloat16)
-    parts, pull = jax.vjp(lambda x: attention._project(x, together=False), x)
-    kernel, of_each = attention.qkv.kernel[...].astype(jnp.bfloat16), []
-    for number, part in enumerate(parts):
-        of_each.append(part.reshape(2, 6, 32) @ kernel[:, 32 * number : 32 * (number + 1)].T)
-    np.testing.assert_array_equal(pull(parts)[0], of_each[2] + (of_each[1] + of_each[0]))

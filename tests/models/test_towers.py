@@ -73,15 +73,6 @@ def test_a_bag_of_words_has_no_last_token_to_pool():
         dataclasses.replace(TEXT, attention="bag")
 
 
-def test_positions_given_explicitly_are_those_counted_from_zero():
-    model = model_of(ModelSpec(None, TEXT))
-    ids, mask = random_texts(11, 99, 98)
-    positions = np.broadcast_to(np.arange(11, dtype=np.int32), ids.shape)
-    given = nnx.jit(lambda model, *inputs: model.text_embeddings(*inputs))
-    np.testing.assert_array_equal(given(model, ids, mask, positions), given(model, ids, mask))
-    assert np.abs(given(model, ids, mask, positions + 1) - given(model, ids, mask)).max() > 1e-3
-
-
 def test_a_text_longer_than_the_context_is_refused():
     model = model_of(ModelSpec(None, TEXT))
     with pytest.raises(ValueError, match="41 tokens for a text tower of 40"):
