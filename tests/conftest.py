@@ -124,6 +124,17 @@ def refusal(capsys) -> Callable[..., str]:
     return error_of
 
 
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory) -> Path:
+    """A folder in which `transformers` reads the CLIP of `exportable_encoder`."""
+    from rococo_jax.checkpoints import export_huggingface
+    from tests.support.tiny import exportable_encoder
+
+    folder = tmp_path_factory.mktemp("exported") / "tiny-clip"
+    export_huggingface(exportable_encoder(), folder)
+    return folder
+
+
 @pytest.fixture(scope="session", params=[1, 2, 4, 8])
 def device_count(request) -> int:
     """How many of the virtual devices a test uses."""

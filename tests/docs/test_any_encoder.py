@@ -12,22 +12,20 @@ import pytest
 from PIL import Image
 
 from rococo_jax.cli.main import main
-from tests.support.exportable import export_for_transformers, exportable_encoder
 from tests.support.paths import CHECKOUT
-from tests.support.tiny import random_captions
+from tests.support.tiny import exportable_encoder, random_captions
 from tests.support.world import write_world
 
 pytest.importorskip("torch")
 
 
 @pytest.mark.slow
-def test_the_class_of_the_page_is_evaluated_and_embeds_as_our_own_reader(tmp_path):
+def test_the_class_of_the_page_is_evaluated_and_embeds_as_our_own_reader(exported, tmp_path):
     ours = exportable_encoder()
-    folder = export_for_transformers(ours, tmp_path / "tiny-clip")
     page = (CHECKOUT / "docs" / "evaluating.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"^```py\n(# my_models\.py\n.*?)^```$", page, re.DOTALL | re.MULTILINE)
     path = tmp_path / "my_models.py"
-    path.write_text(source.replace('"kakaobrain/align-base"', repr(str(folder))), encoding="utf-8")
+    path.write_text(source.replace('"kakaobrain/align-base"', repr(str(exported))), encoding="utf-8")
 
     captions = [random_captions(5, number) for number in range(4)]
     data = write_world(tmp_path, captions, altered={"danger": "{} q".format})

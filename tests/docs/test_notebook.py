@@ -13,9 +13,9 @@ from PIL import Image
 
 import rococo_jax
 from rococo_jax.cli.main import main
-from tests.support.exportable import export_for_transformers, exportable_encoder
 from tests.support.made_runs import make_run
 from tests.support.paths import CHECKOUT, REAL_DATA
+from tests.support.tiny import exportable_encoder
 
 NOTEBOOKS = CHECKOUT / "notebooks"
 NOTEBOOK = NOTEBOOKS / "quickstart.ipynb"
@@ -27,12 +27,6 @@ SMALL = {"SCENES": 8, "STEPS": 2, "BATCH": 16, "TRAINING_SCENES": 32}
 def tiny():
     pytest.importorskip("torch")
     return exportable_encoder()
-
-
-@pytest.fixture(scope="module")
-def exported(tiny, tmp_path_factory):
-    """The tiny CLIP as a folder of `transformers`."""
-    return export_for_transformers(tiny, tmp_path_factory.mktemp("exported") / "tiny-clip")
 
 
 def run_cells(name: str, folder, monkeypatch, parameters: dict, cells: int | None = None) -> dict:

@@ -10,9 +10,8 @@ from rococo_jax.cli.main import main
 from rococo_jax.encoders import LoadOptions, load_encoder
 from rococo_jax.encoders.adapters import load_adapted, parse_arguments
 from rococo_jax.encoders.adapters.of_mteb import AsMteb, FromMteb
-from tests.support.exportable import export_for_transformers, exportable_encoder
 from tests.support.refusals import refused
-from tests.support.tiny import random_captions
+from tests.support.tiny import exportable_encoder, random_captions
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.quick
@@ -21,12 +20,6 @@ pytestmark = pytest.mark.quick
 @pytest.fixture(scope="module")
 def tiny():
     return exportable_encoder()
-
-
-@pytest.fixture(scope="module")
-def exported(tiny, tmp_path_factory):
-    """The tiny CLIP as a folder of `transformers`."""
-    return export_for_transformers(tiny, tmp_path_factory.mktemp("exported") / "tiny-clip")
 
 
 @pytest.fixture(scope="module")

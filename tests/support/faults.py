@@ -21,7 +21,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import build_model, parameters_of
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import Encoder, load_model
-from tests.support.tiny import WORDS, tiny_encoder, tiny_spec
+from tests.support.tiny import WORDS, exportable_encoder, tiny_encoder
 from tests.support.world import noise, write_world
 
 IMAGES, EACH = 12, 5
@@ -195,9 +195,7 @@ def make_world(root: Path) -> World:
     write_world(root, captions, picture=noise(40, 41), altered=altered)
     save_model(root / "model", tiny_encoder())
     save_model(root / "other", tiny_encoder(seed=1))
-    spec = tiny_spec()
-    legacy = dataclasses.replace(spec, text=dataclasses.replace(spec.text, pooling="highest_id", eos_id=None))
-    save_model(root / "legacy", tiny_encoder(spec=legacy))
+    save_model(root / "legacy", exportable_encoder())
     world.run("export", out="hf")
     np.save(root / "s.npy", rng.normal(size=(IMAGES, IMAGES * EACH)).astype(np.float32))
     world.run("evaluate", out="truth")

@@ -1,5 +1,6 @@
 """Tiny models that tests make for themselves: random weights, a word-level tokenizer, a few hundred kilobytes."""
 
+import dataclasses
 import functools
 
 import jax
@@ -51,13 +52,22 @@ def tiny_tokenizer(end: int = 2) -> Tokenizer:
     return Tokenizer(rust, spec)
 
 
-def tiny_encoder(seed: int = 0, devices: int = 1, spec: ModelSpec | None = None, name: str = "tiny") -> Encoder:
-    """A random dual encoder on the first `devices` devices."""
+def tiny_encoder(
+    seed: int = 0, devices: int = 1, spec: ModelSpec | None = None, name: str = "tiny", end: int = 2
+) -> Encoder:
+    """A random dual encoder on the first `devices` devices; texts end with the id `end`."""
     spec = spec or tiny_spec()
     # A copy: training may donate the arrays of a model.
     model = build_model(spec, {path: array.copy() for path, array in _initial_parameters(spec, seed).items()})
     preprocessing = Preprocessing(shortest_edge=32, crop_size=(32, 32), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-    return Encoder(model, preprocessing, tiny_tokenizer(), name=name, mesh=make_mesh(jax.devices()[:devices]))
+    return Encoder(model, preprocessing, tiny_tokenizer(end), name=name, mesh=make_mesh(jax.devices()[:devices]))
+
+
+def exportable_encoder() -> Encoder:
+    """A tiny encoder that the Hugging Face form of CLIP can express: it pools at the highest id, which ends a text."""
+    spec = tiny_spec()
+    text = dataclasses.replace(spec.text, pooling="highest_id", eos_id=None)
+    return tiny_encoder(spec=dataclasses.replace(spec, text=text), end=text.vocabulary_size - 1)
 
 
 @functools.cache
