@@ -26,14 +26,12 @@ class Options:
         scenes: how many scenes
         seed: which scenes
         protocol: paper or strict
-        wide: one table, however wide; otherwise it is fitted to the terminal in blocks
     """
 
     out: Annotated[str, Option("DIR", check=output_folder)] = "demo-out"
     scenes: Annotated[int, Option("N")] = 250
     seed: int = 1
     protocol: Literal["paper", "strict"] = "paper"
-    wide: bool = False
 
 
 def run(options: Options) -> None:
@@ -63,6 +61,6 @@ def run(options: Options) -> None:
     cache = EmbeddingCache(cache_folder() / "embeddings")
     training = training_captions(training_captions_of(_CAPTIONED_SCENES), f"scenes:{_CAPTIONED_SCENES}")
     all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache, standard_companions(training))
-    print_tables(all_results, wide=options.wide)
+    print_tables(all_results)
     page, table = write_report(folders.values(), out / "report.html")
     print(f"report: {page}  (figures: {table}; scenes: {images.parent})")

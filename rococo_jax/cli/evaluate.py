@@ -36,7 +36,6 @@ class Options:
         shard: only every N-th model, from the K-th: for N processes that share --out; write the report of all with
             rococo report OUT
         json: print the results as JSON instead of the table
-        wide: one table, however wide; otherwise it is fitted to the terminal in blocks
         data: data
         settings: questions
         model: models
@@ -50,7 +49,6 @@ class Options:
     no_report: bool = False
     shard: Annotated[str | None, Option("K/N")] = None
     json: bool = False
-    wide: bool = False
     data: DataOptions
     settings: Settings
     model: ModelOptions
@@ -107,7 +105,7 @@ def _run(options: Options) -> int:
     if jax.process_index() == 0:
         quiet = options.embedding.quiet
         if all_results:
-            print_tables(all_results, wide=options.wide, as_json=options.json, quiet=quiet)
+            print_tables(all_results, as_json=options.json, quiet=quiet)
             if not options.no_report and shard is None:
                 written = [folder for source, folder in folders.items() if source not in failed]
                 page = write_report(written, out / "report.html")[0]

@@ -82,14 +82,14 @@ def refuse_overwriting(arguments: argparse.Namespace) -> None:
         raise InputError(next(iter(written.values())), " and ".join(written), "one path", "different ones")
 
 
-def print_tables(results: Sequence[dict], *, wide: bool = False, as_json: bool = False, quiet: bool = False) -> None:
+def print_tables(results: Sequence[dict], *, as_json: bool = False, quiet: bool = False) -> None:
     """Prints the tables of results; or the results as JSON: an object for one model, else a list."""
     from rococo_jax.evaluation.summary import print_summary
 
     if as_json:
         print(json.dumps(results[0] if len(results) == 1 else results, indent=2, ensure_ascii=False))
     elif not quiet:
-        print_summary(results, wide=wide)
+        print_summary(results)
 
 
 @contextlib.contextmanager

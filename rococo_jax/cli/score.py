@@ -65,7 +65,6 @@ class Options:
         annotation: one file: published form, our own, or plain captions
         out: where the results go; of whole benchmarks a folder, as of rococo evaluate
         name: what to call the model; default: the name of the first file, without its ending
-        wide: one table, however wide; otherwise it is fitted to the terminal in blocks
         per_query: also write one row a query: its ranks, who came first; and beside it per_image.parquet, from which
             rococo report compares models
         classes: class logits
@@ -80,7 +79,6 @@ class Options:
     text_embeddings: Annotated[str | None, Option("B.npy")] = None
     annotation: Annotated[str | None, Option("FILE")] = None
     name: str | None = None
-    wide: bool = False
     per_query: Annotated[str | None, Option("F.parquet", check=output_file)] = None
     classes: LogitsOptions
     data: DataOptions
@@ -120,7 +118,7 @@ def run(options: Options) -> None:
     else:
         model = StoredEmbeddings(options.embeddings, name)
     results, _ = evaluate_into(Path(options.out), model, benchmarks, settings, cache, standard_companions())
-    print_tables([results], wide=options.wide)
+    print_tables([results])
 
 
 def _score_logits(options: Options) -> None:
@@ -155,7 +153,7 @@ def _write(evaluated: Any, options: Options) -> None:
         write_per_query(options.per_query, evaluated.per_query)
         write_per_query(Path(options.per_query).with_name(PER_IMAGE), evaluated.per_image)
     write_json(options.out, with_checksum(evaluated.results))
-    print_tables([evaluated.results], wide=options.wide)
+    print_tables([evaluated.results])
 
 
 def _check_inputs(options: Options) -> None:
