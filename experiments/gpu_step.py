@@ -105,7 +105,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     config, program = compiled(options)
 
-    from rococo_jax.training.throughput import step_flops
+    from rococo_jax.training.program import step_flops
 
     text, memory = program.as_text(), program.memory_analysis()
     if options.save:

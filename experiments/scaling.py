@@ -79,7 +79,7 @@ def tower_flops(config, spec) -> float:
     import math
 
     from rococo_jax.training.inputs.loss_input import items_per_pair
-    from rococo_jax.training.throughput import step_flops
+    from rococo_jax.training.program import step_flops
 
     passes = {"vision": 1, "text": 1}
     for field, items in items_per_pair(config).items():

@@ -136,15 +136,15 @@ class CompiledStep:
     """A training step of made-up parameters and batches, compiled; to be called for some steps more.
 
     Attributes:
-        flops: of a step, those of recomputation not included (`training.throughput.step_flops`).
+        flops: of a step, those of recomputation not included (`training.program.step_flops`).
     """
 
     def __init__(self, config: Any, spec: Any, mesh: Any, tokens: int):
         import jax
 
         from rococo_jax.data.preprocessing import Preprocessing
+        from rococo_jax.training.program import step_flops
         from rococo_jax.training.step import lower_step
-        from rococo_jax.training.throughput import step_flops
 
         side = spec.vision.image_size
         lowered = lower_step(config, spec, Preprocessing(exact_size=(side, side)), mesh, tokens)

@@ -5,7 +5,7 @@
 A small ViT (224 pixels, patches of 16) and a text tower of 32 tokens with random weights: the whole step, half of the
 patches dropped, a locked image tower run at every step, and one whose features are cached (LiT). Steps take turns in
 every round; `seconds` are medians, `share` is that of the whole step's time, `counted` that of its operations
-(`training.throughput.step_flops`). Attention and norms have no part in the count that is as fast as the products, so
+(`training.program.step_flops`). Attention and norms have no part in the count that is as fast as the products, so
 the shares of time lie a little higher.
 """
 

@@ -4,7 +4,7 @@
 
 The synthetic input lies on the device, so that only the step is timed. The defence (SC with one altered caption, VC
 with one mixed image) adds passes through the towers; `time ratio / FLOP ratio` is its cost relative to those passes.
-FLOPs are those of `rococo_jax.training.throughput.step_flops`. `--open-clip` also times open_clip's model and loss in
+FLOPs are those of `rococo_jax.training.program.step_flops`. `--open-clip` also times open_clip's model and loss in
 torch: same sizes, batch and precision.
 """
 

@@ -10,7 +10,8 @@ import pytest
 
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import GPU_MEMORY_FRACTION, enable_compilation_cache, set_gpu_options
-from rococo_jax.training.throughput import Meter, peak_flops
+from rococo_jax.training.log import Meter
+from rococo_jax.training.program import peak_flops
 from tests.support.processes import run_lines
 
 COUNTED = """

@@ -65,7 +65,7 @@ def _run(config, workdir: Path) -> int:
 
     from rococo_jax.evaluation.callback import make_evaluation
     from rococo_jax.progress import say
-    from rococo_jax.training.hooks.log import Diverged
+    from rococo_jax.training.hooks import Diverged
     from rococo_jax.training.run import train
 
     devices = f"{jax.device_count()} {jax.devices()[0].platform} device(s)"

@@ -8,7 +8,7 @@ and then in rounds until its time is over; the median round counts. Operations a
     influence       the texts that a plain loop would encode, without shared prefixes: useful work, not work done
     ranks           2 N M d
     loss            8 B^2 d: one product forward, three backward (the logits are not kept)
-    train           `training.throughput.step_flops`: three forward passes of what is trained, one of the rest
+    train           `training.program.step_flops`: three forward passes of what is trained, one of the rest
 """
 
 import dataclasses
@@ -28,9 +28,8 @@ from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.similarity import ShardedLogits, rank_statistics
 from rococo_jax.training.config import default_config
-from rococo_jax.training.program import step_bytes
+from rococo_jax.training.program import peak_flops, step_bytes, step_flops
 from rococo_jax.training.step import lower_step
-from rococo_jax.training.throughput import peak_flops, step_flops
 
 _WORDS = "a man woman dog red small house stands near the old tree with two birds on its green roof".split()
 _LEAST_ROUNDS = 3

@@ -28,7 +28,7 @@ from rococo_jax.report.sections import TaskSection, section_of_kind
 from rococo_jax.report.vocabulary import order_metrics
 from rococo_jax.sweep.plan import Plan, Point, written
 from rococo_jax.sweep.running import EVALUATION, is_evaluated, is_trained
-from rococo_jax.training.hooks.log import METRICS as STEPS
+from rococo_jax.training.log import METRICS as STEPS
 
 ALTERED = "altered"
 TRAINING = ("loss", "images_per_second", "memory_bytes_per_device")

@@ -49,7 +49,7 @@ from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, hold
 from rococo_jax.sweep.plan import Plan, Point, written
 from rococo_jax.training.config import flat, refuse_other_config
-from rococo_jax.training.hooks.log import METRICS
+from rococo_jax.training.log import METRICS
 from rococo_jax.training.run import CONFIG, MODEL, train
 from rococo_jax.training.run_cache import RunCache
 from rococo_jax.training.step import check_batch

@@ -20,9 +20,8 @@ from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json_object, write_json
-from rococo_jax.training.config_keys import all_keys
+from rococo_jax.training.config_keys import all_keys, profiled_steps
 from rococo_jax.training.freezing import cached_sides
-from rococo_jax.training.hooks.profile import profiled_steps
 
 # What may change when a run goes on: where and in what parts it is computed, which changes no gradient, and what is
 # written. `steps` may grow.

@@ -4,6 +4,7 @@ Keys of losses are declared in the files of the losses.
 """
 
 import math
+import re
 from typing import Any
 
 from ml_collections import FieldReference
@@ -40,6 +41,14 @@ def read_jitter(text: str) -> tuple[float, ...] | None:
         return None
     right = len(strengths) in (0, 4) and all(0 <= each < math.inf for each in strengths)
     return strengths if right and (not strengths or strengths[3] <= 0.5) else None
+
+
+def profiled_steps(text: str) -> range | None:
+    """Steps as Python counts a slice: `"10:13"` is the 11th to the 13th step, `""` none. None: this is no range."""
+    if not text:
+        return range(0)
+    found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text)
+    return range(int(found[1]), int(found[2])) if found else None
 
 
 # Settings of an evaluation while training, by the names of the options of `rococo evaluate`.

@@ -1,9 +1,18 @@
-"""The step as one compiled program, and what it takes of a device's memory; one that does not fit is refused.
+"""The step as one compiled program: what it takes of a device's memory, and how many operations it needs.
 
 A device holds the arguments, temporaries and results of the program, and the next batch, which is on its way while a
-step runs:
+step runs. A program that does not fit is refused:
 
     bytes = arguments + temporaries + results that lie nowhere else, of the compiled step on one device
+
+FLOPs are counted from the spec, towers and heads; losses are left out, `4 B^2 dim` a pair of passes, which matter only
+where a batch has more pairs than a tower has parameters. For each row of a tower:
+
+    a pass forward        image_flops or text_flops
+    a pass backward       twice that, through what is trained
+
+What rematerialisation and micro-batches compute again is no work of the model's and does not count. Peaks are
+the vendors' dense bfloat16 figures.
 """
 
 import math
@@ -15,8 +24,13 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
+from rococo_jax.models import ModelSpec
+from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.progress import say
 from rococo_jax.training.batch import Batch
+from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
+from rococo_jax.training.inputs.active import items_per_pair
+from rococo_jax.training.patch_dropout import kept_patches
 from rococo_jax.training.state import TrainState
 from rococo_jax.training.step import Step
 
@@ -76,3 +90,59 @@ def _gigabytes(size: int | None) -> str:
 def _bytes_of_device(batch: Batch) -> int:
     leaves = jax.tree.leaves(batch)
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+# TFLOP/s a device, dense bfloat16. NVIDIA's are of SXM forms, half of the figures with sparsity.
+PEAK_TFLOPS = {
+    "TPU v4": 275.0,  # docs.cloud.google.com/tpu/docs/v4
+    "TPU v5 lite": 197.0,  # .../v5e
+    "TPU v5e": 197.0,
+    "TPU v5p": 459.0,  # .../v5p
+    "TPU v5": 459.0,
+    "TPU v6 lite": 918.0,  # .../v6e
+    "TPU v6e": 918.0,
+    "TPU7x": 1153.5,  # .../tpu7x: 2,307 a chip, whose two TensorCores JAX shows as a device each
+    "NVIDIA A100": 312.0,  # NVIDIA's A100 data sheet
+    "NVIDIA H100": 989.0,  # H100 data sheet: 1,979 with sparsity
+    "NVIDIA H200": 989.0,  # H200 data sheet: 1,979 with sparsity
+    "NVIDIA B200": 2250.0,  # nvidia.com/en-us/data-center/hgx: 36 PFLOP/s of eight with sparsity
+    "AMD Instinct MI300X": 1307.4,  # AMD's MI300X data sheet; 2,614.9 with sparsity
+}
+
+
+def peak_flops(device: jax.Device) -> float | None:
+    """FLOP/s of a device, None where the table does not have it (CPUs)."""
+    kinds = [kind for kind in PEAK_TFLOPS if device.device_kind.startswith(kind)]
+    return PEAK_TFLOPS[max(kinds, key=len)] * 1e12 if kinds else None
+
+
+def step_flops(config: ConfigDict, spec: ModelSpec, text_length: int) -> float:
+    """Operations that one step needs of all devices together.
+
+    Args:
+        text_length: tokens that every text is padded to.
+    """
+    passes = {"vision": 1, "text": 1}
+    for field, items in items_per_pair(config).items():
+        passes[field.tower] += math.prod(items)
+    return sum(config.batch_size * passes[side] * _of_one(config, spec, side, text_length) for side in SIDES)
+
+
+def _of_one(config: ConfigDict, spec: ModelSpec, side: str, text_length: int) -> float:
+    """Operations of one image or text."""
+    tower, what = getattr(spec, side), config.train[side]
+    if side in cached_sides(config):  # all that it costs is the head's products
+        return 3.0 * _head_flops(getattr(spec, f"{side}_head"), tower.features)
+    length = kept_patches(config, spec) if side == "vision" else text_length
+    forward = (image_flops if side == "vision" else text_flops)(spec, length)
+    share = float(what == "all")
+    if what.startswith("last:"):
+        share = 1 - frozen_layers(spec, side, what) / tower.layers
+    return (1 + 2 * share) * forward
+
+
+def _head_flops(head, features: int) -> float:
+    if head.hidden is None:
+        return 2.0 * features * (head.dim or 0)
+    beside = features * head.dim if head.kind == "linear" else 0  # the affine map that a residual MLP is added to
+    return 2.0 * (beside + features * head.hidden + head.hidden * head.dim)

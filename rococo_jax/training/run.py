@@ -37,19 +37,17 @@ from rococo_jax.runtime import make_mesh, rows_of
 from rococo_jax.storage import atomic_directory, hold, refuse_url
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.config import flat, refuse_other_config, write_config
+from rococo_jax.training.config_keys import profiled_steps
 from rococo_jax.training.freezing import split_parameters
-from rococo_jax.training.hooks import OnStep
-from rococo_jax.training.hooks.log import Log, RunLog, check_wandb
-from rococo_jax.training.hooks.profile import Profile, profiled_steps
-from rococo_jax.training.hooks.save import Evaluate, Save
-from rococo_jax.training.hooks.stop import Stop
+from rococo_jax.training.hooks import Evaluate, Log, OnStep, Profile, Save
 from rococo_jax.training.init import Origin, starting_encoder
 from rococo_jax.training.inputs import make_input, text_length
 from rococo_jax.training.inputs.active import active_inputs
 from rococo_jax.training.inputs.loss_input import InputContext
-from rococo_jax.training.loop import Input, Outcome, Program, run_loop
+from rococo_jax.training.log import Meter, RunLog, check_wandb
+from rococo_jax.training.loop import Input, Outcome, Program, Stop, run_loop
 from rococo_jax.training.optimizer import make_optimizer
-from rococo_jax.training.program import compile_step, step_bytes
+from rococo_jax.training.program import compile_step, step_bytes, step_flops
 from rococo_jax.training.run_cache import RunCache
 from rococo_jax.training.state import (
     TrainingCheckpoints,
@@ -60,7 +58,6 @@ from rococo_jax.training.state import (
     state_shapes,
 )
 from rococo_jax.training.step import Step, check_batch, make_step
-from rococo_jax.training.throughput import Meter, step_flops
 
 CONFIG, MODEL = "config.json", "model"
 
@@ -231,7 +228,6 @@ def _loop(
             # faster than others.
             barrier("the first step")
         meter.memory = step_bytes(compiled)
-        meter.restart()
         return lambda state, batch: compiled(state, run.frozen, batch)
 
     def evaluate_state(state: TrainState) -> Mapping[str, float]:

@@ -19,9 +19,9 @@ from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.inputs import active, make_input
 from rococo_jax.training.inputs.loss_input import InputContext, LossInput
 from rococo_jax.training.optimizer import make_optimizer
+from rococo_jax.training.program import step_flops
 from rococo_jax.training.state import make_state
 from rococo_jax.training.step import lower_step, make_step
-from rococo_jax.training.throughput import step_flops
 from tests.support.paths import CHECKOUT
 from tests.support.refusals import refused
 from tests.support.tiny import tiny_encoder, tiny_spec
@@ -122,6 +122,6 @@ def test_names_of_losses_and_of_fields_are_given_once():
 
 def test_the_objective_and_the_step_know_no_loss_by_name():
     names = "|".join(("sc", "vc", "hard_positives", "altered", "mixed", "positive", "negative"))
-    for file in ("objective", "step", "batch", "grad_cache", "loop", "run", "throughput"):
+    for file in ("objective", "step", "batch", "grad_cache", "loop", "run", "program"):
         text = Path(CHECKOUT / "rococo_jax" / "training" / f"{file}.py").read_text()
         assert not re.findall(rf"losses\.(?:{names})\b|[\"'](?:{names})[\"']", text), file

@@ -48,8 +48,7 @@ from rococo_jax.encoders import embedding, load_model
 from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.models import fsdp
 from rococo_jax.runtime import make_mesh
-from rococo_jax.training import run
-from rococo_jax.training.hooks import save
+from rococo_jax.training import hooks, run
 from tests.support.tiny_runs import changed, tiny_config
 
 fsdp.LEAST_SHARDED = 256
@@ -97,7 +96,7 @@ run.make_step = made_once  # the same one in all three runs
 stopped = run.train(config, folder / "sharded", on_step=on_step)
 assert stopped.stopped == "SIGTERM" and 3 <= stopped.step <= 5, stopped
 if me == 1:
-    save.time = types.SimpleNamespace(monotonic=float)  # always 0: late by the clock of process 0 alone
+    hooks.time = types.SimpleNamespace(monotonic=float)  # always 0: late by the clock of process 0 alone
 timed = changed(config, checkpoint__minutes=1e-9)
 done = run.train(timed, folder / "sharded", evaluate=evaluate, on_step=on_step)
 assert done.resumed_from == stopped.step

@@ -24,9 +24,10 @@ from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, HeadSpec
 from rococo_jax.models.flops import image_flops, text_flops
-from rococo_jax.training import run, throughput
+from rococo_jax.training import log, program, run
 from rococo_jax.training.config import default_config, read_config
-from rococo_jax.training.throughput import Meter, step_flops
+from rococo_jax.training.log import Meter
+from rococo_jax.training.program import step_flops
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
 from tests.support.tiny_runs import metrics_of, write_config_file
 from tests.support.world import write_world
@@ -86,7 +87,7 @@ def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeyp
     overrides = ["config.checkpoint.minutes=1", "config.checkpoint.every=100", "config.checkpoint.keep=9"]
     clock = types.SimpleNamespace(seconds=0.0, perf_counter=time.perf_counter)
     clock.monotonic = lambda: clock.seconds
-    monkeypatch.setattr("rococo_jax.training.hooks.save.time", clock)
+    monkeypatch.setattr("rococo_jax.training.hooks.time", clock)
 
     def on_step(done, state):
         clock.seconds += 40
@@ -96,20 +97,24 @@ def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeyp
 
 
 def test_steps_are_profiled_and_logged_to_wandb(data, tmp_path, monkeypatch):
-    begun, logged, traced = [], [], []
-    wandb = types.ModuleType("wandb")
-    wandb.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
-    wandb.init = lambda **given: (
-        begun.append(given)
-        or types.SimpleNamespace(id="abc", log=lambda v, step: logged.append((step, v)), finish=list)
-    )
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    begun, finished, traced, curves = [], [], [], tmp_path / "run" / "tensorboard"
+    for name in ("wandb", "tensorboard"):
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        monkeypatch.setitem(sys.modules, name, module)
+
+    def init(**given):
+        # It reads the curves of writers that are made after this call.
+        begun.append({**given, "files": len(list(curves.glob("*")))})
+        return types.SimpleNamespace(id="abc", finish=lambda: finished.append(len(list(curves.glob("*")))))
+
+    sys.modules["wandb"].init = init
     for name in ("start_trace", "stop_trace"):
         original = getattr(jax.profiler, name)
         monkeypatch.setattr(jax.profiler, name, lambda *a, name=name, do=original: (traced.append(name), do(*a)))
     steps_done = []
-    overrides = ["config.profile.steps=2:4", "config.log.wandb=robust", "config.seed=3", "config.checkpoint.every=2"]
-    config = read_config(data / "config.py", overrides)
+    overrides = "profile.steps=2:4 log.wandb=robust log.tensorboard=false checkpoint.every=2".split()
+    config = read_config(data / "config.py", [f"config.{each}" for each in overrides])
 
     def on_step(done, state):
         traced.append(done)
@@ -124,9 +129,9 @@ def test_steps_are_profiled_and_logged_to_wandb(data, tmp_path, monkeypatch):
     run.train(config, tmp_path / "run", on_step=on_step)
     assert traced.count("start_trace") == 1, "a run that resumes after the range traces nothing"
     assert [each["id"] for each in begun] == [None, "abc"] and begun[0]["project"] == "robust"
+    assert all(each["sync_tensorboard"] for each in begun) and begun[0]["files"] == 0
+    assert len(finished) == 2 and finished[0] == 1
     lines = {line["step"]: line for line in metrics_of(tmp_path / "run")}
-    assert dict(logged).keys() == lines.keys()
-    assert all(values["metrics/loss"] == lines[step]["loss"] for step, values in logged)
     assert 0 <= lines[1]["seconds_waiting_for_data"] <= lines[1]["seconds_per_step"]
 
 
@@ -169,8 +174,8 @@ def test_model_use_of_a_step(monkeypatch):
     config.train.text = "none"
     config.remat, config.micro_batches = "full", 2
     assert step_flops(config, spec, 10) == pytest.approx(3 * images + texts)
-    monkeypatch.setitem(throughput.PEAK_TFLOPS, "cpu", 989.0)
-    monkeypatch.setattr(throughput, "time", types.SimpleNamespace(perf_counter=lambda: 100.0))
+    monkeypatch.setitem(program.PEAK_TFLOPS, "cpu", 989.0)
+    monkeypatch.setattr(log, "time", types.SimpleNamespace(perf_counter=lambda: 100.0))
     meter = Meter(8, devices=4, flops=2e12)  # of a mesh, whatever else the machine has
     meter.memory, meter.start = 4, 98.0
     for _ in range(4):
@@ -185,14 +190,14 @@ def test_model_use_of_a_step(monkeypatch):
     meter.count()  # nothing is left of the reading before
     again = meter.read()
     assert again["mfu"] == pytest.approx(2e12 / again["seconds_per_step"] / 989e12)
-    told = throughput.memory_in_use({"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9})
+    told = log.memory_in_use({"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9})
     assert told == {"memory_in_use_bytes": 5, "memory_peak_bytes": 7}
 
 
 def test_the_share_of_time_in_steps_has_reasons_for_the_rest(monkeypatch):
     clock = types.SimpleNamespace(seconds=50.0)
     clock.perf_counter = lambda: clock.seconds
-    monkeypatch.setattr("rococo_jax.training.throughput.time", clock)
+    monkeypatch.setattr("rococo_jax.training.log.time", clock)
     meter = Meter(8)
     for reason, seconds in (("compiling", 20.0), ("saving", 2.0), ("evaluating", 10.0), ("saving", 3.0)):
         with meter.paused(reason):
@@ -209,7 +214,7 @@ def test_the_share_of_time_in_steps_has_reasons_for_the_rest(monkeypatch):
 
 
 def test_the_last_line_of_a_run_has_the_loss_the_peak_and_the_time(data, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(throughput.PEAK_TFLOPS, "cpu", 1e-3)
+    monkeypatch.setitem(program.PEAK_TFLOPS, "cpu", 1e-3)
     run.train(read_config(data / "config.py", ["config.log.every=1"]), tmp_path / "run")
     (line,) = re.findall(r"step (\d+ of \d+: loss [\d.]+, MFU [\d.]+%; .*)\n", capsys.readouterr().err)
     figures = metrics_of(tmp_path / "run")[-2]

@@ -6,7 +6,7 @@ import struct
 import time
 from pathlib import Path
 
-from rococo_jax.training.hooks.log import METRICS, TENSORBOARD, RunLog
+from rococo_jax.training.log import METRICS, TENSORBOARD, RunLog
 
 
 def events_of(folder):

@@ -23,9 +23,9 @@ from rococo_jax.training.config import check_config, default_config, read_config
 from rococo_jax.training.init import starting_encoder
 from rococo_jax.training.inputs import make_input
 from rococo_jax.training.patch_dropout import drop_patches, kept_patches
+from rococo_jax.training.program import step_flops
 from rococo_jax.training.run import train
 from rococo_jax.training.step import lower_step
-from rococo_jax.training.throughput import step_flops
 from tests.support.input_world import IMAGES, make_world, pixels_of
 from tests.support.paths import CHECKOUT
 from tests.support.programs import QUICK
