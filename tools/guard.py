@@ -92,7 +92,7 @@ def alter(place: Place) -> Iterator[Step]:
     """Altered captions: of all test captions by the demo's model, of some by the joined one."""
     runs = {name: [name, "--seed", "0"] for name in ("same_concept", "diff_concept", "rand_voca", "danger")}
     runs |= {"same_concept_7": ["same_concept", "--seed", "7"], "highest": ["danger", "--select", "highest"]}
-    runs |= {"paper": ["rand_voca", "--style", "paper"], "joined": ["same_concept"]}
+    runs["joined"] = ["same_concept"]
     whole, some = ("demo:plain", place.data / CAPTIONS), (place.model, place.some(CAPTIONS, 40))
     for name, options in runs.items():
         model, captions = some if name == "joined" else whole

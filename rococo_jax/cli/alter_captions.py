@@ -34,7 +34,6 @@ class Options:
         select: which noun, by influence
         lexicon: concept groups as JSON (default: the shipped ones)
         influence: a table of `rococo influence`, instead of computing it
-        style: paper: the look of the published captions
         dtype: dtype of the tower
         source: captions
     """
@@ -47,7 +46,6 @@ class Options:
     select: Literal["lowest", "highest", "random"] = "lowest"
     lexicon: Annotated[str | None, Option("F")] = None
     influence: Annotated[str | None, Option("F.jsonl")] = None
-    style: Literal["plain", "paper"] = "plain"
     dtype: Literal["float32", "bfloat16"] = "float32"
     source: CaptionOptions
 
@@ -67,8 +65,7 @@ def run(options: Options) -> None:
     if options.influence and options.select != "random":
         influences = influences_from_table(read_influence_table(options.influence), images, options.influence)
     encoder = load_model(options.model, dtype=options.dtype)
-    choices = {name: getattr(options, name) for name in ("seed", "select", "style")}
-    choices["fit_article"] = options.style != "paper"
+    choices = {"seed": options.seed, "select": options.select, "fit_article": True}
     total = sum(len(image.captions) for image in images)
     with progress("influence", total, "captions") as advance:
         by_variant = alter_captions(

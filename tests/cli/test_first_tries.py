@@ -33,13 +33,11 @@ def test_a_weights_file_that_says_too_little_gets_a_hint(tmp_path, refusal, name
     assert said in refusal("inspect", tmp_path / name)
 
 
-@pytest.mark.parametrize(("options", "wrong"), [([], False), (["--style", "paper"], True)])
-def test_articles_fit_the_new_word_but_in_the_papers_style(tmp_path, options, wrong):
+def test_articles_fit_the_new_word(tmp_path):
     captions, out = tmp_path / "captions.json", tmp_path / "same_concept.json"
     texts = [f"a {word} on the grass" for word in ("dog", "cat", "man", "woman", "child", "horse", "car", "boat") * 4]
     captions.write_text(json.dumps([{"image": f"{k}.jpg", "caption": [text]} for k, text in enumerate(texts)]))
     asked = ["alter-captions", "demo:plain", "--captions", str(captions), "--variant", "same_concept"]
-    assert main([*asked, "--select", "random", "--seed", "1", "--out", str(out), *options]) == 0
+    assert main([*asked, "--select", "random", "--seed", "1", "--out", str(out)]) == 0
     text = out.read_text()
-    assert f'"fit_article": {"false" if wrong else "true"}' in re.sub(r"\s+", " ", text)
-    assert wrong or not re.search(r"\ba [aeio]\w+|\ban [^aeiouh]\w+", text)
+    assert not re.search(r"\ba [aeio]\w+|\ban [^aeiouh]\w+", text)

@@ -8,7 +8,7 @@ import pytest
 
 from rococo_jax.benchmarks.audit import find_edits
 from rococo_jax.benchmarks.rococo.annotations import read_annotation
-from rococo_jax.benchmarks.rococo.generate import alter_captions, alter_images, make_alterer
+from rococo_jax.benchmarks.rococo.generate import alter_captions, alter_images
 from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.errors import InputError
@@ -37,7 +37,7 @@ AWKWARD = {
 
 
 def alterer(variant: str, **choices) -> CaptionAlterer:
-    return make_alterer(variant, LEXICON, vocabulary=VOCABULARY, **choices)
+    return CaptionAlterer(variant, LEXICON, vocabulary=VOCABULARY, **choices)
 
 
 def rising(caption: str) -> np.ndarray:
@@ -144,17 +144,7 @@ def test_danger_goes_by_what_the_noun_names():
     for caption, word in (("a man", "criminal"), ("a kitchen", "minefield"), ("a trick", "committing crime")):
         assert altered("danger", caption)[0].new == word
     assert altered("danger", "a vase")[0].new == "weapon"
-    assert altered("danger", "A trick.", style="paper")[0].caption == "A commiting crime ."
     assert set(DANGER) == {group.kind for group in LEXICON.groups.values()}
-
-
-def test_the_paper_style_has_the_published_look():
-    caption = "A man's dog sits, on the Grass."
-    influence = np.array([0, 0.1, 0.5, 0, 0, 0, 0.6])
-    plain_made = alterer("same_concept").alter(caption, [caption], influence)[0]
-    paper = alterer("same_concept", style="paper").alter(caption, [caption], influence)[0]
-    assert plain_made.caption == f"A {plain_made.new}'s dog sits, on the Grass."
-    assert paper.caption == f"a {paper.new} 's dog sits , on the grass" and paper.new == plain_made.new
 
 
 def test_alterations_asked_for_together_are_different_and_draws_differ():
@@ -205,9 +195,9 @@ def test_rand_voca_takes_whole_words_of_the_tokenizer():
 
 
 def test_unknown_choices_are_refused():
-    for choice in ({"variant": "worse_concept"}, {"select": "lower"}, {"style": "shiny"}):
+    for choice in ({"variant": "worse_concept"}, {"select": "lower"}):
         with pytest.raises(InputError):
-            make_alterer(**{"variant": "danger", "lexicon": LEXICON, **choice})
+            CaptionAlterer(**{"variant": "danger", "lexicon": LEXICON, **choice})
 
 
 def test_training_gets_k_altered_captions_a_sample_the_same_ones_when_it_resumes():

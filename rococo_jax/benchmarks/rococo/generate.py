@@ -1,13 +1,5 @@
-"""RoCOCO's altered captions as annotations, chosen by a model: the influence of the candidates is computed once.
+"""RoCOCO's altered captions as annotations, chosen by a model: the influence of the candidates is computed once."""
 
-`paper` style gives an altered caption the look of the published files: words, punctuation and clitics apart, as the
-Penn Treebank writes them.
-
-    "A man's dog, on grass." -> "a man 's dog , on grass"       (same_concept, diff_concept, rand_voca)
-                             -> "A man 's dog , on grass ."     (danger)
-"""
-
-import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import regex
 
 from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, write_annotation
 from rococo_jax.data.captions import CaptionedImage
@@ -25,40 +16,11 @@ from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
-from rococo_jax.perturb.text.replacement import DANGER, Alteration, CaptionAlterer, find_candidates, vocabulary_words
+from rococo_jax.perturb.text.replacement import Alteration, CaptionAlterer, find_candidates, vocabulary_words
 from rococo_jax.perturb.text.words import split_words
 from rococo_jax.version import __version__
 
-STYLES = ("plain", "paper")
-# The published list has this misspelling.
-PUBLISHED_DANGER = {**DANGER, "action": "commiting crime"}
 NO_CANDIDATE, NO_REPLACEMENT = "no noun of the lexicon", "no replacement that is not in the image's captions"
-
-_CLITIC = regex.compile(r"(?<=\w)(n['’]t|['’](?:s|re|ve|ll|d|m))(?!\w)", regex.IGNORECASE)
-_PUNCTUATION = regex.compile(r"(?<!\d)[,:](?!\d)|(?<=\d)[,:](?!\d)|[;?!()\[\]{}\"“”]|\.(?=\s*$)")
-_FINAL_STOP = regex.compile(r"[\s.]+$")
-
-
-def in_paper_style(caption: str, keep_case: bool) -> str:
-    """Format an altered caption as the published files do: lower case without the final full stop.
-
-    With `keep_case` (danger) the case stays, and so does the final full stop, set apart.
-    """
-    text = _CLITIC.sub(r" \1", caption)
-    text = " ".join(_PUNCTUATION.sub(r" \g<0> ", text).split())
-    return text if keep_case else _FINAL_STOP.sub("", text.lower())
-
-
-def make_alterer(variant: str, lexicon: Lexicon, *, style: str = "plain", **choices: Any) -> CaptionAlterer:
-    """A `CaptionAlterer` in `plain` or `paper` style; `choices` are its other arguments. Raises InputError
-    as it does.
-    """
-    if style not in STYLES:
-        raise InputError("altered captions", "style", repr(style), f"one of {', '.join(STYLES)}")
-    if style == "paper":
-        choices["style"] = functools.partial(in_paper_style, keep_case=variant == "danger")
-        choices["danger"] = PUBLISHED_DANGER
-    return CaptionAlterer(variant, lexicon, **choices)
 
 
 @dataclass(frozen=True)
@@ -138,8 +100,7 @@ def alter_captions(
         lexicon: the concept groups; the shipped ones by default.
         influences: the influence of every caption's words, where already known.
         on_progress: called with the number of captions whose influence is done.
-        choices: `style`, `plain` (default) or `paper`; `seed`, `select` and `fit_article` of
-            `CaptionAlterer`.
+        choices: `seed`, `select` and `fit_article` of `CaptionAlterer`.
 
     Raises:
         InputError: an unknown variant or choice.
@@ -152,7 +113,7 @@ def alter_captions(
     if "rand_voca" in variants:
         nouns = sorted({noun.name for noun in lexicon.nouns})
         choices["vocabulary"] = tuple(nouns) if encoder is None else vocabulary_words(encoder.tokenizer)
-    alterers = [make_alterer(variant, lexicon, **choices) for variant in variants]
+    alterers = [CaptionAlterer(variant, lexicon, **choices) for variant in variants]
     if influences is None and choices.get("select") == "random":
         influences = [None] * sum(len(image.captions) for image in images)
     elif influences is None:

@@ -17,7 +17,7 @@ seed, the caption, the other captions of its image and the influence of its word
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -104,17 +104,14 @@ def find_candidates(words: Sequence[Word], lexicon: Lexicon) -> tuple[Candidate,
 
 @dataclass(frozen=True)
 class CaptionAlterer:
-    """Alter captions by one of the rules.
+    """Alter captions by one of the rules; the new word has the case of the old one.
 
     Attributes:
         variant: same_concept, diff_concept, rand_voca or danger.
         lexicon: the concept groups.
         seed: of the choice of replacements, and of words where `select` is random.
         select: replace the candidate of lowest, highest or random influence.
-        style: applied to the altered caption as a whole; the new word then keeps its own case. None: plain style, the
-            new word in the case of the old one and the rest of the caption untouched.
         vocabulary: the words of rand_voca.
-        danger: kind of noun -> replacement, for variant danger.
         fit_article: allow only words that fit an `a` or `an` right before the noun.
 
     Raises:
@@ -125,9 +122,7 @@ class CaptionAlterer:
     lexicon: Lexicon
     seed: int = 0
     select: str = "lowest"
-    style: Callable[[str], str] | None = None
     vocabulary: Sequence[str] = ()
-    danger: Mapping[str, str] = field(default_factory=lambda: DANGER)
     fit_article: bool = False
     _forms: dict[tuple[str | None, bool], list[tuple[str, Noun]]] = field(
         default_factory=dict, repr=False, compare=False
@@ -184,7 +179,7 @@ class CaptionAlterer:
         key = [self.seed, self.variant, caption, old.index, draw]
         if self.variant == "danger":
             own = self.lexicon.kind(old.noun)
-            ordered = [self.danger[own], *(word for kind, word in self.danger.items() if kind != own)]
+            ordered = [DANGER[own], *(word for kind, word in DANGER.items() if kind != own)]
             yield from (word for word in ordered if present.isdisjoint(word.split()))
         elif self.variant == "rand_voca":
             forms = {plain(form) for form in (old.noun.singular, old.noun.plural) if form is not None}
@@ -207,11 +202,8 @@ class CaptionAlterer:
         return self._forms[key]
 
     def _write(self, caption: str, word: Word, old: Candidate, new: str, influence: float | None) -> Alteration:
-        if self.style is None:
-            new = like_case(word.text, new)
+        new = like_case(word.text, new)
         altered = caption[: word.start] + new + caption[word.end :]
-        if self.style is not None:
-            altered = self.style(altered)
         value = None if influence is None or math.isnan(influence) else round(influence, _DECIMALS + 2)
         return Alteration(altered, old.index, word.text, new, old.noun.concept, value)
 
