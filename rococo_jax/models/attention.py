@@ -5,15 +5,6 @@
 The einsum holds all weights, `(b, h, q, k)` in float32; it is the reference, and used on CPUs, in float32 and where the
 weights are asked for. `fused_attention` chooses one that never holds them (Dao et al., arXiv 2205.14135), for towers in
 bfloat16: cuDNN's on GPUs, the Pallas kernel of JAX (`splash_attention`) on TPUs.
-
-Rotary positions turn queries and keys of patches by angles that grow with row and column,
-
-    (x_2i, x_2i+1) -> (x_2i cos a - x_2i+1 sin a, x_2i+1 cos a + x_2i sin a)
-    a = p / 10000^(4 j / d),   p the row for the first half of the d channels of a head, the column for the other half
-
-so that the product of a query and a key depends on the difference of their places (Su et al., arXiv 2104.09864). The
-places of a grid are scaled to those of the grid that the model was first trained on (EVA-02, arXiv 2303.11331), and PE
-(2504.13181) counts from 1, columns first.
 """
 
 import dataclasses
@@ -30,8 +21,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.models.layers import LayerNorm, Linear
+from rococo_jax.models.positions import Rotary
 from rococo_jax.models.products import precision_of
-from rococo_jax.models.spec import RotarySpec
 
 # True where a query may attend to a key; the axes broadcast.
 MaskArray = Bool[Array, "#b #h #q k"]
@@ -44,8 +35,6 @@ GPUS = ("gpu", "cuda")
 # kernel's padding (lengths to multiples of 128, heads to 128) costs more than it saves.
 _SHORTEST_FOR_SPLASH = 512
 _LANES = 128
-# Of the angles of rotary positions.
-_BASE = 10000.0
 # Channels of a head on every GPU that it runs on (256 from the H100 on).
 _LARGEST_FOR_CUDNN = 128
 # The compute capability from which cuDNN's runs; a T4 has 7.5.
@@ -101,6 +90,15 @@ def attend(
     weights = jax.nn.softmax(logits, axis=-1)
     mixed = jnp.einsum("bhqk,bkhd->bqhd", weights.astype(value.dtype), value, precision=precision)
     return mixed, weights
+
+
+def attend_all(
+    query: Float[Array, "b q width"], key_value: Float[Array, "b k two_width"], heads: int
+) -> tuple[Float[Array, "b q width"], Float[Array, "b h q k"]]:
+    """As `attend`, of queries that see all keys; keys and values are side by side."""
+    queries, keys = (x.reshape(*x.shape[:2], -1, heads, query.shape[2] // heads) for x in (query, key_value))
+    mixed, weights = attend(queries[:, :, 0], keys[:, :, 0], keys[:, :, 1], None)
+    return mixed.reshape(query.shape), weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,36 +206,6 @@ def _splash(query: Array, key: Array, value: Array, *, interpret: bool) -> Array
     return mixed.transpose(0, 2, 1, 3)[:, :tokens, :, :size]
 
 
-def rotary_angles(spec: RotarySpec, grid: int, head_width: int) -> Float[np.ndarray, "patches half_head"]:
-    """One angle a patch (row by row) and pair of channels, float32."""
-    quarter = head_width // 4
-    bands = np.float32(1) / np.float32(_BASE) ** (np.arange(quarter, dtype=np.float32) / np.float32(quarter))
-    places = np.arange(grid, dtype=np.float32) + np.float32(spec.from_one)
-    places = places / np.float32(grid) * np.float32(spec.grid)
-    rows, columns = np.meshgrid(places, places, indexing="ij")
-    axes = (columns, rows) if spec.columns_first else (rows, columns)
-    angles = np.stack(axes, -1)[..., None] * bands
-    return angles.reshape(grid * grid, 2 * quarter).astype(np.float32)
-
-
-@dataclasses.dataclass(frozen=True)
-class Rotary:
-    """Turns the queries or keys of a tower's patches; the first `others` tokens (class token) stay as they are."""
-
-    spec: RotarySpec
-    grid: int
-    others: int
-
-    def __call__(self, x: Float[Array, "b t h d"]) -> Float[Array, "b t h d"]:
-        """Computed in float32, returned in the dtype of `x`."""
-        angles = jnp.asarray(rotary_angles(self.spec, self.grid, x.shape[-1]))[None, :, None]
-        patches = x[:, self.others :].astype(jnp.float32)
-        even, odd = patches[..., ::2], patches[..., 1::2]
-        cosine, sine = jnp.cos(angles), jnp.sin(angles)
-        turned = jnp.stack([even * cosine - odd * sine, odd * cosine + even * sine], -1).reshape(patches.shape)
-        return jnp.concatenate([x[:, : self.others], turned.astype(x.dtype)], axis=1)
-
-
 class SelfAttention(nnx.Module):
     """Queries, keys and values from one fused product; the kernel holds them side by side in this order.
 
@@ -292,7 +260,7 @@ class SelfAttention(nnx.Module):
             query, key, value = (qkv[:, :, part] for part in range(3))
         else:
             x = x.astype(self.qkv.dtype)  # rounded once for all three
-            maps = (self.qkv.columns(start, start + width) for start in (0, width, 2 * width))
-            parts = (checkpoint_name(map_(x), "qkv") for map_ in maps)
+            columns = (slice(start, start + width) for start in (0, width, 2 * width))
+            parts = (checkpoint_name(self.qkv(x, each), "qkv") for each in columns)
             query, key, value = (part.reshape(batch, tokens, self.heads, -1) for part in parts)
         return [query, key, value] if self.rotary is None else [self.rotary(query), self.rotary(key), value]

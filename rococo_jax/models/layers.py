@@ -65,19 +65,10 @@ class Linear(nnx.Module):
         self.kernel = nnx.Param(jax.nn.initializers.lecun_normal()(rngs.params(), (inputs, outputs), jnp.float32))
         self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32)) if bias else None
 
-    def __call__(self, x: Float[Array, "... inputs"]) -> Float[Array, "... outputs"]:
-        return self.columns(0, None)(x)
-
-    def columns(self, start: int, stop: int | None) -> Callable[[Float[Array, "... inputs"]], Array]:
-        """The same map into the outputs `start` to `stop` only."""
-        kernel = self.kernel[:, start:stop]
-        bias = None if self.bias is None else self.bias[start:stop]
-
-        def apply(x: Array) -> Array:
-            y = product(x, kernel, self.dtype)
-            return y if bias is None else add_to_rows(y, bias)
-
-        return apply
+    def __call__(self, x: Float[Array, "... inputs"], columns: slice = slice(None)) -> Float[Array, "... outputs"]:
+        """The map, or that into some of the outputs only."""
+        y = product(x, self.kernel[:, columns], self.dtype)
+        return y if self.bias is None else add_to_rows(y, self.bias[columns])
 
 
 class LayerNorm(nnx.Module):

@@ -18,7 +18,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from rococo_jax.models.attention import attend
+from rococo_jax.models.attention import attend_all
 from rococo_jax.models.layers import LayerNorm, Linear, Stack
 from rococo_jax.models.spec import TextSpec
 from rococo_jax.models.text import TextTower
@@ -39,11 +39,8 @@ class CrossAttention(nnx.Module):
         self, x: Float[Array, "images texts_tokens width"], image: Float[Array, "images tokens image_width"]
     ) -> Float[Array, "images texts_tokens width"]:
         """The new tokens, in the dtype of `x`. All tokens of all texts of an image are queries of one product."""
-        (images, queries, width), split = x.shape, (self.heads, x.shape[2] // self.heads)
-        key_value = self.key_value(image).reshape(images, image.shape[1], 2, *split)
-        query = self.query(x).reshape(images, queries, *split)
-        mixed, _ = attend(query, key_value[:, :, 0], key_value[:, :, 1], None)
-        return self.norm(x + self.out(mixed.reshape(images, queries, width))).astype(x.dtype)
+        mixed, _ = attend_all(self.query(x), self.key_value(image), self.heads)
+        return self.norm(x + self.out(mixed)).astype(x.dtype)
 
 
 class MatchingHead(nnx.Module):

@@ -15,7 +15,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.attention import attend
+from rococo_jax.models.attention import attend_all
 from rococo_jax.models.layers import FrozenBatchNorm, Linear
 from rococo_jax.models.positions import positions_on_grid
 from rococo_jax.models.spec import ResNetSpec
@@ -73,17 +73,13 @@ class MeanQueryPooling(nnx.Module):
         self.qkv = Linear(width, 3 * width, dtype=dtype, rngs=rngs)
 
     def __call__(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b width"]:
-        return self._look(tokens)[0].reshape(tokens.shape[0], tokens.shape[2])
+        return self.mix(tokens)[0][:, 0]
 
-    def weights(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b heads t"]:
-        """The attention weights of the tokens; they sum to 1."""
-        return self._look(tokens)[1][:, :, 0]
-
-    def _look(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 h d"], Float[Array, "b h 1 t"]]:
-        batch, count, width = tokens.shape
-        query = self.qkv.columns(0, width)(tokens[:, :1]).reshape(batch, 1, self.heads, -1)
-        key_value = self.qkv.columns(width, 3 * width)(tokens).reshape(batch, count, 2, self.heads, -1)
-        return attend(query, key_value[:, :, 0], key_value[:, :, 1], None)
+    def mix(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 width"], Float[Array, "b h 1 t"]]:
+        """The mixed values of the tokens, and their attention weights, which sum to 1."""
+        width = tokens.shape[2]
+        query, key_value = self.qkv(tokens[:, :1], slice(width)), self.qkv(tokens, slice(width, 3 * width))
+        return attend_all(query, key_value, self.heads)
 
 
 class ResNetTower(ConvolutionalTower):
@@ -128,7 +124,7 @@ class ResNetTower(ConvolutionalTower):
     ) -> tuple[Float[Array, "b tokens width"], Float[Array, "b heads 1 tokens"]]:
         """`tokens` and the weights of the only attention, the pooling's."""
         tokens = self.tokens(pixels)
-        return tokens, self.pooling.weights(tokens)[:, :, None]
+        return tokens, self.pooling.mix(tokens)[1]
 
     def pool(self, tokens: Float[Array, "b tokens width"]) -> Float[Array, "b features"]:
         """One vector an image, float32."""

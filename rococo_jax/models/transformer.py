@@ -10,8 +10,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.attention import Lengths, Rotary, SelfAttention
+from rococo_jax.models.attention import Lengths, SelfAttention
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear, Stack
+from rococo_jax.models.positions import Rotary
 from rococo_jax.models.products import multiply_rows
 from rococo_jax.models.spec import TextSpec, VisionSpec
 

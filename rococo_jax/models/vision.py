@@ -14,7 +14,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from rococo_jax.models.attention import attend
+from rococo_jax.models.attention import attend_all
 from rococo_jax.models.efficientnet import MbConvStem
 from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, LayerNorm, Linear
 from rococo_jax.models.positions import positions_on_grid
@@ -56,18 +56,15 @@ class AttentionPooling(nnx.Module):
         self.mlp = Mlp(spec.width, hidden, spec.activation, dtype=dtype, rngs=rngs)
 
     def __call__(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b width"]:
-        mixed, _ = self._look(tokens)
-        x = self.out(mixed.reshape(tokens.shape[0], tokens.shape[2]))
+        x = self.out(self.mix(tokens)[0][:, 0])
         return x + self.mlp(self.norm(x))
 
-    def weights(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b heads t"]:
-        """The attention weights of the probe; they sum to 1 over the tokens."""
-        return self._look(tokens)[1][:, :, 0]
-
-    def _look(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 h d"], Float[Array, "b h 1 t"]]:
+    def mix(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 width"], Float[Array, "b h 1 t"]]:
+        """The mixed values of the tokens, and their attention weights, which sum to 1."""
         width = tokens.shape[2]
-        query = self.qkv.columns(0, width)(self.probe[...])
-        return _attend_one(query, self.qkv.columns(width, 3 * width)(tokens), self.heads)
+        query = self.qkv(self.probe[...], slice(width))
+        key_value = self.qkv(tokens, slice(width, 3 * width))
+        return attend_all(repeat_on_rows(query[None], len(tokens), query.dtype), key_value, self.heads)
 
 
 class CrossPooling(nnx.Module):
@@ -89,29 +86,14 @@ class CrossPooling(nnx.Module):
         self.norm = LayerNorm(width, spec.norm_eps)
 
     def __call__(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b pooled_width"]:
-        mixed, _ = self._look(tokens)
-        return self.norm(self.out(mixed.reshape(tokens.shape[0], -1)))
+        return self.norm(self.out(self.mix(tokens)[0][:, 0]))
 
-    def weights(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b heads t"]:
-        """The attention weights of the probe; they sum to 1 over the tokens."""
-        return self._look(tokens)[1][:, :, 0]
-
-    def _look(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 h d"], Float[Array, "b h 1 t"]]:
-        query = self.query(self.probe_norm(self.probe[...]))
-        key_value = self.key_value(tokens)
-        bias, width = self.bias[...], query.shape[-1]
-        key_value = add_to_rows(key_value, bias[width:])
-        return _attend_one(query + bias[:width].astype(query.dtype), key_value, self.heads)
-
-
-def _attend_one(
-    query: Float[Array, " p"], key_value: Float[Array, "b t two_p"], heads: int
-) -> tuple[Float[Array, "b 1 h d"], Float[Array, "b h 1 t"]]:
-    """The mixed values of one query over all tokens, and its attention weights."""
-    batch, count, _ = key_value.shape
-    key_value = key_value.reshape(batch, count, 2, heads, -1)
-    query = repeat_on_rows(query.reshape(1, heads, -1), batch, query.dtype)
-    return attend(query, key_value[:, :, 0], key_value[:, :, 1], None)
+    def mix(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 p"], Float[Array, "b h 1 t"]]:
+        """The mixed values of the tokens, and their attention weights, which sum to 1."""
+        query, bias = self.query(self.probe_norm(self.probe[...])), self.bias[...]
+        query = query + bias[: len(query)].astype(query.dtype)
+        key_value = add_to_rows(self.key_value(tokens), bias[len(query) :])
+        return attend_all(repeat_on_rows(query[None], len(tokens), query.dtype), key_value, self.heads)
 
 
 _POOLINGS = {"attention": AttentionPooling, "cross": CrossPooling}

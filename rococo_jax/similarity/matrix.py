@@ -11,10 +11,11 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
+from rococo_jax.similarity.counting import tile_scores
 from rococo_jax.similarity.differences import (
     DifferenceStatistics,
     are_others,
@@ -38,6 +39,7 @@ _BLOCK_BYTES = 16 * 2**20
 # Queries of each product of `score_blocks`, and the multiple to which columns are padded: a matrix product has the same
 # bits in every column only where none is in a remainder.
 _QUERIES_AT_ONCE, _COLUMNS = 128, 512
+_products = jax.jit(tile_scores)
 
 
 def rank_statistics_of_matrix(
@@ -222,11 +224,6 @@ def score_blocks(
         vectors = queries[query_rows[block]]
         padded = np.pad(vectors, ((0, _QUERIES_AT_ONCE - len(vectors)), (0, 0)))
         yield block, np.asarray(_products(padded, columns))[: len(vectors), place]
-
-
-@jax.jit
-def _products(queries: Float[Array, "queries width"], gallery: Float[Array, "gallery width"]) -> Array:
-    return jnp.dot(queries, gallery.T, precision=jax.lax.Precision.HIGHEST)
 
 
 def top_k_mask(scores: Float[np.ndarray, "queries gallery"], count: int) -> Bool[np.ndarray, "queries gallery"]:

@@ -51,7 +51,7 @@ def attention_rows(tower: VisionTower, pixels: Float[Array, "b h w 3"]) -> Float
     """One row an image over all tokens, class token first where there is one; each sums to 1."""
     tokens, weights = tower.tokens_and_attention(pixels)
     if tower.pooling is not None:
-        return tower.pooling.weights(tokens).mean(1)
+        return tower.pooling.mix(tokens)[1].mean((1, 2))
     if "cls" in tower.spec.pooling:
         return weights[:, :, 0].mean(1)
     return weights[:, :, int(tower.spec.class_token) :].mean((1, 2))

@@ -84,7 +84,7 @@ def test_pooling_weights_are_those_of_the_reference(tmp_path):
         head = model.vision_model.head
         probe = head.probe.repeat(len(tokens), 1, 1)
         _, weights = head.attention(probe, tokens, tokens, need_weights=True, average_attn_weights=False)
-    found = nnx.jit(lambda tower, pixels: tower.pooling.weights(tower.tokens(pixels)))(ours.vision, pixels)
+    found = nnx.jit(lambda tower, pixels: tower.pooling.mix(tower.tokens(pixels))[1][:, :, 0])(ours.vision, pixels)
     np.testing.assert_allclose(found, weights[:, :, 0].numpy(), rtol=0, atol=1e-5)  # as above
     np.testing.assert_allclose(rows_of(ours.vision, pixels), weights[:, :, 0].mean(1).numpy(), rtol=0, atol=1e-5)
 
