@@ -1,17 +1,20 @@
 """`rococo train`: contrastive training with the SC and VC losses."""
 
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from rococo_jax.cli.outputs import output_folder
+from rococo_jax.errors import InputError
 from rococo_jax.options import Option
 
 EXAMPLES = """\
   rococo train --config configs/scenes_tiny.py --workdir runs/tiny
   rococo train --config configs/scenes_tiny.py --workdir runs/tiny --dry-run
+  rococo train --config configs/coco_finetune.py --workdir runs/sc-vc --plan --topology v5e:4x4
   rococo train --config configs/coco_lit.py --workdir runs/lit-sc-vc --config.init.model=models/joined \\
       --config.data.images=coco/images --config.data.captions=captions.json \\
       --config.losses.vc.weight=7 --config.data.resize_prob=0.5
@@ -30,6 +33,9 @@ class Options:
         workdir: checkpoints, logs, and at the end the model
         config_key: override a key of the config, as --config.batch_size=512
         dry_run: print every key with its value, and train nothing
+        plan: compile a step, print its memory, operations, collectives and least seconds, and train nothing
+        topology: plan for devices that are not here: v5e:4x4 and the like (needs libtpu), or h100:8 (jax[cuda12])
+        json: print the plan as JSON
         device: cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)
         quiet: no progress; errors and warnings are still printed
     """
@@ -38,6 +44,9 @@ class Options:
     workdir: Annotated[str, Option("DIR", check=output_folder)]
     config_key: Annotated[str | None, Option("VALUE", flag="config.KEY")] = None
     dry_run: bool = False
+    plan: bool = False
+    topology: Annotated[str | None, Option("NAME")] = None
+    json: bool = False
     device: Annotated[str | None, Option("KIND")] = None
     quiet: bool = False
 
@@ -54,10 +63,31 @@ def run(options: Options, overrides: Sequence[str]) -> int:
         for key, value in sorted(flat(config).items()):
             print(f"{key} = {value!r}")
         return 0
+    if options.plan:
+        return _plan(config, options)
+    if options.topology or options.json:
+        raise InputError("--topology" if options.topology else "--json", "option", "no --plan", "--plan beside it")
     set_gpu_options()
     with distributed_run(preemptible=True):
         enable_compilation_cache()
         return _run(config, Path(options.workdir))
+
+
+def _plan(config, options: Options) -> int:
+    import json
+
+    import jax
+
+    if options.topology:  # the compiler alone is asked, no device
+        jax.config.update("jax_platforms", "cpu")
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    from rococo_jax.runtime import set_gpu_options
+    from rococo_jax.training.plan import describe, plan
+
+    set_gpu_options()
+    figures = plan(config, options.topology)
+    print(json.dumps(figures) if options.json else "\n".join(describe(figures)))
+    return 0
 
 
 def _run(config, workdir: Path) -> int:

@@ -16,11 +16,10 @@ the vendors' dense bfloat16 figures.
 """
 
 import math
+import re
 import time
-from collections.abc import Mapping
 
 import jax
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
@@ -31,8 +30,6 @@ from rococo_jax.training.batch import Batch
 from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
 from rococo_jax.training.inputs.active import items_per_pair
 from rococo_jax.training.patch_dropout import kept_patches
-from rococo_jax.training.state import TrainState
-from rococo_jax.training.step import Step
 
 
 def memory_of(device: jax.Device) -> int | None:
@@ -54,22 +51,27 @@ def step_bytes(compiled: jax.stages.Compiled) -> int | None:
 
 
 def compile_step(
-    step: Step, state: TrainState, frozen: Mapping[str, jax.Array], batch: Batch, config: ConfigDict, mesh: Mesh
+    lowered: jax.stages.Lowered, batch: Batch, config: ConfigDict, limit: int | None
 ) -> jax.stages.Compiled:
-    """The program of a step for batches like this one. Process 0 says what it takes of a device.
+    """The program of a step. Process 0 says what it takes of a device.
+
+    Args:
+        batch: what it takes, or its shapes; a device holds the next one as well.
+        limit: bytes of a device that programs may use, None where it is not known.
 
     Raises:
         InputError: the step takes more memory than a device has.
     """
-    limit, begun = memory_of(mesh.local_devices[0]), time.perf_counter()
+    begun = time.perf_counter()
     try:
-        compiled = step.lower(state, frozen, batch).compile()
+        compiled = lowered.compile()
         taken = step_bytes(compiled)
-        taken = None if taken is None else taken + _bytes_of_device(batch)
+        taken = None if taken is None else taken + bytes_of_device(batch)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        compiled, taken = None, None
+        gigabytes = re.search(r"([\d.]+)G\b", str(error))  # libtpu says how many, of 2^30 bytes
+        compiled, taken = None, gigabytes and int(float(gigabytes[1]) * 2**30)
     texts = "" if batch.texts.ids is None else f" of texts of {batch.texts.ids.shape[-1]} tokens"
     if compiled is None or (limit is not None and taken is not None and taken > limit):
         found = f"{config.micro_batches}, with which a step{texts} takes {_gigabytes(taken)} of a device's "
@@ -87,7 +89,8 @@ def _gigabytes(size: int | None) -> str:
     return "an unknown part" if size is None else f"{size / 1e9:.2f} GB"
 
 
-def _bytes_of_device(batch: Batch) -> int:
+def bytes_of_device(batch: Batch) -> int:
+    """Bytes that one device holds of a batch over all."""
     leaves = jax.tree.leaves(batch)
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 

@@ -47,7 +47,7 @@ from rococo_jax.training.inputs.loss_input import InputContext
 from rococo_jax.training.log import Meter, RunLog, check_wandb
 from rococo_jax.training.loop import Input, Outcome, Program, Stop, run_loop
 from rococo_jax.training.optimizer import make_optimizer
-from rococo_jax.training.program import compile_step, step_bytes, step_flops
+from rococo_jax.training.program import compile_step, memory_of, step_bytes, step_flops
 from rococo_jax.training.run_cache import RunCache
 from rococo_jax.training.state import (
     TrainingCheckpoints,
@@ -223,7 +223,8 @@ def _loop(
 
     def compile_for(state: TrainState, batch: Batch) -> Program:
         with meter.paused("compiling"):
-            compiled = compile_step(run.step, state, run.frozen, batch, config, mesh)
+            lowered = run.step.lower(state, run.frozen, batch)
+            compiled = compile_step(lowered, batch, config, memory_of(mesh.local_devices[0]))
             # CPU processes must reach a program's first exchange within 30 seconds of each other, and some compile
             # faster than others.
             barrier("the first step")

@@ -14,7 +14,6 @@ from rococo_jax.errors import InputError
 from rococo_jax.runtime import AXES, enable_compilation_cache
 from rococo_jax.training import loop, run
 from rococo_jax.training.program import compile_step
-from rococo_jax.training.state import TrainState
 from rococo_jax.training.step import batch_shapes
 from tests.support.tiny import tiny_encoder, tiny_spec
 from tests.support.tiny_runs import mesh_of, metrics_of, tiny_config
@@ -102,10 +101,9 @@ def test_a_run_has_one_program_compiled_before_the_first_step(config, cache, on_
 
 
 @pytest.mark.parametrize(("room", "fits"), [(0, True), (-1, False)])
-def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits, monkeypatch, capsys):
+def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits, capsys):
     """Beside the program's bytes a device holds the pixels, ids, masks and image ids of its rows of the next batch."""
-    mesh = mesh_of(2)
-    rows = NamedSharding(mesh, PartitionSpec(AXES))
+    rows = NamedSharding(mesh_of(2), PartitionSpec(AXES))
     batch = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows),
         batch_shapes(config, tiny_spec(16), 24),
@@ -114,13 +112,9 @@ def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits,
     analysis = types.SimpleNamespace(argument_size_in_bytes=7, temp_size_in_bytes=5, output_size_in_bytes=3)
     analysis.alias_size_in_bytes = 2
     compiled = Mock(jax.stages.Compiled, memory_analysis=lambda: analysis)
-    step, state = Mock(), TrainState(jax.numpy.zeros((), int), {}, None, {})
-    step.lower.return_value.compile.return_value = compiled
-    monkeypatch.setattr("rococo_jax.training.program.memory_of", lambda device: 13 + second + room)
-    arguments = step, state, {}, batch, config, mesh
+    arguments = Mock(jax.stages.Lowered, compile=lambda: compiled), batch, config, 13 + second + room
     if fits:
         assert compile_step(*arguments) is compiled
-        step.lower.assert_called_once_with(state, {}, batch)
         assert "a step of texts of 24 tokens takes 0.00 GB of a device, which has 0.00 GB" in capsys.readouterr().err
     else:
         with pytest.raises(InputError, match=r"a step of texts of 24 tokens takes 0\.00 GB of a device's 0\.00 GB"):

@@ -374,7 +374,7 @@ def test_checkpoints_are_saved_by_time_and_some_are_kept_for_good(data, tmp_path
 
 
 def test_a_step_that_a_device_has_no_room_for_is_refused_before_it_runs(data, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("rococo_jax.training.program.memory_of", lambda device: 10_000)
+    monkeypatch.setattr("rococo_jax.training.run.memory_of", lambda device: 10_000)
     takes = r"with which a step of texts of 24 tokens takes 0\.0\d GB of a device's 0\.00 GB"
     too_large = rf"micro_batches: found 1, {takes}; wanted more micro-batches"
     with pytest.raises(InputError, match=too_large):
