@@ -9,14 +9,12 @@ __all__ = ["METRICS", "Metric", "metric_of"]
 METRICS = {
     metric.name: metric
     for metric in (
-        *retrieval.METRICS[:5],
+        *retrieval.RECALLS,
         *grounding.METRICS,
         *DROPS,
-        *retrieval.METRICS[5:],
+        *retrieval.FIRST_PLACES,
         *choice.METRICS,
-        *classify.METRICS[:1],
-        *classify.SHAPE,
-        *classify.METRICS[1:],
+        *classify.METRICS,
         *change.METRICS,
         *ood.METRICS,
     )

@@ -126,8 +126,7 @@ def _measured(
     every, known = np.arange(len(z)), label >= 0
     top = z.max(axis=1)
     own = np.where(known, z[every, label], np.inf)
-    predicted = np.where((z == top[:, None]) & (np.arange(z.shape[1]) != label[:, None]), True, False)
-    alone = ~predicted.any(axis=1)
+    is_wrong_top = (z == top[:, None]) & (np.arange(z.shape[1]) != label[:, None])
     shifted = z - top[:, None]
     log_sum, entropy, p = _softmax(scale * shifted)
     p[every[known], label[known]] -= 1.0
@@ -135,7 +134,7 @@ def _measured(
     scaled_log_sum = np.log(np.exp((scale / temperature)[:, None] * shifted).sum(axis=1))
     behind = np.where(known, top - own, np.nan)
     return {
-        "predicted": np.where(alone, label, predicted.argmax(axis=1)),
+        "predicted": np.where(is_wrong_top.any(axis=1), is_wrong_top.argmax(axis=1), label),
         "rank": np.where(known, (z >= own[:, None]).sum(axis=1), 0),
         "confidence": np.exp(-log_sum),
         "nll": log_sum + scale * behind,

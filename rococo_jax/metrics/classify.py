@@ -47,13 +47,21 @@ def _gaps(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
     return lambda shares: np.asarray(sum(np.abs(shares[f"{name}_{place}"]) for place in range(BINS)))
 
 
-_TOP = (
-    percent("top1", "Top-1", "higher", "the right class is strictly the most probable", "benchmark"),
-    percent("top5", "Top-5", "higher", "the right class is among the five most probable", "benchmark"),
-    Metric("per_class", "Mean per class", "higher", "%", "mean over classes of their top-1", "benchmark", _per_class),
+def _bias(shares: Shares) -> np.ndarray:
+    return np.asarray(100.0 * shares["saw_shape"] / (shares["saw_shape"] + shares["saw_texture"]))
+
+
+SHAPE = (
+    Metric("shape_bias", "Shape bias", None, "%", "share of shape among answers by shape or texture, where the two "
+           "differ", "benchmark", _bias),
+    percent("saw_texture", "Texture", None, "the answer is the class of the texture, where the two differ",
+            "benchmark"),
 )  # fmt: skip
 METRICS = (
-    *_TOP,
+    percent("top1", "Top-1", "higher", "the right class is strictly the most probable", "benchmark"),
+    *SHAPE,
+    percent("top5", "Top-5", "higher", "the right class is among the five most probable", "benchmark"),
+    Metric("per_class", "Mean per class", "higher", "%", "mean over classes of their top-1", "benchmark", _per_class),
     percent("prior", "Class prior", None, "top-1 of always answering the most frequent class, without looking",
             "ours"),
     percent("confidence", "Confidence", None, "mean probability of the most probable class", "benchmark"),
@@ -169,18 +177,6 @@ def means(columns: dict[str, np.ndarray], group: np.ndarray, metrics: Sequence[M
     """Counts of plain columns, the metrics among `metrics` that are made of them."""
     present = tuple(metric for metric in metrics if metric.name in columns)
     return Counted(np.stack(list(columns.values()), 1).astype(np.float64), tuple(columns), bundled(group), present)
-
-
-def _bias(shares: Shares) -> np.ndarray:
-    return np.asarray(100.0 * shares["saw_shape"] / (shares["saw_shape"] + shares["saw_texture"]))
-
-
-SHAPE = (
-    Metric("shape_bias", "Shape bias", None, "%", "share of shape among answers by shape or texture, where the two "
-           "differ", "benchmark", _bias),
-    percent("saw_texture", "Texture", None, "the answer is the class of the texture, where the two differ",
-            "benchmark"),
-)  # fmt: skip
 
 
 def seen(statistics: ClassStatistics, texture: Int[np.ndarray, " images"]) -> tuple[np.ndarray, np.ndarray]:

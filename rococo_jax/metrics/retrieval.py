@@ -26,7 +26,7 @@ Ties = Literal["published", "pessimistic"]
 _CUTOFFS = (1, 5, 10)
 # What is counted for each query; every metric is linear in the shares of these.
 COUNTED = ("r1", "r5", "r10", *(f"top1_{kind}" for kind in KINDS))
-METRICS = (
+RECALLS = (
     *(
         percent(f"r{cutoff}", f"R@{cutoff}", "higher", f"share of queries whose best-ranked right answer is {among}",
                 "benchmark")
@@ -37,16 +37,17 @@ METRICS = (
     Metric("fr1", "FR@1", "lower", "%",
            "false recall: share of queries whose first choice is altered, whoever it belongs to", "benchmark",
            lambda shares: shares["top1_own_altered"] + shares["top1_other_altered"], is_share=True),
-    *(
-        percent(f"top1_{kind}", kind.replace("_", " ").capitalize(), None, f"first choice is {what}", "benchmark")
-        for kind, what in {
-            "own": "an original of the query's own",
-            "own_altered": "an altered one of the query's own",
-            "other_altered": "an altered one of another",
-            "other": "an original of another",
-        }.items()
-    ),
 )  # fmt: skip
+FIRST_PLACES = tuple(
+    percent(f"top1_{kind}", kind.replace("_", " ").capitalize(), None, f"first choice is {what}", "benchmark")
+    for kind, what in {
+        "own": "an original of the query's own",
+        "own_altered": "an altered one of the query's own",
+        "other_altered": "an altered one of another",
+        "other": "an original of another",
+    }.items()
+)
+METRICS = (*RECALLS, *FIRST_PLACES)
 
 
 def ranks(statistics: RankStatistics, ties: Ties) -> Int[np.ndarray, " queries"]:
