@@ -53,11 +53,7 @@ class Mlp(nnx.Module):
 
 
 class Block(nnx.Module):
-    """Attention and an MLP, each with a residual; norms before them, after the sum (BERT), or of what is added
-    (EVA02-E).
-
-    `fused` (None): what computes norms before attention and MLP where attention weights are not asked for.
-    """
+    """Attention and an MLP with residuals; norms before them, after the sum (BERT), or of what is added (EVA02-E)."""
 
     def __init__(self, spec: VisionSpec | TextSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.norm_after, self.norm_changes = spec.norm_after_blocks, spec.norm_changes

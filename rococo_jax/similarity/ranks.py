@@ -173,9 +173,6 @@ class Rows:
         self.table, self.rows, self.source = table, rows, source
         self.largest_norm = 0.0
 
-    def __len__(self) -> int:
-        return len(self.table) if self.rows is None else len(self.rows)
-
     def take(self, items: Shaped[np.ndarray, "*tile"]) -> Float[np.ndarray, "*tile width"]:
         """The embeddings of some items. Raises InputError where one is NaN, infinite, or too large for a
         float32 score.
@@ -249,10 +246,9 @@ class QueriesOnDevices:
         """An array whose first axis is over the devices."""
         return jax.make_array_from_callback(shape, self.sharding, part)
 
-    def of_tiles(self, values: Shaped[np.ndarray, "tiles ..."]) -> jax.Array:
+    def of_tiles(self, values: Int[np.ndarray, "tiles"]) -> jax.Array:
         """A value of each tile, and 0 (`SKIP`) of those of padding."""
-        padded = np.zeros((self.tile_count, *values.shape[1:]), np.int32)
-        padded[: len(values)] = values
+        padded = np.pad(values, (0, self.tile_count - len(values)))
         return self.shard(padded.shape, padded.__getitem__)
 
     def replicate(self, tree: Any) -> Any:
