@@ -31,7 +31,7 @@ from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import InputError, is_number
-from rococo_jax.metrics import METRICS, metric_of
+from rococo_jax.metrics import METRICS, Metric, describe, metric_of
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, Interval, intervals, mean_of_runs
 from rococo_jax.runtime import numeric_flags
 from rococo_jax.storage import atomic_write, hash_json, read_json
@@ -43,6 +43,8 @@ MIXED = "mixed"
 _ROWS_AT_ONCE = 2**17
 RESULTS, PER_QUERY, PAIRS = "results.json", "per_query.parquet", "pairs.parquet"
 _TOLERANCE = 1e-4
+# What results say of each metric of another package.
+_PARTS = {"label": str, "better": str | None, "unit": str, "definition": str}
 
 
 def make_fingerprint(
@@ -104,6 +106,8 @@ def make_results(
                 nested.setdefault(task, {})[variant] = value
         return nested
 
+    own = {each.name: each for outcome in outcomes for each in outcome.counted.metrics if each.name not in METRICS}
+    describe(own.values())
     all_notes = list(notes)
     for (task, variant), result in results.items():
         all_notes += [*_chance_notes(runs[task, variant][0], variant, result, why_chance.get(task)), *result.notes]
@@ -120,6 +124,12 @@ def make_results(
         "bootstrap": bootstrap | ({"resamples_of": fewer} if fewer else {}),
         "notes": all_notes,
         **({"curves": curves} if curves else {}),
+        # What no version of this package says of them.
+        **(
+            {"metrics": {name: {part: getattr(each, part) for part in _PARTS} for name, each in own.items()}}
+            if own
+            else {}
+        ),
     }
 
 
@@ -267,6 +277,12 @@ def read_results(path: str | os.PathLike) -> dict[str, Any]:
                 pair = isinstance(interval, list) and len(interval) == 2 and all(map(is_number, interval))
                 if interval is not None and not pair:
                     raise InputError(path, f"{field}: {name}", str(interval)[:80], "[low, high] or null")
+    for name, said in _object(path, "metrics", results.get("metrics", {})).items():
+        parts = {part: _object(path, f"metrics: {name}", said).get(part) for part in _PARTS}
+        for part, kind in _PARTS.items():
+            if not isinstance(parts[part], kind):
+                raise InputError(path, f"metrics: {name}: {part}", repr(parts[part])[:80], "a string")
+        describe([Metric(name, **parts, origin=None)])
     # Files that other programs write have no hash.
     if "sha256" in results and results["sha256"] != _checksum(results):
         raise InputError(path, "sha256", "values changed after they were written", "the file as it was written")

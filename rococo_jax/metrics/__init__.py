@@ -1,9 +1,11 @@
 """Numbers from ranks and choices, with intervals and paired tests. Nothing here reads or writes files."""
 
+from collections.abc import Iterable
+
 from rococo_jax.metrics import change, choice, classify, grounding, ood, retrieval
 from rococo_jax.metrics.metric import DROPS, Metric
 
-__all__ = ["METRICS", "Metric", "metric_of"]
+__all__ = ["METRICS", "Metric", "describe", "metric_of"]
 
 # Every metric by name, in the order in which tables print them.
 METRICS = {
@@ -21,16 +23,25 @@ METRICS = {
 }
 
 
+# Metrics of other packages, by name: a results file describes those that it has.
+_DESCRIBED: dict[str, Metric] = {}
+
+
+def describe(metrics: Iterable[Metric]) -> None:
+    """Make metrics of other packages known by their names; a metric of this package stays as it is."""
+    _DESCRIBED.update((metric.name, metric) for metric in metrics if metric.name not in METRICS)
+
+
 def metric_of(name: str) -> Metric:
-    """The metric of that name; a name that this version does not know is printed as it is written.
+    """The metric of that name; a name that nothing describes is printed as it is written.
 
     >>> metric_of("fr1").label, metric_of("new_score").label
     ('FR@1', 'new score')
     """
     unknown = Metric(name, name.replace("_", " "), None, "", "as the results name it", None)
-    return METRICS.get(name, unknown)
+    return METRICS.get(name) or _DESCRIBED.get(name, unknown)
 
 
 def digits_of(name: str) -> int:
     """Decimals that a metric is shown with: 3 for plain numbers, 1 for what has a unit or is not known."""
-    return 1 if metric_of(name).unit or name not in METRICS else 3
+    return 1 if metric_of(name).unit or name not in {**METRICS, **_DESCRIBED} else 3

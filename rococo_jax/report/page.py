@@ -142,6 +142,8 @@ def sizes(runs: Sequence[Run], task: str) -> Note | None:
         return Note(f"{count(first['inside'])} images of the classes, against {', '.join(parts)}.")
     if "classes" in first:
         return Note(f"{count(first.get('images'))} images of {count(first['classes'])} classes.")
+    if "gallery" not in first:
+        return None
     galleries = {name: each["gallery"] for name, each in said.items() if is_whole(each.get("gallery"))}
     altered = variants_of(runs[:1], task, which=lambda each: not each.is_clean)
     altered = sorted(galleries[name] for name in altered if name in galleries)

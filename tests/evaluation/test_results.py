@@ -1,13 +1,16 @@
 """`results.json` of a benchmark whose parts are of several kinds, and the draws that intervals took."""
 
 import dataclasses
+import json
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Task
-from rococo_jax.evaluation.results import make_results
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.results import make_results, read_results
 from rococo_jax.metrics.intervals import RESAMPLES, Counted
 from rococo_jax.metrics.metric import percent
 from rococo_jax.metrics.ood import Separated
@@ -52,6 +55,15 @@ def test_a_benchmark_of_several_kinds_is_of_none_and_its_mean_has_what_all_parts
     of_texts = make_results("one", "paper", {}, outcomes[:2])
     assert of_texts["kinds"] == {"own": "choice"} and of_texts["tasks"]["own"]["mean"]["blind"] == 40.0
     assert not of_texts["notes"] and set(made["sizes"]["own"]) == {"texts", "more texts", "images", "mean"}
+
+
+def test_metrics_of_other_packages_are_described_and_those_of_this_one_are_not(tmp_path):
+    made = make_results("one", "paper", {}, [part("easy", "riddle", counts(0.4, "riddles_solved", "ota"))])
+    described = {"label": "riddles_solved", "better": "higher", "unit": "%", "definition": "riddles_solved"}
+    assert made["metrics"] == {"riddles_solved": described}
+    (tmp_path / "results.json").write_text(json.dumps(made | {"metrics": {"riddles_solved": described | {"unit": 1}}}))
+    with pytest.raises(InputError, match="metrics: riddles_solved: unit: found 1; wanted a string"):
+        read_results(tmp_path / "results.json")
 
 
 def test_the_number_of_draws_is_the_one_that_was_taken():

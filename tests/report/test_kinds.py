@@ -96,6 +96,25 @@ def test_an_unknown_kind_and_unknown_metrics_are_shown_as_the_results_name_them(
     assert "Easy" in alone.text("table") and "Hard" in alone.text("table")
 
 
+def test_a_share_metric_of_another_package_has_its_label_and_paired_tests(tmp_path):
+    """Of a kind that nothing here knows, from the results alone."""
+    solved = {"label": "Riddles", "better": "higher", "unit": "%", "definition": "riddles that were solved"}
+    for seed, (name, share) in enumerate((("worse", 30), ("better", 90))):
+        right = np.random.default_rng(seed).random(60) < share / 100
+        riddles = {"word_game": {"easy": {"riddles": 100 * right.mean()}}}
+        folder = choice_run(tmp_path / "all" / name, name, 60, tasks=riddles, metrics={"riddles": solved})
+        row = {"task": "word_game", "variant": "easy", "metric": "riddles", "queries": 1}
+        rows = [row | {"image": f"{place:02}.jpg", "hits": float(each)} for place, each in enumerate(right)]
+        pq.write_table(pa.Table.from_pylist(rows), folder / "per_image.parquet")
+    page = report(tmp_path, tmp_path / "all")
+    assert "Riddles" in page.text("th") and "Differences from better" in page.text("h4")
+    first, second = csv.DictReader((tmp_path / "report.csv").open(encoding="utf-8", newline=""))
+    row = first if first["model"] == "worse" else second
+    assert (row["label"], row["unit"], row["better"]) == ("Riddles", "%", "higher")
+    assert float(row["difference"]) < -20 and float(row["p"]) < 0.01
+    assert "Riddles" in (tmp_path / "report.md").read_text()
+
+
 def test_a_task_without_a_kind_is_shown_too(tmp_path):
     page = report(tmp_path, choice_run(tmp_path / "one", "one", 60, kinds={}))
     assert "SugarCrepe" in page.text("h3") and "OTA" in page.text("th")
