@@ -160,11 +160,6 @@ class Encoder(FeatureEncoder):
             kept["images_at_once"] = self.compute.images_at_once  # decides the last bits
         return {"weights": self._tower_hashes[side], **kept}
 
-    def describe_matching(self) -> dict[str, Any]:
-        """All that decides the logits of a pair: as `describe`, by the parameters themselves."""
-        about = {key: value for key, value in self.describe().items() if key != "name"}
-        return {**about, "weights": self.weights_sha256}
-
     @property
     def logit_scale(self) -> float:
         """The factor on cosines by which the model was trained to tell right from wrong."""

@@ -219,7 +219,8 @@ def _judge_run(
     image = by_row[np.searchsorted(run.numbers[by_row], rows)]
     texts, text = np.unique(of_pair, return_inverse=True)
     texts = [captions[row] for row in texts]
-    about = {"kind": "matching logits", "model": encoder.describe_matching(), "versions": encoding_versions()}
+    model = [encoder.fingerprint(), encoder.weights_sha256]
+    about = {"kind": "matching logits", "model": model, "versions": encoding_versions()}
     places = np.stack([image, text]).astype("<i8").tobytes()
     key = cache.key(about, [*map(run.images.content, run.rows), *(text.encode() for text in texts), places])
     logits = cache.get(key)

@@ -109,10 +109,6 @@ class Lexicon:
             return False
         return new.name not in self._synonyms.get(old.name, ()) and new.name not in self._more_general.get(old.name, ())
 
-    def more_general(self, noun: Noun) -> frozenset[str]:
-        """Words that remain true of what the noun names."""
-        return self._more_general.get(noun.name, frozenset())
-
     def to_json(self) -> dict[str, Any]:
         """The JSON form that `from_json` reads."""
         groups = [
