@@ -43,6 +43,7 @@ from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_input import make_training_input
+from rococo_jax.data.training_samples import DrawSample
 
 
 def prepared(side: int) -> Preprocessing:
@@ -101,9 +102,8 @@ def time_bare(paths: list[str], side: int, workers: int, count: int) -> Timed:
 
 
 def time_ours(source, workers: int, side: int, count: int, batch_size: int, **choices) -> tuple[Timed, dict]:
-    made = make_training_input(
-        source, preprocessing=prepared(side), batch_size=batch_size, seed=0, workers=workers, text_length=32, **choices
-    )
+    order = choices.pop("order", None) or SampleOrder(len(source), batch_size, 0)
+    made = make_training_input(DrawSample(source, order, prepared(side)), workers=workers, text_length=32, **choices)
     batches = max(1, count // batch_size)
     with made:
         for _ in range(4):  # what was made while the workers started is used up
@@ -137,11 +137,9 @@ class SmallImages(PairSource):
 def main_thread_seconds(rows: int, workers: int, side: int, batches: int, tokenizer: Tokenizer) -> dict:
     """Processor seconds of the main thread a batch, and seconds a batch by the clock; after two batches."""
     preprocessing = Preprocessing(exact_size=(side, side), resample="nearest")
-    choices = {"batch_size": rows, "seed": 0, "text_length": 16, "workers": workers, "prefetch": 0}
+    draw = DrawSample(SmallImages(2 * rows), SampleOrder(2 * rows, rows, 0), preprocessing)
     seconds, start = [], 0.0
-    with make_training_input(
-        SmallImages(2 * rows), preprocessing=preprocessing, tokenizer=tokenizer, **choices
-    ) as made:
+    with make_training_input(draw, tokenizer, text_length=16, workers=workers, prefetch=0) as made:
         for number in range(batches + 2):
             start = time.perf_counter() if number == 2 else start
             begun = time.thread_time()

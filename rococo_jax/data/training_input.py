@@ -17,7 +17,6 @@ import copy
 import dataclasses
 import functools
 import itertools
-import math
 import multiprocessing
 import os
 import shutil
@@ -32,14 +31,9 @@ import grain.python as grain
 from absl import flags
 
 from rococo_jax.cores import usable_cores
-from rococo_jax.data.augmentation import Augmentation
-from rococo_jax.data.pair_source import PairSource
-from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.sample_order import SampleOrder, derive_seed
+from rococo_jax.data.sample_order import derive_seed
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_samples import (
-    CAPTIONS_PER_IMAGE,
-    ON_DECODE_ERROR,
     TEXT_FIELDS,
     Batch,
     Buffers,
@@ -203,55 +197,33 @@ class TrainingInput(Iterator[Batch]):
 
 
 def make_training_input(
-    source: PairSource,
-    *,
-    preprocessing: Preprocessing | None,
+    draw: DrawSample,
     tokenizer: Tokenizer,
-    batch_size: int,
-    seed: int,
+    *,
+    text_length: int | None = None,
+    text_fields: Mapping[str, str] = TEXT_FIELDS,
+    extra_text: Sequence[grain.MapTransform | grain.RandomMapTransform] = (),
     rows: Sequence[int] | None = None,
     start_step: int = 0,
-    text_length: int | None = None,
-    captions_per_image: str = "one",
-    extra_text: Sequence[grain.MapTransform | grain.RandomMapTransform] = (),
-    text_fields: Mapping[str, str] = TEXT_FIELDS,
-    augmentation: Augmentation | None = None,
-    on_decode_error: str = "raise",
-    order: SampleOrder | None = None,
     workers: int = 0,
     prefetch: int = 2,
 ) -> TrainingInput:
     """The training input of one process; `training_samples` describes a batch.
 
     Args:
-        source: images and captions (`open_pairs`).
-        preprocessing: how images are turned into pixels; None leaves out the pixels and opens no image.
-        batch_size: of the global batch, over all processes.
-        rows: of each global batch, which this process reads; all by default.
+        draw: makes the samples; its order has the size of the global batch, over all processes, and the seed.
         text_length: tokens of every text; the tokenizer's context length by default.
-        captions_per_image: `one` caption, drawn at random for each sample, or `all` in turn.
+        text_fields: key of further texts in a sample: name of their arrays in the batch.
         extra_text: transforms that add texts to a sample: `altered_captions` and `altered_valid`, `hard_positive`,
             `hard_negatives`, or others.
-        text_fields: key of further texts in a sample: name of their arrays in the batch.
-        augmentation: random crops and flips; none by default.
-        on_decode_error: `skip` replaces and counts images that cannot be decoded; `raise` raises the InputError when
-            the batch is due.
-        order: of the images, for the same batch size; another permutation in every epoch by default.
+        rows: of each global batch, which this process reads; all by default.
         workers: processes that make batches; 0 makes them in threads of this one.
         prefetch: batches made ahead, by all workers together.
 
     Raises:
-        InputError: the source is empty or smaller than a batch, the text length does not fit the tokenizer, or a choice
-            is unknown.
+        InputError: the text length does not fit the tokenizer.
     """
-    for name, value, choices in (
-        ("captions_per_image", captions_per_image, CAPTIONS_PER_IMAGE),
-        ("on_decode_error", on_decode_error, ON_DECODE_ERROR),
-    ):
-        if value not in choices:
-            raise InputError(_SOURCE, name, repr(value), f"one of {', '.join(choices)}")
-    order = SampleOrder(len(source), batch_size, seed) if order is None else order
-    draw = DrawSample(source, order, preprocessing, augmentation or Augmentation(), captions_per_image, on_decode_error)
+    order, seed = draw.order, draw.order.seed
     samples = grain.MapDataset.range(_SAMPLES).random_map(draw, seed=derive_seed(seed, "samples"))
     for number, transform in enumerate(extra_text):
         if isinstance(transform, grain.RandomMapTransform):
@@ -259,22 +231,13 @@ def make_training_input(
         else:
             samples = samples.map(transform)
     length = _check_text_length(text_length, tokenizer)
-    rows = tuple(range(batch_size) if rows is None else map(int, rows))
+    rows = tuple(range(order.batch_size) if rows is None else map(int, rows))
     per_batch = chunks_in(len(rows), workers or usable_cores())
-    make = MakeChunk(tokenizer, length, text_fields)
-    read_chunk = ReadChunk(samples, make, batch_size, rows, per_batch)
-    identity = {
-        **order.identity,
-        "captions_per_image": captions_per_image,
-        "images": len(source),
-        "data": source.hash(),
-    }
-    views = 0 if preprocessing is None else 1 + draw.augmentation.also_resized
-    pixels = views * 3 * math.prod(preprocessing.image_size) if views else 0
+    read_chunk = ReadChunk(samples, MakeChunk(tokenizer, length, text_fields), order.batch_size, rows, per_batch)
     texts = 1 + len(extra_text)  # at least; texts are small beside pixels
-    chunk_bytes = -(-len(rows) // per_batch) * (pixels + texts * length * 5)
+    chunk_bytes = -(-len(rows) // per_batch) * (draw.bytes_of_views + texts * length * 5)
     return TrainingInput(
-        read_chunk, identity, workers=workers, prefetch=prefetch, start_step=start_step, chunk_bytes=chunk_bytes
+        read_chunk, draw.identity, workers=workers, prefetch=prefetch, start_step=start_step, chunk_bytes=chunk_bytes
     )
 
 

@@ -160,14 +160,42 @@ TEXT_FIELDS = {"altered_captions": "altered", "hard_positive": "positive", "hard
 
 @dataclasses.dataclass(frozen=True)
 class DrawSample(grain.RandomMapTransform):
-    """Makes the sample of a global number; the fields are those of `make_training_input`."""
+    """Makes the sample of a global number. Raises InputError: a choice is unknown.
+
+    Attributes:
+        source: images and captions (`open_pairs`).
+        order: of the images; its batch size is the global one.
+        preprocessing: how images become pixels; None leaves out the pixels and opens no image.
+        augmentation: random crops and flips; none by default.
+        captions_per_image: `one` caption, drawn at random for each sample, or `all` in turn.
+        on_decode_error: `skip` replaces and counts images that cannot be decoded; `raise` raises the InputError when
+            the batch is due.
+    """
 
     source: PairSource
     order: SampleOrder
     preprocessing: Preprocessing | None
-    augmentation: Augmentation
-    captions_per_image: str
-    on_decode_error: str
+    augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
+    captions_per_image: str = "one"
+    on_decode_error: str = "raise"
+
+    def __post_init__(self):
+        for name, choices in (("captions_per_image", CAPTIONS_PER_IMAGE), ("on_decode_error", ON_DECODE_ERROR)):
+            if (value := getattr(self, name)) not in choices:
+                raise InputError("training input", name, repr(value), f"one of {', '.join(choices)}")
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides which sample has which number, as JSON values."""
+        about = {"captions_per_image": self.captions_per_image, "images": len(self.source), "data": self.source.hash()}
+        return {**self.order.identity, **about}
+
+    @property
+    def bytes_of_views(self) -> int:
+        """Bytes of the pixels of a sample."""
+        if self.preprocessing is None:
+            return 0
+        return (1 + self.augmentation.also_resized) * 3 * math.prod(self.preprocessing.image_size)
 
     def random_map(self, position: int, rng: np.random.Generator) -> dict[str, Any]:
         """The sample at a position. Raises InputError where its image, or with `skip` every image, cannot

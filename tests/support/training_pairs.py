@@ -1,5 +1,6 @@
 """Small captioned images that tests make for themselves; an image's grey and its captions say which one it is."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import numpy as np
 from PIL import Image
 
 from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.training_input import TrainingInput, make_training_input
+from rococo_jax.data.training_samples import DrawSample
 from tests.support.tiny import WORDS, tiny_tokenizer
 
 SIDE = 16
@@ -42,8 +45,11 @@ def tiny_input(
     """A training input over tiny images and the tiny tokenizer; of several processes one has a run of rows."""
     own = batch_size // process_count
     choices.setdefault("rows", range(process_index * own, (process_index + 1) * own))
-    choices = {"preprocessing": PREPROCESSING, "tokenizer": tiny_tokenizer(), "prefetch": 0, **choices}
-    return make_training_input(source, batch_size=batch_size, seed=seed, **choices)
+    order = choices.pop("order", None) or SampleOrder(len(source), batch_size, seed)
+    names = {field.name for field in dataclasses.fields(DrawSample)} & choices.keys()
+    draw = {"preprocessing": PREPROCESSING, **{name: choices.pop(name) for name in names}}
+    choices = {"tokenizer": tiny_tokenizer(), "prefetch": 0, **choices}
+    return make_training_input(DrawSample(source, order, **draw), **choices)
 
 
 def take(training_input: TrainingInput, count: int) -> list[dict[str, np.ndarray]]:

@@ -17,6 +17,7 @@ from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.sample_order import SampleOrder, seeks_are_requests
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.data.training_input import TrainingInput, make_training_input
+from rococo_jax.data.training_samples import DrawSample
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
@@ -76,19 +77,20 @@ def make_input(
         return FeatureInput(features, context, rows)
     texts = [pair for each in inputs for pair in each.sample_texts]
     transforms = [each.transform(context) for each in inputs]
-    arrays = make_training_input(
+    draw = DrawSample(
         context.source,
-        preprocessing=encoder.preprocessing if features is None else None,
-        tokenizer=encoder.tokenizer,
-        batch_size=config.batch_size,
-        seed=config.seed,
+        make_order(config.data, context.source, config.batch_size, config.seed),
+        encoder.preprocessing if features is None else None,
+        augmentation,
+        config.data.captions_per_image,
+        config.data.on_decode_error,
+    )
+    arrays = make_training_input(
+        draw,
+        encoder.tokenizer,
         text_length=text_length(config.data.text_length, encoder),
-        captions_per_image=config.data.captions_per_image,
-        extra_text=[transform for transform in transforms if transform is not None],
         text_fields={key: field.name for key, field in texts},
-        augmentation=augmentation,
-        on_decode_error=config.data.on_decode_error,
-        order=make_order(config.data, context.source, config.batch_size, config.seed),
+        extra_text=[transform for transform in transforms if transform is not None],
         workers=workers_of(config.data.workers, config.steps * config.batch_size),
         prefetch=config.data.prefetch,
         rows=None if rows is None else rows.tolist(),
