@@ -168,32 +168,3 @@ def test_a_narrow_convolution_has_the_gradients_of_its_rounded_inputs(stride, gr
     np.testing.assert_allclose(to_x.astype(jnp.float32), wide_x, rtol=2**-8, atol=1e-2)
     assert to_x.dtype == jnp.bfloat16
     assert to_kernel.dtype == jnp.float32
-
-
-@pytest.mark.parametrize("size, stride, padding", [(3, 1, (1, 1)), (3, 2, (0, 1)), (4, 3, (0, 0))])
-@pytest.mark.parametrize("groups, outputs", [(1, 4), (2, 4), (4, 8)])
-def test_gradients_of_a_convolution_are_those_of_its_sums(size, stride, padding, groups, outputs):
-    random = np.random.default_rng(0)
-    x = jnp.asarray(random.normal(size=(3, 11, 8, 4)), jnp.float32)
-    kernel = jnp.asarray(random.normal(size=(size, size, 4 // groups, outputs)), jnp.float32)
-    around = (padding, padding[::-1])
-    options = {"stride": stride, "padding": around, "groups": groups}
-    y, pull = jax.vjp(lambda x, kernel: convolution(x, kernel, jnp.float32, **options), x, kernel)
-    cotangent = random.normal(size=y.shape)
-    to_x, to_kernel = pull(jnp.asarray(cotangent, jnp.float32))
-    # In float64, cell by cell: what a cell of the result is the sum of, and where it sends its cotangent.
-    wide, weights = np.pad(np.asarray(x, np.float64), ((0, 0), *around, (0, 0))), np.asarray(kernel, np.float64)
-    weights = np.stack(np.split(weights, groups, axis=-1))
-    sums, expected_x, expected_kernel = np.zeros(y.shape), np.zeros_like(wide), np.zeros_like(weights)
-    for row, column in np.ndindex(*y.shape[1:3]):
-        place = (slice(None), slice(row * stride, row * stride + size), slice(column * stride, column * stride + size))
-        cells = wide[place].reshape(3, size, size, groups, -1)
-        sent = cotangent[:, row, column].reshape(3, groups, -1)
-        sums[:, row, column] = np.einsum("bhwgi,ghwio->bgo", cells, weights).reshape(3, -1)
-        expected_x[place] += np.einsum("bgo,ghwio->bhwgi", sent, weights).reshape(3, size, size, 4)
-        expected_kernel += np.einsum("bhwgi,bgo->ghwio", cells, sent)
-    (top, _), (left, _) = around
-    expected_kernel = np.concatenate(list(expected_kernel), axis=-1)
-    for found, expected in ((y, sums), (to_x, expected_x[:, top : top + 11, left : left + 8]),
-                            (to_kernel, expected_kernel)):  # fmt: skip
-        np.testing.assert_allclose(found, expected, rtol=0, atol=3e-6 * np.abs(expected).max())
