@@ -164,7 +164,7 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
             raise InputError(source, f"config.{name}", repr(leaves[name]), key.check.wanted)
     _check_combinations(source, config)
     # It imports encoders, which reading other modules of this room does not need.
-    from rococo_jax.training.inputs.active import check_inputs
+    from rococo_jax.training.inputs import check_inputs
 
     check_inputs(source, config)
 

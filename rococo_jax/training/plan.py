@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.runtime import AXES, arranged, make_mesh
 from rococo_jax.training.init import starting_encoder
-from rococo_jax.training.inputs import text_length
+from rococo_jax.training.inputs.batches import text_length
 from rococo_jax.training.program import bytes_of_device, compile_step, memory_of, peak_flops, step_bytes
 from rococo_jax.training.step import batch_shapes, check_batch, lower_step
 

@@ -26,10 +26,9 @@ from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.progress import say
-from rococo_jax.training.batch import Batch
+from rococo_jax.training.batch import Batch, kept_patches
 from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
-from rococo_jax.training.inputs.active import items_per_pair
-from rococo_jax.training.patch_dropout import kept_patches
+from rococo_jax.training.inputs import items_per_pair
 
 
 def memory_of(device: jax.Device) -> int | None:

@@ -41,8 +41,8 @@ from rococo_jax.training.config_keys import profiled_steps
 from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.hooks import Evaluate, Log, OnStep, Profile, Save
 from rococo_jax.training.init import Origin, starting_encoder
-from rococo_jax.training.inputs import make_input, text_length
-from rococo_jax.training.inputs.active import active_inputs
+from rococo_jax.training.inputs import active_inputs
+from rococo_jax.training.inputs.batches import make_input, text_length
 from rococo_jax.training.inputs.loss_input import InputContext
 from rococo_jax.training.log import Meter, RunLog, check_wandb
 from rococo_jax.training.loop import Input, Outcome, Program, Stop, run_loop

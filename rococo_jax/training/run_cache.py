@@ -15,7 +15,7 @@ from rococo_jax.encoders import Encoder
 from rococo_jax.storage import hash_json
 from rococo_jax.training.config import flat
 from rococo_jax.training.init import starting_encoder
-from rococo_jax.training.inputs import open_source
+from rococo_jax.training.inputs.batches import open_source
 from rococo_jax.training.inputs.feature_pool import Features
 
 # Keys that do not change features. All others count, so that a new key cannot be missed.

@@ -27,13 +27,12 @@ from rococo_jax.models.attention import GPUS, use_fused_attention
 from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
-from rococo_jax.training.batch import Batch, Images, Texts
+from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, kept_patches
 from rococo_jax.training.freezing import cached_sides, join_parameters, split_parameters, stop_at_frozen
 from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gradients
-from rococo_jax.training.inputs.active import active_inputs, items_per_pair
+from rococo_jax.training.inputs import active_inputs, items_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
 from rococo_jax.training.optimizer import make_optimizer, make_schedule, moving_average
-from rococo_jax.training.patch_dropout import drop_patches, kept_patches
 from rococo_jax.training.state import TrainState, sharding_of_tree
 
 Metrics = Mapping[str, jax.Array]

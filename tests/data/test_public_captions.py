@@ -16,7 +16,7 @@ from rococo_jax.data.captioned_images import open_pairs, read_captioned_images, 
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.perturb.images.image_folders import names_without_suffix
 from rococo_jax.training.config import default_config
-from rococo_jax.training.inputs import open_source
+from rococo_jax.training.inputs.batches import open_source
 from tests.support.refusals import refused
 
 ITEMS = {"1_a.jpg": ("A dog .", 'a "big" one'), "2_b.jpg": ("Two | cats", "a, b")}

@@ -17,7 +17,7 @@ from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.tar_pairs import expand_tars, open_tars, split_names
 from rococo_jax.errors import InputError
-from rococo_jax.training.inputs import make_order
+from rococo_jax.training.inputs.batches import make_order
 from tests.support.refusals import refused
 from tests.support.tar_pairs import BROKEN, caption_of, image_of, numbers_of, write_tar, write_world
 from tests.support.training_pairs import assert_same_batches, column, take, tiny_input

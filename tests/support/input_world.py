@@ -17,7 +17,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import Encoder
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config
-from rococo_jax.training.inputs import make_input, open_source
+from rococo_jax.training.inputs.batches import make_input, open_source
 from rococo_jax.training.inputs.loss_input import InputContext
 from tests.support.tiny import tiny_encoder, tiny_spec, tiny_tokenizer
 from tests.support.tiny_runs import changed

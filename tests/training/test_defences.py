@@ -14,7 +14,7 @@ from rococo_jax.perturb.text.kinds import KindAlterer
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.training import run
 from rococo_jax.training.init import interpolated, starting_encoder
-from rococo_jax.training.inputs import make_input, open_source
+from rococo_jax.training.inputs.batches import make_input, open_source
 from rococo_jax.training.inputs.loss_input import InputContext
 from rococo_jax.training.optimizer import pull_to_start
 from tests.support.tiny import tiny_encoder

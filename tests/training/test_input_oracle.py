@@ -16,10 +16,10 @@ from PIL import Image
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
-from rococo_jax.training import inputs
 from rococo_jax.training.config import check_config, default_config, flat, read_config
 from rococo_jax.training.init import starting_encoder
-from rococo_jax.training.inputs import make_input, text_length, workers_of
+from rococo_jax.training.inputs import batches
+from rococo_jax.training.inputs.batches import make_input, text_length, workers_of
 from rococo_jax.training.inputs.feature_pool import FeatureInput
 from tests.support.input_world import (
     ADJECTIVES,
@@ -352,7 +352,7 @@ def _(world):
 
 
 def test_workers_are_started_where_a_run_is_long(world, monkeypatch):
-    monkeypatch.setattr(inputs, "usable_cores", lambda: 6)
+    monkeypatch.setattr(batches, "usable_cores", lambda: 6)
     assert [workers_of("auto", images) for images in (2_000, 19_999, 20_000, 2 * 10**8)] == [0, 0, 6, 6]
     assert [workers_of(number, 2 * 10**8) for number in (0, 3)] == [0, 3]
     for value in (-1, "some", 1.5, True):

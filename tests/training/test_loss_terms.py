@@ -12,11 +12,11 @@ from rococo_jax import losses
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.losses.terms import NOT_NEGATIVE, Field, Key, LossTerm
-from rococo_jax.training import config_keys
+from rococo_jax.training import config_keys, inputs
 from rococo_jax.training.batch import place_batch
 from rococo_jax.training.config import check_config, default_config
 from rococo_jax.training.freezing import split_parameters
-from rococo_jax.training.inputs import active, make_input
+from rococo_jax.training.inputs.batches import make_input
 from rococo_jax.training.inputs.loss_input import InputContext, LossInput
 from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.program import step_flops
@@ -70,7 +70,7 @@ def more_losses(monkeypatch):
     terms = (*losses.TERMS, first, LossTerm("order_of_words", order_of_words, weight, reads=(REVERSED,)))
     for module in (losses, config_keys):
         monkeypatch.setattr(module, "TERMS", terms)
-    monkeypatch.setattr(active, "INPUTS", (*active.INPUTS, Reversed()))
+    monkeypatch.setattr(inputs, "INPUTS", (*inputs.INPUTS, Reversed()))
 
 
 def first_metrics(config, tmp_path):
@@ -115,7 +115,7 @@ def test_keys_of_a_new_loss_are_checked_and_inputs_without_a_pool_refused(more_l
 
 def test_names_of_losses_and_of_fields_are_given_once():
     names = [term.name for term in losses.TERMS]
-    fields = [field.name for each in active.INPUTS for field in each.fields]
+    fields = [field.name for each in inputs.INPUTS for field in each.fields]
     assert len(set(names)) == len(names) and len(set(fields)) == len(fields)
     assert {field.name for term in losses.TERMS for field in term.reads} == set(fields)
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from rococo_jax.training.inputs import make_input
+from rococo_jax.training.inputs.batches import make_input
 from rococo_jax.training.run import train
 from tests.support.input_world import IMAGES, make_world
 from tests.support.tiny_runs import FEATURES_ALONE, changed, metrics_of

@@ -25,7 +25,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config, read_config
 from rococo_jax.training.hooks import Diverged
-from rococo_jax.training.inputs import make_input, open_source
+from rococo_jax.training.inputs.batches import make_input, open_source
 from rococo_jax.training.inputs.loss_input import InputContext
 from rococo_jax.training.run import train
 from tests.support.paths import CHECKOUT

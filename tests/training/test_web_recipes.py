@@ -18,11 +18,10 @@ from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.models.vision import VisionTower
-from rococo_jax.training.batch import Batch, Images, Texts
+from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, kept_patches
 from rococo_jax.training.config import check_config, default_config, read_config
 from rococo_jax.training.init import starting_encoder
-from rococo_jax.training.inputs import make_input
-from rococo_jax.training.patch_dropout import drop_patches, kept_patches
+from rococo_jax.training.inputs.batches import make_input
 from rococo_jax.training.program import step_flops
 from rococo_jax.training.run import train
 from rococo_jax.training.step import lower_step

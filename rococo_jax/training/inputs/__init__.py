@@ -1,162 +1,42 @@
-"""Batches of training: pairs, and for each loss what it reads beside them. `make_input` puts them together."""
+"""The inputs that the losses of a config read: `INPUTS` has the one that makes each field."""
 
-import dataclasses
-import socket
-from collections.abc import Callable, Sequence
-
-import jax
-import numpy as np
-from jaxtyping import Int
 from ml_collections import ConfigDict
 
-from rococo_jax.cores import usable_cores
-from rococo_jax.data.augmentation import Augmentation
-from rococo_jax.data.captioned_images import open_pairs
-from rococo_jax.data.mixture import MixtureOrder, read_weights
-from rococo_jax.data.pair_source import PairSource
-from rococo_jax.data.sample_order import SampleOrder, seeks_are_requests
-from rococo_jax.data.tar_pairs import split_names
-from rococo_jax.data.training_input import TrainingInput, make_training_input
-from rococo_jax.data.training_samples import DrawSample
-from rococo_jax.encoders import Encoder
-from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
+from rococo_jax.losses import active_fields, active_terms
 from rococo_jax.losses.terms import Field
-from rococo_jax.processes import gather
-from rococo_jax.progress import say
-from rococo_jax.runtime import cache_folder
-from rococo_jax.training.batch import Batch, Images, batch_from_arrays
-from rococo_jax.training.config_keys import read_jitter
 from rococo_jax.training.freezing import cached_sides
-from rococo_jax.training.inputs.active import active_inputs
-from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, locked_features, make_features
-from rococo_jax.training.inputs.loss_input import InputContext
+from rococo_jax.training.inputs.altered_captions import AlteredCaptions
+from rococo_jax.training.inputs.hard_positives import HardPositives
+from rococo_jax.training.inputs.loss_input import LossInput
+from rococo_jax.training.inputs.mixed_images import MixedImages
 
-# Captions are short: of COCO's, one in a thousand has more than 32 tokens.
-_MOST_TOKENS = 48
-# A worker takes seconds to start; `auto` starts none for fewer images than it would read in that time.
-_IMAGES_WORTH_WORKERS = 20_000
+INPUTS: tuple[LossInput, ...] = (AlteredCaptions(), MixedImages(), HardPositives())
 
 
-def open_source(data: ConfigDict) -> PairSource:
-    """The pairs that the config's `data` names. Raises InputError where they cannot be read."""
-    if not data.images:
-        raise InputError("config", "data.images", "''", "folders of images, tars, tfds:NAME, or scenes:COUNT")
-    return open_pairs(data.images, data.captions, allow_missing=True, split=data.split)
+def _input_of(field: Field) -> LossInput:
+    return next(each for each in INPUTS if field in each.fields)
 
 
-def make_input(
-    context: InputContext,
-    keep: Callable[[ConfigDict, Callable[[], Features]], Features] = lambda config, make: make(),
-    rows: Int[np.ndarray, " own"] | None = None,
-) -> "PairInput | FeatureInput":
-    """The batches of this process, from step 0. All processes must call it.
-
-    Args:
-        keep: makes the features of frozen towers, or has them from another run.
-        rows: of each global batch, which this process reads; all by default.
-    """
-    config, encoder, source_of_run = context.config, context.encoder, context.source
-    inputs = active_inputs(config.losses)
-    augmentation = Augmentation(
-        (config.data.random_crop_min_scale, 1.0) if config.data.random_crop_min_scale else None,
-        flip=config.data.flip,
-        resize_prob=config.data.resize_prob,
-        also_resized=any(each.resized_view(config) for each in inputs),
-        jitter=read_jitter(config.data.color_jitter) or None,
-        jitter_prob=config.data.color_jitter_prob,
-        grayscale_prob=config.data.grayscale_prob,
-    )
-    cache = EmbeddingCache(cache_folder() / "embeddings")
-    features = None
-    if cached_sides(config) == ("vision",):
-        features, source = locked_features(context, cache)
-        context = dataclasses.replace(context, source=source)
-    elif config.data.cached_features:
-        features = keep(config, lambda: make_features(context, augmentation, cache))
-        return FeatureInput(features, context, rows)
-    texts = [pair for each in inputs for pair in each.sample_texts]
-    transforms = [each.transform(context) for each in inputs]
-    draw = DrawSample(
-        context.source,
-        make_order(config.data, context.source, config.batch_size, config.seed),
-        encoder.preprocessing if features is None else None,
-        augmentation,
-        config.data.captions_per_image,
-        config.data.on_decode_error,
-    )
-    arrays = make_training_input(
-        draw,
-        encoder.tokenizer,
-        text_length=text_length(config.data.text_length, encoder),
-        text_fields={key: field.name for key, field in texts},
-        extra_text=[transform for transform in transforms if transform is not None],
-        workers=workers_of(config.data.workers, config.steps * config.batch_size),
-        prefetch=config.data.prefetch,
-        rows=None if rows is None else rows.tolist(),
-    )
-    return PairInput(arrays, [field for _, field in texts], features, len(source_of_run) - len(context.source))
+def active_inputs(losses: ConfigDict) -> tuple[LossInput, ...]:
+    """The inputs whose fields active terms read, each once, in the order of the terms."""
+    return tuple(dict.fromkeys(_input_of(field) for field in active_fields(losses)))
 
 
-def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int) -> SampleOrder:
-    """The order of `data.order` and `data.weights`.
-
-    Raises InputError: weights that do not fit the sources, or the order 'shards' for a source without shards.
-    """
-    parts, by_shard = source.parts, data.order == "shards"
-    in_bucket = next(filter(seeks_are_requests, split_names(data.images)), None)
-    if in_bucket and not by_shard and all(part.shards for part in parts) and jax.process_index() == 0:
-        say(f"{in_bucket} is read with one request an image; config.data.order=shards reads shards from front to back")
-    for number, part in enumerate(parts, 1):
-        if by_shard and not part.shards:
-            wanted = "'shuffled' for sources without shards (folders, TFDS)"
-            raise InputError("config", "config.data.order", f"'shards' of source {number} of data.images", wanted)
-    shards = [part.shards for part in parts] if by_shard else []
-    if data.weights:
-        weights, sizes = read_weights(data.weights, len(parts)), list(map(len, parts))
-        return MixtureOrder(sizes, weights, batch_size, seed, shards)
-    return SampleOrder(len(source), batch_size, seed, [size for each in shards for size in each])
+def items_per_pair(config: ConfigDict) -> dict[Field, tuple[int, ...]]:
+    """Items a pair of each field that active terms read: () for one, (k,) for k."""
+    items = {name: shape for each in active_inputs(config.losses) for name, shape in each.items(config).items()}
+    return {field: items[field.name] for field in active_fields(config.losses)}
 
 
-def workers_of(workers: int | str, images: int) -> int:
-    """`data.workers`; `auto` shares the machine's cores among its processes, and is 0 for a run of few images."""
-    if workers != "auto":
-        return workers
-    if images < _IMAGES_WORTH_WORKERS * jax.process_count():
-        return 0
-    hosts = gather("hosts", socket.gethostname)
-    return max(1, usable_cores() // hosts.count(socket.gethostname()))
-
-
-class PairInput:
-    """Batches of pixels, or of features of images, and token ids, as `data.training_input` makes them.
-
-    `counts` are of this process's batches so far: images that could not be decoded, each replaced by another (with
-    features those that were left out beforehand), texts that were cut, and altered ones that then have the tokens of
-    their caption.
-    """
-
-    def __init__(
-        self, arrays: TrainingInput, fields: Sequence[Field], features: np.ndarray | None = None, left_out: int = 0
-    ):
-        self.arrays, self.fields, self.features = arrays, fields, features
-        self.counts = {"skipped_images": left_out, "cut_texts": 0, "twin_texts": 0}
-        self.get_state, self.set_state, self.close = arrays.get_state, arrays.set_state, arrays.close
-
-    def __next__(self) -> Batch:
-        """The next batch: this process's rows of it."""
-        arrays = next(self.arrays)
-        before, self.counts = self.counts, {name: count + int(arrays[name]) for name, count in self.counts.items()}
-        if self.counts["cut_texts"] > before["cut_texts"] == jax.process_index() == 0:
-            most = arrays["ids"].shape[1]
-            say(f"texts of more than {most} tokens are cut; altered ones that are then their caption do not count")
-        batch = batch_from_arrays(arrays, self.fields)
-        if self.features is None:
-            return batch
-        return dataclasses.replace(batch, images=Images(features=self.features[arrays["image_id"]]))
-
-
-def text_length(requested: int, encoder: Encoder) -> int:
-    """Tokens that every text is padded to, and cut at; `requested` is `data.text_length`."""
-    fixed = encoder.tokenizer.spec.fixed_length
-    return fixed or requested or min(encoder.spec.text.context_length, _MOST_TOKENS)
+def check_inputs(source: object, config: ConfigDict) -> None:
+    """Raises InputError where an input that an active term reads cannot be made as the config says."""
+    for term in active_terms(config.losses):
+        # With features of images alone, texts are made as ever, and images cannot be mixed.
+        cached = [field for field in term.reads if field.tower in cached_sides(config)]
+        only_images = cached_sides(config) == ("vision",)
+        if cached and (only_images or not all(_input_of(field).pooled for field in cached)):
+            wanted = "0.0 with config.data.cached_features, which has no pool for it"
+            raise InputError(source, f"config.losses.{term.name}.weight", repr(config.losses[term.name].weight), wanted)
+    for each in active_inputs(config.losses):
+        each.check(source, config)

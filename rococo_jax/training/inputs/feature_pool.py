@@ -35,7 +35,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.storage import hash_bytes, hash_json
 from rococo_jax.training.batch import Batch, Images, Texts
-from rococo_jax.training.inputs.active import active_inputs, items_per_pair
+from rococo_jax.training.inputs import active_inputs, items_per_pair
 from rococo_jax.training.inputs.loss_input import InputContext, Pixels, Pool, PoolMaterial, image_features
 
 # What each purpose adds to the seed of a step's draws, so that one more of them changes no other.
