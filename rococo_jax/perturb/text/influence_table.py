@@ -24,6 +24,7 @@ import math
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -69,30 +70,11 @@ def write_influence_table(
         captions_at_once, on_progress: see `word_influence`.
         lexicon: compute only the words that are candidates for replacement under it; a third of the work.
     """
-    path = Path(path)
-    partial, head = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.partial.json")
+    number, count = jax.process_index(), jax.process_count()
 
     def rows(start: int = 0) -> Iterator[tuple[str, str]]:
         """Image and caption of every line from `start` on; read anew each time, so that no process holds them all."""
         return islice(((image.image, caption) for image in images for caption in image.captions), start, None)
-
-    total, content = 0, hashlib.sha256()
-    for row in rows():
-        content.update(hash_json(row).encode())
-        total += 1
-    about = {"model": encoder.describe(), "rows": content.hexdigest(), "at_once": captions_at_once}
-    fingerprint = hash_json({**about, **({} if lexicon is None else {"lexicon": lexicon.hash()})})
-    number, count = jax.process_index(), jax.process_count()
-
-    def begin() -> int:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        done = _lines_left(partial, head, fingerprint, rows(), captions_at_once)
-        write_json(head, {"fingerprint": fingerprint})
-        return done
-
-    done = gather("influence, where it stands", lambda: begin() if number == 0 else 0)[0]
-    if on_progress is not None and done:
-        on_progress(done)
 
     def mine() -> Iterator[str]:
         """This process's captions: every `count`-th chunk."""
@@ -100,33 +82,79 @@ def write_influence_table(
             if place // captions_at_once % count == number:
                 yield caption
 
-    candidates = None
+    content = hashlib.sha256()
+    for row in rows():
+        content.update(hash_json(row).encode())
+    about = {"model": encoder.describe(), "rows": content.hexdigest(), "at_once": captions_at_once}
+    about |= {} if lexicon is None else {"lexicon": lexicon.hash()}
+    unfinished = _UnfinishedTable(Path(path), hash_json(about))
+    resume = partial(unfinished.resume, rows(), captions_at_once)
+    done = gather("influence, where it stands", lambda: resume() if number == 0 else 0)[0]
+    if on_progress is not None and done:
+        on_progress(done)
+    wanted = None
     if lexicon is not None:
-        candidates = ([each.index for each in find_candidates(split_words(text), lexicon)] for text in mine())
-    at_once = {"captions_at_once": captions_at_once}
-    influences = run_on_all_processes(
-        "influence, its start", lambda: word_influence(encoder, mine(), wanted=candidates, **at_once)
-    )
-    with partial.open("ab") if number == 0 else contextlib.nullcontext() as file:
+        wanted = ([each.index for each in find_candidates(split_words(text), lexicon)] for text in mine())
+    start = partial(word_influence, encoder, mine(), wanted=wanted, captions_at_once=captions_at_once)
+    influences, lines = run_on_all_processes("influence, its start", start), rows(done)
+    with unfinished.lines.open("ab") if number == 0 else contextlib.nullcontext() as file:
         # Rounds of one chunk for each process. Chunks, and so results, do not depend on the number of processes.
-        lines = rows(done)
-        for start in range(done, total, count * captions_at_once):
-            ends = [min(start + (each + 1) * captions_at_once, total) for each in range(count)]
-            sizes = [max(end - start - each * captions_at_once, 0) for each, end in enumerate(ends)]
-            turn, size = [list(islice(lines, each)) for each in sizes], sizes[number]
-            of_processes = gather("influence", lambda size=size: list(islice(influences, size)))
+        while any(turn := [list(islice(lines, captions_at_once)) for _ in range(count)]):
+            own = islice(influences, len(turn[number]))
+            of_processes = gather("influence", partial(list, own))
             for chunk, values in zip(turn, of_processes, strict=True):
                 if file is not None:
                     file.writelines(_line(*row, influence) for row, influence in zip(chunk, values, strict=True))
                 if on_progress is not None and chunk:
                     on_progress(len(chunk))
-        if file is not None:
-            file.flush()
-            os.fsync(file.fileno())
     if number == 0:
-        partial.replace(path)
-        head.unlink()
+        unfinished.finish()
     return done
+
+
+class _UnfinishedTable:
+    """The hidden files beside a table that is not complete: its lines, and the fingerprint of what decides them."""
+
+    def __init__(self, path: Path, fingerprint: str):
+        self.path, self.fingerprint = path, fingerprint
+        self.lines, self.head = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.partial.json")
+
+    def resume(self, rows: Iterable[tuple[str, str]], at_once: int) -> int:
+        """Number of lines, in whole chunks, left by an earlier run of the same table; the rest of them is removed.
+
+        A damaged line is rest, as is what comes after it.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        ends = [0]
+        if self.lines.is_file() and self._head_fingerprint() == self.fingerprint:
+            with self.lines.open("rb") as file:
+                for number, (line, (image, caption)) in enumerate(zip(file, rows, strict=False), 1):
+                    try:
+                        entry = json.loads(line)
+                        whole = line.endswith(b"\n") and _checked_entry(self.lines, number, entry)[0] == caption
+                    except (ValueError, RecursionError, InputError):
+                        break
+                    if not whole or entry.get("image") != image:
+                        break
+                    ends.append(ends[-1] + len(line))
+        done = (len(ends) - 1) // at_once * at_once
+        with self.lines.open("ab") as file:
+            file.truncate(ends[done])
+        write_json(self.head, {"fingerprint": self.fingerprint})
+        return done
+
+    def _head_fingerprint(self) -> str | None:
+        try:
+            return read_json(self.head, "a fingerprint").get("fingerprint")
+        except (InputError, AttributeError):
+            return None
+
+    def finish(self) -> None:
+        """Give the complete table its name."""
+        with self.lines.open("ab") as file:
+            os.fsync(file.fileno())
+        self.lines.replace(self.path)
+        self.head.unlink()
 
 
 def read_influence_table(path: str | os.PathLike) -> dict[str, np.ndarray]:
@@ -179,37 +207,6 @@ def _line(image: str, caption: str, influence: np.ndarray) -> bytes:
     values = [None if np.isnan(value) else round(float(value), _DECIMALS) for value in influence]
     entry = {"image": image, "caption": caption, "words": words, "influence": values}
     return (json.dumps(entry, ensure_ascii=False) + "\n").encode()
-
-
-def _lines_left(partial: Path, head: Path, fingerprint: str, rows: Iterable[tuple[str, str]], at_once: int) -> int:
-    """Number of lines, in whole chunks, left by an earlier run of the same table; the rest of the file is removed.
-
-    A damaged line is rest, as is what comes after it.
-    """
-    if not partial.is_file() or not head.is_file() or _fingerprint(head) != fingerprint:
-        partial.unlink(missing_ok=True)
-        return 0
-    ends = [0]
-    with partial.open("rb") as file:
-        for number, (line, (image, caption)) in enumerate(zip(file, rows, strict=False), 1):
-            try:
-                entry = json.loads(line)
-                whole = line.endswith(b"\n") and _checked_entry(partial, number, entry)[0] == caption
-            except (ValueError, RecursionError, InputError):
-                break
-            if not whole or entry.get("image") != image:
-                break
-            ends.append(ends[-1] + len(line))
-    done = (len(ends) - 1) // at_once * at_once
-    os.truncate(partial, ends[done])
-    return done
-
-
-def _fingerprint(head: Path) -> str | None:
-    try:
-        return read_json(head, "a fingerprint").get("fingerprint")
-    except (InputError, AttributeError):
-        return None
 
 
 class InfluenceTable:
