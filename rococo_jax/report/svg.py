@@ -1,4 +1,4 @@
-"""A chart's canvas: a Matplotlib figure measured in px, and the plain SVG that is made of it.
+"""A chart's canvas: a Matplotlib figure measured in px, and its SVG.
 
 In the SVG each colour of `PALETTE` is a CSS variable, so that one drawing is readable on light and dark screens and on
 paper. Text stays text. Equal charts give equal bytes.
@@ -7,12 +7,11 @@ paper. Text stays text. Equal charts give equal bytes.
 import io
 import re
 import warnings
-import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import matplotlib
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -45,6 +44,8 @@ PALETTE = {
     "curve-7": ("#7a3fb0", "#b58be0"),
 }
 _NAMES = {light: name for name, (light, _) in PALETTE.items()}
+# Definitions are of markers, whose dots become circles, of clips, and of the joins of lines. Pages have their own font.
+_LEFT_OUT = re.compile(r"<defs>.*?</defs>|<!--.*?-->|\s+(?=<)| font-family: 'DejaVu Sans';", re.DOTALL)
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rococo_jax",
@@ -110,18 +111,16 @@ class Chart:
 
     def markup(self) -> Markup:
         """The chart inside a page, whose style sheet holds the palette."""
-        return Markup(ET.tostring(self._tree(), encoding="unicode"))
+        return Markup(self._svg())
 
     def file(self) -> str:
         """The chart as a file that brings its style along, with plain colours for programs without CSS variables."""
-        root = self._tree(plain=True)
-        root.set("xmlns", "http://www.w3.org/2000/svg")
-        style = ET.Element("style")
-        style.text = palette_css(".chart") + ".chart { font-family: system-ui, sans-serif; background: var(--paper); }"
-        root.insert(0, style)
-        return ET.tostring(root, encoding="unicode") + "\n"
+        style = palette_css(".chart") + ".chart { font-family: system-ui, sans-serif; background: var(--paper); }"
+        head = f'xmlns="http://www.w3.org/2000/svg" class="chart"><style>{style}</style>'
+        return self._svg(plain=True).replace('class="chart">', head, 1) + "\n"
 
-    def _tree(self, plain: bool = False) -> ET.Element:
+    def _svg(self, plain: bool = False) -> str:
+        """Matplotlib's SVG without what names or loads anything; dots are circles, and marks have their titles."""
         buffer = io.StringIO()
         for text in self.drawing.findobj(matplotlib.text.Text):
             text.set_text(" ".join(printable(text.get_text()).split("\n")))
@@ -129,11 +128,31 @@ class Chart:
             # Readers' browsers have glyphs that the font for measuring lacks.
             warnings.filterwarnings("ignore", "Glyph .* missing")
             self.drawing.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-        root = _plain_svg(buffer.getvalue(), self)
-        for element in root.iter():
-            if "style" in element.attrib:
-                element.set("style", _variables(element.get("style"), plain))
-        return root
+        source = buffer.getvalue()
+        radius = dict(re.findall(r'<path id="(m\w+)" d="M 0 (\S+)', source))
+        source = _LEFT_OUT.sub("", source[source.index("<g ") :])
+        size = f'viewBox="0 0 {self.width} {self.height}" width="{self.width}" height="{self.height}"'
+        name = escape(self.name)
+        head = f'<svg {size} role="img" aria-label="{name}" class="chart"><title>{name}</title>'
+        return head + re.sub("<[^/][^>]*>", lambda tag: self._tag(tag[0], radius, plain), source)
+
+    def _tag(self, tag: str, radius: Mapping[str, str], plain: bool) -> str:
+        """An opening tag with numbers of two decimals, colours as CSS variables and, of a mark, its title after it."""
+        mark = re.search(r'id="mark-(\d+)"', tag)
+        if dot := re.match(r'<use xlink:href="#(\w+)"', tag):
+            tag = tag.replace(dot[0], f'<circle r="{radius[dot[1]]}"').replace(' x="', ' cx="').replace(' y="', ' cy="')
+        tag = re.sub(r' (id|clip-path)="[^"]*"', "", tag)
+        tag = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), tag)
+        tag = re.sub(r"\b(fill|stroke): (#[0-9a-f]{6})", lambda colour: _variable(colour, plain), tag)
+        return tag + (f"<title>{escape(self.titles[int(mark[1])])}</title>" if mark else "")
+
+
+def _variable(colour: re.Match, plain: bool) -> str:
+    """A colour as a CSS variable; with `plain`, the colour itself before it."""
+    name = _NAMES.get(colour[2])
+    if name is None:
+        return colour[0]
+    return f"{colour[0]}; {colour[1]}: var(--{name})" if plain else f"{colour[1]}: var(--{name})"
 
 
 @contextmanager
@@ -143,86 +162,3 @@ def chart_of(name: str, width: int, height: int) -> Iterator[Chart]:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
         yield Chart(name, width, height)
-
-
-def _plain_svg(source: str, chart: Chart) -> ET.Element:
-    """Matplotlib's SVG without namespaces, metadata, clips, ids and font names; dots become circles with titles."""
-    root = ET.fromstring(source)
-    markers: dict[str, float] = {}
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-        element.tail = None
-        element.text = element.text if element.tag == "text" else None
-        if element.tag == "path":
-            element.set("d", _compact(element.get("d", "")))
-            if element.get("id", "").startswith("m"):
-                markers[element.get("id")] = abs(float(element.get("d").split()[2]))
-    for parent in list(root.iter()):
-        kept = []
-        for child in parent:
-            if child.tag == "use":
-                child = _circle(child, markers)
-            if child.tag in ("metadata", "defs", "clipPath"):
-                continue
-            mark = re.fullmatch(r"mark-(\d+)", child.get("id", ""))
-            if mark:
-                title = ET.Element("title")
-                title.text = chart.titles[int(mark[1])]
-                child.insert(0, title)
-            kept.append(child)
-        parent[:] = kept
-    for element in root.iter():
-        element.attrib.pop("id", None)
-        element.attrib.pop("clip-path", None)
-        if element.tag == "text":
-            element.attrib.pop("transform", None)
-            for name in ("x", "y"):
-                element.set(name, _compact(element.get(name)))
-            style = re.sub(
-                r"font: (?:(\d+|bold) )?([\d.]+px)[^;]*", r"font-weight: \1; font-size: \2", element.get("style")
-            )
-            style = re.sub(r"font-weight: ;|font-family: [^;]*(; |$)", "", style).strip("; ")
-            element.set("style", style)
-    root.attrib.clear()
-    root.attrib |= {"viewBox": f"0 0 {chart.width} {chart.height}", "width": str(chart.width), "role": "img"}
-    root.attrib |= {"height": str(chart.height), "class": "chart", "aria-label": chart.name}
-    title = ET.Element("title")
-    title.text = chart.name
-    root.insert(0, title)
-    _drop_empty_groups(root)
-    return root
-
-
-def _circle(use: ET.Element, markers: dict[str, float]) -> ET.Element:
-    target = next(value for name, value in use.attrib.items() if name.endswith("href"))
-    place = {"cx": _compact(use.get("x")), "cy": _compact(use.get("y")), "r": f"{markers[target[1:]]:g}"}
-    return ET.Element("circle", place | {"style": use.get("style", "")})
-
-
-def _drop_empty_groups(element: ET.Element) -> None:
-    """Groups that hold nothing are dropped; those that say nothing give way to what they hold."""
-    children = []
-    for child in element:
-        _drop_empty_groups(child)
-        plain = child.tag == "g" and not child.attrib and (len(child) == 0 or child[0].tag != "title")
-        children.extend(child if plain else [child])
-    element[:] = children
-
-
-def _compact(numbers: str) -> str:
-    """Numbers with at most two decimals, on one line."""
-    return re.sub(
-        r"-?\d+\.\d+", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), " ".join(numbers.split())
-    )
-
-
-def _variables(style: str, plain: bool) -> str:
-    """Colours as CSS variables; with `plain`, the colour itself before each."""
-
-    def variable(found: re.Match) -> str:
-        name = _NAMES.get(found[2])
-        if name is None:
-            return found[0]
-        return f"{found[0]}; {found[1]}: var(--{name})" if plain else f"{found[1]}: var(--{name})"
-
-    return re.sub(r"\b(fill|stroke): (#[0-9a-f]{6})", variable, style)
