@@ -87,6 +87,6 @@ def _write_items(name: str, data, out: str | None) -> None:
     if not folder.is_dir():
         raise InputError(folder, name, "nothing there", f"{info.size}; from {info.source}")
     tables, _, _ = info.reader.read(folder, info.files)
-    count = sum(len(part.ids) for part in tables.parts.values())
+    count = sum(map(len, tables.parts.values()))
     write_json_lines(out, map(as_json, tables.items()))
     print(f"{out}: {count:,} items of {name}, {len(tables.names):,} images, {len(tables.texts):,} texts")

@@ -1,12 +1,13 @@
 """Items of choices as readers give them, and the tables and tasks that are built of many."""
 
 import dataclasses
-from array import array
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask
@@ -17,7 +18,7 @@ from rococo_jax.metrics.choice import Bundled
 Box = tuple[int, int, int, int]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Picture:
     """An image, or the part of it inside a box.
 
@@ -34,7 +35,7 @@ class Picture:
 BUNDLES = ("kind", "pair", "set")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Bundle:
     """Items that a published figure counts together.
 
@@ -49,7 +50,7 @@ class Bundle:
     least: int = 1
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Item:
     """Images, texts, and which belong together.
 
@@ -88,74 +89,16 @@ def choose_pairs(id: str, images: Sequence[Picture], texts: Sequence[str], part:
     return Item(id, tuple(images), tuple(texts), tuple((place, place) for place in range(len(texts))), part)
 
 
-class Lists:
-    """Lists of whole numbers, one an item, in flat arrays."""
-
-    def __init__(self) -> None:
-        self.flat, self.ends = array("q"), array("q", [0])
-
-    def append(self, numbers: Iterable[int]) -> None:
-        """Add the list of one more item."""
-        self.flat.extend(numbers)
-        self.ends.append(len(self.flat))
-
-    def __getitem__(self, item: int) -> array:
-        return self.flat[self.ends[item] : self.ends[item + 1]]
-
-    def joined(self) -> tuple[Int[np.ndarray, " numbers"], Int[np.ndarray, " items"]]:
-        """The numbers of all items, and how many each has."""
-        return _numbers(self.flat), np.diff(_numbers(self.ends))
-
-    def padded(self) -> Int[np.ndarray, "items most"]:
-        """One row an item, -1 where it has fewer than the largest."""
-        flat, counts = self.joined()
-        filled = np.arange(counts.max(initial=0)) < counts[:, None]
-        rows = np.full(filled.shape, -1)
-        rows[filled] = flat
-        return rows
-
-
-class Part:
-    """The items of one part, as places in tables: 1,000,000 of them take some 100 MB with their ids."""
-
-    def __init__(self) -> None:
-        self.ids: list[str] = []
-        self.seen: set[str] = set()
-        self.pictures, self.texts, self.match = Lists(), Lists(), Lists()
-        self.shape = ""
-        # By way of counting: numbers of labels, and the label of each item, -1 for none.
-        self.labels: dict[str, dict[Bundle, int]] = {}
-        self.label_of: dict[str, array] = {}
-
-    def add_bundles(self, bundles: Iterable[Bundle]) -> None:
-        """Record those of the item that was added last."""
-        for bundle in bundles:
-            numbers, of_item = self.labels.setdefault(bundle.how, {}), self.label_of.setdefault(bundle.how, array("q"))
-            of_item.extend([-1] * (len(self.ids) - 1 - len(of_item)))
-            of_item.append(numbers.setdefault(bundle, len(numbers)))
-
-    def bundles(self) -> dict[str, Bundled]:
-        """The bundles that have enough items, by way of counting."""
-        bundled = {}
-        for how, numbers in self.labels.items():
-            of_item = np.full(len(self.ids), -1)
-            of_item[: len(self.label_of[how])] = _numbers(self.label_of[how])
-            sizes = np.bincount(of_item[of_item >= 0], minlength=len(numbers))
-            counted = sizes >= np.array([bundle.least for bundle in numbers])
-            number = np.append(np.where(counted, np.cumsum(counted) - 1, -1), -1)  # the last for -1
-            bundled[how] = Bundled(number[of_item], sizes[counted])
-        return bundled
-
-
 class ItemTables:
-    """Collects items; names, pictures and texts once each."""
+    """Collects items by part; names, pictures and texts once each, in the order in which they come."""
 
     def __init__(self, source: object):
         self.source = source
         self.names: dict[str, int] = {}
         self.pictures: dict[Picture, int] = {}
         self.texts: dict[str, int] = {}
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, list[Item]] = {}
+        self._ids: set[tuple[str, str]] = set()
 
     def add(self, item: Item, where: object = "") -> None:
         """Adds an item.
@@ -164,10 +107,10 @@ class ItemTables:
         it asks another kind of question than its part.
         """
         source, field = where or self.source, f"item {item.id}"
-        part = self.parts.setdefault(item.part, Part())
-        if item.id in part.seen:
+        part = self.parts.setdefault(item.part, [])
+        if (item.part, item.id) in self._ids:
             raise InputError(source, field, f"the id twice in part {item.part!r}", "every id once")
-        part.seen.add(item.id)
+        self._ids.add((item.part, item.id))
         images, texts = len(item.images), len(item.texts)
         if not images:
             raise InputError(source, f"{field}: images", "none", "at least one")
@@ -177,40 +120,41 @@ class ItemTables:
         if not item.match or len(set(item.match)) == images * texts:
             found = "no pair" if not item.match else "every pair"
             raise InputError(source, f"{field}: match", found, "some pairs right and some wrong")
-        shape = shape_of(item)
-        if part.ids and part.shape != shape:
-            found = f"{shape}, after {part.shape}, in part {item.part!r}"
+        if part and shape_of(part[0]) != shape_of(item):
+            found = f"{shape_of(item)}, after {shape_of(part[0])}, in part {item.part!r}"
             raise InputError(source, f"{field}: match", found, "one kind of question in a part")
-        part.shape = shape
-        part.ids.append(item.id)
+        part.append(item)
         for picture in item.images:
             self.names.setdefault(picture.file, len(self.names))
-        part.pictures.append(self.pictures.setdefault(picture, len(self.pictures)) for picture in item.images)
-        part.texts.append(self.texts.setdefault(text, len(self.texts)) for text in item.texts)
-        part.match.append(image * texts + text for image, text in item.match)
-        part.add_bundles(item.bundles)
+            self.pictures.setdefault(picture, len(self.pictures))
+        for text in item.texts:
+            self.texts.setdefault(text, len(self.texts))
 
     def in_turns(self) -> list[str]:
         """The names of the images of the first item of each part, then of the second of each, ..., each once."""
-        name_of = np.array([self.names[picture.file] for picture in self.pictures], int)
-        lists = [part.pictures.joined() for part in self.parts.values()]
-        turn = np.concatenate([np.repeat(np.arange(len(counts)), counts) for _, counts in lists])
-        used = name_of[np.concatenate([pictures for pictures, _ in lists])][np.argsort(turn, kind="stable")]
-        names = list(self.names)
-        return [names[number] for number in dict.fromkeys(used.tolist())]
+        turns = (item for turn in itertools.zip_longest(*self.parts.values()) for item in turn if item is not None)
+        return list(dict.fromkeys(picture.file for item in turns for picture in item.images))
 
     def items(self) -> Iterator[Item]:
-        """The items that were added, part by part."""
-        pictures, texts = list(self.pictures), list(self.texts)
-        for name, part in self.parts.items():
-            counted = {how: each.number for how, each in part.bundles().items()}
-            of_part = [(list(part.labels[how]), part.label_of[how], number) for how, number in counted.items()]
-            for place, id in enumerate(part.ids):
-                images = tuple(pictures[number] for number in part.pictures[place])
-                words = tuple(texts[number] for number in part.texts[place])
-                match = tuple(divmod(pair, len(words)) for pair in part.match[place])
-                bundles = tuple(labels[column[place]] for labels, column, kept in of_part if kept[place] >= 0)
-                yield Item(id, images, words, match, name, bundles)
+        """The items that were added, part by part, with the bundles that have enough items."""
+        for part in self.parts.values():
+            sizes = Counter(bundle for item in part for bundle in item.bundles)
+            for item in part:
+                counted = tuple(bundle for bundle in item.bundles if sizes[bundle] >= bundle.least)
+                yield item if counted == item.bundles else dataclasses.replace(item, bundles=counted)
+
+
+def _bundled(items: Sequence[Item]) -> dict[str, Bundled]:
+    """The bundles of a part that have enough items, by way of counting."""
+    bundled = {}
+    for how in dict.fromkeys(bundle.how for item in items for bundle in item.bundles):
+        of_item = [next((bundle for bundle in item.bundles if bundle.how == how), None) for item in items]
+        sizes = {bundle: size for bundle, size in Counter(of_item).items() if bundle and size >= bundle.least}
+        number = {bundle: place for place, bundle in enumerate(sizes)}
+        bundled[how] = Bundled(
+            np.array([number.get(bundle, -1) for bundle in of_item]), np.array(list(sizes.values()), int)
+        )
+    return bundled
 
 
 def shape_of(item: Item) -> str:
@@ -243,17 +187,18 @@ def tasks_of(
     """
     alone = not picture_rows
     pictures = list(tables.pictures)
-    there = np.array([alone or picture in picture_rows for picture in pictures], bool)
     image_of = np.array([name_row.get(picture.file, -1) for picture in pictures], int)
     used = np.full(len(tables.texts), -1)
     tasks, kept_texts = [], []
     for part_name, part in tables.parts.items():
-        item_pictures = part.pictures.padded()
-        is_kept = (there[item_pictures] | (item_pictures < 0)).all(axis=1)
-        if not is_kept.any():
+        is_kept = np.array([alone or all(picture in picture_rows for picture in item.images) for item in part])
+        items = [item for item, keep in zip(part, is_kept.tolist(), strict=True) if keep]
+        if not items:
             continue
-        item_pictures, item_texts = item_pictures[is_kept], part.texts.padded()[is_kept]
-        match = _match(part, is_kept, item_pictures.shape[1], item_texts.shape[1])
+        item_pictures = _padded([[tables.pictures[picture] for picture in item.images] for item in items])
+        item_texts = _padded([[tables.texts[text] for text in item.texts] for item in items])
+        match = np.zeros((len(items), item_pictures.shape[1], item_texts.shape[1]), bool)
+        match[tuple(np.array([(row, *pair) for row, item in enumerate(items) for pair in item.match]).T)] = True
         new = np.unique(item_texts[item_texts >= 0])
         new = new[used[new] < 0]
         used[new] = np.arange(len(kept_texts), len(kept_texts) + len(new))
@@ -268,9 +213,7 @@ def tasks_of(
             ChoiceTask(
                 name=name,
                 variant=part_name,
-                ids=part.ids
-                if is_kept.all()
-                else [one for one, keep in zip(part.ids, is_kept.tolist(), strict=True) if keep],
+                ids=[item.id for item in items],
                 images=rows,
                 image_names=image_of[used_pictures] if not alone else np.empty(0, int),
                 item_images=np.full((len(item_texts), 1), -1) if alone else place[item_pictures],
@@ -279,7 +222,7 @@ def tasks_of(
                 group=image_of[item_pictures[:, 0]],
                 leads=tuple(leads),
                 whole_images=len(name_row) if are_whole and not alone else 0,
-                bundles={how: each.share(is_kept) for how, each in part.bundles().items()},
+                bundles={how: each.share(is_kept) for how, each in _bundled(part).items()},
                 **more,
             )
         )
@@ -287,17 +230,11 @@ def tasks_of(
     return tasks, tuple(strings[place] for place in kept_texts)
 
 
-def _match(part: Part, kept: Bool[np.ndarray, " items"], images: int, texts: int) -> Bool[np.ndarray, "kept i t"]:
-    (flat, counts), (_, own_texts) = part.match.joined(), part.texts.joined()
-    of_item = np.repeat(np.arange(len(counts)), counts)
-    match = np.zeros((len(counts), images, texts), bool)
-    match[of_item, flat // own_texts[of_item], flat % own_texts[of_item]] = True
-    return match[kept]
-
-
-def _numbers(values: array) -> Int[np.ndarray, " values"]:
-    # The buffer of an array is of C's `long long`, which NumPy tells from its own 64-bit integers.
-    return np.fromiter(values, np.int64, len(values))
+def _padded(lists: Sequence[Sequence[int]]) -> Int[np.ndarray, "items most"]:
+    """One row an item, -1 where it has fewer than the largest."""
+    rows = np.full((len(lists), max(map(len, lists))), -1)
+    rows[np.arange(rows.shape[1]) < np.array([*map(len, lists)])[:, None]] = np.concatenate(lists)
+    return rows
 
 
 def _rows(places: Iterable[tuple[str, int]]) -> Rows:
