@@ -8,7 +8,7 @@
 
 Random draws depend on global numbers and not on processes or workers, so the global batch of a step is the same for any
 number of either, from the start and resumed: the state of a run is its step. Worker processes use no accelerator.
-They hand chunks over in shared memory (`training_samples.Slots`), which holds twice `prefetch` batches of a process
+They hand chunks over in shared memory (`chunk_memory.Slots`), which holds twice `prefetch` batches of a process
 (in the workers' queues and in the buffers they are read into) and three chunks a worker, or less where it has no room.
 A thread joins the chunks of the next batch while a batch is used.
 """
@@ -31,19 +31,10 @@ import grain.python as grain
 from absl import flags
 
 from rococo_jax.cores import usable_cores
+from rococo_jax.data.chunk_memory import Buffers, OpenedSlots, SharedRows, use_slots
 from rococo_jax.data.sample_order import derive_seed
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.data.training_samples import (
-    TEXT_FIELDS,
-    Batch,
-    Buffers,
-    Chunk,
-    DrawSample,
-    MakeChunk,
-    OpenedSlots,
-    SharedRows,
-    use_slots,
-)
+from rococo_jax.data.training_samples import TEXT_FIELDS, Batch, Chunk, DrawSample, MakeChunk
 from rococo_jax.errors import InputError
 
 # More samples than any run draws; Grain's datasets have a length.

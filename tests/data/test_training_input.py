@@ -18,8 +18,9 @@ from PIL import Image
 from rococo_jax.data import sample_order, training_input
 from rococo_jax.data.augmentation import Augmentation, random_box
 from rococo_jax.data.captioned_images import open_pairs
+from rococo_jax.data.chunk_memory import Buffers, OpenedSlots, Slots
 from rococo_jax.data.sample_order import SampleOrder
-from rococo_jax.data.training_samples import Buffers, DrawSample, OpenedSlots, Slots
+from rococo_jax.data.training_samples import DrawSample
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer
