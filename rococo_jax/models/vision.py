@@ -190,18 +190,16 @@ class VisionTower(nnx.Module):
         else:
             x = self.stem(pixels)
             x = x.reshape(len(x), -1, x.shape[-1]) if self.patch is None else self.patch(patches_of(x, 2))
-        last = self.spec.class_token and not self.spec.class_position
+        before = int(self.spec.class_token)
         positions = positions_on_grid(self.positions[...], self.spec)
+        if before and not self.spec.class_position:
+            positions = jnp.pad(positions, ((1, 0), (0, 0)))
         if patches is not None:
-            first = positions[: int(not last and self.spec.class_token)]
-            own = positions[patches + len(first)]
-            first = jnp.broadcast_to(first[None], (len(own), *first.shape))
-            positions = jnp.concatenate([first, own], axis=1)
-        x = add_to_rows(x, positions) if last else x
+            first = jnp.broadcast_to(positions[None, :before], (len(x), before, positions.shape[1]))
+            positions = jnp.concatenate([first, positions[patches + before]], axis=1)
         if self.class_token is not None:
-            first = repeat_on_rows(self.class_token[...][None], len(x), x.dtype)
-            x = jnp.concatenate([first, x], axis=1)
-        x = x if last else add_to_rows(x, positions)
+            x = jnp.concatenate([repeat_on_rows(self.class_token[...][None], len(x), x.dtype), x], axis=1)
+        x = add_to_rows(x, positions)
         return x if self.norm_before is None else self.norm_before(x).astype(x.dtype)
 
     def pool(self, tokens: Float[Array, "b tokens width"]) -> Float[Array, "b features"]:
