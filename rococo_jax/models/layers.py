@@ -36,7 +36,7 @@ def _in_one_kernel(function: Callable[[Array], Array], narrow: Callable[[Array],
 
     The backward pass of `narrow` keeps `x` alone and computes the derivative in the kernel that uses it. What JAX
     derives keeps the derivative's factors; on a GPU the activation of a block then moves 12 times its hidden channels
-    in a step with full rematerialisation, and 7 times so (`experiments/gpu_step.py`).
+    in a step with full rematerialisation, and 7 times so (compiled for an H100).
     """
 
     @functools.partial(jax.checkpoint, prevent_cse=False)

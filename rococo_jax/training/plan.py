@@ -37,7 +37,8 @@ CHIPS = {
     "TPU v6 lite": (31.25 * 2**30, 1640e9, 400e9, 100e9),
     "NVIDIA H100": (0.9 * 84929347584, 3352e9, 450e9, 450e9),
 }
-NODE, BETWEEN_NODES = 8, 50e9  # 400 Gb/s a GPU, data sheet of the DGX H100
+# Beyond a node of GPUs a ring waits for its slowest hop: 400 Gb/s a GPU, data sheet of the DGX H100.
+NODE, BETWEEN_NODES = 8, 50e9
 _ASSUMED = "bfloat16 peak, full bandwidths and overlap, every kernel reads and writes memory"
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
 # Name, shape, opcode, operands, attributes.
@@ -69,8 +70,8 @@ def plan(config: ConfigDict, topology: str | None = None) -> dict[str, Any]:
                "operations": program.flops, "bytes": program.bytes, "not_counted": program.unknown,
                "collectives": dict(sorted(program.collectives.items()))}  # fmt: skip
     if chip and (peak := peak_flops(devices[0])):
-        between = kind.startswith("NVIDIA") and len(devices) > NODE
-        _, bandwidth, links, link = (*chip[:2], BETWEEN_NODES, BETWEEN_NODES) if between else chip
+        _, bandwidth, links, link = chip
+        link = BETWEEN_NODES if kind.startswith("NVIDIA") and len(devices) > NODE else link
         times = [row["sent"] / (link if "permute" in name else links) for name, row in program.collectives.items()]
         parts = {"operations": program.flops / peak, "bytes": program.bytes / bandwidth, "sent": sum(times)}
         figures |= {"roofline_seconds": parts, "step_seconds": max(parts.values())}

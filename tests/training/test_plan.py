@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from rococo_jax.checkpoints.parameters import parameter_shapes
 from rococo_jax.cli.main import main
 from rococo_jax.training import plan
-from rococo_jax.training.config import default_config
+from rococo_jax.training.config import default_config, read_config
 from rococo_jax.training.program import step_flops
 from rococo_jax.training.step import lower_step
 from tests.support.tiny import tiny_encoder, tiny_spec
@@ -162,6 +162,19 @@ def world(tmp_path_factory):
 
 def words(world, *more):
     return ["train", "--config", str(world / "config.py"), "--workdir", str(world / "run"), "--plan", *more]
+
+
+def test_seconds_are_those_of_a_roofline(world, monkeypatch):
+    monkeypatch.setattr(plan, "CHIPS", {"cpu": (1e12, 2e9, 4e6, 1e6)})
+    monkeypatch.setattr(plan, "peak_flops", lambda device: 8e9)
+    monkeypatch.setattr("rococo_jax.similarity.sharded_logits.GATHER_BYTES", 0)  # the ring of the losses
+    figures = plan.plan(read_config(world / "config.py", ["config.steps=7200"]))
+    seconds, rows = figures["roofline_seconds"], figures["collectives"]
+    ring = sum(row["sent"] for name, row in rows.items() if name.startswith("collective-permute"))
+    assert seconds["operations"] == figures["operations"] / 8e9 and seconds["bytes"] == figures["bytes"] / 2e9
+    others = sum(row["sent"] for row in rows.values()) - ring
+    assert ring > 0 and seconds["sent"] == pytest.approx(ring / 1e6 + others / 4e6)
+    assert figures["run_hours"] == 2 * figures["step_seconds"] == 2 * max(seconds.values())
 
 
 def test_a_plan_is_printed_and_nothing_is_trained(world, capsys):
