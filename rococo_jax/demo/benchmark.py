@@ -56,31 +56,30 @@ def write_benchmark(
     folder: str | os.PathLike,
     count: int = SCENES,
     seed: int = SEED,
-    split: str = "test",
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> None:
     """Writes pictures, captions and altered captions into `folder`. The same arguments write the same scenes.
 
-    `split` is `test`, `validation` or `train`. `on_progress` is called with the number of pictures done since its last
-    call. `storage.atomic_directory` gives a folder that appears complete or not at all.
+    `on_progress` is called with the number of pictures done since its last call. `storage.atomic_directory` gives a
+    folder that appears complete or not at all.
     """
     folder = Path(folder)
-    scenes = [make_scene(split, seed, index) for index in range(count)]
+    scenes = [make_scene("test", seed, index) for index in range(count)]
     items = [CaptionedImage(f"{scene.name}.png", tuple(captions_of(scene))) for scene in scenes]
     annotations = folder / ANNOTATIONS
     write_json(annotations / CAPTIONS_FILE, [{"image": item.image, "caption": list(item.captions)} for item in items])
-    _write_altered(items, annotations, seed, split)
+    _write_altered(items, annotations, seed)
     (folder / IMAGES).mkdir(parents=True, exist_ok=True)
     for scene in scenes:
         draw_scene(scene, SIZE).save(folder / IMAGES / f"{scene.name}.png", compress_level=3)
         on_progress(1)
 
 
-def _write_altered(items: list[CaptionedImage], annotations: Path, seed: int, split: str) -> None:
+def _write_altered(items: list[CaptionedImage], annotations: Path, seed: int) -> None:
     encoder, lexicon = load_model(shipped_models()["plain"]), demo_lexicon()
     made_by = {"model": encoder.describe(), "lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}}
     for variant, altered in alter_captions(encoder, items, lexicon=lexicon, seed=seed, fit_article=True).items():
-        write_altered(annotations / f"{variant}.json", altered, {**made_by, "seed": seed, "split": split})
+        write_altered(annotations / f"{variant}.json", altered, {**made_by, "seed": seed, "split": "test"})
 
 
 VARIANTS = ("same_concept", "danger")

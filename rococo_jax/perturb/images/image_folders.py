@@ -159,7 +159,6 @@ def write_corrupted(
     seed: int = 0,
     size: int | None = None,
     kind: str = "png",
-    workers: int = 2,
 ) -> tuple[int, int]:
     """Write the missing corrupted images, then the manifest. Returns (written, already there).
 
@@ -168,7 +167,6 @@ def write_corrupted(
         seed: of everything random.
         size: resize and crop to a square of this side first; None keeps the size.
         kind: `png` (lossless) or `jpeg` (quality 95).
-        workers: threads that read and encode.
 
     Raises:
         InputError: an argument out of range, `out` inside `images` or holding another run, or a file that is no image.
@@ -194,7 +192,7 @@ def write_corrupted(
         encode = functools.partial(encode_image, kind="JPEG", quality=95)
     key = jax.random.key(seed)
     with (
-        ThreadPoolExecutor(workers, thread_name_prefix="images") as pool,
+        ThreadPoolExecutor(2, thread_name_prefix="images") as pool,
         progress(f"corrupting images ({corruption.name} {severity})", len(names), "images") as advance,
     ):
         advance(len(names) - len(missing))
