@@ -12,7 +12,6 @@ import re
 import sys
 from pathlib import Path
 
-from rococo_jax.report.charts import free_places
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.storage import atomic_write
 
@@ -68,13 +67,13 @@ def dots(
     up: str,
     line: float,
 ) -> str:
-    """A dot a defence with its name; those of `COLOURED` first, so that their names have the best places."""
-    rows.sort(key=lambda row: row[0] not in COLOURED)
+    """A numbered dot a defence, from the top down, and the list of names beside, those of `COLOURED` bold."""
+    rows.sort(key=lambda row: -row[2])
     across_name, up_name = (text.removeprefix("↑ ").partition(",")[0] for text in (label, up))
     with chart_of(title, 760, 430) as chart:
-        axes = chart.axes(44, 34, 696, 340)
+        axes = chart.axes(44, 34, 476, 340)
         axes.set(xlim=xlim, ylim=ylim, xlabel=label)
-        axes.text(-40 / 696, 1 + 10 / 340, up, fontsize=11, transform=axes.transAxes, color=colour_of("soft"))
+        axes.text(-40 / 476, 1 + 10 / 340, up, fontsize=11, transform=axes.transAxes, color=colour_of("soft"))
         axes.axvline(line, color=colour_of("soft"), lw=1, ls=(0, (4, 4)))
         for name, across, height in rows:
             colour = colour_of(COLOURED.get(name, "other"))
@@ -87,13 +86,10 @@ def dots(
                 mec=colour_of("paper"),
                 gid=chart.title(f"{name}: {up_name} {height}, {across_name} {across}"),
             )
-        points = [tuple(map(float, axes.transData.transform(row[1:]))) for row in rows]
-        field = tuple(map(float, axes.get_window_extent().extents))
-        places = free_places(points, [row[0] for row in rows], field)
-        for (name, across, height), place in zip(rows, places, strict=True):
-            if place is not None:
-                style = {"weight": "bold"} if name in COLOURED else {"color": colour_of("soft")}
-                axes.annotate(name, (across, height), place, textcoords="offset pixels", fontsize=11, **style)
+        for number, (name, *place) in enumerate(rows, 1):
+            style = {"weight": "bold"} if name in COLOURED else {"color": colour_of("soft")}
+            axes.annotate(str(number), place, (6, 3), textcoords="offset pixels", fontsize=11, **style)
+            axes.text(1.03, 1 - 19 * number / 340, f"{number}  {name}", fontsize=11, transform=axes.transAxes, **style)
         return chart.file()
 
 

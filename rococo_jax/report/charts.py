@@ -40,7 +40,7 @@ class Stack:
 
 @dataclasses.dataclass(frozen=True)
 class Dot:
-    """One point of a scatter; `name` stands beside it, `told` is its title."""
+    """One point of a scatter; `name`, a number or nothing, stands beside it, `told` is its title."""
 
     name: str
     told: str
@@ -154,8 +154,7 @@ def scatter(
 ) -> Markup:  # fmt: skip
     """Points with lines over their intervals; `across` and `up` are the marks of the axes, which the labels name.
 
-    Where both axes have the same marks, a diagonal on which both values are equal. A name stands where it covers no
-    point and no other name; one that has no such place is left to its point's title.
+    Where both axes have the same marks, a diagonal on which both values are equal.
     """
     side, left, above, below = 260, 40, 26, 38
     with chart_of(name, left + width + 24, above + side + below) as chart:
@@ -176,51 +175,8 @@ def scatter(
                     ends = zip(place(figure.low), place(figure.high), strict=True)
                     axes.plot(*ends, color=colour_of("own"), lw=1.2, alpha=0.45)
             axes.plot(x, y, "o", ms=8, mfc=colour_of("own"), mec=colour_of("paper"), mew=1, gid=chart.title(dot.told))
-        points = [tuple(map(float, axes.transData.transform((dot.across.value, dot.up.value)))) for dot in dots]
-        field = tuple(map(float, axes.get_window_extent().extents))
-        offsets = free_places(points, [dot.name for dot in dots], field)
-        for dot, offset in zip(dots, offsets, strict=True):
-            if offset is not None:
-                axes.annotate(dot.name, (dot.across.value, dot.up.value), offset, textcoords="offset pixels",
-                              fontsize=11, weight="bold")  # fmt: skip
+            axes.annotate(dot.name, (x, y), (6, 5), textcoords="offset pixels", fontsize=11, weight="bold")
         return chart.markup()
-
-
-_LETTER, _LINE, _POINT = 7.2, 13.0, 5.0  # px: a bold letter of 11 px at its widest, its height, a point's radius
-
-
-def free_places(
-    points: Sequence[tuple[float, float]], names: Sequence[str], field: Sequence[float]
-) -> list[tuple[float | int, float | int] | None]:
-    """Where names go, as offsets from their points to a name's lower left corner; None where there is no free place.
-
-    Args:
-        points: in px, upward.
-        field: left, bottom, right, top that no name leaves.
-    """
-    taken = [(x - _POINT, y - _POINT, x + _POINT, y + _POINT) for x, y in points]
-    offsets: list[tuple[float | int, float | int] | None] = []
-    for (x, y), name in zip(points, names, strict=True):
-        wide = _LETTER * len(name)
-        places = [(across, up) for up in (5, -5 - _LINE, -_LINE / 2, 12, -12 - _LINE)
-                  for across in (6, -6 - wide, -wide / 2)]  # fmt: skip
-        free = next((place for place in places if _is_free(_box(x, y, place, wide), taken, field)), None)
-        offsets.append(free if name else None)
-        if name and free is not None:
-            taken.append(_box(x, y, free, wide))
-    return offsets
-
-
-def _box(x: float, y: float, offset: tuple[float | int, float | int], wide: float) -> tuple[float, float, float, float]:
-    return x + offset[0], y + offset[1], x + offset[0] + wide, y + offset[1] + _LINE
-
-
-def _is_free(box: Sequence[float], taken: Sequence[Sequence[float]], field: Sequence[float]) -> bool:
-    left, bottom, right, top = box
-    inside = left >= field[0] and bottom >= field[1] and right <= field[2] and top <= field[3]
-    return inside and not any(
-        left < other[2] and other[0] < right and bottom < other[3] and other[1] < top for other in taken
-    )
 
 
 def correlation_map(

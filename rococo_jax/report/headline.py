@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.evaluation.examples import Example
 from rococo_jax.report.blocks import Charts, Note, Part, rich
-from rococo_jax.report.charts import Dot, round_ticks, scatter, short_labels
+from rococo_jax.report.charts import Dot, round_ticks, scatter
 from rococo_jax.report.collection import Figure, Group, Run, best_first, tasks_of, variants_of
 from rococo_jax.report.examples import example_cards
 from rococo_jax.report.tables import MOST_PANELS, interval_panels
@@ -43,15 +43,13 @@ def headline(group: Group, examples: Mapping[str, Sequence[Example]], facts: Par
 
 
 def _field(runs: Sequence[Run], task: str, variant: str) -> Charts:
-    """FR@1 against clean R@1, a point a model; the ends of both have names."""
+    """FR@1 against clean R@1, a point a model; the ends of both are numbered."""
     pairs = [(run, run.figure(task, CLEAN, "r1"), run.figure(task, variant, "fr1")) for run in runs]
     pairs = [each for each in pairs if None not in (each[1].value, each[2].value)]
-    ends = {end(pairs, key=lambda each: each[side].value)[0].label for end in (max, min) for side in (1, 2)}
-    labels = dict(zip((run.label for run in runs), short_labels([run.label for run in runs], 18), strict=True))
-    # Those with a name come first, so that it has the best place.
-    pairs = sorted(pairs, key=lambda each: each[0].label not in ends)
+    ends = [end(pairs, key=lambda each: each[side].value)[0].label for side in (1, 2) for end in (max, min)]
+    numbers = {label: str(number) for number, label in enumerate(dict.fromkeys(ends), 1)}
     dots = [
-        Dot(labels[run.label] if run.label in ends else "",
+        Dot(numbers.get(run.label, ""),
             f"{run.label}: clean R@1 {percent(clean.value)} %, FR@1 {percent(fooled.value)} %",
             Figure(clean.value), Figure(fooled.value))
         for run, clean, fooled in pairs
@@ -59,7 +57,8 @@ def _field(runs: Sequence[Run], task: str, variant: str) -> Charts:
     values = [[each[side].value for each in pairs] for side in (1, 2)]
     across, up = (round_ticks(min(each), max(*each, min(each) + 1), 6) for each in values)
     name = f"FR@1 against clean R@1, {variant_label(variant)}"
-    return Charts([("", scatter(name, dots, across, up, "clean R@1, %", f"FR@1, {variant_label(variant)}, %", 460))])
+    drawn = scatter(name, dots, across, up, "clean R@1, %", f"FR@1, {variant_label(variant)}, %", 460)
+    return Charts([("", drawn)], numbered=list(numbers))
 
 
 def _hardest(run: Run, task: str, altered: Sequence[str]) -> str | None:

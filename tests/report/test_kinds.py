@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rococo_jax.report.charts import Bar, free_places, interval_bars
+from rococo_jax.report.charts import Bar, interval_bars
 from rococo_jax.report.collection import Figure
 from rococo_jax.sweep.page import Curve, Panel, curve_figure, curve_panel
 from tests.report.test_page import NASTY, report, save
@@ -142,16 +142,6 @@ def test_curves_of_equal_values_lie_side_by_side():
     root = xml.etree.ElementTree.fromstring(curve_panel(Panel("x", "", curves), [8, 16], "axis"))
     across = [float(each.get("cx")) for each in root.iter("circle")]
     assert np.diff(np.sort(across)) == pytest.approx([1.6, 1.6, max(across) - min(across) - 6.4, 1.6, 1.6], abs=0.02)
-
-
-def test_a_name_takes_the_first_place_that_is_free():
-    """To the right before to the left and the middle; above, below, beside, then farther off."""
-    assert free_places([(200.0, 200.0)] * 5, ["ab"] * 5, (0.0, 0.0, 400.0, 400.0)) == [
-        (6, 5), (-20.4, 5), (6, -18), (-20.4, -18), None,
-    ]  # fmt: skip
-    points = [(200.0, 200.0), *((200.0 + across, 200.0 + up) for across in (-12, 0, 12) for up in (-6, 6))]
-    for top, expected in ((400.0, (6, 12)), (220.0, (6, -25))):
-        assert free_places(points, ["ab", *[""] * 6], (0.0, 0.0, 400.0, top)) == [expected, *[None] * 6]
 
 
 def texts_and_dots(values: list, figures: list[float], logarithmic: bool = False) -> tuple[list[str], list[float]]:

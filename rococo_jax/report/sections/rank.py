@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Charts, Note, Notes, Part, Tiles, rich
-from rococo_jax.report.charts import Dot, Stack, common_ticks, scatter, short_labels, stacked_bars
+from rococo_jax.report.charts import Dot, Stack, common_ticks, scatter, stacked_bars
 from rococo_jax.report.collection import Figure, Run, best_first, variants_of
 from rococo_jax.report.sections.generic import BOARD_NOTE, HOW_TO_READ, TABLE_NOTE, Blocks, TaskSection, results_part
 from rococo_jax.report.tables import (
@@ -23,7 +23,6 @@ from rococo_jax.report.vocabulary import ALTERED, QUERIES, percent, variant_labe
 
 _LEAD = (CLEAN, "r1")
 _FIGURES = ("r1", "r5", "r10", "fr1", "blind", "grounding", "drop")
-MOST_NAMED = 4
 _SPLIT = ("top1_own", "top1_own_altered", "top1_other_altered", "top1_other")
 _DROP = (
     "How much of its clean R@1 a model loses: 100 × (clean − altered) / clean, in per cent. This formula is [ours]: a "
@@ -31,8 +30,7 @@ _DROP = (
 )
 _SCATTER = (
     "R@1 on the clean gallery (across) and on the altered one (up), in per cent. On the dashed line nothing is lost; "
-    "the further below it, the more. Lines through a point are its 95 % intervals; names of numbered points are below; "
-    "a point without room for its own shows it when pointed at."
+    "the further below it, the more. Lines through a point are its 95 % intervals; the names of points are below."
 )
 
 
@@ -115,14 +113,11 @@ def _scatters(runs: Sequence[Run], task: str) -> Charts | None:
     if not found:
         return None
     ticks = common_ticks([figure for points in found.values() for each in points for figure in each[2:]])
-    # Few models have room for their names; more are numbered, and the list beside the charts has the names.
-    named = len(runs) <= MOST_NAMED
-    names = short_labels([run.label for run in runs], 14) if named else [str(place + 1) for place in range(len(runs))]
     charts = []
     for variant, points in found.items():
         dots = [
             Dot(
-                names[place - 1],
+                str(place),
                 f"{run.label}: clean {percent(clean.value)} %, altered {percent(altered.value)} %",
                 clean,
                 altered,
@@ -133,7 +128,7 @@ def _scatters(runs: Sequence[Run], task: str) -> Charts | None:
         charts.append(
             (label, scatter(f"Clean against altered R@1: {label}", dots, ticks, ticks, "clean R@1", "altered R@1"))
         )
-    return Charts(charts, numbered=() if named else [run.label for run in runs], style="scatters")
+    return Charts(charts, numbered=[run.label for run in runs], style="scatters")
 
 
 def _splits(runs: Sequence[Run], task: str) -> Charts | None:
