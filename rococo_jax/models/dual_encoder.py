@@ -89,11 +89,11 @@ class DualEncoder(nnx.Module):
         """Unit vectors, float32. See `TextTower` for the arguments."""
         return self.project_text(self.text_features(ids, mask))
 
-    def project_image(self, features: Float[Array, "b features"]) -> Float[Array, "b dim"]:
+    def project_image(self, features: Float[Array, "... features"]) -> Float[Array, "... dim"]:
         """Unit vectors from pooled features of the image tower."""
         return _unit(self.vision_head, features)
 
-    def project_text(self, features: Float[Array, "b features"]) -> Float[Array, "b dim"]:
+    def project_text(self, features: Float[Array, "... features"]) -> Float[Array, "... dim"]:
         """Unit vectors from pooled features of the text tower."""
         return _unit(self.text_head, features)
 
@@ -159,7 +159,7 @@ def _tower(tower: nnx.Module | None, kind: str) -> nnx.Module:
     return tower
 
 
-def _unit(head: Head | None, features: Float[Array, "b features"]) -> Float[Array, "b dim"]:
+def _unit(head: Head | None, features: Float[Array, "... features"]) -> Float[Array, "... dim"]:
     x = features if head is None else head(features)
     squares = jnp.sum(jnp.square(x), axis=-1, keepdims=True)
     # A zero vector stays zero instead of becoming NaN.

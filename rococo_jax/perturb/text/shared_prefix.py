@@ -152,14 +152,7 @@ def embed_trees(
     last = tower.spec.layers - 1
     x = jax.lax.fori_loop(0, last, step, x)
     x = _last_block(layer(last), x, mask, paths, ends).astype(jnp.float32)
-    return _embed_features(model, tower.norm(x))
-
-
-def _embed_features(model: DualEncoder, features: Float[Array, "... width"]) -> Float[Array, "... dim"]:
-    """Unit vectors from pooled features, through the model's head; a zero vector stays zero."""
-    vectors = features if model.text_head is None else model.text_head(features)
-    squares = jnp.square(vectors).sum(-1, keepdims=True)
-    return vectors * jax.lax.rsqrt(jnp.maximum(squares, jnp.finfo(jnp.float32).tiny))
+    return model.project_text(tower.norm(x))
 
 
 def _last_block(block: Block, x: Array, mask: Array, paths: Array, ends: Array) -> Float[Array, "b e width"]:
