@@ -13,6 +13,7 @@ from rococo_jax.checkpoints.families.bert import BERT, ROBERTA
 from rococo_jax.checkpoints.families.blip import BLIP
 from rococo_jax.checkpoints.families.clip import CLIP, METACLIP2
 from rococo_jax.checkpoints.families.dinov2 import DINOV2
+from rococo_jax.checkpoints.families.exported import Exported
 from rococo_jax.checkpoints.families.siglip import SIGLIP
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec, VisionSpec
@@ -44,7 +45,7 @@ def spec_from_config(
     return family_of_config(config, path).spec_from_config(config, path, names, pooling)
 
 
-def family_of_spec(spec: ModelSpec, source: object) -> Family:
+def family_of_spec(spec: ModelSpec, source: object) -> Exported:
     """The family in whose form a model can be exported. Raises InputError where none has all its towers."""
     families = []
     if spec.vision is not None:
@@ -58,6 +59,7 @@ def family_of_spec(spec: ModelSpec, source: object) -> Family:
     return families[0]
 
 
-def _exporter(tower: Any, holds: Callable[[Family], bool]) -> Family | None:
+def _exporter(tower: Any, holds: Callable[[Exported], bool]) -> Exported | None:
     """The first family that has a tower, which `transformers` knows in full."""
-    return None if tower.newer_fields else next(filter(holds, FAMILIES.values()), None)
+    exported = (family for family in FAMILIES.values() if isinstance(family, Exported))
+    return None if tower.newer_fields else next(filter(holds, exported), None)

@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rococo_jax.checkpoints.families.base import IGNORED, Family, Section, library_defaults, text_config
+from rococo_jax.checkpoints.families.base import IGNORED, Section, library_defaults
+from rococo_jax.checkpoints.families.exported import Exported, text_config
 from rococo_jax.checkpoints.tensors import (
     NameTable,
     Row,
@@ -45,7 +46,7 @@ _MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 _IDENTITY = "torch.nn.modules.linear.Identity"
 
 
-class Bert(Family):
+class Bert(Exported):
     """Attributes beside those of a family:
 
     unused_positions: the first rows of its table of positions that no token has.

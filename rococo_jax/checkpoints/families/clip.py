@@ -4,16 +4,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rococo_jax.checkpoints.families.base import (
-    IGNORED,
-    Family,
-    Section,
-    library_defaults,
-    text_config,
-    tower_section,
-    vision_config,
-)
+from rococo_jax.checkpoints.families.base import IGNORED, Section, library_defaults, tower_section
 from rococo_jax.checkpoints.families.bert import ROBERTA
+from rococo_jax.checkpoints.families.exported import Exported, text_config, vision_config
 from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, block_rows, leading_ones, linear_rows, norm_rows
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
@@ -28,7 +21,7 @@ CLIP_VISION = {
 }
 
 
-class Clip(Family):
+class Clip(Exported):
     name = "clip"
     model_types = ("clip", "clip_vision_model", "clip_text_model")
     prefixes = ("vision_model.", "text_model.")

@@ -4,12 +4,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rococo_jax.checkpoints.families.base import IGNORED, Family, Section, library_defaults, vision_config
+from rococo_jax.checkpoints.families.base import IGNORED, Section, library_defaults
+from rococo_jax.checkpoints.families.exported import Exported, vision_config
 from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, block_rows, leading_ones, norm_rows
 from rococo_jax.models import ModelSpec, VisionSpec
 
 
-class Dinov2(Family):
+class Dinov2(Exported):
     name = "dinov2"
     model_types = ("dinov2",)
     prefixes = ("dinov2.", "")

@@ -4,15 +4,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rococo_jax.checkpoints.families.base import (
-    IGNORED,
-    Family,
-    Section,
-    text_config,
-    tower_section,
-    vision_config,
-)
+from rococo_jax.checkpoints.families.base import IGNORED, Section, tower_section
 from rococo_jax.checkpoints.families.clip import text_rows, vision_rows
+from rococo_jax.checkpoints.families.exported import Exported, text_config, vision_config
 from rococo_jax.checkpoints.tensors import KERNEL, NameTable, Row, leading_ones, linear_rows, norm_rows
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 
@@ -27,7 +21,7 @@ SIGLIP_VISION = {
 SIGLIP_TEXT = {"attention": "full", "norm_after_blocks": False, "pooling": "last"}
 
 
-class Siglip(Family):
+class Siglip(Exported):
     name = "siglip"
     model_types = ("siglip", "siglip_vision_model", "siglip_text_model")
     prefixes = ("vision_model.", "text_model.")
