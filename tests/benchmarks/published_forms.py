@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
+from tests.support.world import noise, write_pictures
 
 Rows = list[Any]
 
@@ -168,7 +167,4 @@ def write(form: Form, folder: Path, change: Callable[[Rows], None] | None = None
         other = folder / "swapped_data" / path.name
         other.parent.mkdir(exist_ok=True)
         other.write_text(json.dumps([_reworded(row) for row in rows]))
-    rng = np.random.default_rng(0)
-    for name in form.images:
-        (folder / "images" / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (30, 40, 3), np.uint8)).save(folder / "images" / name)
+    write_pictures(folder / "images", form.images, noise(30, 40))

@@ -18,6 +18,7 @@ from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.inputs import open_benchmarks
 from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.world import noise, write_pictures
 
 IMAGES = 9
 
@@ -26,15 +27,15 @@ IMAGES = 9
 def data(tmp_path_factory) -> Path:
     """A data folder in the documented layout: two parts over nine images under COCO's older names, and RoCOCO."""
     folder = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
     images, annotations = folder / "coco" / "images" / "val2014", folder / "rococo" / "annotations"
     for made in (images, annotations, folder / "sugar_crepe"):
         made.mkdir(parents=True)
     names = [f"{number:012}.jpg" for number in range(1, IMAGES + 1)]
-    clean = []
-    for number, name in enumerate(names):
-        Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(images / f"COCO_val2014_{name}")
-        clean.append({"image": f"val2014/COCO_val2014_{name}", "caption": random_captions(5, seed=number, longest=6)})
+    write_pictures(images, [f"COCO_val2014_{name}" for name in names], noise(40, 40))
+    clean = [
+        {"image": f"val2014/COCO_val2014_{name}", "caption": random_captions(5, seed=number, longest=6)}
+        for number, name in enumerate(names)
+    ]
     (annotations / "coco_karpathy_test.json").write_text(json.dumps(clean))
     for part, seed in (("replace_rel", 1), ("swap_att", 2)):
         right, wrong = (random_captions(2 * IMAGES, 10 * seed + side, longest=6) for side in (0, 1))

@@ -33,6 +33,7 @@ from tests.support.reference_models import (
     transformers,
 )
 from tests.support.refusals import refused
+from tests.support.world import noise, write_world
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 MESH = make_mesh(jax.devices()[:1])
@@ -182,18 +183,15 @@ def test_the_commands_convert_embed_and_inspect(world, tmp_path, capsys):
     _, _, folder, encoder = world
     ours = str(tmp_path / "ours")
     assert main(["convert", str(folder), ours]) == 0
-    (tmp_path / "images").mkdir()
-    rng, items = np.random.default_rng(2), []
-    for number in range(4):
-        Image.fromarray(rng.integers(0, 256, (70, 90, 3), np.uint8)).save(tmp_path / "images" / f"{number}.png")
-        items.append({"image": f"{number}.png", "caption": [" ".join(rng.choice(WORDS[5:12], 6)) for _ in range(5)]})
-    (tmp_path / "captions.json").write_text(json.dumps(items))
+    random = np.random.default_rng(2)
+    captions = [[" ".join(random.choice(WORDS[5:12], 6)) for _ in range(5)] for _ in range(4)]
+    write_world(tmp_path, captions, name="{}.png", picture=noise(70, 90))
     given = ["--images", str(tmp_path / "images"), "--captions", str(tmp_path / "captions.json"), "--no-cache"]
     assert main(["embed", ours, *given, "--out", str(tmp_path / "E.npz")]) == 0
     direct = encoder.encode_image([Image.open(tmp_path / "images" / f"{number}.png") for number in range(4)])
     with np.load(tmp_path / "E.npz") as stored:
         np.testing.assert_allclose(stored["image_embeddings"], direct, rtol=0, atol=1e-5)
-        texts = encoder.encode_text([caption for item in items for caption in item["caption"]])
+        texts = encoder.encode_text([text for each in captions for text in each])
         np.testing.assert_allclose(stored["text_embeddings"], texts, rtol=0, atol=1e-5)
     capsys.readouterr()
     assert main(["inspect", ours]) == 0

@@ -6,7 +6,6 @@ import json
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages
@@ -22,6 +21,7 @@ from rococo_jax.encoders.embedding import features_of_parts
 from rococo_jax.evaluation.results import make_fingerprint
 from rococo_jax.storage import hash_json
 from tests.support.tiny import tiny_encoder
+from tests.support.world import noise, write_pictures
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +137,8 @@ def test_a_part_of_the_cache_is_found_by_tower_versions_and_every_item(encoder, 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> FileImages:
-    folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
-    for number in range(3):
-        Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / f"{number}.png")
+    folder = tmp_path_factory.mktemp("files")
+    write_pictures(folder, ("0.png", "1.png", "2.png"), noise(8, 8))
     (folder / "same.png").write_bytes((folder / "0.png").read_bytes())
     names = ("0.png", "1.png", "2.png", "same.png")
     return FileImages(names, tuple(folder / name for name in names))

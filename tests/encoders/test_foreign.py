@@ -20,6 +20,7 @@ from rococo_jax.runtime import make_mesh
 from tests.support import reference_models
 from tests.support.reference_models import saved, torch
 from tests.support.tiny import random_captions, tiny_encoder, tiny_tokenizer
+from tests.support.world import noise, write_world
 
 pytestmark = pytest.mark.quick  # ranks and messages, however the programs are compiled
 IMAGES = 6
@@ -73,18 +74,9 @@ class Colours:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Images, captions and one altered variant."""
-    folder = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
-    (folder / "images").mkdir()
-    (folder / "annotations").mkdir()
-    items = []
-    for number in range(IMAGES):
-        pixels = rng.integers(0, 256, (6, 8, 3), np.uint8).repeat(8, 0).repeat(8, 1)
-        Image.fromarray(pixels).save(folder / "images" / f"{number}.png")
-        texts = random_captions(5, seed=number, longest=6)
-        items.append({"image": f"{number}.png", "caption": [*texts, *(f"{text} car" for text in texts)]})
-    (folder / "annotations" / "danger.json").write_text(json.dumps(items))
-    return folder
+    captions = [random_captions(5, seed=number, longest=6) for number in range(IMAGES)]
+    altered = {"danger": "{} car".format}
+    return write_world(tmp_path_factory.mktemp("data"), captions, picture=noise(6, 8, 8), altered=altered)
 
 
 def evaluate(data, encoder, **settings):

@@ -7,15 +7,15 @@ import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
-from PIL import Image
 
-from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import load_model
 from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config
 from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.tiny_runs import write_config_file
+from tests.support.world import noise, write_pictures, write_world
 
 IMAGES = 12
 BENCHMARKS = "rococo,cifar10,choices"
@@ -24,42 +24,24 @@ BENCHMARKS = "rococo,cifar10,choices"
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     """A retrieval benchmark, classes and choices in the documented layout, images of no class, and a model."""
-    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-
-    def draw(path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (36, 40, 3), np.uint8)).save(path)
-
-    clean, altered, choices = [], [], []
-    for number in range(IMAGES):
-        name = f"{number:02}.png"
-        draw(folder / "coco" / "images" / name)
-        draw(folder / "choices" / "images" / name)
-        draw(folder / "cifar10" / "images" / ("cat", "dog", "boat")[number % 3] / name)
-        draw(folder / "noise" / name)
-        texts = random_captions(10, seed=number, longest=6)
-        clean.append({"image": name, "caption": texts[:5]})
-        altered.append({"image": name, "caption": texts})
-        picture, pair = [{"file": name}], {"texts": [texts[0], texts[5]], "match": [[0, 0]]}
-        choices.append({"id": str(number), "images": picture, **pair})
-    (folder / "rococo" / "annotations").mkdir(parents=True)
-    for name, items in (("coco_karpathy_test", clean), ("danger", altered)):
-        (folder / "rococo" / "annotations" / f"{name}.json").write_text(json.dumps(items))
-    (folder / "choices" / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in choices))
-    (folder / "captions.json").write_text(json.dumps(clean))
-    save_model(folder / "start", tiny_encoder(name="start"))
-    (folder / "config.py").write_text(
-        "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n"
-        "    config = default_config()\n"
-        "    config.steps, config.batch_size, config.log.tensorboard, config.fsdp = 2, 8, False, 4\n"
-        f"    config.init.model = {str(folder / 'start')!r}\n"
-        f"    config.data.images, config.data.captions = {str(folder / 'coco/images')!r}, "
-        f"{str(folder / 'captions.json')!r}\n"
-        f"    config.eval.data, config.eval.benchmarks, config.eval.every = {str(folder)!r}, {BENCHMARKS!r}, 1\n"
-        f"    config.eval.out_images, config.eval.templates = {'noise=' + str(folder / 'noise')!r}, '1'\n"
-        "    config.eval.mixed_galleries, config.eval.seeds, config.checkpoint.keep = 'mix_0.9', '1,10', 9\n"
-        "    return config\n"
-    )
+    captions = [random_captions(5, seed=number, longest=6) for number in range(IMAGES)]
+    folder, start = tmp_path_factory.mktemp("data"), tiny_encoder(name="start")
+    write_world(folder, captions, picture=noise(36, 40), altered={"danger": "{} q".format}, start=start)
+    names = [f"{number:02}.png" for number in range(IMAGES)]
+    classes = [f"{('cat', 'dog', 'boat')[number % 3]}/{name}" for number, name in enumerate(names)]
+    write_pictures(folder / "cifar10" / "images", classes, noise(30, 44))
+    write_pictures(folder / "noise", names, noise(20, 30))
+    for place in ("coco/images", "choices/images", "rococo/annotations"):
+        (folder / place).parent.mkdir()
+        (folder / place).symlink_to(folder / Path(place).name)
+    with (folder / "choices" / "items.jsonl").open("w") as file:
+        for name, (text, *_) in zip(names, captions, strict=True):
+            item = {"id": name, "images": [{"file": name}], "texts": [text, f"{text} q"], "match": [[0, 0]]}
+            file.write(json.dumps(item) + "\n")
+    settings = {"steps": 2, "batch_size": 8, "fsdp": 4, "checkpoint__keep": 9, "log__every": 50}
+    settings |= {"eval__data": str(folder), "eval__benchmarks": BENCHMARKS, "eval__every": 1, "eval__templates": "1"}
+    settings |= {"eval__out_images": f"noise={folder}/noise", "eval__mixed_galleries": "mix_0.9", "eval__seeds": "1,10"}
+    write_config_file(folder, **settings)
     return folder
 
 

@@ -18,6 +18,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import Encoder, load_model
 from tests.support.tiny import WORDS, tiny_encoder
+from tests.support.world import noise, write_world
 
 IMAGES, SEEDS = 12, 2
 
@@ -25,23 +26,12 @@ IMAGES, SEEDS = 12, 2
 @pytest.fixture(scope="module")
 def benchmark(tmp_path_factory) -> Path:
     """Images and annotations in the published form: five originals and five altered captions an image, one has six."""
-    folder = tmp_path_factory.mktemp("benchmark")
     rng = np.random.default_rng(0)
-    clean, altered = [], []
-    (folder / "images" / "val").mkdir(parents=True)
-    (folder / "annotations").mkdir()
-    for number in range(IMAGES):
-        name = f"val/{number:03}.jpg"
-        Image.fromarray(rng.integers(0, 256, (40, 56, 3), np.uint8)).save(folder / "images" / name)
-        # All of one length, since each is a program to compile.
-        originals = [" ".join(rng.choice(WORDS, 4)) for _ in range(6 if number == 4 else 5)]
-        changed = [f"{text}q" for text in originals[:5]]
-        clean.append({"image": name, "caption": originals})
-        altered.append({"image": name, "caption": originals + changed})
-    (folder / "annotations" / "coco_karpathy_test.json").write_text(json.dumps(clean))
-    for variant in ("same_concept", "danger"):
-        (folder / "annotations" / f"{variant}.json").write_text(json.dumps(altered))
-    return folder
+    # All of one length, since each is a program to compile.
+    captions = [[" ".join(rng.choice(WORDS, 4)) for _ in range(6 if n == 4 else 5)] for n in range(IMAGES)]
+    altered = dict.fromkeys(("same_concept", "danger"), "{}q".format)
+    folder = tmp_path_factory.mktemp("benchmark")
+    return write_world(folder, captions, name="val/{:03}.jpg", picture=noise(40, 56), altered=altered)
 
 
 @pytest.fixture(scope="module")
@@ -291,14 +281,16 @@ def test_embed_writes_what_encode_gives(model, benchmark, tmp_path):
 def test_join_makes_a_model_that_beats_chance_on_images_it_has_not_seen(tmp_path, capsys, refusal):
     # Pictures of one flat colour; captions name it. Random towers see both; CCA must bring them together.
     colours = {"red": (200, 30, 30), "green": (30, 180, 40), "blue": (30, 50, 210)}
-    rng = np.random.default_rng(0)
-    (tmp_path / "images").mkdir()
-    items = []
-    for number in range(60):
-        colour = list(colours)[number % 3]
-        pixels = np.clip(np.array(colours[colour]) + rng.normal(0, 25, (40, 40, 3)), 0, 255).astype(np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "images" / f"{number}.png")
-        items.append({"image": f"{number}.png", "caption": [f"a {colour} {rng.choice(['ball', 'car', 'house'])}"]})
+
+    def picture(number, random):
+        colour = list(colours.values())[number % 3]
+        pixels = np.clip(np.array(colour) + random.normal(0, 25, (40, 40, 3)), 0, 255)
+        return Image.fromarray(pixels.astype(np.uint8))
+
+    things = np.random.default_rng(0).choice(["ball", "car", "house"], 60)
+    captions = [[f"a {list(colours)[number % 3]} {thing}"] for number, thing in enumerate(things)]
+    write_world(tmp_path, captions, name="{}.png", picture=picture)
+    items = json.loads((tmp_path / "captions.json").read_text())
     (tmp_path / "train.json").write_text(json.dumps(items[:45]))
     save_model(tmp_path / "towers", tiny_encoder())
     out = tmp_path / "joined"

@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
@@ -24,18 +23,16 @@ from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file
 from rococo_jax.training.run import _training_images
 from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.world import noise, write_pictures
 
 IMAGES, ITEMS = 8, 16
 
 
 def make_data(folder, images, items):
     """Drawn images under COCO's names, and items of SugarCrepe on them."""
-    (folder / "coco" / "images").mkdir(parents=True)
     (folder / "sugar_crepe").mkdir()
-    rng = np.random.default_rng(0)
     names = [f"{number:012}.jpg" for number in range(images)]
-    for name in names:
-        Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(folder / "coco" / "images" / name)
+    write_pictures(folder / "coco" / "images", names, noise(40, 40))
     right, wrong = (random_captions(items, seed, longest=6) for seed in (1, 2))
     made = {
         str(item): {"filename": names[item % images], "caption": right[item], "negative_caption": wrong[item]}

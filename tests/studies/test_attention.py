@@ -30,6 +30,7 @@ from rococo_jax.studies.attention import (
 )
 from tests.support.random_inputs import random_pixels
 from tests.support.tiny import tiny_encoder, tiny_spec
+from tests.support.world import noise, write_pictures
 
 pytestmark = pytest.mark.quick  # the tolerances hold however the programs are compiled
 rows_of = nnx.jit(attention_rows)
@@ -145,12 +146,13 @@ def test_no_attention_leaves_the_picture_dark():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Nine pictures of different sizes, below a folder."""
-    root, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(1)
-    (root / "below").mkdir()
-    for number in range(9):
-        pixels = rng.integers(0, 256, (6, 8, 3), np.uint8)
+
+    def picture(number, random):
         size = (60 + 9 * number, 50 + 4 * number)
-        Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC).save(root / "below" / f"{number}.png")
+        return noise(6, 8)(number, random).resize(size, Image.Resampling.BICUBIC)
+
+    root = tmp_path_factory.mktemp("pictures")
+    write_pictures(root / "below", [f"{number}.png" for number in range(9)], picture)
     return root
 
 

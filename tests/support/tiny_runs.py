@@ -45,7 +45,7 @@ def tiny_config(folder: Path, **settings) -> ConfigDict:
     """The config of a run on what `write_world` wrote, every step logged."""
     paths = {"init__model": "start", "data__images": "images", "data__captions": "captions.json"}
     common = {key: str(folder / name) for key, name in paths.items()} | {"log__every": 1, "log__tensorboard": False}
-    return changed(default_config(), **common, **settings)
+    return changed(default_config(), **(common | settings))
 
 
 def write_config_file(folder: Path, **settings) -> Path:

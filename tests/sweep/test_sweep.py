@@ -12,9 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.evaluation.per_image import read_image_hits
@@ -32,6 +30,8 @@ from tests.support.made_runs import make_run
 from tests.support.paths import CHECKOUT
 from tests.support.processes import exit_code_of, run_command_together, run_lines
 from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.tiny_runs import FEATURES_ALONE, write_config_file
+from tests.support.world import noise, write_world
 
 IMAGES = 24
 ABLATIONS = CHECKOUT / "configs" / "ablations"
@@ -41,37 +41,18 @@ SETTINGS = [(batch_size, seed) for seed in (0, 1) for batch_size in (8, 16)]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     """Images, captions, altered captions, a model to start from, and a config whose heads are trained on features."""
-    folder = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
-    (folder / "images").mkdir()
-    (folder / "annotations").mkdir()
-    clean, altered = [], []
-    for number in range(IMAGES):
-        name = f"{number:02}.png"
-        # Few large blocks, so that images differ to a model of random weights.
-        blocks = rng.integers(0, 256, (3, 4, 3), np.uint8).repeat(12, axis=0).repeat(12, axis=1)
-        Image.fromarray(blocks).save(folder / "images" / name)
-        captions = random_captions(5, seed=number, longest=7)
-        clean.append({"image": name, "caption": captions})
-        altered.append({"image": name, "caption": [*captions, *(f"{text} tree" for text in captions)]})
-    (folder / "captions.json").write_text(json.dumps(clean))
-    (folder / "annotations" / "danger.json").write_text(json.dumps(altered))
-    save_model(folder / "start", tiny_encoder(name="start"))
-    (folder / "config.py").write_text(
-        "from ml_collections import ConfigDict\n"
-        "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n"
-        "    config = default_config()\n"
-        "    config.steps, config.batch_size = 6, 16\n"
-        f"    config.init.model, config.init.residual_head_width = {str(folder / 'start')!r}, 8\n"
-        f"    config.data.images = {str(folder / 'images')!r}\n"
-        f"    config.data.captions = {str(folder / 'captions.json')!r}\n"
-        "    config.data.cached_features, config.data.feature_pool.captions = True, 2\n"
-        "    config.train.vision = config.train.text = 'none'\n"
-        "    config.losses.sc.weight, config.losses.sc.select = 1.0, 'random'\n"
-        "    config.log.every, config.log.tensorboard, config.checkpoint.every = 2, False, 3\n"
-        "    return config\n\n\ndef get_sweep():\n"
-        "    return ConfigDict({'over': 'batch_size=8,16', 'seeds': '0,1', 'lr_scaling': 'square-root'})\n"
-    )
+    captions = [random_captions(5, seed=number, longest=7) for number in range(IMAGES)]
+    # Few large blocks, so that images differ to a model of random weights.
+    picture, altered, start = noise(3, 4, 12), {"danger": "{} tree".format}, tiny_encoder(name="start")
+    folder = write_world(tmp_path_factory.mktemp("data"), captions, picture=picture, altered=altered, start=start)
+    settings = {"steps": 6, "batch_size": 16, "init__residual_head_width": 8, "data__feature_pool__captions": 2}
+    settings |= {"losses__sc__weight": 1.0, "losses__sc__select": "random", "log__every": 2, "checkpoint__every": 3}
+    write_config_file(folder, **settings, **FEATURES_ALONE)
+    with (folder / "config.py").open("a") as file:
+        file.write(
+            "\n\nfrom ml_collections import ConfigDict\n\n\ndef get_sweep():\n"
+            "    return ConfigDict({'over': 'batch_size=8,16', 'seeds': '0,1', 'lr_scaling': 'square-root'})\n"
+        )
     return folder
 
 

@@ -5,7 +5,6 @@ lands in another row changes a figure.
 """
 
 import io
-import json
 from statistics import mean, stdev
 
 import numpy as np
@@ -21,6 +20,7 @@ from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.perturb.images.corruptions import find_corruption
 from rococo_jax.perturb.images.image_folders import image_id
 from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.world import noise, write_world
 
 IMAGES, SEEDS, RATIO = 14, (1, 10), 0.7
 
@@ -63,28 +63,21 @@ def figures(queries: np.ndarray, gallery: np.ndarray, right: np.ndarray, altered
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    folder, rng = tmp_path_factory.mktemp("galleries"), np.random.default_rng(1)
-    (folder / "images").mkdir()
-    (folder / "annotations").mkdir()
-    items = []
-    for number in range(IMAGES):
-        small = Image.fromarray(rng.integers(0, 256, (5, 6, 3), np.uint8))
-        small.resize((240, 230 + number)).save(folder / "images" / f"{number:02}.png")
-        items.append({"image": f"{number:02}.png", "caption": random_captions(6 if number == 3 else 5, number, 5)})
-    (folder / "annotations" / "coco_karpathy_test.json").write_text(json.dumps(items))
-    altered = [
-        {**item, "caption": item["caption"] + [f"{text} tree" for text in item["caption"][:5]]} for item in items
-    ]
-    (folder / "annotations" / "danger.json").write_text(json.dumps(altered))
+    def picture(number, random):
+        return noise(5, 6)(number, random).resize((240, 230 + number))
+
+    captions = [random_captions(6 if number == 3 else 5, number, 5) for number in range(IMAGES)]
+    folder = tmp_path_factory.mktemp("galleries")
+    write_world(folder, captions, picture=picture, altered={"danger": "{} tree".format})
     encoder = tiny_encoder()
     settings = Settings(
         mixed_galleries=(f"mix_{RATIO}",), seeds=SEEDS, corruptions=("contrast", "gaussian_noise"), severities=(4,)
     )
     benchmarks = open_benchmarks(settings, images=folder / "images", annotations=folder / "annotations")
     results = evaluate_model(EncoderModel(encoder), benchmarks, settings, EmbeddingCache(folder / "cache")).results
-    paths = [folder / "images" / item["image"] for item in items]
-    texts = encoder.encode_text([text for item in items for text in item["caption"]])
-    owner = np.repeat(np.arange(IMAGES), [len(item["caption"]) for item in items])
+    paths = sorted((folder / "images").iterdir())
+    texts = encoder.encode_text([text for each in captions for text in each])
+    owner = np.repeat(np.arange(IMAGES), [len(each) for each in captions])
     return results["tasks"], encoder, paths, texts, owner
 
 
