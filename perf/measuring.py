@@ -1,4 +1,4 @@
-"""What the measurements share: options, ways that take turns, unit vectors, a CLIP's sizes, a peer beside us, JSON.
+"""What the measurements share: options, ways that take turns, unit vectors, a peer beside us, JSON.
 
 open_clip, a peer, may be installed in a folder of its own, which keeps torchvision, whose compiled operators cannot
 load beside the CPU build of torch, out of the environment:
@@ -114,55 +114,6 @@ def unit_vectors(count: int, width: int, seed: int) -> np.ndarray:
         part = generator.standard_normal(made[start : start + 1000].shape, np.float32)
         made[start : start + 1000] = part / np.linalg.norm(part, axis=1, keepdims=True)
     return made
-
-
-def clip_spec(vision: Mapping[str, Any], text: Mapping[str, Any], dim: int) -> Any:
-    """CLIP's architecture; the sizes are `width` and `layers` of both towers and what else differs from CLIP's."""
-    from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
-
-    def sized(given: Mapping[str, Any]) -> dict[str, Any]:
-        width = given["width"]
-        common = {"heads": width // 64, "mlp_width": 4 * width, "activation": "gelu", "norm_eps": 1e-5}
-        return common | dict(given)
-
-    of_images = {"image_size": 224, "class_token": True, "patch_bias": False, "norm_before_blocks": True,
-                 "layer_scale": False, "pooling": "cls"}  # fmt: skip
-    of_texts = {"attention": "causal", "norm_after_blocks": False, "pooling": "first_eos", "eos_id": 2}
-    head = HeadSpec("linear", dim)
-    return ModelSpec(VisionSpec(**of_images | sized(vision)), TextSpec(**of_texts | sized(text)), head, head)
-
-
-class CompiledStep:
-    """A training step of made-up parameters and batches, compiled; to be called for some steps more.
-
-    Attributes:
-        flops: of a step, those of recomputation not included (`training.program.step_flops`).
-    """
-
-    def __init__(self, config: Any, spec: Any, mesh: Any, tokens: int):
-        import jax
-
-        from rococo_jax.data.preprocessing import Preprocessing
-        from rococo_jax.training.program import step_flops
-        from rococo_jax.training.step import lower_step
-
-        side = spec.vision.image_size
-        lowered = lower_step(config, spec, Preprocessing(exact_size=(side, side)), mesh, tokens)
-        self.flops, self.step = step_flops(config, spec, tokens), lowered.compile()
-        rng = np.random.default_rng(0)
-
-        def drawn(leaf: Any) -> Any:
-            if leaf.dtype == np.float32:
-                return jax.numpy.asarray(0.02 * rng.random(leaf.shape), leaf.dtype)
-            return jax.numpy.ones(leaf.shape, leaf.dtype)
-
-        (made, _), (places, _) = jax.tree.map(drawn, lowered.in_avals), self.step.input_shardings
-        self.state, *self.rest = jax.device_put(made, places)
-
-    def __call__(self, steps: int = 1) -> None:
-        for _ in range(steps):
-            self.state, metrics = self.step(self.state, *self.rest)
-        metrics["loss"].block_until_ready()
 
 
 def converted(reference: Any) -> Any:

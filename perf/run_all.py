@@ -30,13 +30,11 @@ ENTRIES = {
     "input_small": f"{_INPUT} --images {{data}}/coco/images --captions {{data}}/coco/captions_train.json",
     "input_published_size": f"{_INPUT} --images {{data}}/coco/originals {_TEST_CAPTIONS} --most 512 --count 512 "
                             "--batch-size 128",
-    "influence_table": "influence_table.py --captions 200000",
     "image_tower": "towers.py images",
     "text_tower": f"towers.py captions {_TEST_CAPTIONS} --count 1000",
     "text_open_clip": f"towers.py captions-open-clip {_TEST_CAPTIONS} --beside {{beside}} --count 500 "
                       "--reference-count 128",
     "files_to_vectors": "towers.py files --images {data}/coco/originals --beside {beside}",
-    "recipes": "recipes.py --pairs 8 --rounds 3",
     "loss": "loss.py --pairs 8192 --repeats 3 --strategies all_gather,torch --memory",
     "ranking": "ranking.py",
     # Time and memory of 1, 2, 4 and 8 times the work.

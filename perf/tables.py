@@ -153,12 +153,6 @@ def cold_start(found: Figures) -> str:
     return table(["from a new process", "seconds"], rows)
 
 
-def recipes(found: Figures) -> str:
-    rows = [[name, each["seconds"], each["share"], each["counted"]] for _, figures in measured(found, "recipes")
-            for name, each in figures.items() if isinstance(each, dict)]  # fmt: skip
-    return table(["step", "seconds", "of the whole step", "counted operations"], rows)
-
-
 TABLES: dict[str, Callable[[Figures], str]] = {
     "ratios": ratios,
     "machine": machine,
@@ -167,7 +161,6 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "ranking": ranking,
     "loss": loss,
     "cold start": cold_start,
-    "recipes": recipes,
 }
 
 

@@ -1,6 +1,5 @@
 """Which defence carries over from the alterations that it was trained on? Arms at one budget, heads on frozen towers.
 
-    python experiments/defence_split.py --data DATA --out split
     rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/fit --images coco/images --captions split/fit.json
     rococo make-benchmark --images coco/images --captions split/held.json --name held --out HELD
     rococo sweep --config configs/ablations/defence.py --workdir runs/defence --seeds 0,1,2 --data HELD \

@@ -1,6 +1,5 @@
 """A population on real towers: three kinds of heads x nine losses, on frozen towers and one budget.
 
-    python experiments/defence_split.py --data DATA --out split
     rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/fit --images coco/images --captions split/fit.json
     rococo sweep --config configs/ablations/real_population.py --workdir runs/real --data DATA \
         --benchmarks rococo,sugarcrepe,sugarcrepe_pp,cue_conflict,imagenet16 --allow-missing-images --mixing-seeds 1 \

@@ -53,7 +53,6 @@ def test_the_page_of_performance_has_the_tables_of_its_figures(monkeypatch):
                  marks=pytest.mark.thorough),
     pytest.param("perf/towers.py images --count 8 --batch 4 --rounds 1", marks=pytest.mark.thorough),
     pytest.param("perf/ranking.py --images 8 --captions 50 --width 8 --repeats 1", marks=pytest.mark.thorough),
-    pytest.param("perf/train.py --batch 8 --rounds 1 --steps 1", marks=pytest.mark.thorough),
 ])  # fmt: skip
 def test_a_measurement_runs_on_eight_captions(arguments, tmp_path, monkeypatch, capsys):
     items = [{"image": f"{number}.png", "caption": random_captions(2, seed=number)} for number in range(4)]
