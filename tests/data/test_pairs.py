@@ -21,9 +21,9 @@ from tests.support.training_pairs import (
     column,
     take,
     tiny_input,
-    write_images,
     write_pairs,
 )
+from tests.support.world import write_pictures
 
 
 def all_of(source) -> list:
@@ -42,7 +42,9 @@ def test_pairs_are_in_file_order_with_all_captions(tmp_path):
 
 
 def test_a_captions_file_finds_its_images_in_any_of_the_folders(tmp_path):
-    names = write_images(tmp_path / "a", 3) + write_images(tmp_path / "b", 3, start=3)
+    names = [f"image{number:03}.png" for number in range(6)]
+    write_pictures(tmp_path / "a", names[:3])
+    write_pictures(tmp_path / "b", names[3:])
     for part, numbers in (("one", (0, 4, 2)), ("two", (5, 1, 3))):
         items = [{"image": names[number], "caption": captions_of(number)} for number in numbers]
         (tmp_path / f"{part}.json").write_text(json.dumps(items))

@@ -52,13 +52,6 @@ def test_both_ends_of_the_supported_pythons_are_tested():
     assert tested == [min(named), max(named)]
 
 
-def test_pre_commit_runs_the_linters_of_make_lint():
-    hooks = yaml.safe_load((CHECKOUT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
-    rules = (CHECKOUT / "Makefile").read_text().partition("\nlint:")[2].partition("\n\n")[0]
-    assert [hook["id"] for hook in hooks] == ["ruff-check", "ruff-format", "mypy"]
-    assert all(word in rules for word in ("ruff check", "ruff format", "-m mypy"))
-
-
 @pytest.mark.parametrize("path", sorted((CHECKOUT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda p: p.stem)
 def test_forms_are_what_github_reads(path):
     form = yaml.safe_load(path.read_text())

@@ -4,13 +4,11 @@
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import pickle
 import shutil
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -41,53 +39,21 @@ from rococo_jax.perturb.text.influence_table import read_influence_table
 from rococo_jax.perturb.text.lexicon import read_lexicon
 from tests.support import fuzz
 from tests.support.faults import World
-from tests.support.fuzz import FUZZ, changed_bytes, changed_json, read_damaged, refuses
-
-
-@dataclasses.dataclass(frozen=True)
-class Reader:
-    """A reader: the file it is given, below the samples, and how it is called with the damaged one."""
-
-    file: str
-    read: Callable[[Path], object]
+from tests.support.fuzz import FUZZ, changed_bytes, changed_json, check_bytes, read_damaged, refuses
 
 
 def _folder(path: Path) -> None:
     read_annotation_folder(path.parent)
 
 
+def _convert(path: Path) -> None:
+    convert(path.parent)
+
+
 def _all_tensors(tensors) -> None:
     with tensors:
         for name in tensors.names:
             tensors.kind(name), tensors.read(name)
-
-
-JSON_READERS = {
-    "published annotation": Reader("annotations/danger.json", read_annotation),
-    "own annotation": Reader("own.json", read_annotation),
-    "annotation folder": Reader("annotations/danger.json", _folder),
-    "captions": Reader("captions.json", read_captions),
-    "annotation to score": Reader("annotations/danger.json", read_score_annotation),
-    "SugarCrepe": Reader("crepe/add_att.json", lambda path: _open_choices(path)),
-    "lexicon": Reader("lexicon.json", read_lexicon),
-    "results": Reader("truth/results.json", read_results),
-    "model.json": Reader("model/model.json", lambda path: _description(path)),
-    "config.json": Reader("hf/config.json", lambda path: convert(path.parent)),
-    "preprocessor_config.json": Reader("hf/preprocessor_config.json", lambda path: convert(path.parent)),
-    "tokenizer_config.json": Reader("hf/tokenizer_config.json", lambda path: convert(path.parent)),
-}
-LINE_READERS = {
-    "captions as JSON lines": Reader("captions.jsonl", read_captions),
-    "influence table": Reader("influence.jsonl", read_influence_table),
-}
-BYTE_READERS = {
-    ".npy": Reader("s.npy", read_array),
-    ".npz": Reader("small.npz", read_npz),
-    "safetensors": Reader("small/model.safetensors", lambda path: _all_tensors(open_safetensors(path))),
-    ".pt": Reader("small.pt", lambda path: _open_pt(path)),
-    "JSON text": Reader("annotations/danger.json", read_annotation),
-    "tokenizer.json": Reader("hf/tokenizer.json", lambda path: convert(path.parent)),
-}
 
 
 def _description(path: Path) -> None:
@@ -104,6 +70,35 @@ def _open_choices(path: Path) -> None:
 
 def _open_pt(path: Path) -> None:
     _all_tensors(open_torch_archive(path))
+
+
+# Reader -> its file below the samples, and how it is called with the damaged one.
+JSON_READERS = {
+    "published annotation": ("annotations/danger.json", read_annotation),
+    "own annotation": ("own.json", read_annotation),
+    "annotation folder": ("annotations/danger.json", _folder),
+    "captions": ("captions.json", read_captions),
+    "annotation to score": ("annotations/danger.json", read_score_annotation),
+    "SugarCrepe": ("crepe/add_att.json", _open_choices),
+    "lexicon": ("lexicon.json", read_lexicon),
+    "results": ("truth/results.json", read_results),
+    "model.json": ("model/model.json", _description),
+    "config.json": ("hf/config.json", _convert),
+    "preprocessor_config.json": ("hf/preprocessor_config.json", _convert),
+    "tokenizer_config.json": ("hf/tokenizer_config.json", _convert),
+}
+LINE_READERS = {
+    "captions as JSON lines": ("captions.jsonl", read_captions),
+    "influence table": ("influence.jsonl", read_influence_table),
+}
+BYTE_READERS = {
+    ".npy": ("s.npy", read_array),
+    ".npz": ("small.npz", read_npz),
+    "safetensors": ("small/model.safetensors", lambda path: _all_tensors(open_safetensors(path))),
+    ".pt": ("small.pt", _open_pt),
+    "JSON text": ("annotations/danger.json", read_annotation),
+    "tokenizer.json": ("hf/tokenizer.json", _convert),
+}
 
 
 @pytest.fixture(scope="module")
@@ -136,32 +131,31 @@ def samples(pristine, tmp_path_factory) -> World:
 
 @pytest.mark.parametrize("name", JSON_READERS)
 def test_changed_values(name, samples):
-    reader = JSON_READERS[name]
-    value = json.loads((samples / reader.file).read_text())
+    file, read = JSON_READERS[name]
+    path = samples / file
 
     @FUZZ
-    @given(changed_json(value))
+    @given(changed_json(json.loads(path.read_text())))
     def check(changed):
-        path = samples / reader.file
-        read_damaged(path, json.dumps(changed).encode(), lambda: reader.read(path))
+        read_damaged(path, json.dumps(changed).encode(), lambda: read(path))
 
-    reader.read(samples / reader.file)
+    read(path)
     fuzz.run(check)
 
 
 @pytest.mark.parametrize("name", LINE_READERS)
 def test_changed_lines(name, samples):
-    reader = LINE_READERS[name]
-    lines = [json.loads(line) for line in (samples / reader.file).read_text().splitlines()]
+    file, read = LINE_READERS[name]
+    path = samples / file
 
     @FUZZ
-    @given(changed_json(lines), st.data())
+    @given(changed_json([json.loads(line) for line in path.read_text().splitlines()]), st.data())
     def check(changed, data):
         text = "".join(f"{json.dumps(line)}\n" for line in (changed if isinstance(changed, list) else [changed]))
         content = data.draw(changed_bytes(text.encode())) if data.draw(st.booleans()) else text.encode()
-        read_damaged(samples / reader.file, content, lambda: reader.read(samples / reader.file))
+        read_damaged(path, content, lambda: read(path))
 
-    reader.read(samples / reader.file)
+    read(path)
     fuzz.run(check)
 
 
@@ -179,17 +173,10 @@ def test_an_influence_that_is_no_number_is_refused(tmp_path, influence):
 
 @pytest.mark.parametrize("name", BYTE_READERS)
 def test_changed_bytes(name, samples):
-    reader = BYTE_READERS[name]
-    if not (samples / reader.file).exists():
+    file, read = BYTE_READERS[name]
+    if not (samples / file).exists():
         pytest.skip("needs torch to write a sample")
-
-    @FUZZ
-    @given(changed_bytes((samples / reader.file).read_bytes()))
-    def check(content):
-        read_damaged(samples / reader.file, content, lambda: reader.read(samples / reader.file))
-
-    reader.read(samples / reader.file)
-    fuzz.run(check)
+    check_bytes(samples / file, read)
 
 
 def test_a_pickle_of_any_bytes_in_a_zip_archive(tmp_path):

@@ -32,7 +32,7 @@ from rococo_jax.storage import load_arrays
 from rococo_jax.training.inputs.hard_positives import read_hard_positives
 from tests.benchmarks.published_forms import FORMS, write
 from tests.support import fuzz
-from tests.support.fuzz import FUZZ, changed_bytes, changed_json, read_damaged, refuses
+from tests.support.fuzz import FUZZ, changed_json, check_bytes, refuses
 from tests.support.refusals import refused
 from tests.support.tar_pairs import write_tar
 
@@ -73,14 +73,7 @@ def test_changed_values_of_a_benchmark(name, tmp_path_factory):
 def test_changed_bytes_of_a_benchmark(name, tmp_path_factory):
     folder = tmp_path_factory.mktemp(name)
     write(FORMS[name], folder)
-    path = folder / FORMS[name].file
-
-    @FUZZ
-    @given(changed_bytes(path.read_bytes()))
-    def check(content):
-        read_damaged(path, content, lambda: _open_choices(name, folder))
-
-    fuzz.run(check)
+    check_bytes(folder / FORMS[name].file, lambda path: _open_choices(name, folder))
 
 
 def _encoded(kind: str) -> bytes:
@@ -116,15 +109,6 @@ def _examples(path: Path) -> None:
     write_examples(path.parent, [Example("t2i", "danger", None, "error", 0, "wrong", right, right, wrong, 0.3, 0.4)])
 
 
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """A kind of file: its name, what writes one, and what reads it."""
-
-    file: str
-    make: Callable[[Path], object]
-    read: Callable[[Path], object]
-
-
 def _logits(path: Path) -> None:
     np.savez(path, logits=np.arange(6.0).reshape(2, 3), classes=np.array(["a", "b", "c"]), names=np.array(["x", "y"]))
 
@@ -149,23 +133,24 @@ def _text(content: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(content)
 
 
+# A kind of file -> its name, what writes one, and what reads it.
 KINDS = {
-    "PNG": Kind("a.png", lambda path: path.write_bytes(_encoded("PNG")), lambda p: decode_image(p.read_bytes(), p)),
-    "JPEG": Kind("a.jpg", lambda path: path.write_bytes(_encoded("JPEG")), lambda p: decode_image(p.read_bytes(), p)),
-    "tar": Kind("a.tar", _tar, _read_tar),
-    "hits of a run": Kind("per_image.parquet", _hits_of_a_run, read_image_hits),
-    "examples": Kind("examples.parquet", _examples, lambda path: read_examples(path.parent)),
-    "logits": Kind("logits.npz", _logits, _read_logits),
-    "logits as .npy": Kind("logits.npy", lambda path: np.save(path, np.eye(3)), _read_logits),
-    "embeddings": Kind("vectors.npz", _vectors, StoredEmbeddings),
-    "embeddings as a table": Kind("image.parquet", _table_of_vectors, lambda path: StoredEmbeddings(path.parent)),
-    "labels": Kind("labels.npy", lambda path: np.save(path, np.arange(4)), lambda path: read_labels(path, "classes")),
-    "labels as a table": Kind("labels.csv", _text("image,label\na.jpg,dog\nb.jpg,cat\n"), lambda p: read_labels(p, "")),
-    "hard positives": Kind(
+    "PNG": ("a.png", lambda path: path.write_bytes(_encoded("PNG")), lambda p: decode_image(p.read_bytes(), p)),
+    "JPEG": ("a.jpg", lambda path: path.write_bytes(_encoded("JPEG")), lambda p: decode_image(p.read_bytes(), p)),
+    "tar": ("a.tar", _tar, _read_tar),
+    "hits of a run": ("per_image.parquet", _hits_of_a_run, read_image_hits),
+    "examples": ("examples.parquet", _examples, lambda path: read_examples(path.parent)),
+    "logits": ("logits.npz", _logits, _read_logits),
+    "logits as .npy": ("logits.npy", lambda path: np.save(path, np.eye(3)), _read_logits),
+    "embeddings": ("vectors.npz", _vectors, StoredEmbeddings),
+    "embeddings as a table": ("image.parquet", _table_of_vectors, lambda path: StoredEmbeddings(path.parent)),
+    "labels": ("labels.npy", lambda path: np.save(path, np.arange(4)), lambda path: read_labels(path, "classes")),
+    "labels as a table": ("labels.csv", _text("image,label\na.jpg,dog\nb.jpg,cat\n"), lambda p: read_labels(p, "")),
+    "hard positives": (
         "hard.jsonl", _text('{"caption": "a dog", "hard_positive": "a hound", "hard_negative": "a cat"}\n'),
         read_hard_positives,
     ),
-    "training images": Kind(
+    "training images": (
         "training_images.txt", lambda path: write_training_images(path.parent, TrainingImages(frozenset(["0" * 16]))),
         lambda path: read_training_images(path.parent),
     ),
@@ -174,17 +159,10 @@ KINDS = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_changed_bytes(name, tmp_path_factory):
-    kind = KINDS[name]
-    path = tmp_path_factory.mktemp("kind") / kind.file
-    kind.make(path)
-
-    @FUZZ
-    @given(changed_bytes(path.read_bytes()))
-    def check(content):
-        read_damaged(path, content, lambda: kind.read(path))
-
-    kind.read(path)
-    fuzz.run(check)
+    file, make, read = KINDS[name]
+    path = tmp_path_factory.mktemp("kind") / file
+    make(path)
+    check_bytes(path, read)
 
 
 # Found by `tools/fuzz.py`.

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from rococo_jax.errors import as_input_error
@@ -121,6 +121,18 @@ def refuses(read: Callable[[], object]) -> None:
     except Exception as error:
         assert as_input_error(error) is not None, f"{type(error).__name__}: {error}"
         assert len(str(error)) < 20_000
+
+
+def check_bytes(path: Path, read: Callable[[Path], object]) -> None:
+    """`read` with the whole file, and then with its bytes changed."""
+
+    @FUZZ
+    @given(changed_bytes(path.read_bytes()))
+    def check(content):
+        read_damaged(path, content, lambda: read(path))
+
+    read(path)
+    run(check)
 
 
 def read_damaged(path: Path, content: bytes, read: Callable[[], object]) -> None:

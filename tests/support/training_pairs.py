@@ -1,7 +1,6 @@
 """Small captioned images that tests make for themselves; an image's grey and its captions say which one it is."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +11,15 @@ from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.training_input import TrainingInput, make_training_input
 from rococo_jax.data.training_samples import DrawSample
 from tests.support.tiny import WORDS, tiny_tokenizer
+from tests.support.world import write_world
 
 SIDE = 16
 PREPROCESSING = Preprocessing(exact_size=(SIDE, SIDE), resample="nearest")
 
 
-def write_images(folder: Path, count: int, start: int = 0) -> list[str]:
-    """PNG files of one grey each, 2 * number + 1; returns their names."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = [f"image{number:03d}.png" for number in range(start, start + count)]
-    for number, name in enumerate(names, start):
-        Image.new("RGB", (SIDE, SIDE + number % 3), (2 * number + 1,) * 3).save(folder / name)
-    return names
+def grey_of(number: int, _: object = None) -> Image.Image:
+    """A picture of one grey, 2 * number + 1."""
+    return Image.new("RGB", (SIDE, SIDE + number % 3), (2 * number + 1,) * 3)
 
 
 def captions_of(number: int, count: int = 5) -> list[str]:
@@ -33,9 +29,8 @@ def captions_of(number: int, count: int = 5) -> list[str]:
 
 def write_pairs(folder: Path, count: int, captions: int = 5) -> tuple[str, str]:
     """An image folder and a captions file in the Karpathy form."""
-    names = write_images(folder / "images", count)
-    items = [{"image": name, "caption": captions_of(number, captions)} for number, name in enumerate(names)]
-    (folder / "captions.json").write_text(json.dumps(items))
+    texts = [captions_of(number, captions) for number in range(count)]
+    write_world(folder, texts, name="image{:03}.png", picture=grey_of)
     return str(folder / "images"), str(folder / "captions.json")
 
 
