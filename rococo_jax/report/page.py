@@ -34,9 +34,19 @@ from rococo_jax.report.examples import ERROR, WON, WON_TOLD, choose_examples, ex
 from rococo_jax.report.headline import headline
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
-from rococo_jax.report.sections.generic import grounding_part
+from rococo_jax.report.sections.generic import grounding_part, results_of, tiles_of
 from rococo_jax.report.tables import has_any
-from rococo_jax.report.vocabulary import PROTOCOLS, QUESTIONS, count, order_metrics, percent, task_label, variant_label
+from rococo_jax.report.vocabulary import (
+    ALTERED,
+    PROTOCOLS,
+    QUERIES,
+    QUESTIONS,
+    count,
+    order_metrics,
+    percent,
+    task_label,
+    variant_label,
+)
 
 _ORIGINS = {"ours": "ours", "benchmark": "benchmark's code", "paper": "paper"}
 _SIZES = (("image_count", "images"), ("caption_count", "captions"))
@@ -327,16 +337,18 @@ def _task(
 ) -> Part:
     runs, section = ordered(group.runs, task), section_of(group.runs, task)
     question = QUESTIONS.get(task, section.question)
+    words = {"queries": QUERIES.get(task, "queries"), "altered": ALTERED.get(task, "altered")}
+    title, note = (text.format(**words) for text in section.errors)
     blocks: list[Block | None] = [
         Note(question, "question") if question else None,
         sizes(runs, task),
-        section.tiles(runs, task),
-        section.results(runs, task),
+        tiles_of(section, runs, task),
+        results_of(section, runs, task),
         grounding_part(runs, task),
         comparison_part(compared, task) if compared else None,
         *section.charts(runs, task),
         _examples(runs, task, examples, WON, WON_TOLD),
-        _examples(runs, task, examples, ERROR, section.errors(task)),
+        _examples(runs, task, examples, ERROR, (title, note)),
     ]
     return Part(task_label(task), blocks, 3, "task", anchor)
 

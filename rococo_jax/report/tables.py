@@ -49,6 +49,8 @@ def leaderboard(
     """
     runs = best_first(runs, task, lead)
     groups = [(name, [each for each in names if has_any(runs, task, [name], each)]) for name, names in groups]
+    if sum(len(names) for _, names in groups) > WIDEST:
+        groups = [(name, [each for each in names if each != "drop"]) for name, names in groups]  # it has a chart
     groups = [(name, names) for name, names in groups if names]
     columns = [(name, each, place == 0) for name, names in groups for place, each in enumerate(names)]
     if len(columns) > WIDEST:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rococo_jax.report.collection import Run, best_first
 from rococo_jax.report.sections.choice import CHOICES
 from rococo_jax.report.sections.classify import CLASSES
-from rococo_jax.report.sections.generic import GENERIC, TaskSection
+from rococo_jax.report.sections.generic import TaskSection
 from rococo_jax.report.sections.rank import RANK
 
 __all__ = ["SECTIONS", "TaskSection", "ordered", "section_of", "section_of_kind"]
@@ -15,7 +15,7 @@ SECTIONS = {"rank": RANK, **CHOICES, **CLASSES}
 
 def section_of_kind(kind: str) -> TaskSection:
     """How tasks of a kind are shown."""
-    return SECTIONS.get(kind, GENERIC)
+    return SECTIONS.get(kind, TaskSection())
 
 
 def section_of(runs: Sequence[Run], task: str) -> TaskSection:

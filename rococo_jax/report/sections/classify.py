@@ -8,14 +8,12 @@ from markupsafe import Markup
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import object_of
 from rococo_jax.metrics import ood
-from rococo_jax.report.blocks import Charts, Note, Part, Tiles
+from rococo_jax.report.blocks import Charts, Note, Part
 from rococo_jax.report.collection import Run, variants_of
-from rococo_jax.report.sections.generic import BOARD_NOTE, TABLE_NOTE, Blocks, TaskSection, results_part
+from rococo_jax.report.sections.generic import TaskSection
 from rococo_jax.report.svg import chart_of, colour_of
-from rococo_jax.report.tables import extreme, leaderboard, tile
 from rococo_jax.report.vocabulary import percent, variant_label
 
-_LEAD = (CLEAN, "top1")
 _FIGURES = (
     *("top1", "shape_bias", "saw_texture", "top5", "per_class", "prior", "confidence", "ece", "ece_mass", "ece_scaled"),
     *("nll", "nll_scaled", "brier"),
@@ -27,72 +25,43 @@ _READ = (
 )
 
 
-def _tiles(runs: Sequence[Run], task: str) -> Tiles | None:
-    def of(label: str, name: str):
-        return tile(label, runs, [extreme(run, task, [CLEAN], name, max) for run in runs], CLEAN)
-
-    named = (("Top-1", "top1"), ("Shape bias", "shape_bias"), ("ECE", "ece"), ("ECE, scaled", "ece_scaled"))
-    return Tiles.of([of(*pair) for pair in named])
+_ERRORS = ("Examples of wrong classes", "Images of whose wrong class the model was most sure.")
 
 
-def _results(runs: Sequence[Run], task: str) -> Part:
-    variants = variants_of(runs, task)
-    groups = [(name, _FIGURES if name == CLEAN else _SHORT) for name in variants]
-    note = TABLE_NOTE + _READ + (BOARD_NOTE if len(runs) > 1 else "")
-    return results_part(runs, task, leaderboard(runs, task, groups, _LEAD, _FIGURES), [Note(note)])
-
-
-def _charts(runs: Sequence[Run], task: str) -> Blocks:
+def _charts(runs: Sequence[Run], task: str) -> list[Part | None]:
     return [reliability_part(runs, task, CLEAN), shape_part(runs, task, CLEAN)]
 
 
-def _errors(task: str) -> tuple[str, str]:
-    del task
-    return "Examples of wrong classes", "Images of whose wrong class the model was most sure."
-
-
 def _section(question: str) -> TaskSection:
+    named = (("Top-1", "top1"), ("Shape bias", "shape_bias"), ("ECE", "ece"), ("ECE, scaled", "ece_scaled"))
     return TaskSection(
-        lead=_LEAD,
+        lead=(CLEAN, "top1"),
         compared=("top1",),
         figures=_SHORT,
         correlated=("top1", "shape_bias", "ece"),
-        alters=False,
         question=f"{question} Classes are compared as texts; a tie counts as an error.",
-        tiles=_tiles,
-        results=_results,
+        first=_FIGURES,
+        others=_SHORT,
+        note=_READ,
+        tiles=tuple((label, "lead", name, max) for label, name in named),
         charts=_charts,
-        errors=_errors,
+        errors=_ERRORS,
     )
 
 
 _OOD = ("auroc_mcm", "aupr_in_mcm", "aupr_out_mcm", "fpr95_mcm")
-
-
-def _out_of_distribution() -> TaskSection:
-    names = [metric.name for metric in ood.METRICS]
-
-    def results(runs: Sequence[Run], task: str) -> Part:
-        board = leaderboard(runs, task, [(name, _OOD) for name in variants_of(runs, task)], ("", _OOD[0]), names)
-        note = TABLE_NOTE + " The others are images of none of the classes; guessing has an AUROC of 50."
-        return results_part(runs, task, board, [Note(note + (BOARD_NOTE if len(runs) > 1 else ""))])
-
-    return TaskSection(
-        lead=("", _OOD[0]),
-        compared=(),
-        figures=tuple(name for name in names if not name.startswith("aupr")),
-        correlated=_OOD[:1],
-        alters=False,
-        question="Does the model know images of its classes from others, by how sure it is of any class?",
-        tiles=lambda runs, task: None,
-        results=results,
-        charts=lambda runs, task: [roc_part(runs, task, variants_of(runs, task))],
-        errors=_errors,
-    )
-
-
+_OUT_OF_DISTRIBUTION = TaskSection(
+    lead=("", _OOD[0]),
+    figures=tuple(metric.name for metric in ood.METRICS if not metric.name.startswith("aupr")),
+    correlated=_OOD[:1],
+    question="Does the model know images of its classes from others, by how sure it is of any class?",
+    others=_OOD,
+    note=" The others are images of none of the classes; guessing has an AUROC of 50.",
+    charts=lambda runs, task: [roc_part(runs, task, variants_of(runs, task))],
+    errors=_ERRORS,
+)
 CLASSES = {
-    "out_of_distribution": _out_of_distribution(),
+    "out_of_distribution": _OUT_OF_DISTRIBUTION,
     "classify": _section("Which class does the image show, and how sure is the model?"),
     "shape": _section("The shape is of one class, the texture of another: which of them does the model see?"),
 }

@@ -4,18 +4,19 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from rococo_jax.benchmarks.baselines import BASELINES
+from rococo_jax.benchmarks.variants import MEAN
 from rococo_jax.errors import object_of
-from rococo_jax.report.blocks import Block, Cell, Folded, Head, Note, Part, Table, Tiles, figure_cell
+from rococo_jax.report.blocks import Block, Cell, Folded, Head, Note, Notes, Part, Table, Tiles, figure_cell, rich
 from rococo_jax.report.collection import Figure, Run, variants_of
-from rococo_jax.report.tables import Lead, folded_if_long, has_any, heads_of, leaderboard, model_table
-from rococo_jax.report.vocabulary import order_metrics, percent, variant_label
+from rococo_jax.report.tables import Lead, extreme, folded_if_long, has_any, heads_of, leaderboard, model_table, tile
+from rococo_jax.report.vocabulary import order_metrics, percent, variant_label, variant_note
 
-Blocks = list[Block | None]
 TABLE_NOTE = "Percentages, each with its 95 % bootstrap interval, resampled by image."
 BOARD_NOTE = (
-    " The best figure of a column is bold. Overlapping intervals are no ranking: whether two "
-    "models differ, paired differences say better."
+    " The best figure of a column is bold. Overlapping intervals are no ranking: whether two models differ, paired "
+    "differences say better."
 )
+MEAN_NOTE = " Mean: over the parts, each with the same weight, whatever its size."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,55 +25,74 @@ class TaskSection:
 
     Attributes:
         lead: variant and metric that models are ordered by.
-        compared: metrics of which paired differences are made.
-        figures: metrics of short tables (Markdown, model cards), in order; empty for all.
+        compared: metrics of which a sweep has means over seeds; empty for all.
+        figures: metrics of short tables, in order; empty for all.
         correlated: metrics whose correlations over models say something: of the variant in `lead`, and where the
             variants are alterations of it, the first of it and the others of each altered one.
         alters: whether the variants are alterations of the one in `lead`, so that their mean says something.
         question: what is asked, for tasks that have no question of their own.
-        tiles, results, charts: the few numbers that matter; the table, and what must be said of it; what follows.
-        errors: `(title, note)` of the examples.
+        first, others: metrics of the table: of the variant in `lead`, and of every other; empty for all.
+        note: what must be said of the table.
+        tiles: `(label, which variants, metric, max or min)`, where the variants are those in `lead`, the "attacks", the
+            "parts" where there are several, or the only "part"; the first four that were measured are shown.
+        charts: what follows the table.
+        errors: `(title, note)` of the examples, in which {queries} and {altered} are the task's.
     """
 
-    lead: Lead
-    compared: tuple[str, ...]
-    figures: tuple[str, ...]
-    correlated: tuple[str, ...]
-    alters: bool
-    question: str
-    tiles: Callable[[Sequence[Run], str], Tiles | None]
-    results: Callable[[Sequence[Run], str], Part]
-    charts: Callable[[Sequence[Run], str], Blocks]
-    errors: Callable[[str], tuple[str, str]]
+    lead: Lead = ("", "")
+    compared: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+    correlated: tuple[str, ...] = ()
+    alters: bool = False
+    question: str = ""
+    first: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    note: str = ""
+    tiles: tuple[tuple[str, str, str, Callable], ...] = ()
+    charts: Callable[[Sequence[Run], str], Sequence[Block | None]] = lambda runs, task: []
+    errors: tuple[str, str] = ("Examples of errors", "The errors that the model was most confident of.")
 
 
-def results_part(runs: Sequence[Run], task: str, board: Block, before: Blocks) -> Part:
-    """The part with the table: of the one model, or the leaderboard and every figure folded away."""
+def tiles_of(section: TaskSection, runs: Sequence[Run], task: str) -> Tiles | None:
+    """The few numbers that matter: a number each, or a range of models."""
+    parts = [name for name in variants_of(runs, task) if name != section.lead[0]]
+    which = {"lead": [section.lead[0]], "attacks": variants_of(runs, task, which=lambda each: each.is_attack),
+             "parts": parts if len(parts) > 1 else [], "part": parts if len(parts) == 1 else []}  # fmt: skip
+    tiles = []
+    for label, variants, name, end in section.tiles:
+        found = [extreme(run, task, which[variants], name, end) for run in runs]
+        tiles.append(tile(label, runs, found, section.lead[0], ours=name == "drop"))
+    return Tiles.of([each for each in tiles if each is not None][:4])
+
+
+def results_of(section: TaskSection, runs: Sequence[Run], task: str) -> Part:
+    """The table of the one model, or the leaderboard and every figure folded away, with what must be said of it."""
+    variants = variants_of(runs, task)
+    note = TABLE_NOTE + section.note + BOARD_NOTE * (len(runs) > 1) + _seeds(runs, task)
+    note += MEAN_NOTE if section.lead[0] == MEAN and MEAN in variants else ""
+    note += f" {HOW_TO_READ}" if has_any(runs, task, variants, "blind") else ""
+    told = [(name, variant_note(name)) for name in variants]
+    lines = [rich("<b>{}</b>: {}.", variant_label(name), said) for name, said in told if said is not None]
+    before = [Note(note), Notes(lines) if lines else None]
     if len(runs) == 1:
         return Part("Results", [*before, model_table(runs[0], task)])
+    every = order_metrics(name for run in runs for metrics in run.tasks[task].values() for name in metrics)
+    tied = any(run.figure(task, name, "ties").value for run in runs for name in variants)
+    groups = [(name, (section.first if name == section.lead[0] else section.others) or every) for name in variants]
+    groups = [(name, [each for each in names if tied or each != "ties"]) for name, names in groups]
+    board = leaderboard(runs, task, groups, section.lead, section.figures or every)
     tables = [Part(run.label, [model_table(run, task)], 5, "") for run in runs]
     return Part("Results", [*before, board, Folded("Every figure, model by model", tables)])
 
 
-def _results(runs: Sequence[Run], task: str) -> Part:
-    names = order_metrics(name for run in runs for metrics in run.tasks[task].values() for name in metrics)
-    board = leaderboard(runs, task, [(name, names) for name in variants_of(runs, task)], GENERIC.lead, names)
-    note = TABLE_NOTE + (BOARD_NOTE if len(runs) > 1 else "")
-    return results_part(runs, task, board, [Note(note)])
-
-
-GENERIC = TaskSection(
-    lead=("", ""),
-    compared=(),
-    figures=(),
-    correlated=(),
-    alters=False,
-    question="",
-    tiles=lambda runs, task: None,
-    results=_results,
-    charts=lambda runs, task: [],
-    errors=lambda task: ("Examples of errors", "The errors that the model was most confident of."),
-)
+def _seeds(runs: Sequence[Run], task: str) -> str:
+    """What "sd" means in a table, with the seeds; empty where no figure is a mean over seeds."""
+    if all(run.figure(task, name, "r1").spread is None for run in runs for name in run.variants(task)):
+        return ""
+    sizes = [size for run in runs for size in run.sizes(task).values()]
+    seeds = dict.fromkeys(seed for size in sizes for seed in size.get("seeds") or [])
+    which = f" {', '.join(map(str, seeds))}" if seeds else ""
+    return f" Mixed variants are means over seeds{which}; sd is the sample standard deviation over them."
 
 
 HOW_TO_READ = (

@@ -4,25 +4,14 @@ from collections.abc import Sequence
 
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Charts, Note, Notes, Part, Tiles, rich
+from rococo_jax.report.blocks import Charts, Note, Part
 from rococo_jax.report.charts import Dot, Stack, common_ticks, scatter, stacked_bars
 from rococo_jax.report.collection import Figure, Run, best_first, variants_of
-from rococo_jax.report.sections.generic import BOARD_NOTE, HOW_TO_READ, TABLE_NOTE, Blocks, TaskSection, results_part
-from rococo_jax.report.tables import (
-    MOST_PANELS,
-    WIDEST,
-    bars_note,
-    extreme,
-    has_any,
-    interval_panels,
-    leaderboard,
-    panels,
-    tile,
-)
-from rococo_jax.report.vocabulary import ALTERED, QUERIES, percent, variant_label, variant_note
+from rococo_jax.report.sections.generic import TaskSection
+from rococo_jax.report.tables import MOST_PANELS, bars_note, interval_panels, panels
+from rococo_jax.report.vocabulary import ALTERED, QUERIES, percent, variant_label
 
 _LEAD = (CLEAN, "r1")
-_FIGURES = ("r1", "r5", "r10", "fr1", "blind", "grounding", "drop")
 _SPLIT = ("top1_own", "top1_own_altered", "top1_other_altered", "top1_other")
 _DROP = (
     "How much of its clean R@1 a model loses: 100 × (clean − altered) / clean, in per cent. This formula is [ours]: a "
@@ -38,49 +27,7 @@ def _altered(runs: Sequence[Run], task: str, metric: str | None = None) -> list[
     return variants_of(runs, task, metric, lambda each: not each.is_clean)
 
 
-def _tiles(runs: Sequence[Run], task: str) -> Tiles | None:
-    """Clean R@1, R@1 where it is lowest, the largest drop and the largest FR@1: a number each, or a range of models."""
-    altered = variants_of(runs, task, which=lambda each: each.is_attack)
-
-    def of(label: str, variants: Sequence[str], name: str, end, ours: bool = False):
-        return tile(label, runs, [extreme(run, task, variants, name, end) for run in runs], CLEAN, ours)
-
-    shown = [of("Clean R@1", [CLEAN], "r1", max)]
-    if altered:
-        shown.append(of("R@1, hardest variant", altered, "r1", min))
-        shown.append(of("Largest drop", altered, "drop", max, ours=True))
-        shown.append(of("Largest FR@1", altered, "fr1", max))
-    else:
-        shown += [of("Clean R@5", [CLEAN], "r5", max), of("Clean R@10", [CLEAN], "r10", max)]
-    return Tiles.of(shown)
-
-
-def _results(runs: Sequence[Run], task: str) -> Part:
-    altered = _altered(runs, task)
-    names = [name for name in ("r1", "fr1", "blind", "grounding", "drop") if has_any(runs, task, altered, name)]
-    if 3 + len(altered) * len(names) > WIDEST and "blind" in names:
-        names = [name for name in names if name != "drop"]  # which has a chart below
-    groups = [(name, names if name in altered else ("r1", "r5", "r10")) for name in variants_of(runs, task)]
-    note = TABLE_NOTE + (BOARD_NOTE if len(runs) > 1 else "") + _seeds(runs, task)
-    if has_any(runs, task, variants_of(runs, task), "blind"):
-        note += f" {HOW_TO_READ}"
-    told = [(name, variant_note(name)) for name in variants_of(runs, task)]
-    lines = [rich("<b>{}</b>: {}.", variant_label(name), said) for name, said in told if said is not None]
-    before = [Note(note), Notes(lines) if lines else None]
-    return results_part(runs, task, leaderboard(runs, task, groups, _LEAD, _FIGURES), before)
-
-
-def _seeds(runs: Sequence[Run], task: str) -> str:
-    """What "sd" means in a table, with the seeds; empty where no figure is a mean over seeds."""
-    if all(run.figure(task, name, "r1").spread is None for run in runs for name in run.variants(task)):
-        return ""
-    sizes = [size for run in runs for size in run.sizes(task).values()]
-    seeds = dict.fromkeys(seed for size in sizes for seed in size.get("seeds") or [])
-    which = f" {', '.join(map(str, seeds))}" if seeds else ""
-    return f" Mixed variants are means over seeds{which}; sd is the sample standard deviation over them."
-
-
-def _charts(runs: Sequence[Run], task: str) -> Blocks:
+def _charts(runs: Sequence[Run], task: str) -> list[Part | None]:
     queries = QUERIES.get(task, "queries")
     false_recall = (
         f"FR@1: share of {queries} whose first choice is {ALTERED.get(task, 'altered')}, whoever it belongs to, in per "
@@ -154,25 +101,28 @@ def _colour(name: str) -> str:
     return name.removeprefix("top1_").replace("_", "-")
 
 
-def _errors(task: str) -> tuple[str, str]:
-    queries = QUERIES.get(task, "queries")
-    return (
-        f"Examples of fooled {queries}",
-        f"{queries.capitalize()} whose first choice was {ALTERED.get(task, 'altered')}, those that were fooled most "
-        "confidently: the largest lead of the wrong answer's score over the best right one's. Variants take turns, and "
-        "a model's examples show an image once.",
-    )
-
-
 RANK = TaskSection(
     lead=_LEAD,
     compared=("r1", "fr1"),
-    figures=_FIGURES,
+    figures=("r1", "r5", "r10", "fr1", "blind", "grounding", "drop"),
     correlated=("r1", "fr1", "drop", "blind", "grounding"),
     alters=True,
     question="Each query ranks a gallery; its right answers should come first.",
-    tiles=_tiles,
-    results=_results,
+    first=("r1", "r5", "r10"),
+    others=("r1", "fr1", "blind", "grounding", "drop"),
+    tiles=(
+        ("Clean R@1", "lead", "r1", max),
+        ("R@1, hardest variant", "attacks", "r1", min),
+        ("Largest drop", "attacks", "drop", max),
+        ("Largest FR@1", "attacks", "fr1", max),
+        ("Clean R@5", "lead", "r5", max),
+        ("Clean R@10", "lead", "r10", max),
+    ),
     charts=_charts,
-    errors=_errors,
+    errors=(
+        "Examples of fooled {queries}",
+        "The {queries} whose first choice was {altered}, those that were fooled most confidently: the largest lead of "
+        "the wrong answer's score over the best right one's. Variants take turns, and a model's examples show an image "
+        "once.",
+    ),
 )
