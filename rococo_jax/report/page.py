@@ -8,23 +8,19 @@ from urllib.parse import quote
 from rococo_jax.benchmarks.variants import MEAN
 from rococo_jax.errors import is_whole, object_of
 from rococo_jax.evaluation.examples import EXAMPLES, Example, read_examples
-from rococo_jax.metrics import METRICS, metric_of
+from rococo_jax.metrics import METRICS
 from rococo_jax.report.blocks import (
     Alert,
     Block,
     Cards,
-    Cell,
     Folded,
-    Head,
     Note,
     Notes,
     Page,
     Part,
     PlainTable,
-    Table,
     Terms,
     Text,
-    figure_cell,
     rich,
 )
 from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, tasks_of, variants_of
@@ -35,14 +31,12 @@ from rococo_jax.report.headline import headline
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
 from rococo_jax.report.sections.generic import grounding_part, results_of, tiles_of
-from rococo_jax.report.tables import has_any
 from rococo_jax.report.vocabulary import (
     ALTERED,
     PROTOCOLS,
     QUERIES,
     QUESTIONS,
     count,
-    order_metrics,
     percent,
     task_label,
     variant_label,
@@ -51,9 +45,7 @@ from rococo_jax.report.vocabulary import (
 _ORIGINS = {"ours": "ours", "benchmark": "benchmark's code", "paper": "paper"}
 _SIZES = (("image_count", "images"), ("caption_count", "captions"))
 _COSTS = (("image", "an image"), ("text", "a text of full length"))
-_CARDS = (
-    "Where each model comes from, how it was asked, its main figures, and the fingerprint of all that decides them."
-)
+_CARDS = "Where each model comes from, how it was asked, and the fingerprint of all that decides them."
 
 
 def coverage(data: dict[str, Any]) -> tuple[int, int, str] | None:
@@ -169,7 +161,7 @@ def model_cards(runs: Sequence[Run]) -> Part:
     cards = []
     for run in runs:
         fingerprint = Part("Fingerprint", [PlainTable(list(flat_fingerprint(run.results).items()))], 5, "")
-        cards.append(Folded(run.label, [PlainTable(model_facts(run)), *_figures(run), fingerprint], style="model-card"))
+        cards.append(Folded(run.label, [PlainTable(model_facts(run)), fingerprint], style="model-card"))
     return Part("Models", [Note(_CARDS), *cards], 3)
 
 
@@ -212,31 +204,6 @@ def _words(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_words, value))
     return "" if value is None else str(value)
-
-
-def _figures(run: Run) -> list[Table]:
-    """The main figures of a model: a table for each set of metrics that its tasks share."""
-    by_names: dict[tuple[str, ...], list[str]] = {}
-    for task in tasks_of([run]):
-        measured = order_metrics(name for metrics in run.tasks[task].values() for name in metrics)
-        names = section_of([run], task).figures or measured
-        by_names.setdefault(tuple(names), []).append(task)
-    tables = []
-    for wanted, tasks in by_names.items():
-        names = [name for name in wanted if any(has_any([run], task, run.variants(task), name) for task in tasks)]
-        heads = [
-            Head("Task", words=True),
-            Head("Variant", words=True),
-            *(Head(metric_of(name).label) for name in names),
-        ]
-        rows = [
-            [Cell(task_label(task)), Cell(variant_label(variant), words=True),
-             *(figure_cell(run.figure(task, variant, name)) for name in names)]
-            for task in tasks
-            for variant in run.variants(task)
-        ]  # fmt: skip
-        tables.append(Table(f"Main figures, {run.label}", heads, rows))
-    return tables
 
 
 def how_to_read(groups: Sequence[Group]) -> Part:

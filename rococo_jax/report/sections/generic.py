@@ -26,7 +26,7 @@ class TaskSection:
     Attributes:
         lead: variant and metric that models are ordered by.
         compared: metrics of which a sweep has means over seeds; empty for all.
-        figures: metrics of short tables, in order; empty for all.
+        figures: metrics of the table of many variants, in order; empty for all.
         correlated: metrics whose correlations over models say something: of the variant in `lead`, and where the
             variants are alterations of it, the first of it and the others of each altered one.
         alters: whether the variants are alterations of the one in `lead`, so that their mean says something.
