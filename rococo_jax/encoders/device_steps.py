@@ -39,8 +39,8 @@ Program = Callable[..., jax.Array]
 BatchFeatures = tuple[Int[np.ndarray, " rows"], Float[np.ndarray, "rows *features"]]
 
 _MADE_AHEAD = 2
-# Items that a thread hands over together, and bytes of one that does not tell, such as a photograph as it was opened.
-_GROUP, _UNKNOWN_BYTES = 16, 2**20
+# Of an item that does not tell, such as a photograph as it was opened.
+_UNKNOWN_BYTES = 2**20
 # Beside one for each device, so that a device without rows is never waited for.
 STEPS_UNDER_WAY = 2
 
@@ -99,10 +99,11 @@ class DeviceSteps:
         """
         waiting: collections.deque[tuple[Rows, np.ndarray, jax.Array | None]] = collections.deque()
         if self.mesh.is_multi_process:
-            steps = (self._placed(batch) for batch in in_step(self.name, made_ahead(iter(batches))))
+            ahead = MadeAhead(iter(batches))
+            placed = map(self._placed, in_step(self.name, ahead))
         else:
-            steps = made_ahead(self._placed(batch) for batch in batches)
-        with contextlib.closing(steps) as placed:
+            placed = ahead = MadeAhead(map(self._placed, batches))
+        with contextlib.closing(ahead):
             for batch, slots, inputs in placed:
                 waiting.append((batch, slots, _or_none(program, inputs)))
                 if len(waiting) >= STEPS_UNDER_WAY + self.mesh.size - 1:
@@ -241,72 +242,47 @@ def collected(
     return in_order
 
 
-def made_ahead(items: Iterator[T], ahead: int = _MADE_AHEAD) -> Iterator[T]:
-    """The items, made in a thread a few ahead of their use. Closing the generator ends the thread.
+class MadeAhead(Iterator[T]):
+    """Items that a thread makes ahead of their use, from now on. What making an item raised is raised where it is due.
 
-    Raises Exception: what making an item raised, where that item is due.
+    Args:
+        ahead: how many may wait, at least.
+        most_bytes: as many more as together take so many bytes, by the first.
     """
-    made: queue.Queue[tuple[T | None, BaseException | None, bool]] = queue.Queue(ahead)
-    left = threading.Event()
 
-    def make() -> None:
-        error = None
+    def __init__(self, items: Iterator[T], ahead: int = _MADE_AHEAD, most_bytes: int = 0):
+        self._items, self._most_bytes, self._closed = items, most_bytes, False
+        self._made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+        self._room = threading.Semaphore(ahead)
+        self._thread = threading.Thread(target=self._make, daemon=True, name="batches")
+        self._thread.start()
+
+    def _make(self) -> None:
+        end: BaseException = StopIteration()
+        closes = hasattr(self._items, "close")
         try:
-            with _closing(items):
-                for item in items:
-                    made.put((item, None, False))
-                    if left.is_set():
+            with contextlib.closing(self._items) if closes else contextlib.nullcontext():
+                for number, item in enumerate(self._items):
+                    if not number and (more := self._most_bytes // (getattr(item, "nbytes", _UNKNOWN_BYTES) or 1)):
+                        self._room.release(more)
+                    self._made.put((item, None))
+                    self._room.acquire()
+                    if self._closed:
                         break
-        except BaseException as caught:
-            error = caught
-        made.put((None, error, True))
+        except BaseException as error:
+            end = error
+        self._made.put((None, end))
 
-    thread = threading.Thread(target=make, daemon=True, name="batches")
-    thread.start()
-    try:
-        while True:
-            item, error, ended = made.get()
-            if error is not None:
-                raise error
-            if ended:
-                return
-            yield item
-    finally:
-        left.set()
-        while thread.is_alive():
-            with contextlib.suppress(queue.Empty):
-                made.get(timeout=0.05)
+    def __next__(self) -> T:
+        item, end = self._made.get()
+        if end is not None:
+            self._made.put((None, end))  # for whoever asks again
+            raise end
+        self._room.release()
+        return item
 
-
-def begun(items: Iterator[Any], most_bytes: int) -> tuple[Iterator[Any], Callable[[], None]]:
-    """The items, which a thread begins to make now: as many ahead of their use as take so many bytes, by the first.
-
-    Returns:
-        The items, and what ends the thread. What making an item raised is raised where it is due.
-    """
-    try:
-        first = list(itertools.islice(items, 1))
-    except Exception as error:
-        return _failing(error), lambda: None
-    size = sum(getattr(item, "nbytes", _UNKNOWN_BYTES) for item in first) or 1
-
-    def groups() -> Iterator[list[Any]]:
-        with _closing(items):
-            yield first
-            while group := list(itertools.islice(items, _GROUP)):
-                yield group
-
-    made = made_ahead(groups(), max(1, most_bytes // (size * _GROUP)))
-    # The thread starts when the first is asked for, which is there.
-    started = next(made)
-    return itertools.chain(started, itertools.chain.from_iterable(made)), made.close
-
-
-def _closing(items: Iterator[Any]) -> contextlib.AbstractContextManager:
-    """Closes a generator at the end; other iterators have nothing to close."""
-    return contextlib.closing(items) if hasattr(items, "close") else contextlib.nullcontext()
-
-
-def _failing(error: Exception) -> Iterator[Any]:
-    raise error
-    yield
+    def close(self) -> None:
+        """Ends the thread, after the item that it makes."""
+        self._closed = True
+        self._room.release()
+        self._thread.join()

@@ -24,7 +24,7 @@ from jaxtyping import Float
 
 from rococo_jax.data.images import IMAGES_PER_RUN, ORIGINALS, FileImages, ImageSet, chunks, read_images
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.device_steps import BatchFeatures, begun
+from rococo_jax.encoders.device_steps import BatchFeatures, MadeAhead
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.processes import gather
 from rococo_jax.progress import progress
@@ -186,8 +186,8 @@ class _EmbeddingPass:
         stack = contextlib.ExitStack()
         if self.rounds:
             rows = self._rows_to_encode(self.rounds[0][jax.process_index()])
-            self.reading, end = begun(iter(self.read(self._items(rows))), _BYTES_AHEAD)
-            stack.callback(end)
+            self.reading = MadeAhead(iter(self.read(self._items(rows))), most_bytes=_BYTES_AHEAD)
+            stack.callback(self.reading.close)
         return stack
 
     def features(self) -> np.ndarray:
