@@ -177,7 +177,15 @@ def with_own_positions(spec: ModelSpec, parameters: Mapping[str, Any]) -> tuple[
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """What a checkpoint may leave open; see `convert`. `declared`: the user named the format."""
+    """What a checkpoint may leave open.
+
+    Attributes:
+        pooling: of a DINOv2 or BERT tower; see `Family.poolings`.
+        activation: `quick_gelu` or `gelu`, for OpenAI and open_clip forms without it in the file.
+        heads: of the image and the text tower, such as `16,8`, for a state dict in OpenAI's form of no known size.
+        tokenizer: a folder or hub name, or `none`; by default the checkpoint's own or its family's.
+        declared: the user named the format.
+    """
 
     pooling: str | None = None
     activation: str | None = None

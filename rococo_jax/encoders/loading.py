@@ -128,7 +128,7 @@ def load_model(
         mesh: the devices to put it on; all of them by default, each with a whole copy unless the mesh has an `fsdp`.
         dtype: of the compute, float32 or bfloat16. Parameters, norms, softmax and heads are float32 always.
         image_size: encode square images of this many pixels; position embeddings are interpolated.
-        source_format, pooling, activation, heads, tokenizer: of other projects' checkpoints; see `formats.convert`.
+        source_format, pooling, activation, heads, tokenizer: of other projects' checkpoints; see `Choices`.
 
     Raises:
         InputError: the source is none of these, or something in it is missing, broken or does not fit together.
@@ -148,15 +148,8 @@ def load_model(
         return _encoder(_described(origin, *rest, image_size), name, mesh, dtype, origin)
     from rococo_jax.checkpoints.formats import convert
 
-    checkpoint = convert(
-        str(source),
-        source_format=source_format,
-        pooling=pooling,
-        activation=activation,
-        heads=heads,
-        tokenizer=tokenizer,
-        image_size=image_size,
-    )
+    choices = {"pooling": pooling, "activation": activation, "heads": heads, "tokenizer": tokenizer}
+    checkpoint = convert(str(source), source_format=source_format, image_size=image_size, **choices)
     return _encoder(checkpoint, folder.resolve().name if folder.exists() else str(source), mesh, dtype)
 
 

@@ -28,47 +28,34 @@ _READERS: dict[str, Callable[[str | Path, Choices], Checkpoint]] = {
     "big_vision": read_big_vision,
 }
 FORMATS = ("auto", *_READERS)
+_FORMS_THAT_CHOOSE = {"pooling": ("huggingface",), "activation": ("openai", "open_clip"), "heads": ("openai",)}
 _SUFFIXES = {".npz": "big_vision", ".pt": "openai", ".pth": "openai", ".bin": "openai"}
 
 
 def convert(
-    source: str | Path,
-    *,
-    source_format: str = "auto",
-    pooling: str | None = None,
-    activation: str | None = None,
-    heads: str | None = None,
-    tokenizer: str | None = None,
-    image_size: int | None = None,
+    source: str | Path, *, source_format: str = "auto", image_size: int | None = None, **choices: str | None
 ) -> Checkpoint:
     """The spec, parameters (float32 whatever the source holds), preprocessing, tokenizer and provenance of a model.
 
     Args:
         source: a file, a folder, or a hub name.
         source_format: one of `FORMATS`; `auto` finds out.
-        pooling: of a DINOv2 or BERT tower; see `Family.poolings`.
-        activation: `quick_gelu` or `gelu`, for OpenAI and open_clip forms without it in the file.
-        heads: of the image and the text tower, such as `16,8`, for a state dict in OpenAI's form of no known size.
-        tokenizer: a folder or hub name, or `none`; by default the checkpoint's own or its family's.
         image_size: for images of another size than the checkpoint's.
+        choices: see `Choices`.
 
     Raises:
         InputError: the form is unknown or not the one asked for, an option does not apply to it, or something of the
             checkpoint is missing, unknown, broken or does not fit together.
     """
     form = find_format(source, source_format)
-    for option, value, forms in (
-        ("pooling", pooling, ("huggingface",)),
-        ("activation", activation, ("openai", "open_clip")),
-        ("heads", heads, ("openai",)),
-    ):
-        if value is not None and form not in forms:
+    chosen = Choices(**choices, declared=source_format == form)
+    for option, forms in _FORMS_THAT_CHOOSE.items():
+        if (value := getattr(chosen, option)) is not None and form not in forms:
             wanted = f"no choice: it is fixed in the {form} form"
             raise InputError(option, str(source), value, wanted)
-    if activation not in (None, *ACTIVATIONS):
-        raise InputError("activation", "activation", activation, " or ".join(ACTIVATIONS))
-    choices = Choices(pooling, activation, heads, tokenizer, declared=source_format == form)
-    return finish_checkpoint(_READERS[form](source, choices), image_size)
+    if chosen.activation not in (None, *ACTIVATIONS):
+        raise InputError("activation", "activation", chosen.activation, " or ".join(ACTIVATIONS))
+    return finish_checkpoint(_READERS[form](source, chosen), image_size)
 
 
 def find_format(source: str | Path, source_format: str = "auto") -> str:
