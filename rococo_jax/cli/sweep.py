@@ -115,7 +115,7 @@ def _run(options: Options, plan, workdir) -> int:
         run_points,
         train_point,
     )
-    from rococo_jax.training.run_cache import RunCache
+    from rococo_jax.training.setup import RunCache
 
     here = not (options.launch or options.collect)
 

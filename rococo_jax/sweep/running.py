@@ -51,7 +51,7 @@ from rococo_jax.sweep.plan import Plan, Point, written
 from rococo_jax.training.config import flat, refuse_other_config
 from rococo_jax.training.log import METRICS
 from rococo_jax.training.run import CONFIG, MODEL, train
-from rococo_jax.training.run_cache import RunCache
+from rococo_jax.training.setup import RunCache
 from rococo_jax.training.step import check_batch
 
 EVALUATION = "evaluation"

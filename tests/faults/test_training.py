@@ -10,7 +10,7 @@ from PIL import Image
 
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
-from rococo_jax.training import run
+from rococo_jax.training import setup
 from rococo_jax.training.config import check_config, default_config
 from tests.support.faults import Fault, World, each_of, edited, undamaged, with_value, written
 
@@ -132,7 +132,7 @@ def stopped(pristine, tmp_path_factory):
     """A run of two steps of which one is done."""
     # On one device, whose step takes a fraction of the time to compile.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "make_mesh", lambda fsdp: make_mesh(jax.devices()[:1], fsdp=fsdp))
+        patch.setattr(setup, "make_mesh", lambda fsdp: make_mesh(jax.devices()[:1], fsdp=fsdp))
         world = World(shutil.copytree(pristine, tmp_path_factory.mktemp("stopped") / "world", symlinks=True))
         world.run("train")
         shutil.rmtree(world / "workdir/model")

@@ -7,7 +7,7 @@ import pytest
 
 from rococo_jax.models import fsdp
 from rococo_jax.runtime import make_mesh
-from rococo_jax.training import run
+from rococo_jax.training import setup
 from rococo_jax.training.config import flat
 
 # What stands around a step.
@@ -20,7 +20,7 @@ def steps_of_a_file(request):
 
     The step gets a config without `AROUND`: one that read such a key would fail, and cannot be taken for another's.
     """
-    make_step, steps = run.make_step, {}
+    make_step, steps = setup.make_step, {}
 
     def kept(config, spec, preprocessing, optimizer, mesh):
         config = copy.deepcopy(config).unlock()
@@ -34,7 +34,7 @@ def steps_of_a_file(request):
 
     with pytest.MonkeyPatch.context() as patch:
         if request.path.stem != "test_program":  # which counts what is compiled
-            patch.setattr(run, "make_step", kept)
+            patch.setattr(setup, "make_step", kept)
         yield
 
 
@@ -42,5 +42,5 @@ def steps_of_a_file(request):
 def one_device():
     """A run without a mesh takes all devices of the machine: here as on a machine that has one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "make_mesh", lambda fsdp=1: make_mesh(jax.devices()[:1], fsdp=fsdp))
+        patch.setattr(setup, "make_mesh", lambda fsdp=1: make_mesh(jax.devices()[:1], fsdp=fsdp))
         yield

@@ -65,8 +65,8 @@ def config(tmp_path_factory):
     folder = write_world(tmp_path_factory.mktemp("data"), captions, start=tiny_encoder(name="start"))
     return tiny_config(
         folder, steps=STEPS, batch_size=IMAGES, ema=0.8,
-        optimizer__learning_rate=0.1, optimizer__warmup_fraction=0.0, eval__every=2, checkpoint__every=3,
-        checkpoint__keep_every=3, **FEATURES_ALONE,
+        optimizer__learning_rate=0.1, optimizer__warmup_fraction=0.0, checkpoint__every=3,
+        eval__every=2, eval__data="read by nobody", checkpoint__keep_every=3, **FEATURES_ALONE,
     )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ from rococo_jax.encoders import embedding, load_model
 from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.models import fsdp
 from rococo_jax.runtime import make_mesh
-from rococo_jax.training import hooks, run
+from rococo_jax.training import hooks, run, setup
 from tests.support.tiny_runs import changed, tiny_config
 
 fsdp.LEAST_SHARDED = 256
@@ -60,7 +60,7 @@ settings |= dict(eval__data=str(folder), eval__benchmarks="rococo,cifar10", eval
 config = tiny_config(folder, **settings)
 ask = make_evaluation(config.eval, keep=False)
 gathered, sizes, scores, states = [], [], [], []
-original, make_step, steps = multihost_utils.process_allgather, run.make_step, []
+original, make_step, steps = multihost_utils.process_allgather, setup.make_step, []
 
 def spy(array, **options):
     gathered.append(np.shape(array))
@@ -92,7 +92,7 @@ def on_step(done, state):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1.2)  # JAX's service looks for the signal every second
 
-run.make_step = made_once  # the same one in all three runs
+setup.make_step = made_once  # the same one in all three runs
 stopped = run.train(config, folder / "sharded", on_step=on_step)
 assert stopped.stopped == "SIGTERM" and 3 <= stopped.step <= 5, stopped
 if me == 1:

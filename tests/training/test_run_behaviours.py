@@ -53,7 +53,7 @@ def checkpointed(workdir: Path) -> set[int]:
 def test_the_best_checkpoint_is_kept_beside_the_last(data, tmp_path):
     scores, seen = {2: 0.9, 4: 0.3, 6: 0.5}, []
     config = read_config(data / "config.py", ["config.checkpoint.keep=1", "config.checkpoint.every=1"])
-    config.eval.every = 2  # by the callback below, which needs no folders
+    config.eval.every, config.eval.data = 2, "read by nobody"  # the callback below needs no folders
 
     def evaluate(encoder: Encoder) -> dict[str, float]:
         step = encoder.provenance["trained"]["step"]
@@ -69,7 +69,7 @@ def test_the_best_checkpoint_is_kept_beside_the_last(data, tmp_path):
 
 def test_a_stop_is_not_delayed_by_an_evaluation_that_is_due(data, tmp_path):
     config = read_config(data / "config.py", ["config.checkpoint.every=100"])
-    config.eval.every, scored = 2, []
+    config.eval.every, config.eval.data, scored = 2, "read by nobody", []
 
     def on_step(done, state):
         if done == 2:

@@ -4,7 +4,7 @@ import pytest
 
 from rococo_jax.training.config import default_config, flat
 from rococo_jax.training.inputs.feature_pool import Features
-from rococo_jax.training.run_cache import RunCache
+from rococo_jax.training.setup import RunCache
 from tests.support.tiny_runs import changed
 
 # By key another value: of those that decide the features of frozen towers or the pools that are drawn from.
