@@ -20,8 +20,8 @@ from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer
 from rococo_jax.errors import InputError
-from tests.checkpoints.test_open_clip import golden
 from tests.data.test_tokenizers import bert_folder, clip_folder, sentences  # noqa: F401
+from tests.support.open_clip_files import golden
 from tests.support.reference_models import clip, saved
 from tests.support.refusals import refused
 

@@ -16,8 +16,8 @@ from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec
 from rococo_jax.runtime import make_mesh
-from tests.checkpoints.test_open_clip import golden, open_clip_folder
 from tests.support.commands import run_command
+from tests.support.open_clip_files import golden, open_clip_folder
 from tests.support.random_inputs import random_pixels
 from tests.support.reference_models import (
     TEXT,

@@ -13,8 +13,8 @@ from rococo_jax.cli import convert
 from rococo_jax.encoders import LoadOptions, load_encoder, load_model
 from rococo_jax.evaluation.options import ModelOptions
 from rococo_jax.runtime import make_mesh
-from tests.checkpoints.test_open_clip import NAMES, golden, open_clip_folder
 from tests.support.commands import run_command
+from tests.support.open_clip_files import NAMES, golden, open_clip_folder
 from tests.support.random_inputs import random_pixels
 from tests.support.reference_models import (
     TEXT,

@@ -12,7 +12,7 @@ from rococo_jax.checkpoints.formats.open_clip import read_open_clip
 from rococo_jax.checkpoints.parameters import Choices
 from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer, read_open_clip_tokenizer, with_padded_end
 from rococo_jax.data.tokenizers import cleaner
-from tests.checkpoints.test_open_clip import NAMES, golden, open_clip_folder
+from tests.support.open_clip_files import NAMES, golden, open_clip_folder
 from tests.support.refusals import refused
 
 transformers = pytest.importorskip("transformers")

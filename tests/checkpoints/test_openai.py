@@ -17,54 +17,14 @@ from rococo_jax.encoders.inspection import warnings_of
 from rococo_jax.errors import InputError
 from rococo_jax.models import parameter_counts
 from rococo_jax.runtime import make_mesh
-from tests.checkpoints.test_open_clip import assert_golden, golden
 from tests.support.golden.weights import weights_for
+from tests.support.open_clip_files import assert_golden, golden
+from tests.support.openai_files import module_of, openai_file
 from tests.support.refusals import refused
 
 torch = pytest.importorskip("torch")
 MESH = make_mesh(jax.devices()[:1])
 pytestmark = pytest.mark.quick
-NUMBERS = {"input_resolution": 32, "context_length": 12, "vocab_size": 60}
-
-
-class Holder(torch.nn.Module):
-    """A module of modules; only their parameters matter."""
-
-    def forward(self, x):
-        return x
-
-
-def module_of(tensors):
-    """A tree of modules whose state dict is `tensors`."""
-    root = Holder()
-    for name, array in tensors.items():
-        *parents, last = name.split(".")
-        module = root
-        for parent in parents:
-            if parent not in module._modules:
-                module.add_module(parent, Holder())
-            module = module._modules[parent]
-        tensor = torch.from_numpy(np.array(array))
-        if tensor.is_floating_point() and "running" not in last:
-            module.register_parameter(last, torch.nn.Parameter(tensor, requires_grad=False))
-        else:
-            module.register_buffer(last, tensor)
-    return root
-
-
-def openai_file(case, path, form, numbers=True):
-    tensors = weights_for(golden(case)["shapes"])
-    if numbers:
-        tensors |= {name: np.array(value) for name, value in NUMBERS.items()}
-    module = module_of(tensors)
-    if form == "torchscript":
-        torch.jit.save(torch.jit.script(module), path)
-    elif form == "checkpoint":
-        state = {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
-        torch.save({"epoch": 3, "name": "run", "state_dict": state, "optimizer": {"lr": [0.1]}}, path)
-    else:
-        torch.save(module.state_dict(), path)
-    return path
 
 
 @pytest.mark.filterwarnings("ignore")

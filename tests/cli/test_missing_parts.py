@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.checkpoints.test_openai import openai_file
+from tests.support.openai_files import openai_file
 from tests.support.paths import CHECKOUT
 from tests.support.world import write_world
 

@@ -15,8 +15,8 @@ from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.inspection import inspect_model, warnings_of
 from rococo_jax.models import HeadSpec
 from rococo_jax.runtime import make_mesh
-from tests.checkpoints.test_open_clip import golden, open_clip_folder
 from tests.support.commands import run_command
+from tests.support.open_clip_files import golden, open_clip_folder
 from tests.support.tiny import drawn_parameters, tiny_spec, tiny_tokenizer
 
 pytestmark = pytest.mark.quick  # counts, however the programs are compiled

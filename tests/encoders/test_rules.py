@@ -10,9 +10,9 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.inspection import rules_of
 from rococo_jax.runtime import make_mesh
-from tests.checkpoints.test_open_clip import golden, open_clip_folder
-from tests.checkpoints.test_openai import openai_file
 from tests.data.test_tokenizers import bert_folder, clip_folder, sentences  # noqa: F401
+from tests.support.open_clip_files import golden, open_clip_folder
+from tests.support.openai_files import openai_file
 from tests.support.reference_models import bert, clip, saved
 from tests.support.tiny import tiny_encoder
 
