@@ -29,15 +29,13 @@ _SAME = 1e-6  # points; the same count of hits, divided in another order
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One model minus the reference on one variant, for each metric.
-
-    `corrected` has Holm's p of each, over all tests of the task.
-    """
+    """One model minus the reference in one metric of one variant; `corrected` is Holm's p over all of the task."""
 
     run: Run
     variant: str
-    metrics: dict[str, PairedDifference]
-    corrected: dict[str, float] = dataclasses.field(default_factory=dict)
+    metric: str
+    paired: PairedDifference
+    corrected: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +46,8 @@ class Comparison:
     """
 
     reference: Run
-    compared: tuple[str, ...]
     rows: tuple[Difference, ...]
     left_out: tuple[str, ...]
-
-    def find(self, run: Run, variant: str) -> Difference | None:
-        """The row of a model and variant."""
-        return next((row for row in self.rows if row.run is run and row.variant == variant), None)
 
 
 # By place of the group, and task.
@@ -69,43 +62,33 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None) -> Com
     labels = [run.label for group in groups for run in group.runs]
     if reference is not None and reference not in labels:
         raise InputError("reference", "model", repr(reference), f"one of {', '.join(labels)}")
-    found: Comparisons = {}
+    comparisons: Comparisons = {}
     for place, group in enumerate(groups):
         tables = {run.label: read_image_hits(run.path.parent / PER_IMAGE) for run in group.runs}
         for task in tasks_of(group.runs) if len(group.runs) > 1 else ():
-            comparison = _compare(ordered(group.runs, task), task, tables, reference)
-            if comparison is not None:
-                found[place, task] = _corrected(comparison)
-    return found
-
-
-def _corrected(comparison: Comparison) -> Comparison:
-    """The comparison with Holm's p of every test."""
-    corrected = iter(holm(np.array([each.p for row in comparison.rows for each in row.metrics.values()])).tolist())
-    rows = tuple(
-        dataclasses.replace(row, corrected={name: next(corrected) for name in row.metrics}) for row in comparison.rows
-    )
-    return dataclasses.replace(comparison, rows=rows)
+            if comparison := _compare(ordered(group.runs, task), task, tables, reference):
+                comparisons[place, task] = comparison
+    return comparisons
 
 
 def _compare(
     runs: Sequence[Run], task: str, tables: Mapping[str, HitsByVariant], reference: str | None
 ) -> Comparison | None:
     first = next((run for run in runs if run.label == reference), runs[0])
-    rows, left_out = [], []
-    for run in runs:
-        if run is not first:
-            of_run = _differences(run, first, task, tables)
-            rows += of_run
-            left_out += [] if of_run else [run.label]
-    if not rows:
+    others = [run for run in runs if run is not first]
+    paired = [(run, *each) for run in others for each in _differences(run, first, task, tables)]
+    if not paired:
         return None
-    compared = order_metrics(name for row in rows for name in row.metrics)
-    return Comparison(first, tuple(compared), tuple(rows), tuple(left_out))
+    corrected = holm(np.array([difference.p for *_, difference in paired])).tolist()
+    rows = tuple(Difference(*each, p) for each, p in zip(paired, corrected, strict=True))
+    compared = {row.run.label for row in rows}
+    return Comparison(first, rows, tuple(run.label for run in others if run.label not in compared))
 
 
-def _differences(run: Run, first: Run, task: str, tables: Mapping[str, HitsByVariant]) -> list[Difference]:
-    """The rows of a model; metrics over the same images use the same flips, and are compared together."""
+def _differences(
+    run: Run, first: Run, task: str, tables: Mapping[str, HitsByVariant]
+) -> list[tuple[str, str, PairedDifference]]:
+    """Variant, metric and difference; metrics over the same images use the same flips, and are compared together."""
     by_images: dict[tuple[str, ...], list[tuple[str, str, ImageHits, ImageHits]]] = {}
     for variant in run.variants(task):
         own, base = (_hits_of(each, task, variant, tables[each.label]) for each in (run, first))
@@ -114,18 +97,14 @@ def _differences(run: Run, first: Run, task: str, tables: Mapping[str, HitsByVar
             is_same = one.images == other.images and np.array_equal(one.queries, other.queries)
             if is_same and _is_compared(name, variant):
                 by_images.setdefault(one.images, []).append((variant, name, one, other))
-    metrics: dict[str, dict[str, PairedDifference]] = {variant: {} for variant in run.variants(task)}
+    paired = []
     for members in by_images.values():
-        hits = np.column_stack([one.hits for _, _, one, _ in members])
-        others = np.column_stack([other.hits for _, _, _, other in members])
-        queries = np.column_stack([one.queries for _, _, one, _ in members])
-        for (variant, name, _, _), difference in zip(members, paired_differences(hits, others, queries), strict=True):
-            metrics[variant][name] = difference
-    return [
-        Difference(run, variant, {name: each[name] for name in order_metrics(each)})
-        for variant, each in metrics.items()
-        if each
-    ]
+        hits, others, queries = (np.column_stack(each) for each in zip(
+            *((one.hits, other.hits, one.queries) for _, _, one, other in members), strict=True))  # fmt: skip
+        differences = paired_differences(hits, others, queries)
+        paired += [(*each[:2], difference) for each, difference in zip(members, differences, strict=True)]
+    variants, metrics = run.variants(task), order_metrics(name for _, name, _ in paired)
+    return sorted(paired, key=lambda each: (variants.index(each[0]), metrics.index(each[1])))
 
 
 def _is_compared(metric: str, variant: str) -> bool:
@@ -143,7 +122,7 @@ def _hits_of(run: Run, task: str, variant: str, table: HitsByVariant) -> dict[st
 
 def comparison_note(comparison: Comparison) -> str:
     """What a reader must know before the table of differences."""
-    count = sum(len(row.metrics) for row in comparison.rows)
+    count = len(comparison.rows)
     text = (
         f"Each model minus {comparison.reference.label}, in percentage points, paired by image: 95 % bootstrap "
         f"interval, the difference that this test would find in 80 % of such samples (seen from), and p of a two-sided "
@@ -165,11 +144,10 @@ def comparison_part(comparison: Comparison, task: str) -> Part:
         [
             Cell(row.run.label),
             Cell(variant_label(row.variant), words=True),
-            Cell(metric_of(name).label, words=True),
-            *_cells(difference, row.corrected[name]),
+            Cell(metric_of(row.metric).label, words=True),
+            *_cells(row.paired, row.corrected),
         ]
         for row in comparison.rows
-        for name, difference in row.metrics.items()
     ]
     title = f"Differences from {comparison.reference.label}"
     table = Table(f"{title}, {task}", heads, rows, sortable=True, filterable=True)

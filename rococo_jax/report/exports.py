@@ -36,15 +36,17 @@ def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[st
         about["results"] = f"{run.path.resolve().parent.name}/{run.path.name}"
         for task, variants in run.tasks.items():
             comparison = comparisons.get((place, task))
+            rows = comparison.rows if comparison else ()
+            differences = {(row.variant, row.metric): row for row in rows if row.run is run}
             for variant in order_variants(variants):
-                found = comparison.find(run, variant) if comparison else None
                 for name in in_reading_order(variants[variant], METRICS):
                     figure, metric = run.figure(task, variant, name), metric_of(name)
                     row: dict[str, Any] = {"task": task, "variant": variant, "metric": name, "label": metric.label}
                     row |= {"unit": metric.unit, "better": metric.better}
                     row |= {"value": figure.value, "low": figure.low, "high": figure.high}
-                    if comparison and found and (one := found.metrics.get(name)):
-                        ends = (one.points, one.low, one.high, one.p, found.corrected[name], one.least_seen)
+                    if comparison and (found := differences.get((variant, name))):
+                        one = found.paired
+                        ends = (one.points, one.low, one.high, one.p, found.corrected, one.least_seen)
                         row |= dict(zip(_DIFFERENCE, (comparison.reference.label, *ends), strict=True))
                     yield about | row
 

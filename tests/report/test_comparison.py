@@ -39,21 +39,20 @@ def test_differences_are_those_of_the_figures_and_of_the_queries(runs):
         assert not comparison.left_out
         for row in comparison.rows:
             ours, theirs = (run.tasks[task][row.variant] for run in (row.run, comparison.reference))
-            for name, difference in row.metrics.items():
-                assert difference.points == pytest.approx(ours[name] - theirs[name])
-                assert difference.low <= difference.points <= difference.high
+            assert row.paired.points == pytest.approx(ours[row.metric] - theirs[row.metric])
+            assert row.paired.low <= row.paired.points <= row.paired.high
     wanted = [("task", "=", "image_to_text"), ("variant", "=", "danger")]
     folders = (runs / "family-1-model-d", found[0, "image_to_text"].reference.path.parent)
     first, best = (np.array(pq.read_table(f / "per_query.parquet", filters=wanted)["rank"]) <= 1 for f in folders)
     each = first * 1.0 - best
     assert len(each) == IMAGES
-    (row,) = (r for r in found[0, "image_to_text"].rows if (r.run.label, r.variant) == ("family-1/model-d", "danger"))
-    assert row.metrics["r1"].points == pytest.approx(100 * each.mean())
+    points = {(r.run.label, r.variant, r.metric): r.paired.points for r in found[0, "image_to_text"].rows}
+    assert points["family-1/model-d", "danger", "r1"] == pytest.approx(100 * each.mean())
 
 
 def test_a_clearly_worse_model_has_a_small_p_and_an_equal_one_has_not(runs):
     rows = comparisons(runs, reference="family-0/model-a")[0, "image_to_text"].rows
-    p = {row.run.label: row.metrics["r1"].p for row in rows if row.variant == "clean"}
+    p = {row.run.label: row.paired.p for row in rows if (row.variant, row.metric) == ("clean", "r1")}
     assert p["family-0/model-e"] < 0.001
     assert p["family-1/model-f"] > 0.05
 
@@ -77,21 +76,22 @@ def test_the_csv_holds_every_difference_beside_its_figures(runs, page):
     rows = list(csv.DictReader(page.with_suffix(".csv").open(encoding="utf-8", newline="")))
     found = comparisons(runs)
     compared = [row for row in rows if row["compared_with"]]
-    assert len(compared) == sum(len(row.metrics) for comparison in found.values() for row in comparison.rows)
+    assert len(compared) == sum(len(comparison.rows) for comparison in found.values())
     assert ("clean", "fr1") not in {(row["variant"], row["metric"]) for row in compared}
     for row in compared:
         comparison = found[0, row["task"]]
         assert row["compared_with"] == comparison.reference.label
-        (same,) = (r for r in comparison.rows if (r.run.label, r.variant) == (row["model"], row["variant"]))
-        wanted = same.metrics[row["metric"]]
-        ends = (wanted.points, wanted.low, wanted.high, wanted.p, same.corrected[row["metric"]], wanted.least_seen)
+        asked = (row["model"], row["variant"], row["metric"])
+        (same,) = (r for r in comparison.rows if (r.run.label, r.variant, r.metric) == asked)
+        wanted = same.paired
+        ends = (wanted.points, wanted.low, wanted.high, wanted.p, same.corrected, wanted.least_seen)
         names = ("difference", "difference_low", "difference_high", "p", "p_holm", "least_seen")
         assert [row[name] for name in names] == ["" if end is None else repr(end) for end in ends]
 
 
 def test_p_is_corrected_over_all_tests_of_a_task(runs):
     for comparison in comparisons(runs).values():
-        tests = sorted((found.p, row.corrected[name]) for row in comparison.rows for name, found in row.metrics.items())
+        tests = sorted((row.paired.p, row.corrected) for row in comparison.rows)
         # Holm's step-down at 5 %: the k-th smallest of m is rejected while it is at most 0.05 / (m - k).
         rejected = 0
         while rejected < len(tests) and tests[rejected][0] <= 0.05 / (len(tests) - rejected):
