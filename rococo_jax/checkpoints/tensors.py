@@ -68,16 +68,12 @@ class Tensors:
         self.require([name], "the tensors that tell the sizes of the model")
         return self._about[name][0]
 
-    def kind(self, name: str) -> str:
-        """The type of a tensor as safetensors or NumPy spells it: F32, BF16, int64..."""
-        return self._about[name][1]
-
     def read(self, name: str) -> np.ndarray:
         """The values of a tensor as float32."""
         return self._read(name).astype(np.float32)
 
     def about(self, name: str) -> tuple[tuple[int, ...], str]:
-        """Shape and type of a tensor."""
+        """Shape of a tensor, and its type as safetensors or NumPy spells it: F32, BF16, int64..."""
         return self._about[name]
 
     def stored(self, name: str) -> np.ndarray:
@@ -313,7 +309,7 @@ def check_tensors(source: Tensors, table: NameTable, shapes: Shapes) -> None:
     known = {name for name in stored if name in expected or any(re.fullmatch(p, name) for p in table.ignored)}
     wrong = []
     for name in sorted(expected.keys() & stored):
-        shape, kind = source.shape(name), source.kind(name)
+        shape, kind = source.about(name)
         if shape != expected[name]:
             wrong.append(f"{name} of shape {shape} instead of {expected[name]}")
         elif kind not in _FLOATING:
