@@ -119,3 +119,11 @@ def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits,
     else:
         with pytest.raises(InputError, match=r"a step of texts of 24 tokens takes 0\.00 GB of a device's 0\.00 GB"):
             compile_step(*arguments)
+
+
+def test_a_step_that_the_compiler_refuses_says_how_much_it_takes(config):
+    said = "RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (298.12G) exceeds available HBM (15.75G)."
+    lowered = Mock(jax.stages.Lowered, compile=Mock(side_effect=jax.errors.JaxRuntimeError(said)))
+    batch = batch_shapes(config, tiny_spec(16), 24)
+    with pytest.raises(InputError, match=r"micro_batches: found 1, .* takes 320\.10 GB of a device's 16\.91 GB"):
+        compile_step(lowered, batch, config, int(15.75 * 2**30))
