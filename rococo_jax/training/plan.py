@@ -89,9 +89,9 @@ def describe(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    if not isinstance(value, int | float):
-        return str(value)
-    return f"{value / 1e9:,.3f} G" if value >= 1e6 else f"{value:.4g}"
+    if isinstance(value, int | float) and value >= 1e6:
+        return f"{value / 1e9:,.3f} G"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _devices_of(topology: str) -> list[Any]:
