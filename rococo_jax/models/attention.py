@@ -231,13 +231,13 @@ class SelfAttention(nnx.Module):
         self.out = Linear(width, width, dtype=dtype, rngs=rngs)
 
     def __call__(
-        self, x: Float[Array, "b t width"], causal: bool, lengths: Lengths | None
+        self, x: Float[Array, "b t width"], causal: bool, lengths: Lengths | None, mask: MaskArray | None = None
     ) -> Float[Array, "b t width"]:
-        """The new tokens."""
+        """The new tokens. `mask` is `mask_of` of the two, where it was made once for all blocks."""
         if self.uses_fused(x, causal, lengths):
             mixed = self.fused(*self._project(x, together=self.fused.kind != "cudnn"), causal, lengths)
         else:
-            mixed, _ = attend(*self._project(x), mask_of(x.shape[1], causal, lengths))
+            mixed, _ = attend(*self._project(x), mask_of(x.shape[1], causal, lengths) if mask is None else mask)
         return checkpoint_name(self._finish(mixed.reshape(x.shape)), "out")
 
     def uses_fused(self, x: Float[Array, "b t width"], causal: bool, lengths: Lengths | None) -> bool:

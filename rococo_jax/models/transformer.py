@@ -10,7 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.attention import Lengths, SelfAttention
+from rococo_jax.models.attention import Lengths, MaskArray, SelfAttention, mask_of
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear, Stack
 from rococo_jax.models.positions import Rotary
 from rococo_jax.models.products import multiply_rows
@@ -83,10 +83,10 @@ class Block(nnx.Module):
         self.scale2 = nnx.Param(jnp.ones(spec.width, jnp.float32)) if spec.layer_scale else None
 
     def __call__(
-        self, x: Float[Array, "b t width"], causal: bool, lengths: Lengths | None
+        self, x: Float[Array, "b t width"], causal: bool, lengths: Lengths | None, mask: MaskArray | None
     ) -> Float[Array, "b t width"]:
         """The new tokens, in the dtype of `x`."""
-        return self._change(x, self.attention(self._attended(x), causal, lengths))
+        return self._change(x, self.attention(self._attended(x), causal, lengths, mask))
 
     def with_weights(self, x: Float[Array, "b t width"]) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
         """The new tokens and the attention weights."""
@@ -158,10 +158,14 @@ class Blocks(Stack):
         return self._scan_padded(graph, parameters, x, causal, lengths)[:, :tokens]
 
     def _scan_padded(self, graph: Any, parameters: Any, x: Array, causal: bool, lengths: Lengths | None) -> Array:
+        # Once for all blocks: made inside the loop, a step with FSDP hung on eight CPU devices.
+        fused = self.block.attention.uses_fused(x, causal, lengths)
+        mask = None if fused else mask_of(x.shape[1], causal, lengths)
+
         def step(x: Array, layer: Any) -> tuple[Array, None]:
             if self.prepare_layer is not None:
                 layer = self.prepare_layer(layer)
-            return nnx.merge(graph, layer)(x, causal, lengths), None
+            return nnx.merge(graph, layer)(x, causal, lengths, mask), None
 
         if frozen := self.frozen_layers:
             x = jax.lax.scan(step, x, jax.tree.map(lambda stack: stack[:frozen], parameters))[0]
