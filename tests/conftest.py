@@ -148,6 +148,8 @@ def compiled_programs_are_kept(tmp_path_factory):
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     enable_compilation_cache()
+    # XLA reads its flags once, here, before a file that compiles quickly sets them for the commands that it starts.
+    jax.jit(lambda: 0).lower().compile()
 
 
 @pytest.fixture(scope="session", autouse=True)
