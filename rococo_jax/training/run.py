@@ -79,8 +79,8 @@ def train(
         influence_folder: keeps the table of influence where the config names none; `workdir` by default.
 
     Raises:
-        InputError: anything in the config (`config.losses.sc.wieght = 1` adds a key that does not exist), the data, the
-            starting model or the working folder that does not fit.
+        InputError: anything in the config (`config.stepz = 1` adds a key that does not exist), the data, the starting
+            model or the working folder that does not fit.
         Diverged: the loss or its gradient is not finite.
     """
     config = config.copy_and_resolve_references()

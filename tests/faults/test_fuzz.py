@@ -53,7 +53,7 @@ def _convert(path: Path) -> None:
 def _all_tensors(tensors) -> None:
     with tensors:
         for name in tensors.names:
-            tensors.kind(name), tensors.read(name)
+            tensors.about(name), tensors.read(name)
 
 
 def _description(path: Path) -> None:
