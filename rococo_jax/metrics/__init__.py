@@ -22,14 +22,17 @@ METRICS = {
     )
 }
 
-
 # Metrics of other packages, by name: a results file describes those that it has.
 _DESCRIBED: dict[str, Metric] = {}
 
 
 def describe(metrics: Iterable[Metric]) -> None:
     """Make metrics of other packages known by their names; a metric of this package stays as it is."""
-    _DESCRIBED.update((metric.name, metric) for metric in metrics if metric.name not in METRICS)
+    _DESCRIBED.update((metric.name, metric) for metric in metrics)
+
+
+def _known(name: str) -> Metric | None:
+    return METRICS.get(name) or _DESCRIBED.get(name)
 
 
 def metric_of(name: str) -> Metric:
@@ -38,10 +41,10 @@ def metric_of(name: str) -> Metric:
     >>> metric_of("fr1").label, metric_of("new_score").label
     ('FR@1', 'new score')
     """
-    unknown = Metric(name, name.replace("_", " "), None, "", "as the results name it", None)
-    return METRICS.get(name) or _DESCRIBED.get(name, unknown)
+    return _known(name) or Metric(name, name.replace("_", " "), None, "", "as the results name it", None)
 
 
 def digits_of(name: str) -> int:
     """Decimals that a metric is shown with: 3 for plain numbers, 1 for what has a unit or is not known."""
-    return 1 if metric_of(name).unit or name not in {**METRICS, **_DESCRIBED} else 3
+    known = _known(name)
+    return 1 if known is None or known.unit else 3
