@@ -26,7 +26,7 @@ from rococo_jax.errors import InputError, first_line
 from rococo_jax.runtime import AXES, arranged, make_mesh
 from rococo_jax.training.init import starting_encoder
 from rococo_jax.training.inputs.batches import text_length
-from rococo_jax.training.program import bytes_of_device, compile_step, memory_of, peak_flops, step_bytes
+from rococo_jax.training.program import bytes_of_device, compile_step, memory_of, of_kind, peak_flops, step_bytes
 from rococo_jax.training.step import batch_shapes, check_batch, lower_step
 
 # Bytes that programs may use (as libtpu says; 90 % on GPUs), bytes/s of memory, and out of a chip over all links and
@@ -52,12 +52,11 @@ def plan(config: ConfigDict, topology: str | None = None) -> dict[str, Any]:
     """
     devices = _devices_of(topology) if topology else jax.devices()
     check_batch(config, len(devices))
-    mesh, kind = Mesh(arranged(devices, config.fsdp), AXES), devices[0].device_kind
+    mesh, kind, chip = Mesh(arranged(devices, config.fsdp), AXES), devices[0].device_kind, of_kind(CHIPS, devices[0])
     encoder = starting_encoder(config, make_mesh(jax.local_devices()[:1]))
     tokens, rows = text_length(config.data.text_length, encoder), NamedSharding(mesh, PartitionSpec(AXES))
-    place = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows)  # noqa: E731
-    batch = jax.tree.map(place, batch_shapes(config, encoder.spec, tokens))
-    chip = next((CHIPS[name] for name in CHIPS if kind.startswith(name)), None)
+    shapes = batch_shapes(config, encoder.spec, tokens)
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows), shapes)
     limit = chip[0] if topology and chip else memory_of(jax.local_devices()[0])
     lowered, start = lower_step(config, encoder.spec, encoder.preprocessing, mesh, tokens), time.perf_counter()
     compiled = compile_step(lowered, batch, config, limit)

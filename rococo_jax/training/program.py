@@ -18,6 +18,8 @@ the vendors' dense bfloat16 figures.
 import math
 import re
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -112,10 +114,15 @@ PEAK_TFLOPS = {
 }
 
 
+def of_kind(table: Mapping[str, Any], device: jax.Device) -> Any:
+    """The entry whose name the device's kind begins with, the longest of several; None without one (CPUs)."""
+    return table.get(max(filter(device.device_kind.startswith, table), key=len, default=""))
+
+
 def peak_flops(device: jax.Device) -> float | None:
     """FLOP/s of a device, None where the table does not have it (CPUs)."""
-    kinds = [kind for kind in PEAK_TFLOPS if device.device_kind.startswith(kind)]
-    return PEAK_TFLOPS[max(kinds, key=len)] * 1e12 if kinds else None
+    peak = of_kind(PEAK_TFLOPS, device)
+    return peak and peak * 1e12
 
 
 def step_flops(config: ConfigDict, spec: ModelSpec, text_length: int) -> float:
