@@ -176,19 +176,9 @@ def test_an_altered_caption_is_traced_to_its_original(tmp_path, protocol):
     (tmp_path / "annotations").mkdir()
     write_annotation(tmp_path / "annotations" / "danger.json", "danger", items, made_by={})
     save_model(tmp_path / "tiny", tiny_encoder())
-    command = ["evaluate", tmp_path / "tiny", "--annotations", tmp_path / "annotations"]
-    command += [
-        "--images",
-        tmp_path / "images",
-        "--out",
-        tmp_path / "out",
-        "--protocol",
-        protocol,
-        "--mixed-galleries",
-        "none",
-        "--no-cache",
-    ]
-    assert main([*map(str, command), "--no-report"]) == 0
+    places = {name: str(tmp_path / name) for name in ("annotations", "images", "out")}
+    command = ["evaluate", str(tmp_path / "tiny"), *(f"--{name}={place}" for name, place in places.items())]
+    assert main([*command, *f"--protocol {protocol} --mixed-galleries none --no-cache --no-report".split()]) == 0
     errors = [each for each in read_examples(tmp_path / "out") if (each.variant, each.role) == ("danger", "error")]
     assert errors, "nobody is fooled, so this test would show nothing"
     for each in errors:

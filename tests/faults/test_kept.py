@@ -94,7 +94,10 @@ def _after(name: str, damage):
 
 def _table(table: str, damage) -> Fault:
     """A damaged table beside good results is written again."""
-    change = lambda world: (world / "out" / table).write_bytes(damage((world / "out" / table).read_bytes()))  # noqa: E731
+
+    def change(world) -> None:
+        (world / "out" / table).write_bytes(damage((world / "out" / table).read_bytes()))
+
     return Fault(f"{table} {damage.__name__}", _after("evaluate", change), "", code=0, after=World.assert_undisturbed)
 
 

@@ -196,19 +196,10 @@ def test_what_the_evaluation_writes_of_altered_images_is_shown(tmp_path):
     """No synthetic results: a tiny model, twelve pictures, one mix and two corruptions, through the command line."""
     captions = [random_captions(5, seed, longest=6) for seed in range(12)]
     write_world(tmp_path, captions, name="val/{:02}.png", picture=noise(5, 7, 14), altered={}, start=tiny_encoder())
-    command = ["evaluate", tmp_path / "start", "--annotations", tmp_path / "annotations"]
-    command += [
-        "--images",
-        tmp_path / "images",
-        "--out",
-        tmp_path / "out",
-        "--mixed-galleries",
-        "patch_0.9,control",
-        "--seeds",
-        "1,10",
-    ]
-    command += ["--corruptions", "contrast,pixelate", "--severities", "5", "--no-cache"]
-    assert main([*map(str, command)]) == 0
+    places = {name: str(tmp_path / name) for name in ("annotations", "images", "out")}
+    command = ["evaluate", str(tmp_path / "start"), *(f"--{name}={place}" for name, place in places.items())]
+    options = "--mixed-galleries patch_0.9,control --seeds 1,10 --corruptions contrast,pixelate --severities 5"
+    assert main([*command, *options.split(), "--no-cache"]) == 0
     page = Page((tmp_path / "out" / "report.html").read_text(encoding="utf-8"))
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     numbers = results["tasks"]["text_to_image"]

@@ -68,7 +68,10 @@ def make_world(folder: Path) -> SimpleNamespace:
     spec, tiny = tiny_spec(16), tiny_encoder(spec=tiny_spec(16))
     preprocessing = Preprocessing(shortest_edge=SIDE, crop_size=(SIDE, SIDE), resample="nearest")
     encoder = Encoder(tiny.model, preprocessing, tiny_tokenizer(), name="tiny", mesh=make_mesh(jax.devices()[:1]))
-    picture = lambda number, _: Image.fromarray(pixels_of(number, np.arange(COLUMNS)))  # noqa: E731
+
+    def picture(number: int, _: np.random.Generator) -> Image.Image:
+        return Image.fromarray(pixels_of(number, np.arange(COLUMNS)))
+
     write_world(folder, captions, picture=picture, start=encoder)
     of_id = {index: token for token, index in encoder.tokenizer.rust.get_vocab().items()}
 
