@@ -7,28 +7,22 @@ import sys
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from rococo_jax.data import captioned_images
 from rococo_jax.data.captioned_images import open_pairs, register_source
 from rococo_jax.data.packing import pack_pairs
 from rococo_jax.data.pair_source import JoinedPairs, TfdsPairs, find_feature, open_tfds
-from rococo_jax.errors import InputError
 from tests.support.refusals import refused
 from tests.support.training_pairs import (
+    all_of,
     assert_same_batches,
     captions_of,
     column,
+    png,
     take,
     tiny_input,
     write_pairs,
 )
-from tests.support.world import write_pictures
-
-
-def all_of(source) -> list:
-    return [source[index] for index in range(len(source))]
-
 
 # Folders and captions files
 
@@ -41,28 +35,11 @@ def test_pairs_are_in_file_order_with_all_captions(tmp_path):
     assert all_of(pickle.loads(pickle.dumps(source))) == all_of(source)
 
 
-def test_a_captions_file_finds_its_images_in_any_of_the_folders(tmp_path):
-    names = [f"image{number:03}.png" for number in range(6)]
-    write_pictures(tmp_path / "a", names[:3])
-    write_pictures(tmp_path / "b", names[3:])
-    for part, numbers in (("one", (0, 4, 2)), ("two", (5, 1, 3))):
-        items = [{"image": names[number], "caption": captions_of(number)} for number in numbers]
-        (tmp_path / f"{part}.json").write_text(json.dumps(items))
-    source = open_pairs(f"{tmp_path}/a, {tmp_path}/b", f"{tmp_path}/one.json,{tmp_path}/two.json")
-    assert [sample.name for sample in all_of(source)] == [names[number] for number in (0, 4, 2, 5, 1, 3)]
-    assert [sample.image.parent.name for sample in all_of(source)] == ["a", "b", "a", "b", "a", "b"]
-
-
-def test_missing_images_stop_or_are_left_out(tmp_path):
-    images, captions = write_pairs(tmp_path, 5)
-    (tmp_path / "images" / "image002.png").unlink()
-    refused(r"1 of 5 images in none of .*; the first is 'image002.png'", open_pairs, images, captions)
-    whole = all_of(open_pairs(images, captions, allow_missing=True))
-    assert [sample.name[5:8] for sample in whole] == ["000", "001", "003", "004"]
-
-
-def test_what_is_missing_altogether_is_named(tmp_path):
+def test_what_is_missing_is_left_out_or_named(tmp_path):
     images, captions = write_pairs(tmp_path, 2)
+    (tmp_path / "images" / "image000.png").unlink()
+    assert [sample.name for sample in all_of(open_pairs(images, captions, allow_missing=True))] == ["image001.png"]
+    refused(r"1 of 2 images in none of .*; the first is 'image000.png'", open_pairs, images, captions)
     (tmp_path / "empty").mkdir()
     (tmp_path / "none.json").write_text("[]")
     for arguments, message in (
@@ -76,10 +53,15 @@ def test_what_is_missing_altogether_is_named(tmp_path):
         refused(message, open_pairs, *arguments, allow_missing=True)
 
 
-def test_the_hash_is_of_the_data_and_not_of_its_place(tmp_path):
-    one, moved = (open_pairs(*write_pairs(tmp_path / place, 3)) for place in ("a", "b"))
-    other = open_pairs(*write_pairs(tmp_path / "c", 3, captions=4))
-    assert one.hash() == moved.hash() != other.hash()
+def test_the_hash_is_of_the_data_and_neither_of_its_place_nor_of_its_form(tmp_path):
+    (images, captions), moved = (write_pairs(tmp_path / place, 3) for place in ("a", "b"))
+    rows = [{"image": f"image{n:03d}.png", "caption": text} for n in range(3) for text in captions_of(n)[:2]]
+    rows += [{"image": f"image{n:03d}.png", "captions": captions_of(n)[2:]} for n in range(3)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    source, lines = open_pairs(images, captions), open_pairs(images, str(tmp_path / "pairs.jsonl"))
+    assert all_of(lines) == all_of(source)
+    assert source.hash() == lines.hash() == open_pairs(*moved).hash()
+    assert source.hash() != open_pairs(*write_pairs(tmp_path / "c", 3, captions=4)).hash()
 
 
 @pytest.mark.real_data
@@ -104,18 +86,6 @@ def test_a_registered_prefix_opens_a_source_of_its_own(tmp_path, monkeypatch):
     refused(r"wanted folders of images, tars, tfds:NAME, .*again:NAME", open_pairs, "")
 
 
-# JSON lines
-
-
-def test_json_lines_are_the_same_pairs(tmp_path):
-    images, captions = write_pairs(tmp_path, 3)
-    lines = [{"image": f"image{n:03d}.png", "caption": text} for n in range(3) for text in captions_of(n)[:2]]
-    lines += [{"image": f"image{n:03d}.png", "captions": captions_of(n)[2:]} for n in range(3)]
-    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
-    source, whole = open_pairs(images, str(tmp_path / "pairs.jsonl")), open_pairs(images, captions)
-    assert all_of(source) == all_of(whole) and source.hash() == whole.hash()
-
-
 # Packed tars
 
 
@@ -135,12 +105,6 @@ def test_tars_and_folders_can_be_joined(packed, tmp_path):
 
 
 # TensorFlow Datasets
-
-
-def png(number: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (16, 16), (2 * number + 1,) * 3).save(file, "PNG")
-    return file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -212,20 +176,16 @@ def test_what_tfds_does_not_have_is_named(dataset_folder, name, message):
 
 def test_without_tfds_the_way_to_install_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(
-        InputError, match=r"tensorflow_datasets: found not installed; wanted pip install 'rococo_jax\[tfds\]'"
-    ):
-        open_tfds("tfds:coco_captions/2014")
+    missing = r"tensorflow_datasets: found not installed; wanted pip install 'rococo_jax\[tfds\]'"
+    refused(missing, open_tfds, "tfds:coco_captions/2014")
 
 
 def test_examples_without_image_or_caption_are_named():
     features = {"image": "image", "captions": "texts/en", "name": None}
     examples = [{"image": 3, "texts": {"en": ["a"]}}, {"image": b"x", "texts": {"en": []}}]
     source = TfdsPairs(examples, features, "two", "tfds:two")
-    with pytest.raises(InputError, match="example 0 of tfds:two: image: found int"):
-        source[0]
-    with pytest.raises(InputError, match="example 1 of tfds:two: texts/en: found no caption"):
-        source[1]
+    refused("example 0 of tfds:two: image: found int", source.__getitem__, 0)
+    refused("example 1 of tfds:two: texts/en: found no caption", source.__getitem__, 1)
 
 
 def test_features_are_found_by_path():

@@ -6,10 +6,8 @@ import tarfile
 import unicodedata
 from pathlib import Path
 
-import numpy as np
 import pandas
 import pytest
-from PIL import Image
 
 from rococo_jax.cli.main import main
 from rococo_jax.data.captioned_images import open_pairs, read_captioned_images, read_captions
@@ -18,6 +16,8 @@ from rococo_jax.perturb.images.image_folders import names_without_suffix
 from rococo_jax.training.config import default_config
 from rococo_jax.training.inputs.batches import open_source
 from tests.support.refusals import refused
+from tests.support.training_pairs import grey_of
+from tests.support.world import write_pictures
 
 ITEMS = {"1_a.jpg": ("A dog .", 'a "big" one'), "2_b.jpg": ("Two | cats", "a, b")}
 ROWS = [(image, number, text) for image, texts in ITEMS.items() for number, text in enumerate(texts)]
@@ -38,14 +38,13 @@ COCO = {
 
 
 def numbered(pattern: str, first: int) -> pandas.DataFrame:
-    rows = [{"image": image} | {pattern.format(n): text for n, text in enumerate(texts, first)}
-            for image, texts in ITEMS.items()]  # fmt: skip
-    return pandas.DataFrame(rows)
+    texts = {image: {pattern.format(n): text for n, text in enumerate(each, first)} for image, each in ITEMS.items()}
+    return pandas.DataFrame.from_dict(texts, "index").reset_index(names="image")
 
 
-def with_splits(key: str = "split") -> list[dict]:
-    return [{"image": image, "caption": text, key: split} for split, images in SPLIT.items()
-            for image in images for text in ITEMS[image]]  # fmt: skip
+def with_splits(key: str = "split", splits: dict[str, list[str]] = SPLIT) -> list[dict]:
+    split_of = {image: split for split, images in splits.items() for image in images}
+    return [{"image": i, "caption": text, key: split_of[i]} for i, _, text in ROWS if i in split_of]
 
 
 # What it is -> the file's name and its contents.
@@ -81,71 +80,55 @@ def test_published_forms(form, tmp_path):
 def test_numbered_columns_of_parquet_and_blank_ones(tmp_path):
     frame = numbered("caption_{}", 0).assign(caption_2=[None, " "], caption_10=["ten", None])
     frame.to_parquet(tmp_path / "c.parquet")
-    assert [item.captions for item in read_captions(f"{tmp_path}/c.parquet", {}).items] == [
-        (*ITEMS["1_a.jpg"], "ten"), ITEMS["2_b.jpg"],
-    ]  # fmt: skip
+    items = read_captions(f"{tmp_path}/c.parquet", {}).items
+    assert [item.captions for item in items] == [(*ITEMS["1_a.jpg"], "ten"), ITEMS["2_b.jpg"]]
     frame[["image", "caption_0"]].assign(caption="x").to_csv(tmp_path / "both.csv", index=False)
     refused("any of which may be the captions", read_captions, f"{tmp_path}/both.csv", {})
     only = read_captions(f"{tmp_path}/both.csv?caption=caption_0", {}).items
     assert [item.captions for item in only] == [(texts[0],) for texts in ITEMS.values()]
 
 
-def test_an_image_without_a_caption_is_counted(tmp_path):
-    (tmp_path / "c.json").write_text(json.dumps(COCO))
-    file = read_captions(f"{tmp_path}/c.json", {})
+def test_images_without_a_caption_and_repeated_captions_are_counted(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(COCO))
+    file = read_captions(path, {})
     assert file.skipped == 1 and "2 images, 4 captions, 1 images without a caption left out" in file.summary()
-    COCO_TWICE = COCO | {"images": [*COCO["images"], {"id": 1, "file_name": "other.jpg"}]}
-    (tmp_path / "c.json").write_text(json.dumps(COCO_TWICE))
-    refused(
-        "id of images 3: found 1, an id of two images; wanted every id once", read_captions, f"{tmp_path}/c.json", {}
-    )
-
-
-def photo(path: Path, shade: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.full((4, 5, 3), shade, np.uint8)).save(path, "PNG")
+    path.write_text(json.dumps(COCO | {"images": [*COCO["images"], {"id": 1, "file_name": "other.jpg"}]}))
+    refused("id of images 3: found 1, an id of two images; wanted every id once", read_captions, path, {})
+    (tmp_path / "c.csv").write_text("image,caption\n1.png,one\n1.png,one\n")
+    file = read_captions(f"{tmp_path}/c.csv", {})
+    assert file.items[0].captions == ("one", "one")
+    assert file.summary() == "c.csv: 1 images, 2 captions, 1 of them twice for one image, columns image and caption"
 
 
 def test_splits_are_said_and_chosen(tmp_path, capsys):
-    for shade, name in enumerate(ITEMS):
-        photo(tmp_path / "photos" / name, shade)
+    files = dict(zip(ITEMS, write_pictures(tmp_path / "photos", ITEMS, grey_of), strict=True))
     pandas.DataFrame(with_splits()).to_csv(tmp_path / "c.csv", index=False)
     (tmp_path / "k.json").write_text(json.dumps(KARPATHY))
     (tmp_path / "plain.csv").write_text("image,caption\n1_a.jpg,x\n")
-    photos, table, karpathy = f"{tmp_path}/photos", f"{tmp_path}/c.csv", f"{tmp_path}/k.json"
+    photos, table, karpathy, plain = (f"{tmp_path}/{name}" for name in ("photos", "c.csv", "k.json", "plain.csv"))
     assert read_captioned_images(photos, table).names == tuple(ITEMS)
     assert "splits train (2), test (2): all read; `split` chooses" in capsys.readouterr().err
     none = r"split: found none named, of several; wanted train \(1\), test \(1\), one or several \(train\+val\), or all"
     refused(none, read_captioned_images, photos, karpathy)
+    wrong = r"split: found 'val'; wanted train \(\d\), test \(\d\)"
     for captions in (table, karpathy):
         assert read_captioned_images(photos, captions, split="test").names == ("2_b.jpg",)
         assert "read: test" in capsys.readouterr().err
-        assert (
-            len(open_pairs(photos, captions, split="train+test")) == len(open_pairs(photos, captions, split="all")) == 2
-        )
-        refused(
-            r"split: found 'val'; wanted train \(\d\), test \(\d\)", open_pairs, photos, captions, split="train+val"
-        )
+        assert [len(open_pairs(photos, captions, split=split)) for split in ("train+test", "all")] == [2, 2]
+        refused(wrong, open_pairs, photos, captions, split="train+val")
     assert read_captioned_images(photos, f"{karpathy}?split=test").names == ("2_b.jpg",)
     assert read_captioned_images(photos, table, columns={"split": "split"}, split="train").names == ("1_a.jpg",)
-    refused(
-        "split: found 'test'; wanted a column split",
-        read_captioned_images,
-        photos,
-        f"{tmp_path}/plain.csv",
-        split="test",
-    )
-    images = [
-        {"bytes": (tmp_path / "photos" / row["image"]).read_bytes(), "path": row["image"]} for row in with_splits()
-    ]
+    refused("split: found 'test'; wanted a column split", read_captioned_images, photos, plain, split="test")
+    images = [{"bytes": files[row["image"]].read_bytes(), "path": row["image"]} for row in with_splits()]
     pandas.DataFrame(with_splits()).assign(image=images).to_parquet(tmp_path / "c.parquet")
     inside = read_captioned_images(f"{tmp_path}/c.parquet", split="test")
     assert inside.names == ("2_b.jpg",) and inside.items[0].captions == ITEMS["2_b.jpg"]
-    assert inside.paths[0].read_bytes() == (tmp_path / "photos/2_b.jpg").read_bytes()
+    assert inside.paths[0].read_bytes() == files["2_b.jpg"].read_bytes()
     (tmp_path / "shards").mkdir()
-    for split in SPLIT:
-        rows = [row for row in with_splits("part") if row["part"] == split]
-        pandas.DataFrame(rows).to_parquet(tmp_path / f"shards/{split}-00000-of-00001.parquet")
+    for split, names in SPLIT.items():
+        rows = pandas.DataFrame(with_splits("part", {split: names}))
+        rows.to_parquet(tmp_path / f"shards/{split}-00000-of-00001.parquet")
     refused("none named, of several", read_captioned_images, photos, f"{tmp_path}/shards")
     assert read_captioned_images(photos, f"{tmp_path}/shards", split="test").names == ("2_b.jpg",)
     config = default_config().data
@@ -159,33 +142,27 @@ def test_splits_are_said_and_chosen(tmp_path, capsys):
 def test_both_spellings_of_a_name(tmp_path):
     composed = "Zoë/Bär.png"
     apart = unicodedata.normalize("NFD", composed)
-    photo(tmp_path / "stored apart" / apart, 1)
-    photo(tmp_path / "stored composed" / composed, 1)
+    write_pictures(tmp_path, [f"stored apart/{apart}", f"stored composed/{composed}"])
     for folder in ("stored apart", "stored composed"):
         for name in (composed, apart):
             (tmp_path / "c.json").write_text(json.dumps([{"image": name, "caption": ["x"]}], ensure_ascii=False))
             read = read_captioned_images(f"{tmp_path}/{folder}", f"{tmp_path}/c.json")
             assert read.names == (name,) and read.paths[0].read_bytes()
-    photo(tmp_path / "stored composed" / "Zoë" / Path(apart).name, 2)
-    refused("two files of this name, .* that Unicode calls the same", read_captioned_images,
-            f"{tmp_path}/stored composed", f"{tmp_path}/c.json")  # fmt: skip
+    write_pictures(tmp_path / "stored composed", [f"Zoë/{Path(apart).name}"])
+    twice, arguments = "two files of this name, .* that Unicode calls the same", (f"{tmp_path}/stored composed",)
+    refused(twice, read_captioned_images, *arguments, f"{tmp_path}/c.json")
 
 
 def test_images_of_one_name_in_two_folders(tmp_path):
-    for shade, name in enumerate(("a/0.png", "a/1.png", "b/0.png")):
-        photo(tmp_path / name, shade)
+    bytes_of = {path: path.read_bytes() for path in write_pictures(tmp_path, ["a/0.png", "a/1.png", "b/0.png"])}
     (tmp_path / "a.csv").write_text("image,caption\n0.png,a dog\n1.png,a cat\n")
     (tmp_path / "b.csv").write_text("image,caption\n0.png,a sheep\n")
     folders = f"{tmp_path}/a,{tmp_path}/b"
     read = read_captioned_images(folders, f"{tmp_path}/a.csv,{tmp_path}/b.csv")
-    told = {item.image: (item.captions, path.read_bytes()) for item, path in zip(read.items, read.paths, strict=True)}
-    assert told == {
-        "a/0.png": (("a dog",), (tmp_path / "a/0.png").read_bytes()),
-        "1.png": (("a cat",), (tmp_path / "a/1.png").read_bytes()),
-        "b/0.png": (("a sheep",), (tmp_path / "b/0.png").read_bytes()),
-    }
-    refused("image '0.png': found two of this name, .*a/0.png and .*b/0.png", read_captioned_images, folders,
-            f"{tmp_path}/a.csv")  # fmt: skip
+    assert read.names == ("a/0.png", "1.png", "b/0.png") and read.captions == ("a dog", "a cat", "a sheep")
+    assert [path.read_bytes() for path in read.paths] == list(bytes_of.values())
+    twice = "image '0.png': found two of this name, .*a/0.png and .*b/0.png"
+    refused(twice, read_captioned_images, folders, f"{tmp_path}/a.csv")
     # A copy is the same image.
     (tmp_path / "b/0.png").write_bytes((tmp_path / "a/0.png").read_bytes())
     assert len(read_captioned_images(folders, f"{tmp_path}/a.csv").names) == 2
@@ -200,7 +177,7 @@ def test_files_without_their_suffixes_keep_apart():
 def test_commas_in_the_names_of_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("photos{a,b}", "x, y", "plain"):
-        photo(tmp_path / name / "1.png", 1)
+        write_pictures(Path(name), ["1.png"])
         Path(name, "metadata.csv").write_text("file_name,text\n1.png,a dog\n")
     names = ["photos{a,b}", "x, y", "plain", "t-{0,1}.tar"]
     assert split_names(",".join(names)) == names
@@ -213,7 +190,7 @@ def test_commas_in_the_names_of_folders(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("text", ["one\ntwo\n", "\ufeffone\r\n\r\ntwo"])
 def test_a_text_holds_a_caption_a_line_in_a_folder_and_in_a_tar(tmp_path, capsys, text):
-    photo(tmp_path / "f/1.png", 1)
+    write_pictures(tmp_path / "f", ["1.png"])
     (tmp_path / "f/1.TXT").write_bytes(text.encode())
     (tmp_path / "f/alone.txt").write_text("no image\n")
     with tarfile.open(tmp_path / "t.tar", "w") as tar:
@@ -230,3 +207,6 @@ def test_a_text_holds_a_caption_a_line_in_a_folder_and_in_a_tar(tmp_path, capsys
         assert "1 images, 2 captions" in said and "line of NAME.txt" in said
         assert ("1 texts without an image left out" in said) == (source == "f")
     assert "1 samples left out: 0 without an image and 1 without a caption" in said
+    write_pictures(tmp_path / "f", ["2.png"])
+    missing = "1 of 2 images without a text; the first is '2.png'; wanted metadata.csv"
+    refused(missing, read_captioned_images, f"{tmp_path}/f")

@@ -1,15 +1,19 @@
 """Small captioned images that tests make for themselves; an image's grey and its captions say which one it is."""
 
 import dataclasses
+import io
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.training_input import TrainingInput, make_training_input
 from rococo_jax.data.training_samples import DrawSample
+from rococo_jax.perturb.text.lexicon import shipped_lexicon
+from rococo_jax.perturb.text.replacement import AlterCaptions, CaptionAlterer
 from tests.support.tiny import WORDS, tiny_tokenizer
 from tests.support.world import write_world
 
@@ -22,6 +26,13 @@ def grey_of(number: int, _: object = None) -> Image.Image:
     return Image.new("RGB", (SIDE, SIDE + number % 3), (2 * number + 1,) * 3)
 
 
+def png(number: int) -> bytes:
+    """The file of `grey_of`."""
+    file = io.BytesIO()
+    grey_of(number).save(file, "PNG")
+    return file.getvalue()
+
+
 def captions_of(number: int, count: int = 5) -> list[str]:
     """Captions that no two images share."""
     return [f"{WORDS[number % len(WORDS)]} {number} dog {k}" for k in range(count)]
@@ -32,6 +43,16 @@ def write_pairs(folder: Path, count: int, captions: int = 5) -> tuple[str, str]:
     texts = [captions_of(number, captions) for number in range(count)]
     write_world(folder, texts, name="image{:03}.png", picture=grey_of)
     return str(folder / "images"), str(folder / "captions.json")
+
+
+def all_of(source: PairSource) -> list[PairSample]:
+    """Every sample."""
+    return [source[index] for index in range(len(source))]
+
+
+def texts_to_alter() -> AlterCaptions:
+    """A transform that adds two altered captions to a sample."""
+    return AlterCaptions([CaptionAlterer("same_concept", shipped_lexicon(), select="random")], count=2)
 
 
 def tiny_input(

@@ -1,0 +1,115 @@
+"""Captions that cannot be read are refused in one line that names the file, and the item, column or row."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rococo_jax.data.caption_tables import parse_columns
+from rococo_jax.data.captioned_images import read_captioned_images
+from rococo_jax.errors import InputError
+from tests.support.refusals import refused
+from tests.support.world import write_pictures
+
+A, B = "image,caption\n1.png,one\n", "image,caption\n"
+LINE = '{"image": "1.png", "text": "a"}\n'
+GOOD = [{"image": "1.png", "caption": ["A cat."]}, {"image": "b/2.png", "caption": [""]}]
+
+
+def named(image: object) -> list[dict]:
+    return [{"image": image, "caption": ["A."]}]
+
+
+def captioned(captions: object) -> list[dict]:
+    return [{"image": "1.png", "caption": captions}]
+
+
+# What is wrong -> the file's name, where a query names columns; its contents; what is said.
+BAD = {
+    "empty": ("c.csv", "", "header: found an empty file"),
+    "no row": ("c.csv", B, "rows: found none"),
+    "no header": ("c.csv", "1.png,one\n", "columns for the image: found '1.png', 'one'; wanted one of image, file"),
+    "one column": ("c.csv", "image\n1.png\n", "columns for the caption: found 'image'"),
+    "strange delimiter": ("c.csv", "image:caption\n1.png:one\n", "columns for the image: found 'image:caption'"),
+    "two captions": ("c.csv", "image,text,title\n1.png,a,b\n", "'text' and 'title', any of which may be"),
+    "a column twice": ("c.csv", "image,caption,caption\n1.png,a,b\n", "column 'caption': found 2 of that name"),
+    "no such column": ("c.csv?caption=words", A, "caption column 'words': found the columns 'image', 'caption'"),
+    "an unknown role": ("c.csv?text=words", A, "columns: entry: found 'text=words'"),
+    "links alone": ("c.csv", "url,caption\nhttp://a/1.png,one\n", "column 'url': found links; wanted files of images"),
+    "links as images": ("c.csv", B + "https://a/1.png,one\n", "image of row 1: found the link 'https://a/1.png'"),
+    "too few cells": ("c.csv", A + "3.png\n", r"row 2 \(to line 3\): found 1 cells; wanted 2 between commas"),
+    "an unquoted comma": ("c.csv", A + "3.png,one, two\n", r"row 2 \(to line 3\): found 3 cells"),
+    "an open quote": ("c.csv", A + '3.png,"one\nand more\n', "row 2: found unexpected end of data"),
+    "a quote inside": ("c.csv", A + '3.png,"one" two\n', "row 2: found ',' expected after '\"'"),
+    "absolute": ("c.csv", A + "/etc/3.png,x\n", "image of row 2: found '/etc/3.png'; wanted a path inside"),
+    "a way out": ("c.csv", A + "../3.png,x\n", r"image of row 2: found '\.\./3.png'; wanted a path inside"),
+    "no image": ("c.csv", A + ",x\n", "image of row 2: found an empty string"),
+    "an empty caption": ("c.csv", A + "3.png,  \n", r"caption of row 2 \('3.png'\): found an empty text"),
+    "a missing image": ("c.csv", A + "9.png,x\n", "images: found 1 of 2 images in none of .*; the first is '9.png'"),
+    "Latin-1": ("c.csv", (A + "3.png,B\u00e4r\n").encode("latin-1"), "bytes that are not UTF-8 at offset"),
+    "UTF-16 without a mark": ("c.csv", A.encode("utf-16-le"), "encoding: found a zero byte at character 1"),
+    "mixed types": ("c.jsonl", LINE + '{"image": "3.png", "text": 3}', r"text of line 2 \('3.png'\): found a number"),
+    "null in a list": ("c.jsonl", '{"image": "1.png", "captions": ["a", null]}', "captions 1 of line 1 .*: found null"),
+    "an empty list": ("c.jsonl", '{"image": "1.png", "captions": []}\n', "captions of line 1 .*: found an empty list"),
+    "blank lines alone": ("c.jsonl", "\n\n", "rows: found none"),
+    "another key": ("c.jsonl", LINE + '{"image": "3.png"}', "line 2 for the caption: found 'image'"),
+    "a line that is no object": ("c.jsonl", '["1.png", "a"]\n', "line 1: found a list"),
+    "a line cut short": ("c.jsonl", LINE + '{"image": "3', "line 2: found Unterminated"),
+    "COCO without a list": ("c.json", {"images": None, "annotations": []}, "images: found null; wanted a list"),
+    "no image object": ("c.json", {"images": [1], "annotations": []}, "images 0: found a number"),
+    "no annotation object": (
+        "c.json", {"images": [{"id": 1, "file_name": "1.png"}], "annotations": [3]}, "annotations 0: found a number",
+    ),
+    "a list as id": ("c.json", {"images": [{"id": [1]}], "annotations": []}, "id of images 0: found a list"),
+    "JSON cut short": ("c.json", json.dumps(GOOD)[:50], "JSON: found .* at line 1, column"),
+    "empty JSON": ("c.json", "", "JSON: found"),
+    "another object": ("c.json", {"images": GOOD}, "captions: found an object"),
+    "no items": ("c.json", [], "captions: found an empty list"),
+    "a name alone": ("c.json", ["1.png"], "item 0: found a string"),
+    "no image key": (
+        "c.json", [GOOD[0], {"caption": ["A."]}], r"item 1: found the keys \['caption'\]; wanted the key \"image\"",
+    ),
+    "no caption key": (
+        "c.json", [{"image": "1.png"}], r"item 0 \('1.png'\): found the keys \['image'\]; wanted the key \"caption\"",
+    ),
+    "no captions": ("c.json", captioned([]), r"captions of item 0 \('1.png'\): found an empty list"),
+    "a number": ("c.json", captioned(["A.", 3]), r"caption 1 of item 0 \('1.png'\): found a number"),
+    "null": ("c.json", captioned([None]), "caption 0 of item 0 .*: found null"),
+    "half a character": ("c.json", captioned(["a dog \ud83d"]), "found half of a surrogate pair"),
+    "a number as image": ("c.json", named(5), "image of item 0: found a number"),
+    "an empty name": ("c.json", named(""), "image of item 0: found an empty string"),
+    "an image twice": ("c.json", [*GOOD, GOOD[0]], "image of item 2: found '1.png', which is also item 0"),
+    "up": ("c.json", named("../1.png"), r"image of item 0: found '\.\./1\.png'; wanted a path inside"),
+    "down and up": ("c.json", named("x/../../1.png"), "wanted a path inside"),
+    "up in Windows": ("c.json", named("..\\1.png"), "wanted a path inside"),
+    "absolute in JSON": ("c.json", named("/etc/1.png"), "wanted a path inside"),
+    "a drive": ("c.json", named("C:\\1.png"), "wanted a path inside"),
+    "a zero byte": ("c.json", named("a\0.png"), "wanted a path inside"),
+    "a photo": ("c.json", b"\xff\xd8\xff\xe0", "not UTF-8 at offset 0"),
+    "no Parquet": ("c.parquet", A, "found .*[Pp]arquet"),
+    "no file": ("no.csv", None, "no.csv: file: found nothing there"),
+    "no such data set": ("hf:nobody/nothing?split=test", None, "data set: found .*nobody/nothing"),
+    "an unknown option": ("hf:nobody/nothing?splits=test", None, "option: found splits"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_is_wrong_is_named_by_file_and_place(kind, tmp_path):
+    name, content, said = BAD[kind]
+    write_pictures(tmp_path / "photos", ["1.png", "b/2.png", "3.png"])
+    path = name if name.startswith("hf:") else f"{tmp_path}/{name}"
+    if name.startswith("hf:"):
+        pytest.importorskip("datasets").config.HF_HUB_OFFLINE = True
+    elif content is not None:
+        text = content if isinstance(content, str | bytes) else json.dumps(content)
+        Path(path.partition("?")[0]).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError, match=said) as error:
+        read_captioned_images(str(tmp_path / "photos"), path)
+    assert "\n" not in str(error.value)
+    assert error.value.source in (path, path.partition("?")[0], "columns")
+
+
+def test_columns_that_the_user_names():
+    assert parse_columns("image=a, caption=b c") == {"image": "a", "caption": "b c"} and parse_columns("") == {}
+    for text in ("image", "image=", "image=a,image=b", "photo=a"):
+        refused("wanted image=COLUMN,caption=COLUMN", parse_columns, text)

@@ -1,0 +1,110 @@
+"""Texts that transforms add to samples: altered captions, hard positives and hard negatives, and the files of these."""
+
+import json
+from pathlib import Path
+
+import grain.python as grain
+import numpy as np
+import pytest
+
+from rococo_jax.data.captioned_images import open_pairs
+from rococo_jax.errors import InputError
+from rococo_jax.training.inputs.hard_positives import AddHardPositives, Partners, read_hard_positives
+from tests.support.refusals import refused
+from tests.support.tiny import tiny_tokenizer
+from tests.support.training_pairs import captions_of, take, texts_to_alter, tiny_input, write_pairs
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return open_pairs(*write_pairs(tmp_path_factory.mktemp("pairs"), 30))
+
+
+def test_altered_captions_are_tokenised_beside_their_originals(tmp_path):
+    images, captions = write_pairs(tmp_path, 8)
+    items = json.loads(Path(captions).read_text())
+    for number, item in enumerate(items):
+        item["caption"] = ["a dog runs near a tree"] if number % 2 else ["xyz"]
+    Path(captions).write_text(json.dumps(items))
+    (batch,) = take(tiny_input(open_pairs(images, captions), extra_text=[texts_to_alter()]), 1)
+    assert batch["altered_ids"].shape == batch["altered_text_mask"].shape == (8, 2, 24)
+    odd = batch["image_id"] % 2 == 1
+    np.testing.assert_array_equal(batch["altered_valid"], np.repeat(odd[:, None], 2, axis=1))
+    assert (batch["altered_ids"][odd] != batch["ids"][odd][:, None]).any(axis=2).all()
+    assert (batch["altered_text_mask"][~odd].sum(axis=2) == 2).all()  # begin and end, and nothing between
+
+
+def test_hard_positives_and_negatives_go_with_their_caption(source):
+    of_image = {image: Partners((f"tree {image}",), ("cat", "man")) for image in range(0, 30, 2)}
+    partners = {caption: each for image, each in of_image.items() for caption in captions_of(image)}
+    (batch,) = take(tiny_input(source, batch_size=30, extra_text=[AddHardPositives(partners, negatives=3)]), 1)
+    even = batch["image_id"] % 2 == 0
+    assert batch["positive_ids"].shape == (30, 24) and batch["negative_ids"].shape == (30, 3, 24)
+    np.testing.assert_array_equal(batch["positive_valid"], even)
+    np.testing.assert_array_equal(batch["negative_valid"], np.outer(even, [True, True, False]))
+    expected = tiny_tokenizer().encode([f"tree {image}" for image in batch["image_id"][even]])
+    found = zip(batch["positive_ids"][even], batch["positive_text_mask"][even], strict=True)
+    assert [ids[mask].tolist() for ids, mask in found] == expected
+    drawn = {tuple(row) for row in batch["negative_ids"][even][:, 0].tolist()}
+    assert len(drawn) == 2  # either negative comes first somewhere
+
+
+def test_a_sample_has_as_many_hard_negatives_as_were_asked_for():
+    add = AddHardPositives({"a dog": Partners((), ("a cat", "a cow"))}, negatives=3)
+    *drawn, padded = add.random_map({"caption": "a dog"}, np.random.default_rng(0))["hard_negatives"]
+    assert sorted(drawn) == ["a cat", "a cow"] and padded is None
+
+
+def test_plain_maps_may_stand_among_the_transforms(source):
+    class Reverse(grain.MapTransform):
+        def map(self, sample):
+            return {**sample, "hard_positive": " ".join(reversed(sample["caption"].split()))}
+
+    (batch,) = take(tiny_input(source, extra_text=[Reverse()]), 1)
+    assert batch["positive_valid"].all() and (batch["positive_ids"] != batch["ids"]).any(axis=1).all()
+
+
+ENTRIES = [
+    {"caption": "a dog", "hard_positive": "one dog", "hard_negative": "a cat"},
+    {"caption": "a dog", "hard_positive": "one dog", "hard_negative": "a man"},
+    {"caption": "a car", "hard_positive": None},
+]
+ANNOTATION = {"image": "a.jpg", "originals": ["a dog", "a car"], "altered": ["a cat", None]}
+OF_ENTRIES = {"a dog": Partners(("one dog",), ("a cat", "a man")), "a car": Partners((), ())}
+FILES = {
+    "lines": ("\n".join(map(json.dumps, ENTRIES)) + "\n", OF_ENTRIES),
+    "a list": (ENTRIES, OF_ENTRIES),
+    "an annotation": ({"items": [ANNOTATION]}, {"a dog": Partners((), ("a cat",)), "a car": Partners((), ())}),
+    "an annotation with positives": (
+        {"items": [{**ANNOTATION, "positives": ["one dog", None]}]},
+        {"a dog": Partners(("one dog",), ("a cat",)), "a car": Partners((), ())},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_hard_positives_are_read_from_lines_lists_and_annotations(tmp_path, form):
+    content, expected = FILES[form]
+    path = tmp_path / ("a.jsonl" if form == "lines" else "a.json")
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    assert read_hard_positives(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [('{"caption": 3}', "caption of line 1"), ('["a"]', "line 1"), ('{"a": 1}', "line 1"), ("{", "line 1"),
+     ("", "captions")],
+)  # fmt: skip
+def test_unusable_hard_positives_are_named(tmp_path, line, field):
+    path = tmp_path / "a.jsonl"
+    path.write_text(line)
+    with pytest.raises(InputError) as error:
+        read_hard_positives(path)
+    assert error.value.field == field and error.value.source == str(path)
+
+
+@pytest.mark.parametrize("positives", [5, None, [], ["a hound", "a dog"], "a"])
+def test_annotations_of_unequal_columns_are_refused(tmp_path, positives):
+    path = tmp_path / "altered.json"
+    path.write_text(json.dumps({"items": [{"originals": ["a dog"], "positives": positives, "altered": ["a cat"]}]}))
+    refused(r"item 0: found .* wanted originals, altered and positives of one length", read_hard_positives, path)
