@@ -23,6 +23,15 @@ def noise(height: int = 32, width: int = 32, times: int = 1) -> Picture:
     return picture
 
 
+def drawing(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:
+    """Smooth colours with some noise, so that resizing has both edges and gradients to get wrong."""
+    generator = np.random.default_rng(seed)
+    rows, columns = np.mgrid[0:height, 0:width] / max(height, width)
+    waves = [np.sin(generator.uniform(2, 30) * rows + generator.uniform(2, 30) * columns) for _ in range(channels)]
+    noisy = 127 + 100 * np.stack(waves, -1) + generator.normal(0, 20, (height, width, channels))
+    return np.clip(noisy, 0, 255).astype(np.uint8)
+
+
 def write_pictures(folder: Path, names: Iterable[str], picture: Picture | None = None) -> list[Path]:
     """Write pictures below `folder`; returns their paths."""
     random, picture, paths = np.random.default_rng(0), picture or noise(), [folder / name for name in names]
