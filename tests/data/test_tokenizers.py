@@ -17,7 +17,6 @@ from transformers import AutoTokenizer, BertTokenizer, CLIPTokenizer, Siglip2Tok
 from rococo_jax.checkpoints.parameters import check_tokenizer
 from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
-from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from tests.support.refusals import refused
 from tests.support.tiny import tiny_spec
@@ -26,32 +25,15 @@ CLIP = {"model_type": "clip", "text_config": {"max_position_embeddings": 77}}
 SIGLIP = {"model_type": "siglip", "text_config": {"max_position_embeddings": 64}}
 BERT = {"model_type": "bert", "max_position_embeddings": 512}
 
+LETTERS = [chr(code) for code in range(33, 127)]
 ODD_TEXTS = [
-    "",
-    "   ",
-    " leading and trailing ",
-    "two  spaces\tand a tab\nand a line",
-    "!! bang",
-    "'''",
-    "A. B. C.",
-    "don't, they'll, it's",
-    "two dogs, 3 cats & 1,000 birds.",
-    "ein schönes Café, naïve façade",
-    "a\u0301 combining accent",
-    "ﬁne ① Ⅳ ｆｕｌｌ　ｗｉｄｔｈ",
-    "两只猫在沙发上",
-    "猫 and dog",
-    "😀 smile 👨‍👩‍👧",
-    "İstanbul ΟΔΟΣ straße SS",
-    "fish &amp; chips &lt;b&gt; &amp;amp;",
-    "schÃ¶n mojibake",
-    "\u00a0no-break\u3000ideographic\u200bzero",
-    "▁ a word mark",
-    "…ellipsis — dash",
-    "a" * 700,
-    "many words " * 150,
+    "", "   ", " leading and trailing ", "two  spaces\tand a tab\nand a line", "!! bang", "'''", "A. B. C.",
+    "don't, they'll, it's", "two dogs, 3 cats & 1,000 birds.", "ein schönes Café, naïve façade",
+    "a\u0301 combining accent", "ﬁne ① Ⅳ ｆｕｌｌ　ｗｉｄｔｈ", "两只猫在沙发上", "猫 and dog", "😀 smile 👨‍👩‍👧",
+    "İstanbul ΟΔΟΣ straße SS", "fish &amp; chips &lt;b&gt; &amp;amp;", "schÃ¶n mojibake",
+    "\u00a0no-break\u3000ideographic\u200bzero", "▁ a word mark", "…ellipsis — dash", "a" * 700, "many words " * 150,
     "one two three four five. " * 60,
-]
+]  # fmt: skip
 
 
 def sentences(count: int) -> list[str]:
@@ -74,99 +56,103 @@ def assert_equal_to_reference(ours: Tokenizer, reference, texts: list[str]) -> N
 
 
 @pytest.fixture(scope="session")
-def real_captions(real_data) -> list[str]:
-    items = json.loads((real_data / "rococo/annotations/coco_karpathy_test.json").read_text())
-    captions = [caption for item in items for caption in item["caption"]]
-    assert len(captions) == 25_010
-    return captions
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """Tokenizers in the files in which each family was first published, and CLIP's in `tokenizer.json` as well."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in FAMILIES}
+    texts = sentences(800)
+    write_clip(folders["clip"], texts)
+    CLIPTokenizer.from_pretrained(folders["clip"], pad_token="!").save_pretrained(folders["clip json"])
+    write_bert(folders["bert"], texts)
+    for rule in ("nmt_nfkc", "identity"):
+        write_siglip(folders[f"siglip {rule}"], texts, rule)
+    return folders
 
 
-@pytest.fixture(scope="session")
-def clip_folder(tmp_path_factory) -> Path:
-    """A byte-level BPE with word ends, in the two files that CLIP was first published in."""
+def write_clip(folder: Path, texts: list[str]) -> None:
+    """A byte-level BPE with word ends."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trained = tokenizers.Tokenizer(models.BPE(end_of_word_suffix="</w>"))
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
         vocab_size=700, initial_alphabet=alphabet, end_of_word_suffix="</w>", show_progress=False
     )
-    trained.train_from_iterator((word.lower() for text in sentences(800) for word in text.split()), trainer)
+    trained.train_from_iterator((word.lower() for text in texts for word in text.split()), trainer)
     model = json.loads(trained.to_str())["model"]
     vocabulary = dict(model["vocab"])
     for token in (*(letter + "</w>" for letter in alphabet), "<|startoftext|>", "<|endoftext|>"):
         vocabulary.setdefault(token, len(vocabulary))
-    folder = tmp_path_factory.mktemp("clip")
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in model["merges"]) + "\n")
-    return folder
 
 
-@pytest.fixture(scope="session")
-def bert_folder(tmp_path_factory) -> Path:
+def write_bert(folder: Path, texts: list[str]) -> None:
     """A WordPiece vocabulary, one token a line."""
-    words = sorted({word.lower().strip(".") for text in sentences(800) for word in text.split()} - {""})
-    letters = [chr(code) for code in range(33, 127)]
+    words = sorted({word.lower().strip(".") for text in texts for word in text.split()} - {""})
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces = [*letters, *("##" + letter for letter in letters), "猫", "##s", "##ing", "é", "##é"]
-    folder = tmp_path_factory.mktemp("bert")
-    vocabulary = dict.fromkeys([*special, *pieces, *words])
-    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
-    return folder
+    pieces = [*LETTERS, *("##" + letter for letter in LETTERS), "猫", "##s", "##ing", "é", "##é"]
+    (folder / "vocab.txt").write_text("\n".join(dict.fromkeys([*special, *pieces, *words])) + "\n", encoding="utf-8")
 
 
-@pytest.fixture(scope="session", params=["nmt_nfkc", "identity"])
-def siglip_folder(request, tmp_path_factory) -> Path:
+def write_siglip(folder: Path, texts: list[str], rule: str) -> None:
     """A unigram sentencepiece model laid out as SigLIP's: pad 0 unused, `</s>` 1, `<unk>` 2, no start token."""
-    folder = tmp_path_factory.mktemp("siglip")
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([text.lower().strip(" .") for text in sentences(800)]),
-        model_prefix=str(folder / "spiece"),
-        vocab_size=240,
-        model_type="unigram",
-        normalization_rule_name=request.param,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
+        sentence_iterator=iter([text.lower().strip(" .") for text in texts]), model_prefix=str(folder / "spiece"),
+        vocab_size=240, model_type="unigram", normalization_rule_name=rule, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
         minloglevel=2,
-    )
-    (folder / "spiece.vocab").unlink()
-    return folder
+    )  # fmt: skip
 
 
-def test_clip_ids_from_vocabulary_and_merges_equal_the_reference(clip_folder):
-    assert_equal_to_reference(
-        read_huggingface_tokenizer(clip_folder, CLIP),
-        CLIPTokenizer.from_pretrained(str(clip_folder)),
-        sentences(300) + ODD_TEXTS,
-    )
+def siglip_reference(folder: Path) -> SiglipTokenizer:
+    return SiglipTokenizer(vocab_file=str(folder / "spiece.model"))
 
 
-def test_clip_ids_from_tokenizer_json_equal_the_reference(clip_folder, tmp_path):
-    reference = CLIPTokenizer.from_pretrained(str(clip_folder), pad_token="!")
-    reference.save_pretrained(tmp_path)
-    assert not (tmp_path / "vocab.json").exists()
-    ours = read_huggingface_tokenizer(tmp_path, CLIP)
-    assert ours.spec.pad_id != ours.spec.eos_id
-    assert_equal_to_reference(ours, reference, sentences(300) + ODD_TEXTS)
+# Name -> the tower's settings, and what reads the reference.
+FAMILIES = {
+    "clip": (CLIP, CLIPTokenizer.from_pretrained),
+    "clip json": (CLIP, CLIPTokenizer.from_pretrained),
+    "bert": (BERT, BertTokenizer.from_pretrained),
+    "siglip nmt_nfkc": (SIGLIP, siglip_reference),
+    "siglip identity": (SIGLIP, siglip_reference),
+}
 
 
-def test_bert_ids_from_a_vocabulary_equal_the_reference(bert_folder):
-    reference = BertTokenizer.from_pretrained(str(bert_folder))
-    assert_equal_to_reference(read_huggingface_tokenizer(bert_folder, BERT), reference, sentences(300) + ODD_TEXTS)
+@pytest.fixture
+def read(folders):
+    """Reads a tokenizer by the name of its family."""
+    return lambda name: read_huggingface_tokenizer(folders[name], FAMILIES[name][0])
 
 
-def test_siglip_ids_from_sentencepiece_equal_the_reference(siglip_folder):
-    ours = read_huggingface_tokenizer(siglip_folder, SIGLIP)
-    reference = SiglipTokenizer(vocab_file=str(siglip_folder / "spiece.model"))
-    assert_equal_to_reference(ours, reference, sentences(300) + ODD_TEXTS)
-    assert ours.spec.fixed_length == ours.spec.context_length == 64 and ours.spec.cleaning == "siglip"
+@pytest.mark.parametrize("name", FAMILIES)
+def test_ids_equal_the_reference(name, read, folders):
+    ours = read(name)
+    assert_equal_to_reference(ours, FAMILIES[name][1](folders[name]), sentences(300) + ODD_TEXTS)
+    if name == "clip json":
+        assert not (folders[name] / "vocab.json").exists() and ours.spec.pad_id != ours.spec.eos_id
+    if "siglip" in name:
+        assert ours.spec.fixed_length == ours.spec.context_length == 64 and ours.spec.cleaning == "siglip"
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("name", ["tower", "clip", "siglip nmt_nfkc", "siglip identity"])
+def test_ids_of_coco_captions_equal_the_reference(name, folders, real_data):
+    items = json.loads((real_data / "rococo/annotations/coco_karpathy_test.json").read_text())
+    captions = [caption for item in items for caption in item["caption"]]
+    assert len(captions) == 25_010
+    if name == "tower":
+        folder, reference = real_data / "towers/minilm_l6_v2", AutoTokenizer.from_pretrained
+        config = json.loads((folder / "config.json").read_text())
+    else:
+        folder, (config, reference) = folders[name], FAMILIES[name]
+    # Every eighth for SigLIP: the reference is written in Python and takes long.
+    texts = captions[:: 8 if "siglip" in name else 1] + ODD_TEXTS
+    ours = read_huggingface_tokenizer(folder, config)
+    assert name != "tower" or ours.spec.context_length == 256
+    assert_equal_to_reference(ours, reference(folder), texts)
 
 
 def test_siglip_2_reads_lower_cased_text_with_its_punctuation(tmp_path):
-    letters = [chr(code) for code in range(33, 127)]
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    vocabulary = {token: number for number, token in enumerate([*special, "▁", *letters, "▁d", "og", "▁dog"])}
+    vocabulary = {token: number for number, token in enumerate([*special, "▁", *LETTERS, "▁d", "og", "▁dog"])}
     reference = Siglip2Tokenizer(
         vocab=vocabulary, merges=[("▁", "d"), ("o", "g"), ("▁d", "og")], add_eos_token=True, padding_side="right"
     )
@@ -176,52 +162,17 @@ def test_siglip_2_reads_lower_cased_text_with_its_punctuation(tmp_path):
     assert_equal_to_reference(ours, reference, [*sentences(50), *ODD_TEXTS])
 
 
-@pytest.mark.real_data
-def test_ids_of_the_real_bert_tower_equal_the_reference_on_every_coco_caption(real_data, real_captions):
-    folder = real_data / "towers/minilm_l6_v2"
-    ours = read_huggingface_tokenizer(folder, json.loads((folder / "config.json").read_text()))
-    assert ours.spec.context_length == 256
-    assert_equal_to_reference(ours, AutoTokenizer.from_pretrained(folder), real_captions + ODD_TEXTS)
+@pytest.fixture(params=["clip", "bert", "siglip nmt_nfkc", "siglip identity"])
+def any_tokenizer(request, read) -> Tokenizer:
+    return read(request.param)
 
 
-@pytest.mark.real_data
-def test_ids_of_a_clip_vocabulary_equal_the_reference_on_every_coco_caption(clip_folder, real_captions):
-    reference = CLIPTokenizer.from_pretrained(str(clip_folder))
-    assert_equal_to_reference(read_huggingface_tokenizer(clip_folder, CLIP), reference, real_captions)
-
-
-@pytest.mark.real_data
-def test_ids_of_a_siglip_vocabulary_equal_the_reference_on_coco_captions(siglip_folder, real_captions):
-    reference = SiglipTokenizer(vocab_file=str(siglip_folder / "spiece.model"))
-    # Every eighth: the reference is written in Python and takes long.
-    assert_equal_to_reference(read_huggingface_tokenizer(siglip_folder, SIGLIP), reference, real_captions[::8])
-
-
-@pytest.fixture(params=["clip", "bert", "siglip"])
-def any_tokenizer(request, clip_folder, bert_folder, siglip_folder) -> Tokenizer:
-    folder, config = {"clip": (clip_folder, CLIP), "bert": (bert_folder, BERT), "siglip": (siglip_folder, SIGLIP)}[
-        request.param
-    ]
-    return read_huggingface_tokenizer(folder, config)
-
-
-def test_a_text_that_is_too_long_is_cut_and_keeps_its_end_token(any_tokenizer):
-    spec = any_tokenizer.spec
-    (ids,) = any_tokenizer.encode(["a red dog sits near the cat " * 100])
-    assert len(ids) == spec.context_length and ids[-1] == spec.eos_id
-
-
-def test_an_empty_text_still_has_its_end_token(any_tokenizer):
-    (ids,) = any_tokenizer.encode([""])
-    assert ids[-1] == any_tokenizer.spec.eos_id and len(ids) <= 2
-
-
-def test_blanks_at_the_end_of_a_text_change_no_ids(any_tokenizer):
-    texts = sentences(40)
+def test_texts_that_are_too_long_empty_or_end_in_blanks_keep_their_end_token(any_tokenizer):
+    spec, texts = any_tokenizer.spec, sentences(40)
+    long, empty = any_tokenizer.encode(["a red dog sits near the cat " * 100, ""])
+    assert len(long) == spec.context_length and long[-1] == spec.eos_id
+    assert empty[-1] == spec.eos_id and len(empty) <= 2
     assert any_tokenizer.encode([f"{text} \n" for text in texts]) == any_tokenizer.encode(texts)
-
-
-def test_no_texts_are_no_ids(any_tokenizer):
     assert any_tokenizer.encode([]) == []
     ids, mask = any_tokenizer.pad([])
     assert len(ids) == len(mask) == 0
@@ -244,8 +195,8 @@ def test_a_saved_tokenizer_gives_the_same_ids(any_tokenizer, tmp_path):
     assert again.encode(sentences(20) + ODD_TEXTS) == any_tokenizer.encode(sentences(20) + ODD_TEXTS)
 
 
-def test_padding_fills_with_the_pad_id_and_the_mask_says_where(clip_folder):
-    tokenizer = read_huggingface_tokenizer(clip_folder, CLIP)
+def test_padding_fills_with_the_pad_id_and_the_mask_says_where(read):
+    tokenizer = read("clip")
     rows = [[5, 6, 7], [8], []]
     ids, mask = tokenizer.pad(rows, 4)
     assert ids.dtype == np.int32 and mask.dtype == np.bool_
@@ -257,16 +208,16 @@ def test_padding_fills_with_the_pad_id_and_the_mask_says_where(clip_folder):
         tokenizer.pad(rows, 2)
 
 
-def test_siglip_texts_are_always_padded_to_64_and_wholly_read(siglip_folder):
-    tokenizer = read_huggingface_tokenizer(siglip_folder, SIGLIP)
-    ids, mask = tokenizer.pad(tokenizer.encode(["a dog", "a red cat"]), 16)
-    reference = SiglipTokenizer(vocab_file=str(siglip_folder / "spiece.model"))
-    expected = reference(["a dog", "a red cat"], padding="max_length", max_length=64)["input_ids"]
+@pytest.mark.parametrize("name", ["siglip nmt_nfkc", "siglip identity"])
+def test_siglip_texts_are_always_padded_to_64_and_wholly_read(name, read, folders):
+    tokenizer, texts = read(name), ["a dog", "a red cat"]
+    ids, mask = tokenizer.pad(tokenizer.encode(texts), 16)
+    expected = siglip_reference(folders[name])(texts, padding="max_length", max_length=64)["input_ids"]
     assert ids.tolist() == expected and mask.shape == (2, 64) and mask.all()
 
 
-def test_padding_settings_inside_tokenizer_json_are_not_used(bert_folder, tmp_path):
-    tokenizer = read_huggingface_tokenizer(bert_folder, BERT)
+def test_padding_settings_inside_tokenizer_json_are_not_used(read, tmp_path):
+    tokenizer = read("bert")
     expected = tokenizer.encode(["a dog"])
     tokenizer.rust.enable_padding(length=30)
     tokenizer.rust.enable_truncation(3)
@@ -282,8 +233,8 @@ def test_a_folder_without_a_whole_tokenizer_is_named(files, config, tmp_path):
     refused("tokenizer", read_huggingface_tokenizer, tmp_path, config)
 
 
-def test_damaged_vocabulary_files_are_named(clip_folder, tmp_path):
-    shutil.copytree(clip_folder, tmp_path, dirs_exist_ok=True)
+def test_damaged_vocabulary_files_are_named(folders, tmp_path):
+    shutil.copytree(folders["clip"], tmp_path, dirs_exist_ok=True)
     (tmp_path / "merges.txt").write_text("#version: 0.2\nnot in the vocabulary\n")
     refused("vocabulary files", read_huggingface_tokenizer, tmp_path, CLIP)
     (tmp_path / "spiece.model").write_bytes(b"no sentencepiece model")
@@ -295,9 +246,9 @@ def test_an_unknown_family_and_an_unreachable_name_are_refused(tmp_path):
     refused("no-such/model: tokenizer", read_huggingface_tokenizer, "no-such/model", CLIP)
 
 
-def test_a_special_token_outside_the_vocabulary_is_refused(bert_folder, tmp_path):
-    shutil.copytree(bert_folder, tmp_path, dirs_exist_ok=True)
-    read_huggingface_tokenizer(bert_folder, BERT).save(tmp_path / "tokenizer.json")
+def test_a_special_token_outside_the_vocabulary_is_refused(folders, read, tmp_path):
+    shutil.copytree(folders["bert"], tmp_path, dirs_exist_ok=True)
+    read("bert").save(tmp_path / "tokenizer.json")
     (tmp_path / "special_tokens_map.json").write_text(json.dumps({"pad_token": "<blank>"}))
     # `transformers` adds it after the words, where the tower has no vector.
     tokenizer = read_huggingface_tokenizer(tmp_path, BERT)
@@ -310,6 +261,6 @@ def test_a_spec_with_missing_or_unknown_keys_is_refused():
     refused(r"model\.json: tokenizer", TokenizerSpec.from_json, {"family": "clip"}, "model.json")
     whole = TokenizerSpec(family="clip", cleaning="none", context_length=77, pad_id=0, eos_id=1).to_json()
     for key, value in (("context_length", 0), ("pad_id", -1), ("eos_id", "2"), ("fixed_length", 0)):
-        with pytest.raises(InputError, match=rf"tokenizer\.{key}: found {value!r}; wanted a whole number"):
-            TokenizerSpec.from_json({**whole, key: value})
+        wrong = rf"tokenizer\.{key}: found {value!r}; wanted a whole number"
+        refused(wrong, TokenizerSpec.from_json, {**whole, key: value})
     refused("cleaning: found polish", TokenizerSpec, "clip", "polish", 77, 0, 1)
