@@ -22,15 +22,15 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 TESTS = ("tests/faults/test_fuzz.py", "tests/faults/test_fuzz_data.py")
 # What the cases of a reader are called; the first that fits.
 READERS = {
-    "lines": r"changed_lines|\[(hard positives|texts|labels as a table|training images)\]",
-    "arrays": r"\[(\.npy|\.npz|logits|logits as \.npy|labels|embeddings|regions)\]",
+    "lines": r"\[(captions as JSON lines|influence table|hard positives|labels as a table|training images)\]",
+    "arrays": r"\[(\.npy|\.npz|logits|logits as \.npy|labels|embeddings)\]",
     "safetensors": r"\[safetensors\]",
     "torch archives": r"\[\.pt\]|pickle_of_any_bytes",
     "models": r"\[(model\.json|config\.json|preprocessor_config\.json|tokenizer_config\.json|tokenizer\.json)\]",
     "tars": r"\[tar\]",
-    "tables": r"\[(rows of a run|rows of pairs|examples|embeddings as a table)\]",
+    "tables": r"\[(hits of a run|examples|embeddings as a table)\]",
     "images": r"\[(PNG|JPEG)\]",
-    "annotations": r"test_changed_",
+    "annotations": r"test_(damaged|changed)_",
 }
 
 

@@ -6,6 +6,9 @@ What a damaged file still says is used as a command would: items are scored, sam
 import contextlib
 import dataclasses
 import io
+import os
+import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,12 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from rococo_jax.benchmarks import two_by_two
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
+from rococo_jax.checkpoints.formats.big_vision import read_npz
+from rococo_jax.checkpoints.tensors import open_safetensors, write_safetensors
+from rococo_jax.checkpoints.torch_archive import open_torch_archive
 from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.pictures import decode_image
 from rococo_jax.data.training_images import TrainingImages, read_training_images, write_training_images
@@ -32,7 +39,7 @@ from rococo_jax.storage import load_arrays
 from rococo_jax.training.inputs.hard_positives import read_hard_positives
 from tests.benchmarks.published_forms import FORMS, write
 from tests.support import fuzz
-from tests.support.fuzz import FUZZ, changed_json, check_bytes, refuses
+from tests.support.fuzz import FUZZ, changed_bytes, changed_value, refuses
 from tests.support.refusals import refused
 from tests.support.tar_pairs import write_tar
 
@@ -57,7 +64,7 @@ def test_changed_values_of_a_benchmark(name, tmp_path_factory):
     _open_choices(name, folder)
 
     @FUZZ
-    @given(changed_json(form.rows))
+    @given(changed_value(form.rows))
     def check(changed):
         rows = changed if isinstance(changed, list) else [changed]
         try:
@@ -73,7 +80,7 @@ def test_changed_values_of_a_benchmark(name, tmp_path_factory):
 def test_changed_bytes_of_a_benchmark(name, tmp_path_factory):
     folder = tmp_path_factory.mktemp(name)
     write(FORMS[name], folder)
-    check_bytes(folder / FORMS[name].file, lambda path: _open_choices(name, folder))
+    fuzz.check(folder / FORMS[name].file, lambda path: _open_choices(name, folder), changed_bytes)
 
 
 def _encoded(kind: str) -> bytes:
@@ -87,10 +94,6 @@ def _table(path: Path, columns: dict) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def _tar(path: Path) -> None:
-    write_tar(path, range(8, 16), form=0)
-
-
 def _read_tar(path: Path) -> None:
     for index in path.parent.glob("rococo-index-*"):
         index.unlink()
@@ -99,14 +102,28 @@ def _read_tar(path: Path) -> None:
         source[number].open().convert("RGB")
 
 
-def _hits_of_a_run(path: Path) -> None:
-    _table(path, {"task": ["t2i"] * 2, "variant": ["danger"] * 2, "image": ["b.jpg", "a.jpg"], "metric": ["r1"] * 2,
-                  "hits": [1.0, 0.5], "queries": [1, 2]})  # fmt: skip
+HITS = {"task": ["t2i"] * 2, "variant": ["danger"] * 2, "image": ["b.jpg", "a.jpg"], "metric": ["r1"] * 2,
+        "hits": [1.0, 0.5], "queries": [1, 2]}  # fmt: skip
 
 
 def _examples(path: Path) -> None:
     right, wrong = Side("a dog", "a.jpg", _encoded("JPEG")), Side("a gun")
     write_examples(path.parent, [Example("t2i", "danger", None, "error", 0, "wrong", right, right, wrong, 0.3, 0.4)])
+
+
+def _all_tensors(tensors) -> None:
+    with tensors:
+        for name in tensors.names:
+            tensors.about(name), tensors.read(name)
+
+
+def _open_pt(path: Path) -> None:
+    _all_tensors(open_torch_archive(path))
+
+
+def _pt(path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"a": torch.ones(2, 3), "b": {"c": torch.zeros(4, dtype=torch.int64)}}, path)
 
 
 def _logits(path: Path) -> None:
@@ -137,8 +154,13 @@ def _text(content: str) -> Callable[[Path], object]:
 KINDS = {
     "PNG": ("a.png", lambda path: path.write_bytes(_encoded("PNG")), lambda p: decode_image(p.read_bytes(), p)),
     "JPEG": ("a.jpg", lambda path: path.write_bytes(_encoded("JPEG")), lambda p: decode_image(p.read_bytes(), p)),
-    "tar": ("a.tar", _tar, _read_tar),
-    "hits of a run": ("per_image.parquet", _hits_of_a_run, read_image_hits),
+    ".npz": ("a.npz", lambda path: np.savez(path, **{"params/img/kernel": np.ones((2, 3)), "params/t": np.float16(0)}),
+             read_npz),
+    "safetensors": ("a.safetensors", lambda path: write_safetensors(path, {"a": np.eye(3), "b": np.zeros(4, int)}),
+                    lambda path: _all_tensors(open_safetensors(path))),
+    ".pt": ("a.pt", _pt, _open_pt),
+    "tar": ("a.tar", lambda path: write_tar(path, range(8, 16), form=0), _read_tar),
+    "hits of a run": ("per_image.parquet", lambda path: _table(path, HITS), read_image_hits),
     "examples": ("examples.parquet", _examples, lambda path: read_examples(path.parent)),
     "logits": ("logits.npz", _logits, _read_logits),
     "logits as .npy": ("logits.npy", lambda path: np.save(path, np.eye(3)), _read_logits),
@@ -162,32 +184,49 @@ def test_changed_bytes(name, tmp_path_factory):
     file, make, read = KINDS[name]
     path = tmp_path_factory.mktemp("kind") / file
     make(path)
-    check_bytes(path, read)
+    fuzz.check(path, read, changed_bytes)
+
+
+def _pickled(path: Path, content: bytes) -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("a/data.pkl", content)
+    return path
+
+
+def test_a_pickle_of_any_bytes_in_a_zip_archive(tmp_path):
+    @FUZZ
+    @given(st.binary(max_size=300))
+    def check(content):
+        refuses(lambda: _open_pt(_pickled(tmp_path / "a.pt", content)))
+
+    fuzz.run(check)
+
+
+def test_a_pickle_that_calls_functions_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.system, ("true",)
+
+    refused("a.pt: pickle: found", _open_pt, _pickled(tmp_path / "a.pt", pickle.dumps(Evil())))
 
 
 # Found by `tools/fuzz.py`.
 @pytest.mark.parametrize("name", ["task", "image", "hits"])
 def test_a_row_of_a_run_without_a_value_is_refused(name, tmp_path):
-    path = tmp_path / "rows.parquet"
-    _hits_of_a_run(path)
-    columns = pq.read_table(path).to_pydict()
-    _table(path, columns | {name: [None, columns[name][0]]})
-    refused(f"{name}: found 1 rows without one", read_image_hits, path)
+    _table(tmp_path / "rows.parquet", HITS | {name: [None, HITS[name][0]]})
+    refused(f"{name}: found 1 rows without one", read_image_hits, tmp_path / "rows.parquet")
 
 
 def test_names_stored_as_bytes_are_texts(tmp_path):
     path = tmp_path / "rows.parquet"
-    _hits_of_a_run(path)
-    columns = pq.read_table(path).to_pydict()
-    _table(path, columns | {"variant": [b"danger"] * 2, "image": [b"b.jpg", b"a.jpg"]})
-    assert read_image_hits(path).keys() == {("t2i", "danger")}
+    _table(path, HITS | {"variant": [b"danger"] * 2, "image": [b"b.jpg", b"a.jpg"]})
     images, hits, queries = read_image_hits(path)["t2i", "danger"]["r1"]
     assert (images, hits.tolist(), queries.tolist()) == (("a.jpg", "b.jpg"), [0.5, 1.0], [2, 1])
 
 
 def test_the_name_of_a_field_that_is_no_text_is_refused(tmp_path):
-    _examples(tmp_path / EXAMPLES)
     path = tmp_path / EXAMPLES
+    _examples(path)
     # Arrow's schema is kept in base64 as well, and Parquet's own names are read without it.
     table = pq.read_table(path).replace_schema_metadata(None)
     pq.write_table(table, path, store_schema=False)

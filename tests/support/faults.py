@@ -133,7 +133,6 @@ class Fault:
         code: the exit code.
         says: a pattern that the error line has, or with code 0 the output or the errors.
         after: what has to be true afterwards.
-        thorough: a cheaper row shows the same.
     """
 
     name: str
@@ -142,7 +141,6 @@ class Fault:
     command: str | Callable[[World], Sequence[object]] = "evaluate"
     code: int = 2
     after: Damage | None = None
-    thorough: bool = False
 
     def check(self, world: World, capsys) -> None:
         """Makes the fault, runs the command, and checks the answer."""
@@ -170,9 +168,7 @@ class Fault:
 
 def each_of(faults: Sequence[Fault]) -> pytest.MarkDecorator:
     """Runs a test once a row, as its argument `fault`."""
-    assert len({fault.name for fault in faults}) == len(faults)
-    marks = {True: [pytest.mark.thorough], False: []}
-    return pytest.mark.parametrize("fault", [pytest.param(f, id=f.name, marks=marks[f.thorough]) for f in faults])
+    return pytest.mark.parametrize("fault", faults, ids=[fault.name for fault in faults])
 
 
 @contextlib.contextmanager
@@ -199,7 +195,7 @@ def make_world(root: Path) -> World:
     world.run("export", out="hf")
     np.save(root / "s.npy", rng.normal(size=(IMAGES, IMAGES * EACH)).astype(np.float32))
     world.run("evaluate", out="truth")
-    shutil.rmtree(root / "cache")
+    (root / "cache").rename(root / "embeddings")
     (root / "config.py").write_text(
         "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n"
         "    config = default_config()\n"

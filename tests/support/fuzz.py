@@ -5,7 +5,6 @@ drawn anew, until S seconds are over, and refuses memory above 2 GB; `ROCOCO_FUZ
 `tools/fuzz.py` sets them for an hour a reader.
 """
 
-import contextlib
 import copy
 import functools
 import json
@@ -48,7 +47,7 @@ def places_in(value: Any, path: tuple = ()) -> list[tuple]:
 
 
 @st.composite
-def changed_json(draw, value: Any) -> Any:
+def changed_value(draw, value: Any) -> Any:
     """The value with up to three nodes replaced by others, or removed."""
     value = copy.deepcopy(value)
     for _ in range(draw(st.integers(1, 3))):
@@ -79,15 +78,25 @@ def changed_bytes(draw, content: bytes) -> bytes:
     return bytes(content)
 
 
+def changed_json(content: bytes) -> st.SearchStrategy[bytes]:
+    """JSON with other values."""
+    return changed_value(json.loads(content)).map(lambda value: json.dumps(value).encode())
+
+
+@st.composite
+def changed_lines(draw, content: bytes) -> bytes:
+    """JSON lines with other values, of which half have other bytes, too."""
+    lines = draw(changed_value([json.loads(line) for line in content.splitlines()]))
+    text = "".join(f"{json.dumps(line)}\n" for line in (lines if isinstance(lines, list) else [lines])).encode()
+    return draw(changed_bytes(text)) if draw(st.booleans()) else text
+
+
 def run(check: Callable[[], None]) -> None:
     """A property once, or for `ROCOCO_FUZZ_SECONDS`, within the bound on memory."""
-    start, rounds = time.monotonic(), 0
-    while True:
+    start, rounds, seconds = time.monotonic(), 0, -1.0
+    while seconds < float(os.environ.get("ROCOCO_FUZZ_SECONDS", "0")):
         check()
-        rounds += 1
-        seconds = time.monotonic() - start
-        if seconds >= float(os.environ.get("ROCOCO_FUZZ_SECONDS", "0")):
-            break
+        rounds, seconds = rounds + 1, time.monotonic() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if log := os.environ.get("ROCOCO_FUZZ_LOG"):
         case = os.environ["PYTEST_CURRENT_TEST"].removesuffix(" (call)")
@@ -97,9 +106,8 @@ def run(check: Callable[[], None]) -> None:
     assert QUICK or peak < MOST_MEMORY, f"{peak} bytes"
 
 
-@contextlib.contextmanager
-def _without_a_hang():
-    """A failure where the work takes more than `MOST_SECONDS`; an error that no reader takes for a damaged file."""
+def refuses(read: Callable[[], object]) -> None:
+    """`read` returns, or raises what the command line prints as one line, before long."""
 
     def stop(*_):
         raise AssertionError(f"a reader took more than {MOST_SECONDS} seconds")
@@ -107,39 +115,27 @@ def _without_a_hang():
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(MOST_SECONDS)
     try:
-        yield
+        read()
+    except Exception as error:
+        assert as_input_error(error) is not None, f"{type(error).__name__}: {error}"
+        assert len(str(error)) < 20_000
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
 
 
-def refuses(read: Callable[[], object]) -> None:
-    """`read` returns, or raises what the command line prints as one line, before long."""
-    try:
-        with _without_a_hang():
-            read()
-    except Exception as error:
-        assert as_input_error(error) is not None, f"{type(error).__name__}: {error}"
-        assert len(str(error)) < 20_000
-
-
-def check_bytes(path: Path, read: Callable[[Path], object]) -> None:
-    """`read` with the whole file, and then with its bytes changed."""
+def check(path: Path, read: Callable[[Path], object], damage: Callable[[bytes], st.SearchStrategy[bytes]]) -> None:
+    """`read` with the whole file, and then with a damaged one in its place."""
+    whole = path.read_bytes()
 
     @FUZZ
-    @given(changed_bytes(path.read_bytes()))
-    def check(content):
-        read_damaged(path, content, lambda: read(path))
+    @given(damage(whole))
+    def damaged(content):
+        path.write_bytes(content)
+        refuses(lambda: read(path))
 
     read(path)
-    run(check)
-
-
-def read_damaged(path: Path, content: bytes, read: Callable[[], object]) -> None:
-    """`read` with a file of this content, which is as before afterwards."""
-    before = path.read_bytes()
     try:
-        path.write_bytes(content)
-        refuses(read)
+        run(damaged)
     finally:
-        path.write_bytes(before)
+        path.write_bytes(whole)
