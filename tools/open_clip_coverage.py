@@ -1,4 +1,4 @@
-"""Which of open_clip's pretrained tags convert: a table of all of them, and why the others do not.
+"""Which of open_clip's pretrained tags convert, and why the others do not: all are printed, the page has the others.
 
     pip install open_clip_torch timm            (beside torch; see tests/support/golden/make_open_clip.py for how)
     python tools/open_clip_coverage.py [--markdown docs/open_clip.md]
@@ -103,9 +103,9 @@ def why_not(open_clip: Any, architecture: str, tag: str, shapes: Mapping[str, tu
 
 
 def main() -> None:
-    """Prints the table, and writes it where asked to."""
+    """Print every tag, and write those that do not convert where asked to."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--markdown", type=Path, help="also write the table to this file")
+    parser.add_argument("--markdown", type=Path, help="also write what does not convert to this file")
     arguments = parser.parse_args()
     open_clip = import_open_clip()
     rows: dict[str, tuple[list[str], str | None]] = {}
@@ -118,16 +118,17 @@ def main() -> None:
         total, converts = total + 1, converts + (reason is None)
         key = architecture if reason is None else f"{architecture} "
         rows.setdefault(key, ([], reason))[0].append(tag)
-    lines = ["| architecture | tags | converts |", "| --- | --- | --- |"]
-    for architecture, (tags, reason) in rows.items():
-        note = "yes" if reason is None else f"no: {re.sub(r'[|]', '/', reason)}"
-        lines.append(f"| {architecture.strip()} | {', '.join(tags)} | {note} |")
-    head = f"{converts} of {total} pretrained tags of open_clip {open_clip.__version__} convert."
-    print("\n".join([head, "", *lines]))
+    refused = [(name.strip(), tags, reason) for name, (tags, reason) in rows.items() if reason is not None]
+    for name, (tags, reason) in rows.items():
+        print(f"{name.strip()}: {', '.join(tags)}: {reason or 'converts'}")
+    lines = [f"{converts} of {total} pretrained tags of open_clip {open_clip.__version__} convert: all but these.", "",
+             "| architecture | tags | what is not read |", "| --- | --- | --- |"]  # fmt: skip
+    lines += [f"| {name} | {', '.join(tags)} | {re.sub(r'[|]', '/', reason)} |" for name, tags, reason in refused]
+    print("\n".join(["", *lines]))
     if arguments.markdown:
         text = arguments.markdown.read_text()
         marker = "<!-- table -->\n"
-        arguments.markdown.write_text(text.partition(marker)[0] + marker + "\n".join([head, "", *lines]) + "\n")
+        arguments.markdown.write_text(text.partition(marker)[0] + marker + "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
