@@ -6,16 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity import (
-    DifferenceStatistics,
-    difference_statistics,
-    difference_statistics_of_matrix,
-)
+from rococo_jax.similarity import DifferenceStatistics, difference_statistics, difference_statistics_of_matrix
+from tests.similarity.test_ranks import WIDTH, bits, whole_numbers
+from tests.support.refusals import refused
 
 # Two tiles of queries and at most six own ones of a pair, or one, in most tests: each shape is a program to compile.
-WIDTH, GROUPS, MOST_OWN, PAIRS = 16, 220, 6, 1100
+GROUPS, MOST_OWN, PAIRS = 220, 6, 1100
 
 
 def by_all_pairs(scores_right, scores_wrong, query_group, pair_group, also_shown_in=None):
@@ -23,13 +20,10 @@ def by_all_pairs(scores_right, scores_wrong, query_group, pair_group, also_shown
     rows = []
     for pair, group in enumerate(pair_group):
         differences = scores_right[:, pair] - scores_wrong[:, pair]
-        shown = query_group == group
-        if also_shown_in is not None:
-            shown = shown | (query_group == also_shown_in[pair])
-        wrong = differences[~shown]
+        wrong = differences[~np.isin(query_group, [group, group if also_shown_in is None else also_shown_in[pair]])]
         for query in np.flatnonzero(query_group == group):
             own = differences[query]
-            half = [np.mean(np.where(d > 0, 1.0, np.where(d == 0, 0.5, 0.0))) for d in (own, wrong, own - wrong)]
+            half = [np.mean((np.sign(d) + 1) / 2, dtype=float) for d in (own, wrong, own - wrong)]
             rank = 1 + np.sum(wrong > own) + np.sum(wrong == own) / 2
             rows.append((pair, query, own, *half, rank, len(wrong)))
     return np.array(rows, float)
@@ -38,17 +32,6 @@ def by_all_pairs(scores_right, scores_wrong, query_group, pair_group, also_shown
 def as_rows(found: DifferenceStatistics):
     columns = ("pair", "query", "difference", "preference", "blind", "grounding", "rank", "wrong")
     return np.stack([np.asarray(getattr(found, name), float) for name in columns], axis=1)
-
-
-def assert_same_bits(first: DifferenceStatistics, second: DifferenceStatistics):
-    for field in dataclasses.fields(DifferenceStatistics):
-        one, other = (np.asarray(getattr(each, field.name)) for each in (first, second))
-        assert one.tobytes() == other.tobytes(), field.name
-
-
-def whole_numbers(generator, rows):
-    """Vectors whose products are exact in any order of summation, so that an oracle sees the same scores; many tie."""
-    return generator.integers(-2, 3, (rows, WIDTH)).astype(np.float32)
 
 
 def make_groups(generator):
@@ -111,7 +94,8 @@ def test_items_near_to_each_other_differ_by_the_rounding_of_their_difference(cou
 @pytest.mark.parametrize("device_count", [2, 4, 8])
 def test_the_same_bits_on_one_to_eight_devices(counted, device_count):
     tables, groups, expected = counted
-    assert_same_bits(difference_statistics(*tables, **groups, mesh=make_mesh(jax.devices()[:device_count])), expected)
+    mesh = make_mesh(jax.devices()[:device_count])
+    assert bits(difference_statistics(*tables, **groups, mesh=mesh)) == bits(expected)
 
 
 def test_the_same_bits_in_any_order_and_in_shares(counted):
@@ -123,7 +107,7 @@ def test_the_same_bits_in_any_order_and_in_shares(counted):
         rows = {"query_group": groups["query_group"], "right_rows": share, "wrong_rows": share}
         part = difference_statistics(queries, right, wrong, **of_pairs, **rows)
         parts.append(dataclasses.replace(part, pair=share[part.pair], pairs=len(right)))
-    assert_same_bits(DifferenceStatistics.concatenate(parts), expected)
+    assert bits(DifferenceStatistics.concatenate(parts)) == bits(expected)
     order = np.random.default_rng(2).permutation(len(queries))
     shuffled = {**groups, "query_group": groups["query_group"][order]}
     found = difference_statistics(queries[order], right, wrong, **shuffled)
@@ -134,11 +118,8 @@ def test_the_same_bits_in_any_order_and_in_shares(counted):
 
 def test_rows_can_be_named_instead_of_copied(counted):
     (queries, right, wrong), groups, expected = counted
-    backwards = np.arange(len(right))[::-1]
-    found = difference_statistics(
-        queries, right[::-1], wrong[::-1], **groups, right_rows=backwards, wrong_rows=backwards
-    )
-    assert_same_bits(found, expected)
+    rows = dict.fromkeys(("right_rows", "wrong_rows"), np.arange(len(right))[::-1])
+    assert bits(difference_statistics(queries, right[::-1], wrong[::-1], **groups, **rows)) == bits(expected)
 
 
 def made(images, right, wrong):
@@ -146,13 +127,10 @@ def made(images, right, wrong):
     return difference_statistics(images, right, wrong, query_group=np.arange(len(images)), pair_group=owner)
 
 
-def test_a_constant_scorer_has_one_half_and_no_first_rank():
+def test_a_constant_scorer_and_one_of_texts_alone_have_a_grounding_of_one_half():
     found = made(np.ones((700, WIDTH), np.float32), *(np.ones((1400, WIDTH), np.float32) for _ in range(2)))
     assert {0.5} == {*found.preference, *found.blind, *found.grounding}
     assert (found.rank > 1).all()
-
-
-def test_a_scorer_of_texts_alone_has_a_grounding_of_one_half():
     generator = np.random.default_rng(3)
     right, wrong = (generator.standard_normal((1400, WIDTH)).astype(np.float32) for _ in range(2))
     found = made(np.repeat(generator.standard_normal((1, WIDTH)).astype(np.float32), 700, axis=0), right, wrong)
@@ -174,15 +152,11 @@ def test_what_depends_on_the_text_alone_leaves_grounding_as_it_is():
     assert (plain.preferring != biased.preferring).any()
 
 
-def test_one_image_alone_has_a_preference_and_no_wrong_partner():
+def test_one_image_has_no_wrong_partner_and_pairs_of_no_query_have_no_entries():
     found = made(np.eye(1, 4, dtype=np.float32), np.eye(1, 4, dtype=np.float32), np.zeros((1, 4), np.float32))
     assert found.preference.tolist() == [1.0] and found.wrong.tolist() == [0]
     assert np.isnan(found.blind).all() and np.isnan(found.grounding).all()
-
-
-def test_pairs_of_no_query_and_no_pairs_at_all_have_no_entries():
-    none = np.empty((0, 4), np.float32)
-    queries = np.eye(3, 4, dtype=np.float32)
+    none, queries = np.empty((0, 4), np.float32), np.eye(3, 4, dtype=np.float32)
     assert len(difference_statistics(queries, none, none, query_group=np.arange(3), pair_group=np.empty(0, int))) == 0
     found = difference_statistics(queries, queries, queries, query_group=np.arange(3), pair_group=np.array([5, 1, 6]))
     assert (found.pair.tolist(), found.pairs) == ([1], 3)
@@ -192,7 +166,6 @@ def test_embeddings_that_are_no_numbers_and_unequal_widths_are_refused(counted):
     (queries, right, wrong), groups, _ = counted
     broken = wrong.copy()
     broken[-1, 0] = np.nan
-    with pytest.raises(InputError, match=r"given\.npy: embeddings: found NaN or infinite values"):
-        difference_statistics(queries, right, broken, **groups, source="given.npy")
-    with pytest.raises(InputError, match="width: found 16 and 15 and 16"):
-        difference_statistics(queries, right[:, 1:], wrong, **groups)
+    message = r"given\.npy: embeddings: found NaN or infinite values"
+    refused(message, difference_statistics, queries, right, broken, **groups, source="given.npy")
+    refused("width: found 16 and 15 and 16", difference_statistics, queries, right[:, 1:], wrong, **groups)

@@ -1,4 +1,4 @@
-"""Log-sum-exp over sharded similarities: one result for all strategies, that of a dense float64 reference.
+"""Log-sum-exp over sharded similarities: one result for all strategies, that of torch in float64.
 
 The tolerance, 2e-6 of the largest element, is 17 float32 roundings of that element: products of 16 terms, sums of a
 few dozen exponentials, and a logit scale of 14 that turns the rounding of a cosine into 14 times as much in a logit.
@@ -10,18 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from scipy.special import logsumexp
 
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import Items, ShardedLogits
 from rococo_jax.similarity.blockwise import LogSumExp
-from tests.support import dense_reference as dense
+from tests.support.dense_reference import relative_error
 from tests.support.refusals import refused
 
 # No bits are promised.
 pytestmark = pytest.mark.quick
 TOLERANCE = 2e-6
 SCALE, BIAS = np.float32(14.3), np.float32(-1.7)
+PARTS = ("rows", "columns", "queries", "keys", "scale", "bias")
 
 
 @functools.cache
@@ -33,59 +36,42 @@ def example(query_count: int, key_count: int, width: int = 16):
         vectors = random.standard_normal((count, width))
         vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
         ids, mask = random.integers(0, count // 2, count).astype(np.int32), random.random(count) < 0.9
-        weights = random.random(count).astype(np.float32) * mask
-        sides.append((vectors, ids, mask, weights))
+        sides.append((vectors, ids, mask, random.random(count).astype(np.float32) * mask))
     return sides
 
 
 @functools.cache
 def wanted(query_count: int, key_count: int):
-    """Row results, column results, and gradients of the weighted sum: queries, keys, scale, bias."""
-    (queries, query_ids, query_mask, row_weights), (keys, key_ids, key_mask, column_weights) = example(
-        query_count, key_count
+    """torch's row results, column results, and gradients of the weighted sum: queries, keys, scale, bias."""
+    vectors, ids, masks, weights = zip(*example(query_count, key_count), strict=True)
+    inputs = [torch.tensor(np.float64(each), requires_grad=True) for each in (*vectors, SCALE, BIAS)]
+    queries, keys, scale, bias = inputs
+    allowed = (ids[0][:, None] != ids[1]) & masks[0][:, None] & masks[1]
+    logits = (scale * queries @ keys.T + bias).where(torch.tensor(allowed), -torch.inf)
+    results = [part[mask].logsumexp(1) for part, mask in zip((logits, logits.T), masks, strict=True)]
+    total = sum(
+        part @ torch.tensor(np.float64(each[mask])) for part, each, mask in zip(results, weights, masks, strict=True)
     )
-    allowed = (query_ids[:, None] != key_ids) & query_mask[:, None] & key_mask
-
-    def both(queries, keys, scale, bias):
-        logits = scale * queries @ keys.T + bias
-        return dense.log_sum_exp(logits[query_mask], allowed[query_mask]), dense.log_sum_exp(
-            logits.T[key_mask], allowed.T[key_mask]
-        )
-
-    def total(*inputs):
-        rows, columns = both(*inputs)
-        return (rows * row_weights[query_mask]).sum() + (columns * column_weights[key_mask]).sum()
-
-    inputs = queries, keys, SCALE, BIAS
-    rows, columns = both(*(np.asarray(array, np.complex128) for array in inputs))
-    return rows.real, columns.real, dense.value_and_gradients(total, *inputs)[1]
+    return *(part.detach() for part in results), *torch.autograd.grad(total, inputs)
 
 
-def weighted_total(similarities, query_count, key_count, replicate=lambda array: array):
-    """The weighted total of sharded logits, whose gradients `wanted` holds, with the results."""
-    (_, query_ids, query_mask, row_weights), (_, key_ids, key_mask, column_weights) = example(query_count, key_count)
+def check(similarities, query_count, key_count, arguments=None, run=jax.jit, replicate=lambda array: array):
+    """Compares results and gradients with torch's, and returns the gradients."""
+    (queries, *of_queries, row_weights), (keys, *of_keys, column_weights) = example(query_count, key_count)
+    masks = of_queries[1], of_keys[1]
 
     def total(queries, keys, scale, bias):
-        results = similarities.log_sum_exp_both_ways(
-            Items(queries, query_ids, query_mask), Items(keys, key_ids, key_mask), logit_scale=scale, logit_bias=bias
-        )
+        items = Items(queries, *of_queries), Items(keys, *of_keys)
+        results = similarities.log_sum_exp_both_ways(*items, logit_scale=scale, logit_bias=bias)
         rows, columns = map(replicate, results)
-        counted_rows, counted_columns = jnp.where(query_mask, rows, 0.0), jnp.where(key_mask, columns, 0.0)
+        counted_rows, counted_columns = jnp.where(masks[0], rows, 0.0), jnp.where(masks[1], columns, 0.0)
         return (counted_rows * row_weights).sum() + (counted_columns * column_weights).sum(), (rows, columns)
 
-    return jax.value_and_grad(total, argnums=(0, 1, 2, 3), has_aux=True)
-
-
-def check(similarities, query_count, key_count, arguments=None, run=jax.jit, **options):
-    """Compares results and gradients with the dense ones, and returns the gradients."""
-    (queries, _, query_mask, _), (keys, _, key_mask, _) = example(query_count, key_count)
-    arguments = (*(arguments or (queries, keys)), SCALE, BIAS)
-    (_, (rows, columns)), gradients = run(weighted_total(similarities, query_count, key_count, **options))(*arguments)
-    wanted_rows, wanted_columns, wanted_gradients = wanted(query_count, key_count)
-    assert dense.relative_error(np.asarray(rows)[query_mask], wanted_rows) < TOLERANCE
-    assert dense.relative_error(np.asarray(columns)[key_mask], wanted_columns) < TOLERANCE
-    for name, found, right in zip(("queries", "keys", "scale", "bias"), gradients, wanted_gradients, strict=True):
-        assert dense.relative_error(found, right) < TOLERANCE, name
+    differentiated = run(jax.value_and_grad(total, argnums=(0, 1, 2, 3), has_aux=True))
+    (_, results), gradients = differentiated(*(arguments or (queries, keys)), SCALE, BIAS)
+    found = *(np.asarray(part)[mask] for part, mask in zip(results, masks, strict=True)), *gradients
+    for name, ours, theirs in zip(PARTS, found, wanted(query_count, key_count), strict=True):
+        assert relative_error(ours, theirs) < TOLERANCE, name
     return gradients
 
 
@@ -165,13 +151,12 @@ def test_what_a_masked_item_holds_is_never_seen(route):
     similarities = ShardedLogits(make_mesh(jax.devices()[:2]), route, 3)
 
     def total(keys):
-        return similarities.log_sum_exp(
-            Items(jnp.asarray(queries)), Items(keys, None, jnp.asarray(mask)), logit_scale=jnp.float32(9)
-        ).sum()
+        items = Items(jnp.asarray(queries)), Items(keys, None, jnp.asarray(mask))
+        return similarities.log_sum_exp(*items, logit_scale=jnp.float32(9)).sum()
 
     value, gradient = jax.jit(jax.value_and_grad(total))(broken)
-    logits = 9 * queries.astype(np.float64) @ np.delete(keys, 4, 0).astype(np.float64).T
-    assert abs(value / dense.log_sum_exp(logits, np.ones_like(logits, bool)).sum() - 1) < TOLERANCE
+    expected = logsumexp(9 * queries.astype(float) @ np.delete(keys, 4, 0).astype(float).T, axis=1).sum()
+    assert abs(value / expected - 1) < TOLERANCE
     assert (np.asarray(gradient)[4] == 0).all() and np.isfinite(np.asarray(gradient)).all()
 
 
@@ -185,17 +170,14 @@ def test_logits_of_a_hundred_neither_overflow_nor_vanish(route):
     np.testing.assert_allclose(columns, [100] * 3, rtol=TOLERANCE)
 
 
-def test_the_ring_takes_over_where_the_gathered_block_would_pass_256_mib():
-    mesh = make_mesh()
-    gathers = lambda *counts: ShardedLogits(mesh).plan(LogSumExp, *counts, with_columns=True).gathers  # noqa: E731
-    assert gathers(8 * 1024, 8 * 1024, 512)  # a block of 1,024 x 8,192 logits is 32 MiB
-    assert not gathers(8 * 8192, 8 * 8192, 512)  # 8,192 x 65,536 logits are 2 GiB
-    assert not gathers(64, 2**20, 512)  # few queries, but gathered keys and their gradients are 4 GiB
+def test_the_ring_takes_over_where_the_gathered_block_would_pass_256_mib_and_no_tile_holds_it_all():
+    def plan(*counts):
+        return ShardedLogits(make_mesh()).plan(LogSumExp, *counts, 512, with_columns=True)
 
-
-def test_no_tile_holds_all_logits_of_a_device():
-    plan = ShardedLogits(make_mesh()).plan(LogSumExp, 8 * 1024, 8 * 1024, 512, with_columns=True)
-    assert plan.gathers and plan.tile_rows * 8 * 1024 * 4 == 4 * 2**20
+    whole = plan(8 * 1024, 8 * 1024)
+    assert whole.gathers and whole.tile_rows * 8 * 1024 * 4 == 4 * 2**20  # a block of 1,024 x 8,192 logits is 32 MiB
+    assert not plan(8 * 8192, 8 * 8192).gathers  # 8,192 x 65,536 logits are 2 GiB
+    assert not plan(64, 2**20).gathers  # few queries, but gathered keys and their gradients are 4 GiB
 
 
 def test_wrong_settings_are_refused():
