@@ -16,40 +16,28 @@ def clock(monkeypatch):
     return now
 
 
-def test_the_start_does_not_count_and_nothing_is_estimated_before_enough_was_measured(clock):
-    """As the demo: eight seconds until the first of 250 scenes, then 25 a second; "18 min left" was said."""
-    count = Count("drawing", 250, "scenes")
-    clock[0] += 8.0
-    count.add(1, "")
-    assert count.words() == "drawing: 1 of 250 scenes"
-    clock[0] += 2.0
-    count.add(50, "")
-    assert count.words() == "drawing: 51 of 250 scenes (25.0/s)"
-    clock[0] += 4.0
-    count.add(100, "loss 1.25")
-    assert count.words() == "drawing: 151 of 250 scenes (25.0/s), 4 s left, loss 1.25"
-    clock[0] += 4.0
-    count.add(99, "")
-    assert count.words() == "drawing: 250 of 250 scenes (24.9/s)"
+# Seconds, how many more are done, and what is said then.
+SCENES = [
+    (8, 1, "1 of 250 scenes"), (2, 50, "51 of 250 scenes (25.0/s)"),
+    (4, 100, "151 of 250 scenes (25.0/s), 4 s left, loss 1.25"), (4, 99, "250 of 250 scenes (24.9/s)"),
+]  # fmt: skip
+STEPS = [
+    (0, 1, "1 of 100000 steps"), (60, 1000, "1001 of 100000 steps (16.7/s)"),
+    (60, 1000, "2001 of 100000 steps (16.7/s), 1 h 37 min left"),
+]  # fmt: skip
 
 
-def test_a_long_work_is_estimated_once_a_fiftieth_is_done(clock):
-    count = Count("training", 100_000, "steps")
-    count.add(1, "")
-    clock[0] += 60.0
-    count.add(1000, "")
-    assert "left" not in count.words()
-    clock[0] += 60.0
-    count.add(1000, "")
-    assert count.words() == "training: 2001 of 100000 steps (16.7/s), 1 h 37 min left"
-
-
-def test_a_work_of_unknown_length_has_a_rate_and_no_estimate(clock):
-    count = Count("reading", None, "")
-    count.add(1, "")
-    clock[0] += 10.0
-    count.add(20, "")
-    assert count.words() == "reading: 21 (2.0/s)"
+@pytest.mark.parametrize(
+    ("total", "unit", "course"),
+    [(250, "scenes", SCENES), (100_000, "steps", STEPS), (None, "", [(0, 1, "1"), (10, 20, "21 (2.0/s)")])],
+    ids=["the start does not count", "nothing before a fiftieth is done", "no estimate of an unknown length"],
+)
+def test_estimates_begin_when_enough_was_measured(total, unit, course, clock):
+    count = Count("drawing", total, unit)
+    for seconds, more, words in course:
+        clock[0] += seconds
+        count.add(more, "loss 1.25" if "loss" in words else "")
+        assert count.words() == f"drawing: {words}"
 
 
 def test_a_bar_and_a_line_show_the_same_words(clock, monkeypatch, capsys):

@@ -5,18 +5,28 @@ import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from rococo_jax import storage
-from rococo_jax.errors import DiskFull, InputError, as_input_error, is_disk_full
+from rococo_jax.errors import DiskFull, as_input_error, is_disk_full
 from rococo_jax.storage import atomic_directory, hold
 from tests.support.faults import no_file_above
 from tests.support.paths import CHECKOUT
+from tests.support.refusals import refused
 
 HOLD = "import sys; from rococo_jax.storage import hold\nwith hold(sys.argv[1]): print('held', flush=True); input()"
+
+
+def held_elsewhere(path: Path) -> subprocess.Popen:
+    """Another process that holds a path until a line comes."""
+    pipe = subprocess.PIPE
+    other = subprocess.Popen([sys.executable, "-c", HOLD, path], stdin=pipe, stdout=pipe, text=True, cwd=CHECKOUT)
+    assert other.stdout.readline() == "held\n"
+    return other
 
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
@@ -24,26 +34,19 @@ def test_what_another_process_holds_is_refused_until_it_ends_however_it_ends(kin
     path = tmp_path / "out"
     if kind == "folder":
         path.mkdir()
-    pipe = subprocess.PIPE
-    other = subprocess.Popen([sys.executable, "-c", HOLD, path], stdin=pipe, stdout=pipe, text=True, cwd=CHECKOUT)
-    assert other.stdout.readline() == "held\n"
-    in_use = rf"out: lock: found in use by process {other.pid} of .+; wanted one command"
-    with pytest.raises(InputError, match=in_use), hold(path):
-        raise AssertionError("two at a time")
+    other = held_elsewhere(path)
+    refused(rf"out: lock: found in use by process {other.pid} of .+; wanted one command", hold(path).__enter__)
     other.kill()
     other.communicate()
-    with hold(path), pytest.raises(InputError, match="in use by this process"), hold(path):
-        raise AssertionError("two at a time")
+    with hold(path):
+        refused("in use by this process", hold(path).__enter__)
     assert not re.search("lock", " ".join(found.name for found in tmp_path.rglob("*")))
     with hold(path):
         pass
 
 
 def test_a_holder_that_waits_begins_when_the_other_ends(tmp_path):
-    pipe = subprocess.PIPE
-    other = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdin=pipe, stdout=pipe, text=True, cwd=CHECKOUT)
-    assert other.stdout.readline() == "held\n"
-    order = []
+    other, order = held_elsewhere(tmp_path), []
     ending = threading.Timer(0.3, lambda: (order.append("ends"), other.communicate("\n")))
     ending.start()
     with hold(tmp_path, wait=True):
@@ -82,6 +85,6 @@ def test_a_folder_that_threads_of_a_failed_write_still_fill_is_removed(tmp_path,
 def test_safetensors_that_find_no_room_are_an_error_of_the_disk(tmp_path):
     with no_file_above(1_000), pytest.raises(Exception, match="os error") as failed:
         save_file({"a": np.zeros(10_000)}, tmp_path / "a.safetensors")
-    refused = as_input_error(failed.value)
-    assert isinstance(refused, DiskFull) and is_disk_full(refused)
-    assert str(refused) == "disk: file system: found File too large; wanted room for the output"
+    error = as_input_error(failed.value)
+    assert isinstance(error, DiskFull) and is_disk_full(error)
+    assert str(error) == "disk: file system: found File too large; wanted room for the output"

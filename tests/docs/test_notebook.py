@@ -7,40 +7,37 @@ from types import SimpleNamespace
 
 import nbclient
 import nbformat
-import numpy as np
 import pytest
-from PIL import Image
 
 from rococo_jax.cli.main import main
 from tests.support.made_runs import make_run
 from tests.support.paths import CHECKOUT, REAL_DATA
-from tests.support.tiny import exportable_encoder
 
 NOTEBOOKS = CHECKOUT / "notebooks"
-NOTEBOOK = NOTEBOOKS / "quickstart.ipynb"
 # Parameters for a run of a few seconds, in place of the notebook's own.
 SMALL = {"SCENES": 4, "STEPS": 2, "BATCH": 16, "TRAINING_SCENES": 32}
 
 
-@pytest.fixture(scope="module")
-def tiny():
-    pytest.importorskip("torch")
-    return exportable_encoder()
-
-
-def run_cells(name: str, folder, monkeypatch, parameters: dict, cells: int | None = None) -> dict:
-    """Run the first code cells of a notebook here, its parameters replaced; what they left behind."""
+@pytest.fixture
+def run_cells(tmp_path, monkeypatch):
+    """Runs the code cells of a notebook here, with other parameters and functions of the package; what they left."""
     plt = pytest.importorskip("matplotlib.pyplot")
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
-    left: dict = {"__name__": "notebook"}
-    code = [cell for cell in nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells if cell.cell_type == "code"]
-    for number, cell in enumerate(code[:cells]):
-        exec(compile(cell.source, f"{name}.ipynb, code cell {number}", "exec"), left)
-        if "parameters" in cell.metadata.get("tags", ()):
-            assert set(parameters) <= set(left)
-            left.update(parameters)
-    return left
+
+    def run(name: str, parameters: dict, **functions) -> dict:
+        for function, replacement in functions.items():
+            monkeypatch.setattr(f"rococo_jax.{function}", replacement, raising=False)
+        left: dict = {"__name__": "notebook"}
+        cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
+        for number, cell in enumerate(cell for cell in cells if cell.cell_type == "code"):
+            exec(compile(cell.source, f"{name}.ipynb, code cell {number}", "exec"), left)
+            if "parameters" in cell.metadata.get("tags", ()):
+                assert set(parameters) <= set(left)
+                left.update(parameters)
+        return left
+
+    return run
 
 
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
@@ -56,7 +53,7 @@ def test_a_notebook_is_kept_without_outputs_and_names_no_machine(path):
 
 @pytest.mark.thorough
 def test_every_cell_of_the_notebook_runs_in_a_kernel(tmp_path):
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = nbformat.read(NOTEBOOKS / "quickstart.ipynb", as_version=4)
     (parameters,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ())]
     parameters.source += "".join(f"\n{name} = {value}" for name, value in SMALL.items())
     # One device, as users have, instead of the tests' eight.
@@ -69,7 +66,7 @@ def test_every_cell_of_the_notebook_runs_in_a_kernel(tmp_path):
     assert (tmp_path / "quickstart" / "sc-vc-2-steps" / "model" / "model.json").is_file()
 
 
-def test_the_cells_of_the_quickstart_fit_together(tmp_path, monkeypatch):
+def test_the_cells_of_the_quickstart_fit_together(tmp_path, run_cells):
     """Made results stand for all evaluations, and nothing is trained: the thorough sibling does both."""
     results = json.loads((make_run(tmp_path / "made", "made", 1.0) / "results.json").read_text())
     evaluated, weights = [], []
@@ -84,44 +81,49 @@ def test_the_cells_of_the_quickstart_fit_together(tmp_path, monkeypatch):
         (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "contrastive": 2.0}))
         return SimpleNamespace(model=folder / "model")
 
-    monkeypatch.setattr("rococo_jax.train", train, raising=False)
-    monkeypatch.setattr("rococo_jax.evaluate", evaluate, raising=False)
-    left = run_cells("quickstart", tmp_path, monkeypatch, SMALL)
+    left = run_cells("quickstart", SMALL, train=train, evaluate=evaluate)
     assert weights == [0.0, 1.0] and len(evaluated) == len(left["compared"]) == 5
     assert left["original"] != left["altered"] and ("text_to_image", "mix_0.9") in left["table"](left["compared"]).index
 
 
-def test_the_ten_lines_give_the_vectors_of_our_conversion(tiny, exported, tmp_path, monkeypatch):
-    left = run_cells("your_model", tmp_path, monkeypatch, {"MODEL": str(exported)}, cells=3)
-    theirs, ours = left["TorchClip"](left["MODEL"]), tiny
-    pictures = [Image.fromarray(np.full((40, 48, 3), shade, np.uint8)) for shade in (30, 200)]
-    for method, items in (("encode_image", pictures), ("encode_text", ["a dog", "two dogs on the grass"])):
-        vectors = getattr(theirs, method)(items)
-        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        np.testing.assert_allclose(vectors, getattr(ours, method)(items), atol=1e-5)
-
-
-def test_the_cells_of_the_defence_fit_together(tmp_path, monkeypatch):
+def test_the_cells_of_the_defence_fit_together(tmp_path, run_cells):
     """Training and evaluation themselves are tried by the thorough sibling and by tests of their own."""
     metrics = {"r1": 50.0, "fr1": 20.0, "blind": 55.0, "grounding": 60.0}
     results = {"tasks": {"image_to_text": {"clean": {"r1": 60.0, "fr1": 0.0}, "same_concept": metrics}}}
-    asked = {}
+    weights = {}
 
     def train(config, folder):
-        asked[folder.name] = {name: loss.weight for name, loss in config.losses.items() if "weight" in loss}
+        weights[folder.name] = config.losses.sc.weight
         return SimpleNamespace(model=f"{folder}/model")
 
-    monkeypatch.setattr("rococo_jax.train", train, raising=False)
-    monkeypatch.setattr("rococo_jax.evaluate", lambda *_, **__: results, raising=False)
-    monkeypatch.setattr("rococo_jax.draw_benchmark", lambda *_, **__: (tmp_path, tmp_path), raising=False)
-    left = run_cells("train_defence", tmp_path, monkeypatch, {})
+    functions = {"evaluate": lambda *_, **__: results, "draw_benchmark": lambda *_, **__: (tmp_path, tmp_path)}
+    left = run_cells("train_defence", {}, train=train, **functions)
     assert len(left["results"]) == len(left["DEFENCES"]) == 3
-    assert [weights["sc"] for weights in asked.values()] == [0.0, 1.0, 1.0]
+    assert list(weights.values()) == [0.0, 1.0, 1.0]
+
+
+def test_the_cells_of_own_data_fit_together(tmp_path, run_cells, monkeypatch):
+    """The benchmark is made; its evaluation and the training are those of the tutorial that a test runs."""
+    evaluated = []
+
+    def command(words):
+        if words[0] != "evaluate":
+            return main(words)
+        evaluated.append(words[1])
+        make_run(Path(words[words.index("--out") + 1]), words[1], 1.0)
+        return 0
+
+    monkeypatch.setattr("rococo_jax.cli.main.main", command)
+    trained = SimpleNamespace(model=Path("your_data/run/model"))
+    left = run_cells("your_data", {"SCENES": 8}, train=lambda config, folder: trained)
+    assert evaluated == ["demo:plain", "your_data/run/model"]
+    assert left["results"].model.nunique() == 2 and set(left["shown"].metric) == {"fr1"}
+    assert (tmp_path / "your_data" / "DATA" / "mine" / "README.md").is_file()
 
 
 @pytest.mark.thorough
-def test_a_model_in_torch_is_evaluated_beside_our_conversion_of_it(exported, tmp_path, monkeypatch):
-    left = run_cells("your_model", tmp_path, monkeypatch, {"MODEL": str(exported), "SCENES": 8})
+def test_a_model_in_torch_is_evaluated_beside_our_conversion_of_it(exported, tmp_path, run_cells):
+    left = run_cells("your_model", {"MODEL": str(exported), "SCENES": 8})
     for task, variants in left["results"]["tasks"].items():
         for variant, found in variants.items():
             assert found["r1"] == left["ours"]["tasks"][task][variant]["r1"]
@@ -129,16 +131,16 @@ def test_a_model_in_torch_is_evaluated_beside_our_conversion_of_it(exported, tmp
 
 
 @pytest.mark.thorough
-def test_the_defence_is_trained_and_asked_what_it_learnt(tmp_path, monkeypatch):
+def test_the_defence_is_trained_and_asked_what_it_learnt(run_cells):
+    """One of them is enough to run every cell; the others only differ in their weights."""
     small = {"SCENES": 8, "STEPS": 1, "BATCH": 64, "TRAINING_SCENES": 64}
-    defences = {"plain": {}, "and balanced": {"sc": 1.0, "vc": 1.0, "grounding": 1.0}}
-    # One of them is enough to run every cell; the others only differ in their weights.
-    left = run_cells("train_defence", tmp_path, monkeypatch, {**small, "DEFENCES": dict([list(defences.items())[1]])})
+    defences = {"and balanced": {"sc": 1.0, "vc": 1.0, "grounding": 1.0}}
+    left = run_cells("train_defence", {**small, "DEFENCES": defences})
     assert "grounding" in left["results"]["and balanced"]["tasks"]["image_to_text"]["same_concept"]
 
 
 @pytest.mark.thorough
-def test_own_data_becomes_a_benchmark_and_a_defended_model(tmp_path, monkeypatch):
+def test_own_data_becomes_a_benchmark_and_a_defended_model(tmp_path, run_cells):
     """On photographs where they are there, else on drawn scenes."""
     small = {"SCENES": 16, "STEPS": 1, "BATCH": 8}
     photos = REAL_DATA / "coco" / "originals" / "val2014"
@@ -149,29 +151,6 @@ def test_own_data_becomes_a_benchmark_and_a_defended_model(tmp_path, monkeypatch
         rows = [row for row in rows if row[0] in names][:32]
         (tmp_path / "photos.jsonl").write_text("\n".join(json.dumps({"file_name": a, "text": b}) for a, b in rows))
         small |= {"PHOTOS": str(photos), "CAPTIONS": str(tmp_path / "photos.jsonl")}
-    left = run_cells("your_data", tmp_path, monkeypatch, small)
+    left = run_cells("your_data", small)
     assert (left["results"].model.nunique(), left["results"].section.nunique()) == (2, 1)
-    assert (tmp_path / "your_data" / "DATA" / "mine" / "README.md").is_file()
-
-
-def test_the_cells_of_own_data_fit_together(tmp_path, monkeypatch):
-    """The benchmark is made; its evaluation and the training are those of the tutorial that a test runs."""
-    commands = []
-
-    def command(words):
-        commands.append(words)
-        if words[0] == "evaluate":
-            make_run(Path(words[words.index("--out") + 1]), words[1], 1.0)
-            return 0
-        return main(words)
-
-    monkeypatch.setattr("rococo_jax.cli.main.main", command)
-    monkeypatch.setattr(
-        "rococo_jax.train", lambda config, folder: SimpleNamespace(model=folder / "model"), raising=False
-    )
-    left = run_cells("your_data", tmp_path, monkeypatch, {"SCENES": 8})
-    assert [words[:2] for words in commands if words[0] == "evaluate"] == [
-        ["evaluate", "demo:plain"], ["evaluate", str(Path("your_data/run/model"))]
-    ]  # fmt: skip
-    assert left["results"].model.nunique() == 2 and set(left["shown"].metric) == {"fr1"}
     assert (tmp_path / "your_data" / "DATA" / "mine" / "README.md").is_file()

@@ -57,13 +57,8 @@ def steps_of(page: Path, kinds: tuple[str, ...] = ("sh", "python")) -> list[tupl
 
 
 def test_every_user_has_a_tutorial_and_every_block_a_language():
-    assert [page.stem for page in TUTORIALS] == [
-        "notebook",
-        "one-checkpoint",
-        "training-on-a-pod",
-        "twenty-checkpoints",
-        "your-data",
-    ]
+    names = "notebook one-checkpoint training-on-a-pod twenty-checkpoints your-data".split()
+    assert [page.stem for page in TUTORIALS] == names
     for page in TUTORIALS:
         text = page.read_text(encoding="utf-8")
         assert text.count("```") == 2 * len(BLOCK.findall(text)), f"{page.name}: a block that no test runs"
@@ -101,14 +96,8 @@ def run_all(folder: Path, pages: list[Path], fewer: tuple[tuple[str, str], ...] 
     # This Python's programs first.
     environment = one_device()
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_ALL],
-        input=json.dumps(steps),
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    words, text = [sys.executable, "-c", RUN_ALL], json.dumps(steps)
+    done = subprocess.run(words, input=text, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
     for written in ("out/mine/report.html", "out/own/results.json", "mine.npz", "DATA/photos/README.md",
                     "out/photos.html", "out/photos.csv"):  # fmt: skip
@@ -136,58 +125,48 @@ def test_every_command_of_the_tutorials_runs(tmp_path):
     for written in ("out/night/report.html", "out/compared.html"):
         assert (tmp_path / written).is_file(), written
     # The results of the listed models, each under its own name.
-    for folder, names in (
-        ("night", {"plain", "sc-vc", "trained-long"}),
-        ("defence", {"plain", "sc-vc", "from-shards"}),
-    ):
-        assert names <= {path.parent.name for path in tmp_path.glob(f"out/{folder}/*/results.json")}
-
-
-# What the demo of the first page wrote: altered captions, mixed galleries and their control, without a network.
+    for folder, other in (("night", "trained-long"), ("defence", "from-shards")):
+        assert {"plain", "sc-vc", other} <= {path.parent.name for path in tmp_path.glob(f"out/{folder}/*/results.json")}
 
 
 @pytest.fixture(scope="module")
-def demo(practised):
-    out = practised / "practice"
-    paths = (out / "12-scenes-seed-1" / "paper").glob("*/results.json")
-    return out, {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+def demo(practised) -> dict[str, dict]:
+    """What the demo of the first page wrote: the results of each model."""
+    paths = (practised / "practice/12-scenes-seed-1/paper").glob("*/results.json")
+    return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
-def test_the_demo_asks_for_mixed_galleries_of_three_seeds_beside_the_control(demo):
-    results = demo[1]["plain"]
-    found = results["tasks"]["text_to_image"]
+def test_the_demo_asks_for_mixed_galleries_of_three_seeds_beside_the_control_for_choices_and_classes(demo):
+    results = demo["plain"]
+    found, sizes = (results[key]["text_to_image"] for key in ("tasks", "sizes"))
     assert list(found) == ["clean", "mix_0.9", "patch_0.9", "control"]
-    sizes = results["sizes"]["text_to_image"]
     for variant in ("mix_0.9", "patch_0.9"):
         assert {"r1", "r1_std", "fr1", "fr1_std", "drop"} <= set(found[variant])
         assert sizes[variant]["seeds"] == [1, 10, 100] and sizes[variant]["gallery"] == 2 * 12
     assert sizes["clean"]["gallery"] == 12 and sizes["control"]["gallery"] == 2 * 12
-
-
-def test_the_demo_asks_all_three_questions(demo):
-    results = demo[1]["plain"]
     assert results["kinds"]["choices"] == "choice" and results["kinds"]["classes"] == "classify"
     assert set(results["tasks"]["choices"]) == {"same_concept", "danger", "mean"}
     assert results["sizes"]["classes"]["clean"] | {"classes": 0} == {"images": 12, "classes": 0, "templates": 5}
-    page = (demo[0] / "report.html").read_text(encoding="utf-8")
-    assert "Reliability" in page and "Which class does the image show" in page
 
 
-def test_the_defended_model_is_fooled_less_by_mixed_pictures_than_the_plain_one(demo):
-    _, results = demo
-    assert results.keys() == {"plain", "sc-vc", "grounded"}
-    plain, defended = (results[name]["tasks"]["text_to_image"]["mix_0.9"]["fr1"] for name in ("plain", "sc-vc"))
+def test_the_demos_report_shows_all_of_it(practised):
+    page = (practised / "practice/report.html").read_text(encoding="utf-8")
+    said = (
+        "Mix 0.9",
+        "Patch 0.9",
+        "Control",
+        "over seeds 1, 10, 100",
+        "Reliability",
+        "Which class does the image show",
+    )
+    assert all(words in page for words in said)
+
+
+def test_the_defended_model_is_fooled_less_than_the_plain_one_and_the_grounded_one_looks_at_the_image(demo):
+    assert demo.keys() == {"plain", "sc-vc", "grounded"}
+    fooled = {name: results["tasks"]["text_to_image"]["mix_0.9"]["fr1"] for name, results in demo.items()}
     # 36 and 2 % on 250 scenes; 3 x 60 captions of 12 scenes stand well apart still.
-    assert defended < plain / 2
-
-
-def test_the_grounded_model_does_not_recognise_altered_text_without_looking(demo):
-    blind = {name: found["tasks"]["image_to_text"]["rand_voca"]["blind"] for name, found in demo[1].items()}
+    assert fooled["sc-vc"] < fooled["plain"] / 2
+    blind = {name: results["tasks"]["image_to_text"]["rand_voca"]["blind"] for name, results in demo.items()}
     # 50, 83 and 48 % on 250 scenes.
     assert blind["sc-vc"] > 70 and abs(blind["plain"] - 50) < 8 and abs(blind["grounded"] - 50) < 8
-
-
-def test_the_demos_report_shows_mixed_galleries_and_control(demo):
-    out, _ = demo
-    page = (out / "report.html").read_text(encoding="utf-8")
-    assert all(words in page for words in ("Mix 0.9", "Patch 0.9", "Control", "over seeds 1, 10, 100"))
