@@ -1,19 +1,25 @@
 """One set of inputs for all rows, copied for each."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from rococo_jax.storage import hold
 from tests.support.faults import World, make_world
 from tests.support.programs import compile_quickly
 
 
 @pytest.fixture(scope="package")
-def pristine(tmp_path_factory) -> Path:
-    """Inputs that nobody damages, by programs of the same kind as each file's, whose fixture comes later."""
+def pristine() -> Path:
+    """Inputs that nobody damages, made once for all workers, by programs of the same kind as each file's."""
     compile_quickly(True)
-    return make_world(tmp_path_factory.mktemp("pristine") / "world").root
+    root = Path(os.environ["ROCOCO_MADE_RUNS"]).with_name("faults")
+    with hold(root, wait=True):
+        if not root.is_dir():
+            make_world(root.with_name("faults-unfinished")).root.rename(root)
+    return root
 
 
 @pytest.fixture
