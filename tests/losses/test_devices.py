@@ -91,11 +91,7 @@ def case(name, arrays=EMBEDDINGS | MASKS):
 
 @functools.cache
 def wanted(name):
-    function, embeddings, masks, settings = case(name)
-    reference = functools.partial(getattr(dense, function), **masks, **settings)
-    return dense.value_and_gradients(
-        lambda *inputs: reference(**dict(zip(embeddings, inputs, strict=True))), *embeddings.values()
-    )
+    return dense.value_and_gradients(*case(name))
 
 
 @functools.cache

@@ -1,60 +1,44 @@
-"""The losses as protocol and papers write them: dense, float64, NumPy, no cleverness. What the sharded ones must equal.
+"""The losses as protocol and papers write them, dense, in float64 and by torch: what the sharded ones must equal.
 
-Gradients come from the complex step, d f / d x = Im f(x + i h) / h with h so small (1e-30) that nothing is cut off:
-exact to float64, and no formula of a gradient that could be wrong. All functions here are analytic in their inputs.
+Gradients are those of torch's autograd, which knows nothing of ours.
 """
 
 import numpy as np
+import pytest
 
-_STEP = 1e-30
+torch = pytest.importorskip("torch")
 
 
 def log_share(positive, negatives, allowed):
     """-log e^p / (e^p + sum of e^negatives that are allowed), a number a row."""
-    shift = np.maximum(positive.real, np.where(allowed, negatives.real, -np.inf).max(1, initial=-np.inf))
-    total = np.exp(positive - shift) + np.where(allowed, np.exp(negatives - shift[:, None]), 0).sum(1)
-    return np.log(total) + shift - positive
+    return torch.cat([positive[:, None], negatives.masked_fill(~allowed, -torch.inf)], 1).logsumexp(1) - positive
 
 
-def log_sum_exp(logits, allowed):
-    """log of the sum of e^logits that are allowed, a number a row."""
-    shift = np.where(allowed, logits.real, -np.inf).max(1)
-    return np.log(np.where(allowed, np.exp(logits - shift[:, None]), 0).sum(1)) + shift
-
-
-def mean(values, counted):
-    return values[counted].sum() / counted.sum()
-
-
-def pairs_of_other_ids(ids):
-    return ids[:, None] != ids[None, :]
+def of_others(ids):
+    return ids[:, None] != ids
 
 
 def softmax_contrastive(images, texts, logit_scale, *, ids, negative_texts=None, negative_mask=None):
-    logits, others = logit_scale * images @ texts.T, pairs_of_other_ids(ids)
-    positive, columns, allowed = np.diag(logits), logits, others
+    logits, others = logit_scale * images @ texts.T, of_others(ids)
+    columns, allowed = logits, others
     if negative_texts is not None:
-        further = logit_scale * images @ negative_texts.reshape(-1, negative_texts.shape[-1]).T
-        columns = np.concatenate([logits, further], 1)
-        allowed = np.concatenate([others, np.broadcast_to(negative_mask.reshape(1, -1), further.shape)], 1)
-    to_text, to_image = log_share(positive, columns, allowed), log_share(positive, logits.T, others.T)
-    return (to_text.mean() + to_image.mean()) / 2
+        columns = torch.cat([logits, logit_scale * images @ negative_texts.flatten(0, 1).T], 1)
+        allowed = torch.cat([others, negative_mask.flatten().expand(len(ids), -1)], 1)
+    to_text = log_share(logits.diag(), columns, allowed)
+    return (to_text.mean() + log_share(logits.diag(), logits.T, others).mean()) / 2
 
 
 def sigmoid_contrastive(images, texts, logit_scale, logit_bias, *, ids):
-    logits = logit_scale * images @ texts.T + logit_bias
-    losses = np.log1p(np.exp(-np.diag(logits)))
-    losses = losses + np.where(pairs_of_other_ids(ids), np.log1p(np.exp(logits)), 0).sum(1)
-    return losses.mean()
+    logits, log_sigmoid = logit_scale * images @ texts.T + logit_bias, torch.nn.functional.logsigmoid
+    return -(log_sigmoid(logits.diag()) + (log_sigmoid(-logits) * of_others(ids)).sum(1)).mean()
 
 
-def shares_beside_altered(queries, positives, altered, logit_scale, allowed_altered, scope):
-    negatives = logit_scale * queries @ altered.reshape(-1, altered.shape[-1]).T
-    allowed = np.broadcast_to(allowed_altered.reshape(1, -1), negatives.shape)
+def shares_beside_altered(queries, positives, altered, logit_scale, allowed, scope):
     if scope == "local":
-        of_pair = np.repeat(np.arange(len(queries)), altered.shape[1])
-        allowed = allowed & (of_pair[None, :] == np.arange(len(queries))[:, None])
-    return log_share(logit_scale * (queries * positives).sum(1), negatives, allowed)
+        negatives = torch.einsum("id,iad->ia", queries, altered)
+    else:
+        negatives, allowed = queries @ altered.flatten(0, 1).T, allowed.flatten().expand(len(queries), -1)
+    return log_share(logit_scale * (queries * positives).sum(1), logit_scale * negatives, allowed)
 
 
 def semantic_contrastive(images, texts, altered_texts, logit_scale, *, altered_mask, scope):
@@ -66,93 +50,74 @@ def visual_contrastive(images, texts, mixed_images, logit_scale, *, mixed_mask, 
 
 
 def hard_positive(images, texts, positive_texts, logit_scale, *, ids, positive_mask):
-    others = pairs_of_other_ids(ids) & positive_mask[:, None] & positive_mask
+    others = of_others(ids) & positive_mask[:, None] & positive_mask
     to_positive = [logit_scale * queries @ positive_texts.T for queries in (images, texts)]
-    return sum(mean(log_share(np.diag(logits), logits, others), positive_mask) for logits in to_positive) / 2
+    return sum(log_share(logits.diag(), logits, others)[positive_mask].mean() for logits in to_positive) / 2
 
 
 def hard_negative(images, texts, negative_texts, logit_scale, *, negative_mask):
     shares = shares_beside_altered(images, texts, negative_texts, logit_scale, negative_mask, "local")
-    return mean(shares, negative_mask.any(1))
+    return shares[negative_mask.any(1)].mean()
 
 
-def differences(images, texts, altered_texts):
-    """(wrong or own image, pair, altered): s(I_j, T_k) - s(I_j, T~_k)."""
-    return (images @ texts.T)[:, :, None] - np.einsum("jd,kad->jka", images, altered_texts)
+def differences(queries, own, altered):
+    """(wrong or own query, pair, altered): of an image j, s(I_j, T_k) - s(I_j, T~_k); of a text, with images mixed."""
+    return torch.einsum("jd,kad->jka", queries, own[:, None] - altered)
+
+
+def blind(queries, own, altered, logit_scale, ids, mask):
+    """Mean of squares of what queries of other pairs say of the two, over altered ones that have such queries."""
+    d, others = logit_scale * differences(queries, own, altered), of_others(ids)
+    means = (d * others[..., None]).sum(0) / others.sum(0).clamp(min=1)[:, None]
+    return (means[mask & others.any(0)[:, None]] ** 2).mean()
+
+
+def grounding(queries, own, altered, logit_scale, ids, mask):
+    """log(1 + sum of e^(a wrong query's difference - the own one's)), averaged."""
+    d = logit_scale * differences(queries, own, altered)
+    beyond_own = (d - torch.einsum("kka->ka", d)).exp() * of_others(ids)[..., None]
+    return beyond_own.sum(0).log1p()[mask].mean()
 
 
 def blind_preference(images, texts, altered_texts, logit_scale, *, ids, altered_mask):
-    d, others = logit_scale * differences(images, texts, altered_texts), pairs_of_other_ids(ids)
-    found = []
-    for k, a in zip(*np.nonzero(altered_mask), strict=True):
-        if others[:, k].any():
-            found.append((d[others[:, k], k, a].sum() / others[:, k].sum()) ** 2)
-    return sum(found) / len(found)
+    return blind(images, texts, altered_texts, logit_scale, ids, altered_mask)
 
 
 def grounding_contrastive(images, texts, altered_texts, logit_scale, *, ids, altered_mask):
-    d, others = logit_scale * differences(images, texts, altered_texts), pairs_of_other_ids(ids)
-    found = [
-        np.log(1 + np.exp(d[others[:, k], k, a] - d[k, k, a]).sum())
-        for k, a in zip(*np.nonzero(altered_mask), strict=True)
-    ]
-    return sum(found) / len(found)
-
-
-def mixed_differences(images, texts, mixed_images):
-    """(wrong or own caption, pair, mixed): s(I_k, T_j) - s(I~_k, T_j)."""
-    return np.einsum("jd,kad->jka", texts, images[:, None] - mixed_images)
+    return grounding(images, texts, altered_texts, logit_scale, ids, altered_mask)
 
 
 def mixed_blind_preference(images, texts, mixed_images, logit_scale, *, ids, mixed_mask):
-    d, others = logit_scale * mixed_differences(images, texts, mixed_images), pairs_of_other_ids(ids)
-    means = (d * others[:, :, None]).sum(0) / np.maximum(others.sum(0), 1)[:, None]
-    return mean(means**2, mixed_mask & others.any(0)[:, None])
+    return blind(texts, images, mixed_images, logit_scale, ids, mixed_mask)
 
 
 def mixed_grounding_contrastive(images, texts, mixed_images, logit_scale, *, ids, mixed_mask):
-    d, others = logit_scale * mixed_differences(images, texts, mixed_images), pairs_of_other_ids(ids)
-    own = np.einsum("kka->ka", d)
-    return mean(np.log(1 + (np.exp(d - own[None]) * others[:, :, None]).sum(0)), mixed_mask)
+    return grounding(texts, images, mixed_images, logit_scale, ids, mixed_mask)
 
 
 def negclip_columns(images, texts, altered_texts, logit_scale, *, ids, altered_mask):
-    with_columns = softmax_contrastive(
-        images, texts, logit_scale, negative_texts=altered_texts, negative_mask=altered_mask, ids=ids
-    )
-    return with_columns - softmax_contrastive(images, texts, logit_scale, ids=ids)
+    columns = {"negative_texts": altered_texts, "negative_mask": altered_mask}
+    without = softmax_contrastive(images, texts, logit_scale, ids=ids)
+    return softmax_contrastive(images, texts, logit_scale, ids=ids, **columns) - without
 
 
 def intra_modal(images, texts, altered_texts, logit_scale, *, altered_mask):
-    every = altered_texts[altered_mask]
-    found = []
-    for i in range(len(images)):
-        own, near = np.exp(logit_scale * images[i] @ texts[i]), np.exp(logit_scale * every @ texts[i])
-        found.append(-np.log(own / (own + near.sum())))
-    return sum(found) / len(found)
+    near = logit_scale * texts @ altered_texts[altered_mask].T
+    return log_share(logit_scale * (images * texts).sum(1), near, torch.ones_like(near, dtype=bool)).mean()
 
 
 def adaptive_rank(images, texts, altered_texts, logit_scale, *, altered_mask, upper):
-    own = (images * texts).sum(1)[:, None]
-    gaps = logit_scale * (own - np.einsum("id,iad->ia", images, altered_texts))[altered_mask]
-    margin = min(max(gaps.real.mean(), 0), upper)
-    return np.where(margin - gaps.real > 0, margin - gaps, 0).sum() / len(gaps)
+    gaps = (logit_scale * torch.einsum("id,iad->ia", images, texts[:, None] - altered_texts))[altered_mask]
+    margin = gaps.mean().clamp(0, upper).detach()
+    return (margin - gaps).relu().mean()
 
 
-def value_and_gradients(function, *inputs):
-    """The value, and the derivative in every element of every input."""
-    inputs = [np.asarray(array, np.complex128) for array in inputs]
-    value = function(*inputs)
-    assert np.imag(value) == 0
-    gradients = []
-    for place, array in enumerate(inputs):
-        gradient = np.zeros(array.shape)
-        for index in np.ndindex(array.shape):
-            moved = array.copy()
-            moved[index] += 1j * _STEP
-            gradient[index] = np.imag(function(*inputs[:place], moved, *inputs[place + 1 :])) / _STEP
-        gradients.append(gradient)
-    return float(np.real(value)), gradients
+def value_and_gradients(name, embeddings, masks, settings):
+    """A loss, and its derivative in every element of each of the embeddings."""
+    leaves = {key: torch.tensor(array, dtype=torch.float64, requires_grad=True) for key, array in embeddings.items()}
+    value = globals()[name](**leaves, **{key: torch.tensor(mask) for key, mask in masks.items()}, **settings)
+    value.backward()
+    return value.item(), [leaf.grad.numpy() for leaf in leaves.values()]
 
 
 def relative_error(found, wanted):

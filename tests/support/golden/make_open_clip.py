@@ -34,73 +34,54 @@ BERT = {
 }  # fmt: skip
 
 
+def _clip(vision: dict = VIT, text: dict = TEXT, **more) -> dict:
+    return {"embed_dim": 24, **more, "vision_cfg": vision, "text_cfg": text}
+
+
+def _hf(model: str, pooler: str, projection: str = "linear") -> dict:
+    return {"hf_model_name": model, "hf_pooler_type": pooler, "hf_proj_type": projection}
+
+
 def _siglip(model: str, **text) -> dict:
     vision = {"image_size": 32, "timm_model_name": model, "timm_pool": "map", "timm_proj": "none"}
-    whole = {"embed_dim": 48, "init_logit_bias": -10, "custom_text": True}
-    return {**whole, "vision_cfg": vision, "text_cfg": {**SIGLIP_TEXT, **text}}
+    return _clip(vision, {**SIGLIP_TEXT, **text}, embed_dim=48, init_logit_bias=-10, custom_text=True)
 
 
 def _timm(model: str, size: int, pool: str = "token", proj: str | None = None, **text) -> dict:
     vision = {"image_size": size, "timm_model_name": model, "timm_pool": pool, "timm_proj": proj}
-    return {"embed_dim": 24, "custom_text": True, "vision_cfg": vision, "text_cfg": {**TEXT, **text}}
+    return _clip(vision, {**TEXT, **text}, custom_text=True)
 
 
 CASES = {
     # Names, tensors and activation are those of OpenAI's archives.
-    "vit_quick_gelu": {"embed_dim": 24, "quick_gelu": True, "vision_cfg": VIT, "text_cfg": TEXT},
-    "resnet_quick_gelu": {
-        "embed_dim": 24,
-        "quick_gelu": True,
-        "vision_cfg": {"image_size": 64, "layers": [2, 1, 3, 1], "width": 8, "patch_size": None},
-        "text_cfg": TEXT,
-    },
+    "vit_quick_gelu": _clip(quick_gelu=True),
+    "resnet_quick_gelu": _clip(
+        {"image_size": 64, "layers": [2, 1, 3, 1], "width": 8, "patch_size": None}, quick_gelu=True
+    ),
     # As LAION's ViT-g: heads that are not 64 wide, a ratio that is no whole number, exact GELU.
-    "vit_gelu": {
-        "embed_dim": 24,
-        "vision_cfg": {**VIT, "width": 88, "head_width": 22, "mlp_ratio": 4.3637},
-        "text_cfg": {**TEXT, "width": 36, "heads": 3},
-    },
+    "vit_gelu": _clip({**VIT, "width": 88, "head_width": 22, "mlp_ratio": 4.3637}, {**TEXT, "width": 36, "heads": 3}),
     # The options of a ViT, and the text tower apart, ended by an id in the middle of the vocabulary.
-    "vit_options": {
-        "embed_dim": 24,
-        "quick_gelu": True,
-        "custom_text": True,
-        "vision_cfg": {**VIT, "no_ln_pre": True, "pool_type": "avg", "ls_init_value": 0.1},
-        "text_cfg": {**TEXT, "pool_type": "eos", "eos_id": 7},
-    },
+    "vit_options": _clip(
+        {**VIT, "no_ln_pre": True, "pool_type": "avg", "ls_init_value": 0.1},
+        {**TEXT, "pool_type": "eos", "eos_id": 7}, quick_gelu=True, custom_text=True,
+    ),
     "siglip": _siglip("vit_base_patch16_siglip_224"),
     "siglip2": _siglip("vit_giantopt_patch16_siglip_256", act_kwargs={"approximate": "tanh"}),
     # As BiomedCLIP.
-    "timm_bert": {
-        "embed_dim": 24,
-        "custom_text": True,
-        "vision_cfg": {
-            "image_size": 32, "timm_model_name": "vit_base_patch16_224", "timm_pool": "", "timm_proj": "linear",
-        },
-        "text_cfg": {
-            "hf_model_name": "bert", "hf_proj_type": "mlp", "hf_pooler_type": "cls_last_hidden_state_pooler",
-        },
-    },
-    "roberta": {
-        "embed_dim": 24,
-        "quick_gelu": True,
-        "vision_cfg": VIT,
-        "text_cfg": {"hf_model_name": "roberta", "hf_pooler_type": "mean_pooler", "hf_proj_type": "linear"},
-    },
-    "clipa": {
-        "embed_dim": 24,
-        "vision_cfg": {**VIT, "no_ln_pre": True, "pool_type": "avg", "final_ln_after_pool": True},
-        "text_cfg": {**TEXT, "pool_type": "last", "no_causal_mask": True},
-    },
-    "coca": {
-        "embed_dim": 24,
-        "custom_text": True,
-        "vision_cfg": {
-            **VIT, "attentional_pool": True, "attn_pooler_heads": 4, "attn_pooler_queries": 5, "output_tokens": True,
-        },
-        "text_cfg": {**TEXT, "embed_cls": True, "output_tokens": True},
-        "multimodal_cfg": {**TEXT, "layers": 1, "attn_pooler_heads": 2},
-    },
+    "timm_bert": _clip(
+        {"image_size": 32, "timm_model_name": "vit_base_patch16_224", "timm_pool": "", "timm_proj": "linear"},
+        _hf("bert", "cls_last_hidden_state_pooler", "mlp"), custom_text=True,
+    ),
+    "roberta": _clip(VIT, _hf("roberta", "mean_pooler"), quick_gelu=True),
+    "clipa": _clip(
+        {**VIT, "no_ln_pre": True, "pool_type": "avg", "final_ln_after_pool": True},
+        {**TEXT, "pool_type": "last", "no_causal_mask": True},
+    ),
+    "coca": _clip(
+        {**VIT, "attentional_pool": True, "attn_pooler_heads": 4, "attn_pooler_queries": 5, "output_tokens": True},
+        {**TEXT, "embed_cls": True, "output_tokens": True}, custom_text=True,
+        multimodal_cfg={**TEXT, "layers": 1, "attn_pooler_heads": 2},
+    ),
     "eva01": _timm("eva_giant_patch14_224", 42),
     "eva02": _timm("eva02_base_patch16_clip_224", 48),
     "eva02_enormous": _timm("eva02_enormous_patch14_clip_224", 42),
@@ -113,30 +94,17 @@ CASES = {
     "mobile_large": _timm("vit_large_patch14_clip_224", 42, no_causal_mask=True),
     "vitamin": _timm("vitamin_small_224", 64, pool="", proj="linear"),
     "vitamin_xlarge": _timm("vitamin_xlarge_256", 64, pool="", proj="linear"),
-    "nllb": {
-        "embed_dim": 24,
-        "vision_cfg": VIT,
-        "text_cfg": {"hf_model_name": "nllb", "hf_pooler_type": "cls_pooler", "hf_proj_type": "linear"},
-    },
+    "nllb": _clip(VIT, _hf("nllb", "cls_pooler")),
 }  # fmt: skip
 TEXT_CONFIGS = {
     "bert": {**BERT, "model_type": "bert", "type_vocab_size": 2, "pad_token_id": 0},
     "roberta": {**BERT, "model_type": "roberta", "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5},
     "nllb": {
-        "model_type": "m2m_100",
-        "vocab_size": 60,
-        "d_model": 32,
-        "encoder_layers": 2,
-        "encoder_attention_heads": 4,
-        "encoder_ffn_dim": 40,
-        "decoder_layers": 1,
-        "decoder_attention_heads": 4,
-        "decoder_ffn_dim": 8,
-        "max_position_embeddings": 16,
-        "pad_token_id": 1,
-        "is_encoder_decoder": True,
+        "model_type": "m2m_100", "vocab_size": 60, "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 40, "decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 8,
+        "max_position_embeddings": 16, "pad_token_id": 1, "is_encoder_decoder": True,
     },
-}
+}  # fmt: skip
 # How the timm towers are made small enough; their names stay those of timm's registry.
 TIMM = {"embed_dim": 48, "depth": 2, "img_size": 32}
 VITAMIN = {
