@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from rococo_jax.checkpoints import save_model
-from rococo_jax.encoders import load_model
+from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.runtime import make_mesh
 from tests.support.random_inputs import random_pixels, random_texts
 from tests.support.reference_models import (
@@ -34,26 +34,13 @@ from tests.support.reference_models import (
 pytestmark = pytest.mark.quick
 
 
+def loaded(folder, **options) -> Encoder:
+    return load_model(folder, mesh=make_mesh(jax.devices()[:1]), **options)
+
+
 def converted(reference, folder, **options):
     """The reference as a model of ours, by way of its folder."""
-    return load_model(saved(reference, folder), mesh=make_mesh(jax.devices()[:1]), **options).model
-
-
-CLIP_CASES = {
-    "quick_gelu": {},
-    "exact_gelu_one_layer_pixels_left_over": {
-        "text": {"hidden_act": "gelu", "num_hidden_layers": 1, "hidden_size": 40, "num_attention_heads": 5},
-        "vision": {"hidden_act": "gelu", "num_hidden_layers": 4, "image_size": 33, "patch_size": 8},
-        "projection_dim": 7,
-    },
-    "tanh_gelu_one_head_large_eps": {
-        "text": {"hidden_act": "gelu_new", "num_attention_heads": 1, "layer_norm_eps": 1e-2},
-        "vision": {"hidden_act": "gelu_new", "num_attention_heads": 1, "layer_norm_eps": 1e-2, "patch_size": 6},
-        "projection_dim": 33,
-    },
-    "end_of_text_in_the_middle_of_the_vocabulary": {"text": {"eos_token_id": 50}},
-    "legacy_end_of_text_id": {"text": {"eos_token_id": 2}},
-}
+    return loaded(saved(reference, folder), **options).model
 
 
 def metaclip_2():
@@ -63,120 +50,121 @@ def metaclip_2():
     return perturbed(transformers.MetaClip2Model(config), 5)
 
 
-@pytest.mark.parametrize("case", [*CLIP_CASES, "metaclip_2"])
-def test_clip_gives_the_reference_vectors(case, tmp_path):
-    reference = metaclip_2() if case == "metaclip_2" else clip(**CLIP_CASES[case], seed=1)
-    ours = converted(reference, tmp_path / "theirs")
-    if case == "quick_gelu":  # through the whole path: written, loaded
-        mesh = make_mesh(jax.devices()[:1])
-        direct = load_model(tmp_path / "theirs", mesh=mesh)
-        save_model(tmp_path / "ours", direct)
-        loaded = load_model(tmp_path / "ours", mesh=mesh)
-        assert loaded.provenance["weights_sha256"] == direct.provenance["weights_sha256"]
-        assert loaded.provenance["format"] == "huggingface" and loaded.tokenizer is None
-        assert loaded.preprocessing == direct.preprocessing
-        ours = loaded.model
-    end = reference.config.text_config.eos_token_id
-    legacy = case == "legacy_end_of_text_id"
-    ids, mask = random_texts(13, 98 if end == 2 else 99, 98 if legacy else end, padding=1)
-    pixels = random_pixels(reference.config.vision_config.image_size)
-    with torch.no_grad():
-        output = reference(torch_ids(ids), torch_pixels(pixels))
-    of_images, of_texts = pairs(ours, pixels, ids, mask)
-    assert_same_vectors(of_images, output.image_embeds)
-    assert_same_vectors(of_texts, output.text_embeds)
-    assert float(ours.logit_scale[...]) == reference.logit_scale.item()
-    assert ours.logit_bias is None
-
-
-SIGLIP_CASES = {
-    "plain": {},
-    "other_sizes": {
+# The model, its sizes, how many words texts have, and the token that ends them.
+PAIRS = {
+    "clip quick_gelu": (clip, {}, 99, 98),
+    "clip exact_gelu_one_layer_pixels_left_over": (clip, {
+        "text": {"hidden_act": "gelu", "num_hidden_layers": 1, "hidden_size": 40, "num_attention_heads": 5},
+        "vision": {"hidden_act": "gelu", "num_hidden_layers": 4, "image_size": 33, "patch_size": 8},
+        "projection_dim": 7,
+    }, 99, 98),
+    "clip tanh_gelu_one_head_large_eps": (clip, {
+        "text": {"hidden_act": "gelu_new", "num_attention_heads": 1, "layer_norm_eps": 1e-2},
+        "vision": {"hidden_act": "gelu_new", "num_attention_heads": 1, "layer_norm_eps": 1e-2, "patch_size": 6},
+        "projection_dim": 33,
+    }, 99, 98),
+    "clip end_of_text_in_the_middle_of_the_vocabulary": (clip, {"text": {"eos_token_id": 50}}, 99, 50),
+    "clip legacy_end_of_text_id": (clip, {"text": {"eos_token_id": 2}}, 98, 98),
+    "metaclip_2": (metaclip_2, {}, 98, 2),
+    "siglip": (siglip, {}, 99, 5),
+    "siglip other_sizes": (siglip, {
         "text": {"num_hidden_layers": 1, "num_attention_heads": 8, "max_position_embeddings": 9, "vocab_size": 61},
         "vision": {"hidden_size": 40, "num_attention_heads": 5, "image_size": 31, "patch_size": 5},
-    },
-    "relu_and_exact_gelu": {"text": {"hidden_act": "relu"}, "vision": {"hidden_act": "gelu", "layer_norm_eps": 1e-2}},
-}
+    }, 61, 5),
+    "siglip relu_and_exact_gelu": (siglip, {
+        "text": {"hidden_act": "relu"}, "vision": {"hidden_act": "gelu", "layer_norm_eps": 1e-2},
+    }, 99, 5),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SIGLIP_CASES)
-def test_siglip_gives_the_reference_vectors(case, tmp_path):
-    reference = siglip(**SIGLIP_CASES[case], seed=2)
-    ours = converted(reference, tmp_path / "theirs")
-    length = reference.config.text_config.max_position_embeddings
-    ids, _ = random_texts(length, reference.config.text_config.vocab_size, 5, padding=1)
+@pytest.mark.parametrize("case", PAIRS)
+def test_a_pair_of_towers_gives_the_reference_vectors(case, tmp_path):
+    make, sizes, vocabulary, end = PAIRS[case]
+    reference = make(**sizes)
+    ours = converted(reference, tmp_path)
+    ids, mask = random_texts(reference.config.text_config.max_position_embeddings, vocabulary, end, padding=1)
     pixels = random_pixels(reference.config.vision_config.image_size)
     with torch.no_grad():
         output = reference(torch_ids(ids), torch_pixels(pixels))
-    of_images, of_texts = pairs(ours, pixels, ids, np.ones(ids.shape, bool))
+    of_images, of_texts = pairs(ours, pixels, ids, mask | (make is siglip))  # which sees its padding
     assert_same_vectors(of_images, output.image_embeds)
     assert_same_vectors(of_texts, output.text_embeds)
     assert float(ours.logit_scale[...]) == reference.logit_scale.item()
-    assert float(ours.logit_bias[...]) == reference.logit_bias.item()
+    bias = None if ours.logit_bias is None else float(ours.logit_bias[...])
+    assert bias == (reference.logit_bias.item() if make is siglip else None)
 
 
-DINOV2_CASES = {
-    "plain": ({}, "mean"),
-    "gated_mlp": ({"use_swiglu_ffn": True, "num_hidden_layers": 3}, "cls+mean"),
-    "no_qkv_bias_odd_ratio": ({"qkv_bias": False, "mlp_ratio": 3, "patch_size": 7, "image_size": 37}, "cls"),
-    "quick_gelu_large_eps": ({"hidden_act": "quick_gelu", "layer_norm_eps": 1e-2, "hidden_size": 36}, "cls+mean"),
-}
+def test_a_converted_model_goes_through_a_folder_of_ours(tmp_path):
+    direct = loaded(saved(clip(), tmp_path / "theirs"))
+    save_model(tmp_path / "ours", direct)
+    again = loaded(tmp_path / "ours")
+    assert again.provenance["weights_sha256"] == direct.provenance["weights_sha256"]
+    assert again.provenance["format"] == "huggingface" and again.tokenizer is None
+    assert again.preprocessing == direct.preprocessing
+    assert_same_vectors(images(again.model, random_pixels(30)), images(direct.model, random_pixels(30)))
 
 
-@pytest.mark.parametrize("case", DINOV2_CASES)
-def test_dinov2_gives_the_reference_vectors(case, tmp_path):
-    changes, pooling = DINOV2_CASES[case]
-    reference = dinov2(**changes, seed=3)
-    ours = converted(reference, tmp_path, pooling=pooling)
-    pixels = random_pixels(reference.config.image_size)
-    with torch.no_grad():
-        tokens = reference(torch_pixels(pixels)).last_hidden_state
-    parts = {"cls": tokens[:, 0], "mean": tokens[:, 1:].mean(1)}
-    expected = torch.cat([parts[name] for name in pooling.split("+")], dim=-1)
-    run = nnx.jit(lambda model, pixels: (model.image_embeddings(pixels), model.image_features(pixels)))
-    embeddings, features = run(ours, pixels)
-    assert_same_vectors(embeddings, unit(expected))
-    # Features have entries of order one, ten times those of unit vectors.
-    np.testing.assert_allclose(features, expected.numpy(), rtol=0, atol=1e-3)
+TOWERS = {
+    "dinov2": (dinov2, {}, "mean"),
+    "dinov2 gated_mlp": (dinov2, {"use_swiglu_ffn": True, "num_hidden_layers": 3}, "cls+mean"),
+    "dinov2 no_qkv_bias_odd_ratio": (
+        dinov2, {"qkv_bias": False, "mlp_ratio": 3, "patch_size": 7, "image_size": 37}, "cls",
+    ),
+    "dinov2 quick_gelu_large_eps": (
+        dinov2, {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-2, "hidden_size": 36}, "cls+mean",
+    ),
+    "bert": (bert, {}, "mean"),
+    "bert other_sizes": (
+        bert, {"hidden_size": 45, "num_attention_heads": 5, "type_vocab_size": 1, "num_hidden_layers": 1}, "cls",
+    ),
+    "bert relu_large_eps": (bert, {"hidden_act": "relu", "layer_norm_eps": 1e-2, "num_hidden_layers": 4}, "mean"),
+}  # fmt: skip
 
 
-BERT_CASES = {
-    "plain": ({}, "mean"),
-    "other_sizes": ({"hidden_size": 45, "num_attention_heads": 5, "type_vocab_size": 1, "num_hidden_layers": 1}, "cls"),
-    "relu_large_eps": ({"hidden_act": "relu", "layer_norm_eps": 1e-2, "num_hidden_layers": 4}, "mean"),
-}
-
-
-@pytest.mark.parametrize("case", BERT_CASES)
-def test_bert_gives_the_reference_vectors(case, tmp_path):
-    changes, pooling = BERT_CASES[case]
-    reference = bert(**changes, seed=4)
+@pytest.mark.parametrize("case", TOWERS)
+def test_a_tower_without_a_head_gives_the_pooled_tokens_of_the_reference(case, tmp_path):
+    make, sizes, pooling = TOWERS[case]
+    reference = make(**sizes, seed=3)
     ours = converted(reference, tmp_path, pooling=pooling)
     ids, mask = random_texts(13, 99, 7)
+    pixels = random_pixels(getattr(reference.config, "image_size", 30))
     with torch.no_grad():
-        tokens = reference(torch_ids(ids), attention_mask=torch.from_numpy(mask)).last_hidden_state
-    expected = tokens[:, 0] if pooling == "cls" else mean_pooled(tokens, mask)
-    assert_same_vectors(texts(ours, ids, mask), unit(expected))
+        if make is bert:
+            tokens = reference(torch_ids(ids), attention_mask=torch.from_numpy(mask)).last_hidden_state
+        else:
+            tokens = reference(torch_pixels(pixels)).last_hidden_state
+            mask = np.tile(np.arange(tokens.shape[1]) > 0, (len(tokens), 1))
+    parts = {"cls": tokens[:, 0], "mean": mean_pooled(tokens, mask)}
+    expected = torch.cat([parts[name] for name in pooling.split("+")], dim=-1)
+    if make is bert:
+        embeddings = texts(ours, ids, mask)
+    else:
+        run = nnx.jit(lambda model, pixels: (model.image_embeddings(pixels), model.image_features(pixels)))
+        embeddings, features = run(ours, pixels)
+        # Features have entries of order one, ten times those of unit vectors.
+        np.testing.assert_allclose(features, expected.numpy(), rtol=0, atol=1e-3)
+    assert_same_vectors(embeddings, unit(expected))
 
 
 LONE_TOWERS = {
-    "clip_image": lambda: transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**VISION)),
-    "clip_image_head": lambda: transformers.CLIPVisionModelWithProjection(
-        transformers.CLIPVisionConfig(**VISION, projection_dim=11)
+    "clip_image": (transformers.CLIPVisionModel, transformers.CLIPVisionConfig, VISION),
+    "clip_image_head": (
+        transformers.CLIPVisionModelWithProjection, transformers.CLIPVisionConfig, VISION | {"projection_dim": 11},
     ),
-    "clip_text": lambda: transformers.CLIPTextModel(transformers.CLIPTextConfig(**TEXT)),
-    "clip_text_head": lambda: transformers.CLIPTextModelWithProjection(
-        transformers.CLIPTextConfig(**TEXT, projection_dim=11)
+    "clip_text": (transformers.CLIPTextModel, transformers.CLIPTextConfig, TEXT),
+    "clip_text_head": (
+        transformers.CLIPTextModelWithProjection, transformers.CLIPTextConfig, TEXT | {"projection_dim": 11},
     ),
-    "siglip_image": lambda: transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**VISION)),
-    "siglip_text": lambda: transformers.SiglipTextModel(transformers.SiglipTextConfig(**TEXT, projection_size=10)),
-}
+    "siglip_image": (transformers.SiglipVisionModel, transformers.SiglipVisionConfig, VISION),
+    "siglip_text": (transformers.SiglipTextModel, transformers.SiglipTextConfig, TEXT | {"projection_size": 10}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LONE_TOWERS)
 def test_a_lone_tower_gives_the_reference_vectors(name, tmp_path):
     family, side, *head = name.split("_")
-    reference = perturbed(LONE_TOWERS[name]())
+    make, config, sizes = LONE_TOWERS[name]
+    reference = perturbed(make(config(**sizes)))
     ours = converted(reference, tmp_path)
     pixels, (ids, mask) = random_pixels(30), random_texts(13, 99, 98)
     with torch.no_grad():
@@ -187,50 +175,38 @@ def test_a_lone_tower_gives_the_reference_vectors(name, tmp_path):
     assert (ours.text if side == "image" else ours.vision) is None
 
 
-def _eager(model):
-    """The reference returns attention weights only from its plain implementation."""
-    model.set_attn_implementation("eager")
-    return model
-
-
-def _compare_attention(ours, theirs):
-    # Softmax weights lie in [0, 1]; float32 sums in another order.
-    np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=1e-5)
-
-
-def test_tokens_of_text_towers_are_the_reference_ones(tmp_path):
+@pytest.mark.parametrize("family", ["clip", "bert"])
+def test_tokens_of_text_towers_are_the_reference_ones(family, tmp_path):
     ids, mask = random_texts(13, 99, 98)
-    for name, model in (("clip", clip()), ("bert", bert())):
-        ours = converted(model, tmp_path / name)
-        reference = model.text_model if name == "clip" else model
-        tokens = nnx.jit(lambda model, *x: model.text.tokens(*x))(ours, ids, mask)
-        with torch.no_grad():
-            output = reference(torch_ids(ids), attention_mask=torch.from_numpy(mask).long())
-        # Tokens have entries of order one and are not normalised.
-        np.testing.assert_allclose(tokens[mask], output.last_hidden_state.numpy()[mask], rtol=0, atol=2e-4)
-
-
-def test_tokens_and_last_attention_of_image_towers_are_the_reference_ones(tmp_path):
-    pixels = random_pixels(30)
-    for name, model in (("siglip", siglip()), ("dinov2", dinov2())):
-        ours = converted(model, tmp_path / name)
-        reference = _eager(model.vision_model if name == "siglip" else model)
-        tokens, weights = nnx.jit(lambda model, pixels: model.vision.tokens_and_attention(pixels))(ours, pixels)
-        with torch.no_grad():
-            output = reference(torch_pixels(pixels), output_attentions=True)
-        _compare_attention(weights, output.attentions[-1])
-        np.testing.assert_allclose(tokens, output.last_hidden_state.numpy(), rtol=0, atol=2e-4)
-
-
-@pytest.mark.parametrize(("family", "size"), [("clip", 47), ("siglip", 20), ("dinov2", 50), ("dinov2", 47)])
-def test_another_image_size_gives_the_reference_vectors(family, size, tmp_path):
-    model = {"clip": clip, "siglip": siglip, "dinov2": dinov2}[family]()
-    ours = converted(model, tmp_path, image_size=size)
-    pixels = random_pixels(size)
+    model = clip() if family == "clip" else bert()
+    tokens = nnx.jit(lambda model, *x: model.text.tokens(*x))(converted(model, tmp_path), ids, mask)
+    reference = model.text_model if family == "clip" else model
     with torch.no_grad():
-        if family == "dinov2":
-            expected = model(torch_pixels(pixels)).pooler_output
-        else:
-            output = model.get_image_features(torch_pixels(pixels), interpolate_pos_encoding=True)
-            expected = output.pooler_output
+        output = reference(torch_ids(ids), attention_mask=torch.from_numpy(mask).long())
+    # Tokens have entries of order one and are not normalised.
+    np.testing.assert_allclose(tokens[mask], output.last_hidden_state.numpy()[mask], rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("family", ["siglip", "dinov2"])
+def test_tokens_and_last_attention_of_image_towers_are_the_reference_ones(family, tmp_path):
+    pixels = random_pixels(30)
+    model = siglip() if family == "siglip" else dinov2()
+    run = nnx.jit(lambda model, pixels: model.vision.tokens_and_attention(pixels))
+    tokens, weights = run(converted(model, tmp_path), pixels)
+    reference = model.vision_model if family == "siglip" else model
+    reference.set_attn_implementation("eager")  # which alone returns weights
+    with torch.no_grad():
+        output = reference(torch_pixels(pixels), output_attentions=True)
+    # Softmax weights lie in [0, 1]; float32 sums in another order.
+    np.testing.assert_allclose(weights, output.attentions[-1].numpy(), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(tokens, output.last_hidden_state.numpy(), rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize(("make", "size"), [(clip, 47), (siglip, 20), (dinov2, 50), (dinov2, 47)])
+def test_another_image_size_gives_the_reference_vectors(make, size, tmp_path):
+    model, pixels = make(), random_pixels(size)
+    ours = converted(model, tmp_path, image_size=size)
+    vectors = model if make is dinov2 else lambda x: model.get_image_features(x, interpolate_pos_encoding=True)
+    with torch.no_grad():
+        expected = vectors(torch_pixels(pixels)).pooler_output
     assert_same_vectors(images(ours, pixels), unit(expected))
