@@ -2,21 +2,15 @@
 
 import doctest
 import importlib
-from pathlib import Path
 
 import pytest
 
-from tests.support.paths import CHECKOUT
-
-MODULES = [path for path in sorted((CHECKOUT / "rococo_jax").rglob("*.py")) if ">>>" in path.read_text()]
+from tests.test_architecture import MODULES
 
 
-def name_of(path: Path) -> str:
-    return ".".join(path.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__")
-
-
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_examples_in_docstrings_are_true(path):
-    found = doctest.testmod(importlib.import_module(name_of(path)))
-    examples = [line for line in path.read_text().splitlines() if ">>> " in line and "+SKIP" not in line]
+@pytest.mark.parametrize("name", [name for name, path in MODULES.items() if ">>>" in path.read_text()])
+def test_examples_in_docstrings_are_true(name):
+    found = doctest.testmod(importlib.import_module(name))
+    lines = MODULES[name].read_text().splitlines()
+    examples = [line for line in lines if ">>> " in line and "+SKIP" not in line]
     assert (found.failed, found.attempted) == (0, len(examples))
