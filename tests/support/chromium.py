@@ -46,32 +46,28 @@ class Chromium:
 
     Args:
         profile: an empty folder.
-        width, height: of the window, in px.
         patience: seconds that the browser has for an answer; a busy machine starts it slowly.
     """
 
-    def __init__(self, profile: Path, width: int = 1280, height: int = 900, patience: float = 120.0):
+    def __init__(self, profile: Path, patience: float = 120.0):
         browser = require_chromium()
         self.events: list[dict[str, Any]] = []
-        self.patience, self._number, self._buffer = patience, 0, b""
+        self.patience, self._number, self._buffer, self._session = patience, 0, b"", {}
         command_end, self._commands = os.pipe()
         self._answers, answer_end = os.pipe()
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
-        options += ["--no-first-run", "--disable-extensions", "--disable-background-networking"]
-        options += ["--remote-debugging-pipe", f"--user-data-dir={profile}", f"--window-size={width},{height}"]
-        launch = [sys.executable, "-c", _LAUNCH, str(command_end), str(answer_end), browser, *options, "about:blank"]
-        self._process = subprocess.Popen(
-            launch, pass_fds=(command_end, answer_end), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        options = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --no-first-run"
+        options += " --disable-extensions --disable-background-networking --remote-debugging-pipe"
+        options = [*options.split(), "--window-size=1280,900", f"--user-data-dir={profile}", "about:blank"]
+        launch = [sys.executable, "-c", _LAUNCH, str(command_end), str(answer_end), browser, *options]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(launch, pass_fds=(command_end, answer_end), **quiet)
         os.close(command_end)
         os.close(answer_end)
         (target, *_) = [each for each in self.call("Target.getTargets")["targetInfos"] if each["type"] == "page"]
         attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-        self._session = attached["sessionId"]
+        self._session = {"sessionId": attached["sessionId"]}
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
-
-    _session: str | None = None
 
     def open(self, page: Path) -> None:
         """Loads a file and waits until it is there."""
@@ -84,27 +80,16 @@ class Chromium:
         self._wait(lambda: any(each["method"] == event for each in self.events[since:]))
 
     def evaluate(self, script: str) -> Any:
-        """The value of a JavaScript expression, of a promise what it becomes, as JSON.
-
-        Raises:
-            RuntimeError: the expression throws.
-        """
+        """The value of a JavaScript expression, of a promise what it becomes, as JSON; an error where it throws."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(json.dumps(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command of the protocol and its answer.
-
-        Raises:
-            RuntimeError: the browser refuses it.
-            TimeoutError: there is no answer.
-        """
+        """A command of the protocol and its answer; an error where the browser refuses it or does not answer."""
         self._number += 1
-        message = {"id": self._number, "method": method, "params": parameters}
-        if self._session is not None:
-            message["sessionId"] = self._session
+        message = {"id": self._number, "method": method, "params": parameters, **self._session}
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         answers: list[dict[str, Any]] = []
         self._wait(lambda: bool(answers), answers)
@@ -129,7 +114,7 @@ class Chromium:
                     self.events.append(message)
 
     def close(self) -> None:
-        """Ends the browser."""
+        """Ends the browser, which does so when its pipe is closed."""
         os.close(self._commands)
         try:
             self._process.wait(20)

@@ -28,30 +28,29 @@ def reference(name: str, image: np.ndarray, severity: int, draws=None) -> np.nda
     kinds = pytest.importorskip("imagecorruptions").corruption_dict
     frost_is_read_once()
     with ExitStack() as stack:
-        if draws is not None:
-            _INJECT[name](stack, image, severity, draws)
+        for target, replacement in {} if draws is None else _INJECT[name](image, severity, draws).items():
+            stack.enter_context(mock.patch(target, replacement))
         return np.asarray(kinds[name](Image.fromarray(image), severity))
 
 
-def _patch(stack: ExitStack, target: str, replacement) -> None:
-    stack.enter_context(mock.patch(target, replacement))
+# Each: what of the reference's libraries gives the draws instead of random numbers.
 
 
-def _normal(stack, image, severity, draws):
-    _patch(stack, "numpy.random.normal", lambda size, scale=1.0, loc=0.0: loc + scale * np.asarray(draws, np.float64))
+def _normal(image, severity, draws):
+    return {"numpy.random.normal": lambda size, scale=1.0, loc=0.0: loc + scale * np.asarray(draws, np.float64)}
 
 
-def _poisson(stack, image, severity, draws):
+def _poisson(image, severity, draws):
     stats = pytest.importorskip("scipy.stats")
-    _patch(stack, "numpy.random.poisson", lambda mean: np.maximum(stats.poisson.ppf(np.float64(draws), mean), 0))
+    return {"numpy.random.poisson": lambda mean: np.maximum(stats.poisson.ppf(np.float64(draws), mean), 0)}
 
 
-def _impulse(stack, image, severity, draws):
+def _impulse(image, severity, draws):
     amount = (0.03, 0.06, 0.09, 0.17, 0.27)[severity - 1]
     # The reference draws twice: what flips, and whether it turns white.
     answers = iter([draws, np.where(draws < amount / 2, 0.0, 1.0)])
     generator = mock.Mock(random=lambda shape: next(answers))
-    _patch(stack, "skimage.util.noise.np.random.default_rng", lambda seed: generator)
+    return {"skimage.util.noise.np.random.default_rng": lambda seed: generator}
 
 
 @functools.cache
@@ -73,53 +72,40 @@ def _glass_walk():
     return walk
 
 
-def _glass(stack, image, severity, draws):
+def _glass(image, severity, draws):
     walk = _glass_walk()
-    _patch(
-        stack,
-        "imagecorruptions.corruptions._shuffle_pixels_njit_glass_blur",
-        lambda height, width, x, constants, seed: walk(x, draws, constants[1]),
-    )
+    shuffle = "imagecorruptions.corruptions._shuffle_pixels_njit_glass_blur"
+    return {shuffle: lambda height, width, x, constants, seed: walk(x, draws, constants[1])}
 
 
-def _motion(stack, image, severity, draws):
-    _patch(stack, "numpy.random.uniform", lambda low, high: float(draws))
+def _motion(image, severity, draws):
+    return {"numpy.random.uniform": lambda low, high: float(draws)}
 
 
-def _snow(stack, image, severity, draws):
+def _snow(image, severity, draws):
     flakes, angle = draws
-    whole = np.zeros(image.shape[:2])
-    top, left = ((side - kept) // 2 for side, kept in zip(whole.shape, flakes.shape, strict=True))
-    whole[top : top + flakes.shape[0], left : left + flakes.shape[1]] = flakes
-    _normal(stack, image, severity, whole)
-    _motion(stack, image, severity, angle)
+    top, left = ((side - kept) // 2 for side, kept in zip(image.shape, flakes.shape, strict=False))
+    around = ((top, image.shape[0] - top - len(flakes)), (left, image.shape[1] - left - flakes.shape[1]))
+    return _normal(image, severity, np.pad(flakes, around)) | _motion(image, severity, angle)
 
 
-def _fog(stack, image, severity, draws):
+def _fog(image, severity, draws):
     parts = iter([part for level in draws for part in level])
-    _patch(stack, "numpy.random.uniform", lambda low, high, shape: low + (high - low) * (next(parts) + 1.0) / 2)
+    return {"numpy.random.uniform": lambda low, high, shape: low + (high - low) * (next(parts) + 1.0) / 2}
 
 
-def _frost(stack, image, severity, draws):
+def _frost(image, severity, draws):
     pane = np.pad(draws, ((0, 1), (0, 1), (0, 0)))[..., ::-1]  # the reference reads blue first and crops at random
-    _patch(stack, "cv2.resize", lambda *_, **__: pane)
+    return {"cv2.resize": lambda *_, **__: pane}
 
 
-def _elastic(stack, image, severity, draws):
+def _elastic(image, severity, draws):
     fields = iter([draws[1], draws[0]])  # across first
-    _patch(stack, "numpy.random.uniform", lambda low, high, size: np.asarray(next(fields), np.float64))
+    return {"numpy.random.uniform": lambda low, high, size: np.asarray(next(fields), np.float64)}
 
 
 _INJECT = {
-    "gaussian_noise": _normal,
-    "speckle_noise": _normal,
-    "shot_noise": _poisson,
-    "impulse_noise": _impulse,
-    "glass_blur": _glass,
-    "motion_blur": _motion,
-    "snow": _snow,
-    "fog": _fog,
-    "frost": _frost,
-    "elastic_transform": _elastic,
-    "spatter": _normal,
-}
+    "gaussian_noise": _normal, "speckle_noise": _normal, "spatter": _normal, "shot_noise": _poisson,
+    "impulse_noise": _impulse, "glass_blur": _glass, "motion_blur": _motion, "snow": _snow, "fog": _fog,
+    "frost": _frost, "elastic_transform": _elastic,
+}  # fmt: skip
