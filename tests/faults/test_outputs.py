@@ -18,7 +18,8 @@ from rococo_jax.encoders import cache
 from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.runtime import cache_folder
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
-from tests.support.faults import COMMANDS, Fault, each_of, no_file_above
+from tests.support.faults import COMMANDS, Fault, each_of, no_file_above, undamaged
+from tests.support.refusals import refused
 
 WRITERS = [name for name in COMMANDS if name not in ("make", "inspect")]
 
@@ -31,19 +32,15 @@ def _places(world):
 
 
 def _to(name: str, out: str, what: str, says: str) -> Fault:
-    return Fault(f"{name}: --out {what}", _places, says, lambda world: world.command(name, out=out))
+    return Fault(f"{name}: --out {what}", undamaged, says, lambda world: world.command(name, out=out))
 
 
-def _wrong_kind(name: str) -> Fault:
-    if "." in COMMANDS[name][1]:
-        return _to(name, "folder.html", "is a folder", "file system: found Is a directory")
-    return _to(name, "file.html", "is a file", "file system: found Not a directory")
-
-
-BELOW = "captions.json/below/o.html"
+TO_FILES = [name for name in WRITERS if "." in COMMANDS[name][1]]
+NO_FOLDER = "file system: found Not a directory"
 OUTPUTS = [
-    *(_to(name, BELOW, "is below a file", "file system: found Not a directory") for name in WRITERS),
-    *map(_wrong_kind, WRITERS),
+    *(_to(name, "captions.json/below/o.html", "is below a file", NO_FOLDER) for name in WRITERS),
+    *(_to(name, "folder.html", "is a folder", "file system: found Is a directory") for name in TO_FILES),
+    *(_to(name, "file.html", "is a file", NO_FOLDER) for name in WRITERS if name not in TO_FILES),
     _to("verify", "n" * 300, "has a name too long", "file system: found File name too long"),
     _to("verify", "loop/o.json", "is below a loop of links", "file system: found "),
     _to("alter", "captions.json", "is the captions file itself", "captions.json: out: found what captions names"),
@@ -54,10 +51,10 @@ OUTPUTS = [
 
 @each_of(OUTPUTS)
 def test_outputs(fault, world, capsys):
-    before = sorted(world.root.rglob("*"))
+    _places(world)
+    before = {*world.root.rglob("*")}
     fault.check(world, capsys)
-    after = [path for path in sorted(world.root.rglob("*")) if path not in before]
-    assert {path.name for path in after} <= {"file.html", "folder.html", "link.json", "loop"}
+    assert {*world.root.rglob("*")} == before
 
 
 PARSERS = build_parser()._subparsers._group_actions[0].choices
@@ -86,30 +83,28 @@ def test_no_command_writes_to_a_url(command, written, tmp_path, monkeypatch, ref
 
 @pytest.mark.parametrize("write", [
     lambda url: storage.write_json(url, 1), lambda url: storage.write_text(Path(url), "a"), cache.EmbeddingCache,
-    lambda url: storage.refuse_existing_folder(url), lambda url: storage.hold(url).__enter__(),
+    storage.refuse_existing_folder, lambda url: storage.hold(url).__enter__(),
 ])  # fmt: skip
 def test_nothing_is_written_to_a_url_from_python(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for url in ("gs://bucket/x", Path("gs://bucket/x")):
-        with pytest.raises(InputError, match="found a URL; wanted a folder of this machine"):
-            write(url)
+        refused("found a URL; wanted a folder of this machine", write, url)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_cache_folder_is_no_url(monkeypatch):
     monkeypatch.setenv("ROCOCO_CACHE", "gs://bucket/cache")
-    with pytest.raises(InputError, match="gs://bucket/cache: ROCOCO_CACHE: found a URL"):
-        cache_folder()
+    refused("gs://bucket/cache: ROCOCO_CACHE: found a URL", cache_folder)
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_folder_that_refuses_every_file_is_refused_at_once(name, world, monkeypatch, refusal):
     """As a folder under `chattr +i`, or on a file system that is read-only or full."""
 
-    def refused(dir=None, **_):
+    def nothing(dir=None, **_):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), f"{dir}/tmp123")
 
-    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    monkeypatch.setattr(tempfile, "TemporaryFile", nothing)
     monkeypatch.chdir(world.root)
     (line,) = refusal(*world.command(name, out="new/o.html")).splitlines()
     assert line.startswith(f"rococo: {world.root}: file system: found Operation not permitted")
@@ -144,12 +139,11 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_
     state = TrainState(jnp.zeros((), jnp.int32), {"weights": noise}, {}, {})
     checkpoints = TrainingCheckpoints(tmp_path / "run", 2, {})
     assert not list((tmp_path / "run").iterdir()), "what a killed run left"
-    with no_file_above(100_000), pytest.raises(InputError) as refused:
+    with no_file_above(100_000), pytest.raises(InputError) as error:
         checkpoints.save(1, state, {})
         checkpoints.wait()
-    assert refused.value.source.startswith(f"{tmp_path}/run/1.")
-    assert (refused.value.field, refused.value.found) == ("file system", "File too large")
-    assert refused.value.wanted == "room for the output; no checkpoint was written before"
+    said = "file system: found File too large; wanted room for the output; no checkpoint was written before"
+    assert re.fullmatch(rf"{tmp_path}/run/1\..*: {said}", str(error.value))
     assert not list((tmp_path / "run").iterdir()) and not caplog.records
     checkpoints.save(2, state, {})
     monkeypatch.setattr(storage.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=10))
@@ -163,10 +157,10 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_
 def test_a_cache_that_cannot_be_written_is_left_out(number, world, monkeypatch, capsys):
     """The embedding cache on a full disk, or on a read-only file system."""
 
-    def refused(path):
+    def nothing(path):
         raise OSError(number, "refused") if number else OSError("19168 requested and 2016 written")
 
-    monkeypatch.setattr(cache, "atomic_write", refused)
+    monkeypatch.setattr(cache, "atomic_write", nothing)
     world.run("evaluate")
     assert capsys.readouterr().err.count("embeddings cannot be kept") == 1
     world.assert_undisturbed()
