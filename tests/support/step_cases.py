@@ -12,8 +12,7 @@ import numpy as np
 
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.losses import active_fields
-from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
-from rococo_jax.runtime import make_mesh
+from rococo_jax.models import HeadSpec, ModelSpec
 from rococo_jax.training.batch import Batch, Images, Texts, place_batch
 from rococo_jax.training.config import check_config, default_config, flat
 from rococo_jax.training.freezing import split_parameters
@@ -23,16 +22,16 @@ from rococo_jax.training.step import make_step
 from tests.support import step_oracle
 from tests.support.programs import QUICK
 from tests.support.step_oracle import After
-from tests.support.tiny import drawn_parameters
-from tests.support.tiny_runs import changed
+from tests.support.tiny import drawn_parameters, tiny_spec
+from tests.support.tiny_runs import changed, mesh_of
 
-PAIRS, TOKENS, SIDE, WIDTH, LAYERS, END = 8, 8, 16, 16, 2, 2
+PAIRS, TOKENS, SIDE, WIDTH, END = 8, 8, 16, 16, 2
 PREPROCESSING = Preprocessing(exact_size=(SIDE, SIDE), mean=(0.3, 0.5, 0.6), std=(0.2, 0.3, 0.25))
 
 
 # Keys whose every value changes what a step computes.
 STEP_KEYS = (
-    "seed", "steps", "ema", "dtype", "train.vision", "train.text", "losses.contrastive.kind",
+    "seed", "steps", "ema", "dtype", "patch_dropout", "train.vision", "train.text", "losses.contrastive.kind",
     "losses.sc.weight", "losses.sc.scope", "losses.vc.weight", "losses.vc.scope", "losses.vc.methods",
     "losses.vc.ratio", "losses.vc.views", "losses.vc.partner_group",
     "losses.hard_positives.weight", "losses.hard_positives.negative_weight",
@@ -74,7 +73,7 @@ CASES = {
             "losses.sc.weight": 1.0, "losses.vc.weight": 1.0, "optimizer.learning_rate": 1e-2,
             "optimizer.warmup_fraction": 0.2, "optimizer.final_lr_fraction": 0.1,
         },
-        devices=2, log_scale=4.7,
+        devices=8, log_scale=4.7,
     ),
     "every loss and optimizer key": _case(
         {
@@ -93,7 +92,7 @@ CASES = {
     "parts and rematerialised blocks": _case(
         {
             "seed": 1, "steps": 20, "train.text": "last:1", "micro_batches": 4, "kept_micro_batches": 2,
-            "remat": "full",
+            "remat": "full", "patch_dropout": 0.5,
             "losses.sc.weight": 1.5, "losses.sc.count": 2,
             "losses.vc.weight": 2.0, "losses.vc.scope": "local", "losses.vc.methods": "cutmix", "losses.vc.ratio": 0.4,
             "losses.vc.views": "resize", "losses.vc.partner_group": 2,
@@ -116,16 +115,9 @@ CASES = {
 
 def spec_of(case: Case) -> ModelSpec:
     """A tiny dual encoder: CLIP's towers, or BERT for the texts."""
-    vision = VisionSpec(
-        image_size=SIDE, patch_size=8, width=WIDTH, layers=LAYERS, heads=2, mlp_width=24, activation="quick_gelu",
-        norm_eps=1e-5, class_token=True, patch_bias=False, norm_before_blocks=True, layer_scale=False, pooling="cls",
-    )  # fmt: skip
-    text = TextSpec(
-        vocabulary_size=40, context_length=TOKENS, width=WIDTH, layers=LAYERS, heads=2, mlp_width=24,
-        activation="quick_gelu", norm_eps=1e-5, attention="masked" if case.bert else "causal",
-        norm_after_blocks=case.bert, pooling="mean" if case.bert else "first_eos", eos_id=END,
-        token_types=2 if case.bert else 0,
-    )  # fmt: skip
+    tiny = tiny_spec(WIDTH, "masked" if case.bert else "causal")
+    vision = dataclasses.replace(tiny.vision, image_size=SIDE)
+    text = dataclasses.replace(tiny.text, vocabulary_size=40, context_length=TOKENS)
     head = HeadSpec("linear", 8, hidden=case.config().init.residual_head_width or None)
     return ModelSpec(vision=vision, text=text, vision_head=head, text_head=head, logit_bias=case.bias)
 
@@ -180,7 +172,7 @@ def _batch(case: Case, seed: int) -> Batch:
 def run(case: Case) -> dict[int, After]:
     """The package's states after steps 1 and 3."""
     config, spec = case.config(), spec_of(case)
-    mesh = make_mesh(jax.devices()[: case.devices])
+    mesh = mesh_of(case.devices)
     start = {path: jax.numpy.asarray(array) for path, array in parameters_at_start(case).items()}
     trained, frozen = split_parameters(start, spec, config.train)
     optimizer = make_optimizer(config.optimizer, config.steps, spec, trained)
@@ -202,9 +194,8 @@ def run(case: Case) -> dict[int, After]:
 def expect(case: Case, changes: Mapping[str, object] | None = None, last: int = 3) -> dict[int, After]:
     """The oracle's states after steps 1 and 3, or 1 alone, with other settings where `changes` has some."""
     settings = {**case.leaves(), **(changes or {})}
-    model = step_oracle.Model(
-        layers=LAYERS, heads=2, patch=8, end_id=END, bert=case.bert, mean=PREPROCESSING.mean, std=PREPROCESSING.std
-    )
+    of_images = {"mean": PREPROCESSING.mean, "std": PREPROCESSING.std}
+    model = step_oracle.Model(layers=2, heads=4, patch=8, end_id=END, bert=case.bert, **of_images)
     states = step_oracle.steps(settings, model, parameters_at_start(case), batches(case)[:last])
     return {number: states[number - 1] for number in (1, 3) if number <= last}
 

@@ -9,6 +9,7 @@ A step is `steps(settings, model, parameters, batches)`. Settings are the leaves
 
 import dataclasses
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -48,69 +49,61 @@ class After:
 
 def steps(settings: Settings, model: Model, parameters: Mapping[str, np.ndarray], batches: Sequence) -> list[After]:
     """The states after each batch. A batch has the attributes of the package's typed batch, as NumPy arrays."""
-    values = {path: torch.tensor(np.asarray(array), dtype=torch.float64) for path, array in parameters.items()}
-    first = {path: torch.zeros_like(value) for path, value in values.items()}
-    second, history = dict(first), []
-    trained = {path: _trained(path, value, settings, model) for path, value in values.items()}
-    done = []
+    leaves = {path: torch.tensor(np.asarray(array), dtype=torch.float64) for path, array in parameters.items()}
+    trained = {path: _trained(path, value, settings, model) for path, value in leaves.items()}
+    shares = {path: mask * _rate(path, leaves[path], settings, model) for path, mask in trained.items()}
+    decays = {path: value.ndim - (".blocks." in path) >= 2 for path, value in leaves.items()}
+    groups = [
+        {"params": [leaf.requires_grad_() for path, leaf in leaves.items() if decays[path] == decay],
+         "weight_decay": decay * settings["optimizer.weight_decay"]}
+        for decay in (False, True)
+    ]  # fmt: skip
+    betas = settings["optimizer.b1"], settings["optimizer.b2"]
+    optimizer = torch.optim.AdamW(groups, betas=betas, eps=settings["optimizer.eps"])
+    most, highest = (
+        settings["optimizer.grad_clip_norm"] or math.inf,
+        max(math.log(100), float(parameters["logit_scale"])),
+    )
+    history, states = [], []
     for number, batch in enumerate(batches):
-        leaves = {path: value.clone().requires_grad_() for path, value in values.items()}
         total, parts = loss(settings, model, leaves, batch, number)
-        total.backward()
-        raw = {path: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for path, leaf in leaves.items()}
-        gradients = {path: raw[path] * trained[path] for path in raw}
-        norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients.values()))
-        most = settings["optimizer.grad_clip_norm"]
-        factor = most / norm if most and norm > most else 1.0
-        b1, b2 = settings["optimizer.b1"], settings["optimizer.b2"]
-        rate = learning_rate(settings, number)
-        moved = {}
-        for path, value in values.items():
-            gradient = factor * gradients[path]
-            first[path] = b1 * first[path] + (1 - b1) * gradient
-            second[path] = b2 * second[path] + (1 - b2) * gradient**2
-            mean = first[path] / (1 - b1 ** (number + 1))
-            spread = (second[path] / (1 - b2 ** (number + 1))).sqrt()
-            change = mean / (spread + settings["optimizer.eps"])
-            if value.ndim - (".blocks." in path) >= 2:
-                change = change + settings["optimizer.weight_decay"] * value
-            moved[path] = value - rate * _rate(path, value, settings, model) * trained[path] * change
-        if settings["losses.contrastive.kind"] == "softmax":  # SigLIP's is free
-            highest = max(math.log(100), float(parameters["logit_scale"]))
-            moved["logit_scale"] = moved["logit_scale"].clamp(max=highest)
-        keep = settings["ema"]
-        values = moved
+        gradients = torch.autograd.grad(total, [*leaves.values()], materialize_grads=True)
+        gradients = [gradient * mask for gradient, mask in zip(gradients, trained.values(), strict=True)]
+        norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
+        for leaf, gradient in zip(leaves.values(), gradients, strict=True):
+            leaf.grad = gradient * min(1, most / norm)
+        rate = optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = learning_rate(settings, number)
+        before = {path: leaf.detach().clone() for path, leaf in leaves.items()}
+        optimizer.step()
+        with torch.no_grad():
+            for path, leaf in leaves.items():
+                leaf.copy_(torch.lerp(before[path], leaf, shares[path].expand(leaf.shape)))
+            if settings["losses.contrastive.kind"] == "softmax":  # SigLIP's is free
+                leaves["logit_scale"].clamp_(max=highest)
+        values = {path: leaf.detach().clone() for path, leaf in leaves.items()}
         history.append(values)
-        shares = [keep**age for age in reversed(range(len(history)))]  # none of the starting parameters
-        average = {
-            path: sum(share * each[path] for share, each in zip(shares, history, strict=True)) / sum(shares)
-            for path in values
-        }
-        metrics = {
-            "loss": total.item(),
-            **{name: part.item() for name, part in parts.items()},
-            "gradient_norm": norm,
-            "learning_rate": rate,
-            "logit_scale": math.exp(float(values["logit_scale"])),
-        }
-        kept = (values, first, second, average if keep else {})
-        done.append(
-            After(
-                metrics,
-                *(
-                    {path: _kept(array, trained[path]) for path, array in each.items() if trained[path].any()}
-                    for each in kept
-                ),
-            )
-        )
-    return done
+        moments = [{path: optimizer.state[leaf][name].clone() for path, leaf in leaves.items()}
+                   for name in ("exp_avg", "exp_avg_sq")]  # fmt: skip
+        metrics = {name: part.item() for name, part in {"loss": total, **parts}.items()}
+        metrics |= {"gradient_norm": norm, "learning_rate": rate, "logit_scale": math.exp(values["logit_scale"])}
+        kept = [
+            {path: _kept(array, trained[path]) for path, array in arrays.items() if trained[path].any()}
+            for arrays in (values, *moments, mean_of(history, settings["ema"]) if settings["ema"] else {})
+        ]
+        states.append(After(metrics, *kept))
+    return states
+
+
+def mean_of(history: Sequence[Parameters], decay: float) -> Parameters:
+    """The mean of the parameters after every step, the last weighted 1, those before by powers of the decay."""
+    weights = decay ** torch.arange(len(history), dtype=torch.float64).flip(0)
+    weights = weights / weights.sum()
+    return {path: torch.tensordot(weights, torch.stack([each[path] for each in history]), 1) for path in history[0]}
 
 
 def _kept(array: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:
     """The trained layers of a stack, anything else as it is."""
-    if array.ndim == 0:
-        return array
-    return array[trained.reshape(len(array), -1).any(1)]
+    return array if array.ndim == 0 else array[trained.reshape(len(array), -1).any(1)]
 
 
 # The optimizer
@@ -127,40 +120,33 @@ def learning_rate(settings: Settings, step: int) -> float:
     return peak * (final + (1 - final) * (1 + math.cos(math.pi * share)) / 2)
 
 
-def _place(path: str, model: Model) -> tuple[str, str]:
-    """The tower ("" for heads and scales), and "below", "blocks" or "above" within it."""
+def _blocks_above(path: str, value: torch.Tensor, model: Model) -> torch.Tensor | None:
+    """How many blocks of its tower stand above each part of a parameter; None of heads and scales."""
     tower = path.split(".")[0]
     if tower not in ("vision", "text"):
-        return "", ""
+        return None
     if ".blocks." in path:
-        return tower, "blocks"
-    above = path.startswith(f"{tower}.norm.") and not (tower == "text" and model.bert)
-    return tower, "above" if above else "below"
+        return torch.arange(model.layers).flip(0).reshape(-1, *[1] * (value.ndim - 1))
+    is_last = path.startswith(f"{tower}.norm.") and not (tower == "text" and model.bert)
+    return torch.tensor(0 if is_last else model.layers)
 
 
 def _trained(path: str, value: torch.Tensor, settings: Settings, model: Model) -> torch.Tensor:
-    """1 where a parameter is trained, 0 where it is frozen."""
-    tower, place = _place(path, model)
-    what = settings[f"train.{tower}"] if tower else "all"
-    if what in ("all", "none"):
-        return torch.full_like(value, float(what == "all"))
-    if place != "blocks":
-        return torch.full_like(value, float(place == "above"))
-    mask = torch.zeros_like(value)
-    mask[model.layers - int(what.split(":")[1]) :] = 1
-    return mask
+    """True where a parameter is trained, False where it is frozen."""
+    above = _blocks_above(path, value, model)
+    if above is None:
+        return torch.ones_like(value, dtype=torch.bool)
+    what = settings[f"train.{path.split('.')[0]}"]
+    blocks = {"all": math.inf, "none": 0}.get(what) if ":" not in what else int(what.split(":")[1])
+    return (above < blocks).expand(value.shape)
 
 
 def _rate(path: str, value: torch.Tensor, settings: Settings, model: Model) -> torch.Tensor:
     """The factor on the learning rate: one decay for each block above."""
-    tower, place = _place(path, model)
-    if not tower:
+    above = _blocks_above(path, value, model)
+    if above is None:
         return torch.ones((), dtype=torch.float64)
-    decay, scale = settings["optimizer.layer_decay"], settings["optimizer.tower_lr_scale"]
-    if place == "blocks":
-        of_layers = [scale * decay ** (model.layers - 1 - layer) for layer in range(model.layers)]
-        return torch.tensor(of_layers, dtype=torch.float64).reshape(-1, *[1] * (value.ndim - 1))
-    return torch.tensor(scale * (1.0 if place == "above" else decay**model.layers), dtype=torch.float64)
+    return settings["optimizer.tower_lr_scale"] * settings["optimizer.layer_decay"] ** above.double()
 
 
 # The towers
@@ -172,18 +158,19 @@ class Towers:
     def __init__(self, model: Model, parameters: Parameters, low: bool):
         self.model, self.parameters, self.low = model, parameters, low
 
-    def images(self, pixels: np.ndarray) -> torch.Tensor:
-        """Of (..., h, w, 3) uint8."""
+    def images(self, pixels: np.ndarray, seen: torch.Tensor | None) -> torch.Tensor:
+        """Of (n, h, w, 3) uint8, of which `seen` (n, kept) says which patches the tower sees."""
         mean, std = (torch.tensor(each, dtype=torch.float64) for each in (self.model.mean, self.model.std))
-        x = (torch.tensor(pixels, dtype=torch.float64).flatten(0, -4) / 255 - mean) / std
+        x = (torch.tensor(pixels, dtype=torch.float64) / 255 - mean) / std
         kernel, patch = self.parameters["vision.patch.kernel"], self.model.patch
         weights = self.cast(kernel.reshape(patch, patch, 3, -1).permute(3, 2, 0, 1))
         x = self.cast(F.conv2d(self.cast(x.permute(0, 3, 1, 2)), weights, stride=patch).flatten(2).transpose(1, 2))
         token = self.cast(self.parameters["vision.class_token"]).expand(len(x), 1, -1)
         x = self.cast(torch.cat([token, x], 1) + self.cast(self.parameters["vision.positions"]))
+        if seen is not None:
+            x = torch.cat([x[:, :1], x[torch.arange(len(x))[:, None], 1 + seen]], 1)
         x = self.cast(self.norm("vision.norm_before", x))
-        features = self.norm("vision.norm", self.blocks("vision", x, None))[:, 0]
-        return self.head("vision_head", features).reshape(*pixels.shape[:-3], -1)
+        return self.head("vision_head", self.norm("vision.norm", self.blocks("vision", x, None))[:, 0])
 
     def texts(self, ids: np.ndarray, mask: np.ndarray) -> torch.Tensor:
         """Of (..., t) token ids."""
@@ -229,21 +216,18 @@ class Towers:
         return self.cast(self.cast(x) @ kernel + bias)
 
     def norm(self, name: str, x: torch.Tensor, layer: int | None = None, eps: float | None = None) -> torch.Tensor:
-        scale, bias = (self.parameters[f"{name}.{part}"] for part in ("scale", "bias"))
-        scale, bias = (scale, bias) if layer is None else (scale[layer], bias[layer])
-        return F.layer_norm(x, x.shape[-1:], scale, bias, self.model.norm_eps if eps is None else eps)
+        place = ... if layer is None else layer
+        scale, bias = (self.parameters[f"{name}.{part}"][place] for part in ("scale", "bias"))
+        return F.layer_norm(x, x.shape[-1:], scale, bias, eps or self.model.norm_eps)
 
-    def head(self, name: str, x: torch.Tensor) -> torch.Tensor:
+    def head(self, name: str, features: torch.Tensor | np.ndarray) -> torch.Tensor:
         """Unit vectors of features, by an affine map and, where there is one, a residual MLP."""
-        if f"{name}.up.kernel" in self.parameters:
-            of = {part: self.parameters[f"{name}.{part}"] for part in ("affine.kernel", "up.kernel", "up.bias")}
-            hidden = F.gelu(
-                self.norm(f"{name}.norm", x, eps=self.model.head_norm_eps) @ of["up.kernel"] + of["up.bias"]
-            )
-            x = x @ of["affine.kernel"] + hidden @ self.parameters[f"{name}.down.kernel"]
-        else:
-            x = x @ self.parameters[f"{name}.kernel"]
-        return F.normalize(x, dim=-1, eps=0)
+        x = torch.as_tensor(features, dtype=torch.float64)
+        if f"{name}.up.kernel" not in self.parameters:
+            return F.normalize(x @ self.parameters[f"{name}.kernel"], dim=-1, eps=0)
+        affine, up, down = (self.parameters[f"{name}.{part}.kernel"] for part in ("affine", "up", "down"))
+        hidden = self.norm(f"{name}.norm", x, eps=self.model.head_norm_eps) @ up + self.parameters[f"{name}.up.bias"]
+        return F.normalize(x @ affine + F.gelu(hidden) @ down, dim=-1, eps=0)
 
     def cast(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(torch.bfloat16).to(torch.float64) if self.low else x
@@ -255,17 +239,15 @@ class Towers:
 def loss(settings: Settings, model: Model, parameters: Parameters, batch, step: int) -> tuple[torch.Tensor, dict]:
     """The total and its parts before their weights."""
     towers = Towers(model, parameters, settings["dtype"] == "bfloat16")
-    scale, rows = parameters["logit_scale"].exp(), range(len(batch.image_id))
+    scale = parameters["logit_scale"].exp()
 
-    def images(of) -> torch.Tensor:
-        if of.pixels is not None:
-            return towers.images(of.pixels)
-        return towers.head("vision_head", torch.tensor(of.features, dtype=torch.float64))
+    def images(of, name: str = "images") -> torch.Tensor:
+        if of.pixels is None:
+            return towers.head("vision_head", of.features)
+        return towers.images(of.pixels, seen_patches(settings, model, name, of.pixels, step))
 
     def texts(of) -> torch.Tensor:
-        if of.ids is not None:
-            return towers.texts(of.ids, of.mask)
-        return towers.head("text_head", torch.tensor(of.features, dtype=torch.float64))
+        return towers.texts(of.ids, of.mask) if of.ids is not None else towers.head("text_head", of.features)
 
     image, text = images(batch.images), texts(batch.texts)
     logits = scale * image @ text.T
@@ -289,12 +271,11 @@ def loss(settings: Settings, model: Model, parameters: Parameters, batch, step: 
 
     def own_against(queries, positives, others, valid, scope) -> torch.Tensor:
         """Each query's positive in a cross entropy with its own negatives, or with those of the whole batch."""
-        losses = []
-        for row in rows:
-            chosen = others[valid] if scope == "global" else others[row][valid[row]]
-            candidates = scale * torch.cat([positives[row : row + 1], chosen]) @ queries[row]
-            losses.append(F.cross_entropy(candidates, torch.tensor(0)))
-        return torch.stack(losses)
+        local = torch.eye(len(ids), dtype=torch.bool).repeat_interleave(others.shape[1], 1)
+        allowed = valid.flatten() & (local if scope == "local" else True)
+        negatives = (scale * queries @ others.flatten(0, 1).T).masked_fill(~allowed, -math.inf)
+        candidates = torch.cat([scale * (queries * positives).sum(1, keepdim=True), negatives], 1)
+        return F.cross_entropy(candidates, torch.zeros(len(ids), dtype=torch.long), reduction="none")
 
     if settings["losses.sc.weight"]:
         altered, valid = texts(batch.fields["altered"]), torch.tensor(batch.valid["altered"])
@@ -305,7 +286,9 @@ def loss(settings: Settings, model: Model, parameters: Parameters, batch, step: 
             mixed, valid = images(batch.fields["mixed"]), torch.tensor(batch.valid["mixed"])
         else:
             pixels, changed = mix(settings, batch, step)
-            mixed, valid = towers.images(pixels)[:, None], torch.tensor(changed)[:, None]
+            seen = seen_patches(settings, model, "mixed", pixels[:, None], step)
+            mixed = towers.images(pixels, None if seen is None else seen[:, 0])[:, None]
+            valid = torch.tensor(changed)[:, None]
         parts["vc"] = own_against(text, image, mixed, valid, settings["losses.vc.scope"]).mean()
         total = total + settings["losses.vc.weight"] * parts["vc"]
     if hard:
@@ -321,7 +304,15 @@ def loss(settings: Settings, model: Model, parameters: Parameters, batch, step: 
     return total, parts
 
 
-# The mixed images
+# Random draws
+
+
+def seen_patches(settings: Settings, model: Model, name: str, pixels: np.ndarray, step: int) -> torch.Tensor | None:
+    """The patches of every image of a field that the tower sees, in ascending order; None for all."""
+    count, dropped = (pixels.shape[-2] // model.patch) ** 2, settings["patch_dropout"]
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(settings["seed"]), step), zlib.crc32(name.encode()))
+    order = np.argsort(jax.random.uniform(key, (*pixels.shape[:-3], count)), -1)
+    return torch.tensor(np.sort(order[..., : round((1 - dropped) * count)], -1)) if dropped else None
 
 
 def mix(settings: Settings, batch, step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -329,13 +320,12 @@ def mix(settings: Settings, batch, step: int) -> tuple[np.ndarray, np.ndarray]:
     methods = settings["losses.vc.methods"].split(",")
     views = [{"crop": "pixels", "resize": "resized"}[name] for name in settings["losses.vc.views"].split(",")]
     key = jax.random.fold_in(jax.random.key(settings["seed"]), step)
+    ratio, size = settings["losses.vc.ratio"], settings["losses.vc.partner_group"]
     mixed, changed = np.zeros_like(batch.images.pixels), np.zeros(len(batch.image_id), bool)
     for row in range(len(mixed)):
-        group = row // settings["losses.vc.partner_group"]
-        images = getattr(batch.images, views[group // len(methods) % len(views)])
-        method = methods[group % len(methods)]
-        ratio, size = settings["losses.vc.ratio"], settings["losses.vc.partner_group"]
-        mixed[row], partner, differs = mix_row(images, row, key, method, ratio, size)
+        turn, group = divmod(row // size, len(methods))
+        images = getattr(batch.images, views[turn % len(views)])
+        mixed[row], partner, differs = mix_row(images, row, key, methods[group], ratio, size)
         changed[row] = differs and batch.image_id[row] != batch.image_id[partner]
     return mixed, changed
 

@@ -9,6 +9,7 @@ from rococo_jax.models import fsdp
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training import setup
 from rococo_jax.training.config import flat
+from tests.support.input_world import make_world
 
 # What stands around a step.
 AROUND = ("checkpoint", "eval", "init", "log", "profile", "data.images", "data.captions", "data.on_decode_error")
@@ -44,3 +45,9 @@ def one_device():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(setup, "make_mesh", lambda fsdp=1: make_mesh(jax.devices()[:1], fsdp=fsdp))
         yield
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Training data whose every pixel and word is known."""
+    return make_world(tmp_path_factory.mktemp("world"))

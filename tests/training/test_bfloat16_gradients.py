@@ -14,7 +14,6 @@ from jax.interpreters import partial_eval
 from rococo_jax.checkpoints.parameters import parameter_shapes
 from rococo_jax.losses import active_fields
 from rococo_jax.models import HeadSpec, ModelSpec
-from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.grad_cache import loss_and_gradients
@@ -22,33 +21,26 @@ from rococo_jax.training.objective import total_loss
 from rococo_jax.training.step import batch_shapes, make_embed
 from tests.models.test_flops import TEXT, VISIONS, VIT
 from tests.support.tiny import tiny_encoder
+from tests.support.tiny_runs import mesh_of
 from tests.training.test_step import make_config
 
 PAIRS, TOKENS, PARTS = 13, 24, 2
 SC_AND_VC = {"data__text_length": TOKENS, "losses__hard_positives__weight": 0.0}
 LINEAR = HeadSpec("linear", 64)
-_FULL = dataclasses.replace(TEXT, attention="full", pooling="last")
-_BERT = dataclasses.replace(TEXT, attention="masked", norm_after_blocks=True, token_types=2)
+BERT = {"attention": "masked", "norm_after_blocks": True, "token_types": 2, "pooling": "mean"}
 TEXTS = {
     "clip": TEXT,
-    "siglip": _FULL,
+    "siglip": dataclasses.replace(TEXT, attention="full", pooling="last"),
     "coca": dataclasses.replace(TEXT, pooling="appended", pad_id=0),
-    "bert": dataclasses.replace(_BERT, pooling="mean"),
+    "bert": dataclasses.replace(TEXT, **BERT),
 }
 MORE_VISIONS = {
     "class token last": dataclasses.replace(VIT, class_position=False, norm_before_blocks=True),
     "eva": dataclasses.replace(VIT, inner_norms=True, norm_changes=True, layer_scale=False),
 }
-SPECS = {
-    **{
-        f"image, {name}": ModelSpec(vision, TEXT, LINEAR, LINEAR)
-        for name, vision in ({name: vision for name, (vision, _) in VISIONS.items()} | MORE_VISIONS).items()
-    },
-    **{
-        f"text, {name}": ModelSpec(VIT, text, HeadSpec("linear", 64), HeadSpec("linear", 64))
-        for name, text in TEXTS.items()
-    },
-}
+EVERY_VISION = {name: vision for name, (vision, _) in VISIONS.items()} | MORE_VISIONS
+SPECS = {f"image, {name}": ModelSpec(vision, TEXT, LINEAR, LINEAR) for name, vision in EVERY_VISION.items()}
+SPECS |= {f"text, {name}": ModelSpec(VIT, text, LINEAR, LINEAR) for name, text in TEXTS.items()}
 
 
 def _programs(jaxpr):
@@ -88,7 +80,7 @@ def narrow_sums(jaxpr, rows: int) -> list[str]:
 
 def program_of_gradients(name: str, parts: int):
     """The program of all gradients, and their paths in the order of its results."""
-    spec, mesh = SPECS[name], make_mesh(jax.devices()[:1])
+    spec, mesh = SPECS[name], mesh_of(1)
     rows = PAIRS * parts
     config = make_config(batch_size=rows, micro_batches=parts, dtype="bfloat16", remat="full", **SC_AND_VC)
     config.losses.vc.partner_group = PAIRS

@@ -18,14 +18,7 @@ from rococo_jax.training.inputs.batches import make_input, open_source
 from rococo_jax.training.inputs.loss_input import InputContext
 from rococo_jax.training.optimizer import pull_to_start
 from tests.support.tiny import tiny_encoder
-from tests.support.tiny_runs import (
-    CAPTIONS,
-    FEATURES_ALONE,
-    changed,
-    metrics_of,
-    tiny_config,
-    trained_parameters,
-)
+from tests.support.tiny_runs import CAPTIONS, FEATURES_ALONE, changed, metrics_of, tiny_config, trained_parameters
 from tests.support.world import noise, write_world
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -52,12 +45,11 @@ WEIGHTS |= {"hard_positives": 0.5, "mixed_blind": 0.2, "mixed_grounding": 0.6}
 def every_term(folder, config, tmp_path_factory):
     """The log and the model of a run with every term."""
     tmp_path = tmp_path_factory.mktemp("every_term")
-    out = tmp_path / "pairs.jsonl"
     pairs = [{"caption": text, "hard_positive": f"{text} there", "hard_negative": f"no {text}"} for text in CAPTIONS]
-    out.write_text("".join(json.dumps(each) + "\n" for each in pairs))
-    config = changed(config, **{f"losses__{name}__weight": weight for name, weight in WEIGHTS.items()})
-    config = changed(config, losses__sc__variants="rand_voca", losses__sc__count=2)
-    config = changed(config, losses__hard_positives__negatives=str(out), train__heads="text")
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(each) + "\n" for each in pairs))
+    settings = {f"losses__{name}__weight": weight for name, weight in WEIGHTS.items()}
+    settings |= {"losses__hard_positives__negatives": str(tmp_path / "pairs.jsonl"), "train__heads": "text"}
+    config = changed(config, losses__sc__variants="rand_voca", losses__sc__count=2, **settings)
     done = run.train(config, tmp_path / "run")
     return metrics_of(tmp_path / "run"), done.model
 
@@ -116,8 +108,3 @@ def test_models_between_two_models(folder, config, every_term, tmp_path, capsys)
     grown = starting_encoder(changed(config, init__residual_head_width=4))
     with pytest.raises(InputError, match="spec"):
         interpolated(load_model(start), grown, 0.5)
-
-
-def test_hard_positives_need_their_file(config, tmp_path):
-    with pytest.raises(InputError, match="negatives"):
-        run.train(changed(config, losses__hard_positives__weight=1.0), tmp_path / "refused")

@@ -33,44 +33,33 @@ def loss(embedded, scales):
     return jax.nn.logsumexp(logits), {"part": logits.mean()}
 
 
-def tower(width: int = WIDTH, rows: int = ROWS):
+def program(parts, kept, unrolled=False, *, loss=loss, width: int = WIDTH, rows: int = ROWS):
+    """What computes gradients, and what it takes."""
     rng = np.random.default_rng(0)
     shapes = {"up": (LAYERS, WIDTH, width), "down": (LAYERS, width, WIDTH)}
     parameters = {name: jnp.asarray(rng.normal(size=shape) * 0.1, jnp.float32) for name, shape in shapes.items()}
-    return parameters | {"logit_scale": jnp.float32(0.5)}, {
-        "x": jnp.asarray(rng.normal(size=(rows, WIDTH)), jnp.float32)
-    }
-
-
-def program(parts, kept, unrolled=False, *, loss=loss, width: int = WIDTH, rows: int = ROWS):
-    parameters, read = tower(width, rows)
+    read = {"x": jnp.asarray(rng.normal(size=(rows, WIDTH)), jnp.float32)}
 
     def compute(parameters, read):
         return loss_and_gradients(embed, loss, parameters, read, parts=parts, kept=kept, unrolled=unrolled)
 
-    return jax.jit(compute), parameters, read
+    return jax.jit(compute), parameters | {"logit_scale": jnp.float32(0.5)}, read
 
 
 @pytest.mark.parametrize(("parts", "kept", "unrolled"), PLANS)
-def test_gradients_are_those_of_the_whole_batch(parts, kept, unrolled):
+def test_gradients_are_those_of_the_whole_batch_and_what_is_not_kept_is_embedded_again(parts, kept, unrolled):
     compute, parameters, read = program(parts, kept, unrolled)
     value, pieces, gradients = compute(parameters, read)
     whole = jax.value_and_grad(lambda parameters: loss(embed(parameters, read), parameters)[0])
-    wanted_value, wanted = whole(parameters)
-    np.testing.assert_allclose(value, wanted_value, rtol=1e-6)
+    right_value, right_gradients = whole(parameters)
+    np.testing.assert_allclose(value, right_value, rtol=1e-6)
     assert pieces.keys() == {"part"}
-    for found, right in zip(jax.tree.leaves(gradients), jax.tree.leaves(wanted), strict=True):
+    for found, right in zip(jax.tree.leaves(gradients), jax.tree.leaves(right_gradients), strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(("parts", "kept", "unrolled"), PLANS)
-def test_what_is_not_kept_is_embedded_again(parts, kept, unrolled):
-    """Blocks computed again are one forward pass less the last product, which no gradient needs."""
-    compute, parameters, read = program(parts, kept, unrolled)
-    jaxpr = jax.make_jaxpr(compute)(parameters, read)
-    rematerialised = FORWARD / 2
-    again = (1 - kept / parts) * FORWARD if parts > 1 else 0
-    assert _products(jaxpr.jaxpr) - 3 * 2 * ROWS * ROWS * WIDTH == 3 * FORWARD + rematerialised + again
+    # Blocks computed again are one forward pass less the last product, which no gradient needs.
+    rematerialised, again = FORWARD / 2, (1 - kept / parts) * FORWARD if parts > 1 else 0
+    products = _products(jax.make_jaxpr(compute)(parameters, read).jaxpr)
+    assert products - 3 * 2 * ROWS * ROWS * WIDTH == 3 * FORWARD + rematerialised + again
 
 
 def _products(jaxpr) -> int:

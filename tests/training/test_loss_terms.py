@@ -1,7 +1,6 @@
 """A loss is a file and a place in the sum: training finds its config keys, its inputs and its function by itself."""
 
 import re
-from pathlib import Path
 
 import grain.python as grain
 import jax.numpy as jnp
@@ -9,24 +8,19 @@ import numpy as np
 import pytest
 
 from rococo_jax import losses
-from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.losses.terms import NOT_NEGATIVE, Field, Key, LossTerm
 from rococo_jax.training import config_keys, inputs
-from rococo_jax.training.batch import place_batch
 from rococo_jax.training.config import check_config, default_config
-from rococo_jax.training.freezing import split_parameters
-from rococo_jax.training.inputs.batches import make_input
-from rococo_jax.training.inputs.loss_input import InputContext, LossInput
-from rococo_jax.training.optimizer import make_optimizer
+from rococo_jax.training.inputs.loss_input import LossInput
 from rococo_jax.training.program import step_flops
-from rococo_jax.training.state import make_state
-from rococo_jax.training.step import lower_step, make_step
+from rococo_jax.training.run import train
+from rococo_jax.training.step import lower_step
 from tests.support.paths import CHECKOUT
 from tests.support.refusals import refused
 from tests.support.tiny import tiny_encoder, tiny_spec
-from tests.support.tiny_runs import mesh_of
-from tests.support.training_pairs import write_pairs
+from tests.support.tiny_runs import FEATURES_ALONE, changed, mesh_of, metrics_of, tiny_config
+from tests.support.training_pairs import captions_of, grey_of
+from tests.support.world import write_world
 
 REVERSED = Field("reversed", "text")
 
@@ -73,44 +67,28 @@ def more_losses(monkeypatch):
     monkeypatch.setattr(inputs, "INPUTS", (*inputs.INPUTS, Reversed()))
 
 
-def first_metrics(config, tmp_path):
-    """Metrics of the first step."""
-    encoder, mesh = tiny_encoder(spec=tiny_spec(16)), mesh_of(1)
-    source = open_pairs(*write_pairs(tmp_path, 12))
-    batches = make_input(InputContext(config, encoder, source, tmp_path))
-    trained, frozen = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
-    optimizer = make_optimizer(config.optimizer, config.steps, encoder.spec, trained)
-    step = make_step(config, encoder.spec, encoder.preprocessing, optimizer, mesh)
-    batch = place_batch(next(batches), mesh)
-    batches.close()
-    _, metrics = step(make_state(trained, optimizer, mesh, averaged=False), frozen, batch)
-    return {name: float(value) for name, value in metrics.items()}
-
-
+@pytest.mark.usefixtures("one_device")
 def test_a_new_loss_and_a_new_input_take_part_in_training(more_losses, tmp_path):
-    config = default_config()
-    config.batch_size = 8
-    config.losses.uniformity.weight, config.losses.order_of_words.weight = 0.5, 2.0
-    check_config(config)
-    found = first_metrics(config, tmp_path)
+    captions = [captions_of(number) for number in range(12)]
+    write_world(tmp_path, captions, picture=grey_of, start=tiny_encoder(spec=tiny_spec(16), name="start"))
+    weights = {"losses__uniformity__weight": 0.5, "losses__order_of_words__weight": 2.0}
+    config = tiny_config(tmp_path, steps=1, batch_size=8, **weights)
+    train(config, tmp_path / "run")
+    (found,) = metrics_of(tmp_path / "run")
     weighted = found["contrastive"] + 0.5 * found["uniformity"] + 2 * found["order_of_words"]
     np.testing.assert_allclose(found["loss"], weighted, rtol=1e-6)
     assert found["uniformity"] > 0 and found["order_of_words"] > 0
-    spec = tiny_encoder().spec
-    flops = step_flops(config, spec, 10)
-    config.losses.order_of_words.weight = 0.0
-    assert step_flops(config, spec, 10) < flops
-    _, without = lower_step(config, tiny_spec(16), tiny_encoder().preprocessing, mesh_of(1), 8).out_info
-    assert without.keys() == found.keys() - {"order_of_words"}
+    spec, without = tiny_encoder().spec, changed(config, losses__order_of_words__weight=0.0)
+    assert step_flops(without, spec, 10) < step_flops(config, spec, 10)
+    _, metrics = lower_step(without, tiny_spec(16), tiny_encoder().preprocessing, mesh_of(1), 8).out_info
+    assert "uniformity" in metrics and "order_of_words" not in metrics
 
 
 def test_keys_of_a_new_loss_are_checked_and_inputs_without_a_pool_refused(more_losses):
-    config = default_config()
-    config.losses.uniformity.weight = -1.0
-    refused(r"losses\.uniformity\.weight.*0 or more", check_config, config)
-    config.losses.uniformity.weight, config.losses.order_of_words.weight = 0.0, 1.0
-    config.data.cached_features, config.train.vision, config.train.text = True, "none", "none"
-    refused(r"losses\.order_of_words\.weight.*no pool", check_config, config)
+    negative = changed(default_config(), losses__uniformity__weight=-1.0)
+    refused(r"losses\.uniformity\.weight.*0 or more", check_config, negative)
+    without_pool = changed(default_config(), losses__order_of_words__weight=1.0, **FEATURES_ALONE)
+    refused(r"losses\.order_of_words\.weight.*no pool", check_config, without_pool)
 
 
 def test_names_of_losses_and_of_fields_are_given_once():
@@ -123,5 +101,5 @@ def test_names_of_losses_and_of_fields_are_given_once():
 def test_the_objective_and_the_step_know_no_loss_by_name():
     names = "|".join(("sc", "vc", "hard_positives", "altered", "mixed", "positive", "negative"))
     for file in ("objective", "step", "batch", "grad_cache", "loop", "run", "program"):
-        text = Path(CHECKOUT / "rococo_jax" / "training" / f"{file}.py").read_text()
+        text = (CHECKOUT / "rococo_jax" / "training" / f"{file}.py").read_text()
         assert not re.findall(rf"losses\.(?:{names})\b|[\"'](?:{names})[\"']", text), file

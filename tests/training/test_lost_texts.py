@@ -7,16 +7,11 @@ import pytest
 
 from rococo_jax.training.inputs.batches import make_input
 from rococo_jax.training.run import train
-from tests.support.input_world import IMAGES, make_world
+from tests.support.input_world import IMAGES
 from tests.support.tiny_runs import FEATURES_ALONE, changed, metrics_of
 
 # Of "<s> a dog sits red blue house </s>" four tokens and the end: the dog is read, the house is not.
 CUT = {"data__text_length": 5, "losses__sc__weight": 1.0, "losses__sc__count": 2}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return make_world(tmp_path_factory.mktemp("world"))
 
 
 def test_an_altered_caption_of_the_same_tokens_is_no_negative(world):

@@ -154,21 +154,21 @@ def test_operations_and_gradients_of_a_step(parts, passes):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def data(tmp_path_factory):
     captions = [["a red dog"], ["a blue cat"]]
     folder = write_world(tmp_path_factory.mktemp("data"), captions, start=tiny_encoder(name="start"))
     return write_config_file(folder, batch_size=16)
 
 
-def words(world, *more):
-    return ["train", "--config", str(world / "config.py"), "--workdir", str(world / "run"), "--plan", *more]
+def words(data, *more):
+    return ["train", "--config", str(data / "config.py"), "--workdir", str(data / "run"), "--plan", *more]
 
 
-def test_seconds_are_those_of_a_roofline(world, monkeypatch):
+def test_seconds_are_those_of_a_roofline(data, monkeypatch):
     monkeypatch.setattr(plan, "CHIPS", {"cpu": (1e12, 2e9, 4e6, 1e6)})
     monkeypatch.setattr(plan, "peak_flops", lambda device: 8e9)
     monkeypatch.setattr("rococo_jax.similarity.sharded_logits.GATHER_BYTES", 0)  # the ring of the losses
-    figures = plan.plan(read_config(world / "config.py", ["config.steps=7200"]))
+    figures = plan.plan(read_config(data / "config.py", ["config.steps=7200"]))
     seconds, rows = figures["roofline_seconds"], figures["collectives"]
     ring = sum(row["sent"] for name, row in rows.items() if name.startswith("collective-permute"))
     assert seconds["operations"] == figures["operations"] / 8e9 and seconds["bytes"] == figures["bytes"] / 2e9
@@ -177,24 +177,24 @@ def test_seconds_are_those_of_a_roofline(world, monkeypatch):
     assert figures["run_hours"] == 2 * figures["step_seconds"] == 2 * max(seconds.values())
 
 
-def test_a_plan_is_printed_and_nothing_is_trained(world, capsys):
-    assert main(words(world, "--json", "--config.fsdp=2")) == 0
+def test_a_plan_is_printed_and_nothing_is_trained(data, capsys):
+    assert main(words(data, "--json", "--config.fsdp=2")) == 0
     figures = json.loads(capsys.readouterr().out)
     assert (figures["devices"], figures["device"], figures["pairs"], figures["programs"]) == (8, "cpu", 16, 1)
     assert figures["memory"]["arguments"] < figures["memory"]["with_next_batch"] and figures["operations"] > 0
-    assert main(words(world)) == 0
+    assert main(words(data)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("collectives all-reduce f32 ") and "runs " in line for line in lines)
-    assert not (world / "run").exists()
+    assert not (data / "run").exists()
 
 
-def test_what_does_not_fit_names_the_key_to_change(world, refusal, monkeypatch):
-    assert "batch_size: found 12 on 8 devices" in refusal(*words(world, "--config.batch_size=12"))
+def test_what_does_not_fit_names_the_key_to_change(data, refusal, monkeypatch):
+    assert "batch_size: found 12 on 8 devices" in refusal(*words(data, "--config.batch_size=12"))
     monkeypatch.setattr(plan, "memory_of", lambda device: 10_000)
-    assert "config.micro_batches: found 1, with which a step of texts" in refusal(*words(world))
+    assert "config.micro_batches: found 1, with which a step of texts" in refusal(*words(data))
 
 
-def test_a_topology_needs_its_compiler_and_a_plan(world, refusal):
-    assert "topology: devices: found 'no:where'" in refusal(*words(world, "--topology", "no:where"))
-    without = [word for word in words(world, "--topology", "v5e:2x2") if word != "--plan"]
+def test_a_topology_needs_its_compiler_and_a_plan(data, refusal):
+    assert "topology: devices: found 'no:where'" in refusal(*words(data, "--topology", "no:where"))
+    without = [word for word in words(data, "--topology", "v5e:2x2") if word != "--plan"]
     assert "--topology: option: found no --plan" in refusal(*without)

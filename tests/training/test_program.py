@@ -1,22 +1,28 @@
 """The program of a run is compiled once, before the first step, and fits beside the next batch."""
 
+import dataclasses
 import functools
 import re
 import types
 from unittest.mock import Mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rococo_jax.errors import InputError
+from rococo_jax.models import DualEncoder, HeadSpec
+from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.runtime import AXES, enable_compilation_cache
 from rococo_jax.training import loop, run
-from rococo_jax.training.program import compile_step
+from rococo_jax.training.config import default_config
+from rococo_jax.training.program import compile_step, step_flops
 from rococo_jax.training.step import batch_shapes
 from tests.support.tiny import tiny_encoder, tiny_spec
-from tests.support.tiny_runs import mesh_of, metrics_of, tiny_config
+from tests.support.tiny_runs import FEATURES_ALONE, changed, mesh_of, metrics_of, tiny_config
 from tests.support.world import write_world
 
 STEPS, BATCH, SIDE = 4, 4, 32
@@ -127,3 +133,35 @@ def test_a_step_that_the_compiler_refuses_says_how_much_it_takes(config):
     batch = batch_shapes(config, tiny_spec(16), 24)
     with pytest.raises(InputError, match=r"micro_batches: found 1, .* takes 320\.10 GB of a device's 16\.91 GB"):
         compile_step(lowered, batch, config, int(15.75 * 2**30))
+
+
+@pytest.mark.parametrize(
+    ("settings", "images", "patches", "texts", "heads"),
+    [
+        ({}, 3, 16, 3, 0),
+        # A frozen tower is one pass, whatever is computed again.
+        ({"train__text": "none", "remat": "full", "micro_batches": 2}, 3, 16, 1, 0),
+        ({"patch_dropout": 0.75}, 3, 4, 3, 0),
+        ({"train__vision": "none", "data__cached_features": True}, 0, 16, 3, 3),
+    ],
+    ids=["whole", "frozen texts", "patches dropped", "locked images"],
+)
+def test_operations_of_a_step_are_passes_of_towers_and_heads(settings, images, patches, texts, heads):
+    spec = tiny_spec()  # 16 patches and a class token, 2 blocks of width 32
+    block = 2 * (patches + 1) * 32 * (4 * 32 + 2 * 64) + 4 * (patches + 1) ** 2 * 32
+    assert image_flops(spec, patches) == 2 * patches * 192 * 32 + 2 * block + 2 * 32 * 16
+    per_pair = images * image_flops(spec, patches) + texts * text_flops(spec, 10) + heads * 2 * 32 * 16
+    config = changed(default_config(), batch_size=8, **settings)
+    assert step_flops(config, spec, 10) == pytest.approx(8 * per_pair)
+
+
+def test_a_step_on_cached_features_costs_what_xla_counts_of_the_heads():
+    heads = {"vision_head": HeadSpec("linear", 256, hidden=400), "text_head": HeadSpec("mlp", 256, hidden=100)}
+    spec = dataclasses.replace(tiny_spec(256), **heads)
+    model, counted = DualEncoder(spec, rngs=nnx.Rngs(0)), 0.0
+    for side in ("vision", "text"):
+        head, features = getattr(model, f"{side}_head"), jnp.zeros((1, getattr(spec, side).features))
+        counted += jax.jit(head.__call__).lower(features).compile().cost_analysis()["flops"]
+    config = changed(default_config(), batch_size=8, **FEATURES_ALONE)
+    # Forward and twice as much backward; XLA counts the activation and the sums, too.
+    assert step_flops(config, spec, 10) == pytest.approx(8 * 3 * counted, rel=0.08)

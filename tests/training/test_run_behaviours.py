@@ -3,7 +3,6 @@
 Where a loss is checked, its first value is recomputed by NumPy from the embeddings of the starting model.
 """
 
-import dataclasses
 import importlib.machinery
 import importlib.util
 import re
@@ -14,20 +13,14 @@ import types
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.errors import InputError
-from rococo_jax.models import DualEncoder, HeadSpec
-from rococo_jax.models.flops import image_flops, text_flops
-from rococo_jax.training import log, program, run
-from rococo_jax.training.config import default_config, read_config
-from rococo_jax.training.log import Meter
-from rococo_jax.training.program import step_flops
+from rococo_jax.training import program, run
+from rococo_jax.training.config import read_config
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
 from tests.support.tiny_runs import metrics_of, write_config_file
 from tests.support.world import write_world
@@ -147,70 +140,6 @@ def test_wandb_that_is_not_installed_is_refused_before_anything_is_made(data, tm
     with pytest.raises(InputError, match=r"config.log.wandb: found 'robust'.*rococo-jax\[wandb\]"):
         run.train(read_config(data / "config.py", ["config.log.wandb=robust"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_step_on_cached_features_costs_what_xla_counts_of_the_heads():
-    heads = {"vision_head": HeadSpec("linear", 256, hidden=400), "text_head": HeadSpec("mlp", 256, hidden=100)}
-    spec = dataclasses.replace(tiny_spec(256), **heads)
-    model = DualEncoder(spec, rngs=nnx.Rngs(0))
-    counted = 0.0
-    for side in ("vision", "text"):
-        head, features = getattr(model, f"{side}_head"), jnp.zeros((1, getattr(spec, side).features))
-        counted += jax.jit(head.__call__).lower(features).compile().cost_analysis()["flops"]
-    config = default_config()
-    config.batch_size, config.data.cached_features = 8, True
-    config.train.vision = config.train.text = "none"
-    # Forward and twice as much backward; XLA counts the activation and the sums, too.
-    assert step_flops(config, spec, 10) == pytest.approx(8 * 3 * counted, rel=0.08)
-
-
-def test_model_use_of_a_step(monkeypatch):
-    """By hand: a tower trained whole needs three passes a row, a frozen one a pass, whatever is computed again."""
-    config = default_config()
-    config.batch_size = 8
-    spec = tiny_spec(16)
-    images, texts = 8 * image_flops(spec), 8 * text_flops(spec, 10)
-    assert step_flops(config, spec, 10) == pytest.approx(3 * (images + texts))
-    config.train.text = "none"
-    config.remat, config.micro_batches = "full", 2
-    assert step_flops(config, spec, 10) == pytest.approx(3 * images + texts)
-    monkeypatch.setitem(program.PEAK_TFLOPS, "cpu", 989.0)
-    monkeypatch.setattr(log, "time", types.SimpleNamespace(perf_counter=lambda: 100.0))
-    meter = Meter(8, devices=4, flops=2e12)  # of a mesh, whatever else the machine has
-    meter.memory, meter.start = 4, 98.0
-    for _ in range(4):
-        meter.count()
-    found = meter.read()
-    seconds = found["seconds_per_step"]
-    assert seconds == 0.5 and found["images_per_second_per_device"] == found["images_per_second"] / 4 == 4
-    assert found["mfu"] == pytest.approx(2e12 / seconds / 989e12)
-    assert found["memory_bytes_per_device"] == 4
-    share, words = meter.goodput()
-    assert share == found["goodput"] == 1.0 and words.endswith(" s in steps")
-    meter.count()  # nothing is left of the reading before
-    again = meter.read()
-    assert again["mfu"] == pytest.approx(2e12 / again["seconds_per_step"] / 989e12)
-    told = log.memory_in_use({"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9})
-    assert told == {"memory_in_use_bytes": 5, "memory_peak_bytes": 7}
-
-
-def test_the_share_of_time_in_steps_has_reasons_for_the_rest(monkeypatch):
-    clock = types.SimpleNamespace(seconds=50.0)
-    clock.perf_counter = lambda: clock.seconds
-    monkeypatch.setattr("rococo_jax.training.log.time", clock)
-    meter = Meter(8)
-    for reason, seconds in (("compiling", 20.0), ("saving", 2.0), ("evaluating", 10.0), ("saving", 3.0)):
-        with meter.paused(reason):
-            clock.seconds += seconds
-    for _ in range(3):
-        clock.seconds += 20
-        meter.count(5.0)
-    clock.seconds += 5
-    share, words = meter.goodput()
-    # 100 s, of which 20 + 5 + 10 are named, and 3 x 5 were waited.
-    assert share == pytest.approx(0.5)
-    assert words == "50% of 100 s in steps, compiling 20%, waiting for data 15%, evaluating 10%, saving 5%"
-    assert meter.read()["seconds_per_step"] == pytest.approx(65 / 3)
 
 
 def test_the_last_line_of_a_run_has_the_loss_the_peak_and_the_time(data, tmp_path, monkeypatch, capsys):

@@ -1,12 +1,16 @@
-"""Curves for TensorBoard: what a resumed run writes takes the place of what it does again, and of nothing else."""
+"""The log of a run: its curves, what a resumed run writes over, rates, and where the time went."""
 
 import contextlib
 import json
 import struct
 import time
+import types
 from pathlib import Path
 
-from rococo_jax.training.log import METRICS, TENSORBOARD, RunLog
+import pytest
+
+from rococo_jax.training import log, program
+from rococo_jax.training.log import METRICS, TENSORBOARD, Meter, RunLog
 
 
 def events_of(folder):
@@ -34,10 +38,10 @@ def shown(folder) -> dict[str, list[tuple[int, float]]]:
 
 def test_a_resumed_run_writes_its_curves_over_what_it_does_again(tmp_path):
     for first, values in ((0, {1: 9.0, 2: 8.0, 3: 7.0, 4: 6.0}), (2, {3: 5.0})):
-        log = RunLog(tmp_path, first, tensorboard=True)
+        run_log = RunLog(tmp_path, first, tensorboard=True)
         for step, loss in values.items():
-            log.write(METRICS, step, {"loss": loss, "mfu": float("nan"), "note": "text"})
-        log.close()
+            run_log.write(METRICS, step, {"loss": loss, "mfu": float("nan"), "note": "text"})
+        run_log.close()
         time.sleep(1.1)  # files are named by the second
     assert shown(tmp_path / TENSORBOARD) == {"metrics/loss": [(1, 9.0), (2, 8.0), (3, 5.0)]}
     lines = (tmp_path / METRICS).read_text().splitlines()
@@ -58,3 +62,43 @@ def test_a_kill_while_a_run_resumes_leaves_its_log(tmp_path, monkeypatch):
     assert (tmp_path / METRICS).read_text() == "".join(lines)
     RunLog(tmp_path, 2, tensorboard=False).close()
     assert (tmp_path / METRICS).read_text() == "".join(lines[:2])
+
+
+def test_figures_of_the_steps_since_the_last_reading(monkeypatch):
+    monkeypatch.setitem(program.PEAK_TFLOPS, "cpu", 989.0)
+    monkeypatch.setattr(log, "time", types.SimpleNamespace(perf_counter=lambda: 100.0))
+    meter = Meter(8, devices=4, flops=2e12)  # of a mesh, whatever else the machine has
+    meter.memory, meter.start = 4, 98.0
+    for _ in range(4):
+        meter.count()
+    found = meter.read()
+    seconds = found["seconds_per_step"]
+    assert seconds == 0.5 and found["images_per_second_per_device"] == found["images_per_second"] / 4 == 4
+    assert found["mfu"] == pytest.approx(2e12 / seconds / 989e12)
+    assert found["memory_bytes_per_device"] == 4
+    share, words = meter.goodput()
+    assert share == found["goodput"] == 1.0 and words.endswith(" s in steps")
+    meter.count()  # nothing is left of the reading before
+    again = meter.read()
+    assert again["mfu"] == pytest.approx(2e12 / again["seconds_per_step"] / 989e12)
+    in_use = log.memory_in_use({"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9})
+    assert in_use == {"memory_in_use_bytes": 5, "memory_peak_bytes": 7}
+
+
+def test_the_share_of_time_in_steps_has_reasons_for_the_rest(monkeypatch):
+    clock = types.SimpleNamespace(seconds=50.0)
+    clock.perf_counter = lambda: clock.seconds
+    monkeypatch.setattr("rococo_jax.training.log.time", clock)
+    meter = Meter(8)
+    for reason, seconds in (("compiling", 20.0), ("saving", 2.0), ("evaluating", 10.0), ("saving", 3.0)):
+        with meter.paused(reason):
+            clock.seconds += seconds
+    for _ in range(3):
+        clock.seconds += 20
+        meter.count(5.0)
+    clock.seconds += 5
+    share, words = meter.goodput()
+    # 100 s, of which 20 + 5 + 10 are named, and 3 x 5 were waited.
+    assert share == pytest.approx(0.5)
+    assert words == "50% of 100 s in steps, compiling 20%, waiting for data 15%, evaluating 10%, saving 5%"
+    assert meter.read()["seconds_per_step"] == pytest.approx(65 / 3)

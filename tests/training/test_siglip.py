@@ -10,7 +10,6 @@ import tokenizers
 from PIL import Image
 
 from rococo_jax.cli.main import main
-from rococo_jax.training.config import read_config
 from tests.support.paths import CHECKOUT
 from tests.support.reference_models import saved, siglip, torch, torch_ids, transformers
 from tests.support.tiny_runs import metrics_of
@@ -94,8 +93,3 @@ def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeyp
     exported = transformers.SiglipModel.from_pretrained(folder / "runs" / "siglip" / "huggingface")
     for name in ("logit_scale", "logit_bias"):
         assert getattr(exported, name).item() == pytest.approx(getattr(reference, name).item(), abs=1e-5)
-
-
-def test_the_config_names_a_siglip_and_its_texts_length():
-    config = read_config(CONFIG)
-    assert (config.losses.contrastive.kind, config.data.text_length) == ("sigmoid", 64)

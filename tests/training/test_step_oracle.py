@@ -4,15 +4,14 @@ The package computes in float32, the oracle in float64. Errors are relative to t
 gradient of two blocks, heads and a softmax over logits of 15 has some hundred roundings of 6e-8.
 """
 
+import dataclasses
 import re
 
-import jax
 import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="the oracle of the step runs on torch")
 
-from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config, flat
 from rococo_jax.training.step import lower_step
 from tests.support.step_cases import (
@@ -28,6 +27,7 @@ from tests.support.step_cases import (
     run,
     spec_of,
 )
+from tests.support.tiny_runs import mesh_of
 
 TOLERANCE = 1e-5
 DEFAULTS = flat(default_config())
@@ -39,6 +39,15 @@ def test_three_steps_are_those_of_torch(name):
     errors = differences(run(case), expect(case))
     wrong = {what: error for what, error in errors.items() if not error <= TOLERANCE}
     assert len(errors) > 30 and not wrong
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("devices", "parts", "kept"), [(1, 4, 1), (4, 2, 1), (1, 4, 3), (2, 4, 4)])
+def test_steps_of_every_loss_are_those_of_torch_on_any_devices_and_in_parts(devices, parts, kept):
+    case = CASES["every loss and optimizer key"]
+    in_parts = (*case.settings, ("micro_batches", parts), ("kept_micro_batches", kept))
+    errors = differences(run(dataclasses.replace(case, settings=in_parts, devices=devices)), expect(case))
+    assert max(errors.values()) <= TOLERANCE
 
 
 @pytest.mark.thorough
@@ -75,31 +84,44 @@ def test_two_values_of_a_key_give_two_results_each_the_expected_one(key):
 
 
 @pytest.fixture(scope="module")
-def programs() -> tuple[str, str, str]:
-    """A plain step, one in bfloat16 and in parts, and one with blocks computed again."""
+def programs() -> dict[str, str]:
+    """Steps of towers with 4 patches of an image and a class token, under the defaults and other keys."""
 
-    def program(*settings: tuple[str, object]) -> str:
-        case = Case((("batch_size", 8), *settings))
-        mesh = make_mesh(jax.devices()[:1])
-        return lower_step(case.config(), spec_of(case), PREPROCESSING, mesh, TOKENS).as_text()
+    def program(**settings: object) -> str:
+        case = Case((("batch_size", 8), *settings.items()))
+        return lower_step(case.config(), spec_of(case), PREPROCESSING, mesh_of(1), TOKENS).as_text()
 
-    parts = (("micro_batches", 4), ("kept_micro_batches", 2), ("dtype", "bfloat16"))
-    return program(), program(*parts), program(("remat", "full"))
+    return {
+        "plain": program(),
+        "parts": program(micro_batches=4, kept_micro_batches=2, dtype="bfloat16"),
+        "remat": program(remat="full"),
+        "frozen": program(train__vision="none", train__text="none"),
+        "dropped": program(patch_dropout=0.5),
+        "locked": program(train__vision="none", data__cached_features=True),
+    }
 
 
 def test_keys_that_change_how_a_step_is_computed_show_in_the_program(programs):
-    plain, other, computed_again = programs
     # All parts, those whose activations are kept, and those that are embedded again.
     for sign in ("tensor<4x2x", f"tensor<2x2x{SIDE}x{SIDE}x3xui8>", "xbf16>"):
-        assert sign in other and sign not in plain
-    # The products of a block's forward pass stand in the backward pass once more.
-    assert computed_again.count("dot_general") > plain.count("dot_general")
+        assert sign in programs["parts"] and sign not in programs["plain"]
+    products = {name: program.count("dot_general") for name, program in programs.items()}
+    # The products of a block's forward pass stand in the backward pass once more; frozen towers have no such pass.
+    assert products["frozen"] < products["plain"] < products["remat"]
+
+
+def test_a_step_computes_the_kept_patches_alone_and_the_texts_alone_where_images_are_locked(programs):
+    whole, half, texts, pixels = "tensor<8x5x16xf32>", "tensor<8x3x16xf32>", f"tensor<8x{TOKENS}x16xf32>", "x3xui8>"
+    signs = {name: [sign in programs[name] for sign in (whole, half, texts, pixels)] for name in programs}
+    assert signs["plain"] == [True, False, True, True]
+    assert signs["dropped"] == [False, True, True, True]
+    assert signs["locked"] == [False, False, True, False]
 
 
 def test_products_of_float32_are_at_the_highest_precision(programs):
     """All of a step in float32; of one in bfloat16 those of the heads and logits, which are no batched products."""
-    for program, batched in zip(programs, (True, False, True), strict=True):
+    for name, program in programs.items():
         lines = [line for line in program.splitlines() if "stablehlo.dot_general" in line]
         full = [line for line in lines if re.search(r"\(tensor<[^>]*xf32>, tensor<[^>]*xf32>\)", line)]
-        full = [line for line in full if batched or "batching_dims" not in line]
+        full = [line for line in full if name != "parts" or "batching_dims" not in line]
         assert len(full) >= 8 and all("precision = [HIGHEST, HIGHEST]" in line for line in full)

@@ -1,0 +1,104 @@
+"""Batches of features of frozen towers: those of the images and texts themselves, with noise, from pools, in parts."""
+
+import jax
+import numpy as np
+import pytest
+
+from rococo_jax.errors import InputError
+from rococo_jax.training.inputs.batches import make_input
+from rococo_jax.training.inputs.feature_pool import FeatureInput
+from tests.support.input_world import IMAGES, captions_of, order, pixels_of, resized
+from tests.support.step_oracle import mix_row
+from tests.support.tiny_runs import FEATURES_ALONE, with_a_broken_image
+
+LIT = {"train__vision": "none", "data__cached_features": True}
+SC_AND_VC = {"losses__sc__weight": 1.0, "losses__vc__weight": 1.0}
+
+
+def test_processes_read_a_part_each_of_the_same_batch(world):
+    context = world.context(**FEATURES_ALONE)
+    features = make_input(context).features
+    # Rows of devices that take turns on the mesh.
+    parts = [FeatureInput(features, context, np.arange(start, context.config.batch_size, 2)) for start in range(2)]
+    for batch in world.take(2, **FEATURES_ALONE):
+        for start, part in enumerate(parts):
+            np.testing.assert_array_equal(next(part).images.features, batch.images.features[start::2])
+
+
+def test_features_are_those_of_images_and_texts_with_one_draw_of_noise_for_what_is_compared(world):
+    def take(noise: float) -> list:
+        return world.take(2, **FEATURES_ALONE, **SC_AND_VC, data__feature_noise=noise)
+
+    images = world.encoder.image_features(np.stack([pixels_of(number) for number in range(IMAGES)]))
+    captions = [caption for number in range(IMAGES) for caption in captions_of(number)]
+    texts = world.encoder.text_features(captions)
+    for step, (batch, loud) in enumerate(zip(take(0.0), take(0.5), strict=True)):
+        assert batch.images.pixels is None and batch.texts.ids is None
+        np.testing.assert_array_equal(batch.image_id, order(3)[4 * step :][:4])
+        np.testing.assert_allclose(batch.images.features, images[batch.image_id], atol=1e-5)
+        for number, row in zip(batch.image_id, batch.texts.features, strict=True):
+            assert np.abs(texts[3 * number : 3 * number + 3] - row).max(1).min() < 1e-5
+        jax.tree.map(np.testing.assert_array_equal, loud.valid, batch.valid)
+        random = np.random.default_rng([3, step, 3])
+        for own, field, every in (("images", "mixed", images), ("texts", "altered", texts)):
+            found, still = getattr(loud, own).features, getattr(batch, own).features
+            noise = 0.5 * every.std(0) * random.standard_normal(still.shape, np.float32)
+            np.testing.assert_allclose(found - still, noise, atol=1e-4)
+            added = loud.fields[field].features - batch.fields[field].features
+            np.testing.assert_allclose(added[:, 0], noise, atol=1e-4)
+
+
+def test_pools_hold_altered_captions_and_mixed_images_and_every_place_is_drawn(world):
+    pools = {"data__feature_pool__captions": 3, "data__feature_pool__mixed": 4}
+    chosen = {**SC_AND_VC, "losses__vc__views": "crop,resize", "losses__vc__ratio": 0.6}
+    batches = make_input(world.context(**FEATURES_ALONE, **pools, **chosen))
+    features = batches.features
+    altered, mixed = (features.pools[field].features for field in ("altered", "mixed"))
+    assert features.pools["altered"].valid.all()
+    possible = [[c.replace("dog", new) for new in ("cat", "owl")] for n in range(IMAGES) for c in captions_of(n)]
+    right = world.encoder.text_features([text for each in possible for text in each]).reshape(len(possible), 2, -1)
+    distance = np.abs(altered[:, :, None] - right[:, None]).max(-1)
+    assert distance.shape[1] == 3 and distance.min(-1).max() < 1e-5
+    which = distance.argmin(-1)
+    assert (which == which[:, :1]).all(1).mean() < 0.6  # draws of a pool differ
+    drawn = {"altered": set(), "mixed": set()}
+    for batch in (next(batches) for _ in range(6)):
+        for row, number in enumerate(batch.image_id):
+            caption = int(np.abs(features.texts - batch.texts.features[row]).max(1).argmin())
+            assert features.first[number] <= caption < features.first[number + 1]
+            for field, item in (("altered", caption), ("mixed", number)):
+                (of_row,) = batch.fields[field].features[row]
+                (places,) = np.nonzero((features.pools[field].features[item] == of_row).all(1))
+                drawn[field] |= set(places.tolist())
+                assert len(places)
+    assert drawn == {"altered": {0, 1, 2}, "mixed": {0, 1, 2, 3}} and mixed.shape[1] == 4
+    for place in range(4):
+        images = np.stack([(pixels_of, resized)[place // 2](number) for number in range(IMAGES)])
+        shuffled = np.random.default_rng([0, place]).permutation(IMAGES)
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), place), 0)
+        method = ("mixup", "cutmix")[place % 2]
+        rows = [mix_row(images[shuffled], row, key, method, 0.6, IMAGES)[0] for row in range(IMAGES)]
+        np.testing.assert_allclose(mixed[shuffled, place], world.encoder.image_features(np.stack(rows)), atol=1e-4)
+
+
+@pytest.mark.parametrize("choices", [{}, {"losses__sc__weight": 1.0, "losses__sc__count": 2}], ids=["pairs", "sc"])
+def test_a_locked_image_tower_is_read_once_and_texts_at_every_step(world, choices):
+    features = world.encoder.image_features(np.stack([pixels_of(number) for number in range(IMAGES)]))
+    for one, other in zip(world.take(3, **LIT, **choices), world.take(3, **choices), strict=True):
+        assert one.images.pixels is None
+        np.testing.assert_allclose(one.images.features, features[one.image_id], atol=1e-5)
+        texts, others = ((batch.image_id, batch.texts.ids, batch.fields, batch.valid) for batch in (one, other))
+        jax.tree.map(np.testing.assert_array_equal, texts, others)
+
+
+@pytest.mark.parametrize("settings", [{}, LIT, FEATURES_ALONE], ids=["pixels", "locked", "features"])
+def test_broken_images_are_left_out_and_counted_or_stop_the_run(world, settings, tmp_path):
+    broken = with_a_broken_image(world.folder / "images", tmp_path / "broken")
+    batches = make_input(world.context(data__images=broken, **settings))
+    taken = [next(batches) for _ in range(11)]
+    batches.close()
+    shown = {bytes(row) for batch in taken for row in (batch.images.pixels if not settings else batch.images.features)}
+    assert len(shown) == IMAGES - 1
+    assert batches.counts["skipped_images"] == 1 if settings else batches.counts["skipped_images"] >= 1
+    with pytest.raises(InputError, match=r"07\.png"):
+        world.take(3, data__images=broken, data__on_decode_error="raise", **settings)
