@@ -1,5 +1,6 @@
 """Bootstrap intervals: against SciPy, against a plain loop, and what they must not depend on."""
 
+import itertools
 import tracemalloc
 from statistics import mean, stdev
 
@@ -58,8 +59,10 @@ def test_intervals_are_those_of_scipy():
         assert found[name] == pytest.approx([expected.low, expected.high], abs=1e-9)
 
 
-def test_intervals_are_those_of_a_plain_loop():
+def test_intervals_are_those_of_a_plain_loop_over_images_whatever_the_order_of_their_captions():
     statistics, owner = captions_of_images()
+    order = np.random.default_rng(5).permutation(len(owner))
+    statistics, owner = statistics[order], owner[order]
     found = retrieval_intervals(statistics, "pessimistic", owner, resamples=200, seed=3)
     values = {name: [] for name in NAMES}
     for draw in image_draws(IMAGES, 200, 3):
@@ -76,8 +79,7 @@ def test_drop_uses_the_same_draws_of_the_clean_and_the_altered_run():
     values = []
     for draw in image_draws(IMAGES, 200):
         queries = np.repeat(np.arange(IMAGES), draw)
-        r1 = [retrieval_metrics(each[queries], "published")["r1"] for each in (clean, altered)]
-        values.append(drop(*r1))
+        values.append(drop(*(retrieval_metrics(each[queries], "published")["r1"] for each in (clean, altered))))
     for name in ("drop", "drop_points"):
         expected = np.percentile([value[name] for value in values], [2.5, 97.5])
         assert found[name] == pytest.approx(list(expected), abs=1e-9)
@@ -88,26 +90,7 @@ def test_drop_uses_the_same_draws_of_the_clean_and_the_altered_run():
 def test_a_drop_that_some_draw_does_not_define_has_no_interval():
     never = one_query_an_image(help_own=-9.0)
     found = retrieval_intervals(never, "published", np.arange(IMAGES), clean=never)
-    assert found["drop"] is None
-    assert found["drop_points"] == [0.0, 0.0]
-
-
-def test_intervals_do_not_depend_on_the_order_of_queries():
-    statistics, owner = captions_of_images()
-    order = np.random.default_rng(5).permutation(len(owner))
-    expected = retrieval_intervals(statistics, "published", owner)
-    assert retrieval_intervals(statistics[order], "published", owner[order]) == expected
-
-
-def test_captions_of_an_image_are_resampled_together():
-    statistics, owner = captions_of_images()
-    five_times = np.repeat(np.arange(len(owner)), 5)
-    together = retrieval_intervals(statistics[five_times], "published", owner[five_times])
-    # The same captions five times over say nothing new while they stay with their image.
-    for name, interval in retrieval_intervals(statistics, "published", owner).items():
-        assert together[name] == pytest.approx(interval, abs=1e-9)
-    apart = retrieval_intervals(statistics[five_times], "published", np.arange(len(five_times)))
-    assert np.diff(apart["r1"]) < 0.7 * np.diff(together["r1"])
+    assert found["drop"] is None and found["drop_points"] == [0.0, 0.0]
 
 
 def test_the_same_seed_draws_the_same_images():
@@ -119,59 +102,33 @@ def test_the_same_seed_draws_the_same_images():
     assert (image_draws(IMAGES, 300, 8) != first).any()
 
 
-def counted_runs(count: int = 3) -> list[bootstrap.Counted]:
-    runs = [one_query_an_image(seed, help_own=1.0 + seed) for seed in range(count)]
-    return [count_retrieval(run, "published", np.arange(IMAGES)) for run in runs]
-
-
-def test_several_runs_have_their_mean_and_the_sample_standard_deviation():
-    runs = counted_runs()
+def test_several_runs_have_their_mean_its_spread_and_its_interval_on_the_same_draws():
+    statistics = [one_query_an_image(seed, help_own=1.0 + seed) for seed in range(3)]
+    runs = [count_retrieval(each, "published", np.arange(IMAGES)) for each in statistics]
     found, each = bootstrap.mean_of_runs(runs), [run.values()["r1"] for run in runs]
     assert found["r1"] == pytest.approx(mean(each)) and len(set(each)) == 3
-    assert found["r1_std"] == pytest.approx(stdev(each))
+    assert found["r1_std"] == pytest.approx(stdev(each)) == across_seeds.spread(np.array(each))
+    assert "r1_std" not in bootstrap.mean_of_runs(runs[:1]) and across_seeds.spread(np.array(each[:1])) is None
     clean = count_retrieval(one_query_an_image(9, help_own=4.0), "published", np.arange(IMAGES))
     dropped = bootstrap.mean_of_runs(runs, clean)
     assert dropped["drop_points"] == pytest.approx(clean.values()["r1"] - found["r1"])
-    assert "r1_std" not in bootstrap.mean_of_runs(runs[:1])
+    hits = np.mean([each.rank_published == 1 for each in statistics], axis=0)
+    values = [100 * (draw @ hits) / IMAGES for draw in image_draws(IMAGES, 200, 2)]
+    ends = bootstrap.intervals(runs, resamples=200, seed=2)["r1"]
+    assert ends == pytest.approx(list(np.percentile(values, [2.5, 97.5])), abs=1e-9)
 
 
-def test_the_interval_of_several_runs_is_that_of_their_mean_on_the_same_draws():
-    runs = counted_runs()
-    found = bootstrap.intervals(runs, resamples=200, seed=2)
-    first, own = (run.counts[:, run.columns.index("r1")] for run in (runs[0], runs[1]))
-    assert (first != own).any()
-    hits = np.mean([run.counts[:, run.columns.index("r1")] for run in runs], axis=0)
-    values = [100 * (draw @ hits) / draw.sum() for draw in image_draws(IMAGES, 200, 2).astype(float)]
-    assert found["r1"] == pytest.approx(list(np.percentile(values, [2.5, 97.5])), abs=1e-9)
-
-
-def test_the_spread_over_seeds_of_training_is_the_sample_standard_deviation():
-    assert across_seeds.spread(np.array([1.0, 2.0, 4.0])) == pytest.approx(stdev([1, 2, 4]))
-    assert across_seeds.spread(np.array([3.0])) is None
-
-
-def test_draws_of_a_task_are_over_the_images_that_it_asks_about():
-    """Against plain loops: one task asks about half of the images, some twice."""
-    generator = np.random.default_rng(5)
-    images = [f"{number:02}.jpg" for number in range(20)]
-    rows = [
-        ("whole", "clean", name, int(rank)) for name, rank in zip(images, generator.integers(1, 4, 20), strict=True)
-    ]
-    some = [name for number, name in enumerate(images) if number % 2] + images[1:6:2]
-    rows += [("half", "clean", name, int(rank)) for name, rank in zip(some, generator.integers(1, 3, 13), strict=True)]
-    half = [(image, rank) for task, _, image, rank in rows if task == "half"]
-    names = sorted({image for image, _ in half})
-    counts = [[sum(rank == 1 for image, rank in half if image == name) for name in names],
-              [sum(image == name for image, _ in half) for name in names]]  # fmt: skip
-    run = ImageHits(tuple(names), *map(np.array, counts))
-    found, drawn = across_seeds.over_draws([run, run])
-    ranks = {name: [rank for task, _, image, rank in rows if (task, image) == ("half", name)] for name in images}
-    asked = [name for name in images if ranks[name]]
-    every = [rank == 1 for name in asked for rank in ranks[name]]
-    assert found == pytest.approx([100 * mean(every)] * 2)
-    for number, times in enumerate(image_draws(len(asked))[:50]):
-        hits = [rank == 1 for name, count in zip(asked, times, strict=True) for rank in ranks[name] * int(count)]
-        assert drawn[number] == pytest.approx([100 * mean(hits)] * 2)
+def test_draws_of_runs_of_several_seeds_take_the_queries_of_an_image_together():
+    rng = np.random.default_rng(5)
+    queries = rng.integers(1, 4, 20)
+    runs = [ImageHits(tuple(map(str, range(20))), rng.binomial(queries, 0.5).astype(float), queries) for _ in range(2)]
+    found, drawn = across_seeds.over_draws(runs)
+    for place, run in enumerate(runs):
+        answers = [[True] * int(hits) + [False] * int(n - hits) for hits, n in zip(run.hits, queries, strict=True)]
+        assert found[place] == pytest.approx(100 * mean(itertools.chain(*answers)))
+        for draw, times in zip(drawn, image_draws(20)[:50], strict=False):
+            again = (answers[image] for image in np.repeat(np.arange(20), times))
+            assert draw[place] == pytest.approx(100 * mean(itertools.chain(*again)))
 
 
 def test_draws_in_blocks_are_those_held_whole_and_their_sums_the_same_to_the_bit(monkeypatch):
@@ -201,12 +158,12 @@ def test_many_images_are_drawn_within_the_memory_that_is_allowed(monkeypatch):
     hits, ones = np.random.default_rng(0).integers(0, 2, (2, images, 1)), np.ones((images, 1), np.int64)
     run = ImageHits(tuple(map(str, range(images))), hits[0, :, 0].astype(float), np.ones(images, np.int64))
     tracemalloc.start()
+    # The block as 16 bits, as float64, and bytes of random numbers; all draws would be 10 MB and 32 MB as 16 bits.
     for act in (
-        lambda: paired_differences(*hits, ones, flips=300),
+        lambda: paired_differences(*hits, ones, flips=300, resamples=600),
         lambda: across_seeds.over_draws([run]),
     ):
         tracemalloc.reset_peak()
         act()
-        # The block as 16 bits, as float64, and bytes of random numbers; all draws would be 32 MB and 128 MB.
         assert tracemalloc.get_traced_memory()[1] < 4 * allowed
     tracemalloc.stop()

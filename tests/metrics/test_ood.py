@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 import sklearn.metrics
-from PIL import Image
 
 from rococo_jax.benchmarks.classes import with_out_images
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.tables import TEXTS, Embeddings
-from rococo_jax.errors import InputError
+from rococo_jax.benchmarks.tables import TEXTS
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.results import make_results
 from rococo_jax.metrics.intervals import intervals
 from rococo_jax.metrics.ood import Separated, separation
+from tests.support.random_inputs import embeddings_of
+from tests.support.refusals import refused
+from tests.support.world import noise, write_pictures
 
 
 def sklearn_measures(score, inside, weight):
@@ -60,10 +61,8 @@ def test_intervals_are_those_of_redrawn_images():
 
 @pytest.fixture
 def folder(tmp_path):
-    for name in ("classes/images/cat", "classes/images/dog", "elsewhere"):
-        (tmp_path / name).mkdir(parents=True)
-        for number in range(3):
-            Image.new("RGB", (8, 8), (60 * number, len(name), 0)).save(tmp_path / name / f"{number}.png")
+    places = ("classes/images/cat", "classes/images/dog", "elsewhere")
+    write_pictures(tmp_path, [f"{place}/{number}.png" for place in places for number in range(3)], noise(8, 8))
     return tmp_path
 
 
@@ -77,15 +76,9 @@ def test_both_sides_are_drawn_apart():
 def test_any_folder_is_a_set_of_other_images(folder):
     settings = Settings(templates=("1", "5"), out_images=(("elsewhere", str(folder / "elsewhere")),))
     (benchmark,) = open_benchmarks(settings, data=folder, names=("classes",))
-    assert [(task.name, task.variant) for task in benchmark.tasks] == [
-        ("classes", "clean"),
-        ("classes", "templates_5"),
-        ("classes_ood", "elsewhere"),
-    ]
-    rng = np.random.default_rng(0)
-    tables = {TEXTS: len(benchmark.texts), **{name: len(images) for name, images in benchmark.image_sets.items()}}
-    embeddings = Embeddings({name: rng.normal(size=(rows, 8)) for name, rows in tables.items()})
-    task = benchmark.tasks[-1]
+    variants = [("classes", "clean"), ("classes", "templates_5"), ("classes_ood", "elsewhere")]
+    assert [(task.name, task.variant) for task in benchmark.tasks] == variants
+    embeddings, task = embeddings_of(benchmark), benchmark.tasks[-1]
     outcome = task.score(embeddings)
     assert outcome.sizes == {"inside": 6, "outside": 3} and outcome.rows(benchmark).num_rows == 9
     vectors = embeddings.tables[TEXTS][task.within.prompts[:, 0]]
@@ -101,5 +94,4 @@ def test_any_folder_is_a_set_of_other_images(folder):
 def test_a_folder_without_images_is_refused(folder, name):
     (folder / "empty").mkdir()
     (benchmark,) = open_benchmarks(Settings(templates=("1",)), data=folder, names=("classes",))
-    with pytest.raises(InputError, match="a folder of images"):
-        with_out_images(benchmark, [("x", str(folder / name))])
+    refused("a folder of images", with_out_images, benchmark, [("x", str(folder / name))])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rococo_jax.metrics.paired import FLIPS, least_seen, paired_differences
+from rococo_jax.metrics.paired import FLIPS, PairedDifference, least_seen, paired_differences
 
 
 def made(images: int, queries: int, gain: float, seed: int = 0):
@@ -29,7 +29,7 @@ def test_p_is_that_of_scipy_over_all_sign_flips(images, gain):
 
 
 def test_p_is_that_of_scipy_with_random_flips_on_many_images():
-    hits, other, queries = made(400, 5, 0.02)
+    hits, other, queries = made(100, 5, 0.02)
     (found,) = paired_differences(hits, other, queries)
     drawn = stats.permutation_test(
         (hits[:, 0], other[:, 0]), lambda a, b, axis: np.sum(a - b, axis=axis), permutation_type="samples",
@@ -61,10 +61,9 @@ def test_the_difference_is_that_of_the_figures_where_images_have_unequal_numbers
     assert found.points == pytest.approx(100 * hits.sum() / queries.sum() - 100 * other.sum() / queries.sum())
 
 
-def test_a_model_does_not_differ_from_itself():
+def test_a_model_does_not_differ_from_itself_which_says_nothing_of_what_would_be_seen():
     hits, _, queries = made(30, 5, 0.0)
-    (found,) = paired_differences(hits, hits, queries)
-    assert (found.points, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
+    assert paired_differences(hits, hits, queries) == [PairedDifference(0.0, 0.0, 0.0, 1.0, None)]
 
 
 def test_p_is_uniform_where_the_models_are_alike():
@@ -105,8 +104,3 @@ def test_the_least_difference_seen_is_found_in_four_of_five_samples():
     assert np.mean([each.p < 0.05 for each in found]) == pytest.approx(0.8, abs=0.06)
     # It is told in points, with q as it is in the sample.
     assert found[0].least_seen == pytest.approx(100 * least_seen(((hits - other) ** 2).mean(axis=0)[:1], images)[0])
-
-
-def test_models_that_never_differ_say_nothing_of_what_would_be_seen():
-    hits, _, queries = made(30, 5, 0.0)
-    assert paired_differences(hits, hits, queries)[0].least_seen is None

@@ -90,10 +90,7 @@ def test_strict_gives_a_tied_first_place_to_the_worst_kind(tied, winner):
     assert retrieval_metrics(found, "pessimistic")[f"top1_{winner}"] == 100
 
 
-def test_drop_is_in_percent_of_what_was_there():
+def test_drop_is_in_percent_of_what_was_there_and_of_nothing_not_defined():
     assert drop(81.9, 48.4) == {"drop": pytest.approx(40.9, abs=0.05), "drop_points": pytest.approx(33.5)}
     assert drop(40.0, 50.0) == {"drop": -25.0, "drop_points": -10.0}
-
-
-def test_drop_of_nothing_is_not_defined():
     assert drop(0.0, 0.0) == {"drop": None, "drop_points": 0.0}

@@ -1,6 +1,18 @@
-"""Made-up inputs of towers."""
+"""Made-up inputs of towers, and made-up vectors of a benchmark."""
+
+from collections.abc import Callable
 
 import numpy as np
+
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.tables import TEXTS, Embeddings
+
+
+def embeddings_of(benchmark: Benchmark, make: Callable | None = None, width: int = 8, **options) -> Embeddings:
+    """Vectors of every row of every table, by `make(shape)`; random ones by default."""
+    make = make or np.random.default_rng(0).standard_normal
+    sizes = {TEXTS: len(benchmark.texts)} | {name: len(images) for name, images in benchmark.image_sets.items()}
+    return Embeddings({name: make((rows, width)) for name, rows in sizes.items()}, **options)
 
 
 def random_pixels(size: int, count: int = 3, seed: int = 0) -> np.ndarray:
