@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import os
 import resource
 from collections import Counter
@@ -62,6 +63,15 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(1, min(usable_cores(), int(free / WORKER_GB)))
 
 
+USAGES = pytest.StashKey[list]()
+
+
+def usage() -> tuple[float, float]:
+    """Peak memory of this process in GB, and processor seconds of it and of those it started."""
+    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_maxrss / 2**20, own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
 def pytest_sessionfinish(session):
     """A worker says what it took."""
     if hasattr(session.config, "workeroutput"):
@@ -77,26 +87,14 @@ def pytest_testnodedown(node):
 
 def pytest_terminal_summary(terminalreporter, config):
     """Peak memory of every worker, processor time with that of the commands started, and the time of each room."""
-    usages = config.stash.get(USAGES, []) or [usage()]
+    usages, seconds = config.stash.get(USAGES, []) or [usage()], Counter()
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if hasattr(report, "duration"):
+            seconds[report.nodeid.split("/")[1].partition(".py::")[0]] += report.duration
     peaks = ", ".join(f"{peak:.1f}" for peak, _ in usages)
-    seconds: dict[str, float] = {}
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if hasattr(report, "duration"):
-                room = report.nodeid.split("/")[1].removesuffix(".py").partition(".py::")[0]
-                seconds[room] = seconds.get(room, 0.0) + report.duration
-    rooms = ", ".join(f"{room} {each:.0f}" for room, each in sorted(seconds.items(), key=lambda item: -item[1]))
+    rooms = ", ".join(f"{room} {each:.0f}" for room, each in seconds.most_common())
     processor = sum(seconds for _, seconds in usages)
     terminalreporter.write_line(f"peak memory {peaks} GB; processor {processor:.0f} s; by room {rooms}")
-
-
-USAGES = pytest.StashKey[list]()
-
-
-def usage() -> tuple[float, float]:
-    """Peak memory of this process in GB, and processor seconds of it and of those it started."""
-    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return own.ru_maxrss / 2**20, own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 @pytest.fixture(autouse=True)
@@ -142,22 +140,16 @@ def device_count(request) -> int:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled_programs_are_kept(tmp_path_factory):
-    """All workers, and the commands that tests start, share one cache of programs, which is not the user's."""
-    os.environ.setdefault("ROCOCO_CACHE", str(tmp_path_factory.getbasetemp().parent / "rococo-cache"))
+def workers_share_programs_and_made_runs(tmp_path_factory):
+    """One cache of programs, not the user's, for all workers and for commands that tests start; and made-up results."""
+    base = tmp_path_factory.getbasetemp()
+    os.environ.setdefault("ROCOCO_CACHE", str(base.parent / "rococo-cache"))
+    os.environ["ROCOCO_MADE_RUNS"] = str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "made-runs")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     enable_compilation_cache()
     # XLA reads its flags once, here, before a file that compiles quickly sets them for the commands that it starts.
     jax.jit(lambda: 0).lower().compile()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def made_runs_are_kept(tmp_path_factory):
-    """Made-up results (tests/support/made_runs.py) are made once for all workers of this run."""
-    of_run = tmp_path_factory.getbasetemp()
-    of_run = of_run.parent if "PYTEST_XDIST_TESTRUNUID" in os.environ else of_run
-    os.environ["ROCOCO_MADE_RUNS"] = str(of_run / "made-runs")
 
 
 @pytest.fixture(scope="module", autouse=True)
