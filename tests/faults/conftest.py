@@ -24,5 +24,7 @@ def pristine() -> Path:
 
 @pytest.fixture
 def world(pristine, tmp_path) -> World:
-    """A copy of the inputs."""
-    return World(Path(shutil.copytree(pristine, tmp_path / "world", symlinks=True)))
+    """A copy of the inputs, with the embeddings of an evaluation in the cache."""
+    root = Path(shutil.copytree(pristine, tmp_path / "world", symlinks=True))
+    (root / "embeddings").rename(root / "cache")
+    return World(root)

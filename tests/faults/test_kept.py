@@ -143,5 +143,4 @@ KEPT = [
 
 @each_of([*CACHE, *KEPT])
 def test_kept(fault, world, capsys):
-    (world / "embeddings").rename(world / "cache")
     fault.check(world, capsys)

@@ -23,6 +23,7 @@ def _files(world: World) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", [*WRITERS, *DEARER])
 def test_a_writer_that_was_killed_gives_the_same_bytes_when_run_again(name, world, pristine, capsys):
+    shutil.rmtree(world / "cache")
     operations = watched(world.root, lambda number: None, lambda: world.run(name, out="made"))
     expected = _files(world)
     assert operations > 1 and expected

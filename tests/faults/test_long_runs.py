@@ -45,7 +45,7 @@ def _many_files(world, count: int) -> FileImages:
 
 @pytest.mark.parametrize("count", [480, pytest.param(20_000, marks=pytest.mark.thorough)])
 def test_embedding_many_images(count, world):
-    encoder, cache, levels = load_model(world / "model"), EmbeddingCache(world / "cache"), Levels()
+    encoder, cache, levels = load_model(world / "model"), EmbeddingCache(world / "of many"), Levels()
     step = count // 10
     for start in range(0, count, step):
         images = _many_files(world, count)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import tempfile
 import types
 from pathlib import Path
@@ -161,6 +162,7 @@ def test_a_cache_that_cannot_be_written_is_left_out(number, world, monkeypatch, 
         raise OSError(number, "refused") if number else OSError("19168 requested and 2016 written")
 
     monkeypatch.setattr(cache, "atomic_write", nothing)
+    shutil.rmtree(world / "cache")
     world.run("evaluate")
     assert capsys.readouterr().err.count("embeddings cannot be kept") == 1
     world.assert_undisturbed()
