@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from rococo_jax.cli import corrupt_images
 from rococo_jax.cli.main import COMMANDS, build_parser, main
 from rococo_jax.errors import as_input_error
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
+from tests.support.paths import CHECKOUT
 from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.world import write_world
 
@@ -99,10 +101,7 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_no_file(words, size, bal
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            "evaluat",
-            ["rococo: command: found 'evaluat'; wanted one of the", "that `rococo --help` lists", "evaluate?)"],
-        ),
+        ("evaluat", ["rococo: command: found 'evaluat'; wanted one of the", "`rococo --help` lists", "evaluate?)"]),
         ("zzz", ["command: found 'zzz'; wanted one of the", "that `rococo --help` lists\n"]),
         ("inspect m --imgae-size 32", ["rococo inspect: option: found '--imgae-size'; wanted", "mean --image-size?"]),
         ("inspect a b", ["rococo inspect: argument: found 'b'; wanted an option; `rococo inspect --help`"]),
@@ -111,14 +110,38 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_no_file(words, size, bal
     ],
 )
 def test_a_wrong_word_is_one_line_with_the_nearest(words, said, capsys):
-    try:
-        code = main(words.split())
-    except SystemExit as ended:
-        code = ended.code
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main(words.split()))
     error = capsys.readouterr().err
-    assert code == 2
-    assert error.count("\n") == 1
+    assert ended.value.code == 2 and error.count("\n") == 1
     assert [part for part in said if part not in error] == [], error
+
+
+def test_a_dry_run_prints_every_key_and_trains_nothing(tmp_path, capsys, refusal):
+    dry = [
+        "train",
+        "--config",
+        str(CHECKOUT / "configs/scenes_tiny.py"),
+        "--workdir",
+        str(tmp_path / "run"),
+        "--dry-run",
+    ]
+    assert main([*dry, "--config.steps", "7", "--config.losses.sc.weight=0.25"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "steps = 7" in lines and "losses.sc.weight = 0.25" in lines and lines == sorted(lines)
+    assert len(lines) > 60 and not (tmp_path / "run").exists()
+    assert "no '='; wanted --config.key=value" in refusal(*dry, "--config.steps")
+
+
+def test_articles_fit_the_new_word(tmp_path):
+    captions, out = tmp_path / "captions.json", tmp_path / "same_concept.json"
+    texts = [f"a {word} on the grass" for word in ("dog", "cat", "man", "woman", "child", "horse", "car", "boat") * 4]
+    captions.write_text(json.dumps([{"image": f"{k}.jpg", "caption": [text]} for k, text in enumerate(texts)]))
+    words = (
+        f"alter-captions demo:plain --captions {captions} --variant same_concept --select random --seed 1 --out {out}"
+    )
+    assert main(words.split()) == 0
+    assert not re.search(r"\ba [aeio]\w+|\ban [^aeiouh]\w+", out.read_text())
 
 
 def test_the_help_names_every_corruption():
@@ -129,5 +152,4 @@ def test_the_help_names_every_corruption():
 def test_a_reader_that_stops_reading_gets_no_traceback():
     command = f"{sys.executable} -m rococo_jax benchmarks | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert done.stdout.count("\n") == 1
-    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1 and done.stderr == ""

@@ -41,18 +41,14 @@ def data(tmp_path_factory):
     return folder
 
 
-def command(data, out) -> list[str]:
+def command(data, out, *options) -> list[str]:
     folders = f"--images {data}/images --annotations {data}/annotations --out {out}"
-    return f"evaluate {data}/model.py:Random {folders} --mixed-galleries none --batch-size 2".split()
-
-
-def evaluate(data, out, *options) -> int:
-    return main([*command(data, out), *options])
+    return [*f"evaluate {data}/model.py:Random {folders} --mixed-galleries none --batch-size 2".split(), *options]
 
 
 def test_json_is_all_that_is_printed_and_quiet_leaves_only_warnings(data, tmp_path, capsys):
     options = ["--json", "--quiet", "--limit", "4", "--model-arg", "seed=3", "--no-report"]
-    assert evaluate(data, tmp_path, *options) == 0
+    assert main(command(data, tmp_path, *options)) == 0
     out, err = capsys.readouterr()
     results = json.loads(out)
     assert results["model"] == "random-3" and results == json.loads((tmp_path / "results.json").read_text())
@@ -62,7 +58,7 @@ def test_json_is_all_that_is_printed_and_quiet_leaves_only_warnings(data, tmp_pa
 
 
 def test_a_model_at_chance_is_told_and_a_good_one_is_not(data, tmp_path, capsys):
-    assert evaluate(data, tmp_path, "--no-report") == 0
+    assert main(command(data, tmp_path, "--no-report")) == 0
     notes = json.loads((tmp_path / "results.json").read_text())["notes"]
     (told,) = [note for note in notes if note.startswith("image_to_text:")]
     # Five right captions of thirty for each image.
@@ -76,15 +72,13 @@ def test_the_chance_level_is_that_of_a_random_order(data):
     """Over 30 random models R@1 is on average what `chance` says."""
     folders = {"images": data / "images", "annotations": data / "annotations"}
     (benchmark,) = open_benchmarks(Settings(mixed_galleries=()), **folders)
-    rng = np.random.default_rng(1)
+    rng, sizes = np.random.default_rng(1), {"originals": IMAGES, "texts": len(benchmark.texts)}
     for task in (task for task in benchmark.tasks if task.variant == "clean"):
-        found = []
-        for _ in range(30):
-            tables = {"originals": rng.normal(size=(IMAGES, 8)), "texts": rng.normal(size=(len(benchmark.texts), 8))}
-            outcome = task.score(Embeddings({key: unit(rows) for key, rows in tables.items()}))
-            found.append(outcome.counted.values()["r1"])
-        assert outcome.chance["r1"] == pytest.approx(100 / IMAGES)
-        assert abs(np.mean(found) - 100 / IMAGES) < 4 * np.std(found) / np.sqrt(len(found))
+        models = [{name: unit(rng.normal(size=(size, 8))) for name, size in sizes.items()} for _ in range(30)]
+        outcomes = [task.score(Embeddings(tables)) for tables in models]
+        assert outcomes[0].chance["r1"] == pytest.approx(100 / IMAGES)
+        r1 = [outcome.counted.values()["r1"] for outcome in outcomes]
+        assert abs(np.mean(r1) - 100 / IMAGES) < 4 * np.std(r1) / np.sqrt(len(r1))
 
 
 @pytest.mark.parametrize(
@@ -96,13 +90,12 @@ def test_the_chance_level_is_that_of_a_random_order(data):
         (["--model-arg", "colour=red"], "unexpected keyword argument 'colour'"),
     ],
 )
-def test_bad_options_are_one_line(data, tmp_path, capsys, options, said):
-    assert evaluate(data, tmp_path / "out", *options) == 2
-    assert said in capsys.readouterr().err.splitlines()[-1]
+def test_bad_options_are_one_line(data, tmp_path, refusal, options, said):
+    assert said in refusal(*command(data, tmp_path / "out", *options)).splitlines()[-1]
 
 
 def test_a_device_that_is_not_there_is_one_line(data, tmp_path):
-    words = [*command(data, tmp_path / "out"), "--device", "tpu"]
+    words = command(data, tmp_path / "out", "--device", "tpu")
     done = subprocess.run([sys.executable, "-m", "rococo_jax", *words], capture_output=True, text=True)
     assert done.returncode == 2 and "no tpu that JAX can use" in done.stderr and "Traceback" not in done.stderr
 

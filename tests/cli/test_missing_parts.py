@@ -1,4 +1,4 @@
-"""What a checkpoint does not say is asked for by its name, by every command that takes a model."""
+"""What weights do not say is asked for by its name, by every command that takes a model."""
 
 import pytest
 
@@ -42,3 +42,12 @@ def test_every_command_asks_for_what_a_checkpoint_does_not_say(command, places, 
     (line,) = (line for line in refusal(command, *words).splitlines() if "epoch_9.pt: activation: found" in line)
     for part in ("wanted the argument activation, quick_gelu or gelu", "reads the folder that `rococo convert` writes"):
         assert part in line
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("model.safetensors", "weights without an architecture; wanted its folder"), ("epoch_32.bin2", "a file .bin2")],
+)
+def test_a_weights_file_that_says_too_little_gets_a_hint(tmp_path, refusal, name, said):
+    (tmp_path / name).write_bytes(b"x")
+    assert said in refusal("inspect", tmp_path / name)
