@@ -20,12 +20,10 @@ from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer
 from rococo_jax.errors import InputError
-from tests.data.test_tokenizers import bert_folder, clip_folder, sentences  # noqa: F401
+from tests.data.test_tokenizers import sentences, write_bert, write_clip
 from tests.support.open_clip_files import golden
 from tests.support.reference_models import clip, saved
 from tests.support.refusals import refused
-
-pytestmark = pytest.mark.quick
 
 
 def changed(value):
@@ -64,41 +62,37 @@ OTHER_USES = {
     "decoder_ffn_dim", "decoder_attention_heads", "decoder_layerdrop", "decoder_start_token_id", "_out_features",
     "_out_indices", "apply_layernorm", "reshape_hidden_states",
 }  # fmt: skip
-NO_EFFECT = {name: TRAINING | OTHER_USES for name in ("CLIPConfig", "SiglipConfig", "MetaClip2Config", "Dinov2Config")}
-NO_EFFECT |= {name: TRAINING | OTHER_USES for name in ("BlipConfig", "AlignConfig")}
 # Ids that no text is pooled at: those of tokens are the tokenizer's, and padding is masked, or comes after the end.
 IDS, POSITIONS_COUNT_FROM = {"pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id"}, {"pad_token_id"}
-NO_EFFECT |= {
-    name: TRAINING | OTHER_USES | more
-    for name, more in {
-        # Of a pair, the projection is that of the whole.
-        "CLIPVisionConfig": {"projection_dim"}, "MetaClip2VisionConfig": {"projection_dim"},
-        "CLIPTextConfig": {"projection_dim", "pad_token_id", "bos_token_id"},
-        "MetaClip2TextConfig": {"projection_dim", "pad_token_id", "bos_token_id"},
-        "SiglipVisionConfig": set(), "SiglipTextConfig": IDS, "BertConfig": IDS, "AlignTextConfig": IDS,
-        "RobertaConfig": IDS - POSITIONS_COUNT_FROM, "XLMRobertaConfig": IDS - POSITIONS_COUNT_FROM,
-        "M2M100Config": IDS - POSITIONS_COUNT_FROM,
-        # Towers of BLIP: widths of what they attend to are those of its tensors; it calls itself no decoder.
-        "BlipVisionConfig": {"projection_dim"},
-        "BlipTextConfig": IDS - {"bos_token_id"} | {"projection_dim", "encoder_hidden_size", "is_decoder"},
-        "AlignVisionConfig": {"hidden_dim"},  # the side of a window that is larger than the map
-    }.items()
-}  # fmt: skip
-NO_EFFECT["BlipConfig"] |= {"projection_dim"}
-PARTS = {"vision_config", "text_config"}
-# Where a class stands in `config.json`: the model's type, and the part; NLLB's is read through open_clip.
+# Where a class stands in `config.json`: the model's type, and the part (NLLB's is read through open_clip); and what has
+# no effect there beside `TRAINING` and `OTHER_USES`.
 PLACES = {
-    "CLIPConfig": ("clip", ""), "CLIPVisionConfig": ("clip", "vision_config"),
-    "CLIPTextConfig": ("clip", "text_config"),
-    "SiglipConfig": ("siglip", ""), "SiglipVisionConfig": ("siglip", "vision_config"),
-    "SiglipTextConfig": ("siglip", "text_config"), "MetaClip2Config": ("metaclip_2", ""),
-    "MetaClip2VisionConfig": ("metaclip_2", "vision_config"), "MetaClip2TextConfig": ("metaclip_2", "text_config"),
-    "Dinov2Config": ("dinov2", ""), "BertConfig": ("bert", ""), "RobertaConfig": ("roberta", ""),
-    "XLMRobertaConfig": ("xlm-roberta", ""), "BlipConfig": ("blip", ""), "BlipVisionConfig": ("blip", "vision_config"),
-    "BlipTextConfig": ("blip", "text_config"), "AlignConfig": ("align", ""),
-    "AlignVisionConfig": ("align", "vision_config"), "AlignTextConfig": ("align", "text_config"),
-    "M2M100Config": ("m2m_100", ""),
+    "CLIPConfig": ("clip", "", set()),
+    # Of a pair, the projection is that of the whole.
+    "CLIPVisionConfig": ("clip", "vision_config", {"projection_dim"}),
+    "CLIPTextConfig": ("clip", "text_config", {"projection_dim", "pad_token_id", "bos_token_id"}),
+    "SiglipConfig": ("siglip", "", set()),
+    "SiglipVisionConfig": ("siglip", "vision_config", set()),
+    "SiglipTextConfig": ("siglip", "text_config", IDS),
+    "MetaClip2Config": ("metaclip_2", "", set()),
+    "MetaClip2VisionConfig": ("metaclip_2", "vision_config", {"projection_dim"}),
+    "MetaClip2TextConfig": ("metaclip_2", "text_config", {"projection_dim", "pad_token_id", "bos_token_id"}),
+    "Dinov2Config": ("dinov2", "", set()),
+    "BertConfig": ("bert", "", IDS),
+    "RobertaConfig": ("roberta", "", IDS - POSITIONS_COUNT_FROM),
+    "XLMRobertaConfig": ("xlm-roberta", "", IDS - POSITIONS_COUNT_FROM),
+    "BlipConfig": ("blip", "", {"projection_dim"}),
+    # Widths of what the towers of BLIP attend to are those of its tensors; it calls itself no decoder.
+    "BlipVisionConfig": ("blip", "vision_config", {"projection_dim"}),
+    "BlipTextConfig": (
+        *("blip", "text_config"), IDS - {"bos_token_id"} | {"projection_dim", "encoder_hidden_size", "is_decoder"},
+    ),
+    "AlignConfig": ("align", "", set()),
+    "AlignVisionConfig": ("align", "vision_config", {"hidden_dim"}),  # the side of a window larger than the map
+    "AlignTextConfig": ("align", "text_config", IDS),
+    "M2M100Config": ("m2m_100", "", IDS - POSITIONS_COUNT_FROM),
 }  # fmt: skip
+PARTS = {"vision_config", "text_config"}
 # Multiples that round the published channels otherwise, and the first of the blocks that have a stride.
 OTHERWISE = {"depth_divisor": 48, "depthwise_padding": [0]}
 BLIP = {"text_proj.weight", "vision_proj.weight", "itm_head.weight"}
@@ -116,10 +110,8 @@ def read_config(config, path):
 
 @pytest.mark.parametrize("name", PLACES)
 def test_every_key_of_a_configuration_is_followed_or_refused(name, tmp_path):
-    kind, part = PLACES[name]
-    defaults = library_defaults(name)
-    assert defaults.keys() > NO_EFFECT[name] & defaults.keys()
-    ignored = set()
+    kind, part, no_effect = PLACES[name]
+    defaults, ignored = library_defaults(name), set()
     for key, value in defaults.items():
         base = {"num_attention_heads": 2, **({"projection_size": 768} if key == "hidden_size" else {})} if part else {}
         other = OTHERWISE.get(key, changed(base.get(key, value)))
@@ -129,14 +121,7 @@ def test_every_key_of_a_configuration_is_followed_or_refused(name, tmp_path):
         ]
         assert read[0] != "refused", (name, key)
         ignored |= {key} if read[0] == read[1] else set()
-    assert ignored - PARTS == NO_EFFECT[name] & defaults.keys()
-
-
-def test_weights_that_are_quantized_are_refused(tmp_path):
-    folder = saved(clip(), tmp_path / "clip")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"bits": 8}}))
-    refused("quantization_config", convert, folder)
+    assert ignored - PARTS == (TRAINING | OTHER_USES | no_effect) & defaults.keys() < defaults.keys()
 
 
 # Image processors of transformers
@@ -182,18 +167,27 @@ TEXTS = ["A dog on the Grass.", "Zwei Hünde  spielen, schön!", "a [SEP] b <|en
 TOKENIZERS = {"clip": "CLIPTokenizer", "bert": "BertTokenizer"}
 SETTINGS = {"do_lower_case": False, "strip_accents": False, "tokenize_chinese_chars": False, "model_max_length": 6}
 SETTINGS |= {"padding_side": "left", "truncation_side": "left", "split_special_tokens": True, "errors": "strict"}
+MARKS = {"pad_token": "[PAD]", "sep_token": "[SEP]"}
 SETTINGS |= {"add_prefix_space": True, "clean_up_tokenization_spaces": True, "extra_special_tokens": ["猫"]}
 
 
+@pytest.fixture(scope="module")
+def vocabularies(tmp_path_factory):
+    """A folder with the vocabulary alone, by kind of tokenizer."""
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in TOKENIZERS}
+    for kind, write in (("clip", write_clip), ("bert", write_bert)):
+        write(folders[kind], sentences(200))
+    return folders
+
+
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_every_setting_beside_a_vocabulary_is_followed_or_refused(kind, tmp_path, request):
-    vocabulary = request.getfixturevalue(f"{kind}_folder")
+def test_every_setting_beside_a_vocabulary_is_followed_or_refused(kind, tmp_path, vocabularies):
     tokenizer = getattr(transformers, TOKENIZERS[kind])
     known = inspect.signature(tokenizer.__init__).parameters.keys() - {"self", "kwargs", "vocab", "merges"}
     tokens = {key: "!" for key in known if key.endswith("_token")}
     assert known <= {**SETTINGS, **tokens}.keys(), "a setting that nobody has tried"
     for number, (key, value) in enumerate({**SETTINGS, **tokens}.items()):
-        folder = shutil.copytree(vocabulary, tmp_path / str(number))
+        folder = shutil.copytree(vocabularies[kind], tmp_path / str(number))
         (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": TOKENIZERS[kind], key: value}))
         longest = value if key == "model_max_length" else 77
         theirs = tokenizer.from_pretrained(folder)(TEXTS, truncation=True, max_length=longest)
@@ -204,15 +198,18 @@ def test_every_setting_beside_a_vocabulary_is_followed_or_refused(kind, tmp_path
             assert ours == theirs["input_ids"], key
 
 
-def test_the_class_that_the_configuration_names_makes_the_tokenizer(bert_folder, tmp_path):  # noqa: F811
-    folder = shutil.copytree(bert_folder, tmp_path / "bert")
+@pytest.mark.parametrize("where", ["config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("named", [None, "BertTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("settings", [{}, {"do_lower_case": False}, {"do_lower_case": True}])
+def test_the_class_that_is_named_makes_the_tokenizer_of_its_file(where, named, settings, vocabularies, tmp_path):
+    folder = shutil.copytree(vocabularies["bert"], tmp_path / "bert")
     transformers.BertTokenizer.from_pretrained(folder).save_pretrained(folder)
-    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    for named in (None, "PreTrainedTokenizerFast"):
-        config = {"model_type": "bert", **({"tokenizer_class": named} if named else {})}
-        (folder / "config.json").write_text(json.dumps(config))
-        theirs = transformers.AutoTokenizer.from_pretrained(folder)(TEXTS)["input_ids"]
-        assert read_huggingface_tokenizer(folder, config).encode(TEXTS) == theirs
+    files = {"config.json": {"model_type": "bert"}, "tokenizer_config.json": {**MARKS, **settings}}
+    files[where] |= {"tokenizer_class": named} if named else {}
+    for name, values in files.items():
+        (folder / name).write_text(json.dumps(values))
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)(TEXTS)["input_ids"]
+    assert read_huggingface_tokenizer(folder, files["config.json"]).encode(TEXTS) == theirs
 
 
 # open_clip 3.3: `CLIPVisionCfg`, `CLIPTextCfg`, `PreprocessCfg`, the arguments of `CLIP` and `CoCa`; with what a key
@@ -257,29 +254,24 @@ NO_EFFECT_IN_OPEN_CLIP = {
     # is `activation_of_open_clip`'s, and the tokenizer's keys are its reader's.
     "model_cfg": {"init_logit_scale", "output_dict", "nonscalar_logit_scale", "custom_text", "multimodal_cfg"},
     "vision_cfg": {
-        "patch_dropout",
-        "attn_pooler_queries",
-        "pos_embed_type",
-        "output_tokens",
-        "timm_model_pretrained",
-        "timm_drop",
+        "patch_dropout", "attn_pooler_queries", "pos_embed_type", "output_tokens", "timm_model_pretrained", "timm_drop",
         "timm_drop_path",
     },
     "text_cfg": {"output_tokens", "tokenizer_kwargs", "hf_tokenizer_name", "hf_model_pretrained"},
     "preprocess_cfg": {"size", "fill_color"},  # the tower's size wins; the colour is that of `resize_mode` longest
-}
+}  # fmt: skip
 
 
-# The small model that a key belongs to: towers of open_clip's own, of timm or of transformers.
-def case_of(key):
-    return "convnext" if key.startswith("timm_") else "roberta" if key.startswith("hf_") else "vit_gelu"
-
-
-def read_open_clip_config(record, config, path):
+def read_open_clip(part, values, path, case="vit_gelu"):
+    """Spec and preprocessing of a golden case whose configuration has other values in one part."""
+    record = golden(case)
+    config = {"model_cfg": record["model_cfg"], "preprocess_cfg": {}}
     model = config["model_cfg"]
-    activation = "quick_gelu" if model.get("quick_gelu") else "gelu"
-    if model["text_cfg"].get("hf_model_name") not in (None, record["model_cfg"]["text_cfg"].get("hf_model_name")):
+    hf_model = model["text_cfg"].get("hf_model_name")
+    (config if part in config else model)[part] |= values
+    if model["text_cfg"].get("hf_model_name") not in (None, hf_model):
         hf_config(model["text_cfg"], path)
+    activation = "quick_gelu" if model.get("quick_gelu") else "gelu"
     tensors = Tensors(path, {name: (tuple(shape), "F32") for name, shape in record["shapes"].items()}, dict)
     spec = spec_from_open_clip(model, path, tensors, lambda: activation, record["text_config"])
     return spec, preprocessing_of_open_clip(config["preprocess_cfg"], path, spec)
@@ -289,12 +281,13 @@ def read_open_clip_config(record, config, path):
 def test_every_key_of_open_clip_is_followed_or_refused(part, tmp_path):
     ignored = set()
     for key, value in OPEN_CLIP[part].items():
-        record, read = golden(case_of(key)), []
-        for changes in ({}, {key: value}):
-            config = {"model_cfg": json.loads(json.dumps(record["model_cfg"])), "preprocess_cfg": {}}
-            place = config if part in config else config["model_cfg"]
-            place[part] |= {**BESIDE.get(key, {}), **changes}
-            read.append(outcome(read_open_clip_config, record, config, tmp_path / "config"))
+        # Towers of timm, of transformers, or open_clip's own.
+        case = "convnext" if key.startswith("timm_") else "roberta" if key.startswith("hf_") else "vit_gelu"
+        beside = BESIDE.get(key, {})
+        read = [
+            outcome(read_open_clip, part, {**beside, **changes}, tmp_path / "config", case)
+            for changes in ({}, {key: value})
+        ]
         assert read[0] != "refused", key
         ignored |= {key} if read[0] == read[1] else set()
     assert ignored == NO_EFFECT_IN_OPEN_CLIP[part]
@@ -302,7 +295,4 @@ def test_every_key_of_open_clip_is_followed_or_refused(part, tmp_path):
 
 @pytest.mark.parametrize("part", ["model_cfg", "vision_cfg", "text_cfg"])
 def test_a_key_that_open_clip_does_not_have_yet_is_refused(part, tmp_path):
-    record = golden("vit_gelu")
-    config = {"model_cfg": json.loads(json.dumps(record["model_cfg"])), "preprocess_cfg": {}}
-    (config if part in config else config["model_cfg"])[part]["newer"] = 1
-    refused(f"{part}.newer: found 1", read_open_clip_config, record, config, tmp_path)
+    refused(f"{part}.newer: found 1", read_open_clip, part, {"newer": 1}, tmp_path)

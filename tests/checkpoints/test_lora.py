@@ -9,10 +9,9 @@ import pytest
 
 from rococo_jax.checkpoints import convert
 from rococo_jax.checkpoints.lora import check_adapter
-from tests.support.reference_models import clip, saved, torch, transformers
+from tests.support.reference_models import change_tensors, clip, safetensors_torch, saved, torch, transformers
 from tests.support.refusals import refused
 
-safetensors_torch = pytest.importorskip("safetensors.torch")
 QUERY, VALUE = (f"text_model.encoder.layers.1.self_attn.{name}_proj" for name in "qv")
 WORDS, PATCHES = "text_model.embeddings.token_embedding", "vision_model.embeddings.patch_embedding"
 CONFIG = {"peft_type": "LORA", "r": 2, "lora_alpha": 5, "target_modules": ["q_proj"], "megatron_core": "megatron.core"}
@@ -34,20 +33,21 @@ def matrices(weights, name, rank):
     return torch.randn(rank, *inputs), torch.randn(outputs, rank, *(1 for _ in inputs[1:]))
 
 
-def parameters(folder):
-    return {path: np.asarray(array) for path, array in convert(folder).parameters.items()}
+def assert_parameters(folder, expected):
+    expected = dict(convert(expected).parameters)
+    for path, array in convert(folder).parameters.items():
+        # Two products of float32 that sum in another order.
+        np.testing.assert_allclose(array, expected.pop(path), rtol=0, atol=1e-5, err_msg=path)
+    assert not expected
 
 
-def merged(weights, folder, base, changes):
-    """The parameters of the model whose weights are changed by hand."""
+def merged(base, folder, changes):
+    """The model whose weights are changed by hand."""
     shutil.copytree(base, folder)
-    tensors = {name: tensor.clone() for name, tensor in weights.items()}
-    for name, change in changes.items():
-        tensors[name] = change(tensors[name])
-    safetensors_torch.save_file(
-        {name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors"
+    change_tensors(
+        folder, lambda tensors: tensors.update({name: make(tensors[name]) for name, make in changes.items()})
     )
-    return parameters(folder)
+    return folder
 
 
 def write_adapter(folder, tensors, **config):
@@ -58,10 +58,13 @@ def write_adapter(folder, tensors, **config):
     return folder
 
 
-def assert_close(ours, expected):
-    for path, array in expected.items():
-        # Two products of float32 that sum in another order.
-        np.testing.assert_allclose(ours[path], array, rtol=0, atol=1e-5, err_msg=path)
+def unmerge(tensors, adapter):
+    """Tensors as PEFT names them while an adapter called `default` is at work."""
+    for name in (QUERY, VALUE):
+        tensors |= {f"{name}.base_layer.{part}": tensors.pop(f"{name}.{part}") for part in ("weight", "bias")}
+    tensors |= {name.replace(".weight", ".default.weight"): each for name, each in adapter.items() if "lora" in name}
+    tensors["visual_projection.original_module.weight"] = tensors.pop("visual_projection.weight")
+    tensors["visual_projection.modules_to_save.default.weight"] = adapter["visual_projection.weight"]
 
 
 @pytest.mark.parametrize("place", ["alone", "beside", "unmerged"])
@@ -72,29 +75,20 @@ def test_an_adapter_is_merged(base, weights, place, tmp_path):
     adapter |= {f"{VALUE}.lora_B.weight": d, "visual_projection.weight": 2 * weights["visual_projection.weight"]}
     config = {"rank_pattern": {"v_proj": 3}, "alpha_pattern": {"1.self_attn.v_proj": 7}}
     folder = tmp_path / "adapter"
-    if place == "unmerged":
+    if place != "alone":
         shutil.copytree(base, folder)
-        tensors = dict(weights)
-        for name in (QUERY, VALUE):
-            tensors[f"{name}.base_layer.weight"], tensors[f"{name}.base_layer.bias"] = (
-                tensors.pop(f"{name}.{part}") for part in ("weight", "bias")
-            )
-        tensors |= {n.replace(".weight", ".default.weight"): t for n, t in adapter.items() if "lora" in n}
-        tensors["visual_projection.original_module.weight"] = tensors.pop("visual_projection.weight")
-        tensors["visual_projection.modules_to_save.default.weight"] = adapter["visual_projection.weight"]
-        safetensors_torch.save_file(tensors, folder / "model.safetensors")
+    if place == "unmerged":
+        change_tensors(folder, lambda tensors: unmerge(tensors, adapter))
         refused("matrices of LoRA that are not merged; wanted adapter_config.json beside", convert, folder)
         (folder / "adapter_config.json").write_text(json.dumps({**CONFIG, **config}))
     else:
-        if place == "beside":
-            shutil.copytree(base, folder)
         write_adapter(folder, adapter, **config, base_model_name_or_path=str(base) if place == "alone" else None)
     changes = {
         f"{QUERY}.weight": lambda weight: weight + 5 / 2 * b @ a,
         f"{VALUE}.weight": lambda weight: weight + 7 / 3 * d @ c,
         "visual_projection.weight": lambda weight: 2 * weight,
     }
-    assert_close(parameters(folder), merged(weights, tmp_path / "merged", base, changes))
+    assert_parameters(folder, merged(base, tmp_path / "merged", changes))
 
 
 def test_tables_convolutions_biases_and_the_other_scale(base, weights, tmp_path):
@@ -108,7 +102,7 @@ def test_tables_convolutions_biases_and_the_other_scale(base, weights, tmp_path)
         f"{PATCHES}.weight": lambda weight: weight + 5 / 3**0.5 * torch.einsum("or,rihw->oihw", d[:, :, 0, 0], c),
         f"{QUERY}.bias": torch.ones_like,
     }
-    assert_close(parameters(folder), merged(weights, tmp_path / "merged", base, changes))
+    assert_parameters(folder, merged(base, tmp_path / "merged", changes))
 
 
 @pytest.mark.parametrize(
@@ -134,11 +128,9 @@ def test_what_would_give_another_result_is_refused_by_its_key(base, weights, con
 def test_the_keys_of_peft_are_without_effect_or_refused():
     config, path = pytest.importorskip("peft").LoraConfig(r=2).to_dict(), Path("adapter_config.json")
     check_adapter(config, path)
-    for key in config:
-        if (
-            key.startswith(("use_", "target_p", "layer_r", "lora_b", "trainable", "arrow", "kasa"))
-            and "rslora" not in key
-        ):
+    prefixes = ("use_", "target_p", "layer_r", "lora_b", "trainable", "arrow", "kasa")
+    for key in config.keys() - {"use_rslora"}:
+        if key.startswith(prefixes):
             refused(f"{key}: found", check_adapter, {**config, key: True}, path)
 
 
@@ -153,4 +145,4 @@ def test_an_adapter_equals_merge_and_unload(base, tmp_path):
     adapted = peft.get_peft_model(model, config)
     adapted.save_pretrained(tmp_path / "adapter")
     adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
-    assert_close(parameters(tmp_path / "adapter"), parameters(tmp_path / "merged"))
+    assert_parameters(tmp_path / "adapter", tmp_path / "merged")

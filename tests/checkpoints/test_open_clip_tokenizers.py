@@ -1,8 +1,6 @@
 """The tokenizers of open_clip's models, against what open_clip makes of those of `transformers`."""
 
-import dataclasses
-import json
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,42 +9,36 @@ import tokenizers
 from rococo_jax.checkpoints.formats.open_clip import read_open_clip
 from rococo_jax.checkpoints.parameters import Choices
 from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer, read_open_clip_tokenizer, with_padded_end
-from rococo_jax.data.tokenizers import cleaner
-from tests.support.open_clip_files import NAMES, golden, open_clip_folder
+from rococo_jax.data.tokenizers import Tokenizer, cleaner
+from tests.support.open_clip_files import NAMES, open_clip_folder
+from tests.support.reference_models import save_words, transformers
 from tests.support.refusals import refused
 
-transformers = pytest.importorskip("transformers")
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog", "##s", "on", "the", "grass", ".", "two"]
 TEXTS = ["A dog on the grass.", "two dogs", "", "the grass on the grass on the grass on the grass on the grass"]
 
 
-def bert_folder(folder: Path) -> Path:
-    (folder / "vocab.txt").write_text("\n".join(WORDS))
-    transformers.BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+def save_bert(folder):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog", "##s", "on", "the", "grass", ".", "two"]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    transformers.BertTokenizer(vocab=vocabulary).save_pretrained(folder)
     return folder
 
 
-def clip_folder(folder: Path) -> Path:
-    words = {"a": 0, "dog": 1, "<|startoftext|>": 2, "<|endoftext|>": 3}
-    rust = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="a"))
-    rust.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    ends = [(word, words[word]) for word in ("<|startoftext|>", "<|endoftext|>")]
-    rust.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<|startoftext|> $A <|endoftext|>", special_tokens=ends
-    )
-    rust.save(str(folder / "tokenizer.json"))
-    return folder
+def save_clip(folder):
+    return save_words(folder, ["a", "dog", "<|startoftext|>", "<|endoftext|>"], "<|startoftext|>", "<|endoftext|>")
+
+
+def tokenizer_of(folder):
+    return read_open_clip(folder, Choices()).tokenizer
 
 
 def test_clipa_has_padding_in_place_of_the_separator(tmp_path):
-    record = golden("clipa")
-
     def as_published(config, tensors):
         kwargs = {"hf_tokenizer_name": "bert-base-uncased", "tokenizer_kwargs": {"strip_sep_token": True}}
         config["model_cfg"]["text_cfg"].update(kwargs)
 
-    folder = bert_folder(open_clip_folder(record, tmp_path / NAMES["clipa"], as_published))
-    ours = read_open_clip(folder, Choices()).tokenizer
+    folder = save_bert(open_clip_folder("clipa", tmp_path / NAMES["clipa"], as_published))
+    ours = tokenizer_of(folder)
     # As open_clip's HFTokenizer with `strip_sep_token`.
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     options = {"max_length": 12, "padding": "max_length", "truncation": True}
@@ -55,37 +47,26 @@ def test_clipa_has_padding_in_place_of_the_separator(tmp_path):
     ids, mask = ours.pad(ours.encode(TEXTS))
     np.testing.assert_array_equal(ids, expected)
     assert mask.all()  # the tower reads its padding
-    assert with_padded_end(dataclasses_copy(ours)).hash() == ours.hash()
-
-
-def dataclasses_copy(tokenizer):
-    spec = dataclasses.replace(tokenizer.spec, fixed_length=None)
-    return type(tokenizer)(tokenizers.Tokenizer.from_str(tokenizer.rust.to_str()), spec)
+    copy = Tokenizer(tokenizers.Tokenizer.from_str(ours.rust.to_str()), replace(ours.spec, fixed_length=None))
+    assert with_padded_end(copy).hash() == ours.hash()
 
 
 def test_without_a_causal_mask_padding_is_read_and_is_zero(tmp_path):
-    folder = clip_folder(open_clip_folder(golden("mobile_large"), tmp_path / NAMES["mobile_large"]))
-    ours = read_open_clip(folder, Choices()).tokenizer
+    ours = tokenizer_of(save_clip(open_clip_folder("mobile_large", tmp_path / NAMES["mobile_large"])))
     ids, mask = ours.pad(ours.encode(["dog a", "a"]))
     assert ids.tolist() == [[2, 1, 0, 3] + [0] * 8, [2, 0, 3] + [0] * 9]
     assert mask.all()
-    causal = clip_folder(open_clip_folder(golden("vit_quick_gelu"), tmp_path / "causal"))
-    assert read_open_clip(causal, Choices()).tokenizer.spec.fixed_length is None
+    causal = save_clip(open_clip_folder("vit_quick_gelu", tmp_path / "causal"))
+    assert tokenizer_of(causal).spec.fixed_length is None
 
 
 def test_metaclip_2_ends_texts_as_xlm_v_does(tmp_path):
     def as_published(config, tensors):
         config["model_cfg"]["text_cfg"] |= {"hf_tokenizer_name": "facebook/xlm-v-base", "pool_type": "eos", "eos_id": 2}
 
-    folder = open_clip_folder(golden("vit_options"), tmp_path / "metaclip2_worldwide", as_published)
-    words = {"<s>": 0, "<pad>": 1, "</s>": 2, "dog": 3, "a": 4}
-    rust = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="a"))
-    rust.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    rust.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    rust.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512}))
+    folder = open_clip_folder("vit_options", tmp_path / "metaclip2_worldwide", as_published)
+    save_words(folder, ["<s>", "<pad>", "</s>", "dog", "a"], "<s>", "</s>")
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 512}')
     parts = read_open_clip(folder, Choices())
     assert parts.tokenizer.encode(["a dog"]) == [[0, 4, 3, 2]]
     assert (parts.tokenizer.spec.context_length, parts.tokenizer.spec.pad_id) == (12, 1)
@@ -98,9 +79,9 @@ def test_nllb_begins_a_text_with_its_language(tmp_path):
     parts = {"vocab": words, "merges": [], "additional_special_tokens": ["eng_Latn", "fra_Latn"]}
     theirs = transformers.NllbTokenizer(**parts)
     for legacy in (False, True):
-        folder = open_clip_folder(golden("nllb"), tmp_path / f"{NAMES['nllb']}-{legacy}")
+        folder = open_clip_folder("nllb", tmp_path / f"{NAMES['nllb']}-{legacy}")
         transformers.NllbTokenizer(**parts, legacy_behaviour=legacy).save_pretrained(folder)
-        ours = read_open_clip(folder, Choices()).tokenizer
+        ours = tokenizer_of(folder)
         expected = theirs(TEXTS, max_length=16, padding="longest", truncation=True)
         ids, mask = ours.pad(ours.encode(TEXTS))
         np.testing.assert_array_equal(ids, expected["input_ids"])
@@ -109,17 +90,13 @@ def test_nllb_begins_a_text_with_its_language(tmp_path):
 
 # open_clip 3.3's `get_clean_fn` of these texts.
 ODD = [
-    "“curly” ‘quotes’ it’s",
-    "schÃ¶n mojibake",
-    "fish &amp;amp; chips &lt;b&gt;",
-    "İstanbul ΟΔΟΣ straße",
-    "A red_bus, two  dogs.",
+    *("“curly” ‘quotes’ it’s", "schÃ¶n mojibake", "fish &amp;amp; chips &lt;b&gt;"),
+    *("İstanbul ΟΔΟΣ straße", "A red_bus, two  dogs."),
 ]
+PLAIN = ["\"curly\" 'quotes' it's", "schön mojibake", "fish & chips <b>"]
 CLEANED = {
-    "whitespace": ["\"curly\" 'quotes' it's", "schön mojibake", "fish & chips <b>", "İstanbul ΟΔΟΣ straße",
-                   "A red_bus, two dogs."],
-    "lower": ["\"curly\" 'quotes' it's", "schön mojibake", "fish & chips <b>", "i̇stanbul οδος straße",
-              "a red_bus, two dogs."],
+    "whitespace": [*PLAIN, "İstanbul ΟΔΟΣ straße", "A red_bus, two dogs."],
+    "lower": [*PLAIN, "i̇stanbul οδος straße", "a red_bus, two dogs."],
     "canonicalize": ["curly quotes its", "schön mojibake", "fish chips b", "i̇stanbul οδος straße",
                      "a red bus two dogs"],
 }  # fmt: skip
@@ -128,13 +105,11 @@ CLEANED = {
 @pytest.mark.parametrize("name", CLEANED)
 def test_a_text_is_cleaned_as_open_clip_cleans_it(name, tmp_path):
     assert [cleaner(name)(text) for text in ODD] == CLEANED[name]
-    folder = clip_folder(tmp_path)
+    folder = save_clip(tmp_path)
     simple = read_open_clip_tokenizer(folder, "clip", 9, {"clean": name}, simple=True)
     assert simple.spec.cleaning == name and simple.encode(["a  dog"]) == [[2, 0, 1, 3]]
-    defaults = [
-        read_open_clip_tokenizer(folder, "clip", 9, {}, simple=simple).spec.cleaning for simple in (True, False)
-    ]
-    assert defaults == ["lower", "whitespace"]
+    for simple, default in ((True, "lower"), (False, "whitespace")):
+        assert read_open_clip_tokenizer(folder, "clip", 9, {}, simple=simple).spec.cleaning == default
 
 
 @pytest.mark.parametrize(
@@ -148,22 +123,12 @@ def test_a_text_is_cleaned_as_open_clip_cleans_it(name, tmp_path):
 def test_an_argument_of_the_tokenizer_that_is_not_followed_is_refused(arguments, simple, tmp_path):
     field = rf"open_clip_config.json: text_cfg.tokenizer_kwargs.{next(iter(arguments))}"
     options = {"simple": simple, "config": "open_clip_config.json"}
-    refused(field, read_open_clip_tokenizer, clip_folder(tmp_path), "clip", 9, arguments, **options)
+    refused(field, read_open_clip_tokenizer, save_clip(tmp_path), "clip", 9, arguments, **options)
     off = {"reduction_mask": "", "additional_special_tokens": None, "strip_sep_token": False, "language": None}
     read_open_clip_tokenizer(tmp_path, "clip", 9, off, **options)
 
 
-def test_settings_beside_a_tokenizer_file_win_as_in_transformers(tmp_path):
-    folder = bert_folder(tmp_path)
-    texts = ["A dog on the grass.", "dog"]
-    for settings in ({"do_lower_case": False}, {"do_lower_case": True}, {}):
-        for name in ({"tokenizer_class": "BertTokenizer"}, {"tokenizer_class": "PreTrainedTokenizerFast"}):
-            values = {**settings, **name, "pad_token": "[PAD]", "sep_token": "[SEP]"}
-            (folder / "tokenizer_config.json").write_text(json.dumps(values))
-            theirs = transformers.AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]
-            assert read_huggingface_tokenizer(folder, {"model_type": "bert"}).encode(texts) == theirs
+def test_settings_of_sentence_transformers_win_over_those_of_the_tokenizer(tmp_path):
+    folder = save_bert(tmp_path)
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 5, "do_lower_case": true}')
     assert read_huggingface_tokenizer(folder, {"model_type": "bert"}).spec.cleaning == "str_lower"
-    for side in ("padding_side", "truncation_side"):
-        (folder / "tokenizer_config.json").write_text(json.dumps({side: "left"}))
-        refused(side, read_huggingface_tokenizer, folder, {"model_type": "bert"})

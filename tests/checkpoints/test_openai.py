@@ -1,10 +1,10 @@
 """OpenAI's `.pt` files, TorchScript archives and state dicts, read without torch; and what is refused in them."""
 
+import os
 import pickle
 import zipfile
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -14,24 +14,18 @@ from rococo_jax.checkpoints.tensors import Tensors, open_safetensors
 from rococo_jax.checkpoints.torch_archive import open_torch_archive
 from rococo_jax.encoders import load_model
 from rococo_jax.encoders.inspection import warnings_of
-from rococo_jax.errors import InputError
 from rococo_jax.models import parameter_counts
-from rococo_jax.runtime import make_mesh
-from tests.support.golden.weights import weights_for
-from tests.support.open_clip_files import assert_golden, golden
-from tests.support.openai_files import module_of, openai_file
+from tests.support.models import read_towers
+from tests.support.open_clip_files import assert_golden
+from tests.support.openai_files import openai_file, tensors_of, torch
 from tests.support.refusals import refused
-
-torch = pytest.importorskip("torch")
-MESH = make_mesh(jax.devices()[:1])
-pytestmark = pytest.mark.quick
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("case", "form"), [("vit_quick_gelu", "state_dict"), ("resnet_quick_gelu", "torchscript")])
 def test_an_archive_gives_the_vectors_of_its_model(case, form, tmp_path):
-    encoder = load_model(openai_file(case, tmp_path / "model.pt", form), mesh=MESH, tokenizer="none")
-    assert_golden(encoder, golden(case))
+    encoder = read_towers(openai_file(case, tmp_path / "model.pt", form))
+    assert_golden(encoder, case)
     assert encoder.provenance["read_from"]["image activation"] == "OpenAI's archive"
     size = encoder.spec.vision.image_size
     assert encoder.preprocessing.shortest_edge == size and encoder.preprocessing.crop_size == (size, size)
@@ -40,11 +34,11 @@ def test_an_archive_gives_the_vectors_of_its_model(case, form, tmp_path):
 def test_a_bare_state_dict_does_not_say_its_activation_and_a_training_checkpoint_neither(tmp_path):
     for form in ("state_dict", "checkpoint"):
         path = openai_file("vit_quick_gelu", tmp_path / f"{form}.pt", form, numbers=False)
-        refused("activation: found a bare state dict", load_model, path, mesh=MESH, tokenizer="none")
+        refused("activation: found a bare state dict", read_towers, path)
         for options in ({"source_format": "openai"}, {"activation": "quick_gelu", "heads": "2,1"}):
-            encoder = load_model(path, mesh=MESH, tokenizer="none", **options)
+            encoder = read_towers(path, **options)
             assert encoder.spec.text.activation == "quick_gelu"
-    assert_golden(encoder, golden("vit_quick_gelu"))
+    assert_golden(encoder, "vit_quick_gelu")
 
 
 def test_half_precision_is_read_as_torch_reads_it(tmp_path):
@@ -89,7 +83,7 @@ def without_values(shapes):
 
 @pytest.mark.parametrize("name", NINE)
 def test_the_nine_published_architectures_are_told_by_their_shapes(name):
-    vision, text_width, dim, parameters = NINE[name]
+    (size, *sizes), text_width, dim, parameters = NINE[name]
     assert name in PUBLISHED.values() and len(PUBLISHED) == 9
     shapes = {
         "text_projection": (text_width, dim), "positional_embedding": (77, text_width), "logit_scale": (),
@@ -97,16 +91,18 @@ def test_the_nine_published_architectures_are_told_by_their_shapes(name):
         **{f"transformer.resblocks.{i}.mlp.c_fc.weight": (4 * text_width, text_width) for i in range(12)},
     }  # fmt: skip
     if name.startswith("RN"):
-        size, width, blocks = vision
+        width, blocks = sizes
         shapes["visual.attnpool.positional_embedding"] = ((size // 32) ** 2 + 1, 32 * width)
         for stage, count in enumerate(blocks, start=1):
             shapes |= {f"visual.layer{stage}.{i}.conv1.weight": (width << (stage - 1), 1, 1, 1) for i in range(count)}
     else:
-        size, patch, width, layers = vision
+        patch, width, layers = sizes
         shapes |= {"visual.conv1.weight": (width, 3, patch, patch)}
         shapes["visual.positional_embedding"] = ((size // patch) ** 2 + 1, width)
         shapes |= {f"visual.transformer.resblocks.{i}.mlp.c_fc.weight": (4 * width, width) for i in range(layers)}
-    spec = spec_from_tensors(without_values(shapes), "quick_gelu", lambda tower, width, layers: width // 64)
+    # Nothing reads their values.
+    tensors = Tensors(Path("shapes"), {name: (shape, "F16") for name, shape in shapes.items()}, {}.__getitem__)
+    spec = spec_from_tensors(tensors, "quick_gelu", lambda tower, width, layers: width // 64)
     assert spec.vision.image_size == size
     assert spec.vision.heads == {80: 40, 96: 48, 128: 64, 64: 32, 768: 12, 1024: 16}[spec.vision.width]
     assert sum(parameter_counts(spec).values()) == parameters
@@ -114,8 +110,6 @@ def test_the_nine_published_architectures_are_told_by_their_shapes(name):
 
 class Evil:
     def __reduce__(self):
-        import os
-
         return os.system, ("touch /nowhere/at/all",)
 
 
@@ -128,8 +122,6 @@ def archive_with(path, pickled, extra=()):
 
 
 def test_a_pickle_with_code_in_it_is_refused_and_nothing_of_it_runs(tmp_path, monkeypatch):
-    import os
-
     ran = []
     monkeypatch.setattr(os, "system", ran.append)
     monkeypatch.setattr("builtins.eval", ran.append)
@@ -137,7 +129,7 @@ def test_a_pickle_with_code_in_it_is_refused_and_nothing_of_it_runs(tmp_path, mo
     attributes = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n}U\x01xK\x01sb."
     for number, code in enumerate((pickle.dumps({"w": Evil()}), by_hand, attributes)):
         path = archive_with(tmp_path / f"{number}.pt", code)
-        refused(r"pickle: found .*; wanted tensors and nothing else", load_model, path, mesh=MESH, tokenizer="none")
+        refused(r"pickle: found .*; wanted tensors and nothing else", read_towers, path)
     assert not ran
 
 
@@ -174,11 +166,11 @@ def test_a_pointer_of_git_lfs_is_called_one(tmp_path, name, read):
 
 
 def test_an_archive_that_is_no_clip_says_what_is_missing(tmp_path):
-    torch.save({"w": torch.zeros(2)}, tmp_path / "other.pt")
-    with pytest.raises(InputError, match=r"tensors: found no text_projection, .*wanted the weights of OpenAI's CLIP"):
-        load_model(tmp_path / "other.pt", mesh=MESH, tokenizer="none", source_format="openai")
-    torch.save({}, tmp_path / "empty.pt")
-    refused("tensors: found none", load_model, tmp_path / "empty.pt", mesh=MESH)
+    path, message = tmp_path / "other.pt", "tensors: found no text_projection, .*wanted the weights of OpenAI's CLIP"
+    torch.save({"w": torch.zeros(2)}, path)
+    refused(message, read_towers, path, source_format="openai")
+    torch.save({}, path)
+    refused("tensors: found none", read_towers, path)
 
 
 # (width, layers, heads) of towers in open_clip's configurations: model_configs/ViT-H-14.json and so on.
@@ -201,20 +193,19 @@ def test_heads_of_a_state_dict_are_those_of_the_configuration_of_its_size(name):
 
 
 def test_texts_of_another_vocabulary_are_refused(tmp_path):
-    tensors = weights_for(golden("vit_quick_gelu")["shapes"])
-    tensors["token_embedding.weight"] = np.zeros((32_000, tensors["token_embedding.weight"].shape[1]), np.float16)
-    torch.save({"state_dict": module_of(tensors).state_dict()}, tmp_path / "clipa.pt")
-    options = {"mesh": MESH, "tokenizer": "none", "activation": "gelu", "heads": "2,2"}
-    refused("found 32,000 words, as of CLIPA; .*open_clip_config.json", load_model, tmp_path / "clipa.pt", **options)
+    path, state = tmp_path / "clipa.pt", tensors_of("vit_quick_gelu")
+    state["token_embedding.weight"] = torch.zeros(32_000, state["token_embedding.weight"].shape[1])
+    torch.save({"state_dict": state}, path)
+    message = "found 32,000 words, as of CLIPA; .*open_clip_config.json"
+    refused(message, read_towers, path, activation="gelu", heads="2,2")
 
 
 def test_heads_that_nothing_tells_are_asked_for(tmp_path):
     path = openai_file("vit_quick_gelu", tmp_path / "run.pt", "checkpoint", numbers=False)
-    options = {"mesh": MESH, "tokenizer": "none", "activation": "quick_gelu"}
-    refused("heads: found .* tower of .* layers of .*wanted the argument heads", load_model, path, **options)
-    refused("heads: .*found '8'; wanted two numbers", load_model, path, heads="8", **options)
-    encoder = load_model(path, heads="1,2", **options)
-    assert (encoder.spec.vision.heads, encoder.spec.text.heads) == (1, 2)
+    options = {"activation": "quick_gelu"}
+    refused("heads: found .* tower of .* layers of .*wanted the argument heads", read_towers, path, **options)
+    refused("heads: .*found '8'; wanted two numbers", read_towers, path, heads="8", **options)
+    encoder = read_towers(path, heads="1,2", **options)
     assert (encoder.spec.vision.heads, encoder.spec.text.heads) == (1, 2)
     assert encoder.provenance["read_from"]["text heads"] == "the argument heads"
     given = [warning.split(":")[0] for warning in warnings_of(encoder) if "given by hand" in warning]
@@ -246,12 +237,11 @@ def test_a_training_checkpoint_is_read_whatever_stands_beside_its_weights(tmp_pa
 
 def test_long_clip_reads_twenty_positions_of_one_table_and_the_rest_of_another(tmp_path):
     """Long-CLIP's own: `positional_embedding * mask1 + positional_embedding_res * mask2`, `mask1[:20] = 1`."""
-    record = golden("vit_quick_gelu")
-    state = {name: torch.from_numpy(np.array(array)) for name, array in weights_for(record["shapes"]).items()}
+    state = tensors_of("vit_quick_gelu")
     width = state["positional_embedding"].shape[1]
     state["positional_embedding"], state["positional_embedding_res"] = torch.randn(2, 248, width)
     torch.save(state, tmp_path / "longclip.pt")
-    encoder = load_model(tmp_path / "longclip.pt", mesh=MESH, tokenizer="none")
+    encoder = read_towers(tmp_path / "longclip.pt")
     assert encoder.spec.text.context_length == 248
     expected = torch.cat([state["positional_embedding"][:20], state["positional_embedding_res"][20:]])
     np.testing.assert_array_equal(parameters_of(encoder.model)["text.positions"], expected.numpy())

@@ -3,38 +3,27 @@
 import dataclasses
 import json
 
-import jax
 import pytest
 import tokenizers
 
 from rococo_jax.checkpoints import parameters, save_model
-from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameters_of
+from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.cli import inspect
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.inspection import inspect_model, warnings_of
 from rococo_jax.models import HeadSpec
-from rococo_jax.runtime import make_mesh
 from tests.support.commands import run_command
-from tests.support.open_clip_files import golden, open_clip_folder
-from tests.support.tiny import drawn_parameters, tiny_spec, tiny_tokenizer
+from tests.support.models import encoder_of, read_model, read_towers
+from tests.support.open_clip_files import open_clip_folder
+from tests.support.tiny import tiny_spec, tiny_tokenizer
 
 pytestmark = pytest.mark.quick  # counts, however the programs are compiled
-
 PIXELS = ("resize", "interpolation", "mean", "std")
-MESH = make_mesh(jax.devices()[:1])
 
 
-def encoder_of(spec):
-    """Random parameters, without the cost of initialising them."""
-    preprocessing = Preprocessing(shortest_edge=32, crop_size=(32, 32))
-    model = build_model(spec, drawn_parameters(spec))
-    return Encoder(model, preprocessing, tiny_tokenizer(), name="tiny", mesh=MESH)
-
-
-@pytest.fixture(scope="module")
-def plain():
-    return encoder_of(tiny_spec())
+@pytest.fixture
+def encoder():
+    return encoder_of(tiny_spec(), Preprocessing(shortest_edge=32, crop_size=(32, 32)), tiny_tokenizer(), name="tiny")
 
 
 def with_tokenizer(encoder, **changes):
@@ -48,17 +37,6 @@ def with_spec(encoder, part, **changes):
     return encoder
 
 
-@pytest.fixture
-def encoder(plain):
-    """Changes of a test are taken back."""
-    spec, tokenizer, provenance, preprocessing = (
-        plain.model.spec, plain.tokenizer.spec, dict(plain.provenance), plain.preprocessing,
-    )  # fmt: skip
-    yield plain
-    plain.model.spec, plain.tokenizer.spec, plain.provenance = spec, tokenizer, provenance
-    plain.preprocessing = preprocessing
-
-
 def test_a_model_in_order_has_no_warnings(encoder):
     facts = inspect_model(encoder)
     assert facts["warnings"] == []
@@ -69,55 +47,41 @@ def test_a_model_in_order_has_no_warnings(encoder):
     json.dumps(facts)
 
 
+def keep_capitals(encoder):
+    encoder.tokenizer.rust.normalizer = tokenizers.normalizers.NFC()
+
+
 @pytest.mark.parametrize(
     ("trap", "words"),
     [
         (lambda e: e.provenance.update(source="laion/CLIP-ViT-B-32-laion2B"), "activation: the image tower has quick_"),
-        (
-            lambda e: e.provenance.update(read_from={"text activation": "the argument activation"}),
-            "activation: given by hand",
-        ),
-        (
-            lambda e: with_tokenizer(e, eos_id=3),
-            "end of text: the tokenizer ends texts with id 3, the tower pools at 2",
-        ),
+        (lambda e: e.provenance.update(read_from={"text activation": "the argument activation"}),
+         "activation: given by hand"),
+        (lambda e: with_tokenizer(e, eos_id=3),
+         "end of text: the tokenizer ends texts with id 3, the tower pools at 2"),
         (lambda e: with_spec(e, "text", pooling="highest_id", eos_id=None), "end of text: the tower pools at the high"),
         (lambda e: with_spec(e, "text", vocabulary_size=90), "vocabulary: "),
         (lambda e: with_spec(e, "text", context_length=20), "length: texts of 24 tokens for a tower of 20"),
         (lambda e: with_spec(e, "vision", image_size=64), "image size: images are made 32 x 32, the tower reads 64"),
         (lambda e: with_spec(e, "vision", position_grid=7), "image size: positions were trained for 7 x 7 patches"),
         (lambda e: with_spec(e, "vision", patch_size=5), "image size: 2 pixels at the right and bottom"),
-        (
-            lambda e: e.provenance.update(read_from=dict.fromkeys(PIXELS, "the family's default")),
-            "preprocessing: the checkpoint has no file for it; it is the family's default",
-        ),
+        (lambda e: e.provenance.update(read_from=dict.fromkeys(PIXELS, "the family's default")),
+         "preprocessing: the checkpoint has no file for it; it is the family's default"),
         (lambda e: e.provenance.update(weights_sha256="0" * 64), "weights: their hash is not"),
+        (keep_capitals, "lower-casing: the tokenizer keeps capitals, and clip was trained on lower case"),
+        (lambda e: keep_capitals(with_tokenizer(e, family="bert")), "lower-casing: capitals change the tokens"),
     ],
-)
+)  # fmt: skip
 def test_each_trap_is_warned_of(encoder, trap, words):
     trap(encoder)
-    assert any(warning.startswith(words) for warning in warnings_of(encoder)), warnings_of(encoder)
-
-
-def test_a_tokenizer_that_keeps_capitals_is_a_trap_for_clip(encoder):
-    lowercase = encoder.tokenizer.rust.normalizer
-    encoder.tokenizer.rust.normalizer = tokenizers.normalizers.NFC()
-    try:
-        assert any("clip was trained on lower case" in warning for warning in warnings_of(encoder))
-        with_tokenizer(encoder, family="bert")
-        assert any("capitals change the tokens" in warning for warning in warnings_of(encoder))
-    finally:
-        encoder.tokenizer.rust.normalizer = lowercase
-
-
-def run_inspect(capsys, *arguments):
-    run_command(inspect, *arguments)
-    return capsys.readouterr().out
+    lines = warnings_of(encoder)
+    assert any(line.startswith(words) for line in lines), lines
 
 
 def test_the_inspect_command_prints_lines_or_json(tmp_path, capsys):
-    folder = open_clip_folder(golden("resnet_quick_gelu"), tmp_path / "rn.openai")
-    printed = run_inspect(capsys, folder, "--tokenizer", "none")
+    arguments = open_clip_folder("resnet_quick_gelu", tmp_path / "rn.openai"), "--tokenizer", "none"
+    run_command(inspect, *arguments)
+    printed = capsys.readouterr().out
     for part in (
         "format          open_clip",
         "  text activation       quick_gelu (open_clip_config.json: quick_gelu)",
@@ -127,22 +91,23 @@ def test_the_inspect_command_prints_lines_or_json(tmp_path, capsys):
         "warning         tokenizer: none came with the model",
     ):
         assert part in printed
-    facts = json.loads(run_inspect(capsys, folder, "--tokenizer", "none", "--json"))
+    run_command(inspect, *arguments, "--json")
+    facts = json.loads(capsys.readouterr().out)
     assert facts["spec"]["vision"]["stage_layers"] == [2, 1, 3, 1]
     assert facts["rules"]["interpolation"] == {"value": "bicubic", "from": "open_clip's default"}
     assert facts["provenance"]["weights_sha256"] == facts["weights_sha256"]
 
 
 @pytest.mark.parametrize("form", ["directory", "open_clip"])
-def test_the_weights_are_hashed_once_however_often_their_hash_is_told(form, tmp_path, monkeypatch):
+def test_the_weights_are_hashed_once_however_often_their_hash_is_told(form, encoder, tmp_path, monkeypatch):
     if form == "directory":
-        folder = tmp_path / "tiny"
-        save_model(folder, encoder_of(tiny_spec()))
+        folder, read = tmp_path / "tiny", read_model
+        save_model(folder, encoder)
     else:
-        folder = open_clip_folder(golden("resnet_quick_gelu"), tmp_path / "rn.openai")
+        folder, read = open_clip_folder("resnet_quick_gelu", tmp_path / "rn.openai"), read_towers
     times, hashed = [], parameters.hash_bytes
     monkeypatch.setattr(parameters, "hash_bytes", lambda *parts: times.append(1) or hashed(*parts))
-    encoder = load_model(folder, mesh=MESH, **({} if form == "directory" else {"tokenizer": "none"}))
+    encoder = read(folder)
     facts, hash_for_matching = encoder.facts(), encoder.weights_sha256
     assert not any("hash" in warning for warning in facts["warnings"])
     assert len(times) == 1
@@ -150,8 +115,7 @@ def test_the_weights_are_hashed_once_however_often_their_hash_is_told(form, tmp_
 
 
 def test_a_tower_alone_is_inspected_too():
-    spec = tiny_spec()
-    encoder = encoder_of(dataclasses.replace(spec, text=None, text_head=HeadSpec()))
+    encoder = encoder_of(dataclasses.replace(tiny_spec(), text=None, text_head=HeadSpec()))
     facts = inspect_model(encoder)
     assert set(facts["flops"]) == {"image"}
     assert set(facts["parameters"]) == {"vision", "vision_head", "total"}  # no logits to scale

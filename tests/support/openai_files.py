@@ -17,17 +17,20 @@ class Holder(torch.nn.Module):
         return x
 
 
+def tensors_of(case):
+    return {name: torch.from_numpy(np.array(array)) for name, array in weights_for(golden(case)["shapes"]).items()}
+
+
 def module_of(tensors):
     """A tree of modules whose state dict is `tensors`."""
     root = Holder()
-    for name, array in tensors.items():
+    for name, tensor in tensors.items():
         *parents, last = name.split(".")
         module = root
         for parent in parents:
             if parent not in module._modules:
                 module.add_module(parent, Holder())
             module = module._modules[parent]
-        tensor = torch.from_numpy(np.array(array))
         if tensor.is_floating_point() and "running" not in last:
             module.register_parameter(last, torch.nn.Parameter(tensor, requires_grad=False))
         else:
@@ -36,9 +39,9 @@ def module_of(tensors):
 
 
 def openai_file(case, path, form, numbers=True):
-    tensors = weights_for(golden(case)["shapes"])
+    tensors = tensors_of(case)
     if numbers:
-        tensors |= {name: np.array(value) for name, value in NUMBERS.items()}
+        tensors |= {name: torch.tensor(value) for name, value in NUMBERS.items()}
     module = module_of(tensors)
     if form == "torchscript":
         torch.jit.save(torch.jit.script(module), path)

@@ -7,7 +7,8 @@ from jax._src import compiler
 
 # No test of these promises bits to users, who compile otherwise.
 QUICK_ROOMS = (
-    *("benchmarks", "cli", "data", "docs", "evaluation", "faults", "launch", "metrics", "report", "sweep", "training"),
+    *("benchmarks", "checkpoints", "cli", "data", "docs", "evaluation", "faults", "launch", "metrics", "report"),
+    *("sweep", "training"),
 )
 # A fifth of the time of a compilation: LLVM's cheap passes alone, and no fusion emitters, which take more than LLVM
 # does; a JAX from 0.11 on has no switch for these.

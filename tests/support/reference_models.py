@@ -4,14 +4,17 @@ A fresh model has zero biases and unit norms, under which a forgotten bias or sw
 parameter gets noise of its own.
 """
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 from flax import nnx
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+safetensors_torch = pytest.importorskip("safetensors.torch")
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -39,10 +42,30 @@ def saved(model, folder: Path, **options) -> Path:
     return folder
 
 
+def change_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """Rewrites the folder's weights through `change(tensors by name)`."""
+    path = folder / "model.safetensors"
+    tensors = safetensors_torch.load_file(path)
+    change(tensors)
+    safetensors_torch.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+
+
+def save_words(folder: Path, words: Sequence[str], start: str, end: str) -> Path:
+    """Writes a tokenizer of words between spaces, where unknown ones are `a`; a text stands between two marks."""
+    vocabulary = {word: number for number, word in enumerate(words)}
+    rust = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="a"))
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    marks = [(word, vocabulary[word]) for word in (start, end)]
+    rust.post_processor = tokenizers.processors.TemplateProcessing(single=f"{start} $A {end}", special_tokens=marks)
+    rust.save(str(folder / "tokenizer.json"))
+    return folder
+
+
 VISION = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 3}
 VISION = {**VISION, "image_size": 30, "patch_size": 10}
-TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
-TEXT = {**TEXT, "vocab_size": 99, "max_position_embeddings": 13, "bos_token_id": 97, "eos_token_id": 98}
+BARE_TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+BARE_TEXT = {**BARE_TEXT, "vocab_size": 99, "max_position_embeddings": 13}
+TEXT = {**BARE_TEXT, "bos_token_id": 97, "eos_token_id": 98}
 
 
 def clip(text=None, vision=None, projection_dim: int = 16, seed: int = 0) -> transformers.CLIPModel:
@@ -64,8 +87,12 @@ def dinov2(seed: int = 0, **changes) -> transformers.Dinov2Model:
 
 
 def bert(seed: int = 0, **changes) -> transformers.BertModel:
-    sizes = {key: value for key, value in TEXT.items() if key not in ("bos_token_id", "eos_token_id")}
-    return perturbed(transformers.BertModel(transformers.BertConfig(**{**sizes, **changes})), seed)
+    return perturbed(transformers.BertModel(transformers.BertConfig(**{**BARE_TEXT, **changes})), seed)
+
+
+def roberta(kind: str = "Roberta") -> transformers.PreTrainedModel:
+    config = getattr(transformers, f"{kind}Config")(**BARE_TEXT, pad_token_id=1, type_vocab_size=1)
+    return perturbed(getattr(transformers, f"{kind}Model")(config))
 
 
 def torch_pixels(pixels: np.ndarray) -> torch.Tensor:
