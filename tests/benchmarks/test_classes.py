@@ -2,49 +2,45 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+import scipy.special
 
 from rococo_jax.benchmarks.benchmark import find_benchmark, with_corrupted_images
 from rococo_jax.benchmarks.classes import COUNTS, TEMPLATES, templates_of
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
+from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS
 from rococo_jax.evaluation.inputs import open_benchmarks
+from tests.support.made_runs import unit
+from tests.support.random_inputs import embeddings_of
 from tests.support.refusals import refused
+from tests.support.world import noise, write_pictures
 
 LABELS = {"a/0.png": "oven", "a/1.png": "cat", "b/2.png": "cat", "b/3.png": "sea_lion"}
+LINES = [f"{name},{label}" for name, label in LABELS.items()]
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Four images with a table of labels."""
-    for number, name in enumerate(LABELS):
-        path = tmp_path / "classes" / "images" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8), (40 * number, 0, 0)).save(path)
-    lines = ["image,label", *(f"{name},{label}" for name, label in LABELS.items())]
-    (tmp_path / "classes" / "labels.csv").write_text("\n".join(lines) + "\n")
-    return tmp_path
+    write_pictures(tmp_path / "classes" / "images", LABELS, noise(8, 8))
+    return write_table(tmp_path, LINES)
+
+
+def write_table(folder, lines):
+    (folder / "classes" / "labels.csv").write_text("\n".join(["image,label", *lines]) + "\n")
+    return folder
 
 
 def opened(folder, **settings):
     return open_benchmarks(Settings(**{"templates": ("1",), **settings}), data=folder, names=("classes",))[0]
 
 
-def random_embeddings(benchmark, width=8, **given):
-    rng = np.random.default_rng(0)
-    tables = {TEXTS: len(benchmark.texts), **{key: len(images) for key, images in benchmark.image_sets.items()}}
-    return Embeddings({key: rng.normal(size=(rows, width)) for key, rows in tables.items()}, **given)
-
-
 def test_images_are_corrupted_of_the_benchmarks_that_are_named(folder):
-    for number in range(2):
-        path = folder / "cifar10" / "images" / ("cat", "dog")[number] / "0.png"
-        path.parent.mkdir(parents=True)
-        Image.new("RGB", (8, 8), (0, 90 * number, 0)).save(path)
+    write_pictures(folder / "cifar10" / "images", ["cat/0.png", "dog/0.png"], noise(8, 8))
 
     def corrupted(*names):
         settings = Settings(templates=("1",), corruptions=("fog",), severities=(2,), corrupted_benchmarks=names)
@@ -58,49 +54,35 @@ def test_images_are_corrupted_of_the_benchmarks_that_are_named(folder):
 
 
 def test_a_table_and_folders_and_json_lines_say_the_same(folder):
-    (task,) = opened(folder).tasks
+    (task,), at = opened(folder).tasks, folder / "classes"
     assert task.classes == ("cat", "oven", "sea lion") and task.label.tolist() == [1, 0, 0, 2]
     assert opened(folder).texts == ("a picture of a cat.", "a picture of an oven.", "a picture of a sea lion.")
-    table = folder / "classes" / "labels.csv"
     lines = [json.dumps({"image": name, "label": label}) for name, label in LABELS.items()]
-    table.with_suffix(".jsonl").write_text("\n".join(lines))
-    table.unlink()
+    (at / "labels.jsonl").write_text("\n".join(lines))
+    (at / "labels.csv").unlink()
     assert opened(folder).tasks[0].label.tolist() == task.label.tolist()
-    table.with_suffix(".jsonl").unlink()
-    for name, label in LABELS.items():
-        (folder / "classes" / "images" / label).mkdir(exist_ok=True)
-        (folder / "classes" / "images" / name).rename(folder / "classes" / "images" / label / Path(name).name)
-    for empty in ("a", "b"):
-        (folder / "classes" / "images" / empty).rmdir()
+    (at / "labels.jsonl").unlink()
+    shutil.rmtree(at / "images")
+    write_pictures(at / "images", [f"{label}/{Path(name).name}" for name, label in LABELS.items()], noise(8, 8))
     (folders,) = opened(folder).tasks
-    assert folders.classes == task.classes and sorted(folders.label.tolist()) == sorted(task.label.tolist())
+    assert folders.classes == task.classes and folders.label.tolist() == sorted(task.label.tolist())
 
 
-def test_templates_are_eighty_and_each_variant_has_its_own():
+def test_templates_are_eighty_and_each_variant_has_its_own(folder):
     assert len(TEMPLATES) == len(set(TEMPLATES)) == 80 and all(each.count("{}") == 1 for each in TEMPLATES)
     assert [len(templates_of(str(count))) for count in COUNTS] == list(COUNTS)
-
-
-def test_further_templates_are_further_variants(folder):
-    tasks = opened(folder, templates=("5", "1", "80")).tasks
-    assert [(task.variant, task.prompts.shape) for task in tasks] == [
-        ("clean", (3, 5)),
-        ("templates_1", (3, 1)),
-        ("templates_80", (3, 80)),
-    ]
+    shapes = {task.variant: task.prompts.shape for task in opened(folder, templates=("5", "1", "80")).tasks}
+    assert shapes == {"clean": (3, 5), "templates_1": (3, 1), "templates_80": (3, 80)}
 
 
 def test_class_vectors_are_means_of_unit_prompts(folder):
     benchmark = opened(folder, templates=("5",))
-    embeddings = random_embeddings(benchmark, logit_scale=3.0)
-    outcome = benchmark.tasks[0].score(embeddings)
-    means = embeddings.tables[TEXTS][benchmark.tasks[0].prompts].mean(axis=1)
-    cosines = embeddings.tables[ORIGINALS] @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T
-    p = np.exp(3 * cosines) / np.exp(3 * cosines).sum(axis=1, keepdims=True)
+    embeddings, (task,) = embeddings_of(benchmark, logit_scale=3.0), benchmark.tasks
+    outcome, classes = task.score(embeddings), unit(embeddings.tables[TEXTS][task.prompts].mean(axis=1))
+    p = scipy.special.softmax(3 * embeddings.tables[ORIGINALS] @ classes.T, axis=1)
     np.testing.assert_allclose(outcome.statistics.confidence, p.max(axis=1), rtol=1e-6)
-    assert outcome.rows(benchmark).column("predicted").to_pylist() == [
-        benchmark.tasks[0].classes[place] for place in p.argmax(axis=1)
-    ]
+    predicted = [task.classes[place] for place in p.argmax(axis=1)]
+    assert outcome.rows(benchmark).column("predicted").to_pylist() == predicted
 
 
 def test_corrupted_images_ask_the_clean_task_again(folder):
@@ -110,39 +92,34 @@ def test_corrupted_images_ask_the_clean_task_again(folder):
     assert {task.pooled for task in benchmark.tasks[3:]} == {"corruptions_1", "corruptions_3"}
 
 
-BAD = {
-    "a label that is not in the list": (lambda at: (at / "classes.json").write_text('["cat", "oven"]'), "sea_lion"),
-    "a class without images": (
-        lambda at: (at / "classes.json").write_text('["cat", "oven", "sea_lion", "dog"]'),
-        "'dog'",
-    ),
-    "a class twice": (lambda at: (at / "classes.json").write_text('["cat", "cat"]'), "each once"),
-    "two classes of one name": (
-        lambda at: (at / "classes.json").write_text('{"cat": "x", "oven": "x", "sea_lion": "y"}'),
-        "another name",
-    ),
-    "an empty name": (
-        lambda at: (at / "classes.json").write_text('{"cat": " ", "oven": "x", "sea_lion": "y"}'),
-        "an empty name",
-    ),
-    "an image twice": (lambda at: add_line(at, "a/0.png,cat"), "the same image twice"),
-    "an image that is not there": (lambda at: add_line(at, "none.png,cat"), "missing"),
-    "an image outside": (lambda at: add_line(at, "../x.png,cat"), "inside the image folder"),
-    "an empty label": (lambda at: add_line(at, "x.png,"), "label"),
-    "one class": (lambda at: (at / "labels.csv").write_text("image,label\na/0.png,cat\n"), "at least 2"),
-    "an empty table": (lambda at: (at / "labels.csv").write_text("image,label\n"), "at least one"),
-}
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        ('["cat", "oven"]', "sea_lion"),
+        ('["cat", "oven", "sea_lion", "dog"]', "'dog'"),
+        ('["cat", "cat"]', "each once"),
+        ('{"cat": "x", "oven": "x", "sea_lion": "y"}', "another name"),
+        ('{"cat": " ", "oven": "x", "sea_lion": "y"}', "an empty name"),
+    ],
+)
+def test_bad_class_names_are_one_line(folder, classes, said):
+    (folder / "classes" / "classes.json").write_text(classes)
+    refused(re.escape(said), opened, folder)
 
 
-def add_line(at, line):
-    with (at / "labels.csv").open("a") as file:
-        file.write(line + "\n")
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line(folder, name):
-    change, said = BAD[name]
-    change(folder / "classes")
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([*LINES, "a/0.png,cat"], "the same image twice"),
+        ([*LINES, "none.png,cat"], "missing"),
+        ([*LINES, "../x.png,cat"], "inside the image folder"),
+        ([*LINES, "x.png,"], "label"),
+        (["a/0.png,cat"], "at least 2"),
+        ([], "at least one"),
+    ],
+)
+def test_bad_tables_are_one_line(folder, lines, said):
+    write_table(folder, lines)
     refused(re.escape(said), opened, folder)
 
 
@@ -163,9 +140,6 @@ def test_a_template_without_its_place_is_refused(tmp_path, text, said):
 def test_the_real_stimuli_are_read_whole(real_data):
     info = find_benchmark("cue_conflict")
     benchmark = info.open({"images": real_data / "cue_conflict"}, Settings(templates=("1",)))
-    assert {task.name: len(task.label) for task in benchmark.tasks} == {
-        "cue_conflict": 1280,
-        "edges": 160,
-        "silhouettes": 160,
-    }
+    counts = {task.name: len(task.label) for task in benchmark.tasks}
+    assert counts == {"cue_conflict": 1280, "edges": 160, "silhouettes": 160}
     assert int((benchmark.tasks[0].label != benchmark.tasks[0].texture).sum()) == 1200

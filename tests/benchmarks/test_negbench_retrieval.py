@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.negbench import VARIANTS
@@ -12,6 +11,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.evaluation.results import make_results
 from tests.support.refusals import refused
+from tests.support.world import noise, write_pictures
 
 CLEAN = ["data/a.jpg,\"['a dog', 'a dog runs']\"", "data/b.jpg,\"['a cat']\"", "data/c.jpg,\"['a red bus']\""]
 NEGATED = [
@@ -24,9 +24,7 @@ NEGATED = [
 def opened(folder, clean=CLEAN, negated=NEGATED, images="abc", **settings):
     for variant, lines in (("clean", clean), ("negated", negated)):
         (folder / VARIANTS[variant]).write_text("\n".join(["filepath,captions", *lines]) + "\n")
-    (folder / "images").mkdir(exist_ok=True)
-    for number, name in enumerate(images):
-        Image.new("RGB", (8, 8), (40 * number, 0, 0)).save(folder / "images" / f"{name}.jpg")
+    write_pictures(folder / "images", [f"{name}.jpg" for name in images], noise(8, 8))
     folders = {"images": folder / "images", "annotations": folder}
     return find_benchmark("negbench_retrieval").open(folders, Settings(**settings))
 
@@ -42,15 +40,12 @@ def test_negated_captions_are_ranked_over_the_same_images(tmp_path):
         "negated": {"a": ["a dog and no cat", "no man, a dog runs"], "b": ["a cat", "there is no dog"],
                     "c": ["a bus, not a car"]},
     }  # fmt: skip
-    row = {text: number for number, text in enumerate(benchmark.texts)}
     for variant, of_images in captions.items():
-        pairs = [("abc".index(image), row[text]) for image, own in of_images.items() for text in own]
-        to_image = [(images @ texts[text]).argmax() == image for image, text in pairs]
-        assert tasks["negbench_text_to_image"][variant]["r1"] == pytest.approx(100 * np.mean(to_image))
-        gallery = np.array([text for _, text in pairs])
-        owner = np.array([image for image, _ in pairs])
-        to_text = [owner[(texts[gallery] @ image).argmax()] == place for place, image in enumerate(images)]
-        assert tasks["negbench_image_to_text"][variant]["r1"] == pytest.approx(100 * np.mean(to_text))
+        gallery = texts[[benchmark.texts.index(text) for own in of_images.values() for text in own]]
+        owner = np.repeat(np.arange(3), [len(own) for own in of_images.values()])
+        to_image, to_text = (images @ gallery.T).argmax(0) == owner, owner[(images @ gallery.T).argmax(1)] == range(3)
+        assert tasks["negbench_text_to_image"][variant]["r1"] == pytest.approx(100 * to_image.mean())
+        assert tasks["negbench_image_to_text"][variant]["r1"] == pytest.approx(100 * to_text.mean())
     found = tasks["negbench_text_to_image"]
     assert found["negated"]["drop_points"] == pytest.approx(found["clean"]["r1"] - found["negated"]["r1"])
 

@@ -22,75 +22,57 @@ def tasks_of(benchmark):
     return {(task.name, task.variant): task for task in benchmark.tasks}
 
 
-def gallery_of(benchmark, task):
-    return [benchmark.texts[row] for row in task.gallery.index]
+def gallery_of(benchmark, variant):
+    return [benchmark.texts[row] for row in tasks_of(benchmark)["image_to_text", variant].gallery.index]
 
 
-def test_the_gallery_is_in_the_order_of_the_published_files():
+def test_the_gallery_is_in_the_order_of_the_published_files_and_each_string_embedded_once():
     benchmark = tasks_of_set(FOLDER)
     task = tasks_of(benchmark)["image_to_text", "same_concept"]
     expected = ["A dog.", "A cat.", "Two dogs", "a car", "A  CAT .", "A dog.", "One bird", "a car", "one fish"]
-    assert gallery_of(benchmark, task) == expected
+    assert gallery_of(benchmark, "same_concept") == expected
+    assert len(benchmark.texts) == len(set(benchmark.texts)) == 7
     assert task.gallery_group.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]
     assert task.gallery_altered.tolist() == [False, False, False, True, True, False, False, True, True]
     assert task.queries.index.tolist() == task.query_group.tolist() == [0, 1]
 
 
-def test_the_clean_gallery_has_the_originals_alone():
+def test_clean_tasks_have_the_originals_alone():
     benchmark = tasks_of_set(FOLDER)
-    task = tasks_of(benchmark)["image_to_text", "clean"]
-    assert gallery_of(benchmark, task) == ["A dog.", "A cat.", "Two dogs", "A dog.", "One bird"]
-    assert not task.gallery_altered.any()
-
-
-def test_text_to_image_asks_with_originals_and_never_with_altered_captions():
-    benchmark = tasks_of_set(FOLDER)
+    assert gallery_of(benchmark, "clean") == ["A dog.", "A cat.", "Two dogs", "A dog.", "One bird"]
+    assert not tasks_of(benchmark)["image_to_text", "clean"].gallery_altered.any()
     task = tasks_of(benchmark)["text_to_image", "clean"]
-    asked = [benchmark.texts[row] for row in task.queries.index]
-    assert asked == ["A dog.", "A cat.", "Two dogs", "A dog.", "One bird"]
+    assert [benchmark.texts[row] for row in task.queries.index] == gallery_of(benchmark, "clean")
     assert task.query_group.tolist() == [0, 0, 0, 1, 1]
     assert task.gallery.index.tolist() == task.gallery_group.tolist() == [0, 1]
 
 
-def test_a_string_is_embedded_once_however_often_it_occurs():
-    benchmark = tasks_of_set(FOLDER)
-    assert len(benchmark.texts) == len(set(benchmark.texts)) == 7
-
-
 def test_strict_normalises_both_sides_and_leaves_out_what_is_then_equal():
     benchmark = tasks_of_set(FOLDER, "strict")
-    task = tasks_of(benchmark)["image_to_text", "same_concept"]
     expected = ["a dog", "a cat", "two dogs", "a car", "a dog", "one bird", "a car", "one fish"]
-    assert gallery_of(benchmark, task) == expected
-    assert benchmark.notes == (
-        "same_concept: altered captions left out because they say what their original says (strict): 1",
-    )
+    assert gallery_of(benchmark, "same_concept") == expected
+    note = "same_concept: altered captions left out because they say what their original says (strict): 1"
+    assert benchmark.notes == (note,)
 
 
 def test_the_gallery_shrinks_to_the_images_present():
     benchmark = tasks_of_set(FOLDER, images={"b.jpg"})
     assert benchmark.images == ("b.jpg",)
+    assert gallery_of(benchmark, "same_concept") == ["A dog.", "One bird", "a car", "one fish"]
     task = tasks_of(benchmark)["image_to_text", "same_concept"]
-    assert gallery_of(benchmark, task) == ["A dog.", "One bird", "a car", "one fish"]
     assert task.query_group.tolist() == [0] and set(task.gallery_group) == {0}
 
 
-def test_columns_of_a_file_are_its_captions_in_file_order():
-    benchmark = tasks_of_file(ANNOTATION)
-    task = tasks_of(benchmark)["image_to_text", "same_concept"]
-    assert task.gallery.index.tolist() == list(range(9))
-    assert tasks_of(benchmark)["image_to_text", "clean"].gallery.index.tolist() == [0, 1, 2, 5, 6]
-    assert tasks_of(benchmark)["text_to_image", "clean"].queries.index.tolist() == [0, 1, 2, 5, 6]
-
-
-def test_strict_leaves_columns_of_no_ops_out_of_the_gallery():
-    task = tasks_of(tasks_of_file(ANNOTATION, "strict"))["image_to_text", "same_concept"]
-    assert task.gallery.index.tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
+def test_columns_of_a_file_are_its_captions_in_file_order_without_no_ops_under_strict():
+    tasks, strict = tasks_of(tasks_of_file(ANNOTATION)), tasks_of(tasks_of_file(ANNOTATION, "strict"))
+    assert tasks["image_to_text", "same_concept"].gallery.index.tolist() == list(range(9))
+    assert tasks["image_to_text", "clean"].gallery.index.tolist() == [0, 1, 2, 5, 6]
+    assert tasks["text_to_image", "clean"].queries.index.tolist() == [0, 1, 2, 5, 6]
+    assert strict["image_to_text", "same_concept"].gallery.index.tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
 
 
 def test_plain_captions_give_the_clean_tasks_alone():
-    benchmark = tasks_of_file(list(CLEAN))
-    assert list(tasks_of(benchmark)) == [("image_to_text", "clean"), ("text_to_image", "clean")]
+    assert list(tasks_of(tasks_of_file(list(CLEAN)))) == [("image_to_text", "clean"), ("text_to_image", "clean")]
 
 
 @pytest.mark.real_data
@@ -102,10 +84,3 @@ def test_the_published_files_give_the_published_sizes(published):
     assert len(tasks["image_to_text", "clean"].gallery) == 25_010
     assert len(tasks["text_to_image", "clean"].queries) == 25_010
     assert len(tasks["text_to_image", "clean"].gallery) == 5000
-
-
-@pytest.mark.real_data
-def test_strict_leaves_out_the_no_ops_of_danger(published):
-    tasks = tasks_of(tasks_of_set(published, "strict"))
-    # 3 equal their original word for word, which is the published count; case and final punctuation hide no other.
-    assert len(tasks["image_to_text", "danger"].gallery) == 50_010 - 3

@@ -9,24 +9,24 @@ from PIL import Image
 
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mix_place, squash
 from rococo_jax.cli import mix_images
+from rococo_jax.perturb.images import image_folders
 from tests.support.commands import run_command
 from tests.support.refusals import refused
+from tests.support.world import write_pictures
 
 
 @pytest.fixture
 def gallery(tmp_path) -> Path:
     """Five drawn images of different sizes and modes, and their captions."""
-    generator = np.random.default_rng(0)
-    folder = tmp_path / "images" / "set"
-    folder.mkdir(parents=True)
-    items = []
-    for number, (size, mode) in enumerate([((40, 30), "RGB"), ((25, 60), "L"), ((50, 50), "RGB"), ((33, 20), "RGBA")]):
-        shape = (size[1], size[0], len(mode)) if len(mode) > 1 else (size[1], size[0])
-        Image.fromarray(generator.integers(0, 256, shape, dtype=np.uint8)).save(folder / f"{number}.png")
-        items.append({"image": f"set/{number}.png", "caption": ["a drawing"]})
-    Image.new("RGB", (10, 10), (200, 30, 60)).save(folder / "0.jpg")  # the stem of another image
-    items.append({"image": "set/0.jpg", "caption": ["red"]})
-    (tmp_path / "captions.json").write_text(json.dumps(items))
+    shapes = [((40, 30), "RGB"), ((25, 60), "L"), ((50, 50), "RGB"), ((33, 20), "RGBA"), ((10, 10), "RGB")]
+    names = ["set/0.png", "set/1.png", "set/2.png", "set/3.png", "set/0.jpg"]  # the last has the stem of another image
+
+    def picture(number, random):
+        (width, height), mode = shapes[number]
+        return Image.fromarray(random.integers(0, 256, (height, width, 4), np.uint8)).convert(mode)
+
+    write_pictures(tmp_path / "images", names, picture)
+    (tmp_path / "captions.json").write_text(json.dumps([{"image": name, "caption": ["a drawing"]} for name in names]))
     return tmp_path
 
 
@@ -65,23 +65,16 @@ def test_names_of_two_seeds_ratios_or_protocols_never_collide(gallery):
     assert len(set.union(*names)) == 5 * len(runs) + 1  # manifest.json is the one name they share
 
 
-def test_a_folder_holds_one_run(gallery):
-    mix(gallery, "--seed", "1")
-    refused("seed: found 1; wanted 10", mix, gallery, "--seed", "10")
-
-
 def test_a_stopped_run_resumes_to_the_same_files(gallery, monkeypatch):
     whole = contents(mix(gallery, out="whole"))
-    from rococo_jax.perturb.images import image_folders as altered_files
-
-    finished, count = altered_files.atomic_write, iter(range(100))
+    finished, count = image_folders.atomic_write, iter(range(100))
 
     def stopped(path):
         if next(count) == 3:
             raise KeyboardInterrupt
         return finished(path)
 
-    monkeypatch.setattr(altered_files, "atomic_write", stopped)
+    monkeypatch.setattr(image_folders, "atomic_write", stopped)
     with pytest.raises(KeyboardInterrupt):
         mix(gallery)
     partial = contents(gallery / "out")
@@ -92,11 +85,12 @@ def test_a_stopped_run_resumes_to_the_same_files(gallery, monkeypatch):
     assert contents(mix(gallery)) == whole
 
 
-def test_a_finished_run_writes_nothing_again(gallery):
-    out = mix(gallery)
+def test_a_folder_holds_one_run_and_is_written_once(gallery):
+    out = mix(gallery, "--seed", "1")
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.jpg")}
-    mix(gallery)
+    assert mix(gallery, "--seed", "1") == out
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.jpg")} == before
+    refused("seed: found 1; wanted 10", mix, gallery, "--seed", "10")
 
 
 def test_a_file_that_is_no_image_is_named_and_no_manifest_appears(gallery):

@@ -37,30 +37,12 @@ def test_every_quirk_is_counted(quirky, tmp_path):
     report = audit_captions(quirky, tmp_path)
     assert report["parts"]["clean"]["texts"] == {"2": 1, "4": 1}
     assert report["parts"]["danger"]["texts"] == {"4": 1, "7": 1}
-    assert counts(report, "clean") == {
-        "full_stop": 5,
-        "space_and_full_stop": 0,
-        "capitals": 5,
-        "white_space": 0,
-        "no_words": 0,
-        "repeats": 1,
-        "of_another_image": 1,
-    }
-    assert counts(report, "danger") == {
-        "full_stop": 3,
-        "space_and_full_stop": 1,
-        "capitals": 3,
-        "white_space": 1,
-        "no_words": 0,
-        "repeats": 0,
-        "of_another_image": 1,
-        "no_op": 1,
-        "no_op_normalised": 2,
-        "tie": 1,
-        "tie_normalised": 2,
-        "several_times": 1,
-        "inside_words": 1,
-    }
+    clean = {"full_stop": 5, "space_and_full_stop": 0, "capitals": 5, "white_space": 0, "no_words": 0, "repeats": 1,
+             "of_another_image": 1}  # fmt: skip
+    danger = {"full_stop": 3, "space_and_full_stop": 1, "capitals": 3, "white_space": 1, "no_words": 0, "repeats": 0,
+              "of_another_image": 1, "no_op": 1, "no_op_normalised": 2, "tie": 1, "tie_normalised": 2,
+              "several_times": 1, "inside_words": 1}  # fmt: skip
+    assert (counts(report, "clean"), counts(report, "danger")) == (clean, danger)
     (inside,) = report["quirks"]["inside_words"]["parts"]["danger"]["examples"]
     assert inside["texts"] == ["The ground in the background.", "the france in the backfrance"]
     assert (report["images"]["missing"], report["images"]["examples"]) == (1, ["val2014/b.jpg"])
@@ -98,14 +80,12 @@ def test_the_command_prints_and_writes_the_same_figures(quirky, tmp_path, capsys
     assert (quirky / "danger.json").read_bytes() == before
 
 
-def test_an_unusable_file_is_one_line_and_exit_code_2(quirky, tmp_path, capsys):
+def test_an_unusable_file_is_one_line_and_nothing_is_written(quirky, tmp_path, refusal):
     (quirky / "danger.json").write_bytes((quirky / "danger.json").read_bytes()[:200])
     out = tmp_path / "verified.json"
-    assert main(["verify", "--annotations", str(quirky), "--out", str(out)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and not out.exists()
-    assert captured.err.count("\n") == 1 and "danger.json: JSON" in captured.err
-    assert main(["verify", "--annotations", str(tmp_path / "none")]) == 2
+    error = refusal("verify", "--annotations", quirky, "--out", out)
+    assert error.count("\n") == 1 and "danger.json: JSON" in error and not out.exists()
+    assert "none" in refusal("verify", "--annotations", tmp_path / "none")
 
 
 def test_clean_captions_alone_can_be_verified(tmp_path, capsys):
@@ -121,12 +101,10 @@ def test_the_published_files_have_the_quirks_that_are_known(real_data):
     clean = variants.pop("clean")
     assert report["parts"]["clean"]["texts"] == {"5": 4990, "6": 10}
     assert (clean["full_stop"], clean["repeats"], clean["of_another_image"]) == (18_822, 155, 184)
-    assert {name: each["no_op"] for name, each in variants.items()} == {
-        "same_concept": 0,
-        "diff_concept": 0,
-        "rand_voca": 0,
-        "danger": 3,
-    }
+    no_ops = {name: each["no_op"] for name, each in variants.items()}
+    assert no_ops == {"same_concept": 0, "diff_concept": 0, "rand_voca": 0, "danger": 3}
+    # Case and final punctuation hide no other: `strict` leaves out these three.
+    assert variants["danger"]["no_op_normalised"] == 3
     for name, each in variants.items():
         assert report["parts"][name]["texts"] == {"10": 4990, "11": 10}
         if name == "danger":
