@@ -72,12 +72,6 @@ def test_images_of_coco_are_found_under_their_other_names(tmp_path):
     assert find_images([own.name], tmp_path) == ({own.name: own}, [])
 
 
-def test_a_missing_image_folder_is_named(tmp_path):
-    refused("image folder: found nothing there", find_images, NAMES, tmp_path / "none")
-    (tmp_path / "file").write_text("")
-    refused("image folder: found a file", find_images, NAMES, tmp_path / "file")
-
-
 def test_every_folder_is_listed_once(images, monkeypatch):
     listed, scandir = [], os.scandir
     monkeypatch.setattr("rococo_jax.data.image_files.os.scandir", lambda path: listed.append(path) or scandir(path))

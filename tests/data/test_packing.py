@@ -76,24 +76,20 @@ def test_only_missing_tars_are_written_and_always_the_same_bytes(pack, tmp_path)
     assert files == state("out", hash_file)
 
 
-def test_formats_that_tars_do_not_have_are_written_as_png(pairs, pack, tmp_path):
+def test_larger_images_are_resized_and_others_kept_or_written_as_png(pairs, pack, tmp_path):
+    files = [Path(pairs[0]) / f"image{number:03d}.png" for number in range(3)]
+    Image.new("RGBA", (90, 60), (10, 200, 30, 255)).save(files[1])
     pixels = np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8)
-    Image.fromarray(pixels).save(Path(pairs[0]) / "image001.png", "TIFF")
-    assert pack(tmp_path / "out", "--shards", 1)[0] == 0
-    image = Image.open(io.BytesIO(members(tmp_path / "out")[0]["00000001.png"]))
-    assert image.format == "PNG"
-    np.testing.assert_array_equal(np.asarray(image), pixels)
-
-
-def test_larger_images_are_resized_and_smaller_ones_kept(pairs, pack, tmp_path):
-    Image.new("RGBA", (90, 60), (10, 200, 30, 255)).save(Path(pairs[0]) / "image001.png")
+    Image.fromarray(pixels).save(files[2], "TIFF")
     assert pack(tmp_path / "out", "--shards", 1, "--image-size", 20)[0] == 0
-    source = open_pairs(str(tmp_path / "out"))
-    resized = Image.open(io.BytesIO(source[1].image))
+    kept, resized, other = (pair.image for pair in all_of(open_pairs(str(tmp_path / "out")))[:3])
+    assert kept == files[0].read_bytes()
+    resized, other = (Image.open(io.BytesIO(data)) for data in (resized, other))
     assert (resized.format, resized.mode, resized.size) == ("JPEG", "RGB", (30, 20))
     # JPEG of quality 95 keeps a flat colour within a few of 256 levels.
     assert all(abs(a - b) <= 3 for a, b in zip(resized.getpixel((10, 10)), (10, 200, 30), strict=True))
-    assert source[0].image == (Path(pairs[0]) / "image000.png").read_bytes()
+    assert other.format == "PNG"
+    np.testing.assert_array_equal(np.asarray(other), pixels)
 
 
 def test_a_broken_image_stops_or_is_left_out(pairs, pack, tmp_path):

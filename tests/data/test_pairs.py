@@ -48,6 +48,7 @@ def test_what_is_missing_is_left_out_or_named(tmp_path):
         ((str(tmp_path / "empty"), captions), r"captions\.json: images: found none of its 2 images in .*empty"),
         ((images, ""), r"captions: found no captions file"),
         ((images, str(tmp_path / "none.json")), r"none\.json: captions: found an empty list"),
+        ((str(tmp_path / "none.json"), captions), r"image folder: found a file"),
         (("", ""), r"images: found ''"),
     ):
         refused(message, open_pairs, *arguments, allow_missing=True)
@@ -66,42 +67,22 @@ def test_the_hash_is_of_the_data_and_neither_of_its_place_nor_of_its_form(tmp_pa
 
 @pytest.mark.real_data
 def test_the_real_folders_are_read_together(real_data):
-    source = open_pairs(
-        f"{real_data}/coco/images,{real_data}/flickr8k/images",
-        f"{real_data}/coco/captions_train.json,{real_data}/flickr8k/captions.json",
-    )
-    assert len(source) == 2570 + 1000 and sum(len(sample.captions) for sample in all_of(source)) == 12857 + 5000
-    assert all(sample.image.is_file() for sample in all_of(source)[::100])
+    coco, flickr = real_data / "coco", real_data / "flickr8k"
+    samples = all_of(open_pairs(f"{coco}/images,{flickr}/images", f"{coco}/captions_train.json,{flickr}/captions.json"))
+    assert len(samples) == 2570 + 1000 and sum(len(sample.captions) for sample in samples) == 12857 + 5000
+    assert all(sample.image.is_file() for sample in samples[::100])
 
 
-# Registered names
-
-
-def test_a_registered_prefix_opens_a_source_of_its_own(tmp_path, monkeypatch):
+def test_tars_folders_and_registered_names_can_be_joined(tmp_path, monkeypatch):
     monkeypatch.setattr(captioned_images, "_REGISTERED", dict(captioned_images._REGISTERED))
     images, captions = write_pairs(tmp_path, 3)
     register_source("again:", lambda name: open_pairs(images, captions) if name == "again:three" else None)
     assert all_of(open_pairs("again:three")) == all_of(open_pairs(images, captions))
-    assert len(open_pairs(f"{images},again:three", captions)) == 6
     refused(r"wanted folders of images, tars, tfds:NAME, .*again:NAME", open_pairs, "")
-
-
-# Packed tars
-
-
-@pytest.fixture
-def packed(tmp_path):
-    source = open_pairs(*write_pairs(tmp_path, 11))
-    pack_pairs(source, tmp_path / "tars", shards=3)
-    return source, tmp_path / "tars"
-
-
-def test_tars_and_folders_can_be_joined(packed, tmp_path):
-    _, folder = packed
-    images, captions = write_pairs(tmp_path / "more", 3)
-    source = open_pairs(f"{folder},{images}", captions)
-    assert isinstance(source, JoinedPairs) and len(source) == 14
-    assert [list(sample.captions) for sample in all_of(source)] == [captions_of(n) for n in (*range(3), *range(11))]
+    pack_pairs(open_pairs(*write_pairs(tmp_path / "more", 7)), tmp_path / "tars", shards=3)
+    source = open_pairs(f"{tmp_path}/tars,{images},again:three", captions)
+    numbers = (*range(3), *range(7), *range(3))
+    assert [list(sample.captions) for sample in all_of(source)] == [captions_of(number) for number in numbers]
 
 
 # TensorFlow Datasets
@@ -144,11 +125,12 @@ def test_tfds_is_read_without_tensorflow(dataset_folder):
     assert "tensorflow" not in sys.modules
 
 
-def test_tfds_and_tars_feed_training_with_workers(dataset_folder, packed):
+def test_tfds_and_tars_feed_training_with_workers(dataset_folder, tmp_path):
     tfds = open_pairs(f"tfds:rococo_tiny_captions?data_dir={dataset_folder}")
     alone = take(tiny_input(tfds, batch_size=4), 3)
     assert len(set(column(alone, "image_id")[:8])) == 8  # of 9: an epoch drops its rest
-    both = JoinedPairs([tfds, open_pairs(str(packed[1]))])
+    pack_pairs(open_pairs(*write_pairs(tmp_path, 11)), tmp_path / "tars", shards=3)
+    both = JoinedPairs([tfds, open_pairs(str(tmp_path / "tars"))])
     assert_same_batches(take(tiny_input(both, workers=1), 3), take(tiny_input(both), 3))
 
 

@@ -89,13 +89,14 @@ def test_a_file_is_decoded_once_for_all_galleries_and_all_models(files, decoded,
 def test_an_image_mixed_on_the_host_has_the_bytes_of_its_batch(files, method, protocol):
     plan = make_plan(list(files), method, 0.8, 10, protocol)
     places = np.flatnonzero(plan.batch == 0)
-    squashed = np.stack([squash(open_image(files[plan.images[index]])) for index in plan.first[places]])
-    partners = np.array([plan.first[places].tolist().index(image) for image in plan.partner[places]])
+    first = plan.first[places].tolist()
+    squashed = np.stack([squash(open_image(files[plan.images[index]])) for index in first])
+    partners = np.array([first.index(image) for image in plan.partner[places]])
     boxes = np.broadcast_to(plan.boxes[0], (len(places), 4)).astype(np.int32)
     batch = apply_mixing(jnp.asarray(squashed), jnp.asarray(partners), plan.ratio, jnp.asarray(boxes), plan.method)
     for place in (0, 7, 63):
-        one = np.asarray(batch.images[place])
-        np.testing.assert_array_equal(mix_one(plan, place, files), decode_jpeg(encode_jpeg(one)))
+        one = decode_jpeg(encode_jpeg(np.asarray(batch.images[place])))
+        np.testing.assert_array_equal(mix_one(plan, place, files), one)
 
 
 def test_views_are_those_of_the_decoded_file_whatever_is_kept(files, decoded):

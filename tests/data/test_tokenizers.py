@@ -233,17 +233,17 @@ def test_a_folder_without_a_whole_tokenizer_is_named(files, config, tmp_path):
     refused("tokenizer", read_huggingface_tokenizer, tmp_path, config)
 
 
-def test_damaged_vocabulary_files_are_named(folders, tmp_path):
+def test_damaged_files_unknown_families_and_unreachable_names_are_refused(folders, tmp_path):
     shutil.copytree(folders["clip"], tmp_path, dirs_exist_ok=True)
     (tmp_path / "merges.txt").write_text("#version: 0.2\nnot in the vocabulary\n")
-    refused("vocabulary files", read_huggingface_tokenizer, tmp_path, CLIP)
     (tmp_path / "spiece.model").write_bytes(b"no sentencepiece model")
-    refused(r"spiece\.model: sentencepiece model", read_huggingface_tokenizer, tmp_path, SIGLIP)
-
-
-def test_an_unknown_family_and_an_unreachable_name_are_refused(tmp_path):
-    refused("model_type: found gpt2", read_huggingface_tokenizer, tmp_path, {"model_type": "gpt2"})
-    refused("no-such/model: tokenizer", read_huggingface_tokenizer, "no-such/model", CLIP)
+    for place, config, message in (
+        (tmp_path, CLIP, "vocabulary files"),
+        (tmp_path, SIGLIP, r"spiece\.model: sentencepiece model"),
+        (tmp_path, {"model_type": "gpt2"}, "model_type: found gpt2"),
+        ("no-such/model", CLIP, "no-such/model: tokenizer"),
+    ):
+        refused(message, read_huggingface_tokenizer, place, config)
 
 
 def test_a_special_token_outside_the_vocabulary_is_refused(folders, read, tmp_path):
