@@ -37,6 +37,14 @@ def test_what_stands_in_the_place_of_a_missing_text_changes_neither_loss_nor_gra
     assert value > 0 and (np.asarray(gradients[2])[~np.asarray(counted)] == 0).all()
 
 
+@pytest.mark.parametrize("name", ["hard_negative", "semantic_contrastive", "blind_preference"])
+def test_a_mask_that_hides_nothing_is_as_none(name):
+    inputs = (unit_vectors(0, 5, 6), unit_vectors(1, 5, 6), unit_vectors(2, 5, 2, 6))
+    mask = {"negative_mask" if name == "hard_negative" else "altered_mask": jnp.ones((5, 2), bool)}
+    without, masked = (getattr(losses, name)(*inputs, logit_scale=SCALE, **more) for more in ({}, mask))
+    np.testing.assert_allclose(masked, without, rtol=1e-6)
+
+
 def test_a_batch_in_which_nothing_is_a_negative_costs_nothing_and_pulls_nowhere():
     images, texts = unit_vectors(0, 3, 4), unit_vectors(1, 3, 4)
 

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 import scipy.linalg
+from sklearn.preprocessing import normalize
 
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
@@ -33,9 +34,7 @@ def paired_features(images=120, captions=3, shared=6, seed=0):
 def test_correlations_solve_the_generalised_eigenproblem_of_cca():
     x, y, owner = paired_features()
     heads = fit_heads(x, y, owner, dim=10, regularisation=Regularisation(0.01, 0.03, 1.0))
-    pairs = np.concatenate([x[owner], y], axis=1).astype(np.float64)
-    pairs -= pairs.mean(0)
-    covariance = pairs.T @ pairs / len(pairs)
+    covariance = np.cov(np.concatenate([x[owner], y], axis=1), rowvar=False, bias=True, dtype=np.float64)
     a, b = covariance[:20, :20], covariance[20:, 20:]
     within = scipy.linalg.block_diag(a + 0.01 * np.trace(a) / 20 * np.eye(20), b + 0.03 * np.trace(b) / 14 * np.eye(14))
     across = covariance - scipy.linalg.block_diag(a, b)
@@ -75,8 +74,7 @@ def test_shared_factors_are_found_on_images_never_seen():
 def test_cross_validation_prefers_a_ridge_where_there_are_more_directions_than_images():
     rng = np.random.default_rng(0)
     factors = rng.normal(size=(60, 4))
-    x = np.concatenate([factors + 0.1 * rng.normal(size=(60, 4)), rng.normal(size=(60, 50))], axis=1)
-    y = np.concatenate([factors + 0.1 * rng.normal(size=(60, 4)), rng.normal(size=(60, 50))], axis=1)
+    x, y = (np.hstack([factors + 0.1 * rng.normal(size=(60, 4)), rng.normal(size=(60, 50))]) for _ in range(2))
     chosen, score = choose_regularisation(x, y, np.arange(60), 4, ridges=(1e-9, 0.3), powers=(1.0,))
     assert max(chosen.image_ridge, chosen.text_ridge) == 0.3
     assert score > 20
@@ -98,22 +96,17 @@ def test_a_cross_validation_that_was_stopped_goes_on_after_its_last_fold(tmp_pat
     expected = choose(4, on_progress=fresh.append)
     assert choose(4, on_progress=again.append, cache=EmbeddingCache(tmp_path)) == expected
     assert fresh == [1] * 16 and again == [4, 4, *[1] * 8]
-    others = ({"dim": 3}, {"seed": 1}, {"folds": 5}, {"powers": (1.0, 1.5)})
-    for other in others:
+    for other in ({"dim": 3}, {"seed": 1}, {"folds": 5}, {"powers": (1.0, 1.5)}):
         chosen = {"dim": 4, **other}
         assert choose(**chosen, cache=EmbeddingCache(tmp_path)) == choose(**chosen)
 
 
 def test_logit_scale_grows_as_matches_become_certain():
     rng = np.random.default_rng(0)
-    images = rng.normal(size=(40, 16))
-    images /= np.linalg.norm(images, axis=1, keepdims=True)
-    scales = []
-    for noise in (0.4, 0.15):
-        texts = images + noise * rng.normal(size=images.shape)
-        texts /= np.linalg.norm(texts, axis=1, keepdims=True)
-        scales.append(fit_logit_scale(images, texts, np.arange(40)))
-    assert 1 < scales[0] < scales[1] <= 100
+    images = normalize(rng.normal(size=(40, 16)))
+    texts = [normalize(images + noise * rng.normal(size=images.shape)) for noise in (0.4, 0.15)]
+    low, high = (fit_logit_scale(images, each, np.arange(40)) for each in texts)
+    assert 1 < low < high <= 100
 
 
 def test_more_dimensions_than_features_are_refused():

@@ -48,6 +48,16 @@ def test_features_are_those_of_images_and_texts_with_one_draw_of_noise_for_what_
             np.testing.assert_allclose(added[:, 0], noise, atol=1e-4)
 
 
+def test_as_many_images_are_resized_whole_as_asked(world):
+    views = np.stack([[view(number) for number in range(IMAGES)] for view in (pixels_of, resized)])
+    features = world.encoder.image_features(views.reshape(-1, *views.shape[2:])).reshape(2, IMAGES, -1)
+    batches = world.take(6, **FEATURES_ALONE, data__resize_prob=0.5)
+    rows, numbers = (np.concatenate(each) for each in ([batch.images.features for batch in batches],
+                                                       [batch.image_id for batch in batches]))  # fmt: skip
+    distance = np.abs(features[:, numbers] - rows).max(-1)
+    assert (distance.min(0) < 1e-5).all() and 5 <= distance.argmin(0).sum() <= 19
+
+
 def test_pools_hold_altered_captions_and_mixed_images_and_every_place_is_drawn(world):
     pools = {"data__feature_pool__captions": 3, "data__feature_pool__mixed": 4}
     chosen = {**SC_AND_VC, "losses__vc__views": "crop,resize", "losses__vc__ratio": 0.6}

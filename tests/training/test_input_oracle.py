@@ -7,6 +7,7 @@ give, and that all of it occurs.
 import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -201,8 +202,7 @@ def test_workers_are_started_where_a_run_is_long(world, monkeypatch):
 def test_starting_models(world):
     start = str(world.folder / "start")
     taken, right = starting_encoder(world.config_of(init__model=start)), parameters_of(world.encoder.model)
-    for path, array in parameters_of(taken.model).items():
-        np.testing.assert_array_equal(array, right[path])
+    jax.tree.map(np.testing.assert_array_equal, parameters_of(taken.model), right)
     preprocessing = Preprocessing(exact_size=(SIDE, SIDE), mean=(0.1, 0.2, 0.3))
     config = world.config_of(init__tokenizer=start)
     config.init.spec, config.init.preprocessing = tiny_spec(8).to_json(), preprocessing.to_json()

@@ -23,13 +23,12 @@ def data(tmp_path_factory) -> Path:
     """Captions to train on, a model to start from, and a retrieval benchmark and classes in the documented layout."""
     # They get longer, so that processes have texts of other lengths.
     captions = [random_captions(5, seed=number, longest=3 + number // 2) for number in range(IMAGES)]
-    folder = write_world(tmp_path_factory.mktemp("data"), captions, start=tiny_encoder(name="start"))
-    for place in ("coco", "cifar10/images", "rococo/annotations"):
+    folder = write_world(tmp_path_factory.mktemp("data"), captions, altered={}, start=tiny_encoder(name="start"))
+    for place in ("coco", "rococo", "cifar10/images/cat", "cifar10/images/dog"):
         (folder / place).mkdir(parents=True)
     (folder / "coco" / "images").symlink_to(folder / "images")
-    shutil.copy(folder / "captions.json", folder / "rococo" / "annotations" / "coco_karpathy_test.json")
+    (folder / "rococo" / "annotations").symlink_to(folder / "annotations")
     for number, path in enumerate(sorted((folder / "images").iterdir())):
-        (folder / "cifar10" / "images" / ("cat", "dog")[number % 2]).mkdir(exist_ok=True)
         shutil.copy(path, folder / "cifar10" / "images" / ("cat", "dog")[number % 2])
     return folder
 
@@ -135,11 +134,8 @@ def test_parameters_sharded_over_two_processes_are_evaluated_where_they_are_save
         assert code == 0, said
     started, trained = (trained_parameters(data / name) for name in ("start", "sharded/model"))
     assert started.keys() == trained.keys()
-    for path, array in started.items():
-        if path.startswith(("vision.", "text.")):
-            np.testing.assert_array_equal(trained[path], array, err_msg=path)
-        else:
-            assert np.abs(trained[path] - array).max() > 0, path
+    moved = {path for path, array in started.items() if not np.array_equal(trained[path], array)}
+    assert moved == {path for path in started if not path.startswith(("vision.", "text."))}
 
 
 @pytest.mark.slow

@@ -110,10 +110,7 @@ def test_a_run_has_one_program_compiled_before_the_first_step(config, cache, on_
 def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits, capsys):
     """Beside the program's bytes a device holds the pixels, ids, masks and image ids of its rows of the next batch."""
     rows = NamedSharding(mesh_of(2), PartitionSpec(AXES))
-    batch = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows),
-        batch_shapes(config, tiny_spec(16), 24),
-    )
+    batch = jax.tree.map(lambda leaf: leaf.update(sharding=rows), batch_shapes(config, tiny_spec(16), 24))
     second = BATCH // 2 * (SIDE * SIDE * 3 + 24 * (4 + 1) + 4)
     analysis = types.SimpleNamespace(argument_size_in_bytes=7, temp_size_in_bytes=5, output_size_in_bytes=3)
     analysis.alias_size_in_bytes = 2

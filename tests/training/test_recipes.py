@@ -1,4 +1,4 @@
-"""Schedules and optimizers against NumPy, each key told from another value; keys that no test may set."""
+"""Schedules and optimizers against NumPy, each key told from another value; the bound of the logit scale."""
 
 import jax
 import jax.numpy as jnp

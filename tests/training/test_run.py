@@ -68,12 +68,13 @@ def whole_run(data, tmp_path_factory) -> Path:
     return workdir
 
 
+assert_same = functools.partial(jax.tree.map, np.testing.assert_array_equal)
+
+
 def assert_same_run(found: Path, expected: Path) -> None:
     """The same losses in all steps, and the same bits of the model."""
     assert [line["loss"] for line in metrics_of(found)] == [line["loss"] for line in metrics_of(expected)]
-    parameters = trained_parameters(found / "model")
-    for path, array in trained_parameters(expected / "model").items():
-        np.testing.assert_array_equal(parameters[path], array, err_msg=path)
+    assert_same(*(trained_parameters(run / "model") for run in (found, expected)))
 
 
 def test_a_run_writes_its_metrics_and_a_model_that_evaluates(data, whole_run, tmp_path):
@@ -189,18 +190,15 @@ def test_sigterm_and_ctrl_c_save_and_the_run_goes_on_with_the_same_bits(data, wh
 @pytest.mark.thorough
 def test_killed_at_a_random_moment_the_command_goes_on_with_the_same_bits(data, tmp_path):
     command = [sys.executable, "-m", "rococo_jax", "train", "--config", str(data / "config.py"), "--config.steps=40"]
-
-    def metrics(workdir):
-        return (workdir / "metrics.jsonl").read_text().splitlines() if (workdir / "metrics.jsonl").exists() else []
-
-    killed = tmp_path / "killed"
-    least, deadline = random.Random().randrange(3, 20), time.monotonic() + 120
+    killed, least, deadline = tmp_path / "killed", random.Random().randrange(3, 20), time.monotonic() + 120
+    killed.mkdir()
+    (killed / "metrics.jsonl").touch()
     process = subprocess.Popen([*command, "--workdir", str(killed)], stderr=subprocess.PIPE)
-    while process.poll() is None and len(metrics(killed)) < least and time.monotonic() < deadline:
+    while process.poll() is None and len(metrics_of(killed)) < least and time.monotonic() < deadline:
         time.sleep(0.05)
     process.kill()
     process.communicate()
-    assert 3 <= len(metrics(killed)) < 40
+    assert 3 <= len(metrics_of(killed)) < 40
     for workdir in (killed, tmp_path / "whole"):
         assert subprocess.run([*command, "--workdir", str(workdir)], capture_output=True).returncode == 0
     assert_same_run(killed, tmp_path / "whole")
@@ -230,25 +228,20 @@ def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_pa
     losses = [line["loss"] for line in metrics_of(tmp_path / "cached")]
     assert np.mean(losses[-10:]) < np.mean(losses[:10])  # a step's own batch may be a hard one
     started, trained = trained_parameters(data / "start"), trained_parameters(tmp_path / "cached" / "model")
-    for path, array in started.items():
-        if path.startswith(("vision.", "text.")):
-            np.testing.assert_array_equal(trained[path], array, err_msg=path)
+    frozen = [path for path in started if path.startswith(("vision.", "text."))]
+    assert_same(*({path: parameters[path] for path in frozen} for parameters in (trained, started)))
     assert np.abs(trained["vision_head.down.kernel"]).max() > 0
     # A checkpoint is a model too, its frozen towers those of the start.
     of_checkpoint = load_model(tmp_path / "cached" / "checkpoints" / "40")
     assert of_checkpoint.name == "cached@40"
-    for path, array in parameters_of(of_checkpoint.model).items():
-        np.testing.assert_array_equal(array, trained[path], err_msg=path)
+    assert_same(parameters_of(of_checkpoint.model), trained)
     assert of_checkpoint.fingerprint() == load_model(tmp_path / "cached" / "model").fingerprint()
     with pytest.raises(InputError, match=r"found '7'; wanted one of latest, \d+, 40"):
         load_model(f"{tmp_path / 'cached'}@7")
     # More steps go on from there; fewer are refused.
-    cached.steps = 30
-    wanted = r"config\.steps: found 30; wanted 40, with which this folder was begun, or more"
-    with pytest.raises(InputError, match=wanted):
-        train(cached, tmp_path / "cached", mesh=mesh_of(2))
-    cached.steps = 42
-    more = train(cached, tmp_path / "cached", mesh=mesh_of(2))
+    with pytest.raises(InputError, match=r"config\.steps: found 30; wanted 40, with which this folder was begun, or m"):
+        train(changed(cached, steps=30), tmp_path / "cached", mesh=mesh_of(2))
+    more = train(changed(cached, steps=42), tmp_path / "cached", mesh=mesh_of(2))
     assert (more.step, more.resumed_from) == (42, 40)
     before = trained_parameters(tmp_path / "cached" / "model-40")
     np.testing.assert_array_equal(before["vision_head.up.kernel"], trained["vision_head.up.kernel"])

@@ -1,7 +1,4 @@
-"""`rococo train` with an evaluation, and of models and losses that other tests of runs leave out.
-
-Where a loss is checked, its first value is recomputed by NumPy from the embeddings of the starting model.
-"""
+"""What happens around the steps of a run: evaluations, checkpoints by time, profiles, curves and the last line."""
 
 import importlib.machinery
 import importlib.util
@@ -22,7 +19,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.training import program, run
 from rococo_jax.training.config import read_config
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
-from tests.support.tiny_runs import metrics_of, write_config_file
+from tests.support.tiny_runs import metrics_of, with_a_broken_image, write_config_file
 from tests.support.world import write_world
 
 IMAGES, BATCH, STEPS = 8, 8, 6
@@ -74,6 +71,13 @@ def test_a_stop_is_not_delayed_by_an_evaluation_that_is_due(data, tmp_path):
 
     assert run.train(config, tmp_path / "run", evaluate=evaluate, on_step=on_step).stopped and scored == []
     assert checkpointed(tmp_path / "run") == {2}
+
+
+def test_a_broken_image_stops_the_run_where_it_is_told_to(data, tmp_path):
+    images = with_a_broken_image(data / "images", tmp_path / "images")
+    overrides = [f"config.data.images={images}", "config.data.on_decode_error=raise"]
+    with pytest.raises(InputError, match=r"07\.png"):
+        run.train(read_config(data / "config.py", overrides), tmp_path / "run")
 
 
 def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeypatch):

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rococo_jax.checkpoints.parameters import parameter_shapes, parameters_of
+from rococo_jax.checkpoints.parameters import parameter_shapes
 from rococo_jax.losses import active_fields
 from rococo_jax.models import DualEncoder
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config
-from rococo_jax.training.freezing import join_parameters, split_parameters
+from rococo_jax.training.freezing import join_parameters
 from rococo_jax.training.init import with_residual_heads
 from rococo_jax.training.step import batch_shapes, lower_step, make_embed
 from tests.support.tiny import tiny_encoder, tiny_spec
@@ -28,19 +28,6 @@ def make_config(**overrides):
     settings = {"batch_size": PAIRS, "steps": 10, "losses__sc__weight": 1.0, "losses__vc__weight": 0.5}
     settings |= {"losses__hard_positives__weight": 0.5, "losses__vc__partner_group": 2}
     return changed(default_config(), **{**settings, **overrides})
-
-
-def test_splitting_and_joining_parameters_loses_nothing():
-    encoder = tiny_encoder()
-    parameters = parameters_of(encoder.model)
-    for what in ("all", "none", "last:1", "last:2"):
-        trained, frozen = split_parameters(parameters, encoder.spec, {"vision": what, "text": "last:1"})
-        joined = join_parameters(trained, frozen)
-        assert joined.keys() == parameters.keys()
-        for path, array in joined.items():
-            np.testing.assert_array_equal(array, parameters[path])
-    assert not any(path.startswith("vision.") for path in split_parameters(
-        parameters, encoder.spec, {"vision": "none", "text": "all"})[0])  # fmt: skip
 
 
 def test_stacks_are_joined_in_the_order_of_their_parameters():
