@@ -4,6 +4,7 @@ Counted are the events of opening a file to write, renaming, removing, truncatin
 below one folder. What libraries write without Python is not seen; kills by the clock reach that.
 """
 
+import functools
 import os
 import signal
 import sys
@@ -18,37 +19,36 @@ class Killed(BaseException):
     """Ends a command as SIGKILL would: nothing that it does afterwards reaches the disk."""
 
 
-class _Watch:
+_folder, _count, _act = "", 0, None
+
+
+def _watch(event: str, details: tuple) -> None:
+    global _count
+    if _act is None or event not in _EVENTS:
+        return
+    if event == "open" and not (isinstance(details[2], int) and details[2] & _WRITING):
+        return
+    if isinstance(details[0], str | bytes | os.PathLike) and str(os.fsdecode(details[0])).startswith(_folder):
+        _count += 1
+        _act(_count)
+
+
+@functools.cache
+def _begin() -> None:
     """The one hook of this process: hooks cannot be taken off again."""
-
-    def __init__(self) -> None:
-        self.folder, self.count, self.act = "", 0, None
-        sys.addaudithook(self)
-
-    def __call__(self, event: str, details: tuple) -> None:
-        if self.act is None or event not in _EVENTS:
-            return
-        path = details[0] if isinstance(details[0], str | bytes | os.PathLike) else ""
-        if event == "open" and not (isinstance(details[2], int) and details[2] & _WRITING):
-            return
-        if str(os.fsdecode(path)).startswith(self.folder):
-            self.count += 1
-            self.act(self.count)
-
-
-_watch: _Watch | None = None
+    sys.addaudithook(_watch)
 
 
 def watched(folder: Path, act: Callable[[int], None], run: Callable[[], None]) -> int:
     """Runs `run` and calls `act` with the number of each file operation below `folder`. Returns how many there were."""
-    global _watch
-    _watch = _watch or _Watch()
-    _watch.folder, _watch.count, _watch.act = str(folder), 0, act
+    global _folder, _count, _act
+    _begin()
+    _folder, _count, _act = str(folder), 0, act
     try:
         run()
     finally:
-        _watch.act = None
-    return _watch.count
+        _act = None
+    return _count
 
 
 def killed_at(number: int) -> Callable[[int], None]:
