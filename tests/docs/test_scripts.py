@@ -39,8 +39,9 @@ def test_a_script_prints_its_options(path, monkeypatch, capsys):
     assert ended.value.code == 0 and "usage:" in capsys.readouterr().out
 
 
-def test_the_page_of_performance_has_the_tables_of_its_figures(monkeypatch):
-    run(monkeypatch, CHECKOUT / "perf" / "tables.py", "--check")
+@pytest.mark.parametrize("script", ["perf/tables.py", "tools/draw_findings.py"])
+def test_pages_have_the_tables_of_their_figures_and_the_figures_of_their_tables(script, monkeypatch):
+    run(monkeypatch, CHECKOUT / script, "--check")
 
 
 @pytest.mark.parametrize("arguments", [

@@ -20,12 +20,8 @@ from tests.support.programs import QUICK, is_quick, one_device
 _FLAGS = " ".join(f"--{key}={str(value).lower()}" for key, value in QUICK.items())
 _ENVIRONMENT = {"XLA_FLAGS": _FLAGS, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 _AS_USERS = "import jax\njax.config.update('jax_disable_most_optimizations', False)\n"
-_IMPORTED = [
-    "tests.support.memory",
-    "rococo_jax.training.run",
-    "rococo_jax.evaluation.callback",
-    "tests.support.tiny_runs",
-]
+_IMPORTED = ["tests.support.memory", "rococo_jax.training.run", "rococo_jax.evaluation.callback"]
+_IMPORTED += ["tests.support.tiny_runs"]
 
 
 def launched(processes: int, devices: int, *words: object, timeout: int = 40) -> list[str]:
@@ -88,15 +84,16 @@ def _run_all(
     with socket.socket() as listening:
         listening.bind(("localhost", 0))
         port = listening.getsockname()[1]
-    common = {"ROCOCO_COORDINATOR": f"localhost:{port}", "ROCOCO_PROCESSES": str(processes)}
-    common["ROCOCO_TIMEOUT"] = str(timeout)
+    common = {**os.environ, **_ENVIRONMENT, "XLA_FLAGS": flags, "ROCOCO_COORDINATOR": f"localhost:{port}"}
+    common |= {"ROCOCO_PROCESSES": str(processes), "ROCOCO_TIMEOUT": str(timeout)}
     with tempfile.TemporaryDirectory() as folder:
         errors = [Path(folder, str(number)) for number in range(processes)]
-        started = []
-        for number, path in enumerate(errors):
-            environment = {**os.environ, **_ENVIRONMENT, **common, "ROCOCO_PROCESS": str(number), "XLA_FLAGS": flags}
-            started.append(_interpreters().Process(target=_run, args=(program, environment, path)))
-            started[-1].start()
+        started = [
+            _interpreters().Process(target=_run, args=(program, {**common, "ROCOCO_PROCESS": str(number)}, path))
+            for number, path in enumerate(errors)
+        ]
+        for process in started:
+            process.start()
         try:
             for number, process in enumerate(started):
                 if number != frozen:
