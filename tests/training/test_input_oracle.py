@@ -112,36 +112,41 @@ def test_text_length(world):
     assert [text_length(length, tiny_encoder(spec=longer)) for length in (0, 60)] == [48, 60]
 
 
-def altered(world, count: int = 6, **settings) -> set[tuple[str, str]]:
-    """What was replaced by what in altered captions."""
-    batches = world.take(count, losses__sc__weight=1.0, **settings)
-    texts, others = world.texts(batches), world.texts(batches, "altered")
-    found = set()
-    for number, text in enumerate(others):
-        own = texts[number * len(texts) // len(others)].split()
-        (change,) = [(old, new) for old, new in zip(own, text.split(), strict=True) if old != new]
-        found.add(change)
-    return found
-
-
 ANIMALS, PLACES = {("dog", "cat"), ("dog", "owl")}, {("house", "boat"), ("house", "igloo")}
+OTHER_TABLE = {"influence": "lowest_house.jsonl"}
 
 
-def test_variants(world):
-    assert altered(world) == ANIMALS
-    assert altered(world, losses__sc__variants="diff_concept") == {("dog", "boat"), ("dog", "igloo")}
-    assert altered(world, losses__sc__variants="danger") == {("dog", "weapon")}
-    assert altered(world, losses__sc__variants="danger,same_concept") == {("dog", "weapon"), *ANIMALS}
-    words = {new for _, new in altered(world, losses__sc__variants="rand_voca")}
-    assert len(words) > 5 and words < {"the", "two", "cat", "car", "man", "woman", "tree", "ball", "boat", *ADJECTIVES}
-
-
-def test_select_and_influence(world):
-    other = str(world.folder / "lowest_house.jsonl")
-    assert altered(world, losses__sc__select="highest") == PLACES
-    assert altered(world, losses__sc__influence=other) == PLACES
-    assert altered(world, losses__sc__influence=other, losses__sc__select="highest") == ANIMALS
-    assert altered(world, losses__sc__select="random") == ANIMALS | PLACES
+@pytest.mark.parametrize(
+    ("settings", "changes"),
+    [
+        ({}, ANIMALS),
+        ({"variants": "diff_concept"}, {("dog", "boat"), ("dog", "igloo")}),
+        ({"variants": "danger"}, {("dog", "weapon")}),
+        ({"variants": "danger,same_concept"}, {("dog", "weapon"), *ANIMALS}),
+        ({"variants": "rand_voca"}, None),
+        ({"select": "highest"}, PLACES),
+        (OTHER_TABLE, PLACES),
+        ({**OTHER_TABLE, "select": "highest"}, ANIMALS),
+        ({"select": "random"}, ANIMALS | PLACES),
+        ({"lexicon": "other_lexicon.json"}, {("dog", "sheep")}),
+        ({"fit_article": True}, {("dog", "cat")}),
+    ],
+)
+def test_keys_of_altered_captions(world, settings, changes):
+    for key in {"influence", "lexicon"} & settings.keys():
+        settings = {**settings, key: str(world.folder / settings[key])}
+    batches = world.take(losses__sc__weight=1.0, **{f"losses__sc__{key}": value for key, value in settings.items()})
+    pairs_of_words = [
+        (old, new)
+        for text, other in zip(world.texts(batches), world.texts(batches, "altered"), strict=True)
+        for old, new in zip(text.split(), other.split(), strict=True) if old != new
+    ]  # fmt: skip
+    assert len(pairs_of_words) == len(world.texts(batches))  # one word of each
+    words = {new for _, new in pairs_of_words}
+    if changes is None:
+        assert len(words) > 5 and words < {*"the two cat car man woman tree ball boat".split(), *ADJECTIVES}
+    else:
+        assert {*pairs_of_words} == changes
 
 
 @pytest.mark.parametrize("select", ["lowest", "highest"])
@@ -154,11 +159,6 @@ def test_without_a_table_the_starting_model_says_which_word_changes_its_caption_
         whole, *others = world.encoder.encode_text([text, *without])
         wanted = {"lowest": np.argmax, "highest": np.argmin}[select]([whole @ each for each in others])
         assert [noun for noun in ("dog", "house") if noun not in other.split()] == [("dog", "house")[wanted]]
-
-
-def test_lexicon_and_fit_article(world):
-    assert altered(world, losses__sc__lexicon=str(world.folder / "other_lexicon.json")) == {("dog", "sheep")}
-    assert altered(world, losses__sc__fit_article=True) == {("dog", "cat")}
 
 
 def test_count_of_altered_captions(world):
