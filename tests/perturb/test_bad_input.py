@@ -3,37 +3,29 @@
 import json
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from PIL import Image
 
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
-from rococo_jax.cli.main import main
 from rococo_jax.perturb.images.corruptions import check_images, check_severity
 from rococo_jax.perturb.images.mixing import Mixing, apply_mixing
 from tests.support.refusals import refused
-
-KEY = jax.random.key(0)
+from tests.support.world import noise, write_pictures
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
-    """Two small images, their captions, and a file that only looks like an image."""
-    images = tmp_path / "images"
-    images.mkdir()
-    for name in ("a.png", "b.png"):
-        Image.new("RGB", (40, 36), (200, 30, 60)).save(images / name)
-    (tmp_path / "captions.json").write_text(json.dumps([{"image": n, "caption": ["red"]} for n in ("a.png", "b.png")]))
-    (tmp_path / "one.json").write_text('[{"image": "a.png", "caption": ["red"]}]')
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "a.png").write_bytes((images / "a.png").read_bytes())
+def folder(tmp_path, monkeypatch) -> Path:
+    """Two small images and their captions, and the same with one that only looks like an image or is cut short."""
+    for folder in ("images", "broken", "cut"):
+        write_pictures(tmp_path / folder, ("a.png", "b.png"), noise(36, 40))
     (tmp_path / "broken" / "b.png").write_text("not an image")
-    (tmp_path / "cut").mkdir()
-    (tmp_path / "cut" / "a.png").write_bytes((images / "a.png").read_bytes()[:60])
-    (tmp_path / "cut" / "b.png").write_bytes((images / "b.png").read_bytes())
+    (tmp_path / "cut" / "a.png").write_bytes((tmp_path / "images" / "a.png").read_bytes()[:60])
+    captions = [{"image": name, "caption": ["red"]} for name in ("a.png", "b.png")]
+    (tmp_path / "captions.json").write_text(json.dumps(captions))
+    (tmp_path / "one.json").write_text(json.dumps(captions[:1]))
     (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
@@ -75,16 +67,14 @@ EVALUATE = "evaluate MODEL --images images --annotations . --out out"
         (f"{EVALUATE} --corrupted-benchmarks rococo", "corrupted_benchmarks: found rococo, but no corruptions"),
     ],
 )
-def test_commands_refuse_with_one_line_and_2_and_leave_no_result(folder, monkeypatch, capsys, command, expected):
-    monkeypatch.chdir(folder)
-    assert main(command.split()) == 2
-    captured = capsys.readouterr()
-    (line,) = [line for line in captured.err.splitlines() if line.startswith("rococo:")]
-    assert expected in line and "Traceback" not in captured.err
-    made = [path.name for path in (folder / "out").rglob("*")] if (folder / "out").exists() else []
-    assert "manifest.json" not in made and "results.json" not in made
+def test_commands_refuse_with_one_line_and_2_and_leave_no_result(folder, refusal, command, expected):
+    error = refusal(*command.split())
+    (line,) = [line for line in error.splitlines() if line.startswith("rococo:")]
+    assert expected in line and "Traceback" not in error
+    written = {path.name for path in (folder / "out").rglob("*")}
+    assert not written & {"manifest.json", "results.json"}
     # What is wrong with the arguments is known before anything is written.
-    assert not made or "broken" in command or "cut" in command or command.startswith("evaluate")
+    assert not written or "broken" in command or "cut" in command or command.startswith("evaluate")
 
 
 @pytest.mark.parametrize("ratio", [-0.01, 1.01, float("nan"), float("inf")])

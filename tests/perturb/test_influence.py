@@ -152,7 +152,7 @@ def test_real_captions_shortened_by_tokens_equal_the_shortened_strings(real_data
     folder = real_data / "towers" / "minilm_l6_v2"
     words = WordTokenizer(read_huggingface_tokenizer(folder, json.loads((folder / "config.json").read_text())))
     images = json.loads((real_data / "coco" / "captions_test.json").read_text())
-    captions = [caption for image in images[:100] for caption in image["caption"]]
+    captions = [caption for image in images[:30] for caption in image["caption"]]
     for caption, part in zip(captions, words(captions), strict=True):
         texts = [without_word(caption, word) for word in part.words]
         shorter = [[*words.prefix, *part.ids[:start], *part.ids[end:], *words.suffix] for start, end in part.spans]
@@ -162,53 +162,41 @@ def test_real_captions_shortened_by_tokens_equal_the_shortened_strings(real_data
 IMAGES = [CaptionedImage(f"{n}.jpg", (caption, f"two {caption}")) for n, caption in enumerate(CAPTIONS[2:6])]
 
 
-def test_an_interrupted_table_resumes_to_the_same_file(tmp_path, tiny):
-    write_influence_table(tiny, IMAGES, tmp_path / "whole.jsonl", captions_at_once=2)
-    whole = (tmp_path / "whole.jsonl").read_bytes()
-
-    def stop(done: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_influence_table(tiny, IMAGES, tmp_path / "again.jsonl", captions_at_once=2, on_progress=stop)
-    partial = tmp_path / ".again.jsonl.partial"
-    assert not (tmp_path / "again.jsonl").exists()
-    lines = whole.splitlines(keepends=True)
-    partial.write_bytes(b"".join(lines[:5]) + lines[5][:20])  # two parts of two lines, a line, and one cut short
-    assert write_influence_table(tiny, IMAGES, tmp_path / "again.jsonl", captions_at_once=2) == 4
-    assert (tmp_path / "again.jsonl").read_bytes() == whole
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.jsonl", "whole.jsonl"]
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory, tiny) -> list[bytes]:
+    """Those of the table of `IMAGES`."""
+    path = tmp_path_factory.mktemp("table") / "whole.jsonl"
+    write_influence_table(tiny, IMAGES, path, captions_at_once=2)
+    return path.read_bytes().splitlines(keepends=True)
 
 
+# Of the third line; and an end within the sixth.
 DAMAGES = (b"\0" * 30, b'{"image": "2.jpg", "capt', b"[" * 10**5, b"[]", b'"\xff"', b'{"image": "2.jpg"}', b"1" * 5000)
 
 
-@pytest.mark.parametrize("damage", [*DAMAGES, "influence", "image"], ids=range(len(DAMAGES) + 2))
-def test_a_damaged_line_of_an_unfinished_table_is_computed_again(damage, tmp_path, tiny):
+@pytest.mark.parametrize("damage", [*DAMAGES, "influence", "image", None], ids=range(len(DAMAGES) + 3))
+def test_an_interrupted_table_resumes_and_a_damaged_line_is_computed_again(damage, lines, tmp_path, tiny):
     path, partial = tmp_path / "table.jsonl", tmp_path / ".table.jsonl.partial"
     with pytest.raises(KeyboardInterrupt):
         write_influence_table(tiny, IMAGES, path, captions_at_once=2, on_progress=Mock(side_effect=KeyboardInterrupt))
-    write_influence_table(tiny, IMAGES, tmp_path / "whole.jsonl", captions_at_once=2)
-    lines = (tmp_path / "whole.jsonl").read_bytes().splitlines(keepends=True)
-    if isinstance(damage, str):
-        damage = json.dumps({**json.loads(lines[2]), damage: "9"}).encode()
-    partial.write_bytes(b"".join([*lines[:2], damage + b"\n", *lines[3:]]))
-    assert write_influence_table(tiny, IMAGES, path, captions_at_once=2) == 2
+    assert not path.exists()
+    if damage is None:  # two parts of two lines, a line, and one cut short
+        kept, content = 4, [*lines[:5], lines[5][:20]]
+    else:
+        if isinstance(damage, str):
+            damage = json.dumps({**json.loads(lines[2]), damage: "9"}).encode()
+        kept, content = 2, [*lines[:2], damage + b"\n", *lines[3:]]
+    partial.write_bytes(b"".join(content))
+    assert write_influence_table(tiny, IMAGES, path, captions_at_once=2) == kept
     assert path.read_bytes() == b"".join(lines)
+    assert [each.name for each in tmp_path.iterdir()] == ["table.jsonl"]
 
 
-def test_an_unfinished_table_of_another_model_is_discarded(tmp_path, tiny):
+def test_an_unfinished_table_of_another_model_is_discarded_and_a_broken_line_is_named(tmp_path, tiny):
     path = tmp_path / "table.jsonl"
     (tmp_path / ".table.jsonl.partial").write_text('{"caption": "dog", "influence": [9]}\n')
     (tmp_path / ".table.jsonl.partial.json").write_text('{"fingerprint": "another"}')
     assert write_influence_table(tiny, IMAGES, path) == 0
-    table = read_influence_table(path)
-    assert table["dog"] != pytest.approx([9])
-
-
-def test_a_table_reads_back_and_a_broken_line_is_named(tmp_path, tiny):
-    path = tmp_path / "table.jsonl"
-    write_influence_table(tiny, IMAGES, path)
     table = read_influence_table(path)
     captions = [caption for image in IMAGES for caption in image.captions]
     for caption, values in zip(captions, word_influence(tiny, captions), strict=True):

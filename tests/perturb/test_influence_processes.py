@@ -51,8 +51,8 @@ def tiny():
 
 def test_a_candidate_has_the_influence_it_has_alone_to_the_last_bit(tiny):
     """Prefixes are not shared here: the captions beside it would decide how a caption's tokens are added up."""
-    places, more = ("street", "kitchen", "park", "beach", "car"), ("", "and a cat ", "and a cat and a cat ")
-    captions = [f"a red dog sits on the big house {more[n % 3]}near a {place}" for n, place in enumerate(places)]
+    more = {"street": "", "kitchen": "and a cat ", "park": "and a cat and a cat "}
+    captions = [f"a red dog sits on the big house {words}near a {place}" for place, words in more.items()]
     images = [CaptionedImage(f"{number}.jpg", (caption,)) for number, caption in enumerate(captions)]
     lexicon = shipped_lexicon()
     for image, among in zip(images, candidate_influence(tiny, images, lexicon), strict=True):

@@ -4,10 +4,10 @@ import collections
 
 import pytest
 
-from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.kinds import KINDS, KindAlterer
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 from rococo_jax.perturb.text.words import plain, split_words
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.quick  # words, however the programs are compiled
 
@@ -81,5 +81,4 @@ def test_a_draw_decides_all_and_draws_differ(kind):
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(InputError, match="kind"):
-        KindAlterer("noun", LEXICON)
+    refused("kind", KindAlterer, "noun", LEXICON)

@@ -15,31 +15,32 @@ def written(tmp_path, groups, **more):
     return path
 
 
-def test_a_word_is_found_in_either_number_and_any_case():
-    lexicon = shipped_lexicon()
+@pytest.fixture(scope="module")
+def lexicon() -> Lexicon:
+    return shipped_lexicon()
+
+
+def test_a_word_is_found_in_either_number_and_any_case(lexicon):
     assert lexicon.find("Dogs") is lexicon.find("dog") is not None
     assert lexicon.find("MEN").singular == "man"
     assert lexicon.find("dogged") is lexicon.find("") is lexicon.find("狗") is None
 
 
-def test_number_is_told_from_form_and_for_sheep_from_what_stands_before():
-    lexicon = shipped_lexicon()
+def test_number_is_told_from_form_and_for_sheep_from_what_stands_before(lexicon):
     assert [lexicon.is_plural(text.split(), -1 + len(text.split())) for text in ("a dog", "two dogs")] == [False, True]
     assert not lexicon.is_plural(["a", "white", "sheep"], 2)
     assert lexicon.is_plural(["three", "sheep"], 1)
     assert lexicon.is_plural(["people"], 0)
 
 
-def test_synonyms_and_more_general_words_alter_nothing():
-    lexicon = shipped_lexicon()
+def test_synonyms_and_more_general_words_alter_nothing(lexicon):
     sofa, couch, bed, dog, animal, cat = map(lexicon.find, ("sofa", "couch", "bed", "dog", "animal", "cat"))
     assert not lexicon.alters(sofa, couch) and not lexicon.alters(couch, sofa) and lexicon.alters(sofa, bed)
     assert not lexicon.alters(dog, animal) and lexicon.alters(animal, dog) and lexicon.alters(dog, cat)
     assert not lexicon.alters(dog, dog)
 
 
-def test_the_shipped_lexicon_is_whole():
-    lexicon = shipped_lexicon()
+def test_the_shipped_lexicon_is_whole(lexicon):
     assert len(lexicon.nouns) > 750 and len(lexicon.groups) > 30
     assert {group.kind for group in lexicon.groups.values()} == {"person", "place", "action", "thing"}
     names = [noun.name for noun in lexicon.nouns]
@@ -49,8 +50,7 @@ def test_the_shipped_lexicon_is_whole():
         assert lexicon.find(absent) is None
 
 
-def test_the_shipped_lexicon_is_as_the_script_has_it():
-    lexicon = shipped_lexicon()
+def test_the_shipped_lexicon_is_as_the_script_has_it(lexicon):
     assert not {noun.name for noun in lexicon.nouns} & set(LEFT_OUT)
     for noun in lexicon.nouns:
         assert OTHER_MEANING.get(noun.name, noun.concept) == noun.concept
@@ -59,19 +59,17 @@ def test_the_shipped_lexicon_is_as_the_script_has_it():
     }
 
 
-def test_every_group_has_a_replacement_for_each_noun():
-    lexicon = shipped_lexicon()
+def test_every_group_has_a_replacement_for_each_noun(lexicon):
     for group in lexicon.groups.values():
         for noun in group.nouns:
             assert any(lexicon.alters(noun, other) for other in group.nouns), noun
 
 
-def test_a_lexicon_reads_back_what_it_wrote(tmp_path):
+def test_a_lexicon_reads_back_what_it_wrote(lexicon, tmp_path):
     path = tmp_path / "copy.json"
-    path.write_text(json.dumps(shipped_lexicon().to_json()))
+    path.write_text(json.dumps(lexicon.to_json()))
     copy = read_lexicon(path)
-    assert copy.hash() == shipped_lexicon().hash()
-    assert copy.nouns == shipped_lexicon().nouns
+    assert copy.hash() == lexicon.hash() and copy.nouns == lexicon.nouns
 
 
 def test_a_users_list_of_singulars_gets_its_plurals(tmp_path):

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.mixing import Mixing, apply_mixing, draw_boxes, draw_partners, is_negative, mix_batch
 from rococo_jax.runtime import make_mesh
+from tests.support.refusals import refused
 
 EVERY_PAIR = np.stack(np.meshgrid(np.arange(256), np.arange(256), indexing="ij")).astype(np.uint8)[..., None]
 
@@ -117,20 +117,14 @@ def test_an_image_without_content_of_another_is_no_negative():
     assert not is_negative(mixed, ids).any()
 
 
-@pytest.mark.parametrize("given", [{"method": "blend"}, {"group": 1}])
-def test_a_mixing_that_makes_no_sense_is_refused(given):
-    with pytest.raises(InputError, match="mixing"):
-        Mixing(**given)
-
-
-def test_one_image_and_uneven_splits_are_refused():
-    with pytest.raises(InputError, match="at least two"):
-        mix_batch(jnp.asarray(random_images(1)), jax.random.key(0), Mixing())
-    with pytest.raises(InputError, match="multiple of the group size 4"):
-        mix_batch(jnp.asarray(random_images(6)), jax.random.key(0), Mixing(group=4))
-    for count, group in ((6, None), (24, 2), (48, 4)):
-        with pytest.raises(InputError, match="for each of 8 devices"):
-            mix_batch(jnp.asarray(random_images(count)), jax.random.key(0), Mixing(group=group), mesh=make_mesh())
+def test_mixings_that_make_no_sense_one_image_and_uneven_splits_are_refused():
+    for given in ({"method": "blend"}, {"group": 1}):
+        refused("mixing", Mixing, **given)
+    cases = [(1, None, None, "at least two"), (6, 4, None, "multiple of the group size 4")]
+    cases += [(count, group, make_mesh(), "for each of 8 devices") for count, group in ((6, None), (24, 2), (48, 4))]
+    for count, group, mesh, message in cases:
+        images = jnp.asarray(random_images(count))
+        refused(message, mix_batch, images, jax.random.key(0), Mixing(group=group), mesh=mesh)
 
 
 def test_sides_of_a_box_are_floored_and_halved_as_published():

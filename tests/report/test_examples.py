@@ -104,6 +104,10 @@ def test_a_choice_shows_the_image_and_both_texts():
 def test_sizes_of_pictures_come_from_their_headers():
     assert jpeg_size(JPEG) == (320, 128)
     assert jpeg_size(b"no picture") == jpeg_size(b"") == jpeg_size(None) == jpeg_size(JPEG[:12]) == (0, 0)
+    header = JPEG.index(b"\xff\xc0") + 1
+    for marker in range(0xC0, 0xD0):  # of which three are no frames
+        expected = (0, 0) if marker in (0xC4, 0xC8, 0xCC) else (320, 128)
+        assert jpeg_size(JPEG[:header] + bytes([marker]) + JPEG[header + 1 :]) == expected
 
 
 def test_templates_escape_text_and_only_text():

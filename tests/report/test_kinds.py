@@ -48,11 +48,18 @@ def groups_of(tmp_path) -> list[str]:
     return [text.partition("</bdi>")[0] for text in head.split("<bdi>")[1:]]
 
 
-def test_choices_have_a_leaderboard_of_parts_the_mean_first(tmp_path):
-    for seed, (name, accuracy) in enumerate((("worse", 40), ("better", 80))):
-        choice_run(tmp_path / "all" / name, name, accuracy, seed)
-    page = report(tmp_path, tmp_path / "all")
-    assert groups_of(tmp_path) == ["Mean", "Add att", "Replace rel", "Swap att"]
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """A page of two models on choices, and its folder."""
+    folder = tmp_path_factory.mktemp("two")
+    for seed, (name, accuracy) in enumerate((("worse", 30), ("better", 90))):
+        choice_run(folder / "all" / name, name, accuracy, seed)
+    return report(folder, folder / "all"), folder
+
+
+def test_choices_have_a_leaderboard_of_parts_the_mean_first(two):
+    page, folder = two
+    assert groups_of(folder) == ["Mean", "Add att", "Replace rel", "Swap att"]
     tables = page.text("tbody")
     assert tables.index("better") < tables.index("worse")
     assert "SugarCrepe" in page.text("h3") and "guessing gives 50 %" in page.text("p")
@@ -60,20 +67,18 @@ def test_choices_have_a_leaderboard_of_parts_the_mean_first(tmp_path):
     assert "sd 1.2" in page.text("table") and "Accuracy by part" in page.text("h4")
 
 
-def test_choices_are_compared_item_by_item_and_the_csv_holds_the_differences(tmp_path):
-    for seed, (name, accuracy) in enumerate((("worse", 30), ("better", 90))):
-        choice_run(tmp_path / "all" / name, name, accuracy, seed)
-    page = report(tmp_path, tmp_path / "all")
+def test_choices_are_compared_item_by_item_and_the_csv_holds_the_differences(two):
+    page, folder = two
     assert "Differences from better" in page.text("h4") and "Difference" in page.text("th")
-    rows = list(csv.DictReader((tmp_path / "report.csv").open(encoding="utf-8", newline="")))
+    rows = list(csv.DictReader((folder / "report.csv").open(encoding="utf-8", newline="")))
     compared = [row for row in rows if row["compared_with"]]
-    assert {row["variant"] for row in compared} == set(PARTS) and {row["model"] for row in compared} == {"worse"}
+    assert {row["variant"] for row in compared} == set(PARTS)
+    assert {(row["model"], row["metric"]) for row in compared} == {("worse", "ota")}
     figures = {(row["model"], row["variant"]): float(row["value"]) for row in rows if row["metric"] == "ota"}
-    assert {row["metric"] for row in compared} == {"ota"}
     for row in compared:
         wanted = figures["worse", row["variant"]] - figures["better", row["variant"]]
         assert float(row["difference"]) == pytest.approx(wanted)
-    markdown = (tmp_path / "report.md").read_text()
+    markdown = (folder / "report.md").read_text()
     assert "| Model | Mean: OTA |" in markdown and "#### Differences from better" in markdown
 
 
@@ -86,13 +91,11 @@ def test_parts_on_corrupted_images_stand_apart_with_a_map_each(tmp_path):
     assert "SugarCrepe, replace rel" in page.text("h5")
 
 
-def test_an_unknown_kind_and_unknown_metrics_are_shown_as_the_results_name_them(tmp_path):
-    for name in ("one", "two"):
-        choice_run(tmp_path / "all" / name, name, 60)
-    page = report(tmp_path, tmp_path / "all")
+def test_an_unknown_kind_and_unknown_metrics_are_shown_as_the_results_name_them(two, tmp_path):
+    page, folder = two
     assert "Word game" in page.text("h3") and "points won" in page.text("th") and "12.3" in page.text("td")
     assert "Word game" in page.text("nav")
-    alone = report(tmp_path, tmp_path / "all" / "one")
+    alone = report(tmp_path, folder / "all" / "worse")
     assert "Easy" in alone.text("table") and "Hard" in alone.text("table")
 
 
