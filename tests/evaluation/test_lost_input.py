@@ -59,32 +59,26 @@ SHORT = [(f"{number} a dog", f"{number} a fool" if number < 3 else f"{number} a 
 LONG = ("{} a b c d e f dog", "{} a b c d e f cat")
 
 
-def test_altered_captions_that_are_cut_to_their_originals_are_left_out(tmp_path):
-    captions = [*SHORT[:-1], tuple(text.format(IMAGES - 1) for text in LONG)]
-    cut = rococo_jax.evaluate(Telling(), **write(tmp_path / "cut", captions))
+def test_altered_captions_that_are_cut_to_their_originals_are_left_out_if_the_model_says_what_it_reads(tmp_path):
+    folders = write(tmp_path / "cut", [*SHORT[:-1], tuple(text.format(IMAGES - 1) for text in LONG)])
+    cut = rococo_jax.evaluate(Telling(), **folders)
     without = [*SHORT[:-1], (LONG[0].format(IMAGES - 1), None)]
     expected = rococo_jax.evaluate(SixWords(), **write(tmp_path / "without", without))
-    assert cut["tasks"] == expected["tasks"] and cut["intervals"] == expected["intervals"]
-    assert cut["sizes"] == expected["sizes"]
+    assert all(cut[part] == expected[part] for part in ("tasks", "intervals", "sizes"))
     assert cut["tasks"]["image_to_text"]["mine"]["fr1"] == 25.0
     assert cut["notes"] == [
         "2 of 24 texts are longer than the model's 6 tokens, and were cut",
         "altered texts left out, since cut they are their originals (image_to_text, mine: 1 of 12)",
     ]
-
-
-def test_a_model_that_cannot_say_what_it_reads_is_asked_everything(tmp_path):
-    folders = write(tmp_path, [*SHORT[:-1], tuple(text.format(IMAGES - 1) for text in LONG)])
-    results = rococo_jax.evaluate(SixWords(), **folders)
-    assert results["tasks"]["image_to_text"]["mine"]["fr1"] == pytest.approx(100 * 4 / IMAGES)
-    assert not results["notes"]
+    asked_all = rococo_jax.evaluate(SixWords(), **folders)
+    assert asked_all["tasks"]["image_to_text"]["mine"]["fr1"] == pytest.approx(100 * 4 / IMAGES)
+    assert not asked_all["notes"]
 
 
 def test_a_variant_of_which_nothing_is_left_is_not_asked_and_no_weights_are_blamed(tmp_path, monkeypatch, capsys):
     folders = write(tmp_path, [(f"same a b c d e {number} dog", f"same a b c d e {number} cat") for number in range(4)])
     monkeypatch.chdir(tmp_path)
-    source = "from tests.evaluation.test_lost_input import Telling as make"
-    (tmp_path / "m.py").write_text(source)
+    (tmp_path / "m.py").write_text("from tests.evaluation.test_lost_input import Telling as make")
     asked = [f"--{name}={folder}" for name, folder in folders.items()]
     assert main(["evaluate", "m.py:make", *asked, "--tasks", "image_to_text", "--out", str(tmp_path / "out")]) == 0
     results = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -118,21 +112,22 @@ def test_images_with_an_exif_turn_are_noted_once(tmp_path):
 def test_choices_lose_wrong_texts_that_are_cut_to_right_ones(tmp_path):
     folders = write(tmp_path, SHORT)
     long, short = "{} a b c d e {}", "{} a b"
-    one = [[long.format(0, "x"), long.format(0, "y"), short.format(1)], [long.format(1, "x"), long.format(1, "z")]]
-    one.append([short.format(number) for number in (2, 0, 1)])
-    both = [[long.format(0, "x"), long.format(0, "y")], [short.format(0), short.format(1)]]
-    shown = [("one", texts, [number], [[0, 0]]) for number, texts in enumerate(one)]
-    shown += [("both", texts, [0, 1], [[0, 0], [1, 1]]) for texts in both]
-    lines = []
-    for number, (part, texts, images, match) in enumerate(shown):
-        files = [{"file": f"{image}.png"} for image in images]
-        lines.append({"id": str(number), "part": part, "texts": texts, "images": files, "match": match})
+    shown = [
+        ("one", [long.format(0, "x"), long.format(0, "y"), short.format(1)], [0]),
+        ("one", [long.format(1, "x"), long.format(1, "z")], [1]),
+        ("one", [short.format(number) for number in (2, 0, 1)], [2]),
+        ("both", [long.format(0, "x"), long.format(0, "y")], [0, 1]),
+        ("both", [short.format(0), short.format(1)], [0, 1]),
+    ]
     (tmp_path / "choices").mkdir()
-    (tmp_path / "choices" / "items.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with (tmp_path / "choices" / "items.jsonl").open("w") as file:
+        for number, (part, texts, images) in enumerate(shown):
+            item = {"id": str(number), "part": part, "texts": texts, "match": [[n, n] for n in range(len(images))]}
+            file.write(json.dumps(item | {"images": [{"file": f"{image}.png"} for image in images]}) + "\n")
     results = rococo_jax.evaluate(Telling(), images=folders["images"], annotations=tmp_path / "choices")
-    sizes = results["sizes"]["choices"]
+    sizes, tasks = results["sizes"]["choices"], results["tasks"]["choices"]
     assert sizes["one"]["items"] == 2 and sizes["both"]["items"] == 1
-    assert results["tasks"]["choices"]["one"]["ota"] == results["tasks"]["choices"]["both"]["group_score"] == 100.0
+    assert tasks["one"]["ota"] == tasks["both"]["group_score"] == 100.0
     assert results["notes"][1].endswith("(choices, one: 2 of 5; choices, both: 2 of 4)")
 
 

@@ -28,32 +28,31 @@ def test_hits_give_every_share_of_the_results(run):
             assert 100 * each.hits.sum() / each.queries.sum() == pytest.approx(figures[name], abs=1e-9), name
 
 
-def test_hits_of_an_image_are_those_of_its_queries_over_all_seeds(run):
-    counted = {"r1": lambda row: row["rank"] <= 1, "r5": lambda row: row["rank"] <= 5,
-               "fr1": lambda row: row["top1_kind"].endswith("altered")}  # fmt: skip
-    sums = defaultdict(lambda: [0, 0])
-    for row in pq.read_table(run / "per_query.parquet").to_pylist():
-        for name, counts in counted.items():
-            both = sums[row["task"], row["variant"], name, row["image"]]
-            both[0], both[1] = both[0] + counts(row), both[1] + 1
-    for (task, variant), metrics in read_image_hits(run / "per_image.parquet").items():
-        for name in counted:
-            images, *numbers = metrics[name]
-            assert len(images) == IMAGES and list(images) == sorted(images)
-            assert list(zip(*numbers, strict=True)) == [tuple(sums[task, variant, name, image]) for image in images]
-    # Two captions an image, two seeds.
-    assert sums["text_to_image", "mix_0.9", "r1", images[0]][1] == 4
-
-
-def test_shares_of_pairs_are_summed_over_the_pairs_of_an_image(run):
+def sums_by_image(file, values_of):
+    """(task, variant, metric, image) -> its sum over the rows of a table, and their number."""
     sums = defaultdict(lambda: [0.0, 0])
-    for row in pq.read_table(run / "pairs.parquet").to_pylist():
-        for name, value in ((name, row[name]) for name in ("blind", "grounding", "preference")):
+    for row in pq.read_table(file).to_pylist():
+        for name, value in values_of(row).items():
             both = sums[row["task"], row["variant"], name, row["image"]]
             both[0], both[1] = both[0] + value, both[1] + 1
-    assert sums
-    hits = read_image_hits(run / "per_image.parquet")
-    for (task, variant, name, image), (value, pairs) in sums.items():
+    return sums
+
+
+def hits_of_query(row):
+    return {"r1": row["rank"] <= 1, "r5": row["rank"] <= 5, "fr1": row["top1_kind"].endswith("altered")}
+
+
+def shares_of_pair(row):
+    return {name: row[name] for name in ("blind", "grounding", "preference")}
+
+
+@pytest.mark.parametrize(("file", "values_of"), [("per_query", hits_of_query), ("pairs", shares_of_pair)])
+def test_hits_of_an_image_are_those_of_its_queries_or_pairs_over_all_seeds(run, file, values_of):
+    hits, sums = read_image_hits(run / "per_image.parquet"), sums_by_image(run / f"{file}.parquet", values_of)
+    for (task, variant, name, image), (value, count) in sums.items():
         each = hits[task, variant][name]
         place = each.images.index(image)
-        assert (each.hits[place], each.queries[place]) == (pytest.approx(value), pairs)
+        assert (each.hits[place], each.queries[place]) == (pytest.approx(value), count)
+        assert len(each.images) == IMAGES and list(each.images) == sorted(each.images)
+    # Two captions an image, two seeds.
+    assert sums["text_to_image", "mix_0.9", "r1" if file == "per_query" else "blind", image][1] == 4

@@ -7,7 +7,6 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from flax import nnx
 from PIL import Image
@@ -17,7 +16,6 @@ from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT
 from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.parameters import parameter_shapes, parameters_of, without_matching
 from rococo_jax.cli.inspect import describe_facts
-from rococo_jax.cli.main import main
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images
@@ -102,8 +100,7 @@ def reference_logits(reference, pixels, ids, mask) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def judged(encoder):
-    """Pixels, texts of several lengths, more of them than a group of an image has, all their pairs in some order, and
-    what the encoder says of them."""
+    """Pixels; texts of several lengths, more than a group of an image has; all pairs in some order; their logits."""
     pixels, texts = random_pixels(30, count=3), [[1, *range(4, 4 + length), 2] for length in (1, 5, 20, 14, 7)] * 5
     pairs = np.divmod(np.random.default_rng(0).permutation(len(pixels) * len(texts)), len(texts))
     tokens = encoder.image_tokens(pixels)
@@ -166,27 +163,19 @@ def assert_ranks(rows: list[dict], count: int, reference, encoder, benchmarks) -
     assert len({rank for rank, _ in wanted}) > 5
 
 
-def test_ranks_in_a_gallery_judged_whole_are_those_of_the_references_scores_sorted_by_numpy(reference, encoder, opened):
-    settings = Settings(mixed_galleries=(), rerank=1000)
+@pytest.mark.parametrize("count", [1000, pytest.param(4, marks=pytest.mark.thorough)])
+def test_ranks_are_those_of_the_references_scores_sorted_by_numpy(reference, encoder, opened, count):
+    """What is not judged comes after the best in the order of cosines."""
+    settings = Settings(mixed_galleries=(), rerank=count)
     results, table, *_ = evaluate_model(
         EncoderModel(encoder), opened(settings), settings, EmbeddingCache(None), [Reranking()]
     )
-    assert_ranks(table.to_pylist(), 1000, reference, encoder, opened(settings))
+    rows = table.to_pylist()
+    assert_ranks(rows, count, reference, encoder, opened(settings))
     assert any("reranked" in note for note in results["notes"])
-
-
-@pytest.mark.thorough
-def test_what_is_not_judged_comes_after_the_best_in_the_order_of_cosines(
-    reference, model, encoder, opened, data, tmp_path
-):
-    folders = ["--images", str(data / "images"), "--annotations", str(data / "annotations")]
-    command = ["evaluate", str(model), *folders, "--mixed-galleries", "none", "--no-report", "--no-cache"]
-    assert main([*command, "--out", str(tmp_path), "--rerank", "4"]) == 0
-    assert json.loads((tmp_path / "results.json").read_text())["fingerprint"]["data"]["rococo"]["rerank"] == 4
-    rows = pq.read_table(tmp_path / "per_query.parquet").to_pylist()
-    assert_ranks(rows, 4, reference, encoder, opened(Settings(mixed_galleries=(), rerank=4)))
-    low = [row["positive_score"] for row in rows if row["rank"] > 4]
-    assert low and all(-101 < score < -99 for score in low)
+    assert results["fingerprint"]["data"]["rococo"]["rerank"] == count
+    low = [row["positive_score"] for row in rows if row["rank"] > count]
+    assert (low or count == 1000) and all(-101 < score < -99 for score in low)
 
 
 @pytest.mark.thorough

@@ -1,19 +1,43 @@
-"""The design of the population: what a fraction of a grid must keep for its factors to be told apart."""
+"""The ablations that come with the project, and the design of the population: a fraction of a grid."""
 
-from pathlib import Path
+import functools
 
 import numpy as np
 import pytest
 
 from rococo_jax.sweep.plan import make_plan
+from rococo_jax.training.config import flat, read_config
+from tests.support.paths import CHECKOUT
 
 pytestmark = pytest.mark.quick
-CONFIG = Path(__file__).parents[2] / "configs" / "ablations" / "population.py"
+ABLATIONS = CHECKOUT / "configs" / "ablations"
+
+
+@functools.cache
+def plan_of(name):
+    return make_plan(ABLATIONS / name)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in ABLATIONS.glob("*.py")))
+def test_the_ablations_that_come_with_the_project_differ_in_what_they_say(name):
+    plan = plan_of(name)
+    swept = {key for axis in plan.axes for key in axis.keys} | {key for arm in plan.arms for key in arm.overrides}
+    if "batch_size" in swept:
+        swept |= {"steps", "optimizer.learning_rate", "log.every", "checkpoint.every"}
+        assert {point.work for point in plan.points} == {102_400}
+    swept |= {"init.spec" for key in swept if key.startswith("init.spec.")}  # one leaf
+    swept |= {"seed"} if len(plan.seeds) > 1 else set()
+    base = flat(plan.base)
+    for point in plan.points:
+        leaves = flat(point.config)
+        assert {key for key in leaves if leaves[key] != base[key]} <= swept
+        assert point.config.losses.sc.count <= point.config.data.feature_pool.captions
+    assert read_config(ABLATIONS / name) == plan.base
 
 
 @pytest.fixture(scope="module")
 def plan():
-    return make_plan(CONFIG)
+    return plan_of("population.py")
 
 
 def test_two_level_factors_are_balanced_within_every_pair_of_towers(plan):
