@@ -1,6 +1,7 @@
 """Batches are joined from chunks in memory that is used again, shared with worker processes within a bound."""
 
 import gc
+import itertools
 import pickle
 import threading
 import types
@@ -105,11 +106,10 @@ def test_chunks_are_joined_to_the_same_batches(source, prefetch, monkeypatch):
 
 
 def test_chunks_hold_64_to_256_rows_where_there_are_as_many():
-    for rows in (1, 63, 64, 200, 509, 4096, 32768):
-        for makers in (1, 2, 16, 200):
-            chunks = training_input.chunks_in(rows, makers)
-            assert rows / chunks <= 256 and (rows / chunks >= 64 or chunks == 1)
-            assert chunks >= min(makers, rows // 64) and (chunks <= makers or chunks % makers == 0)
+    for rows, makers in itertools.product((1, 63, 64, 200, 509, 4096, 32768), (1, 2, 16, 200)):
+        chunks = training_input.chunks_in(rows, makers)
+        assert rows / chunks <= 256 and (rows / chunks >= 64 or chunks == 1)
+        assert chunks >= min(makers, rows // 64) and (chunks <= makers or chunks % makers == 0)
 
 
 def test_shared_memory_bounds_what_workers_hold(monkeypatch):
