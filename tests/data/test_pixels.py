@@ -58,7 +58,7 @@ def galleries(files) -> dict:
 
 
 def test_a_file_is_decoded_once_for_all_galleries_and_all_models(files, decoded, monkeypatch):
-    first, second = tiny_encoder(), tiny_encoder(seed=1, devices=2)
+    first, second = tiny_encoder(), tiny_encoder(seed=1)
     second.preprocessing = Preprocessing(exact_size=(32, 32), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     benchmark, third = galleries(files), tiny_encoder(seed=2)
     benchmark.image_sets["originals"].views.announce(second.pixel_view)
