@@ -20,30 +20,25 @@ def files(tmp_path_factory):
     return seventy_pictures(tmp_path_factory.mktemp("pictures"))
 
 
+def gallery_of(files, plan) -> MixedImages:
+    return MixedImages(FileImages(tuple(files), tuple(files.values())), plan)
+
+
 @pytest.mark.parametrize(("method", "protocol"), [("mix", "paper"), ("patch", "paper"), ("patch", "strict")])
-def test_one_mixed_image_made_alone_is_that_of_the_gallery(files, method, protocol):
+def test_one_mixed_image_made_alone_is_that_of_the_gallery_whose_note_names_the_partner(files, method, protocol):
     plan = make_plan(list(files), method, 0.8, 10, protocol)
-    gallery = MixedImages(FileImages(tuple(files), tuple(files.values())), plan)
+    gallery = gallery_of(files, plan)
     alone = np.flatnonzero(plan.first == plan.partner).tolist()[:1]
-    for place in [0, 33, 69, *alone]:
-        pair = {name: files[name] for name in (plan.images[plan.first[place]], partner_of(plan, place))}
-        np.testing.assert_array_equal(mix_one(plan, place, pair), gallery.thumbnail(int(plan.first[place])))
-
-
-@pytest.mark.parametrize("protocol", ["paper", "strict"])
-def test_the_picture_of_a_mixed_image_is_the_image_and_its_note_names_the_partner(files, protocol):
-    plan = make_plan(list(files), "patch", 0.9, 100, protocol)
-    mixed = MixedImages(FileImages(tuple(files), tuple(files.values())), plan)
-    row = list(files).index("val/66.png")
-    place = place_of(plan, "val/66.png")
-    np.testing.assert_array_equal(np.asarray(mixed.thumbnail(row)), mix_one(plan, place, files))
-    assert mixed.note(row).startswith(f"{partner_of(plan, place)} mixed in")
+    for place in [0, 69, *alone]:
+        row = int(plan.first[place])
+        name, partner = plan.images[row], partner_of(plan, place)
+        assert place_of(plan, name) == place and gallery.note(row).startswith(f"{partner} mixed in")
+        pair = {each: files[each] for each in (name, partner)}
+        np.testing.assert_array_equal(mix_one(plan, place, pair), gallery.thumbnail(row))
 
 
 def test_mixed_images_come_in_the_order_asked(files):
-    mixed = MixedImages(
-        FileImages(tuple(files), tuple(files.values())), make_plan(list(files), "mix", 0.9, 1, "strict")
-    )
+    mixed = gallery_of(files, make_plan(list(files), "mix", 0.9, 1, "strict"))
     rows = [66, 3, 41, 3, 0]
     for row, image in zip(rows, mixed.read(rows), strict=True):
         np.testing.assert_array_equal(np.asarray(image), np.asarray(mixed.thumbnail(row)))

@@ -19,7 +19,7 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
 )
 from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.data.pictures import open_image
-from rococo_jax.errors import InputError
+from tests.support.refusals import refused
 
 SELF_MIXED = {1: 81, 10: 72, 100: 90}
 
@@ -43,39 +43,21 @@ def test_pairs_and_boxes_of_the_5000_images_are_the_published_ones(real_data, se
     assert plan.self_mixed == SELF_MIXED[seed]
 
 
-def pairs_and_centres_by_torch(count: int, seed: int) -> tuple[list[list[int]], list[tuple[int, int]]]:
+@pytest.mark.parametrize("count", [1, 2, 64, 65, 281])
+@pytest.mark.parametrize("seed", [0, 7, 4_294_967_295])
+def test_the_stream_is_that_of_a_live_loader_for_any_size_and_seed(count, seed):
     """A real loader that shuffles, a real permutation for each batch, NumPy's global generator for the centres."""
     torch = pytest.importorskip("torch")
-
-    class Places(torch.utils.data.Dataset):
-        def __len__(self):
-            return count
-
-        def __getitem__(self, place):
-            return place
-
     torch.manual_seed(seed)
     np.random.seed(seed)
-    pairs, centres = [], []
-    for number, batch in enumerate(torch.utils.data.DataLoader(Places(), batch_size=64, shuffle=True)):
+    pairs, boxes, half = [], [], SIDE // 4  # sqrt(1 - 0.75) is a half: boxes have the side 192
+    for number, batch in enumerate(torch.utils.data.DataLoader(range(count), batch_size=64, shuffle=True)):
         permutation = torch.randperm(len(batch))
-        centres.append((np.random.randint(384), np.random.randint(384)))
-        pairs += [[int(one), int(other), number] for one, other in zip(batch, batch[permutation], strict=True)]
-    return pairs, centres
-
-
-@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 128, 281])
-@pytest.mark.parametrize("seed", [0, 1, 7, 4_294_967_295])
-def test_the_stream_is_that_of_a_live_loader_for_any_size_and_seed(count, seed):
-    pairs, centres = pairs_and_centres_by_torch(count, seed)
+        centre = np.array([np.random.randint(384), np.random.randint(384)])
+        boxes.append(np.clip([*(centre - half), *(centre + half)], 0, SIDE).tolist())
+        pairs += [[*pair, number] for pair in torch.stack([batch, batch[permutation]], 1).tolist()]
     plan = make_plan(names(count), "patch", 0.75, seed)
-    assert pairs_of(plan) == pairs
-    half = SIDE // 4  # sqrt(1 - 0.75) is a half: boxes have the side 192
-    expected = [
-        [max(row - half, 0), max(column - half, 0), min(row + half, SIDE), min(column + half, SIDE)]
-        for row, column in centres
-    ]
-    assert plan.boxes.tolist() == expected
+    assert pairs_of(plan) == pairs and plan.boxes.tolist() == boxes
 
 
 def test_the_true_share_is_what_the_clipped_box_leaves():
@@ -89,7 +71,7 @@ def test_the_true_share_is_what_the_clipped_box_leaves():
     assert set(make_plan(names(10), "mix", 0.7).true_ratio) == {0.7}
 
 
-@pytest.mark.parametrize("count", [2, 3, 63, 64, 65, 129, 281, 1000])
+@pytest.mark.parametrize("count", [2, 3, 63, 64, 65, 281])
 def test_strict_mixes_no_image_with_itself_and_keeps_every_other_published_pair(count):
     for seed in (1, 10, 100):
         paper, strict = (make_plan(names(count), "mix", 0.9, seed, protocol) for protocol in ("paper", "strict"))
@@ -103,59 +85,40 @@ def test_strict_mixes_no_image_with_itself_and_keeps_every_other_published_pair(
             assert set(strict.partner[places]) == set(strict.first[places])
 
 
-def mixed_by_torch_and_pillow(images, pairs, method, ratio, boxes) -> list[np.ndarray]:
-    """Independent of the project: Pillow squashes, torch mixes and rounds as its image writer does."""
-    torch = pytest.importorskip("torch")
-    pixels = [
-        torch.from_numpy(np.array(image.convert("RGB").resize((384, 384), Image.BICUBIC))).permute(2, 0, 1).float()
-        / 255
-        for image in images
-    ]
-    result = []
-    for one, other, batch in pairs:
-        if method == "mix":
-            mixed = ratio * pixels[one] + (1 - ratio) * pixels[other]
-        else:
-            x1, y1, x2, y2 = boxes[batch]
-            mixed = pixels[one].clone()
-            mixed[:, x1:x2, y1:y2] = pixels[other][:, x1:x2, y1:y2]
-        result.append(mixed.mul(255).add_(0.5).clamp_(0, 255).permute(1, 2, 0).to(torch.uint8).numpy())
-    return result
-
-
-@pytest.fixture(scope="module")
-def originals(real_data) -> list[Image.Image]:
-    return [open_image(path) for path in sorted((real_data / "coco" / "originals" / "val2014").glob("*.jpg"))]
-
-
 @pytest.mark.real_data
-@pytest.mark.parametrize(("method", "ratio"), [("mix", 0.9), ("patch", 0.9)])
-def test_the_48_originals_mix_as_torch_and_pillow_mix_them_and_so_do_their_jpegs(originals, method, ratio):
-    assert len(originals) == 48
-    plan = make_plan(names(48), method, ratio, 10)
-    expected = mixed_by_torch_and_pillow(originals, pairs_of(plan), method, ratio, plan.boxes)
+@pytest.mark.parametrize("method", ["mix", "patch"])
+def test_real_images_mix_as_torch_and_pillow_mix_them_and_so_do_their_jpegs(real_data, method):
+    torch, paths = (
+        pytest.importorskip("torch"),
+        sorted((real_data / "coco" / "originals" / "val2014").glob("*.jpg"))[:24],
+    )
+    images, plan = [open_image(path) for path in paths], make_plan(names(24), method, 0.9, 10)
+    resized = [np.array(image.convert("RGB").resize((384, 384), Image.BICUBIC)) for image in images]
+    pixels = torch.from_numpy(np.stack(resized)).permute(0, 3, 1, 2).float() / 255
+    own, other = pixels[plan.first], pixels[plan.partner]
+    (x1, y1, x2, y2), mixed = plan.boxes[0], 0.9 * own + (1 - 0.9) * other
+    if method == "patch":
+        mixed = own.clone()
+        mixed[..., x1:x2, y1:y2] = other[..., x1:x2, y1:y2]
+    # Rounded as torch's image writer rounds.
+    expected = mixed.mul(255).add_(0.5).clamp_(0, 255).permute(0, 2, 3, 1).to(torch.uint8).numpy()
 
-    squashed = [squash(image) for image in originals].__getitem__
-    through_jpeg = [mix_place(plan, place, squashed) for place in range(48)]
-    before_jpeg = [mix_place(dataclasses.replace(plan, protocol="strict"), place, squashed) for place in range(48)]
+    squashed = [squash(image) for image in images].__getitem__
     # The promise is 1 of 255; every operation is rounded as torch rounds it, so the bytes are equal.
-    np.testing.assert_array_equal(before_jpeg, np.stack(expected))
-    for place in range(48):
-        buffer = io.BytesIO()
-        Image.fromarray(expected[place]).save(buffer, "JPEG")
-        np.testing.assert_array_equal(through_jpeg[place], np.asarray(Image.open(io.BytesIO(buffer.getvalue()))))
-
-
-def drawn_images(count: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
+    strict = dataclasses.replace(plan, protocol="strict")
+    np.testing.assert_array_equal([mix_place(strict, place, squashed) for place in range(24)], expected)
+    for place, image in enumerate(expected):
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, "JPEG")
+        np.testing.assert_array_equal(mix_place(plan, place, squashed), np.asarray(Image.open(file)))
 
 
 def test_control_squashes_and_compresses_but_mixes_nothing():
-    images = drawn_images(4)
+    images = np.random.default_rng(0).integers(0, 256, (2, SIDE, SIDE, 3), dtype=np.uint8)
     for method in ("mix", "patch"):
-        plan = make_plan(names(4), method, 0.9, 1, "control")
+        plan = make_plan(names(2), method, 0.9, 1, "control")
         assert plan.variant == "control" and plan.ratio == 1.0
-        for place in range(4):
+        for place in range(2):
             expected = decode_jpeg(encode_jpeg(images[plan.first[place]]))
             np.testing.assert_array_equal(mix_place(plan, place, images.__getitem__), expected)
 
@@ -169,15 +132,9 @@ def test_control_squashes_and_compresses_but_mixes_nothing():
         ({"seed": -1}, "seed"),
         ({"seed": 2**32}, "seed"),
         ({"protocol": "loose"}, "paper, strict, control"),
+        ({"images": names(1), "protocol": "strict"}, "at least two"),
+        ({"images": []}, "at least two"),
     ],
 )
-def test_arguments_out_of_range_are_refused(arguments, message):
-    with pytest.raises(InputError, match=message):
-        make_plan(names(4), **arguments)
-
-
-def test_one_image_cannot_be_mixed_strictly_and_none_not_at_all():
-    with pytest.raises(InputError, match="at least two"):
-        make_plan(names(1), protocol="strict")
-    with pytest.raises(InputError, match="at least two"):
-        make_plan([])
+def test_what_cannot_be_mixed_is_refused(arguments, message):
+    refused(message, make_plan, **{"images": names(4), **arguments})
