@@ -22,23 +22,21 @@ def preferred(texts, training=None) -> dict[str, list[float]]:
 
 
 def test_each_baseline_prefers_what_it_says():
-    found = preferred(TEXTS, ["a dog on the bed", "the dog on a bed", "a bed", "a cat on a bed"])
+    training = ["a dog on the bed", "the dog on a bed", "a bed", "a cat on a bed"]
+    found = preferred(TEXTS, training)
     assert found["shorter"] == [0.5, 0.5, 1.0]
     assert found["bag_of_words"] == [0.5, 1.0, 1.0]
-    model = NgramModel(map(words_of, ["a dog on the bed", "the dog on a bed", "a bed", "a cat on a bed"]))
+    model = NgramModel(map(words_of, training))
     scores = [model.log_probability(words_of(text)) for text in TEXTS]
     for order, name in enumerate(("bigram", "trigram")):
         assert found[name] == [float(scores[0][order] > other[order]) for other in scores[1:]]
     assert found["bigram"][1] == 1.0
 
 
-def test_training_captions_that_are_asked_about_do_not_count():
+def test_training_captions_that_are_asked_about_do_not_count_and_without_any_there_are_no_ngram_models():
     others = ["a dog on the bed", "a weapon on the house", "a cat"]
     leaked = [*others, "A dog on a bed.", "a dog on a weapon", "a dog on a weapon"]
     assert preferred(TEXTS, leaked) == preferred(TEXTS, others)
-
-
-def test_without_training_captions_there_are_no_ngram_models():
     assert set(preferred(TEXTS)) == {"shorter", "bag_of_words"}
 
 
@@ -48,17 +46,14 @@ def folders(tmp_path) -> Path:
     originals = [
         f"a dog on {what} {where}" for where in ("here", "there") for what in ("a bed", "the sea", "top", "it", "land")
     ]
-    halves = originals[:5], originals[5:]
-    clean = [{"image": f"{n}.jpg", "caption": half} for n, half in enumerate(halves)]
+    clean = [{"image": f"{n}.jpg", "caption": originals[5 * n : 5 * n + 5]} for n in range(2)]
+    danger = [{**item, "caption": [*item["caption"], *map("{} weapon".format, item["caption"])]} for item in clean]
+    plus = {"id": 0, "filename": "0.jpg", "caption": "a dog", "caption2": "one dog", "negative_caption": "a big cat"}
     made = {
         "rococo/coco_karpathy_test": clean,
-        "rococo/danger": [
-            {**item, "caption": [*item["caption"], *(f"{each} weapon" for each in item["caption"])]} for item in clean
-        ],
+        "rococo/danger": danger,
         "crepe/swap_att": {"0": {"filename": "0.jpg", "caption": "a red dog", "negative_caption": "a dog red"}},
-        "plus/swap_att": [
-            {"id": 0, "filename": "0.jpg", "caption": "a dog", "caption2": "one dog", "negative_caption": "a big cat"}
-        ],
+        "plus/swap_att": [plus],
         "train": [{"image": "t.jpg", "caption": ["a red dog", "a blue sea here"]}],
     }
     for name, value in made.items():
@@ -74,9 +69,8 @@ def test_the_command_reads_altered_captions_and_choices_among_texts(folders, cap
     written = json.loads(out.read_text())
     assert written["captions"]["captions"] == 2
     figures = {str(Path(part).relative_to(folders)): each for part, each in written["baselines"].items()}
-    assert {part: len(each) for part, each in figures.items()} == dict.fromkeys(
-        ["rococo/danger", "crepe/swap_att", "plus/swap_att"], 4
-    )
+    sizes = {part: len(each) for part, each in figures.items()}
+    assert sizes == {"rococo/danger": 4, "crepe/swap_att": 4, "plus/swap_att": 4}
     assert figures["rococo/danger"]["shorter"]["preference"] == 100.0
     assert figures["rococo/danger"]["shorter"]["pairs"] == 10
     assert figures["crepe/swap_att"]["bag_of_words"]["preference"] == 50.0
@@ -91,13 +85,14 @@ def test_annotations_without_a_wrong_text_are_refused_in_one_line(tmp_path, refu
 
 
 @pytest.mark.real_data
-def test_published_texts_can_be_told_apart_without_images(real_data):
+def test_published_texts_can_be_told_apart_without_images(real_data, tmp_path):
     """Figures of another bigram model, with other captions and smoothing: 89.5 (same_concept), 79.7 (SugarCrepe)."""
     captions = json.loads((real_data / "coco" / "captions_train.json").read_text())
     training = tuple(caption for item in captions for caption in item["caption"])
-
+    for name in ("coco_karpathy_test.json", "same_concept.json"):
+        (tmp_path / name).symlink_to(real_data / "rococo/annotations" / name)
     crepe = read_text_pairs(real_data / "compositionality/sugar_crepe")
-    files = [read_text_pairs(real_data / "rococo/annotations")["same_concept"], *(crepe[part] for part in PARTS)]
+    files = [read_text_pairs(tmp_path)["same_concept"], *(crepe[part] for part in PARTS)]
     # One table of all texts, so that n-gram models are fitted once.
     row = {text: number for number, text in enumerate(dict.fromkeys(text for each in files for text in each.texts))}
     scorers, preferences = text_baselines(tuple(row), training), []

@@ -13,15 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from rococo_jax.benchmarks.aro import wrong_orders
 from rococo_jax.benchmarks.audit import audit
 from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks
 from rococo_jax.benchmarks.plain_choices import as_json
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.cli.main import main
-from rococo_jax.errors import InputError
 from rococo_jax.metrics.intervals import intervals
 from tests.benchmarks.published_forms import FORMS, write
+from tests.support.random_inputs import embeddings_of
 from tests.support.refusals import refused
 
 READERS = sorted(FORMS)
@@ -30,6 +31,20 @@ READERS = sorted(FORMS)
 def open_form(name, folder, **settings):
     info = find_benchmark(name)
     return info.open({"images": folder / "images", "annotations": folder}, Settings(**settings))
+
+
+def write_rows(name, folder, rows, **changes):
+    """A form with other rows, each a change of its first, and other fields."""
+    first = FORMS[name].rows[0]
+    form = dataclasses.replace(FORMS[name], rows=[first | row for row in rows], **changes)
+    write(form, folder)
+
+
+def item(number, part, *images, texts=("one", "two"), match=((0, 0),)):
+    """An item in the plain form; an image is a file, or a file and a box."""
+    images = [{"file": each} if isinstance(each, str) else dict(zip(("file", "box"), each, strict=True))
+              for each in images]  # fmt: skip
+    return {"id": str(number), "part": part, "images": images, "texts": list(texts), "match": list(match)}
 
 
 def test_every_reader_has_a_form_here():
@@ -43,8 +58,7 @@ def test_the_published_form_becomes_items(name, tmp_path):
     benchmark = open_form(name, tmp_path)
     assert {task.variant: task.match.shape[1:] for task in benchmark.tasks} == FORMS[name].shapes
     assert all(task.name == name for task in benchmark.tasks) and set(benchmark.images) == set(FORMS[name].images)
-    embeddings = Embeddings(vectors_of(benchmark, np.random.default_rng(0).standard_normal))
-    same = Embeddings(vectors_of(benchmark, lambda shape: np.full(shape, 0.5)))
+    embeddings, same = embeddings_of(benchmark), embeddings_of(benchmark, lambda shape: np.full(shape, 0.5))
     for task in benchmark.tasks:
         outcome = task.score(embeddings)
         assert outcome.rows(benchmark).num_rows == len(task.ids) == outcome.sizes["items"]
@@ -105,30 +119,24 @@ def bad_input(name):
         yield "duplicate ids", lambda rows: rows.append(copy.deepcopy(rows[0])), "the id twice"
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "size"),
-    [
-        (-3, -2, (20, 18)),
-        (25, 20, (20, 18)),
-        (-5, -5, (60, 50)),
-        (-30, 3, (20, 18)),
-        (2, 40, (9, 9)),
-        (-99, -99, (220, 220)),
-    ],
-)
-def test_a_box_that_reaches_outside_is_cut_as_the_published_code_cuts_it(x, y, size, tmp_path):
-    box = dict(zip(("bbox_x", "bbox_y", "bbox_w", "bbox_h"), (x, y, *size), strict=True))
-    write(FORMS["aro"], tmp_path, lambda rows: rows[0].update(box))
-    if size[0] > 80 or not (0 <= x + size[0] / 2 <= 40 and 0 <= y + size[1] / 2 <= 30):
-        refused("of 40 x 30 pixels; wanted a box whose middle is inside its image", open_form, "aro", tmp_path)
-        return
-    (tmp_path / "images" / "7.jpg").unlink()
+BOX = ("bbox_x", "bbox_y", "bbox_w", "bbox_h")
+
+
+@pytest.mark.parametrize("box", [(-3, -2, 20, 18), (25, 20, 15, 19), (-5, -5, 60, 50)])
+def test_a_box_that_reaches_outside_is_cut_as_the_published_code_cuts_it(box, tmp_path):
+    write_rows("aro", tmp_path, [dict(zip(BOX, box, strict=True))])
     Image.new("RGBA", (40, 30), (200, 0, 0, 255)).save(tmp_path / "images" / "7.jpg", "PNG")
     crop = next(open_form("aro", tmp_path).image_sets["crops"].read([0]))
     # As in ARO's code: `.convert("RGB")`, then `.crop`.
-    with Image.open(tmp_path / "images" / "7.jpg") as image:
-        expected = image.convert("RGB").crop((x, y, x + size[0], y + size[1]))
+    x, y, width, height = box
+    expected = Image.open(tmp_path / "images" / "7.jpg").convert("RGB").crop((x, y, x + width, y + height))
     np.testing.assert_array_equal(np.asarray(crop), np.asarray(expected))
+
+
+@pytest.mark.parametrize("box", [(-30, 3, 20, 18), (2, 40, 9, 9), (-99, -99, 220, 220)])
+def test_a_box_whose_middle_is_outside_is_refused(box, tmp_path):
+    write_rows("aro", tmp_path, [dict(zip(BOX, box, strict=True))])
+    refused("of 40 x 30 pixels; wanted a box whose middle is inside its image", open_form, "aro", tmp_path)
 
 
 CASES = [pytest.param(name, *case[1:], id=f"{name}: {case[0]}") for name in READERS for case in bad_input(name)]
@@ -156,27 +164,19 @@ def test_bad_input_is_one_line(name, change, said, tmp_path):
     ],
 )
 def test_plain_items_that_do_not_fit(change, said, tmp_path):
-    write(FORMS["choices"], tmp_path, lambda rows: rows[0].update(change))
-    with pytest.raises(InputError, match="item") as refused:
-        open_form("choices", tmp_path)
-    assert said in str(refused.value)
+    write_rows("choices", tmp_path, [change])
+    refused(f"item.*{re.escape(said)}", open_form, "choices", tmp_path)
 
 
 def test_a_part_asks_one_kind_of_question(tmp_path):
-    other = {"id": "y", "images": [{"file": "a.jpg"}], "texts": ["one", "two"], "match": [[0, 0]], "part": "mine"}
-    write(FORMS["choices"], tmp_path, lambda rows: rows.append(other))
+    write_rows("choices", tmp_path, [{}, item("y", "mine", "a.jpg")])
     refused("one kind of question in a part", open_form, "choices", tmp_path)
 
 
 def test_items_of_several_sizes_are_padded(tmp_path):
-    def change(rows):
-        rows[:] = [
-            {"id": str(size), "images": [{"file": "a.jpg"}], "texts": [f"{size} {t}" for t in range(size)],
-             "match": [[0, 1]], "part": "mine"}
-            for size in (2, 4, 3)
-        ]  # fmt: skip
-
-    write(FORMS["choices"], tmp_path, change)
+    texts = {size: [f"{size} {t}" for t in range(size)] for size in (2, 4, 3)}
+    items = [item(size, "mine", "a.jpg", texts=each, match=[(0, 1)]) for size, each in texts.items()]
+    write_rows("choices", tmp_path, items)
     (task,) = open_form("choices", tmp_path).tasks
     assert task.item_texts.shape == (3, 4) and (task.item_texts < 0).sum() == 3
     texts = np.eye(9, 4)
@@ -187,16 +187,12 @@ def test_items_of_several_sizes_are_padded(tmp_path):
 
 
 def test_a_limit_takes_items_of_every_part_in_turns(tmp_path):
-    items = [
-        {"id": f"{part}{number}", "part": part, "texts": ["one", "two"], "match": [[0, 0], [1, 1]],
-         "images": [{"file": f"{part}{number}{side}.png"} for side in "ab"]}
-        for part, count in (("many", 5), ("few", 2), ("some", 3))
-        for number in range(count)
-    ]  # fmt: skip
-    files = tuple(image["file"] for item in items for image in item["images"])
-    form = dataclasses.replace(FORMS["choices"], images=files)
-    write(form, tmp_path, lambda rows: rows.__setitem__(slice(None), items))
-    for limit, ids in ((8, ["many0", "many1", "few0", "some0"]), (20, [item["id"] for item in items])):
+    names = [
+        (f"{part}{number}", part) for part, count in (("many", 5), ("few", 2), ("some", 3)) for number in range(count)
+    ]
+    items = [item(name, part, f"{name}a.png", f"{name}b.png", match=[(0, 0), (1, 1)]) for name, part in names]
+    write_rows("choices", tmp_path, items, images=tuple(f"{name}{side}.png" for name, _ in names for side in "ab"))
+    for limit, ids in ((8, ["many0", "many1", "few0", "some0"]), (20, [name for name, _ in names])):
         found = open_form("choices", tmp_path, limit=limit)
         assert [one for task in found.tasks for one in task.ids] == ids and len(found.images) == limit
         coverage = {"present": 20, "wanted": 20, "complete": limit == 20} | ({"limit": 8} if limit == 8 else {})
@@ -208,29 +204,27 @@ def test_a_limit_takes_items_of_every_part_in_turns(tmp_path):
 
 def test_rows_of_parts_of_images_are_named_after_the_images_that_they_are_cut_from(tmp_path):
     """A row is of one set: row 1 of the crops is no row 1 of the images, whatever the shapes of the two."""
-    files, boxes = [f"{number}.png" for number in range(4)], ([0, 0, 8, 8], [2, 2, 9, 9])
-    asked = {
-        "whole": [(file, None) for file in files],
-        "once": [(file, boxes[0]) for file in files[:3]],  # rows 0, 1, 2 of the crops, of images 0, 1, 2
-        "twice": [(file, box) for file in files[2:] for box in ([1, 1, 8, 8], boxes[1])],
+    files, box, other = tuple(f"{number}.png" for number in range(4)), [0, 0, 8, 8], [2, 2, 9, 9]
+    pictures = {
+        "whole": files,
+        "once": [(file, box) for file in files[:3]],  # rows 0, 1, 2 of the crops, of images 0, 1, 2
+        "twice": [(file, each) for file in files[2:] for each in ([1, 1, 8, 8], other)],
     }
-    form = dataclasses.replace(FORMS["choices"], images=tuple(files))
+    names = {part: [each if part == "whole" else each[0] for each in images] for part, images in pictures.items()}
     items = [
-        {"id": f"{file} {box}", "images": [{"file": file} | ({"box": box} if box else {})], "part": part,
-         "texts": [f"a {part} {file} {box}", "another"], "match": [[0, 0]]}
-        for part, pictures in asked.items()
-        for file, box in pictures
-    ]  # fmt: skip
-    write(form, tmp_path, lambda rows: rows.__setitem__(slice(None), items))
+        item(f"{part} {image}", part, image, texts=(f"a {part} {name} {image}", "another"))
+        for part, images in pictures.items()
+        for name, image in zip(names[part], images, strict=True)
+    ]
+    write_rows("choices", tmp_path, items, images=files)
     benchmark = open_form("choices", tmp_path)
-    of_parts = {part: outcome for part, (outcome, _) in of_random_vectors(benchmark).items()}
-    assert list(of_parts) == list(asked)
-    for part, outcome in of_parts.items():
-        names = [file for file, _ in asked[part]]
+    of_parts = of_random_vectors(benchmark)
+    assert list(of_parts) == list(pictures)
+    for part, (outcome, _) in of_parts.items():
         rows = outcome.pair_rows(benchmark)
-        assert rows["image"].tolist() == rows["query"].tolist() == names
+        assert rows["image"].tolist() == rows["query"].tolist() == names[part]
         # Asked are the parts of other images in the same part of the benchmark, or all other images as a whole.
-        assert rows["wrong_queries"].tolist() == [sum(other != name for other in names) for name in names]
+        assert rows["wrong_queries"].tolist() == [sum(np.array(names[part]) != name) for name in names[part]]
         shown = [each for each in (*outcome.errors(benchmark, 9), *outcome.won(benchmark)) if each.query.image]
         assert shown and all(each.right.text.split()[2] == each.query.image for each in shown)
         for each in shown:
@@ -240,44 +234,30 @@ def test_rows_of_parts_of_images_are_named_after_the_images_that_they_are_cut_fr
 
 
 def test_rows_of_choices_between_parts_of_images_name_the_images(tmp_path):
-    files, box = ("0.png", "1.png", "2.png"), [0, 0, 8, 8]
-    items = [
-        {"id": name, "images": [{"file": file, "box": box} for file in (name, other)], "texts": [f"a {name}"],
-         "part": "one", "match": [[0, 0]]}
+    box = [0, 0, 8, 8]
+    pairs = [
+        item(name, "one", (name, box), (other, box), texts=["a"])
         for name, other in (("2.png", "1.png"), ("1.png", "2.png"))
-    ]  # fmt: skip
-    items.insert(0, {"id": "x", "images": [{"file": "0.png"}], "texts": ["a", "b"], "part": "two", "match": [[0, 0]]})
-    write(
-        dataclasses.replace(FORMS["choices"], images=files), tmp_path, lambda rows: rows.__setitem__(slice(None), items)
-    )
+    ]
+    write_rows("choices", tmp_path, [item("x", "two", "0.png"), *pairs], images=("0.png", "1.png", "2.png"))
     benchmark = open_form("choices", tmp_path)
-    outcome = benchmark.tasks[1].score(Embeddings(vectors_of(benchmark, np.ones)))
-    rows = outcome.rows(benchmark).to_pydict()
+    rows = benchmark.tasks[1].score(embeddings_of(benchmark, np.ones)).rows(benchmark).to_pydict()
     assert (rows["right_image"], rows["wrong_image"]) == (["2.png", "1.png"], ["1.png", "2.png"])
 
 
 def test_valse_keeps_the_items_its_annotators_agreed_on(tmp_path):
-    def change(rows):
-        rows += [{**rows[0], "mturk": {"caption": votes}} for votes in (2, 1, 0)]
-
-    write(FORMS["valse"], tmp_path, change)
+    write_rows("valse", tmp_path, [{}, *({"mturk": {"caption": votes}} for votes in (2, 1, 0))])
     assert [list(task.ids) for task in open_form("valse", tmp_path).tasks] == [["0", "1"]]
-
-
-def vectors_of(benchmark, make):
-    """Vectors of every row of every table, by `make(shape)`."""
-    sizes = {TEXTS: len(benchmark.texts)} | {key: len(images) for key, images in benchmark.image_sets.items()}
-    return {key: make((rows, 4)) for key, rows in sizes.items()}
 
 
 def of_random_vectors(benchmark, seed=0):
     """The outcome of each part, and whether each item is right, by plain products."""
-    found, vectors = {}, vectors_of(benchmark, np.random.default_rng(seed).standard_normal)
+    embeddings, found = embeddings_of(benchmark, np.random.default_rng(seed).standard_normal), {}
     for task in benchmark.tasks:
         (table,) = task.images.tables
-        images = vectors[table][task.images.index][task.item_images[:, 0]]
-        scores = (vectors[TEXTS][task.item_texts] * images[:, None]).sum(2)
-        found[task.variant] = task.score(Embeddings(vectors)), scores[:, 0] > scores[:, 1:].max(1)
+        images = embeddings.tables[table][task.images.index][task.item_images[:, 0]]
+        scores = (embeddings.tables[TEXTS][task.item_texts] * images[:, None]).sum(2)
+        found[task.variant] = task.score(embeddings), scores[:, 0] > scores[:, 1:].max(1)
     return found
 
 
@@ -321,32 +301,17 @@ def test_images_inside_parquet_tables_are_read_as_they_are(name, tmp_path):
     assert len(some.images) == 4 and len(some.tasks[0].ids) == 2
 
 
-def no_bytes(rows):
-    rows[4]["image"] = {"bytes": None, "path": "a.jpg"}
-
-
-def no_image(rows):
-    rows[4]["image"]["bytes"] = b"text"
-
-
-def no_caption(rows):
-    rows[1]["caption"] = None
-
-
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("row", "change", "said"),
     [
-        (no_bytes, "1/image: image: found no bytes"),
-        (no_image, "1/image: image: found a file that is not an image"),
-        (no_caption, "item test-00000-of-00002/1: caption: found None"),
+        (4, {"image": {"bytes": None, "path": "a.jpg"}}, "1/image: image: found no bytes"),
+        (4, {"image": {"bytes": b"text", "path": None}}, "1/image: image: found a file that is not an image"),
+        (1, {"caption": None}, "item test-00000-of-00002/1: caption: found None"),
     ],
 )
-def test_bad_parquet_tables_are_one_line(change, said, tmp_path):
-    pack(tmp_path, "bivlc", change=change)
-    with pytest.raises(InputError) as refused:
-        benchmark = open_form("bivlc", tmp_path)
-        list(benchmark.image_sets["originals"].read(range(10)))
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+def test_bad_parquet_tables_are_one_line(row, change, said, tmp_path):
+    pack(tmp_path, "bivlc", change=lambda rows: rows[row].update(change))
+    refused(said, lambda: list(open_form("bivlc", tmp_path).image_sets["originals"].read(range(10))))
 
 
 def test_a_damaged_parquet_table_is_one_line(tmp_path):
@@ -359,24 +324,14 @@ def test_whatsup_pairs_and_sets_are_the_published_ones(tmp_path):
     names = [f"data/{one}_{how}_{other}.jpeg" for one, other in (("mug", "plate"), ("cap", "arm-chair"), ("a", "b"))
              for how in ("left_of", "right_of", "on", "under")]  # fmt: skip
 
-    def change(rows):
-        rows[:] = [{**rows[0], "image_path": name, "caption_options": [f"{name} {k}" for k in range(2)]}
-                   for name in names]  # fmt: skip
-
-    form = dataclasses.replace(FORMS["whatsup"], images=tuple(names))
-    write(form, tmp_path, change)
+    rows = [{"image_path": name, "caption_options": [f"{name} {k}" for k in range(2)]} for name in names]
+    write_rows("whatsup", tmp_path, rows, images=tuple(names))
     for seed in range(20):
         ((outcome, right),) = of_random_vectors(open_form("whatsup", tmp_path), seed).values()
-        # As the published code scores: by the first and the last word of a name, and the second.
-        by_things = {}
-        for name, won in zip(names, right, strict=True):
-            words = name.split("/")[-1].split("_")
-            by_things.setdefault((words[0], words[-1][:-5]), {})[words[1]] = int(won)
-        pairs = sum((each["left"] and each["right"]) + (each["on"] and each["under"]) for each in by_things.values())
-        sets = sum(sum(each.values()) == 4 for each in by_things.values())
-        values = outcome.counted.values()
-        assert values["pairs_right"] == pytest.approx(100 * pairs / (len(names) / 2))
-        assert values["sets_right"] == pytest.approx(100 * sets / (len(names) / 4))
+        # In the order of the names above: left and right, on and under of each pair of things.
+        values, pairs, sets = outcome.counted.values(), right.reshape(-1, 2), right.reshape(-1, 4)
+        assert values["pairs_right"] == pytest.approx(100 * pairs.all(1).mean())
+        assert values["sets_right"] == pytest.approx(100 * sets.all(1).mean())
     (tmp_path / "images" / names[0]).unlink()
     partial = open_form("whatsup", tmp_path, allow_missing_images=True)
     for seed in range(20):  # the set of three images does not count
@@ -388,24 +343,13 @@ def test_aro_is_a_mean_over_relations_and_frequent_pairs_of_attributes(tmp_path)
     relations = ["on"] * 5 + ["in"] + ["near"] * 3
     attributes = [["red", "old"]] * 24 + [["red", "old", "big"]] + [["old", "red"]] * 24
     for kind, labels in (("relation", relations), ("attribution", attributes)):
-
-        def change(rows, labels=labels):
-            rows[:] = [
-                {
-                    **rows[0],
-                    "image_path": f"{n % 7}.jpg",
-                    "relation_name": label,
-                    "attributes": label,
-                    "true_caption": f"dog {n}",
-                    "false_caption": f"cat {n}",
-                }
-                for n, label in enumerate(labels)
-            ]
-
-        file = f"visual_genome_{kind}.json"
-        write(
-            dataclasses.replace(FORMS["aro"], file=file, images=tuple(f"{n}.jpg" for n in range(7))), tmp_path, change
-        )
+        rows = [
+            {"image_path": f"{n % 7}.jpg", "relation_name": label, "attributes": label, "true_caption": f"dog {n}",
+             "false_caption": f"cat {n}"}
+            for n, label in enumerate(labels)
+        ]  # fmt: skip
+        file, images = f"visual_genome_{kind}.json", tuple(f"{n}.jpg" for n in range(7))
+        write_rows("aro", tmp_path, rows, file=file, images=images)
     info = find_benchmark("aro")
     tables = info.reader.read(tmp_path, info.files)[0]
     labels = [bundle.label for item in tables.items() for bundle in item.bundles]
@@ -472,8 +416,6 @@ def test_texts_alone_are_evaluated_from_file_to_report(tmp_path, capsys):
 
 
 def test_wrong_orders_depend_on_the_caption_alone():
-    from rococo_jax.benchmarks.aro import wrong_orders
-
     caption = "A man with a red helmet on a small moped on a dirt road."
     orders = wrong_orders(caption)
     words = sorted(caption.rstrip(".").lower().split())

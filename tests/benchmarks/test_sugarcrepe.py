@@ -27,23 +27,22 @@ IMAGES = 9
 def data(tmp_path_factory) -> Path:
     """A data folder in the documented layout: two parts over nine images under COCO's older names, and RoCOCO."""
     folder = tmp_path_factory.mktemp("data")
-    images, annotations = folder / "coco" / "images" / "val2014", folder / "rococo" / "annotations"
-    for made in (images, annotations, folder / "sugar_crepe"):
-        made.mkdir(parents=True)
     names = [f"{number:012}.jpg" for number in range(1, IMAGES + 1)]
-    write_pictures(images, [f"COCO_val2014_{name}" for name in names], noise(40, 40))
+    write_pictures(folder / "coco" / "images", [f"val2014/COCO_val2014_{name}" for name in names], noise(40, 40))
     clean = [
         {"image": f"val2014/COCO_val2014_{name}", "caption": random_captions(5, seed=number, longest=6)}
         for number, name in enumerate(names)
     ]
-    (annotations / "coco_karpathy_test.json").write_text(json.dumps(clean))
+    files = {"rococo/annotations/coco_karpathy_test": clean}
     for part, seed in (("replace_rel", 1), ("swap_att", 2)):
-        right, wrong = (random_captions(2 * IMAGES, 10 * seed + side, longest=6) for side in (0, 1))
-        items = {
-            str(item): {"filename": names[item % IMAGES], "caption": right[item], "negative_caption": wrong[item]}
-            for item in range(2 * IMAGES)
+        pairs = zip(*(random_captions(2 * IMAGES, 10 * seed + side, longest=6) for side in (0, 1)), strict=True)
+        files[f"sugar_crepe/{part}"] = {
+            str(item): {"filename": names[item % IMAGES], "caption": right, "negative_caption": wrong}
+            for item, (right, wrong) in enumerate(pairs)
         }
-        (folder / "sugar_crepe" / f"{part}.json").write_text(json.dumps(items))
+    for name, content in files.items():
+        (path := folder / f"{name}.json").parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
     return folder
 
 
@@ -63,16 +62,13 @@ def evaluated(model, data, tmp_path_factory) -> Path:
 
 
 def accuracy(model: Path, data: Path, part: str) -> float:
-    """Strict accuracy in percent, item by item, from the encoder's own vectors."""
-    encoder = load_model(model)
+    """Strict accuracy in percent, from the encoder's own vectors."""
+    encoder, folder = load_model(model), data / "coco" / "images" / "val2014"
     items = json.loads((data / "sugar_crepe" / f"{part}.json").read_text()).values()
-    right = 0
-    for item in items:
-        image = Image.open(data / "coco" / "images" / "val2014" / f"COCO_val2014_{item['filename']}")
-        (vector,) = encoder.encode_image([image]).astype(float)
-        scores = encoder.encode_text([item["caption"], item["negative_caption"]]).astype(float) @ vector
-        right += scores[0] > scores[1]
-    return 100 * right / len(items)
+    images = encoder.encode_image([Image.open(folder / f"COCO_val2014_{item['filename']}") for item in items])
+    texts = (encoder.encode_text([item[key] for item in items]) for key in ("caption", "negative_caption"))
+    right, wrong = ((images.astype(float) * each).sum(1) for each in texts)
+    return 100 * np.mean(right > wrong)
 
 
 def test_accuracy_is_that_of_an_independent_count(model, data, evaluated):
@@ -111,10 +107,8 @@ def test_corrupted_images_are_asked_part_by_part(data):
     settings = Settings(corruptions=("fog",), severities=(3,))
     (benchmark,) = open_benchmarks(settings, images=data / "coco" / "images", annotations=data / "sugar_crepe")
     variants = [task.variant for task in benchmark.tasks]
-    assert variants == [
-        *("replace_rel", "swap_att"),
-        *("replace_rel/uncorrupted", "swap_att/uncorrupted", "replace_rel/fog_3", "swap_att/fog_3"),
-    ]
+    asked = ["", "/uncorrupted", "/fog_3"]
+    assert variants == [f"{part}{images}" for images in asked for part in ("replace_rel", "swap_att")]
     assert {task.baseline for task in benchmark.tasks if "fog" in task.variant} == set(variants[2:4])
 
 
@@ -137,23 +131,26 @@ def test_bad_items_are_refused_in_one_line(model, data, tmp_path, refusal, times
     assert said in error and error.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
-def test_unknown_names_are_refused_with_the_nearest(model, data, refusal):
-    command = ["evaluate", str(model), "--data", str(data), "--out", "never"]
-    for more, said in (
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         (["--benchmarks", "sugarcrep"], "did you mean sugarcrepe?"),
         (["--tasks", "image_to_txt"], "did you mean image_to_text?"),
         (["--data-dir", "coco/image=x"], "did you mean coco/images?"),
         (["--images", "x"], "images and data; wanted images and annotations, or data"),
-    ):
-        assert said in refusal(*command, *more)
-    assert not Path("never").exists()
+    ],
+)
+def test_unknown_names_are_refused_with_the_nearest(model, data, tmp_path, refusal, words, said):
+    assert said in refusal("evaluate", model, "--data", data, "--out", tmp_path / "never", *words)
+    assert not (tmp_path / "never").exists()
 
 
-def test_a_missing_folder_is_one_clear_line(model, data, tmp_path, refusal):
+def test_a_missing_folder_is_one_clear_line(model, tmp_path, refusal):
     (tmp_path / "coco" / "images").mkdir(parents=True)
-    error = refusal("evaluate", model, "--data", tmp_path, "--out", "never", "--benchmarks", "sugarcrepe")
+    command = ["evaluate", model, "--data", tmp_path, "--out", "never"]
+    error = refusal(*command, "--benchmarks", "sugarcrepe")
     assert "sugar_crepe" in error and "7,511 items" in error and error.count("\n") == 1
-    assert "none whose files are all there" in refusal("evaluate", model, "--data", tmp_path, "--out", "never")
+    assert "none whose files are all there" in refusal(*command)
 
 
 def test_the_registry_has_each_name_once():

@@ -6,6 +6,6 @@ from rococo_jax.benchmarks.rococo.annotations import AnnotationSet, read_annotat
 
 
 @pytest.fixture(scope="session")
-def published(real_data) -> AnnotationSet:
+def published_set(real_data) -> AnnotationSet:
     """The whole published folder."""
     return read_annotation_folder(real_data / "rococo" / "annotations")

@@ -15,43 +15,41 @@ from rococo_jax.benchmarks.rococo.annotations import (
     write_annotation,
 )
 from rococo_jax.data.captions import CaptionedImage, captions_from_json
-from rococo_jax.errors import InputError
 from tests.support.refusals import refused
 
 
-def clean_items(images: int = 3, sixth: int | None = 1) -> list[dict]:
-    """A tiny benchmark: five captions an image, one image with six."""
+def clean_items(images: int = 3) -> list[dict]:
+    """A tiny benchmark: five captions an image, the second image with six."""
     return [
-        {
-            "image": f"val2014/{image}.jpg",
-            "caption": [f"Scene {image} has a ball {k}." for k in range(6 if image == sixth else 5)],
-        }
-        for image in range(images)
+        {"image": f"val2014/{k}.jpg", "caption": [f"Scene {k} has a ball {n}." for n in range(6 if k == 1 else 5)]}
+        for k in range(images)
     ]
 
 
-def published(clean: list[dict], word: str = "weapon") -> list[dict]:
-    altered = [[text.lower().rstrip(".").replace("ball", word) for text in item["caption"][:5]] for item in clean]
-    return [
-        {"image": item["image"], "caption": item["caption"] + extra} for item, extra in zip(clean, altered, strict=True)
-    ]
+def published(word: str = "weapon") -> list[dict]:
+    items = clean_items()
+    for item in items:
+        item["caption"] += [text.lower().rstrip(".").replace("ball", word) for text in item["caption"][:5]]
+    return items
 
 
 def write(folder: Path, **files) -> Path:
-    folder.mkdir(exist_ok=True)
     for name, content in files.items():
         (folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
     return folder
 
 
 def write_set(folder: Path, **more) -> Path:
-    clean = clean_items()
-    variants = {name: published(clean, name) for name in ("danger", "same_concept")}
-    return write(folder, coco_karpathy_test=clean, **variants, **more)
+    variants = {name: published(name) for name in ("danger", "same_concept")}
+    return write(folder, coco_karpathy_test=clean_items(), **variants, **more)
+
+
+def captioned() -> tuple[CaptionedImage, ...]:
+    return tuple(captions_from_json(clean_items(), "expected"))
 
 
 def test_the_published_form_is_split_by_its_length(tmp_path):
-    annotation = read_annotation(write(tmp_path, danger=published(clean_items())) / "danger.json")
+    annotation = read_annotation(write(tmp_path, danger=published()) / "danger.json")
     assert (annotation.variant, annotation.form) == ("danger", "published")
     five, six, _ = annotation.items
     assert len(five.originals) == len(five.altered) == 5 and None not in five.altered
@@ -61,7 +59,7 @@ def test_the_published_form_is_split_by_its_length(tmp_path):
 
 @pytest.mark.parametrize("length", [1, 4, 5, 6, 8, 9, 12])
 def test_a_published_list_of_another_length_is_refused_and_the_image_named(length, tmp_path):
-    items = published(clean_items())
+    items = published()
     items[2]["caption"] = ["a"] * length
     path = write(tmp_path, danger=items) / "danger.json"
     refused(rf"item 2 \('val2014/2\.jpg'\): found {length} captions; wanted 10", read_annotation, path)
@@ -83,9 +81,8 @@ def test_our_own_form_is_read_as_it_was_written(tmp_path):
 
 
 def test_a_bare_list_of_originals_and_altered_is_read_too(tmp_path):
-    items = [{"image": "a.jpg", "originals": ["A cat."], "altered": ["A dog."]}]
-    annotation = read_annotation(write(tmp_path, swapped=items) / "swapped.json")
-    assert annotation.form == "own" and annotation.variant == "swapped"
+    annotation = read_annotation(write(tmp_path, swapped=own()["items"]) / "swapped.json")
+    assert (annotation.variant, annotation.form) == ("swapped", "own")
     assert annotation.items == (AlteredCaptions("a.jpg", ("A cat.",), ("A dog.",)),)
 
 
@@ -112,56 +109,41 @@ def own(**item) -> dict:
     ],
 )
 def test_what_is_wrong_with_our_own_form_is_named(content, said, tmp_path):
-    with pytest.raises(InputError, match=said):
-        read_annotation(write(tmp_path, swapped=content) / "swapped.json")
+    refused(said, read_annotation, write(tmp_path, swapped=content) / "swapped.json")
 
 
-def test_a_folder_is_read_with_its_variants_in_the_order_of_the_paper(tmp_path):
+def test_a_folder_is_read_with_its_variants_in_the_order_of_the_paper_and_others_by_their_clean_captions(tmp_path):
     other = [{**item, "image": f"other/{k}.jpg"} for k, item in enumerate(clean_items())]
-    folder = write_set(tmp_path, coco_karpathy_val=other, a_note={"about": "this folder"})
-    found = read_annotation_folder(folder)
-    assert found.clean == tuple(captions_from_json(clean_items(), "expected"))
-    assert list(found.variants) == ["same_concept", "danger"]
-    assert found.clean_source == folder / "coco_karpathy_test.json"
-    assert [path.name for path in found.ignored] == ["a_note.json", "coco_karpathy_val.json"]
-
-
-def test_a_variant_of_another_name_is_known_by_the_clean_captions_it_begins_with(tmp_path):
     ten_captions = [{"image": f"o/{k}.jpg", "caption": [f"text {n}" for n in range(10)]} for k in range(3)]
-    folder = write_set(tmp_path, my_words=published(clean_items(), "spoon"), ten_captions=ten_captions)
-    items = [AlteredCaptions(each["image"], tuple(each["caption"]), (None,) * 5) for each in clean_items(1)]
-    write_annotation(folder / "nothing_altered.json", "nothing_altered", items, made_by={})
-    (folder / "nothing_altered.json").unlink()
-    found = read_annotation_folder(folder)
+    files = {"coco_karpathy_val": other, "a_note": {"about": "this folder"}, "ten_captions": ten_captions}
+    found = read_annotation_folder(write_set(tmp_path, my_words=published("spoon"), **files))
+    assert found.clean == captioned() and found.clean_source == tmp_path / "coco_karpathy_test.json"
     assert list(found.variants) == ["same_concept", "danger", "my_words"]
-    assert [path.name for path in found.ignored] == ["ten_captions.json"]
+    assert [path.name for path in found.ignored] == ["a_note.json", "coco_karpathy_val.json", "ten_captions.json"]
 
 
 def test_a_damaged_variant_of_another_name_is_an_error_and_not_ignored(tmp_path):
-    damaged = published(clean_items(), "spoon")
+    damaged = published("spoon")
     damaged[0]["caption"].pop()
-    with pytest.raises(InputError, match=r"my_words\.json: caption list of item 0 .* found 9 captions"):
-        read_annotation_folder(write_set(tmp_path, my_words=damaged))
+    said = r"my_words\.json: caption list of item 0 .* found 9 captions"
+    refused(said, read_annotation_folder, write_set(tmp_path, my_words=damaged))
 
 
-@pytest.mark.parametrize("name", ["danger", "my_words"])
-def test_variants_alone_give_the_clean_captions(name, tmp_path):
-    found = read_annotation_folder(write(tmp_path, **{name: published(clean_items())}))
-    assert found.clean == tuple(captions_from_json(clean_items(), "expected")) and found.clean_source is None
-    assert list(found.variants) == [name]
-
-
-def test_a_captions_file_of_the_same_images_is_the_clean_one(tmp_path):
-    other = [{"image": "o.jpg", "caption": ["A."]}]
-    files = {"captions": clean_items(), "another": other, "my_words": published(clean_items())}
-    found = read_annotation_folder(write(tmp_path, **files))
-    assert found.clean_source == tmp_path / "captions.json" and list(found.variants) == ["my_words"]
+@pytest.mark.parametrize(
+    ("files", "source", "variants"),
+    [
+        ({"danger": published()}, None, ["danger"]),
+        ({"my_words": published()}, None, ["my_words"]),
+        ({"captions": clean_items()}, "captions.json", []),
+        ({"captions": clean_items(), "my_words": published()}, "captions.json", ["my_words"]),
+    ],
+)
+def test_clean_captions_are_those_of_a_file_or_of_the_variants(files, source, variants, tmp_path):
+    other = [{"image": "o.jpg", "caption": ["A."]}] if len(files) > 1 else {"a": "note"}
+    found = read_annotation_folder(write(tmp_path, **files, another=other))
+    assert found.clean == captioned() and list(found.variants) == variants
+    assert found.clean_source == (source and tmp_path / source)
     assert [path.name for path in found.ignored] == ["another.json"]
-
-
-def test_a_folder_may_hold_clean_captions_alone(tmp_path):
-    found = read_annotation_folder(write(tmp_path, captions=clean_items()))
-    assert len(found.clean) == 3 and not found.variants and found.clean_source == tmp_path / "captions.json"
 
 
 def test_small_sets_in_our_own_form_are_read_as_a_folder(tmp_path):
@@ -173,38 +155,24 @@ def test_small_sets_in_our_own_form_are_read_as_a_folder(tmp_path):
     assert found.clean == (CaptionedImage("a.jpg", ("A cat.", "Two cats.")),)
 
 
-def swap_images(items):
-    items[0], items[2] = items[2], items[0]
-
-
-def change_original(items):
-    items[1]["caption"][3] = "Another text."
-
-
-def drop_image(items):
-    items.pop()
-
-
-def move_the_sixth(items):
-    texts = items[1]["caption"]
-    items[1]["caption"] = texts[:5] + texts[6:]
+def changed(place: int, caption: int, *texts: str) -> list[dict]:
+    """The published form with other texts in place of one of an image's captions."""
+    items = published()
+    items[place]["caption"][caption : caption + 1] = texts
+    return items
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("items", "said"),
     [
-        (swap_images, "image of item 0: found 'val2014/2.jpg'; wanted 'val2014/0.jpg', as in coco_karpathy_test.json"),
-        (change_original, r"originals of item 1 \('val2014/1.jpg'\): found another text at caption 3"),
-        (drop_image, "items: found 2; wanted 3"),
-        (move_the_sixth, "originals of item 1 .*: found 5 captions"),
+        (published()[::-1], "image of item 0: found 'val2014/2.jpg'; wanted 'val2014/0.jpg', as in coco_karpathy_test"),
+        (changed(1, 3, "Another."), r"originals of item 1 \('val2014/1.jpg'\): found another text at caption 3"),
+        (published()[:-1], "items: found 2; wanted 3"),
+        (changed(1, 5), "originals of item 1 .*: found 5 captions"),
     ],
 )
-def test_a_variant_that_disagrees_with_the_clean_captions_is_refused(damage, said, tmp_path):
-    items = published(clean_items())
-    damage(items)
-    with pytest.raises(InputError, match=said) as caught:
-        read_annotation_folder(write_set(tmp_path, rand_voca=items))
-    assert caught.value.source.endswith("rand_voca.json")
+def test_a_variant_that_disagrees_with_the_clean_captions_is_refused(items, said, tmp_path):
+    refused(rf"rand_voca\.json: {said}", read_annotation_folder, write_set(tmp_path, rand_voca=items))
 
 
 @pytest.mark.parametrize(
@@ -218,19 +186,15 @@ def test_a_variant_that_disagrees_with_the_clean_captions_is_refused(damage, sai
     ],
 )
 def test_a_folder_that_cannot_be_read_says_why(files, said, tmp_path):
-    with pytest.raises(InputError, match=said):
-        read_annotation_folder(write(tmp_path, **files))
+    refused(said, read_annotation_folder, write(tmp_path, **files))
 
 
 def test_a_missing_annotation_folder_is_named(tmp_path):
     refused("annotation folder: found nothing there", read_annotation_folder, tmp_path / "none")
     (tmp_path / "dataset_coco.json").write_text(json.dumps({"images": [], "dataset": "coco"}))
+    said = "annotation folder: .*`rococo make-benchmark` writes one from captions in any form, of all or some splits"
     for place in (tmp_path, tmp_path / "dataset_coco.json"):
-        refused(
-            "annotation folder: .*`rococo make-benchmark` writes one from captions in any form, of all or some splits",
-            read_annotation_folder,
-            place,
-        )
+        refused(said, read_annotation_folder, place)
 
 
 def test_no_ops_are_found_exactly_and_normalised(tmp_path):
@@ -260,8 +224,8 @@ def test_normalising_removes_case_and_final_punctuation_alone(text, normalised):
 
 
 @pytest.mark.real_data
-def test_the_published_files_are_read_whole(published):
-    found = published
+def test_the_published_files_are_read_whole(published_set):
+    found = published_set
     assert list(found.variants) == ["same_concept", "diff_concept", "rand_voca", "danger"]
     assert len(found.clean) == 5000 and sum(len(item.captions) for item in found.clean) == 25_010
     assert [path.name for path in found.ignored] == ["coco_karpathy_val.json"]

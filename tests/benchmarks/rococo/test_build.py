@@ -76,8 +76,8 @@ def test_plain_captions_give_the_clean_tasks_alone():
 
 
 @pytest.mark.real_data
-def test_the_published_files_give_the_published_sizes(published):
-    tasks = tasks_of(tasks_of_set(published))
+def test_the_published_files_give_the_published_sizes(published_set):
+    tasks = tasks_of(tasks_of_set(published_set))
     for variant in ("same_concept", "diff_concept", "rand_voca", "danger"):
         task = tasks["image_to_text", variant]
         assert (len(task.queries), len(task.gallery), np.sum(task.gallery_altered)) == (5000, 50_010, 25_000)
