@@ -11,18 +11,25 @@ from tests.support.input_world import IMAGES
 from tests.support.tiny_runs import FEATURES_ALONE, changed, metrics_of
 
 # Of "<s> a dog sits red blue house </s>" four tokens and the end: the dog is read, the house is not.
-CUT = {"data__text_length": 5, "losses__sc__weight": 1.0, "losses__sc__count": 2}
+CUT = {"data__text_length": 5, "losses__sc__count": 2}
 
 
-def test_an_altered_caption_of_the_same_tokens_is_no_negative(world):
-    for word, is_cut_off in (("dog", False), ("house", True)):
-        table = str(world.folder / f"lowest_{word}.jsonl")
-        batches = make_input(world.context(**CUT, losses__sc__influence=table))
-        batch = next(batches)
-        batches.close()
-        same = (batch.fields["altered"].ids == batch.texts.ids[:, None]).all(-1)
-        assert (same == is_cut_off).all() and (batch.valid["altered"] == ~same).all()
-        assert batches.counts == {"skipped_images": 0, "cut_texts": 4 * 3, "twin_texts": 8 * is_cut_off}
+def first_batch(world, field: str, **settings):
+    """The first batch, which texts of a field are their captions, and the counts of the input."""
+    batches = make_input(world.context(**CUT, **settings))
+    batch = next(batches)
+    batches.close()
+    same = (batch.fields[field].ids == batch.texts.ids[:, None]).all(-1)
+    np.testing.assert_array_equal(batch.valid[field], ~same)
+    return batch, same, batches.counts
+
+
+@pytest.mark.parametrize(("word", "is_cut_off"), [("dog", False), ("house", True)])
+def test_an_altered_caption_of_the_same_tokens_is_no_negative(world, word, is_cut_off):
+    table = str(world.folder / f"lowest_{word}.jsonl")
+    _, same, counts = first_batch(world, "altered", losses__sc__weight=1.0, losses__sc__influence=table)
+    assert (same == is_cut_off).all()
+    assert counts == {"skipped_images": 0, "cut_texts": 4 * 3, "twin_texts": 8 * is_cut_off}
 
 
 def test_hard_negatives_of_the_same_tokens_do_not_count_and_hard_positives_do(world, tmp_path):
@@ -34,13 +41,8 @@ def test_hard_negatives_of_the_same_tokens_do_not_count_and_hard_positives_do(wo
     (tmp_path / "hard.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     keys = {"losses__hard_positives__weight": 1.0, "losses__hard_positives__count": 2}
     keys |= {"losses__hard_positives__negatives": str(tmp_path / "hard.jsonl")}
-    batches = make_input(world.context(**CUT | {"losses__sc__weight": 0.0}, **keys))
-    batch = next(batches)
-    batches.close()
-    same = (batch.fields["negative"].ids == batch.texts.ids[:, None]).all(-1)
-    np.testing.assert_array_equal(same.sum(1), 1)
-    np.testing.assert_array_equal(batch.valid["negative"], ~same)
-    assert batch.valid["positive"].all() and batches.counts["twin_texts"] == 4
+    batch, same, counts = first_batch(world, "negative", **keys)
+    assert (same.sum(1) == 1).all() and batch.valid["positive"].all() and counts["twin_texts"] == 4
 
 
 @pytest.fixture(scope="module")

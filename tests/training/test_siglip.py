@@ -12,7 +12,9 @@ from PIL import Image
 from rococo_jax.cli.main import main
 from tests.support.paths import CHECKOUT
 from tests.support.reference_models import saved, siglip, torch, torch_ids, transformers
+from tests.support.step_oracle import learning_rate
 from tests.support.tiny_runs import metrics_of
+from tests.support.world import noise, write_pictures
 
 PAIRS, STEPS, LENGTH, PEAK = 8, 10, 64, 1e-3
 CONFIG = CHECKOUT / "configs" / "siglip_finetune.py"
@@ -37,18 +39,14 @@ def material(tmp_path_factory):
     (folder / "start" / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>", "pad_token": "<pad>"}))
     processor = transformers.SiglipImageProcessorPil(size={"height": 30, "width": 30})
     processor.save_pretrained(folder / "start")
-    (folder / "photos").mkdir()
-    rows, pictures, ids = ["image,caption"], [], []
-    for number in range(PAIRS):
-        picture = Image.fromarray(random.integers(0, 256, (3, 3, 3), np.uint8)).resize((44, 37))
-        picture.save(folder / "photos" / f"{number}.png")
-        pictures.append(picture)
-        caption = "".join(random.choice(list("abcdefghijklmnop"), 3 + number))
-        rows.append(f"{number}.png,{caption}")
-        ids.append([*rust.encode(caption).ids, *[0] * (LENGTH - 4 - number)])
-    (folder / "captions.csv").write_text("\n".join(rows) + "\n")
-    pixels = processor(pictures, return_tensors="pt")["pixel_values"]
-    return folder, reference, pixels, torch_ids(np.array(ids))
+    names = [f"{number}.png" for number in range(PAIRS)]
+    paths = write_pictures(folder / "photos", names, lambda _, drawn: noise(3, 3)(_, drawn).resize((44, 37)))
+    captions = ["".join(random.choice(list("abcdefghijklmnop"), 3 + number)) for number in range(PAIRS)]
+    rows = [f"{name},{caption}\n" for name, caption in zip(names, captions, strict=True)]
+    (folder / "captions.csv").write_text("".join(["image,caption\n", *rows]))
+    pixels = processor([Image.open(path) for path in paths], return_tensors="pt")["pixel_values"]
+    rust.enable_padding(pad_id=0, length=LENGTH)
+    return folder, reference, pixels, torch_ids(np.array([each.ids for each in rust.encode_batch(captions)]))
 
 
 def losses_of_torch(model, pixels, ids) -> list[float]:
@@ -56,20 +54,17 @@ def losses_of_torch(model, pixels, ids) -> list[float]:
     vectors = [each for name, each in model.named_parameters() if each.ndim < 2 or name.endswith("probe")]
     matrices = [each for name, each in model.named_parameters() if each.ndim >= 2 and not name.endswith("probe")]
     groups = [{"params": matrices, "weight_decay": 1e-4}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, 0.95), eps=1e-8)
-    warmup = STEPS // 10
-
-    def share(step: int) -> float:
-        return step / warmup if step < warmup else (1 + np.cos(np.pi * (step - warmup) / (STEPS - warmup))) / 2
-
-    schedule, losses = torch.optim.lr_scheduler.LambdaLR(optimizer, share), []
-    for _ in range(STEPS):
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
+    shape = {"warmup_fraction": 0.1, "final_lr_fraction": 0.0, "learning_rate": PEAK}
+    settings, losses = {"steps": STEPS, **{f"optimizer.{key}": value for key, value in shape.items()}}, []
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(settings, step)
         optimizer.zero_grad()
         loss = model(pixel_values=pixels, input_ids=ids, return_loss=True).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        schedule.step()
         losses.append(loss.item())
     return losses
 
