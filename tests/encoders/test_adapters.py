@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rococo_jax.cli.main import main
 from rococo_jax.encoders import LoadOptions, load_encoder
 from rococo_jax.encoders.adapters import load_adapted, parse_arguments
 from rococo_jax.encoders.adapters.of_mteb import AsMteb, FromMteb
 from tests.support.refusals import refused
 from tests.support.tiny import exportable_encoder, random_captions
+from tests.support.world import write_world
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.quick
@@ -35,11 +35,19 @@ def assert_alike(theirs, ours, pictures):
         np.testing.assert_allclose(getattr(theirs, method)(items), getattr(ours, method)(items), atol=1e-5)
 
 
-def test_a_clip_of_transformers_has_the_vectors_of_our_conversion(tiny, exported, pictures):
-    options = LoadOptions(arguments={"batch_size": 2})
-    theirs = load_encoder(f"transformers:{exported}", options=options)
+@pytest.mark.parametrize("library", ["transformers", "sentence_transformers"])
+def test_a_clip_of_another_library_has_the_vectors_of_our_conversion(library, tiny, exported, pictures, tmp_path):
+    pytest.importorskip(library)
+    theirs = load_encoder(f"{library}:{exported}", options=LoadOptions(arguments={"batch_size": 2}))
     assert theirs.name == exported.name and theirs.encoder.batch_size == 2
     assert_alike(theirs, tiny, pictures)
+    # And of pictures of every mode.
+    rng = np.random.default_rng(0)
+    rgba = Image.fromarray(rng.integers(0, 256, (40, 48, 4), np.uint8), "RGBA")
+    deep = Image.fromarray(rng.integers(0, 65536, (40, 48), np.uint16))
+    rgba.convert("RGB").quantize(16).save(tmp_path / "p.png", transparency=bytes(range(0, 255, 16)))
+    modes = [rgba, rgba.convert("LA"), Image.open(tmp_path / "p.png"), deep, rgba.convert("CMYK"), rgba.convert("La")]
+    np.testing.assert_allclose(theirs.encode_image(modes), tiny.encode_image(modes), atol=1e-5)
 
 
 def test_a_clip_of_transformers_reads_the_tokens_of_our_conversion(tiny, exported):
@@ -47,25 +55,6 @@ def test_a_clip_of_transformers_reads_the_tokens_of_our_conversion(tiny, exporte
     texts = [" ".join(["dog"] * words) for words in (1, context - 2, context - 1, 2 * context)]
     rows = load_encoder(f"transformers:{exported}").token_rows(texts)
     assert rows == tiny.token_rows(texts) and rows[1] == [False, False, True, True]
-
-
-def test_a_clip_of_sentence_transformers_has_the_vectors_of_our_conversion(tiny, exported, pictures):
-    pytest.importorskip("sentence_transformers")
-    theirs = load_encoder(f"sentence_transformers:{exported}", options=LoadOptions(arguments={"batch_size": 2}))
-    assert_alike(theirs, tiny, pictures)
-
-
-@pytest.mark.parametrize("library", ["transformers", "sentence_transformers"])
-def test_pictures_of_every_mode_have_the_vectors_of_our_conversion(library, tiny, exported, tmp_path):
-    pytest.importorskip(library)
-    rng = np.random.default_rng(0)
-    rgba = Image.fromarray(rng.integers(0, 256, (40, 48, 4), np.uint8), "RGBA")
-    deep = Image.fromarray(rng.integers(0, 65536, (40, 48), np.uint16))
-    palette = rgba.convert("RGB").quantize(16)
-    palette.save(tmp_path / "p.png", transparency=bytes(range(0, 255, 16)))
-    modes = [rgba, rgba.convert("LA"), Image.open(tmp_path / "p.png"), deep, rgba.convert("CMYK"), rgba.convert("La")]
-    theirs = load_encoder(f"{library}:{exported}")
-    np.testing.assert_allclose(theirs.encode_image(modes), tiny.encode_image(modes), atol=1e-5)
 
 
 def test_flavas_vectors_are_those_of_its_class_token(tmp_path, pictures):
@@ -112,21 +101,19 @@ def test_mteb_encoders_are_evaluated_here_and_ours_there(tiny, pictures):
     assert ours.similarity(both, both).diagonal() == pytest.approx(ours.similarity_pairwise(both, both))
 
 
-def test_a_missing_library_is_one_line_with_the_extra(tmp_path, monkeypatch, capsys):
+def test_a_missing_library_is_one_line_with_the_extra(tmp_path, monkeypatch, refusal):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "open_clip" else object())
-    (tmp_path / "images").mkdir()
-    asked = ["embed", "open_clip:ViT-B-32/openai", "--images", str(tmp_path / "images"), "--captions"]
-    captions = tmp_path / "captions.json"
-    captions.write_text(json.dumps([{"image": "a.png", "caption": ["a dog"]}]))
-    Image.new("RGB", (8, 8)).save(tmp_path / "images" / "a.png")
-    assert main([*asked, str(captions), "--out", str(tmp_path / "E.npz")]) == 2
-    said = "rococo: open_clip:ViT-B-32/openai: library: found no open_clip installed; wanted pip install"
-    assert f"{said} 'rococo-jax[open-clip]'" in capsys.readouterr().err
+    write_world(tmp_path, [["a dog"]])
+    images, captions = tmp_path / "images", tmp_path / "captions.json"
+    source, out = "open_clip:ViT-B-32/openai", tmp_path / "E.npz"
+    error = refusal("embed", source, "--images", images, "--captions", captions, "--out", out)
+    said = f"rococo: {source}: library: found no open_clip installed; wanted pip install 'rococo-jax[open-clip]'"
+    assert said in error
 
 
-@pytest.mark.parametrize(("entry", "known"), [("batch_size", "key=value"), ("=3", "key=value"), ("a-b=3", "key=value")])
-def test_bad_arguments_are_refused(entry, known):
-    refused(known, parse_arguments, [entry])
+def test_bad_arguments_are_refused():
+    for entry in ("batch_size", "=3", "a-b=3"):
+        refused("key=value", parse_arguments, [entry])
     refused("each key once", parse_arguments, ["a=1", "a=2"])
 
 

@@ -10,7 +10,7 @@ import pytest
 from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
-from rococo_jax.checkpoints.parameters import build_model, parameters_of
+from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameters_of
 from rococo_jax.data.images import FileImages
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
@@ -42,10 +42,17 @@ def with_spec(encoder: Encoder, side: str, **fields) -> Encoder:
 
 
 def with_parameters(encoder: Encoder, prefix: str) -> Encoder:
-    moved = {
-        path: array + 0.5 if path.startswith(prefix) else array for path, array in parameters_of(encoder.model).items()
-    }
-    return changed(encoder, model=build_model(encoder.spec, moved))
+    parameters = parameters_of(encoder.model)
+    moved = {path: array + 0.5 if path.startswith(prefix) else array for path, array in parameters.items()}
+    provenance = {"weights_sha256": hash_parameters(moved)}
+    return changed(encoder, model=build_model(encoder.spec, moved), provenance=provenance)
+
+
+def assert_decides(other: Encoder, encoder: Encoder, side: str) -> None:
+    """The two differ in one of the towers alone."""
+    different = {tower for tower in ("vision", "text") if other.describe_tower(tower) != encoder.describe_tower(tower)}
+    assert different == {side}
+    assert other.fingerprint() != encoder.fingerprint()
 
 
 OTHER_PREPROCESSING = {
@@ -59,27 +66,19 @@ OTHER_TOKENIZER = {
 }  # fmt: skip
 
 
-def test_the_tables_name_every_field():
+def test_every_field_of_the_preprocessing_decides_image_features_alone(encoder):
     assert OTHER_PREPROCESSING.keys() == {field.name for field in dataclasses.fields(Preprocessing)}
-    tokenizer = tiny_encoder().tokenizer
+    for changes in OTHER_PREPROCESSING.values():
+        preprocessing = dataclasses.replace(encoder.preprocessing, **changes)
+        assert_decides(changed(encoder, preprocessing=preprocessing), encoder, "vision")
+
+
+def test_every_field_of_the_tokenizer_decides_text_features_alone(encoder):
+    tokenizer = encoder.tokenizer
     assert OTHER_TOKENIZER.keys() == {field.name for field in dataclasses.fields(tokenizer.spec)}
-
-
-@pytest.mark.parametrize("field", OTHER_PREPROCESSING)
-def test_every_field_of_the_preprocessing_decides_image_features_alone(field, encoder):
-    other = changed(encoder, preprocessing=dataclasses.replace(encoder.preprocessing, **OTHER_PREPROCESSING[field]))
-    assert other.describe_tower("vision") != encoder.describe_tower("vision")
-    assert other.describe_tower("text") == encoder.describe_tower("text")
-    assert other.fingerprint() != encoder.fingerprint()
-
-
-@pytest.mark.parametrize("field", OTHER_TOKENIZER)
-def test_every_field_of_the_tokenizer_decides_text_features_alone(field, encoder):
-    spec = dataclasses.replace(encoder.tokenizer.spec, **{field: OTHER_TOKENIZER[field]})
-    other = changed(encoder, tokenizer=Tokenizer(encoder.tokenizer.rust, spec))
-    assert other.describe_tower("text") != encoder.describe_tower("text")
-    assert other.describe_tower("vision") == encoder.describe_tower("vision")
-    assert other.fingerprint() != encoder.fingerprint()
+    for field, value in OTHER_TOKENIZER.items():
+        spec = dataclasses.replace(tokenizer.spec, **{field: value})
+        assert_decides(changed(encoder, tokenizer=Tokenizer(tokenizer.rust, spec)), encoder, "text")
 
 
 @pytest.mark.parametrize(("side", "field", "value"), [
@@ -89,20 +88,15 @@ def test_every_field_of_the_tokenizer_decides_text_features_alone(field, encoder
     ("text", "pooling", "highest_id"),
 ])  # fmt: skip
 def test_fields_of_a_spec_that_no_parameter_shows_decide_the_features_of_their_tower(side, field, value, encoder):
-    other, beside = with_spec(encoder, side, **{field: value}), {"vision": "text", "text": "vision"}[side]
-    assert other.describe_tower(side) != encoder.describe_tower(side)
-    assert other.describe_tower(beside) == encoder.describe_tower(beside)
-    assert other.fingerprint() != encoder.fingerprint()
+    assert_decides(with_spec(encoder, side, **{field: value}), encoder, side)
 
 
 def test_weights_and_dtype_decide_features_and_heads_do_not(encoder):
-    for side, beside in (("vision", "text"), ("text", "vision")):
-        other = with_parameters(encoder, f"{side}.")
-        assert other.describe_tower(side) != encoder.describe_tower(side)
-        assert other.describe_tower(beside) == encoder.describe_tower(beside)
+    low = changed(encoder, model=build_model(encoder.spec, parameters_of(encoder.model), jax.numpy.bfloat16))
+    for side in ("vision", "text"):
+        assert_decides(with_parameters(encoder, f"{side}."), encoder, side)
         head = with_parameters(encoder, f"{side}_head.")
         assert head.describe_tower(side) == encoder.describe_tower(side)
-        low = changed(encoder, model=build_model(encoder.spec, parameters_of(encoder.model), jax.numpy.bfloat16))
         assert low.describe_tower(side) != encoder.describe_tower(side)
     assert low.fingerprint() != encoder.fingerprint()
     assert changed(encoder, name="other").fingerprint() == encoder.fingerprint()
@@ -138,21 +132,18 @@ def test_a_part_of_the_cache_is_found_by_tower_versions_and_every_item(encoder, 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> FileImages:
     folder = tmp_path_factory.mktemp("files")
-    write_pictures(folder, ("0.png", "1.png", "2.png"), noise(8, 8))
-    (folder / "same.png").write_bytes((folder / "0.png").read_bytes())
     names = ("0.png", "1.png", "2.png", "same.png")
+    write_pictures(folder, names, noise(8, 8))
+    (folder / "same.png").write_bytes((folder / "0.png").read_bytes())
     return FileImages(names, tuple(folder / name for name in names))
 
 
 def test_every_field_of_a_corrupted_image_decides_its_key(files):
     base = CorruptedImages(files, "fog", 3, 0)
-    keys = [base.content(0), CorruptedImages(files, "snow", 3, 0).content(0)]
-    keys += [CorruptedImages(files, "fog", 2, 0).content(0), CorruptedImages(files, "fog", 3, 1).content(0)]
-    keys += [CorruptedImages(files, None, 0, 0).content(0)]
+    others = ("fog", 3, 0), ("snow", 3, 0), ("fog", 2, 0), ("fog", 3, 1), (None, 0, 0)
     # Another file, and the same file under a name of its own, which decides what is random.
-    keys += [base.content(1), base.content(3)]
-    assert len(set(keys)) == len(keys)
-    assert CorruptedImages(files, "fog", 3, 0).content(0) == base.content(0)
+    keys = [CorruptedImages(files, *other).content(0) for other in others] + [base.content(1), base.content(3)]
+    assert len(set(keys)) == len(keys) and keys[0] == base.content(0)
     assert files.content(0) == files.content(3) != files.content(1)
 
 
@@ -163,10 +154,7 @@ def test_every_field_of_a_mixed_image_decides_its_key(files):
     boxes[plan.batch[place]] += 1
     partners = plan.partner.copy()
     partners[place] = next(n for n in range(3) if n not in (row % 3, plan.partner[place] % 3))
-    others = [
-        {}, {"method": "mix"}, {"ratio": 0.8}, {"boxes": boxes}, {"partner": partners},
-        {"protocol": "strict"},
-    ]  # fmt: skip
+    others = {}, {"method": "mix"}, {"ratio": 0.8}, {"boxes": boxes}, {"partner": partners}, {"protocol": "strict"}
     keys = [MixedImages(files, dataclasses.replace(plan, **change)).content(row) for change in others]
     assert len(set(keys)) == len(keys)
     hashes = [files.hashes[row], files.hashes[plan.partner[place]]]

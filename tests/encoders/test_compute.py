@@ -67,24 +67,18 @@ def test_precision_is_part_of_the_key_and_float32_has_the_key_it_had():
     np.testing.assert_allclose(few.encode_image(IMAGES), plain.encode_image(IMAGES), atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("platform", "capability", "precision"),
-    [
-        ("cpu", "", "float32"),
-        ("tpu", "", "high"),
-        ("gpu", "8.0", "high"),
-        ("gpu", "7.5", "float32"),
-        ("gpu", "gfx90a", "float32"),
-    ],
-)
-def test_evaluations_compute_in_high_where_its_products_are_known_and_the_first_lines_say_so(
-    platform, capability, precision, monkeypatch
-):
-    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform=platform, compute_capability=capability)])
-    chosen = EmbeddingOptions().compute()
-    assert chosen.precision == precision
-    assert ("(precision high)" in chosen.summary()) == (precision == "high")
-    assert EmbeddingOptions(precision="float32").compute().precision == "float32"
+def test_evaluations_compute_in_high_where_its_products_are_known_and_the_first_lines_say_so(monkeypatch):
+    platforms = {
+        ("cpu", ""): "float32", ("tpu", ""): "high", ("gpu", "8.0"): "high", ("gpu", "7.5"): "float32",
+        ("gpu", "gfx90a"): "float32",
+    }  # fmt: skip
+    for (platform, capability), precision in platforms.items():
+        device = SimpleNamespace(platform=platform, compute_capability=capability)
+        monkeypatch.setattr(jax, "devices", lambda device=device: [device])
+        chosen = EmbeddingOptions().compute()
+        assert chosen.precision == precision
+        assert ("(precision high)" in chosen.summary()) == (precision == "high")
+        assert EmbeddingOptions(precision="float32").compute().precision == "float32"
 
 
 def test_choices_out_of_range_are_named():

@@ -2,31 +2,29 @@
 
 import sys
 
-import numpy as np
 import pytest
 
 from rococo_jax.checkpoints import save_model
-from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.encoders import load_model
-from rococo_jax.errors import InputError
-from tests.support.tiny import tiny_encoder
+from tests.support.models import assert_same_model, encoder_of
+from tests.support.refusals import refused
+from tests.support.tiny import tiny_spec
 
 
 def test_a_model_behind_a_url_is_copied_once_and_again_when_it_changes(tmp_path, monkeypatch):
     memory = pytest.importorskip("fsspec").filesystem("memory")
     monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path / "cache"))
     for seed in (0, 1):
-        save_model(tmp_path / f"{seed}", tiny_encoder(seed))
-        for path in (path for path in (tmp_path / f"{seed}").rglob("*") if path.is_file()):
-            memory.pipe(f"/models/tiny/{path.relative_to(tmp_path / f'{seed}')}", path.read_bytes())
+        encoder, folder = encoder_of(tiny_spec(), name="tiny", seed=seed), tmp_path / f"{seed}"
+        save_model(folder, encoder)
+        for path in (path for path in folder.rglob("*") if path.is_file()):
+            memory.pipe(f"/models/tiny/{path.relative_to(folder)}", path.read_bytes())
         for _ in range(2):
             found = load_model("memory://models/tiny")
             assert found.name == "tiny" and len(list((tmp_path / "cache" / "remote").iterdir())) == seed + 1
-        for path, array in parameters_of(tiny_encoder(seed).model).items():
-            np.testing.assert_array_equal(parameters_of(found.model)[path], array)
-    with pytest.raises(InputError, match="memory://models/none: file: found nothing there; wanted a folder"):
-        load_model("memory://models/none")
+        assert_same_model(found, encoder)
+    refused("memory://models/none: file: found nothing there; wanted a folder", load_model, "memory://models/none")
 
 
 @pytest.mark.parametrize(
@@ -47,5 +45,5 @@ def test_what_needs_a_local_path_is_refused_in_one_line(command, message, tmp_pa
     lines = [line for line in refusal(*command).splitlines() if line != "a.json: 1 images, 1 captions"]
     assert len(lines) == 1 and message in lines[0]
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
-    with pytest.raises(InputError, match="captions: found a URL; wanted a folder of this machine"):
-        open_pairs(str(tmp_path), "s3://bucket/captions.json")
+    said = "captions: found a URL; wanted a folder of this machine"
+    refused(said, open_pairs, str(tmp_path), "s3://bucket/captions.json")

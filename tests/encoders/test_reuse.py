@@ -11,7 +11,8 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.evaluation.models import model as evaluation_model
-from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.models import encoder_of
+from tests.support.tiny import random_captions, tiny_encoder, tiny_spec, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -19,30 +20,18 @@ def encoder():
     return tiny_encoder()
 
 
-def test_only_new_items_are_computed(encoder, tmp_path):
+def test_only_new_items_of_the_same_model_are_computed(encoder, tmp_path):
     captions = sorted(set(random_captions(60, seed=3, longest=3)))
-    first, second = captions[:40], captions[20:]
-    plain = embed_texts(encoder, captions, EmbeddingCache(None))
+    plain, order = embed_texts(encoder, captions, EmbeddingCache(None)), np.arange(len(captions))
+    for rows, computed in (
+        (order[:40], 40), (order[:40], 0), (order[20:], len(captions) - 40), (order[::-1], 0),
+    ):  # fmt: skip
+        cache = EmbeddingCache(tmp_path)
+        np.testing.assert_array_equal(embed_texts(encoder, [captions[row] for row in rows], cache), plain[rows])
+        assert (cache.computed, cache.read) == (computed, len(rows) - computed)
     cache = EmbeddingCache(tmp_path)
-    np.testing.assert_array_equal(embed_texts(encoder, first, cache), plain[:40])
-    assert (cache.computed, cache.read) == (40, 0)
-    again = EmbeddingCache(tmp_path)
-    np.testing.assert_array_equal(embed_texts(encoder, first, again), plain[:40])
-    assert (again.computed, again.read) == (0, 40)
-    other = EmbeddingCache(tmp_path)
-    np.testing.assert_array_equal(embed_texts(encoder, second, other), plain[20:])
-    assert (other.computed, other.read) == (len(second) - 20, 20)
-    whole = EmbeddingCache(tmp_path)
-    np.testing.assert_array_equal(embed_texts(encoder, captions[::-1], whole), plain[::-1])
-    assert (whole.computed, whole.read) == (0, len(captions))
-
-
-def test_another_model_finds_nothing(encoder, tmp_path):
-    captions = random_captions(10, seed=4, longest=3)
-    embed_texts(encoder, captions, EmbeddingCache(tmp_path))
-    cache = EmbeddingCache(tmp_path)
-    embed_texts(tiny_encoder(1), captions[:5], cache)
-    assert cache.computed == len(set(captions[:5])) and cache.read == 0
+    embed_texts(encoder_of(tiny_spec(), None, tiny_tokenizer()), captions[:5], cache)
+    assert (cache.computed, cache.read) == (5, 0)
 
 
 def test_damaged_index_and_parts_are_computed_again(encoder, tmp_path):
@@ -125,8 +114,8 @@ class Drawn:
         return ""
 
 
-def test_images_are_decoded_while_texts_are_encoded(monkeypatch):
-    encoder, images, captions = tiny_encoder(), Drawn(40), random_captions(20, longest=3)
+def test_images_are_decoded_while_texts_are_encoded(encoder, monkeypatch):
+    images, captions = Drawn(40), random_captions(20, longest=3)
 
     def texts_then_images(*rest):
         assert images.begun.wait(20)

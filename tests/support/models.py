@@ -19,9 +19,9 @@ read_model = partial(load_model, mesh=MESH)
 read_towers = partial(load_model, mesh=MESH, tokenizer="none")
 
 
-def encoder_of(spec, preprocessing=None, tokenizer=None, name: str = "mine") -> Encoder:
+def encoder_of(spec, preprocessing=None, tokenizer=None, name: str = "mine", seed: int = 3) -> Encoder:
     """An encoder with random parameters, without the cost of initialising them."""
-    return Encoder(build_model(spec, drawn_parameters(spec)), preprocessing, tokenizer, name=name, mesh=MESH)
+    return Encoder(build_model(spec, drawn_parameters(spec, seed)), preprocessing, tokenizer, name=name, mesh=MESH)
 
 
 def assert_same_model(model: Encoder, expected: Encoder) -> None:
