@@ -37,20 +37,14 @@ class Levels:
         assert memory < _LEVEL_MB and not any(other > 2 for other in others), (before, after)
 
 
-def _many_files(world, count: int) -> FileImages:
-    names = [f"{number % 12:02}.png" for number in range(count)]
-    return FileImages(tuple(f"{number}-{name}" for number, name in enumerate(names)),
-                      tuple(world / "images" / name for name in names))  # fmt: skip
-
-
 @pytest.mark.parametrize("count", [480, pytest.param(20_000, marks=pytest.mark.thorough)])
 def test_embedding_many_images(count, world):
     encoder, cache, levels = load_model(world / "model"), EmbeddingCache(world / "of many"), Levels()
     step = count // 10
     for start in range(0, count, step):
-        images = _many_files(world, count)
-        part = FileImages(images.names[start : start + step], images.paths[start : start + step])
-        assert len(embed_images(encoder, part, cache)) == step
+        numbers = range(start, start + step)
+        paths = tuple(world / "images" / f"{number % 12:02}.png" for number in numbers)
+        assert len(embed_images(encoder, FileImages(tuple(map(str, numbers)), paths), cache)) == step
         levels.take()
     levels.assert_level()
 
