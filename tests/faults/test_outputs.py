@@ -118,21 +118,6 @@ def test_a_disk_that_fills_while_pairs_are_packed_is_reported_in_one_line(world,
     assert not list((world / "packed").glob("*.tar"))
 
 
-@pytest.mark.thorough
-def test_training_without_room_for_a_checkpoint_stops_in_one_line_and_goes_on_later(world, monkeypatch, capsys):
-    free = iter([10**9, 10])
-    with monkeypatch.context() as patched:
-        patched.setattr(storage.shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=next(free)))
-        world.run("train", code=2)
-    *_, line = capsys.readouterr().err.splitlines()
-    assert re.search(
-        r"checkpoints/2: disk: found 10 bytes free .* wanted [\d,]+ bytes; the checkpoint of step 1 ", line
-    )
-    assert [path.name for path in (world / "workdir/checkpoints").iterdir()] == ["1"]
-    world.run("train")
-    assert (world / "workdir/model").is_dir()
-
-
 def test_a_checkpoint_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path, caplog, monkeypatch):
     """A real error of the file system, in the thread that writes."""
     (tmp_path / "run/7.orbax-checkpoint-tmp/state").mkdir(parents=True)
