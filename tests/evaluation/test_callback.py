@@ -63,10 +63,9 @@ def test_figures_of_a_run_are_those_of_evaluate_on_its_checkpoint_and_model(data
     assert main(["train", "--config", str(data / "config.py"), "--workdir", str(run), "--quiet"]) == 0
     lines = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
-    asked = ["--data", str(data), "--benchmarks", BENCHMARKS, "--out-images", f"noise={data / 'noise'}"]
-    asked += ["--templates", "1", "--mixed-galleries", "mix_0.9", "--seeds", "1,10", "--no-cache", "--no-report"]
-    models = (f"first={run / 'checkpoints' / '1'}", f"last={run / 'model'}")
-    assert main(["evaluate", *models, *asked, "--out", str(tmp_path), "--quiet"]) == 0
+    asked = f"--data {data} --benchmarks {BENCHMARKS} --out-images noise={data}/noise --templates 1 --seeds 1,10"
+    asked += f" --mixed-galleries mix_0.9 --no-cache --no-report --quiet --out {tmp_path}"
+    assert main(["evaluate", f"first={run}/checkpoints/1", f"last={run}/model", *asked.split()]) == 0
     for line, name in zip(lines, ("first", "last"), strict=True):
         # The model tells its training images, whose absence makes further variants; the run does not ask.
         results = json.loads((tmp_path / name / "results.json").read_text())
@@ -80,14 +79,11 @@ def test_figures_are_the_same_on_any_number_of_devices_and_with_sharded_paramete
     keys = default_config().eval
     keys.data, keys.benchmarks, keys.templates = str(data), BENCHMARKS, "1"
     evaluate = make_evaluation(keys, keep=False)
-    meshes = [(1, 1), (2, 1), (8, 4)]
-    figures = [
-        evaluate(load_model(data / "start", mesh=make_mesh(jax.devices()[:count], fsdp=fsdp))) for count, fsdp in meshes
-    ]
-    for mesh, found in zip(meshes, figures, strict=True):
-        assert found == figures[0], mesh
+    meshes = [make_mesh(jax.devices()[:count], fsdp=fsdp) for count, fsdp in ((1, 1), (8, 4))]
+    alone, sharded = (evaluate(load_model(data / "start", mesh=mesh)) for mesh in meshes)
+    assert alone == sharded
     unaltered = ("image_to_text/clean/r1", "text_to_image/clean/r1", "cifar10/clean/top1", "choices/all/ota")
-    assert figures[0]["score"] == np.mean([figures[0][name] for name in unaltered])
+    assert alone["score"] == np.mean([alone[name] for name in unaltered])
 
 
 @pytest.mark.parametrize(

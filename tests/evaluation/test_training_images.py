@@ -23,41 +23,35 @@ from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file
 from rococo_jax.training.run import _training_images
 from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.tiny_runs import FEATURES_ALONE, write_config_file
 from tests.support.world import noise, write_pictures
 
 IMAGES, ITEMS = 8, 16
 
 
-def make_data(folder, images, items):
-    """Drawn images under COCO's names, and items of SugarCrepe on them."""
-    (folder / "sugar_crepe").mkdir()
-    names = [f"{number:012}.jpg" for number in range(images)]
+@pytest.fixture(scope="module")
+def names():
+    """Of images, as COCO names them."""
+    return [f"{number:012}.jpg" for number in range(IMAGES)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, names):
+    """Drawn images, and items of SugarCrepe on them."""
+    folder = tmp_path_factory.mktemp("data")
     write_pictures(folder / "coco" / "images", names, noise(40, 40))
-    right, wrong = (random_captions(items, seed, longest=6) for seed in (1, 2))
-    made = {
-        str(item): {"filename": names[item % images], "caption": right[item], "negative_caption": wrong[item]}
-        for item in range(items)
+    captions = zip(*(random_captions(ITEMS, seed, longest=6) for seed in (1, 2)), strict=True)
+    items = {
+        str(item): {"filename": names[item % IMAGES], "caption": right, "negative_caption": wrong}
+        for item, (right, wrong) in enumerate(captions)
     }
-    (folder / "sugar_crepe" / "swap_att.json").write_text(json.dumps(made))
+    (folder / "sugar_crepe").mkdir()
+    (folder / "sugar_crepe" / "swap_att.json").write_text(json.dumps(items))
     return folder
 
 
-def names_of(data):
-    return sorted(path.name for path in (data / "coco" / "images").iterdir())
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return make_data(tmp_path_factory.mktemp("data"), IMAGES, ITEMS)
-
-
-@pytest.fixture(scope="module")
-def names(data):
-    return names_of(data)
-
-
-def make_model(folder, seed, images):
-    save_model(folder, tiny_encoder(seed))
+def make_model(folder, images):
+    save_model(folder, tiny_encoder())
     write_training_images(folder, images)
     return folder
 
@@ -72,7 +66,7 @@ def evaluate(model, data, out, *more):
 
 
 def test_seen_items_are_marked_and_told_apart(data, names, tmp_path, capsys):
-    model = make_model(tmp_path / "model", 0, images_of(data, names[:3]))
+    model = make_model(tmp_path / "model", images_of(data, names[:3]))
     assert evaluate(model, data, tmp_path / "out") == 0
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     rows = pq.read_table(tmp_path / "out" / "per_query.parquet").to_pylist()
@@ -88,10 +82,10 @@ def test_seen_items_are_marked_and_told_apart(data, names, tmp_path, capsys):
 
 
 def test_a_clean_model_passes_and_an_unknown_one_does_not(data, tmp_path, capsys):
-    other = make_model(tmp_path / "other", 0, TrainingImages(frozenset({"0" * 16})))
+    other = make_model(tmp_path / "other", TrainingImages(frozenset({"0" * 16})))
     assert evaluate(other, data, tmp_path / "out", "--require-clean") == 0
     assert "swap_att/unseen" not in json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]["sugarcrepe"]
-    unknown = make_model(tmp_path / "unknown", 0, None)
+    unknown = make_model(tmp_path / "unknown", None)
     assert evaluate(unknown, data, tmp_path / "never", "--require-clean") == 2
     assert "found not known" in capsys.readouterr().err
 
@@ -99,19 +93,12 @@ def test_a_clean_model_passes_and_an_unknown_one_does_not(data, tmp_path, capsys
 def test_a_trained_model_keeps_the_images_that_its_start_had_seen(data, names, tmp_path):
     """Residual heads make a new encoder, which must not forget them."""
     before = TrainingImages(frozenset({"0" * 16}))
-    start = make_model(tmp_path / "start", 0, before)
+    make_model(tmp_path / "start", before)
     items = [{"image": name, "caption": random_captions(2, seed=place)} for place, name in enumerate(names)]
     (tmp_path / "captions.json").write_text(json.dumps(items))
-    (tmp_path / "config.py").write_text(
-        "from rococo_jax.training.config import default_config\n\n\ndef get_config():\n"
-        "    config = default_config()\n    config.steps, config.batch_size, config.log.tensorboard = 1, 8, False\n"
-        "    config.train.vision = config.train.text = 'none'\n    config.data.cached_features = True\n"
-        "    config.init.residual_head_width = 4\n    return config\n"
-    )
-    overrides = {"init.model": start, "data.images": data / "coco" / "images"}
-    overrides["data.captions"] = tmp_path / "captions.json"
-    words = ["train", "--config", str(tmp_path / "config.py"), "--workdir", str(tmp_path / "run")]
-    assert main([*words, *(f"--config.{key}={value}" for key, value in overrides.items())]) == 0
+    settings = {"steps": 1, "batch_size": 8, "data__images": str(data / "coco" / "images")}
+    write_config_file(tmp_path, **settings, init__residual_head_width=4, **FEATURES_ALONE)
+    assert main(["train", "--config", str(tmp_path / "config.py"), "--workdir", str(tmp_path / "run")]) == 0
     assert read_training_images(tmp_path / "run" / "model") == images_of(data, names) | before
 
 

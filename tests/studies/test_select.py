@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import scipy.optimize
+import scipy.special
 import scipy.stats
-from scipy.optimize import minimize
 
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import with_checksum
@@ -17,21 +17,19 @@ from rococo_jax.studies.factors import huber_line, measure_factor
 from rococo_jax.studies.select import select_greedily
 
 IMAGES = 240
+NAMES = [f"{place}.jpg" for place in range(IMAGES)]
+ANSWERS = {True: {"predicted": "cat", "chosen": "right"}, False: {"predicted": "dog", "chosen": "wrong"}}
 
 
 def made_run(folder, name, right, changed=None):
     """Results of one model: which images it gets right, and which answers fog changes."""
-    names = [f"{place}.jpg" for place in range(IMAGES)]
-    variants = {"clean": right, "uncorrupted": right}
-    if changed is not None:
-        variants["fog_3"] = right ^ changed
+    variants = {"clean": right, "uncorrupted": right} | ({} if changed is None else {"fog_3": right ^ changed})
     rows = [
-        {"task": "pets", "variant": variant, "image": image, "predicted": "cat" if one else "dog",
-         "chosen": "right" if one else "wrong"}
-        for variant, of in variants.items()
-        for image, one in zip(names, of.tolist(), strict=True)
-    ]  # fmt: skip
-    tasks = {"pets": {variant: {"top1": 100 * float(of.mean())} for variant, of in variants.items()}}
+        {"task": "pets", "variant": variant, "image": image, **ANSWERS[one]}
+        for variant, hits in variants.items()
+        for image, one in zip(NAMES, hits.tolist(), strict=True)
+    ]
+    tasks = {"pets": {variant: {"top1": 100 * float(hits.mean())} for variant, hits in variants.items()}}
     fingerprint = {"model": {"weights": name}, "data": {"pets": "x"}, "protocol": "paper"}
     results = {"format": "rococo_jax.results", "version": 2, "model": name, "protocol": "paper", "tasks": tasks}
     results |= {"kinds": {"pets": "classify"}, "intervals": {}, "fingerprint": fingerprint, "data": {}}
@@ -59,12 +57,11 @@ def test_images_that_nothing_changes_are_never_selected(tmp_path):
     changed = [rng.random(IMAGES) < 0.3, rng.random(IMAGES) < 0.3]
     for name, each in zip(("a", "b"), changed, strict=True):
         made_run(tmp_path / "runs", name, rng.random(IMAGES) < 0.7, each)
-    names = np.array([f"{place}.jpg" for place in range(IMAGES)])
+    names = np.array(NAMES)
     np.savez(tmp_path / "e.npz", image_names=names, image_embeddings=rng.normal(size=(IMAGES, 4)))
-    out = tmp_path / "s.json"
-    command = ["select", str(tmp_path / "runs"), "--out", str(out), "--count", "1000"]
-    assert main([*command, "--embeddings", str(tmp_path / "e.npz")]) == 0
-    found = json.loads(out.read_text())
+    command = f"select {tmp_path}/runs --out {tmp_path}/s.json --count 1000 --embeddings {tmp_path}/e.npz"
+    assert main(command.split()) == 0
+    found = json.loads((tmp_path / "s.json").read_text())
     assert {each["image"] for each in found["chosen"]} == set(names[changed[0] | changed[1]].tolist())
     both = {each["image"] for each in found["chosen"] if each["inconsistency"] == 1}
     assert both == set(names[changed[0] & changed[1]].tolist())
@@ -106,11 +103,10 @@ def test_the_line_is_scipys_on_probit_axes():
     assert found.effective[4, 2] < -20 and ((found.effective[:, 1] <= found.effective[:, 0]).all())
 
 
-def test_no_line_from_few_models_or_images():
-    right = np.random.default_rng(0).random((4, 500)) < 0.5
-    assert measure_factor(right, np.arange(500) < 300).line is None
-    right = np.random.default_rng(0).random((6, 500)) < 0.5
-    assert measure_factor(right, np.arange(500) < 199).line is None
+@pytest.mark.parametrize(("models", "images"), [(4, 300), (6, 199)])
+def test_no_line_from_few_models_or_images(models, images):
+    right = np.random.default_rng(0).random((models, 500)) < 0.5
+    assert measure_factor(right, np.arange(500) < images).line is None
 
 
 def test_factors_make_a_page_and_figures(tmp_path, refusal):
@@ -140,10 +136,8 @@ def test_the_line_minimises_hubers_loss():
     scale = np.median(np.abs(y - slope * x - intercept)) / 0.6745
 
     def loss(line):
-        z = np.abs(y - line[0] * x - line[1]) / scale
-        return np.where(z <= 1.345, z**2 / 2, 1.345 * (z - 1.345 / 2)).sum()
+        return scipy.special.huber(1.345, (y - line[0] * x - line[1]) / scale).sum()
 
-    found = minimize(
-        loss, [0.3, 55.0], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-10, "maxiter": 5000}
-    ).x
+    options = {"xatol": 1e-8, "fatol": 1e-10, "maxiter": 5000}
+    found = scipy.optimize.minimize(loss, [0.3, 55.0], method="Nelder-Mead", options=options).x
     np.testing.assert_allclose([slope, intercept], found, atol=5e-3)
