@@ -16,21 +16,11 @@ from rococo_jax.checkpoints.families.align import ALIGN
 from rococo_jax.cli.main import main
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.inspection import inspect_model
-from rococo_jax.models import EfficientNetSpec, parameter_counts
+from rococo_jax.models import EfficientNetSpec
+from tests.support import reference_models as hf
 from tests.support.models import assert_same_model, change_json, read_model
 from tests.support.random_inputs import random_pixels, random_texts
-from tests.support.reference_models import (
-    BARE_TEXT,
-    assert_same_vectors,
-    change_tensors,
-    pairs,
-    perturbed,
-    saved,
-    torch,
-    torch_ids,
-    torch_pixels,
-    transformers,
-)
+from tests.support.reference_models import torch, transformers
 from tests.support.refusals import refused
 from tests.support.world import noise, write_world
 
@@ -56,8 +46,8 @@ def align(vision, seed=0, **text):
     """A random ALIGN with batch norms whose means and variances differ, and are far from 0 and 1; its convolutions keep
     the spread of what they read, so that images still differ at the end.
     """
-    config = transformers.AlignConfig(text_config={**BARE_TEXT, **text}, vision_config=vision, projection_dim=8)
-    reference = perturbed(transformers.AlignModel(config), seed)
+    config = transformers.AlignConfig(text_config={**hf.BARE_TEXT, **text}, vision_config=vision, projection_dim=8)
+    reference = hf.perturbed(transformers.AlignModel(config), seed)
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for name, buffer in reference.named_buffers():
@@ -84,7 +74,7 @@ def world(tmp_path_factory):
     """The reference, its processor, the folder of both as `transformers` writes it, and the folder as we read it."""
     folder = tmp_path_factory.mktemp("align") / "theirs"
     reference = align(SMALL, vocab_size=len(WORDS), max_position_embeddings=70)
-    saved(reference, folder)
+    hf.saved(reference, folder)
     vocabulary = {word: number for number, word in enumerate(WORDS)}
     tokenizer = transformers.BertTokenizerFast(vocab=vocabulary, model_max_length=512)
     both = transformers.AlignProcessor(image_processor=processor(), tokenizer=tokenizer)
@@ -104,15 +94,15 @@ def assert_same_pixels(settings, reference):
 @pytest.mark.parametrize("vision", [VISION, SMALL], ids=["strides, kernels and rounding", "maximum, large eps, gelu"])
 def test_align_gives_the_reference_vectors_and_logits(vision, tmp_path):
     reference = align(vision, seed=3)
-    model = read_model(saved(reference, tmp_path / "theirs")).model
+    model = read_model(hf.saved(reference, tmp_path / "theirs")).model
     ids, mask = random_texts(13, 99, 7)
     colours = np.random.default_rng(1).normal(0, 2, (3, 1, 1, 3)).astype(np.float32)
     pixels = random_pixels(vision["image_size"]) + colours
     with torch.no_grad():
-        output = reference(torch_ids(ids), torch_pixels(pixels), torch.from_numpy(mask).long())
-    ours = [np.asarray(vectors) for vectors in pairs(model, pixels, ids, mask)]
-    assert_same_vectors(ours[0], output.image_embeds)
-    assert_same_vectors(ours[1], output.text_embeds)
+        output = reference(hf.torch_ids(ids), hf.torch_pixels(pixels), torch.from_numpy(mask).long())
+    ours = [np.asarray(vectors) for vectors in hf.pairs(model, pixels, ids, mask)]
+    hf.assert_same_vectors(ours[0], output.image_embeds)
+    hf.assert_same_vectors(ours[1], output.text_embeds)
     assert (ours[0] @ ours[0].T).min() < 0.98  # images differ, so that equal vectors say something
     logits = np.exp(float(model.logit_scale[...])) * ours[0] @ ours[1].T
     np.testing.assert_allclose(logits, output.logits_per_image.numpy(), rtol=0, atol=4e-4)
@@ -131,8 +121,8 @@ def test_pictures_and_captions_give_the_reference_vectors_through_a_model_direct
     pixels = both.image_processor(pictures, return_tensors="pt")["pixel_values"]
     with torch.no_grad():
         output = reference(**inputs, pixel_values=pixels)
-    assert_same_vectors(back.encode_image(pictures), output.image_embeds)
-    assert_same_vectors(back.encode_text(captions), output.text_embeds)
+    hf.assert_same_vectors(back.encode_image(pictures), output.image_embeds)
+    hf.assert_same_vectors(back.encode_text(captions), output.text_embeds)
     assert back.tokenizer.spec.context_length == 64 and len(back.tokenizer.encode(["cat " * 80])[0]) == 64
     assert "cut at 64" in back.provenance["text_length"]
 
@@ -161,15 +151,6 @@ def test_the_default_processors_of_the_reference_and_of_the_family():
     assert (published.image_size, published.limits) == ((289, 289), (-1.0, 1.0))
     sizes = {"size": {"height": 346, "width": 346}, "crop_size": {"height": 289, "width": 289}}
     assert_same_pixels(ALIGN.processor, processor(**sizes))
-
-
-def test_an_empty_configuration_has_the_sizes_of_efficientnet_b7(tmp_path):
-    """An empty configuration is a B7 of 55 blocks, with as many parameters as the reference."""
-    spec = spec_from_config({"model_type": "align", "vision_config": {"image_size": 289}}, tmp_path, ())
-    assert (sum(spec.vision.stage_layers), spec.vision.widths[-1], spec.vision.grid) == (55, 640, 9)
-    with torch.device("meta"):
-        theirs = transformers.AlignVisionModel(transformers.AlignVisionConfig())
-    assert parameter_counts(spec)["vision"] == sum(each.numel() for each in theirs.parameters())
 
 
 def test_the_commands_convert_embed_and_inspect(world, tmp_path, capsys):
@@ -237,10 +218,10 @@ def test_a_changed_description_of_a_tower_is_refused(field, value, tmp_path):
 def test_a_temperature_of_zero_missing_tensors_and_exports_are_refused(world, tmp_path, refusal):
     *_, folder, encoder = world
     copy = shutil.copytree(folder, tmp_path / "copy")
-    change_tensors(copy, lambda tensors: tensors.update(temperature=torch.tensor(0.0)))
+    hf.change_tensors(copy, lambda tensors: tensors.update(temperature=torch.tensor(0.0)))
     refused(r"temperature: found 0\.0; wanted a number above 0", read_model, copy)
     gone = "vision_model.encoder.blocks.2.depthwise_conv.depthwise_norm.running_var"
-    change_tensors(copy, lambda tensors: [tensors.pop(gone), tensors.update(temperature=torch.tensor(1.0))])
+    hf.change_tensors(copy, lambda tensors: [tensors.pop(gone), tensors.update(temperature=torch.tensor(1.0))])
     error = refusal("convert", copy, tmp_path / "out").strip()
     assert gone in error and "\n" not in error
     refused("towers of one family", export_huggingface, encoder, tmp_path / "out")

@@ -11,50 +11,38 @@ from rococo_jax.cli import export
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import for_transformers
 from rococo_jax.models import HeadSpec, ModelSpec
+from tests.support import reference_models as hf
 from tests.support.commands import run_command
 from tests.support.models import assert_same_arrays, assert_same_model, encoder_of, read_model, read_towers
 from tests.support.open_clip_files import open_clip_folder
 from tests.support.random_inputs import random_pixels
-from tests.support.reference_models import (
-    TEXT,
-    VISION,
-    assert_same_vectors,
-    bert,
-    clip,
-    dinov2,
-    perturbed,
-    safetensors_torch,
-    saved,
-    siglip,
-    torch,
-    torch_pixels,
-    transformers,
-    unit,
-)
+from tests.support.reference_models import torch, transformers
 from tests.support.refusals import refused
 from tests.support.tiny import tiny_spec, tiny_tokenizer
 
 SOURCES = {
-    "clip": clip,
-    "clip_legacy_end": lambda: clip(text={"eos_token_id": 2}, vision={"hidden_act": "gelu"}),
-    "clip_vision": lambda: perturbed(
-        transformers.CLIPVisionModelWithProjection(transformers.CLIPVisionConfig(**VISION))
+    "clip": hf.clip,
+    "clip_legacy_end": lambda: hf.clip(text={"eos_token_id": 2}, vision={"hidden_act": "gelu"}),
+    "clip_vision": lambda: hf.perturbed(
+        transformers.CLIPVisionModelWithProjection(transformers.CLIPVisionConfig(**hf.VISION))
     ),
-    "clip_text": lambda: perturbed(transformers.CLIPTextModel(transformers.CLIPTextConfig(**TEXT))),
-    "siglip": siglip,
-    "siglip_text": lambda: perturbed(transformers.SiglipTextModel(transformers.SiglipTextConfig(**TEXT))),
-    "dinov2": lambda: dinov2(mlp_ratio=3, qkv_bias=False),
-    "dinov2_gated": lambda: dinov2(use_swiglu_ffn=True),
-    "bert": bert,
+    "clip_text": lambda: hf.perturbed(transformers.CLIPTextModel(transformers.CLIPTextConfig(**hf.TEXT))),
+    "siglip": hf.siglip,
+    "siglip_text": lambda: hf.perturbed(transformers.SiglipTextModel(transformers.SiglipTextConfig(**hf.TEXT))),
+    "dinov2": lambda: hf.dinov2(mlp_ratio=3, qkv_bias=False),
+    "dinov2_gated": lambda: hf.dinov2(use_swiglu_ffn=True),
+    "bert": hf.bert,
 }
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_import_export_import_is_exact(name, tmp_path):
-    first = read_model(saved(SOURCES[name](), tmp_path / "theirs"))
+    first = read_model(hf.saved(SOURCES[name](), tmp_path / "theirs"))
     export_huggingface(first, tmp_path / "ours")
     assert_same_model(read_model(tmp_path / "ours"), first)
-    theirs, ours = (safetensors_torch.load_file(tmp_path / each / "model.safetensors") for each in ("theirs", "ours"))
+    theirs, ours = (
+        hf.safetensors_torch.load_file(tmp_path / each / "model.safetensors") for each in ("theirs", "ours")
+    )
     # Neither the poolers that nothing here reads nor the token of masked pretraining come back.
     unused = {"embeddings.mask_token", "pooler.dense.weight", "pooler.dense.bias"}
     assert_same_arrays(ours, {key: tensor for key, tensor in theirs.items() if key not in unused})
@@ -64,31 +52,31 @@ def test_transformers_reads_what_was_exported_and_gives_the_same_vectors(tmp_pat
     pixels = random_pixels(30)
     for name, kind in (("clip", transformers.CLIPModel), ("siglip", transformers.SiglipModel)):
         reference = SOURCES[name]()
-        export_huggingface(read_model(saved(reference, tmp_path / name)), tmp_path / f"{name}_out")
+        export_huggingface(read_model(hf.saved(reference, tmp_path / name)), tmp_path / f"{name}_out")
         again = kind.from_pretrained(tmp_path / f"{name}_out").eval()
         with torch.no_grad():
-            vectors = [model.get_image_features(torch_pixels(pixels)).pooler_output for model in (again, reference)]
+            vectors = [model.get_image_features(hf.torch_pixels(pixels)).pooler_output for model in (again, reference)]
         assert torch.equal(*vectors)
 
 
 def test_dinov2_used_at_another_size_than_it_was_stored_for_loses_no_position(tmp_path):
     """The published DINOv2: stored for 518 pixels, used at 224. Here 70 and 40."""
-    reference = dinov2(image_size=70)
-    folder = saved(reference, tmp_path / "theirs")
+    reference = hf.dinov2(image_size=70)
+    folder = hf.saved(reference, tmp_path / "theirs")
     processor = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 46}, "crop_size": 40}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     first = read_model(folder)
     assert (first.spec.vision.image_size, first.spec.vision.position_grid) == (40, 7)
     pixels = random_pixels(40)
     with torch.no_grad():
-        assert_same_vectors(first.encode_image(pixels), unit(reference(torch_pixels(pixels)).pooler_output))
+        hf.assert_same_vectors(first.encode_image(pixels), hf.unit(reference(hf.torch_pixels(pixels)).pooler_output))
     export_huggingface(first, tmp_path / "ours")
     assert json.loads((tmp_path / "ours" / "config.json").read_text())["image_size"] == 70
     assert_same_model(read_model(tmp_path / "ours"), first)
 
 
 def test_clip_used_at_another_size_is_exported_with_its_positions_interpolated(tmp_path):
-    encoder = read_model(saved(clip(), tmp_path / "theirs"), image_size=50)
+    encoder = read_model(hf.saved(hf.clip(), tmp_path / "theirs"), image_size=50)
     export_huggingface(encoder, tmp_path / "ours")
     again = read_model(tmp_path / "ours")
     assert (again.spec.vision.image_size, again.spec.vision.position_grid) == (50, None)
@@ -135,7 +123,7 @@ def test_open_clip_folders_come_back_the_same(case, tmp_path):
     assert export_open_clip(first, tmp_path / "ours") == "open_clip"
     assert_same_model(read_towers(tmp_path / "ours"), first)
     theirs, ours = (
-        safetensors_torch.load_file(tmp_path / each / "open_clip_model.safetensors") for each in ("theirs", "ours")
+        hf.safetensors_torch.load_file(tmp_path / each / "open_clip_model.safetensors") for each in ("theirs", "ours")
     )
     counted = {name for name in theirs if name.endswith("num_batches_tracked")}
     assert_same_arrays(ours, {name: theirs[name] for name in theirs.keys() - (counted - ours.keys())})
@@ -180,7 +168,7 @@ def test_what_a_form_cannot_express_is_refused_by_its_field(write, spec, field, 
 
 
 def test_the_export_command_writes_a_folder_and_never_over_one(tmp_path, capsys):
-    arguments = saved(bert(), tmp_path / "theirs"), tmp_path / "out"
+    arguments = hf.saved(hf.bert(), tmp_path / "theirs"), tmp_path / "out"
     run_command(export, *arguments)
     assert "bert from" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"config.json", "model.safetensors", "modules.json"}

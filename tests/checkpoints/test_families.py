@@ -9,81 +9,66 @@ import tokenizers
 
 from rococo_jax.checkpoints import convert
 from rococo_jax.checkpoints.families import FAMILIES
+from tests.support import reference_models as hf
 from tests.support.models import assert_same_model, change_json, read_model, read_towers
 from tests.support.paths import CHECKOUT
 from tests.support.random_inputs import random_pixels, random_texts
-from tests.support.reference_models import (
-    TEXT,
-    VISION,
-    assert_same_vectors,
-    bert,
-    change_tensors,
-    mean_pooled,
-    pairs,
-    perturbed,
-    roberta,
-    safetensors_torch,
-    save_words,
-    saved,
-    siglip,
-    texts,
-    torch,
-    torch_ids,
-    torch_pixels,
-    transformers,
-    unit,
-)
+from tests.support.reference_models import torch, transformers
 from tests.support.refusals import refused
 
 
 def blip():
-    text = {**TEXT, "encoder_hidden_size": VISION["hidden_size"], "pad_token_id": 0, "sep_token_id": 5}
-    config = transformers.BlipConfig(text_config=text, vision_config=VISION, image_text_hidden_size=11)
-    return perturbed(transformers.BlipForImageTextRetrieval(config))
+    text = {**hf.TEXT, "encoder_hidden_size": hf.VISION["hidden_size"], "pad_token_id": 0, "sep_token_id": 5}
+    config = transformers.BlipConfig(text_config=text, vision_config=hf.VISION, image_text_hidden_size=11)
+    return hf.perturbed(transformers.BlipForImageTextRetrieval(config))
 
 
 def test_the_contrastive_pair_of_blip_gives_the_reference_vectors(tmp_path):
     reference = blip()
-    folder = saved(reference, tmp_path / "theirs")
+    folder = hf.saved(reference, tmp_path / "theirs")
     processor = {"image_processor_type": "BlipImageProcessor", "size": {"height": 30, "width": 30}, "resample": 3}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     encoder = read_model(folder)
     ids, mask = random_texts(13, 99, 5)
     pixels = random_pixels(30)
     with torch.no_grad():
-        tokens = reference.vision_model(torch_pixels(pixels)).last_hidden_state
+        tokens = reference.vision_model(hf.torch_pixels(pixels)).last_hidden_state
         image_vectors = reference.vision_proj(tokens[:, 0])
-        tokens = reference.text_encoder(torch_ids(ids), attention_mask=torch.from_numpy(mask).long()).last_hidden_state
+        tokens = reference.text_encoder(
+            hf.torch_ids(ids), attention_mask=torch.from_numpy(mask).long()
+        ).last_hidden_state
         text_vectors = reference.text_proj(tokens[:, 0])
-        cosines = reference(torch_ids(ids), torch_pixels(pixels), False, torch.from_numpy(mask).long()).itm_score
-    ours = pairs(encoder.model, pixels, ids, mask)
-    assert_same_vectors(ours[0], unit(image_vectors))
-    assert_same_vectors(ours[1], unit(text_vectors))
+        cosines = reference(hf.torch_ids(ids), hf.torch_pixels(pixels), False, torch.from_numpy(mask).long()).itm_score
+    ours = hf.pairs(encoder.model, pixels, ids, mask)
+    hf.assert_same_vectors(ours[0], hf.unit(image_vectors))
+    hf.assert_same_vectors(ours[1], hf.unit(text_vectors))
     np.testing.assert_allclose(np.asarray(ours[0]) @ np.asarray(ours[1]).T, cosines.numpy(), rtol=0, atol=1e-4)
     assert (encoder.preprocessing.exact_size, encoder.preprocessing.mean[0]) == ((30, 30), 0.48145466)
     assert "the checkpoint has none" in encoder.provenance["logit_scale"]
 
 
 def test_a_blip_for_another_task_is_refused(tmp_path):
-    folder = saved(blip(), tmp_path / "blip")
-    change_tensors(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if "text_proj" in name])
+    folder = hf.saved(blip(), tmp_path / "blip")
+    hf.change_tensors(folder, lambda tensors: [tensors.pop(name) for name in list(tensors) if "text_proj" in name])
     refused("a BLIP for image-text retrieval", read_model, folder)
 
 
 @pytest.mark.parametrize("kind", ["Roberta", "XLMRoberta"])
 def test_roberta_gives_the_reference_vectors(kind, tmp_path):
-    reference = roberta(kind)
-    model = read_model(saved(reference, tmp_path / "theirs"), pooling="mean").model
+    reference = hf.roberta(kind)
+    model = read_model(hf.saved(reference, tmp_path / "theirs"), pooling="mean").model
     assert model.spec.text.context_length == 11  # its first two positions are of no token
     ids, mask = random_texts(11, 99, 7, padding=1)
     ids = np.where(mask & (ids == 1), 3, ids)  # the padding id stands for padding alone
     with torch.no_grad():
-        tokens = reference(torch_ids(ids), attention_mask=torch.from_numpy(mask).long()).last_hidden_state
-    assert_same_vectors(texts(model, ids, mask), unit(mean_pooled(tokens, mask)))
+        tokens = reference(hf.torch_ids(ids), attention_mask=torch.from_numpy(mask).long()).last_hidden_state
+    hf.assert_same_vectors(hf.texts(model, ids, mask), hf.unit(hf.mean_pooled(tokens, mask)))
 
 
 def test_a_roberta_with_its_tokenizer_reads_as_many_tokens_as_it_has_positions_for(tmp_path):
-    folder = save_words(saved(roberta(), tmp_path / "theirs"), ["<s>", "<pad>", "</s>", "a", "dog"], "<s>", "</s>")
+    folder = hf.save_words(
+        hf.saved(hf.roberta(), tmp_path / "theirs"), ["<s>", "<pad>", "</s>", "a", "dog"], "<s>", "</s>"
+    )
     encoder = read_model(folder)
     assert encoder.tokenizer.spec.context_length == encoder.spec.text.context_length == 11
     assert (encoder.tokenizer.spec.eos_id, encoder.tokenizer.spec.pad_id) == (2, 1)
@@ -94,8 +79,8 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 
 
 def sentence_folder(tmp_path):
-    reference = bert()
-    folder = saved(reference, tmp_path / "sentences")
+    reference = hf.bert()
+    folder = hf.saved(reference, tmp_path / "sentences")
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"), ("Normalize", "3_Normalize")]
     modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds]
     (folder / "modules.json").write_text(json.dumps(modules))
@@ -103,9 +88,9 @@ def sentence_folder(tmp_path):
     for name, config in (("1_Pooling", {"pooling_mode_mean_tokens": True}), ("2_Dense", dense_config)):
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(config))
-    dense = perturbed(torch.nn.Linear(32, 9))
+    dense = hf.perturbed(torch.nn.Linear(32, 9))
     state = {f"linear.{name}": tensor for name, tensor in dense.state_dict().items()}
-    safetensors_torch.save_file(state, folder / "2_Dense" / "model.safetensors")
+    hf.safetensors_torch.save_file(state, folder / "2_Dense" / "model.safetensors")
     return folder, reference, dense
 
 
@@ -113,9 +98,9 @@ def test_a_dense_module_after_the_pooling_is_the_head(tmp_path):
     folder, reference, dense = sentence_folder(tmp_path)
     ids, mask = random_texts(13, 99, 7)
     with torch.no_grad():
-        tokens = reference(torch_ids(ids), attention_mask=torch.from_numpy(mask)).last_hidden_state
-        expected = dense(mean_pooled(tokens, mask))
-    assert_same_vectors(texts(read_model(folder).model, ids, mask), unit(expected))
+        tokens = reference(hf.torch_ids(ids), attention_mask=torch.from_numpy(mask)).last_hidden_state
+        expected = dense(hf.mean_pooled(tokens, mask))
+    hf.assert_same_vectors(hf.texts(read_model(folder).model, ids, mask), hf.unit(expected))
 
 
 @pytest.mark.parametrize(
@@ -146,8 +131,8 @@ def test_a_dense_module_outside_the_folder_is_refused(tmp_path):
 
 def test_siglip_2_of_fixed_resolution_is_a_siglip_with_gemmas_tokenizer(tmp_path):
     """A byte-pair vocabulary: lower-cased, punctuation kept, and padded to the full length like every SigLIP."""
-    reference = siglip(text={"pad_token_id": 0, "eos_token_id": 1})
-    folder = saved(reference, tmp_path / "theirs")
+    reference = hf.siglip(text={"pad_token_id": 0, "eos_token_id": 1})
+    folder = hf.saved(reference, tmp_path / "theirs")
     words = ["<pad>", "<eos>", "<bos>", "<unk>", "▁", *"abcdefghijklmnopqrstuvwxyz,.!"]
     vocabulary = {word: number for number, word in enumerate(words)}
     rust = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token="<unk>"))
@@ -160,8 +145,8 @@ def test_siglip_2_of_fixed_resolution_is_a_siglip_with_gemmas_tokenizer(tmp_path
     ids, _ = encoder.tokenizer.pad(encoder.tokenizer.encode(["A cat, A dog!", "hi"]))
     assert [words[i] for i in ids[1]] == ["h", "i", "<eos>"] + ["<pad>"] * 10
     with torch.no_grad():
-        expected = reference.get_text_features(torch_ids(ids)).pooler_output
-    assert_same_vectors(encoder.encode_text(["A cat, A dog!", "hi"]), unit(expected))
+        expected = reference.get_text_features(hf.torch_ids(ids)).pooler_output
+    hf.assert_same_vectors(encoder.encode_text(["A cat, A dog!", "hi"]), hf.unit(expected))
 
 
 # The names of transformers, and big_vision's.
@@ -189,7 +174,7 @@ def big_vision_arrays(reference, stacked):
     for name, array in state.items():
         for theirs, ours in BIG_VISION.items():
             name = name.replace(theirs, ours)
-        heads = (VISION if name.startswith("img") else TEXT)["num_attention_heads"]
+        heads = (hf.VISION if name.startswith("img") else hf.TEXT)["num_attention_heads"]
         *_, layer, last = ("", *name.split("/"))
         if last == "pos_embedding":
             array = array[None]
@@ -210,17 +195,17 @@ def big_vision_arrays(reference, stacked):
 
 
 def test_big_visions_siglip_gives_the_reference_vectors_layers_stacked_or_apart(tmp_path):
-    reference = siglip()
+    reference = hf.siglip()
     np.savez(tmp_path / "siglip.npz", **big_vision_arrays(reference, stacked=False))
     np.savez(tmp_path / "stacked.npz", **big_vision_arrays(reference, stacked=True))
     encoder = read_towers(tmp_path / "siglip.npz")
     assert_same_model(read_towers(tmp_path / "stacked.npz"), encoder)
     pixels, (ids, mask) = random_pixels(30), random_texts(13, 99, 98)
     with torch.no_grad():
-        output = reference(torch_ids(ids), torch_pixels(pixels))
-    of_images, of_texts = pairs(encoder.model, pixels, ids, np.ones_like(mask))
-    assert_same_vectors(of_images, output.image_embeds)
-    assert_same_vectors(of_texts, output.text_embeds)
+        output = reference(hf.torch_ids(ids), hf.torch_pixels(pixels))
+    of_images, of_texts = hf.pairs(encoder.model, pixels, ids, np.ones_like(mask))
+    hf.assert_same_vectors(of_images, output.image_embeds)
+    hf.assert_same_vectors(of_texts, output.text_embeds)
     assert float(encoder.model.logit_bias[...]) == reference.logit_bias.item()
     assert encoder.preprocessing.exact_size == (30, 30)
 

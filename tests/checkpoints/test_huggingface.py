@@ -11,18 +11,9 @@ from flax import nnx
 
 from rococo_jax.checkpoints import convert
 from rococo_jax.checkpoints.families import FAMILIES, spec_from_config
+from tests.support import reference_models as hf
 from tests.support.models import assert_same_arrays, change_json, read_model
-from tests.support.reference_models import (
-    bert,
-    change_tensors,
-    clip,
-    dinov2,
-    safetensors_torch,
-    saved,
-    siglip,
-    torch,
-    transformers,
-)
+from tests.support.reference_models import torch, transformers
 from tests.support.refusals import refused
 
 
@@ -30,9 +21,9 @@ from tests.support.refusals import refused
 def folders(tmp_path_factory):
     """One saved reference a family, and a sharded one; tests that change one copy it first."""
     root = tmp_path_factory.mktemp("references")
-    models = {"clip": clip(), "siglip": siglip(), "dinov2": dinov2(), "bert": bert()}
-    folders = {family: saved(model, root / family) for family, model in models.items()}
-    return {**folders, "sharded": saved(models["clip"], root / "sharded", max_shard_size="40KB")}
+    models = {"clip": hf.clip(), "siglip": hf.siglip(), "dinov2": hf.dinov2(), "bert": hf.bert()}
+    folders = {family: hf.saved(model, root / family) for family, model in models.items()}
+    return {**folders, "sharded": hf.saved(models["clip"], root / "sharded", max_shard_size="40KB")}
 
 
 @pytest.fixture
@@ -57,7 +48,7 @@ def test_sharded_folders_read_like_whole_ones(folders):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_weights_of_any_precision_become_float32(folders, clip_copy, dtype):
-    change_tensors(clip_copy, lambda tensors: tensors.update({k: v.to(dtype) for k, v in tensors.items()}))
+    hf.change_tensors(clip_copy, lambda tensors: tensors.update({k: v.to(dtype) for k, v in tensors.items()}))
     arrays, whole = parameters(clip_copy), parameters(folders["clip"])
     assert {array.dtype for array in arrays.values()} == {np.dtype(np.float32)}
     rounded = {path: torch.from_numpy(array.copy()).to(dtype).float() for path, array in whole.items()}
@@ -73,7 +64,7 @@ def test_names_of_older_releases_are_read(folders, copy_of):
         tensors["cls.predictions.bias"] = torch.zeros(99)
 
     folder = copy_of("bert")
-    change_tensors(folder, age)
+    hf.change_tensors(folder, age)
     assert_same_arrays(parameters(folder), parameters(folders["bert"]))
 
 
@@ -84,7 +75,7 @@ def test_missing_unknown_and_misshapen_tensors_are_listed_at_once(clip_copy):
         tensors["text_model.final_layer_norm.bias"] = torch.zeros(31)
         tensors["logit_scale"] = torch.tensor(3)
 
-    change_tensors(clip_copy, spoil)
+    hf.change_tensors(clip_copy, spoil)
     for part in (
         r"1 missing \(visual_projection.weight\)",
         r"1 unknown \(vision_model.surprise\)",
@@ -154,20 +145,20 @@ def save_shards(tensors, path):
         (torch.save, "pytorch_model.bin", "module._orig_mod."),
         (save_shards, "pytorch_model.bin.index.json", ""),
         (save_shards, "pytorch_model.bin.index.json", "model."),
-        (safetensors_torch.save_file, "model.fp16.safetensors", ""),
-        (safetensors_torch.save_file, "model.safetensors", "module."),
-        (safetensors_torch.save_file, "model.safetensors", "_orig_mod.module."),
+        (hf.safetensors_torch.save_file, "model.fp16.safetensors", ""),
+        (hf.safetensors_torch.save_file, "model.safetensors", "module."),
+        (hf.safetensors_torch.save_file, "model.safetensors", "_orig_mod.module."),
     ],
 )
 def test_weights_are_read_from_any_file_and_below_any_wrapper(folders, clip_copy, save, name, prefix):
-    tensors = safetensors_torch.load_file(clip_copy / "model.safetensors")
+    tensors = hf.safetensors_torch.load_file(clip_copy / "model.safetensors")
     (clip_copy / "model.safetensors").unlink()
     save({f"{prefix}{each}": tensor for each, tensor in tensors.items()}, clip_copy / name)
     assert_same_arrays(parameters(clip_copy), parameters(folders["clip"]))
 
 
 def test_a_prefix_of_another_name_and_several_variants_are_said(clip_copy):
-    change_tensors(clip_copy, lambda tensors: tensors.update({f"tower.{n}": tensors.pop(n) for n in list(tensors)}))
+    hf.change_tensors(clip_copy, lambda tensors: tensors.update({f"tower.{n}": tensors.pop(n) for n in list(tensors)}))
     refused(r"tensors: found the prefix 'tower.' before \d+ names; wanted names without it", convert, clip_copy)
     shutil.copy(clip_copy / "model.safetensors", clip_copy / "model.fp16.safetensors")
     (clip_copy / "model.safetensors").rename(clip_copy / "model.bf16.safetensors")

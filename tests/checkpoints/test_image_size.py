@@ -11,22 +11,12 @@ from rococo_jax.checkpoints.parameters import build_model, parameters_of, with_o
 from rococo_jax.cli import convert
 from rococo_jax.encoders import LoadOptions, load_encoder
 from rococo_jax.evaluation.options import ModelOptions
+from tests.support import reference_models as hf
 from tests.support.commands import run_command
 from tests.support.models import MESH, read_model, read_towers
 from tests.support.open_clip_files import NAMES, open_clip_folder
 from tests.support.random_inputs import random_pixels
-from tests.support.reference_models import (
-    TEXT,
-    assert_same_vectors,
-    clip,
-    perturbed,
-    saved,
-    siglip,
-    torch,
-    torch_pixels,
-    transformers,
-    unit,
-)
+from tests.support.reference_models import torch, transformers
 from tests.support.refusals import refused
 
 SIZE = 56
@@ -51,17 +41,17 @@ def test_open_clips_models_resize_their_positions_as_open_clip_does(tmp_path):
     expected = read_towers(theirs).encode_image(pixels)
     folder = open_clip_folder("vit_gelu", tmp_path / name)
     encoder = load_encoder(str(folder), mesh=MESH, options=LoadOptions(tokenizer="none", image_size=SIZE))
-    assert_same_vectors(encoder.encode_image(pixels), expected)
+    hf.assert_same_vectors(encoder.encode_image(pixels), expected)
     # Through a model directory, at its own size, converted at another one, and at another one from then on.
     for directory, options, later in (("small", (), SIZE), ("large", ("--image-size", SIZE), None)):
         run_command(convert, folder, tmp_path / directory, "--tokenizer", "none", *options)
         again = read_model(tmp_path / directory, image_size=later)
         assert again.preprocessing.image_size == (SIZE, SIZE) and again.preprocessing.shortest_edge == SIZE
-        assert_same_vectors(again.encode_image(pixels), expected)
+        hf.assert_same_vectors(again.encode_image(pixels), expected)
     export_open_clip(again, tmp_path / "out")
     exported = json.loads((tmp_path / "out" / "open_clip_config.json").read_text())["model_cfg"]
     assert exported["vision_cfg"]["image_size"] == SIZE
-    assert_same_vectors(read_towers(tmp_path / "out").encode_image(pixels), expected)
+    hf.assert_same_vectors(read_towers(tmp_path / "out").encode_image(pixels), expected)
 
 
 def test_a_resnet_may_have_positions_of_its_own_for_another_size(tmp_path):
@@ -70,17 +60,17 @@ def test_a_resnet_may_have_positions_of_its_own_for_another_size(tmp_path):
     spec, parameters = with_own_positions(encoder.spec, parameters_of(encoder.model))
     assert spec.vision.position_grid is None and parameters["vision.positions"].shape[0] == 10
     encoder.model = build_model(spec, parameters)
-    assert_same_vectors(encoder.encode_image(random_pixels(96)), expected)
+    hf.assert_same_vectors(encoder.encode_image(random_pixels(96)), expected)
 
 
-@pytest.mark.parametrize("make", [clip, siglip])
+@pytest.mark.parametrize("make", [hf.clip, hf.siglip])
 def test_models_of_transformers_resize_their_positions_as_transformers_does(make, tmp_path):
     reference = make()
-    encoder = read_model(saved(reference, tmp_path / "theirs"), image_size=50)
+    encoder = read_model(hf.saved(reference, tmp_path / "theirs"), image_size=50)
     pixels = random_pixels(50)
     with torch.no_grad():
-        theirs = reference.get_image_features(torch_pixels(pixels), interpolate_pos_encoding=True).pooler_output
-    assert_same_vectors(encoder.encode_image(pixels), unit(theirs))
+        theirs = reference.get_image_features(hf.torch_pixels(pixels), interpolate_pos_encoding=True).pooler_output
+    hf.assert_same_vectors(encoder.encode_image(pixels), hf.unit(theirs))
 
 
 def test_a_model_that_another_library_reads_takes_its_size_from_there():
@@ -94,8 +84,8 @@ class Library:
 
 
 def test_a_text_tower_has_no_image_size(tmp_path):
-    tower = perturbed(transformers.CLIPTextModel(transformers.CLIPTextConfig(**TEXT)))
-    refused("image size: pixels: found 50; wanted none", read_model, saved(tower, tmp_path / "text"), image_size=50)
+    tower = hf.perturbed(transformers.CLIPTextModel(transformers.CLIPTextConfig(**hf.TEXT)))
+    refused("image size: pixels: found 50; wanted none", read_model, hf.saved(tower, tmp_path / "text"), image_size=50)
 
 
 def test_all_options_of_the_command_line_reach_the_model():
