@@ -16,12 +16,8 @@ LINE = '{"image": "1.png", "text": "a"}\n'
 GOOD = [{"image": "1.png", "caption": ["A cat."]}, {"image": "b/2.png", "caption": [""]}]
 
 
-def named(image: object) -> list[dict]:
-    return [{"image": image, "caption": ["A."]}]
-
-
-def captioned(captions: object) -> list[dict]:
-    return [{"image": "1.png", "caption": captions}]
+def item(image: object = "1.png", caption: object = ("A.",)) -> list[dict]:
+    return [{"image": image, "caption": caption}]
 
 
 # What is wrong -> the file's name, where a query names columns; its contents; what is said.
@@ -72,19 +68,19 @@ BAD = {
     "no caption key": (
         "c.json", [{"image": "1.png"}], r"item 0 \('1.png'\): found the keys \['image'\]; wanted the key \"caption\"",
     ),
-    "no captions": ("c.json", captioned([]), r"captions of item 0 \('1.png'\): found an empty list"),
-    "a number": ("c.json", captioned(["A.", 3]), r"caption 1 of item 0 \('1.png'\): found a number"),
-    "null": ("c.json", captioned([None]), "caption 0 of item 0 .*: found null"),
-    "half a character": ("c.json", captioned(["a dog \ud83d"]), "found half of a surrogate pair"),
-    "a number as image": ("c.json", named(5), "image of item 0: found a number"),
-    "an empty name": ("c.json", named(""), "image of item 0: found an empty string"),
+    "no captions": ("c.json", item(caption=[]), r"captions of item 0 \('1.png'\): found an empty list"),
+    "a number": ("c.json", item(caption=["A.", 3]), r"caption 1 of item 0 \('1.png'\): found a number"),
+    "null": ("c.json", item(caption=[None]), "caption 0 of item 0 .*: found null"),
+    "half a character": ("c.json", item(caption=["a dog \ud83d"]), "found half of a surrogate pair"),
+    "a number as image": ("c.json", item(5), "image of item 0: found a number"),
+    "an empty name": ("c.json", item(""), "image of item 0: found an empty string"),
     "an image twice": ("c.json", [*GOOD, GOOD[0]], "image of item 2: found '1.png', which is also item 0"),
-    "up": ("c.json", named("../1.png"), r"image of item 0: found '\.\./1\.png'; wanted a path inside"),
-    "down and up": ("c.json", named("x/../../1.png"), "wanted a path inside"),
-    "up in Windows": ("c.json", named("..\\1.png"), "wanted a path inside"),
-    "absolute in JSON": ("c.json", named("/etc/1.png"), "wanted a path inside"),
-    "a drive": ("c.json", named("C:\\1.png"), "wanted a path inside"),
-    "a zero byte": ("c.json", named("a\0.png"), "wanted a path inside"),
+    "up": ("c.json", item("../1.png"), r"image of item 0: found '\.\./1\.png'; wanted a path inside"),
+    "down and up": ("c.json", item("x/../../1.png"), "wanted a path inside"),
+    "up in Windows": ("c.json", item("..\\1.png"), "wanted a path inside"),
+    "absolute in JSON": ("c.json", item("/etc/1.png"), "wanted a path inside"),
+    "a drive": ("c.json", item("C:\\1.png"), "wanted a path inside"),
+    "a zero byte": ("c.json", item("a\0.png"), "wanted a path inside"),
     "a photo": ("c.json", b"\xff\xd8\xff\xe0", "not UTF-8 at offset 0"),
     "no Parquet": ("c.parquet", A, "found .*[Pp]arquet"),
     "no file": ("no.csv", None, "no.csv: file: found nothing there"),

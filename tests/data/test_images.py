@@ -1,7 +1,6 @@
 """Image files are read in order, whatever is loaded ahead, and those that are no whole images are named."""
 
 import re
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +38,10 @@ def test_every_image_comes_in_order_whatever_is_loaded_ahead_and_the_workers(tmp
 
 
 def test_loading_runs_ahead_by_no_more_than_asked(tmp_path):
-    files, opened, lock = files_in(tmp_path, 1), [], threading.Lock()
+    files, opened = files_in(tmp_path, 1), []
 
     def counted(image):
-        with lock:
-            opened.append(image)
+        opened.append(image)
         return image
 
     images = run_tasks(files.tasks([0] * 1000, counted), ahead=20, workers=4)
