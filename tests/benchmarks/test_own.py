@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from huggingface_hub import metadata_load
 from PIL import Image
@@ -12,9 +11,10 @@ from rococo_jax.benchmarks.benchmark import find_benchmark, find_folder, nearest
 from rococo_jax.benchmarks.own import own_benchmarks
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.main import main
-from rococo_jax.errors import InputError
 from rococo_jax.evaluation.inputs import layout_folders, open_benchmarks
 from rococo_jax.perturb.text import VARIANTS
+from tests.support.refusals import refused
+from tests.support.world import write_pictures
 
 CAPTIONS = {"a.png": ["A dog on the beach.", "a brown dog"], "b.png": ["Two men ride a horse."], "c.png": ["so blue"]}
 SETTINGS = Settings(mixed_galleries=())
@@ -22,9 +22,7 @@ SETTINGS = Settings(mixed_galleries=())
 
 @pytest.fixture
 def photos(tmp_path) -> Path:
-    (tmp_path / "photos").mkdir()
-    for shade, name in enumerate(CAPTIONS):
-        Image.fromarray(np.full((40, 50, 3), 40 * shade, np.uint8)).save(tmp_path / "photos" / name)
+    write_pictures(tmp_path / "photos", CAPTIONS)
     rows = [f'{name},"{text}"' for name, texts in CAPTIONS.items() for text in texts]
     (tmp_path / "photos.csv").write_text("\n".join(["file_name,text", *rows]))
     return tmp_path / "photos"
@@ -67,18 +65,17 @@ def test_a_rotation_that_is_not_applied_is_said_once(photos, capsys):
     assert capsys.readouterr().err.count("1 of 3 images have an EXIF rotation, which is not applied") == 1
 
 
-def test_what_would_mix_two_benchmarks_is_refused(photos, capsys):
+def test_what_would_mix_two_benchmarks_is_refused(photos, refusal):
+    words = ["make-benchmark", "--images", photos, "--captions", f"{photos}.csv", "--out", photos.parent / "DATA"]
     assert make(photos) == 0 and make(photos) == 0
     for extra, said in (
         (("--seed", "1"), "manifest.json: made_by: found others; wanted those of this run, or another output folder"),
         (("--name", "coco"), "found 'coco', a name of the documented layout"),
         (("--name", "My data"), "found 'My data'; wanted small letters"),
     ):
-        capsys.readouterr()
-        assert make(photos, *extra) == 2
-        assert said in capsys.readouterr().err
-    Image.fromarray(np.zeros((40, 50, 3), np.uint8)).save(photos / "b.png")
-    assert make(photos) == 2 and "image 'b.png': found changed since" in capsys.readouterr().err
+        assert said in refusal(*words, *extra)
+    Image.new("RGB", (40, 50)).save(photos / "b.png")
+    assert "image 'b.png': found changed since" in refusal(*words)
 
 
 def test_two_benchmarks_of_one_task_are_named_one_at_a_time(photos, capsys):
@@ -86,35 +83,31 @@ def test_two_benchmarks_of_one_task_are_named_one_at_a_time(photos, capsys):
         assert make(photos, "--name", name) == 0
     data = photos.parent / "DATA"
     assert [each.name for each in open_benchmarks(SETTINGS, data=data)] == ["mine", "mine_choices", "other_choices"]
-    assert (
-        "other left out: mine has tasks of the same names; name it in benchmarks to evaluate it"
-        in capsys.readouterr().err
-    )
+    said = "other left out: mine has tasks of the same names; name it in benchmarks to evaluate it"
+    assert said in capsys.readouterr().err
     assert [each.name for each in open_benchmarks(SETTINGS, data=data, names=["other"])] == ["other"]
-    with pytest.raises(InputError, match="benchmarks: other: found tasks of the same names as mine"):
-        open_benchmarks(SETTINGS, data=data, names=["mine", "other"])
+    said = "benchmarks: other: found tasks of the same names as mine"
+    refused(said, open_benchmarks, SETTINGS, data=data, names=["mine", "other"])
 
 
-# Where a file or an image lies -> the benchmark, the role of its folder, and the folder that is found.
-PLACES = {
-    "sugar_crepe/add_att.json": ("sugarcrepe", "annotations", "sugar_crepe"),
-    "compositionality/sugar_crepe/add_att.json": ("sugarcrepe", "annotations", "compositionality/sugar_crepe"),
-    "SugarCrepe/add_att.json": ("sugarcrepe", "annotations", "SugarCrepe"),
-    "annotations/same_concept.json": ("rococo", "annotations", "annotations"),
-    "papers/rococo/annotations/danger.json": ("rococo", "annotations", "papers/rococo/annotations"),
-    "coco/images/val2014/a.jpg": ("rococo", "images", "coco/images"),
-    "val2014/a.jpg": ("rococo", "images", "."),
-    "mscoco/val2017/a.jpg": ("sugarcrepe", "images", "mscoco"),
-    "sets/coco/images/train2014/a.jpg": ("rococo", "images", "sets/coco/images"),
-    # Not there: the place of the layout is named.
-    "sugar_crepe/notes.json": ("sugarcrepe", "annotations", "sugar_crepe"),
-    "photos/a.jpg": ("rococo", "images", "coco/images"),
-}
-
-
-@pytest.mark.parametrize("file", PLACES)
-def test_known_layouts_are_found_where_people_have_them(file, tmp_path):
-    name, role, expected = PLACES[file]
+@pytest.mark.parametrize(
+    ("file", "name", "role", "expected"),
+    [
+        ("sugar_crepe/add_att.json", "sugarcrepe", "annotations", "sugar_crepe"),
+        ("compositionality/sugar_crepe/add_att.json", "sugarcrepe", "annotations", "compositionality/sugar_crepe"),
+        ("SugarCrepe/add_att.json", "sugarcrepe", "annotations", "SugarCrepe"),
+        ("annotations/same_concept.json", "rococo", "annotations", "annotations"),
+        ("papers/rococo/annotations/danger.json", "rococo", "annotations", "papers/rococo/annotations"),
+        ("coco/images/val2014/a.jpg", "rococo", "images", "coco/images"),
+        ("val2014/a.jpg", "rococo", "images", "."),
+        ("mscoco/val2017/a.jpg", "sugarcrepe", "images", "mscoco"),
+        ("sets/coco/images/train2014/a.jpg", "rococo", "images", "sets/coco/images"),
+        # Not there: the place of the layout is named.
+        ("sugar_crepe/notes.json", "sugarcrepe", "annotations", "sugar_crepe"),
+        ("photos/a.jpg", "rococo", "images", "coco/images"),
+    ],
+)
+def test_known_layouts_are_found_where_people_have_them(file, name, role, expected, tmp_path):
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text('{"0": {"filename": "a.jpg", "caption": "a", "negative_caption": "b"}}')
     assert find_folder(find_benchmark(name), role, tmp_path) == tmp_path / expected
@@ -133,16 +126,10 @@ def test_the_nearest_thing_is_named(tmp_path, capsys):
 
 @pytest.mark.real_data
 def test_the_folders_of_the_real_data_are_found(real_data):
-    found = {
-        name: layout_folders(find_benchmark(name), real_data)["annotations"].relative_to(real_data).as_posix()
-        for name in ("sugarcrepe", "sugarcrepe_pp", "hard_positives", "valse")
-    }
-    assert found == {
-        "sugarcrepe": "compositionality/sugar_crepe",
-        "sugarcrepe_pp": "compositionality/sugarcrepe_pp",
-        "hard_positives": "compositionality/hard_positives",
-        "valse": "compositionality/valse",
-    }
+    folders = {"sugarcrepe": "sugar_crepe"} | {name: name for name in ("sugarcrepe_pp", "hard_positives", "valse")}
+    for name, folder in folders.items():
+        found = layout_folders(find_benchmark(name), real_data)["annotations"]
+        assert found == real_data / "compositionality" / folder
     assert not own_benchmarks(real_data)
 
 

@@ -63,6 +63,7 @@ def test_altered_captions_are_asked_with_all_other_images(tables):
     found = altered_captions().score(tables)
     assert_figures(found, [(d[k // EACH, k], np.delete(d[:, k], k // EACH)) for k in range(CAPTIONS - 1)])
     assert found.sizes["pairs"] == CAPTIONS - 1
+    assert found.grounding.group.tolist() == [pair // EACH for pair in range(CAPTIONS - 1)]
 
 
 def test_captions_of_both_mixed_images_are_no_wrong_partners(tables):

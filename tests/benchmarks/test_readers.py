@@ -223,6 +223,7 @@ def test_rows_of_parts_of_images_are_named_after_the_images_that_they_are_cut_fr
     for part, (outcome, _) in of_parts.items():
         rows = outcome.pair_rows(benchmark)
         assert rows["image"].tolist() == rows["query"].tolist() == names[part]
+        assert [benchmark.images[row] for row in outcome.counted.group] == names[part]
         # Asked are the parts of other images in the same part of the benchmark, or all other images as a whole.
         assert rows["wrong_queries"].tolist() == [sum(np.array(names[part]) != name) for name in names[part]]
         shown = [each for each in (*outcome.errors(benchmark, 9), *outcome.won(benchmark)) if each.query.image]

@@ -1,5 +1,7 @@
 """Names of variants: corruptions, their means and baselines, unseen images, and names that users choose."""
 
+import dataclasses
+
 import pytest
 
 from rococo_jax.benchmarks.variants import ALL_KINDS, UNCORRUPTED, Variant, parse_variants
@@ -31,15 +33,11 @@ OF_CHOICES = ("mean", "fog_3", "a/b", "night_2", "a/b/uncorrupted", "a/b/fog_3",
 )
 def test_a_name_is_read_beside_the_others_of_its_task(names, name, expected, suffix):
     found = parse_variants([*names, f"{name}/unseen"] if suffix else names)[name + suffix]
-    assert (found.part, found.alteration, found.corruption, found.severity) == (
-        expected.part, expected.alteration, expected.corruption, expected.severity
-    ) and found.unseen == (expected.unseen or bool(suffix))  # fmt: skip
+    assert found == dataclasses.replace(expected, unseen=bool(suffix))
     assert found.name == name + suffix and found.whole == name
 
 
 def test_every_kind_and_severity_is_known():
-    names = [f"{kind}_{severity}" for kind in CORRUPTIONS for severity in range(1, 6)]
-    parsed = parse_variants(["clean", "uncorrupted", *names])
-    assert [(each.corruption, each.severity) for each in parsed.values()][2:] == [
-        (kind, severity) for kind in CORRUPTIONS for severity in range(1, 6)
-    ]
+    expected = [(kind, severity) for kind in CORRUPTIONS for severity in range(1, 6)]
+    parsed = parse_variants(["clean", "uncorrupted", *(f"{kind}_{severity}" for kind, severity in expected)])
+    assert [(each.corruption, each.severity) for each in parsed.values()][2:] == expected

@@ -18,7 +18,7 @@ def quirky(tmp_path):
         AlteredCaptions(
             "val2014/a.jpg",
             ("A man and a man walk.", "The ground in the background.", "A cat.", "A cat."),
-            ("A criminal and a criminal walk .", "the france in the backfrance", "A  cat.", None),
+            ("A criminal and a criminal walk . ", "the france in the backfrance", "A  cat.", None),
         ),
         AlteredCaptions("val2014/b.jpg", ("A dog , a bird.", "a cat"), ("a dog a bird", "A cat.")),
     ]
@@ -39,7 +39,7 @@ def test_every_quirk_is_counted(quirky, tmp_path):
     assert report["parts"]["danger"]["texts"] == {"4": 1, "7": 1}
     clean = {"full_stop": 5, "space_and_full_stop": 0, "capitals": 5, "white_space": 0, "no_words": 0, "repeats": 1,
              "of_another_image": 1}  # fmt: skip
-    danger = {"full_stop": 3, "space_and_full_stop": 1, "capitals": 3, "white_space": 1, "no_words": 0, "repeats": 0,
+    danger = {"full_stop": 3, "space_and_full_stop": 1, "capitals": 3, "white_space": 2, "no_words": 0, "repeats": 0,
               "of_another_image": 1, "no_op": 1, "no_op_normalised": 2, "tie": 1, "tie_normalised": 2,
               "several_times": 1, "inside_words": 1}  # fmt: skip
     assert (counts(report, "clean"), counts(report, "danger")) == (clean, danger)
