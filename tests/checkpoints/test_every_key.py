@@ -66,31 +66,23 @@ OTHER_USES = {
 IDS, POSITIONS_COUNT_FROM = {"pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id"}, {"pad_token_id"}
 # Where a class stands in `config.json`: the model's type, and the part (NLLB's is read through open_clip); and what has
 # no effect there beside `TRAINING` and `OTHER_USES`.
+PAIR = {"projection_dim"}  # of towers of a pair: that of the whole counts
 PLACES = {
-    "CLIPConfig": ("clip", "", set()),
-    # Of a pair, the projection is that of the whole.
-    "CLIPVisionConfig": ("clip", "vision_config", {"projection_dim"}),
-    "CLIPTextConfig": ("clip", "text_config", {"projection_dim", "pad_token_id", "bos_token_id"}),
-    "SiglipConfig": ("siglip", "", set()),
-    "SiglipVisionConfig": ("siglip", "vision_config", set()),
+    "CLIPConfig": ("clip", "", set()), "CLIPVisionConfig": ("clip", "vision_config", PAIR),
+    "CLIPTextConfig": ("clip", "text_config", PAIR | {"pad_token_id", "bos_token_id"}),
+    "SiglipConfig": ("siglip", "", set()), "SiglipVisionConfig": ("siglip", "vision_config", set()),
     "SiglipTextConfig": ("siglip", "text_config", IDS),
-    "MetaClip2Config": ("metaclip_2", "", set()),
-    "MetaClip2VisionConfig": ("metaclip_2", "vision_config", {"projection_dim"}),
-    "MetaClip2TextConfig": ("metaclip_2", "text_config", {"projection_dim", "pad_token_id", "bos_token_id"}),
-    "Dinov2Config": ("dinov2", "", set()),
-    "BertConfig": ("bert", "", IDS),
+    "MetaClip2Config": ("metaclip_2", "", set()), "MetaClip2VisionConfig": ("metaclip_2", "vision_config", PAIR),
+    "MetaClip2TextConfig": ("metaclip_2", "text_config", PAIR | {"pad_token_id", "bos_token_id"}),
+    "Dinov2Config": ("dinov2", "", set()), "BertConfig": ("bert", "", IDS),
     "RobertaConfig": ("roberta", "", IDS - POSITIONS_COUNT_FROM),
     "XLMRobertaConfig": ("xlm-roberta", "", IDS - POSITIONS_COUNT_FROM),
-    "BlipConfig": ("blip", "", {"projection_dim"}),
-    # Widths of what the towers of BLIP attend to are those of its tensors; it calls itself no decoder.
-    "BlipVisionConfig": ("blip", "vision_config", {"projection_dim"}),
-    "BlipTextConfig": (
-        *("blip", "text_config"), IDS - {"bos_token_id"} | {"projection_dim", "encoder_hidden_size", "is_decoder"},
-    ),
-    "AlignConfig": ("align", "", set()),
-    "AlignVisionConfig": ("align", "vision_config", {"hidden_dim"}),  # the side of a window larger than the map
-    "AlignTextConfig": ("align", "text_config", IDS),
     "M2M100Config": ("m2m_100", "", IDS - POSITIONS_COUNT_FROM),
+    # Widths of what the towers of BLIP attend to are those of its tensors; it calls itself no decoder.
+    "BlipConfig": ("blip", "", PAIR), "BlipVisionConfig": ("blip", "vision_config", PAIR),
+    "BlipTextConfig": ("blip", "text_config", PAIR | IDS - {"bos_token_id"} | {"encoder_hidden_size", "is_decoder"}),
+    "AlignConfig": ("align", "", set()), "AlignTextConfig": ("align", "text_config", IDS),
+    "AlignVisionConfig": ("align", "vision_config", {"hidden_dim"}),  # the side of a window larger than the map
 }  # fmt: skip
 PARTS = {"vision_config", "text_config"}
 # Multiples that round the published channels otherwise, and the first of the blocks that have a stride.
