@@ -55,34 +55,22 @@ def test_rows_sum_to_one_over_tokens_and_maps_over_patches(pooling, class_token)
     np.testing.assert_allclose(attention.sum((1, 2)), 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("family", ["clip", "dinov2"])
-def test_class_token_rows_are_those_of_the_reference(family, tmp_path):
+@pytest.mark.parametrize("family", ["clip", "dinov2", "siglip"])
+def test_rows_of_the_class_token_or_the_pooling_probe_are_those_of_the_reference(family, tmp_path):
     from tests.support import reference_models as reference
 
-    model = getattr(reference, family)()
+    model, pixels = getattr(reference, family)(), random_pixels(30)
     ours = load_model(reference.saved(model, tmp_path / family)).model
-    theirs = model.vision_model if family == "clip" else model
+    theirs = model if family == "dinov2" else model.vision_model
     theirs.set_attn_implementation("eager")
-    pixels = random_pixels(30)
     with reference.torch.no_grad():
-        weights = theirs(reference.torch_pixels(pixels), output_attentions=True).attentions[-1]
+        seen = theirs(reference.torch_pixels(pixels), output_attentions=True)
+        weights = seen.attentions[-1]
+        if family == "siglip":
+            tokens, head = seen.last_hidden_state, theirs.head
+            probe = head.probe.repeat(len(tokens), 1, 1)
+            _, weights = head.attention(probe, tokens, tokens, need_weights=True, average_attn_weights=False)
     # Softmax weights lie in [0, 1]; float32 sums in another order.
-    np.testing.assert_allclose(rows_of(ours.vision, pixels), weights[:, :, 0].mean(1).numpy(), rtol=0, atol=1e-5)
-
-
-def test_pooling_weights_are_those_of_the_reference(tmp_path):
-    from tests.support import reference_models as reference
-
-    model = reference.siglip()
-    ours = load_model(reference.saved(model, tmp_path / "siglip")).model
-    pixels = random_pixels(30)
-    with reference.torch.no_grad():
-        tokens = model.vision_model(reference.torch_pixels(pixels)).last_hidden_state
-        head = model.vision_model.head
-        probe = head.probe.repeat(len(tokens), 1, 1)
-        _, weights = head.attention(probe, tokens, tokens, need_weights=True, average_attn_weights=False)
-    found = nnx.jit(lambda tower, pixels: tower.pooling.mix(tower.tokens(pixels))[1][:, :, 0])(ours.vision, pixels)
-    np.testing.assert_allclose(found, weights[:, :, 0].numpy(), rtol=0, atol=1e-5)  # as above
     np.testing.assert_allclose(rows_of(ours.vision, pixels), weights[:, :, 0].mean(1).numpy(), rtol=0, atol=1e-5)
 
 
