@@ -135,7 +135,8 @@ def test_a_dry_run_prints_every_key_and_trains_nothing(tmp_path, capsys, refusal
 
 def test_articles_fit_the_new_word(tmp_path):
     captions, out = tmp_path / "captions.json", tmp_path / "same_concept.json"
-    texts = [f"a {word} on the grass" for word in ("dog", "cat", "man", "woman", "child", "horse", "car", "boat") * 4]
+    # One noun each; a text decides its draw, so that equal texts would be one draw.
+    texts = [f"a {word} {k}" for word in ("dog", "cat", "man", "woman", "child", "horse", "car") for k in range(5)]
     captions.write_text(json.dumps([{"image": f"{k}.jpg", "caption": [text]} for k, text in enumerate(texts)]))
     words = (
         f"alter-captions demo:plain --captions {captions} --variant same_concept --select random --seed 1 --out {out}"

@@ -132,13 +132,19 @@ def test_a_ribbon_is_cropped_in_its_middle():
     assert random_box((1000, 10), (0.9, 1.0), (3 / 4, 4 / 3), rng) == (493, 0, 506, 10)
 
 
-def test_half_of_the_images_are_mirrored():
+def test_half_of_the_images_are_mirrored_in_the_box_that_they_have_anyway():
     rng = np.random.default_rng(0)
     pixels = np.zeros((16, 16, 3), np.uint8)
     pixels[:, :8] = 255
     image, flip = Image.fromarray(pixels), Augmentation(flip=True)
     mirrored = sum(flip.apply(image, PREPROCESSING, rng)[0, 0, 0] == 0 for _ in range(400))
     assert 150 < mirrored < 250  # 5 standard deviations of a fair coin
+    crop = Augmentation(crop_scale=(0.3, 1.0))
+    for seed in range(8):  # of the same box
+        one, other = np.random.default_rng(seed), np.random.default_rng(seed)
+        pixels = crop.apply(image, PREPROCESSING, one)
+        flipped = dataclasses.replace(crop, flip=True).apply(image, PREPROCESSING, other)
+        assert any(np.array_equal(flipped, same) for same in (pixels, pixels[:, ::-1]))
 
 
 def test_resized_views_show_the_whole_image_and_change_no_other_draw():
