@@ -220,8 +220,8 @@ def test_without_a_matching_head_nothing_is_reranked_and_nothing_has_changed(dat
     for count, said in (("4", "matching head: found none"), ("-1", "a whole number"), ("all", "a whole number")):
         assert said in refusal(*command.split(), "--rerank", count)
     assert not (tmp_path / "out").exists()
-    refused("", tiny.image_tokens, random_pixels(32))
-    refused("", Settings, rerank=-1)
+    refused("matching head: found none", tiny.image_tokens, random_pixels(32))
+    refused("rerank", Settings, rerank=-1)
 
 
 def test_a_matching_spec_needs_towers_whose_tokens_it_can_read(encoder):
