@@ -5,6 +5,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 
 import jax
@@ -21,6 +22,7 @@ from rococo_jax.training.state import make_state
 from rococo_jax.training.step import make_step
 from tests.support import step_oracle
 from tests.support.programs import QUICK
+from tests.support.random_inputs import random_texts
 from tests.support.step_oracle import After
 from tests.support.tiny import drawn_parameters, tiny_spec
 from tests.support.tiny_runs import changed, mesh_of
@@ -37,7 +39,7 @@ STEP_KEYS = (
     "losses.hard_positives.weight", "losses.hard_positives.negative_weight",
     "optimizer.learning_rate", "optimizer.warmup_fraction", "optimizer.final_lr_fraction", "optimizer.b1",
     "optimizer.b2", "optimizer.eps", "optimizer.weight_decay", "optimizer.grad_clip_norm", "optimizer.layer_decay",
-    "optimizer.tower_lr_scale",
+    "optimizer.tower_lr_scale", "optimizer.pull_to_start",
 )  # fmt: skip
 
 
@@ -86,6 +88,7 @@ CASES = {
             "optimizer.learning_rate": 3e-2, "optimizer.warmup_fraction": 0.3, "optimizer.final_lr_fraction": 0.3,
             "optimizer.b1": 0.7, "optimizer.b2": 0.8, "optimizer.weight_decay": 0.4,
             "optimizer.grad_clip_norm": 0.5, "optimizer.layer_decay": 0.5, "optimizer.tower_lr_scale": 0.4,
+            "optimizer.pull_to_start": 0.7,
         },
         devices=4,
     ),
@@ -144,11 +147,8 @@ def _batch(case: Case, seed: int) -> Batch:
     def texts(*shape: int) -> Texts:
         if cached:
             return Texts(features=rng.normal(size=(*shape, WIDTH)).astype(np.float32))
-        lengths = rng.integers(3, TOKENS + 1, shape)
-        mask = np.arange(TOKENS) < lengths[..., None]
-        ids = np.where(mask, rng.integers(4, 40, (*shape, TOKENS)), 0)
-        np.put_along_axis(ids, lengths[..., None] - 1, END, axis=-1)
-        return Texts(ids.astype(np.int32), mask)
+        ids, mask = random_texts(TOKENS, 40, END, count=math.prod(shape), seed=rng.integers(1000))
+        return Texts(ids.reshape(*shape, TOKENS), mask.reshape(*shape, TOKENS))
 
     def images(*shape: int) -> Images:
         if cached:

@@ -77,7 +77,9 @@ def steps(settings: Settings, model: Model, parameters: Mapping[str, np.ndarray]
         optimizer.step()
         with torch.no_grad():
             for path, leaf in leaves.items():
-                leaf.copy_(torch.lerp(before[path], leaf, shares[path].expand(leaf.shape)))
+                start = torch.tensor(np.asarray(parameters[path]), dtype=torch.float64)
+                moved = leaf - rate * settings["optimizer.pull_to_start"] * (before[path] - start)
+                leaf.copy_(torch.lerp(before[path], moved, shares[path].expand(leaf.shape)))
             if settings["losses.contrastive.kind"] == "softmax":  # SigLIP's is free
                 leaves["logit_scale"].clamp_(max=highest)
         values = {path: leaf.detach().clone() for path, leaf in leaves.items()}

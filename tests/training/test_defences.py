@@ -2,7 +2,6 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 
@@ -16,7 +15,6 @@ from rococo_jax.training import run
 from rococo_jax.training.init import interpolated, starting_encoder
 from rococo_jax.training.inputs.batches import make_input, open_source
 from rococo_jax.training.inputs.loss_input import InputContext
-from rococo_jax.training.optimizer import pull_to_start
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_runs import CAPTIONS, FEATURES_ALONE, changed, metrics_of, tiny_config, trained_parameters
 from tests.support.world import noise, write_world
@@ -81,15 +79,6 @@ def test_a_pool_holds_kinds_in_turns(folder, config, tmp_path):
         np.testing.assert_allclose(pool.features[pool.valid[:, place], place], right, atol=1e-5)
 
 
-def test_a_decay_towards_the_start_halves_the_way():
-    start = {"w": np.float32([1.0, -2.0])}
-    transform = pull_to_start(0.5)
-    state = transform.init(jax.tree.map(np.copy, start))
-    now = {"w": np.float32([3.0, -2.0])}
-    updates, _ = transform.update({"w": np.zeros(2, np.float32)}, state, now)
-    np.testing.assert_allclose(now["w"] - updates["w"], [2.0, -2.0])
-
-
 def test_models_between_two_models(folder, config, every_term, tmp_path, capsys):
     start, other = str(folder / "start"), str(tmp_path / "other")
     save_model(other, tiny_encoder(seed=1, name="other"))
@@ -99,8 +88,8 @@ def test_models_between_two_models(folder, config, every_term, tmp_path, capsys)
         for weight in map(float, weights.split(",")):
             found = trained_parameters(tmp_path / weights / f"weight_{weight:g}")
             for path, array in found.items():
-                wanted = np.float32(1 - weight) * ends[0][path] + np.float32(weight) * ends[1][path]
-                np.testing.assert_array_equal(array, wanted)
+                right = np.float32(1 - weight) * ends[0][path] + np.float32(weight) * ends[1][path]
+                np.testing.assert_array_equal(array, right)
     for wrong in ("0.5,0.5", "two", "1.5"):
         arguments = ["interpolate", start, other, "--weight", wrong, "--out", str(tmp_path / "none")]
         assert main(arguments) == 2 and not (tmp_path / "none").exists()
