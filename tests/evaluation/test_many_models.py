@@ -147,10 +147,10 @@ def test_lists_name_what_is_wrong_with_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in ("a/model", "b/model", "c", "runs/sc-vc/model", "runs/sc-vc/checkpoints/400"):
         Path(folder).mkdir(parents=True)
-    Path("notes.md").write_text("")
     Path("runs/sc-vc/metrics.jsonl").write_text("")
+    Path("notes.md").write_text("")  # no model
     for sources, names in (
-        (["[a-c]"], ["a", "b", "c"]),
+        (["[a-cn]*"], ["a", "b", "c"]),
         (["one=a/model", "two=b/model"], ["one", "two"]),
         (["runs/*/model", "runs/sc-vc/checkpoints/400"], ["sc-vc", "sc-vc@400"]),
     ):
