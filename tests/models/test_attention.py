@@ -11,14 +11,8 @@ from flax import nnx
 from rococo_jax.checkpoints.parameters import build_model
 from rococo_jax.encoders.device_steps import on_active_devices
 from rococo_jax.models import HeadSpec, ModelSpec
-from rococo_jax.models.attention import (
-    FusedAttention,
-    SelfAttention,
-    attend,
-    fused_attention,
-    mask_of,
-    use_fused_attention,
-)
+from rococo_jax.models import attention as attentions
+from rococo_jax.models.attention import FusedAttention, SelfAttention, attend, fused_attention, mask_of
 from rococo_jax.runtime import AXES, make_mesh
 from tests.models.test_towers import TEXT, VISION
 from tests.support.tiny import drawn_parameters
@@ -183,16 +177,17 @@ def test_the_implementation_follows_device_precision_length_and_mask():
     @dataclasses.dataclass(frozen=True)
     class Device:
         platform: str
-        compute_capability: str = "9.0"
+        compute_capability: str
 
-    def chosen(platform: str, dtype: str, *of_device: str) -> str | None:
-        fused = fused_attention(jax.sharding.Mesh(np.array([[Device(platform, *of_device)]]), AXES), dtype)
-        return None if fused is None else fused.kind
-
-    assert [chosen("gpu", "bfloat16", each) for each in ("7.5", "8.0", "10.3")] == [None, "cudnn", "cudnn"]
-    assert chosen("gpu", "bfloat16", "gfx90a") is None, "an AMD GPU has no cuDNN"
-    assert chosen("cpu", "bfloat16") is None and chosen("gpu", "float32") is None and chosen("tpu", "float32") is None
-    assert chosen("gpu", "bfloat16") == "cudnn" and chosen("tpu", "bfloat16") == "splash"
+    chosen = {
+        ("gpu", "bfloat16", "7.5"): None, ("gpu", "bfloat16", "8.0"): "cudnn", ("gpu", "bfloat16", "9.0"): "cudnn",
+        ("gpu", "bfloat16", "10.3"): "cudnn", ("gpu", "float32", "9.0"): None, ("tpu", "bfloat16", ""): "splash",
+        ("tpu", "float32", ""): None, ("cpu", "bfloat16", ""): None,
+        ("gpu", "bfloat16", "gfx90a"): None,  # an AMD GPU has no cuDNN
+    }  # fmt: skip
+    for (platform, dtype, capability), kind in chosen.items():
+        mesh = jax.sharding.Mesh(np.array([[Device(platform, capability)]]), AXES)
+        assert getattr(fused_attention(mesh, dtype), "kind", None) == kind
     splash, cudnn = (FusedAttention(kind, make_mesh(jax.devices()[:1])) for kind in ("splash", "cudnn"))
     seen = MASKS["none"](4)
     assert splash.takes(729, 72, *seen) and not splash.takes(257, 64, *seen) and not splash.takes(729, 64, True, None)
@@ -206,15 +201,12 @@ def test_a_model_uses_what_was_chosen_where_no_weights_are_asked_for(monkeypatch
     spec = ModelSpec(VISION, TEXT, head, head)
     model = build_model(spec, drawn_parameters(spec), jnp.bfloat16)
     mesh = make_mesh(jax.devices()[:1])
-    monkeypatch.setattr("rococo_jax.models.attention.fused_attention", lambda *_: FusedAttention("cudnn", mesh))
-    use_fused_attention(model, mesh, "bfloat16")
+    monkeypatch.setattr(attentions, "fused_attention", lambda *_: FusedAttention("cudnn", mesh))
+    attentions.use_fused_attention(model, mesh, "bfloat16")
     assert sum(isinstance(module, SelfAttention) for _, module in nnx.iter_modules(model)) == 2
     asked = []
-    monkeypatch.setattr(
-        FusedAttention,
-        "__call__",
-        lambda self, query, key, value, causal, lengths: asked.append(causal) or jnp.zeros_like(query),
-    )
+    compute = lambda self, query, key, value, causal, lengths: asked.append(causal) or jnp.zeros_like(query)  # noqa: E731
+    monkeypatch.setattr(FusedAttention, "__call__", compute)
     pixels, ids = jnp.zeros((1, 30, 30, 3)), jnp.full((1, 6), 98)
     nnx.jit(lambda model: (model.image_embeddings(pixels), model.text_embeddings(ids, ids > 0)))(model)
     assert asked == [False, True], "the text tower alone is causal"

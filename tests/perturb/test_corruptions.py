@@ -9,7 +9,6 @@ from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES, find_
 from rococo_jax.runtime import make_mesh
 from tests.support.refusals import refused
 
-RANDOM = [name for name, kind in CORRUPTIONS.items() if kind.draw is not None]
 # One of each way of working: per value, sampling between pixels, loops until nothing changes.
 REPRESENTATIVE = ["gaussian_noise", "elastic_transform", "spatter"]
 # Another batch size on another number of devices, beside 64 on one. More of them for elastic_transform, whose

@@ -6,6 +6,7 @@ import pytest
 
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.lexicon import SHIPPED, Group, Lexicon, Noun, read_lexicon, shipped_lexicon
+from tests.support.refusals import refused
 from tools.build_lexicon import CONCEPTS, LEFT_OUT, OTHER_MEANING
 
 
@@ -96,12 +97,10 @@ def test_a_wrong_lexicon_is_refused_by_field(tmp_path, groups, field):
     assert error.value.field.startswith(field)
 
 
-def test_other_files_are_no_lexicon(tmp_path):
-    path = tmp_path / "other.json"
-    for value in ([], {"format": "another"}, {"format": "rococo_jax.lexicon", "version": 2}):
-        path.write_text(json.dumps(value))
-        with pytest.raises(InputError):
-            read_lexicon(path)
+@pytest.mark.parametrize("value", [[], {"format": "another"}, {"format": "rococo_jax.lexicon", "version": 2}])
+def test_other_files_are_no_lexicon(tmp_path, value):
+    (tmp_path / "other.json").write_text(json.dumps(value))
+    refused("", read_lexicon, tmp_path / "other.json")
 
 
 def test_a_noun_without_singular_is_named_by_its_plural():

@@ -11,12 +11,12 @@ from rococo_jax.benchmarks.rococo.annotations import read_annotation
 from rococo_jax.benchmarks.rococo.generate import alter_captions, alter_images
 from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
 from rococo_jax.perturb.text.replacement import DANGER, AlterCaptions, CaptionAlterer, find_candidates, vocabulary_words
 from rococo_jax.perturb.text.words import article_of, plain, split_words
 from tests.support.commands import run_command
+from tests.support.refusals import refused
 from tests.support.tiny import tiny_encoder, tiny_tokenizer
 
 pytestmark = pytest.mark.quick  # words, however the programs are compiled
@@ -34,6 +34,9 @@ AWKWARD = {
     "capitals": "A DOG ON THE BEACH.",
     "clitics": "the man's dogs' T-shirt-clad friend doesn't sit",
 }
+
+
+THREE = "a dog near a boat under a tree"
 
 
 def alterer(variant: str, **choices) -> CaptionAlterer:
@@ -59,44 +62,39 @@ def test_awkward_captions_are_altered_in_one_word_or_left_alone(variant, caption
         assert each.caption == caption[: word.start] + each.new + caption[word.end :] != caption
 
 
-def test_words_of_nearly_equal_influence_tie_and_the_first_is_replaced():
-    caption = "a dog near a boat under a tree"
+def replaced(select: str, influence) -> str:
+    """The word that is replaced in a caption of three nouns, of which the influence is given."""
+    values = np.zeros(8)
+    values[[1, 4, 7]] = influence
+    return alterer("same_concept", select=select).alter(THREE, [THREE], values)[0].old
 
-    def replaced(dog: float, boat: float, select: str) -> str:
-        influence = np.array([0, dog, 0, 0, boat, 0, 0, 0.5 if select == "lowest" else 0.0])
-        return alterer("same_concept", select=select).alter(caption, [caption], influence)[0].old
 
-    for select in ("lowest", "highest"):
-        assert replaced(0.2, 0.2, select) == "dog"
+def test_the_word_of_lowest_or_highest_influence_is_replaced_and_the_first_of_nearly_equal_ones():
+    assert replaced("lowest", [0.3, 0.1, 0.9]) == "boat" and replaced("highest", [0.3, 0.1, 0.9]) == "tree"
+    for select, other in (("lowest", 0.5), ("highest", 0.0)):
         # A difference of 1e-7 is rounding, on either side; one of 1e-4 is none.
-        assert replaced(0.2, 0.2000001, select) == replaced(0.2000001, 0.2, select) == "dog"
-    assert replaced(0.2001, 0.2, "lowest") == replaced(0.2, 0.2001, "highest") == "boat"
+        for dog, boat in ((0.2, 0.2), (0.2, 0.2000001), (0.2000001, 0.2)):
+            assert replaced(select, [dog, boat, other]) == "dog"
+    assert replaced("lowest", [0.2001, 0.2, 0.5]) == replaced("highest", [0.2, 0.2001, 0.0]) == "boat"
+
+
+def loaded(transform: AlterCaptions, samples: list[dict], start: int = 0) -> list[dict]:
+    """Samples as training loads them."""
+    data = grain.MapDataset.source(samples).seed(7).random_map(transform)
+    return [data[i] for i in range(start, len(samples))]
 
 
 def test_training_draws_other_replacements_for_the_same_caption():
-    samples = [{"caption": "a dog near a boat"}] * 30
     transform = AlterCaptions([alterer("diff_concept", select="random")], None, count=1)
-    data = grain.MapDataset.source(samples).seed(7).random_map(transform)
-    assert len({data[i]["altered_captions"] for i in range(len(samples))}) > 20
-
-
-def test_the_word_of_lowest_or_highest_influence_is_replaced():
-    caption = "a dog near a boat under a tree"
-    influence = np.array([0, 0.3, 0, 0, 0.1, 0, 0, 0.9])
-    chosen = {
-        select: alterer("same_concept", select=select).alter(caption, [caption], influence)[0].old
-        for select in ("lowest", "highest")
-    }
-    assert chosen == {"lowest": "boat", "highest": "tree"}
+    made = loaded(transform, [{"caption": "a dog near a boat"}] * 30)
+    assert len({sample["altered_captions"] for sample in made}) > 20
 
 
 def test_a_random_word_needs_no_influence_and_every_candidate_has_its_turn():
-    caption = "a dog near a boat under a tree"
-    chosen = [alterer("danger", select="random", seed=seed).alter(caption, [caption])[0].old for seed in range(60)]
+    chosen = [alterer("danger", select="random", seed=seed).alter(THREE, [THREE])[0].old for seed in range(60)]
     # 60 fair draws of three: fewer than 8 of one has a chance below 1 in 1,000.
     assert all(chosen.count(word) >= 8 for word in ("dog", "boat", "tree"))
-    with pytest.raises(InputError, match="influence"):
-        alterer("danger").alter(caption, [caption])
+    refused("influence", alterer("danger").alter, THREE, [THREE])
 
 
 def test_same_concept_stays_in_the_group_and_diff_concept_leaves_it():
@@ -120,10 +118,8 @@ def test_the_article_before_a_noun_fits_what_is_put_in_where_asked():
         assert made and all(article_of(each.new) == article for each in made)
     assert {article_of(each.new) for each in altered("same_concept", "a dog", count=60)} == {"a", "an"}
     # Only right before the noun: "a" belongs to "big".
-    assert {article_of(each.new) for each in altered("same_concept", "a big dog", count=60, fit_article=True)} == {
-        "a",
-        "an",
-    }
+    big = altered("same_concept", "a big dog", count=60, fit_article=True)
+    assert {article_of(each.new) for each in big} == {"a", "an"}
 
 
 def test_no_word_of_the_images_originals_is_put_in_in_either_number():
@@ -151,38 +147,32 @@ def test_alterations_asked_for_together_are_different_and_draws_differ():
     caption = "a dog near a boat"
     many = [each.caption for each in altered("diff_concept", caption, count=100)]
     assert len(set(many)) == 100
-    first, second = (
-        alterer("diff_concept").alter(caption, [caption], rising(caption), draw=draw)[0].new for draw in (0, 1)
-    )
-    assert first != second
+    rule, given = alterer("diff_concept"), (caption, [caption], rising(caption))
+    assert rule.alter(*given, draw=0)[0].new != rule.alter(*given, draw=1)[0].new
     assert {each.new for each in altered("danger", caption, count=10)} == set(DANGER.values())
+
+
+def rising_of(images) -> list[np.ndarray]:
+    return [rising(caption) for image in images for caption in image.captions]
 
 
 def test_a_caption_is_altered_alike_whatever_its_neighbours_and_order():
     images = [CaptionedImage(f"{i}.jpg", (f"a dog near {i} boats", f"{i} men in a kitchen")) for i in range(20)]
 
-    def run(images):
-        made = alter_images(images, [rising(c) for image in images for c in image.captions], alterer("diff_concept"))
+    def run(images, seed=0):
+        made = alter_images(images, rising_of(images), alterer("diff_concept", seed=seed))
         return {item.image: item for item in made.items}
 
-    assert run(images) == run(images[::-1]) == {**run(images[:7]), **run(images[7:])}
-    other = alter_images(images, [rising(c) for i in images for c in i.captions], alterer("diff_concept", seed=1))
-    assert {item.image: item for item in other.items} != run(images)
+    assert run(images) == run(images[::-1]) == {**run(images[:7]), **run(images[7:])} != run(images, seed=1)
 
 
 def test_captions_left_unaltered_are_counted_by_reason():
-    images = [CaptionedImage("a.jpg", ("", "very nice", "a dog")), CaptionedImage("b.jpg", ("a cat",))]
-    everything = CaptionedImage(
-        "c.jpg", ("a balcony", " ".join(n.name for n in LEXICON.groups["part of a building"].nouns))
-    )
-    made = alter_images(
-        [*images, everything], [rising(c) for i in [*images, everything] for c in i.captions], alterer("same_concept")
-    )
-    assert [[text is None for text in item.altered] for item in made.items] == [
-        [True, True, False],
-        [False],
-        [True, True],
-    ]
+    every_part = " ".join(noun.name for noun in LEXICON.groups["part of a building"].nouns)
+    captions = [("", "very nice", "a dog"), ("a cat",), ("a balcony", every_part)]
+    images = [CaptionedImage(f"{number}.jpg", texts) for number, texts in enumerate(captions)]
+    made = alter_images(images, rising_of(images), alterer("same_concept"))
+    unaltered = [[text is None for text in item.altered] for item in made.items]
+    assert unaltered == [[True, True, False], [False], [True, True]]
     assert sorted(made.unaltered.values()) == [2, 2]
 
 
@@ -190,14 +180,12 @@ def test_rand_voca_takes_whole_words_of_the_tokenizer():
     words = vocabulary_words(tiny_tokenizer())
     assert "dog" in words and not any(word.startswith("#") or len(word) < 3 for word in words)
     assert altered("rand_voca", "a dog")[0].new in VOCABULARY
-    with pytest.raises(InputError, match="vocabulary"):
-        CaptionAlterer("rand_voca", LEXICON)
+    refused("vocabulary", CaptionAlterer, "rand_voca", LEXICON)
 
 
 def test_unknown_choices_are_refused():
     for choice in ({"variant": "worse_concept"}, {"select": "lower"}):
-        with pytest.raises(InputError):
-            CaptionAlterer(**{"variant": "danger", "lexicon": LEXICON, **choice})
+        refused("", CaptionAlterer, **{"variant": "danger", "lexicon": LEXICON, **choice})
 
 
 def test_training_gets_k_altered_captions_a_sample_the_same_ones_when_it_resumes():
@@ -205,12 +193,10 @@ def test_training_gets_k_altered_captions_a_sample_the_same_ones_when_it_resumes
     table = {sample["caption"]: rising(sample["caption"]) for sample in samples}
     transform = AlterCaptions([alterer("same_concept"), alterer("danger")], table, count=3)
 
-    def loaded(start: int = 0):
-        data = grain.MapDataset.source(samples).seed(7).random_map(transform)
-        return [data[i] for i in range(start, len(samples))]
-
-    whole = loaded()
-    assert [sample["altered_captions"] for sample in loaded(5)] == [s["altered_captions"] for s in whole[5:]]
+    whole = loaded(transform, samples)
+    assert [each["altered_captions"] for each in loaded(transform, samples, 5)] == [
+        each["altered_captions"] for each in whole[5:]
+    ]
     for sample in whole[:-1]:
         assert len(set(sample["altered_captions"])) == 3 and sample["altered_valid"].all()
         assert all(len(find_edits(sample["caption"], text).replaced) == 1 for text in sample["altered_captions"])
@@ -221,12 +207,10 @@ def test_with_one_altered_caption_a_sample_the_alterers_still_take_turns():
     samples = [{"caption": f"a dog near {i} boats"} for i in range(40)]
     table = {sample["caption"]: rising(sample["caption"]) for sample in samples}
     transform = AlterCaptions([alterer("same_concept"), alterer("danger")], table, count=1)
-    data = grain.MapDataset.source(samples).seed(7).random_map(transform)
-    dangerous = sum("weapon" in data[i]["altered_captions"][0] for i in range(len(samples)))
+    dangerous = sum("weapon" in each["altered_captions"][0] for each in loaded(transform, samples))
     # Half of 40 on average; outside 8 to 32 once in twenty thousand seeds.
     assert 8 <= dangerous <= 32
-    with pytest.raises(InputError, match="no line for 'a cat'"):
-        transform.random_map({"caption": "a cat"}, np.random.default_rng(0))
+    refused("no line for 'a cat'", transform.random_map, {"caption": "a cat"}, np.random.default_rng(0))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.report.blocks import Cell, HeatMap, asset, render_block
 from rococo_jax.report.sections.corruptions import SHADES, shade, top_of_scale
 from rococo_jax.report.vocabulary import order_variants, variant_label, variant_note
-from tests.report.test_page import Page, report, results_of, save
+from tests.support.pages import Page, report, results_of, save
 from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.world import noise, write_world
 

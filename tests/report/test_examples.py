@@ -8,7 +8,7 @@ from rococo_jax.evaluation.examples import Side
 from rococo_jax.report.blocks import Cell, Head, Note, Table, jpeg_size, render_block, rich
 from rococo_jax.report.charts import short_labels
 from rococo_jax.report.examples import ERROR, choose_examples, compare_words, example_cards
-from tests.report.test_page import example
+from tests.support.pages import example
 
 # An application segment and the frame header of 320 x 128.
 JPEG = bytes.fromhex("ffd8ffe000040000ffc0000b080080014001011100ffd9")

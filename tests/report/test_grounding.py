@@ -16,8 +16,8 @@ from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.comparison import compare_groups
 from rococo_jax.report.examples import WON, choose_examples, example_cards
 from rococo_jax.report.sections.generic import grounding_part
-from tests.report.test_page import example
 from tests.support.made_runs import made_benchmark, make_run
+from tests.support.pages import example
 
 
 @pytest.fixture(scope="module")
@@ -59,20 +59,6 @@ def test_paired_differences_of_pairs_are_those_of_the_figures(runs):
         assert found[name].low <= found[name].points <= found[name].high
     assert found["grounding"].p < 0.01
     assert {row.metric for row in comparison.rows if row.variant == "clean"} == {"r1", "r5", "r10"}
-
-
-def test_results_without_pairs_have_no_such_part(runs, tmp_path):
-    folder = make_run(tmp_path / "old", "old", 1.0)
-    (folder / "pairs.parquet").unlink()
-    results = json.loads((folder / "results.json").read_text())
-    for variants in results["tasks"].values():
-        for metrics in variants.values():
-            for name in ("preference", "blind", "grounding", "difference_r1"):
-                metrics.pop(name, None)
-                metrics.pop(f"{name}_std", None)
-    (folder / "results.json").write_text(json.dumps(results))
-    page = write_report([folder], tmp_path / "report.html")[0].read_text()
-    assert "Grounded or blind" not in page and "50 is unbiased" not in page
 
 
 def test_examples_are_won_by_most_others_too_or_by_none(runs):

@@ -11,7 +11,7 @@ import pytest
 from rococo_jax.report.charts import Bar, interval_bars
 from rococo_jax.report.collection import Figure
 from rococo_jax.sweep.page import Curve, Panel, curve_figure, curve_panel
-from tests.report.test_page import NASTY, report, save
+from tests.support.pages import NASTY, report, save
 
 PARTS = {"add_att": 30, "replace_rel": 40, "swap_att": 20}
 

@@ -1,10 +1,8 @@
 """The report: what the page promises whoever reads it, whatever the results hold."""
 
 import base64
-import copy
 import csv
 import hashlib
-import html.parser
 import json
 import re
 from pathlib import Path
@@ -15,100 +13,11 @@ import pytest
 
 from rococo_jax.cli.main import main
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.examples import Example, Side, write_examples
+from rococo_jax.evaluation.examples import Side, write_examples
 from rococo_jax.report import page, write_report
 from rococo_jax.report.collection import Group, Run
+from tests.support.pages import NASTY, VARIANTS, example, report, results_of, save, tables_of
 from tests.support.refusals import refused
-
-VOID = {"meta", "img", "br", "input", "link", "col"}
-NASTY = "<script>alert('x')</script> & \"quotes\" <img src=http://evil.example/x onerror=alert(1)> \u202eright to left"
-VARIANTS = ("clean", "same_concept", "danger")
-
-
-class Page(html.parser.HTMLParser):
-    """Reads a page strictly: every element closed, in order; collects elements, their text, and what would load."""
-
-    def __init__(self, source: str):
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[tuple[tuple[str, ...], str]] = []
-        self.feed(source)
-        self.close()
-        assert not self.open, f"left open: {self.open}"
-
-    def handle_starttag(self, tag, attributes):
-        assert len(attributes) == len(dict(attributes)), f"an attribute twice in <{tag}>"
-        self.elements.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open and self.open[-1] == tag, f"</{tag}> inside {self.open[-3:]}"
-        self.open.pop()
-
-    def handle_data(self, data):
-        self.words.append((tuple(self.open), data))
-
-    def text(self, inside: str | None = None) -> str:
-        parts = [data for path, data in self.words if (inside in path if inside else not {"style", "script"} & {*path})]
-        return " ".join(" ".join(parts).split())
-
-    def all(self, name: str) -> list[dict[str, str | None]]:
-        return [attributes for tag, attributes in self.elements if tag == name]
-
-
-def results_of(model: str, clean: float = 52.34567, **changed) -> dict:
-    """Results as `rococo evaluate` writes them, with one more metric than it knows."""
-    tasks = {"image_to_text": {}}
-    for place, variant in enumerate(VARIANTS):
-        r1 = clean - 4.1 * place
-        metrics = {"r1": r1, "r5": r1 + 20.25, "r10": r1 + 30.5, "r_mean": r1 + 50.75 / 3, "fr1": 7.7 * place}
-        metrics |= {"top1_own": r1, "top1_own_altered": 5.5 * place, "top1_other_altered": 2.2 * place}
-        metrics |= {"top1_other": 100 - r1 - 7.7 * place, "median_rank": 3.0 + place}
-        if place:
-            metrics |= {"drop": 100 * (clean - r1) / clean, "drop_points": clean - r1}
-        tasks["image_to_text"][variant] = metrics
-    intervals = {
-        task: {v: {name: [x - 3.3, x + 3.1] for name, x in m.items() if name != "median_rank"} for v, m in each.items()}
-        for task, each in tasks.items()
-    }
-    fingerprint = {
-        "model": {"weights": model},
-        "data": {"rococo": {"captions": "aa", "images": "bb"}},
-        "protocol": "paper",
-        "versions": {"jax": "0.10.2"},
-    }
-    made = {"format": "rococo_jax.results", "version": 2, "model": model, "protocol": "paper"}
-    made |= {"fingerprint": fingerprint, "tasks": tasks, "intervals": intervals, "kinds": dict.fromkeys(tasks, "rank")}
-    return copy.deepcopy(made) | changed
-
-
-def row(**changed) -> dict:
-    made = {"task": "image_to_text", "variant": "danger", "query": 0, "image": "a.jpg", "caption": "a man on a bench"}
-    made |= {"rank": 2, "rank_optimistic": 2, "rank_pessimistic": 2, "top1_kind": "own_altered"}
-    return made | {"top1_text": "a criminal on a bench", "top1_score": 0.31, "positive_score": 0.25} | changed
-
-
-def example(**changed) -> Example:
-    """An image whose first choice was an altered caption."""
-    sides = {"query": Side(image="a.jpg"), "right": Side("a man on a bench"), "wrong": Side("a criminal on a bench")}
-    made = {"task": "image_to_text", "variant": "danger", "seed": None, "role": "error", "order": 0}
-    made |= {"kind": "own_altered", "right_score": 0.25, "wrong_score": 0.31}
-    return Example(**(made | sides | changed))
-
-
-def save(folder: Path, results: dict, rows: list[dict] | None = None, examples: list[Example] | None = None) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps(results))
-    pq.write_table(pa.Table.from_pylist(rows or [row()]), folder / "per_query.parquet")
-    if examples is not None:
-        write_examples(folder, examples)
-    return folder
-
-
-def report(tmp_path: Path, *sources: Path) -> Page:
-    return Page(write_report(sources, tmp_path / "report.html")[0].read_text(encoding="utf-8"))
 
 
 def test_page_is_well_formed_and_shows_every_model_the_best_first_with_one_decimal(tmp_path):
@@ -119,6 +28,8 @@ def test_page_is_well_formed_and_shows_every_model_the_best_first_with_one_decim
     assert all(f"model-{place}" in page.text("table") for place in range(8))
     assert "40.0" in page.text("td") and "47.0" in page.text("td") and "40.04" not in page.text("td")
     assert page.text("h1") == "How robust are these 8 models?"
+    # Nothing is said of pairs, which these results have not.
+    assert "Grounded or blind" not in page.text() and "50 is unbiased" not in page.text()
     # Cells carry exact numbers for sorting.
     exact = [str(each) for each in sorted(clean, reverse=True)]
     cells = dict.fromkeys(cell["data-value"] for cell in page.all("td") if "data-value" in cell)
@@ -207,18 +118,6 @@ def test_results_share_a_table_unless_they_differ_in_more_than_the_model(tmp_pat
     assert ("Not comparable with section 1" in page.text()) == (field is not None)
 
 
-def tables_of(page: Page) -> list[str]:
-    """The text of every table, found by how deep and when the parser saw it."""
-    tables, inside = [], False
-    for path, data in page.words:
-        if "table" in path and not inside:
-            tables.append("")
-        inside = "table" in path
-        if inside:
-            tables[-1] += " " + data
-    return tables
-
-
 @pytest.mark.parametrize("present", [281, 5000])
 def test_a_shrunken_gallery_is_said_before_any_number(tmp_path, present):
     coverage = {"present": present, "wanted": 5000, "complete": present == 5000}
@@ -255,8 +154,12 @@ def test_unknown_variants_metrics_and_spreads_over_seeds_are_shown(tmp_path):
     assert "median rank" in page.text("table")
 
 
-def test_a_missing_clean_run_or_interval_leaves_a_dash(tmp_path):
+def test_a_missing_clean_run_or_interval_leaves_a_dash_and_a_gain_is_drawn_to_the_left(tmp_path):
     results = results_of("one")
+    results["tasks"]["image_to_text"]["danger"] |= {"drop": -12.5, "drop_points": -6.0}
+    page = report(tmp_path, save(tmp_path / "one", results))
+    assert "−12.5" in page.text("svg")
+    assert all(float(box["width"]) >= 0 for box in page.all("rect"))
     del results["tasks"]["image_to_text"]["clean"]
     results["intervals"] = {}
     for metrics in results["tasks"]["image_to_text"].values():
@@ -266,27 +169,17 @@ def test_a_missing_clean_run_or_interval_leaves_a_dash(tmp_path):
     assert "95 % interval 4" not in page.text()
 
 
-def test_figures_that_got_better_under_alteration_are_drawn_to_the_left(tmp_path):
-    results = results_of("one")
-    results["tasks"]["image_to_text"]["danger"] |= {"drop": -12.5, "drop_points": -6.0}
-    page = report(tmp_path, save(tmp_path / "one", results))
-    assert "−12.5" in page.text("svg")
-    assert all(float(box["width"]) >= 0 for box in page.all("rect"))
-
-
 def test_the_same_results_give_the_same_bytes_and_are_counted_once(tmp_path):
     folder = save(tmp_path / "all" / "one", results_of("one"))
     write_report([tmp_path / "all", folder, folder / "results.json"], tmp_path / "report.html")
-    first = (tmp_path / "report.html").read_bytes(), (tmp_path / "report.csv").read_bytes()
+    files = [tmp_path / f"report.{suffix}" for suffix in ("html", "csv")]
+    first = [file.read_bytes() for file in files]
     write_report([folder], tmp_path / "report.html")
-    assert first == ((tmp_path / "report.html").read_bytes(), (tmp_path / "report.csv").read_bytes())
-
-
-def test_two_models_of_one_name_are_told_apart(tmp_path):
-    save(tmp_path / "all" / "before", results_of("clip"))
-    save(tmp_path / "all" / "after", results_of("clip"))
-    page = report(tmp_path, tmp_path / "all")
-    assert "clip (before)" in page.text("table") and "clip (after)" in page.text("table")
+    assert first == [file.read_bytes() for file in files]
+    # Two models of one name are told apart.
+    save(tmp_path / "all" / "after", results_of("one"))
+    words = report(tmp_path, tmp_path / "all").text("table")
+    assert "one (one)" in words and "one (after)" in words
 
 
 def test_results_without_examples_have_figures_and_one_sentence_says_why(tmp_path):

@@ -23,7 +23,7 @@ from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.runtime import make_mesh
 from rococo_jax.studies import attention as study
 from rococo_jax.studies.attention import Pair, attention_rows, box_coverage, choose_pairs, overlay, patch_maps
-from tests.report.test_page import Page
+from tests.support.pages import Page
 from tests.support.random_inputs import random_pixels
 from tests.support.tiny import tiny_encoder, tiny_spec
 from tests.support.world import noise, write_pictures

@@ -20,8 +20,8 @@ from rococo_jax.sweep.plan import make_plan
 from tests.report.test_altered_images import with_corruptions
 from tests.report.test_classes import save as classes_run
 from tests.report.test_kinds import choice_run
-from tests.report.test_page import results_of, save
 from tests.support.made_runs import six_runs
+from tests.support.pages import results_of, save
 from tests.support.paths import CHECKOUT
 from tests.sweep.test_sweep import choice_rows
 
