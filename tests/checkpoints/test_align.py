@@ -16,7 +16,7 @@ from rococo_jax.checkpoints.families.align import ALIGN
 from rococo_jax.cli.main import main
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.inspection import inspect_model
-from rococo_jax.models import EfficientNetSpec
+from rococo_jax.models import EfficientNetSpec, parameter_counts
 from tests.support import reference_models as hf
 from tests.support.models import assert_same_model, change_json, read_model
 from tests.support.random_inputs import random_pixels, random_texts
@@ -151,6 +151,15 @@ def test_the_default_processors_of_the_reference_and_of_the_family():
     assert (published.image_size, published.limits) == ((289, 289), (-1.0, 1.0))
     sizes = {"size": {"height": 346, "width": 346}, "crop_size": {"height": 289, "width": 289}}
     assert_same_pixels(ALIGN.processor, processor(**sizes))
+
+
+def test_an_empty_configuration_has_the_sizes_of_efficientnet_b7(tmp_path):
+    """A B7 of 55 blocks, with as many parameters as the reference."""
+    spec = spec_from_config({"model_type": "align", "vision_config": {"image_size": 289}}, tmp_path, ())
+    assert (sum(spec.vision.stage_layers), spec.vision.widths[-1], spec.vision.grid) == (55, 640, 9)
+    with torch.device("meta"):
+        theirs = transformers.AlignVisionModel(transformers.AlignVisionConfig())
+    assert parameter_counts(spec)["vision"] == sum(each.numel() for each in theirs.parameters())
 
 
 def test_the_commands_convert_embed_and_inspect(world, tmp_path, capsys):
