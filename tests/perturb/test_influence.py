@@ -192,14 +192,14 @@ def test_an_interrupted_table_resumes_and_a_damaged_line_is_computed_again(damag
     assert [each.name for each in tmp_path.iterdir()] == ["table.jsonl"]
 
 
-def test_an_unfinished_table_of_another_model_is_discarded_and_a_broken_line_is_named(tmp_path, tiny):
+def test_an_unfinished_table_of_another_model_is_discarded_and_a_broken_line_is_named(lines, tmp_path, tiny):
     path = tmp_path / "table.jsonl"
-    (tmp_path / ".table.jsonl.partial").write_text('{"caption": "dog", "influence": [9]}\n')
+    (tmp_path / ".table.jsonl.partial").write_bytes(b"".join(lines[:2]))
     (tmp_path / ".table.jsonl.partial.json").write_text('{"fingerprint": "another"}')
-    assert write_influence_table(tiny, IMAGES, path) == 0
+    assert write_influence_table(tiny, IMAGES, path, captions_at_once=2) == 0
     table = read_influence_table(path)
     captions = [caption for image in IMAGES for caption in image.captions]
-    for caption, values in zip(captions, word_influence(tiny, captions), strict=True):
+    for caption, values in zip(captions, word_influence(tiny, captions, captions_at_once=2), strict=True):
         np.testing.assert_allclose(table[caption], values, atol=1e-7)  # seven decimals are written
     path.write_text(path.read_text().splitlines()[0] + "\n{\n")
     refused("line 2", read_influence_table, path)
