@@ -139,6 +139,15 @@ def test_equal_captions_tie_exactly_wherever_they_stand():
     assert KINDS[found.top_kind_against_the_model[0]] == "other_altered"
 
 
+def test_a_tie_for_the_first_place_goes_against_the_model():
+    """To another's altered item, then the own altered one, then another's original."""
+    queries, group, altered = np.ones((1, 4), np.float32), np.array([1, 0, 1, 0]), np.array([True, True, False, False])
+    for first, kind in enumerate(("other_altered", "own_altered", "other", "own")):
+        kept = {"gallery_group": group[first:], "gallery_altered": altered[first:]}
+        found = rank_statistics(queries, np.ones((4 - first, 4), np.float32), query_group=np.array([0]), **kept)
+        assert KINDS[found.top_kind_against_the_model[0]] == kind
+
+
 def test_a_constant_scorer_ties_with_everything():
     groups = make_groups(np.random.default_rng(5), 50, 600)
     found = rank_statistics(np.ones((50, WIDTH), np.float32), np.ones((600, WIDTH), np.float32), **groups)
