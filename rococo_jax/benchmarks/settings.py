@@ -25,8 +25,8 @@ class Settings:
         templates: prompts for classes: 1, 5, 30 or 80 of ours, or files with one template a line, {} for the class; the
             first is used throughout, the others are further variants
         out_images: images of none of the classes, from which those of the classes are to be told; may be repeated
-        rerank: have the model's matching head (BLIP) judge the K best of every query by cosine; published: 256 on COCO
-            (default: 0, off)
+        rerank: let scores of pairs (BLIP's matching head, a reranker) decide among the K best of every query by cosine;
+            published for BLIP: 256 on COCO (default: 0, off; a model asked by pairs then scores whole galleries)
         limit: only N images of a benchmark, the first, or in turns from its classes or parts, for a trial: such figures
             compare with each other alone (default: 0, all)
         allow_missing_images: leave out images that are not there, with a note

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from rococo_jax.cli.inputs import PairOptions
 from rococo_jax.cli.outputs import output_file
-from rococo_jax.evaluation.options import EmbeddingOptions, ModelOptions
+from rococo_jax.evaluation.options import LOADING, EmbeddingOptions, ModelOptions
 from rococo_jax.options import Option
 
 EXAMPLES = """\
@@ -28,7 +28,7 @@ class Options:
     model: Annotated[str, Option("MODEL", positional=True)]
     out: Annotated[str, Option("F.npz", check=output_file)]
     pairs: PairOptions
-    loading: ModelOptions
+    loading: Annotated[ModelOptions, LOADING]
     embedding: EmbeddingOptions
 
 

@@ -26,7 +26,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenRows
 from rococo_jax.encoders import programs
 from rococo_jax.encoders.device_steps import STEPS_UNDER_WAY, BatchFeatures, DeviceSteps, Rows, collected
-from rococo_jax.encoders.matching import IMAGES_PLACED, group_pairs, group_rows
+from rococo_jax.encoders.matching import IMAGES_PLACED, MatchingHead, group_pairs, group_rows
 from rococo_jax.encoders.programs import (
     Compute,
     as_pixels,
@@ -90,6 +90,11 @@ class Encoder(FeatureEncoder):
     def weights_sha256(self) -> str:
         """The hash of the weights as they are; `load_model` sets it to the one that it computed."""
         return hash_parameters(parameters_of(self.model))
+
+    @cached_property
+    def pair_scorer(self) -> MatchingHead | None:
+        """The matching head; None where the model has none."""
+        return None if self.spec.matching is None else MatchingHead(self)
 
     @property
     def spec(self):
@@ -222,9 +227,8 @@ class Encoder(FeatureEncoder):
     def image_tokens(self, images) -> Float[np.ndarray, "images tokens width"]:
         """What the image tower gives before pooling, as `encode_image` takes the images; for `matching_logits`.
 
-        Raises InputError: the model has no matching head, or as `encode_image`.
+        Raises InputError: as `encode_image`.
         """
-        self.require_matching()
         return collected(self.name, "images", self._image_batches(images, programs.image_tokens))
 
     def matching_logits(
@@ -243,9 +247,8 @@ class Encoder(FeatureEncoder):
             on_progress: called with the number of pairs done.
 
         Raises:
-            InputError: the model has no matching head, or as `encode_text`.
+            InputError: as `encode_text`.
         """
-        self.require_matching()
         ids, first = self.token_ids(texts), self.spec.matching.first_id
         ids = ids if first is None else [[first, *row[1:]] for row in ids]
         logits = np.empty((len(pairs[0]), 2), np.float32)
@@ -265,11 +268,6 @@ class Encoder(FeatureEncoder):
                 if on_progress is not None:
                     on_progress(int(real.sum()))
         return logits
-
-    def require_matching(self) -> None:
-        """Raises InputError where the model has no matching head."""
-        if self.spec.matching is None:
-            super().require_matching()
 
     def _project(self, method: str, features: np.ndarray) -> np.ndarray:
         vectors = programs.project(self.mesh, self._graph, self._state, method, features)

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +56,8 @@ from rococo_jax.storage import is_url
 
 CHECKPOINTS, ORIGIN = "checkpoints", "origin"
 _STATE = "state"
+# Fields of `LoadOptions` that `load_model` does not take.
+_NOT_OF_LOADING = ("arguments", "by", "candidates")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +67,8 @@ class LoadOptions:
     Attributes:
         activation, tokenizer, heads: of checkpoints of other projects; see `load_model`.
         image_size: pixels of a side of the square images, for models that are loaded here.
+        by: how a model with both is asked, `vectors` (default) or `pairs`.
+        candidates: a further source, whose vectors choose what is scored of a gallery.
         arguments: keyword arguments for `file.py:function` and for adapters.
     """
 
@@ -73,6 +77,8 @@ class LoadOptions:
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     heads: str | None = None
     image_size: int | None = None
+    by: Literal["vectors", "pairs"] | None = None
+    candidates: str | None = None
 
 
 def load_encoder(
@@ -91,12 +97,9 @@ def load_encoder(
         InputError: as `load_model`, or the object lacks `encode_image` or `encode_text`.
     """
     options, compute = options or LoadOptions(), compute or Compute()
-    if isinstance(source, str) and is_adapted(source):
-        source = load_adapted(source, options.arguments)
-    elif isinstance(source, str) and is_factory(source):
-        source = load_factory(source, options.arguments)
+    source = load_object(source, options)
     if isinstance(source, str | os.PathLike):
-        chosen = {name: value for name, value in vars(options).items() if name != "arguments"}
+        chosen = {name: value for name, value in vars(options).items() if name not in _NOT_OF_LOADING}
         encoder = load_model(source, mesh=mesh, dtype=compute.dtype, **chosen)
         encoder.use(compute)
         return encoder
@@ -105,6 +108,18 @@ def load_encoder(
     if isinstance(source, Encoder | ForeignEncoder):
         return source
     return ForeignEncoder(source, mesh=mesh, images_at_once=compute.images_at_once)
+
+
+def load_object(source: Any, options: LoadOptions) -> Any:
+    """The object that `LIBRARY:MODEL` or `file.py:function` stands for; any other source as it is.
+
+    Raises InputError: as `load_adapted` and `load_factory`.
+    """
+    if isinstance(source, str) and is_adapted(source):
+        return load_adapted(source, options.arguments)
+    if isinstance(source, str) and is_factory(source):
+        return load_factory(source, options.arguments)
+    return source
 
 
 def load_model(

@@ -4,15 +4,17 @@ The head's keys and values of an image are most of the work of a pair, and a gro
 have one padded length. Every step has a static shape, so a pair's logits depend on no other pair.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
+from PIL import Image
 
-from rococo_jax.data.tokenizers import Tokenizer
+from rococo_jax.data.tokenizers import Tokenizer, TokenRows
 from rococo_jax.encoders.device_steps import Rows
 from rococo_jax.encoders.programs import bucket_length
+from rococo_jax.encoders.protocol import OnProgress, PairPlaces, PairScorer
 
 # Images whose tokens are on every device at once: 1.8 MB each for BLIP-base at 384 pixels.
 IMAGES_PLACED = 256
@@ -21,6 +23,44 @@ IMAGES_PLACED = 256
 TEXTS = 16
 # Every length makes groups of its own, so those of short captions share one.
 _SHORTEST = 16
+
+
+class MatchingHead(PairScorer):
+    """The matching head of an `Encoder`, as BLIP's (arXiv 2201.12086): a pair's score is the logit of a match.
+
+    Candidates are ranked by logit + cosine, as the published evaluation does.
+    """
+
+    adds_cosine, decides_by = True, "matching head's logit + cosine"
+
+    def __init__(self, encoder: Any):
+        self.encoder = encoder
+
+    name = property(lambda self: self.encoder.name)
+    images_at_once = property(lambda self: self.encoder.images_at_once)
+    training_images = property(lambda self: self.encoder.training_images)
+
+    def prepare(self, image: Image.Image) -> Any:
+        """As the encoder does."""
+        return self.encoder.prepare(image)
+
+    def score(
+        self, images: Iterable[Any], texts: Sequence[str], pairs: PairPlaces, on_progress: OnProgress
+    ) -> Float[np.ndarray, " pairs"]:
+        """See `PairScorer`. The tokens of an image are computed once. Raises InputError: as `encode_text`."""
+        return self.encoder.matching_logits(self.encoder.image_tokens(images), texts, pairs, on_progress)[:, 1]
+
+    def token_rows(self, texts: Sequence[str]) -> TokenRows | None:
+        """Those of the encoder."""
+        return self.encoder.token_rows(texts)
+
+    def describe(self) -> dict[str, Any]:
+        """The encoder's description."""
+        return self.encoder.describe()
+
+    def facts(self) -> dict[str, Any]:
+        """The encoder's."""
+        return self.encoder.facts()
 
 
 class PairGroups(NamedTuple):

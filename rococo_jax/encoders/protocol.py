@@ -1,21 +1,22 @@
 """What an encoder is: the protocol for users, and the base of those that evaluation uses inside."""
 
 import abc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from PIL import Image
 
 from rococo_jax.data.pixels import View
 from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.encoders.device_steps import BatchFeatures, collected
-from rococo_jax.errors import InputError
 
 OnProgress = Callable[[int], None]
+# The image and the text of each pair, as places in two lists.
+PairPlaces = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]
 
 
 @runtime_checkable
@@ -35,6 +36,18 @@ class ImageTextEncoder(Protocol):
         """One vector a text, as wide as the images'."""
 
 
+@runtime_checkable
+class ScoresPairs(Protocol):
+    """Any model of any framework that says how well an image and a text fit: a reranker, a matching head.
+
+    An object with this method alone is a model, too; `name`, `fingerprint` and `token_rows` are as of
+    `ImageTextEncoder`. An attribute `batch_size` is the number of pairs of a call (32).
+    """
+
+    def score_pairs(self, images: list[Image.Image], texts: list[str]) -> Float[np.ndarray, " pairs"]:
+        """How well each image fits the text beside it, on any scale, higher for a better fit."""
+
+
 class FeatureEncoder(abc.ABC):
     """What embedding needs: features of each tower apart from the heads, so that models on one frozen tower share them.
 
@@ -44,6 +57,7 @@ class FeatureEncoder(abc.ABC):
         logit_scale: the factor on cosines by which they become probabilities; None where it has none.
         pixel_view: `prepare` with its key, by which pixels are kept; None where it has none.
         training_images: what it was trained on; None where that is not known.
+        pair_scorer: scores given pairs; None where it has vectors alone.
     """
 
     name: str
@@ -51,6 +65,7 @@ class FeatureEncoder(abc.ABC):
     logit_scale: float | None
     pixel_view: View | None = None
     training_images: TrainingImages | None = None
+    pair_scorer: "PairScorer | None" = None
 
     def encode_image(self, images: Any, on_progress: OnProgress | None = None) -> Float[np.ndarray, "images dim"]:
         """Unit vectors of images, float32; `on_progress` is called with the number of images done."""
@@ -112,6 +127,50 @@ class FeatureEncoder(abc.ABC):
     def facts(self) -> dict[str, Any]:
         """What a reader of results wants to know of the model; decides no figure."""
 
-    def require_matching(self) -> None:
-        """Raises InputError where the model has no matching head."""
-        raise InputError(self.name, "matching head", "none", "a model with one, such as BLIP's for retrieval")
+
+class PairScorer(abc.ABC):
+    """What scoring pairs needs: how well each given pair of an image and a text fits, higher for a better fit.
+
+    Attributes:
+        name: what tables call it.
+        scale: by which differences of scores become log-odds.
+        images_at_once: images that are held, as `prepare` gives them, for one call of `score`.
+        adds_cosine: whether candidates are ranked by their score plus their cosine; else by the score.
+        decides_by: the same in words.
+        training_images: as of `FeatureEncoder`.
+    """
+
+    name: str
+    scale: float = 1.0
+    images_at_once: int = 64
+    adds_cosine: bool = False
+    decides_by: str = "scores of pairs"
+    training_images: TrainingImages | None = None
+
+    @abc.abstractmethod
+    def prepare(self, image: Image.Image) -> Any:
+        """An image as `score` takes it; called in the threads that open files."""
+
+    @abc.abstractmethod
+    def score(
+        self, images: Iterable[Any], texts: Sequence[str], pairs: PairPlaces, on_progress: OnProgress
+    ) -> Float[np.ndarray, " pairs"]:
+        """The score of each pair, float32; `on_progress` is called with the number of pairs done.
+
+        Args:
+            images: as `prepare` gives them.
+            texts: strings.
+            pairs: the image and the text of each, as places in `images` and `texts`.
+        """
+
+    def token_rows(self, texts: Sequence[str]) -> TokenRows | None:
+        """As of `FeatureEncoder`."""
+        return None
+
+    @abc.abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """All that decides a score, as JSON; where its `fingerprint` is None nothing is kept."""
+
+    @abc.abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """As of `FeatureEncoder`."""

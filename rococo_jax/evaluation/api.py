@@ -31,13 +31,15 @@ def evaluate(
     activation: str | None = None,
     heads: str | None = None,
     tokenizer: str | None = None,
+    by: str | None = None,
+    candidates: str | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Evaluate a model: the contents of `results.json`, with `["tasks"][task][variant][metric]`, most in percent.
 
     Args:
-        model: an object of any framework with `encode_image` and `encode_text`, or what `load_model` takes, or
-            `file.py:function` that returns such an object.
+        model: an object of any framework with `encode_image` and `encode_text`, or with `score_pairs`, or what
+            `load_model` takes, or `file.py:function` that returns such an object.
         images, annotations: the folders of one benchmark, which is recognised by its annotation files.
         data: instead of the two, the folder that holds benchmarks in the documented layout.
         benchmarks: their names; all whose files are under `data` by default.
@@ -50,6 +52,8 @@ def evaluate(
         images_at_once: on each device; what fits by default.
         model_arguments: keyword arguments of a function or an adapter that `model` names.
         activation, heads, tokenizer: of checkpoints of other projects; see `load_model`.
+        by: `pairs` to ask a model by pairs that has vectors, too.
+        candidates: a model whose vectors choose the `rerank` candidates of each query.
         settings: fields of `benchmarks.settings.Settings`, such as `protocol="strict"` or `seeds=(1,)`.
 
     Raises:
@@ -59,7 +63,7 @@ def evaluate(
     tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     requested = Settings(**tuples, allow_missing_images=allow_missing_images)
     opened = open_benchmarks(requested, images=images, annotations=annotations, data=data, names=benchmarks)
-    options = LoadOptions(activation, tokenizer, model_arguments or {}, heads)
+    options = LoadOptions(activation, tokenizer, model_arguments or {}, heads, by=by, candidates=candidates)
     compute = Compute(precision or precision_of_evaluations(), images_at_once)
     loaded = open_model(model, compute=compute, options=options)
     embeddings, companions = EmbeddingCache(cache), standard_companions()

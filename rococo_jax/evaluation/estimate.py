@@ -11,6 +11,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.checkpoints.hub import demo_folder
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.models.model import no_pairs
 from rococo_jax.evaluation.results import RESULTS
 from rococo_jax.models.spec import ModelSpec
 from rococo_jax.storage import read_json
@@ -49,14 +50,14 @@ def estimate(
 ) -> list[str]:
     """Lines to print before an evaluation of models into folders; models with results there cost nothing.
 
-    Raises InputError: a model that is known already has no matching head to rerank with.
+    Raises InputError: a model that is known already scores no pairs to rerank with.
     """
     work = work_of(benchmarks)
     waiting = [source for source, folder in folders.items() if not (folder / RESULTS).exists()]
     specs = [spec_before_loading(source) for source in waiting]
     for source, spec in zip(waiting, specs, strict=True):
         if rerank and spec is not None and spec.matching is None:
-            raise InputError(source, "matching head", "none", "one to rerank with, such as BLIP's for retrieval")
+            raise no_pairs(source)
     sizes = [None if spec is None else bytes_of(spec, work) for spec in specs]
     return estimate_lines(sizes, len(folders) - len(waiting), work, compute)
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.options import Group, Option
 
+# Of commands that embed and ask nothing.
+LOADING = Group(only=("activation", "heads", "tokenizer", "image_size", "model_arg"))
 # Of commands that have no model to rerank with, and none that could tell its training images.
 _NOT_ASKED = ("rerank", "require_clean")
 QUESTIONS = Group(only=tuple(field.name for field in dataclasses.fields(Settings) if field.name not in _NOT_ASKED))
@@ -82,9 +84,13 @@ class ModelOptions(CheckpointOptions):
 
     Attributes:
         model_arg: argument of the function or adapter that MODEL names; may be repeated
+        by: how a model is asked that has vectors and scores pairs (default: vectors)
+        candidates: a further model, whose vectors choose the candidates of --rerank
     """
 
     model_arg: Annotated[tuple[str, ...], Option("KEY=VALUE", repeated=True)] = ()
+    by: Literal["vectors", "pairs"] | None = None
+    candidates: Annotated[str | None, Option("MODEL")] = None
 
     def load_options(self) -> "LoadOptions":
         """Options for `load_encoder`. Raises InputError for an argument that is no KEY=VALUE."""

@@ -15,6 +15,7 @@ METRICS = {
         *grounding.METRICS,
         *DROPS,
         *retrieval.FIRST_PLACES,
+        retrieval.CANDIDATES,
         *choice.METRICS,
         *classify.METRICS,
         *change.METRICS,

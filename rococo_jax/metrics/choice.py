@@ -118,16 +118,18 @@ class ItemScores(Columns):
         scores: of each image with each text of its item.
         match: which texts are right for which images.
         alike: where texts are compared alone, the least similarity of two right texts and the largest of a right and a
-            wrong one.
+            wrong one; None where vectors of texts are not known.
         scale: the model's factor on similarities, for probabilities.
+        has_positives: whether some item has several right texts for its one image, where `alike` is not given.
     """
 
     scores: Float[np.ndarray, "items images texts"]
     match: Bool[np.ndarray, "items images texts"]
     alike: Float[np.ndarray, "items 2"] | None = None
     scale: float = 100.0
+    has_positives: bool = False
 
-    of_all: ClassVar[tuple[str, ...]] = ("scale",)
+    of_all: ClassVar[tuple[str, ...]] = ("scale", "has_positives")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,10 +178,11 @@ def count_choices(items: ItemScores, asks: Asks) -> dict[str, Bool[np.ndarray, "
     if asks == "texts":
         first, worst, best, wrong = (each[:, 0] for each in (texts.first, texts.worst, texts.best, texts.wrong))
         counted = {"ota": first > wrong, "ties": (wrong == best) | (wrong == worst)}
-        if items.alike is None:
+        if items.alike is None and not items.has_positives:
             return counted
         of_positives = {"ata": worst > wrong, "brittleness": (best > wrong) & (wrong > worst)}
-        return {**counted, **of_positives, "negative_on_top": wrong > best, **_count_alike(items)}
+        counted |= of_positives | {"negative_on_top": wrong > best}
+        return counted if items.alike is None else counted | _count_alike(items)
     images = sides(items.scores.swapaxes(1, 2), items.match.swapaxes(1, 2))
     if asks == "images":
         return {"image_score": images.right, "ties": images.not_lost & ~images.right}
@@ -193,12 +196,13 @@ def _count_alike(items: ItemScores) -> dict[str, Bool[np.ndarray, " items"]]:
 
 
 def metrics_of(columns: tuple[str, ...], leads: tuple[str, ...] = ()) -> tuple[Metric, ...]:
-    """The metrics that are made of these columns, `leads` first.
+    """The metrics that are made of these columns, `leads` first; `tot` leads where texts were compared alone.
 
     >>> [metric.name for metric in metrics_of(("ota", "ties"))]
     ['ota', 'ties']
     >>> [metric.name for metric in metrics_of(("ata", "tot"), ("itt",))]
     ['itt', 'ata', 'tot']
     """
+    leads = tuple(lead for lead in leads if lead != "tot" or lead in columns)
     present = {*columns, *(["by_kind"] if any(name.startswith(_KIND_ITEMS) for name in columns) else [])}
     return tuple(_BY_NAME[name] for name in dict.fromkeys([*leads, *(m.name for m in METRICS if m.name in present)]))

@@ -15,7 +15,7 @@ caption of another image, then of the own image, then another original, and only
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.metric import Metric, percent
@@ -48,6 +48,10 @@ FIRST_PLACES = tuple(
     }.items()
 )
 METRICS = (*RECALLS, *FIRST_PLACES)
+# Of rankings in two stages: no later stage can find a right answer that is not among the candidates.
+CANDIDATES = percent("candidate_recall", "Candidates", "higher",
+                     "share of queries with a right answer among the candidates that pairs decide between",
+                     "ours")  # fmt: skip
 
 
 def ranks(statistics: RankStatistics, ties: Ties) -> Int[np.ndarray, " queries"]:
@@ -72,6 +76,18 @@ def retrieval_metrics(statistics: RankStatistics, ties: Ties) -> dict[str, float
     return count_retrieval(statistics, ties, np.arange(len(statistics))).values()
 
 
-def count_retrieval(statistics: RankStatistics, ties: Ties, group: Int[np.ndarray, " queries"]) -> Counted:
-    """Counts for each query, for `METRICS`. `group` is the image that each query is, or belongs to."""
-    return Counted(count_hits(statistics, ties), COUNTED, group, METRICS)
+def count_retrieval(
+    statistics: RankStatistics,
+    ties: Ties,
+    group: Int[np.ndarray, " queries"],
+    has_candidate: Bool[np.ndarray, " queries"] | None = None,
+) -> Counted:
+    """Counts for each query, for `METRICS`, and `CANDIDATES` where these are known.
+
+    `group` is the image that each query is, or belongs to.
+    """
+    hits = count_hits(statistics, ties)
+    if has_candidate is None:
+        return Counted(hits, COUNTED, group, METRICS)
+    hits = np.column_stack([hits, has_candidate])
+    return Counted(hits, (*COUNTED, CANDIDATES.name), group, (*METRICS, CANDIDATES))

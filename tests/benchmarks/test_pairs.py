@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from rococo_jax.benchmarks.pair_scores import MatrixScores
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask, RankTask
 from rococo_jax.benchmarks.tasks import choice as choices
-from rococo_jax.evaluation.models.stored_similarities import rank_by_similarities
 from rococo_jax.evaluation.results import make_results
 
 IMAGES, EACH, WIDTH = 9, 3, 6
@@ -91,7 +91,7 @@ def test_captions_are_asked_about_corrupted_images_beside_uncorrupted_ones(table
 def test_a_matrix_of_similarities_gives_the_same(tables):
     similarities = tables.tables[ORIGINALS] @ tables.tables[TEXTS].T
     task = altered_captions()
-    found = rank_by_similarities(task, similarities)
+    found = task.score_by_pairs(MatrixScores({ORIGINALS: similarities}))
     assert found.grounding.values() == task.score(tables).grounding.values()
 
 

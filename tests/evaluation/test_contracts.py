@@ -16,7 +16,8 @@ import numpy as np
 
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.evaluation.models.model import Model, opens_sources
-from rococo_jax.evaluation.models.stored_similarities import rank_by_similarities
+from rococo_jax.benchmarks.pair_scores import MatrixScores
+from rococo_jax.benchmarks.tables import ORIGINALS
 
 
 class Ending(Model):
@@ -31,7 +32,8 @@ class Ending(Model):
     def outcomes(self, benchmark, settings, cache) -> list[Outcome]:
         own = np.array([[text[13] == name[0] for text in benchmark.texts] for name in benchmark.images], float)
         original = np.array([text[-1].isdigit() for text in benchmark.texts], float)
-        return [rank_by_similarities(task, self.sign * own + original / 2) for task in benchmark.tasks]
+        scores = MatrixScores({ORIGINALS: self.sign * own + original / 2})
+        return [task.score_by_pairs(scores) for task in benchmark.tasks]
 
 
 @opens_sources

@@ -20,7 +20,6 @@ from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images
 from rococo_jax.encoders.inspection import inspect_model
-from rococo_jax.evaluation.companions.reranking import Reranking
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.models.encoder import EncoderModel
 from rococo_jax.evaluation.runner import evaluate_model
@@ -163,19 +162,17 @@ def assert_ranks(rows: list[dict], count: int, reference, encoder, benchmarks) -
     assert len({rank for rank, _ in wanted}) > 5
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(4, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [60, pytest.param(4, marks=pytest.mark.thorough)])
 def test_ranks_are_those_of_the_references_scores_sorted_by_numpy(reference, encoder, opened, count):
     """What is not judged comes after the best in the order of cosines."""
     settings = Settings(mixed_galleries=(), rerank=count)
-    results, table, *_ = evaluate_model(
-        EncoderModel(encoder), opened(settings), settings, EmbeddingCache(None), [Reranking()]
-    )
+    results, table, *_ = evaluate_model(EncoderModel(encoder), opened(settings), settings, EmbeddingCache(None))
     rows = table.to_pylist()
     assert_ranks(rows, count, reference, encoder, opened(settings))
     assert any("reranked" in note for note in results["notes"])
     assert results["fingerprint"]["data"]["rococo"]["rerank"] == count
     low = [row["positive_score"] for row in rows if row["rank"] > count]
-    assert (low or count == 1000) and all(-101 < score < -99 for score in low)
+    assert (low or count == 60) and all(-101 < score < -99 for score in low)
 
 
 @pytest.mark.thorough
@@ -217,10 +214,9 @@ def test_without_a_matching_head_nothing_is_reranked_and_nothing_has_changed(dat
     assert "matching" not in tiny.spec.to_json() and not any("matching" in path for path in parameter_shapes(tiny.spec))
     save_model(tmp_path / "tiny", tiny)
     command = f"evaluate {tmp_path}/tiny --images {data}/images --annotations {data}/annotations --out {tmp_path}/out"
-    for count, said in (("4", "matching head: found none"), ("-1", "a whole number"), ("all", "a whole number")):
+    for count, said in (("4", "score_pairs: found none"), ("-1", "a whole number"), ("all", "a whole number")):
         assert said in refusal(*command.split(), "--rerank", count)
     assert not (tmp_path / "out").exists()
-    refused("matching head: found none", tiny.image_tokens, random_pixels(32))
     refused("rerank", Settings, rerank=-1)
 
 

@@ -8,10 +8,11 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.choice_outcome import ChoiceOutcome
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
-from rococo_jax.benchmarks.tasks.task import Compared, Task
+from rococo_jax.benchmarks.tasks.task import Compared, PairsAsked, Task
 from rococo_jax.cores import usable_cores
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.choice import Asks, Bundled, ItemScores
@@ -63,6 +64,11 @@ class ChoiceTask(Task):
         if not len(self.images):
             return "alike"
         return ("both" if several_texts else "images") if self.item_images.shape[1] > 1 else "texts"
+
+    @property
+    def has_images(self) -> bool:
+        """Whether items have images."""
+        return self.asks != "alike"
 
     @property
     def compares_texts(self) -> bool:
@@ -133,10 +139,10 @@ class ChoiceTask(Task):
                 vectors = _vectors(images, np.where(column < 0, -1, places[column]))
                 for text, of_text in enumerate(of_texts):
                     scores[:, image, text] = _products(vectors, of_text)
-            absent = (self.item_images[run] < 0)[:, :, None] | (self.item_texts[run] < 0)[:, None, :]
-            if not np.isfinite(scores[~absent]).all():
+            present = self.is_present[run]
+            if not np.isfinite(scores[present]).all():
                 raise InputError(embeddings.source, "embeddings", "NaN or infinite values", "unit vectors")
-            scores[absent] = np.nan
+            scores[~present] = np.nan
             of_pairs = _alike(of_texts, self.match[run, 0], self.item_texts[run] >= 0) if alike else np.empty((0, 2))
             return scores, of_pairs
 
@@ -146,7 +152,35 @@ class ChoiceTask(Task):
         pairs = np.concatenate([pairs for _, pairs in parts] or [np.empty((0, 2))])
         differences = None if self.pairs is None else self.pairs.score(embeddings, mesh)
         scale = embeddings.logit_scale or DEFAULT_SCALE
-        return ChoiceOutcome(self, ItemScores(scores, self.match, pairs if alike else None, scale), differences)
+        items = ItemScores(scores, self.match, pairs if alike else None, scale)
+        return ChoiceOutcome(self, items, differences, None if self.pairs is not None else self._too_many)
+
+    @property
+    def is_present(self) -> Bool[np.ndarray, "items images texts"]:
+        """Which images and texts each item has; all of them are compared."""
+        return (self.item_images >= 0)[:, :, None] & (self.item_texts >= 0)[:, None, :]
+
+    @property
+    def _too_many(self) -> str | None:
+        if self.asks != "texts":
+            return None
+        return f"{len(self.ids):,} items by {len(self.images):,} images are too many to compare"
+
+    def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
+        """Every image with every text of its item."""
+        if not self.has_images:
+            raise InputError(self.name, "scores of pairs", "items of texts alone", "a model with vectors of texts")
+        item, image, text = np.nonzero(self.is_present)
+        return numbers(self.images)[self.item_images[item, image]], self.item_texts[item, text]
+
+    def score_by_pairs(self, scores: PairScores) -> ChoiceOutcome:
+        """Compares scores within each item; texts are not compared alone, and no other image is asked about."""
+        values, asked = np.full(self.match.shape, np.nan), scores.of(*self.pairs_asked(scores.numbers))
+        if not np.isfinite(asked).all():
+            raise InputError(scores.source, "scores", "NaN or infinite values", "numbers")
+        values[self.is_present] = asked
+        items = ItemScores(values, self.match, None, scores.scale, self.compares_texts)
+        return ChoiceOutcome(self, items, None, "asked by pairs" if self.asks == "texts" else None)
 
     def share(self, items: Int[np.ndarray, " some"]) -> "ChoiceTask":
         """The task with some of its items; shapes stay those of the whole."""

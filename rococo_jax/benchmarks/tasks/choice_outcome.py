@@ -45,6 +45,7 @@ class ChoiceOutcome(Outcome):
     of: Task
     scores: ItemScores
     differences: DifferenceStatistics | None = None
+    left_out: str | None = None
 
     kind = property(lambda self: KINDS[self.of.asks])
 
@@ -62,14 +63,6 @@ class ChoiceOutcome(Outcome):
         columns = tuple(hits)
         counts = np.stack(list(hits.values()), axis=1).astype(np.float64)
         return Counted(counts, columns, self.of.group, metrics_of(columns, self.of.leads))
-
-    @property
-    def left_out(self) -> str | None:
-        """Why there are no preference, blind and grounding where items could have them."""
-        if self.differences is not None or self.of.asks != "texts":
-            return None
-        items, images = len(self.of.ids), len(self.of.images)
-        return f"{items:,} items by {images:,} images are too many to compare"
 
     def change_from(self, baseline: "ChoiceOutcome") -> Counted | None:
         """Changes by corruption, item by item, of choices among texts; see `metrics.change`."""
@@ -126,7 +119,7 @@ class ChoiceOutcome(Outcome):
         task = self.of.share(np.flatnonzero(items))
         task, scores = dataclasses.replace(task, **suffixed(self.of, suffix)), self.scores[items]
         if self.differences is None:
-            return ChoiceOutcome(task, scores)
+            return ChoiceOutcome(task, scores, None, self.left_out)
         is_kept = items[self.of.compared_items()[0]]
         differences = self.differences[is_kept[self.differences.pair]]
         number = np.cumsum(is_kept) - 1

@@ -9,9 +9,10 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import side_of
-from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task, suffixed
+from rococo_jax.benchmarks.tasks.task import Example, Outcome, PairsAsked, Side, Tables, Task, suffixed
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.change import Sureness, count_changes
@@ -51,7 +52,7 @@ class ClassifyTask(Task):
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
         """Number of images, and of similarities they need."""
-        return len(self.label), len(self.label) * len(self.classes)
+        return len(self.label), len(self.label) * self.prompts.size
 
     @functools.cached_property
     def half(self) -> Int[np.ndarray, " images"]:
@@ -70,6 +71,16 @@ class ClassifyTask(Task):
         scale = embeddings.logit_scale or DEFAULT_SCALE
         block = functools.partial(cosines, table, rows, vectors, embeddings.source)
         statistics = class_statistics(block, self.label, self.half, len(self.classes), scale)
+        return ClassOutcome(self, statistics)
+
+    def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
+        """Every image with every prompt of every class."""
+        return pairs_of_classes(numbers(self.images), self.prompts)
+
+    def score_by_pairs(self, scores: PairScores) -> "ClassOutcome":
+        """Probabilities of the classes, whose score is the mean over their prompts."""
+        block = functools.partial(mean_scores, scores, scores.numbers(self.images), self.prompts)
+        statistics = class_statistics(block, self.label, self.half, len(self.classes), scores.scale)
         return ClassOutcome(self, statistics)
 
     def share(self, which: Int[np.ndarray, " some"]) -> "ClassifyTask":
@@ -109,6 +120,21 @@ def cosines(
     if not np.isfinite(products).all():
         raise InputError(source, "embeddings", "NaN or infinite values", "unit vectors")
     return products.astype(np.float32).astype(np.float64)
+
+
+def pairs_of_classes(
+    images: Int[np.ndarray, " images"], prompts: Int[np.ndarray, "classes templates"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Every image with every prompt, image by image."""
+    return np.repeat(images, prompts.size), np.tile(prompts.ravel(), len(images))
+
+
+def mean_scores(
+    scores: PairScores, images: Int[np.ndarray, " images"], prompts: Int[np.ndarray, "classes templates"], run: slice
+) -> Float[np.ndarray, "some classes"]:
+    """Scores of a run of images with every class: the mean over its prompts."""
+    of_prompts = scores.of(*pairs_of_classes(images[run], prompts))
+    return of_prompts.reshape(-1, *prompts.shape).mean(axis=2)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -2,16 +2,17 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Int
 
+from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, Embeddings, Rows
-from rococo_jax.benchmarks.tasks.classify import ClassifyTask, class_vectors, cosines
-from rococo_jax.benchmarks.tasks.task import Outcome, Tables, Task, row_head
+from rococo_jax.benchmarks.tasks.classify import ClassifyTask, class_vectors, cosines, mean_scores, pairs_of_classes
+from rococo_jax.benchmarks.tasks.task import Outcome, PairsAsked, Tables, Task, row_head
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
 from rococo_jax.metrics.ood import Separated, scores_of
 
@@ -35,18 +36,39 @@ class OutOfDistributionTask(Task):
     def queries_and_pairs(self) -> tuple[int, int]:
         """Number of images on both sides, and of similarities they need."""
         images = len(self.within.label) + len(self.outside)
-        return images, images * len(self.within.classes)
+        return images, images * self.within.prompts.size
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "OutOfDistributionOutcome":
         """Scores of all images. Raises InputError: as `ClassifyTask.score`."""
         vectors, scale = class_vectors(embeddings, self.within.prompts), embeddings.logit_scale or DEFAULT_SCALE
-        statistics = []
-        for rows in (self.within.images, self.outside):
-            block = functools.partial(cosines, *embeddings.select(rows), vectors, embeddings.source)
-            none = np.full(len(rows), -1)
-            statistics.append(
-                class_statistics(block, none, np.zeros(len(rows), np.int8), len(vectors), scale, (1.0, 1.0))
+        return self._separated(
+            lambda rows: functools.partial(cosines, *embeddings.select(rows), vectors, embeddings.source), scale
+        )
+
+    def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
+        """Every image of both sides with every prompt of every class."""
+        return pairs_of_classes(numbers(self.within.images + self.outside), self.within.prompts)
+
+    def score_by_pairs(self, scores: PairScores) -> "OutOfDistributionOutcome":
+        """Scores of all images."""
+        prompts = self.within.prompts
+        return self._separated(
+            lambda rows: functools.partial(mean_scores, scores, scores.numbers(rows), prompts), scores.scale
+        )
+
+    def _separated(self, block_of: Callable[[Rows], Callable[[slice], np.ndarray]], scale: float):
+        """The outcome from blocks of logits of each side, divided by `scale`."""
+        statistics = [
+            class_statistics(
+                block_of(rows),
+                np.full(len(rows), -1),
+                np.zeros(len(rows), np.int8),
+                len(self.within.classes),
+                scale,
+                (1.0, 1.0),
             )
+            for rows in (self.within.images, self.outside)
+        ]
         return OutOfDistributionOutcome(self, *statistics)
 
     def share(self, which: Int[np.ndarray, " some"]) -> "OutOfDistributionTask":

@@ -8,15 +8,21 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int
 
+from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, names_of, side_of
-from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, Tables, Task, suffixed
+from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, PairsAsked, Tables, Task, suffixed
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.metrics.change import Sureness, count_changes
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.retrieval import Ties, count_retrieval, ranks, top_kinds
 from rococo_jax.runtime import make_mesh
-from rococo_jax.similarity import DifferenceStatistics, rank_statistics
+from rococo_jax.similarity import (
+    DifferenceStatistics,
+    difference_statistics_of_matrix,
+    rank_statistics,
+    rank_statistics_of_matrix,
+)
 from rococo_jax.similarity.softmax import softmax_sums
 from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTERED, RankStatistics
 
@@ -108,6 +114,53 @@ class RankTask(Task):
         sureness = self._sureness(statistics, embeddings, mesh) if self.measures_sureness else None
         return RankOutcome(self, statistics, differences, sureness)
 
+    def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
+        """Every query with the whole gallery, and the pairs' queries with both sides."""
+        asked = [self.pair(numbers, *np.indices((len(self.queries), len(self.gallery))).reshape(2, -1))]
+        if self.pairs is not None:
+            queries = numbers(self.pairs.queries)
+            for side in map(numbers, (self.pairs.right, self.pairs.wrong)):
+                both = np.repeat(queries, len(side)), np.tile(side, len(queries))
+                asked.append(both if self.asks_for_texts else both[::-1])
+        return tuple(map(np.concatenate, zip(*asked, strict=True)))
+
+    def pair(self, numbers: ImageNumbers, queries: np.ndarray, items: np.ndarray) -> PairsAsked:
+        """Images and texts of some queries, each with a gallery item."""
+        of_query, of_item = numbers(self.queries)[queries], numbers(self.gallery)[items]
+        return (of_query, of_item) if self.asks_for_texts else (of_item, of_query)
+
+    def score_by_pairs(self, scores: PairScores) -> "RankOutcome":
+        """Ranks every query among the whole gallery, and counts pairs, in the scores' precision.
+
+        Raises InputError: as `rank_statistics_of_matrix`.
+        """
+        sides = [self.queries] if self.asks_for_texts else [self.gallery]
+        if self.pairs is not None and not self.asks_for_texts:
+            sides += [self.pairs.right, self.pairs.wrong]
+        matrix, numbers = scores.matrix(list(dict.fromkeys(name for side in sides for name in side.tables)))
+        matrix = matrix if self.asks_for_texts else matrix.T
+        statistics = rank_statistics_of_matrix(
+            matrix,
+            query_rows=numbers(self.queries),
+            gallery_columns=numbers(self.gallery),
+            query_group=self.query_group,
+            gallery_group=self.gallery_group,
+            gallery_altered=self.gallery_altered,
+            source=scores.source,
+        )
+        if (pairs := self.pairs) is None:
+            return RankOutcome(self, statistics)
+        differences = difference_statistics_of_matrix(
+            matrix,
+            query_rows=numbers(pairs.queries),
+            right_columns=numbers(pairs.right),
+            wrong_columns=numbers(pairs.wrong),
+            query_group=pairs.query_group,
+            pair_group=pairs.group,
+            also_shown_in=pairs.also_shown_in,
+        )
+        return RankOutcome(self, statistics, differences)
+
     def _sureness(self, statistics: RankStatistics, embeddings: Embeddings, mesh: jax.sharding.Mesh | None) -> Sureness:
         """Probabilities over the gallery; a tie for the first place is wrong."""
         queries, gallery = (table[rows] for table, rows in map(embeddings.select, (self.queries, self.gallery)))
@@ -159,18 +212,22 @@ class RankTask(Task):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RankOutcome(Outcome):
-    """A rank task and one model's statistics for each of its queries."""
+    """A rank task and one model's statistics for each of its queries.
+
+    `has_candidate` tells which queries had a right answer among the candidates that were scored by pairs.
+    """
 
     of: RankTask
     statistics: RankStatistics
     differences: DifferenceStatistics | None = None
     sureness: Sureness | None = None
+    has_candidate: Bool[np.ndarray, " queries"] | None = None
     kind: Literal["rank"] = "rank"
 
     @functools.cached_property
     def counted(self) -> Counted:
-        """Recalls and who has the first place, query by query."""
-        return count_retrieval(self.statistics, self.of.ties, self.of.query_group)
+        """Recalls and who has the first place, query by query, and in two stages who had a right candidate."""
+        return count_retrieval(self.statistics, self.of.ties, self.of.query_group, self.has_candidate)
 
     def change_from(self, baseline: "RankOutcome") -> Counted | None:
         """Changes by corruption, query by query; see `metrics.change`. None where they were not measured."""
@@ -204,7 +261,8 @@ class RankOutcome(Outcome):
         differences = self.differences
         some = None if differences is None else differences[queries[differences.query]]
         sureness = None if self.sureness is None else self.sureness[queries]
-        return RankOutcome(task, self.statistics[queries], some, sureness)
+        candidate = None if self.has_candidate is None else self.has_candidate[queries]
+        return RankOutcome(task, self.statistics[queries], some, sureness, candidate)
 
     def rows(self, tables: Tables):
         """One row a query (`pyarrow.Table`): its ranks, and what has the first place.

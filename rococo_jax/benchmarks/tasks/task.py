@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int
 
+from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.tables import Embeddings, Rows
 from rococo_jax.metrics.intervals import Counted
 
@@ -17,6 +18,8 @@ from rococo_jax.metrics.intervals import Counted
 Picture = tuple[str, int]
 # Rows of the right and of the wrong one of each pair, and the image that it is of.
 Compared = tuple[Rows, Rows, Int[np.ndarray, " pairs"]]
+# Numbers of images, and rows of texts.
+PairsAsked = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +175,7 @@ class Task:
         pooled: a further variant that is the mean over this one and others.
         is_ranking: whether it ranks a gallery.
         has_classes: whether it asks for the class of each image.
+        has_images: whether it asks about images; else about texts alone.
     """
 
     name: str
@@ -182,6 +186,7 @@ class Task:
 
     is_ranking: ClassVar[bool] = False
     has_classes: ClassVar[bool] = False
+    has_images = True
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
@@ -190,6 +195,17 @@ class Task:
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> Outcome:
         """The outcome for one model."""
+        raise NotImplementedError
+
+    def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
+        """The pairs that `score_by_pairs` needs: numbers of images, and rows of texts; a pair may come twice.
+
+        Raises InputError: no pair of an image and a text answers the question.
+        """
+        raise NotImplementedError
+
+    def score_by_pairs(self, scores: PairScores) -> Outcome:
+        """The outcome from scores of pairs alone, without what only vectors give. Raises InputError: one is NaN."""
         raise NotImplementedError
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "Task | None":

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.encoders.foreign import run_user_code
+from rococo_jax.encoders.foreign_object import run_user_code
 from rococo_jax.errors import InputError
 
 # Prefix -> file and function. The library must be installed; its extra is the prefix with dashes.

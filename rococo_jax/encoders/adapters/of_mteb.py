@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from rococo_jax.data.pictures import as_rgb
-from rococo_jax.encoders.foreign import as_numpy
+from rococo_jax.encoders.foreign_object import as_numpy
 
 # Whose prompts are used, for models that have some: retrieval between images and captions.
 _TASK = "MSCOCOI2TRetrieval"

@@ -9,7 +9,7 @@ import numpy as np
 
 from rococo_jax.data.pictures import as_picture, as_rgb
 from rococo_jax.data.tokenizers import TokenRows
-from rococo_jax.encoders.foreign import as_numpy
+from rococo_jax.encoders.foreign_object import as_numpy
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 

@@ -1,14 +1,12 @@
 """An encoder as a model: embed a benchmark's tables once, cached, and score its tasks, or rerank the best."""
 
 import contextlib
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rococo_jax.benchmarks.benchmark import Benchmark
-from rococo_jax.benchmarks.lost_input import without_twins
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.checkpoints.hub import demo_folder
@@ -19,15 +17,16 @@ from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.foreign import ForeignEncoder
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.model import Model, embed_benchmark, score_tasks
-from rococo_jax.evaluation.reranking import rerank_on_all_processes
+from rococo_jax.evaluation.models.model import Model, as_read_by, embed_benchmark, no_pairs, score_tasks
+from rococo_jax.evaluation.models.pairs import check_count
+from rococo_jax.evaluation.pairs import Candidates, outcomes_by_pairs
 
 
 class EncoderModel(Model):
     """One encoder, of this project or of any other."""
 
     def __init__(self, encoder: Encoder | ForeignEncoder):
-        self.encoder, self.training_images = encoder, encoder.training_images
+        self.encoder, self.training_images, self.notes = encoder, encoder.training_images, []
 
     @property
     def name(self) -> str:
@@ -47,23 +46,29 @@ class EncoderModel(Model):
         return self.encoder.facts()
 
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
-        """Raises InputError: settings ask for reranking, and the encoder has no matching head."""
+        """Raises InputError: settings ask for reranking, and the model scores no pairs, or a task is no ranking."""
         if settings.rerank:
-            self.encoder.require_matching()
+            if self.encoder.pair_scorer is None:
+                raise no_pairs(self.name)
+            for benchmark in benchmarks:
+                if not all(task.is_ranking for task in benchmark.tasks):
+                    found, wanted = "tasks that are no ranking", "rank tasks, such as RoCOCO's, or by='pairs'"
+                    raise InputError(benchmark.name, "rerank", found, wanted)
+            check_count(self.name, benchmarks, settings.rerank)
 
     def as_read(self, benchmark: Benchmark) -> Benchmark:
         """The benchmark without altered texts that the encoder cuts to what their originals are."""
-        rows = self.encoder.token_rows(benchmark.texts) if benchmark.texts else None
-        if rows is None:
-            return benchmark
-        tasks, lost = without_twins(benchmark.tasks, rows)
-        return dataclasses.replace(benchmark, tasks=tasks, lost=(*benchmark.lost, *lost))
+        return as_read_by(self.encoder.token_rows, benchmark)
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks."""
         embeddings = embed_benchmark(self.encoder, benchmark, cache)
         if settings.rerank:
-            return rerank_on_all_processes(benchmark, embeddings, settings.rerank, self.encoder, cache)
+            how = f"{settings.rerank} best of every query by the {self.encoder.pair_scorer.decides_by}"
+            self.notes = [f"reranked: the {how}"]
+            return outcomes_by_pairs(
+                benchmark, self.encoder.pair_scorer, cache, Candidates(embeddings, settings.rerank)
+            )
         return score_tasks(benchmark.tasks, embeddings, self.encoder.mesh)
 
 

@@ -18,9 +18,11 @@ from jax.sharding import Mesh
 from jaxtyping import Bool
 
 from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.lost_input import without_twins
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome, Task
+from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts, images_ahead
 from rococo_jax.encoders.loading import LoadOptions
@@ -68,10 +70,10 @@ class Model(Protocol):
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
         """Refuse what the model cannot do, before the first image is read.
 
-        Raises InputError: settings ask for reranking, and there is no matching head; or as the kind says.
+        Raises InputError: settings ask for reranking, and the model scores no pairs; or as the kind says.
         """
         if settings.rerank:
-            raise InputError(self.name, "matching head", "none", "a model with one, such as BLIP's for retrieval")
+            raise no_pairs(self.name)
 
     def as_read(self, benchmark: Benchmark) -> Benchmark:
         """The benchmark as it can be asked of the model; `outcomes` is called with it."""
@@ -83,6 +85,11 @@ class Model(Protocol):
         Raises InputError: the model lacks what a task needs, or an image cannot be read.
         """
         ...
+
+
+def no_pairs(name: str) -> InputError:
+    """The error for a model that is asked to score pairs and cannot."""
+    return InputError(name, "score_pairs", "none", "a model that scores pairs, such as BLIP with its matching head")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +110,15 @@ def opens_sources(opener: Opener) -> Opener:
     """Register the opener of a kind of model."""
     OPENERS.append(opener)
     return opener
+
+
+def as_read_by(token_rows: Callable[[Sequence[str]], TokenRows | None], benchmark: Benchmark) -> Benchmark:
+    """The benchmark without altered texts that are cut to what their originals are."""
+    rows = token_rows(benchmark.texts) if benchmark.texts else None
+    if rows is None:
+        return benchmark
+    tasks, lost = without_twins(benchmark.tasks, rows)
+    return dataclasses.replace(benchmark, tasks=tasks, lost=(*benchmark.lost, *lost))
 
 
 def embed_benchmark(encoder: FeatureEncoder, benchmark: Benchmark, cache: EmbeddingCache) -> Embeddings:

@@ -1,0 +1,115 @@
+"""Scores of given pairs of images and texts, from which tasks can be scored without a vector.
+
+Rows of all image sets stand under one numbering, so that a pair of an image and a text is one number.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from rococo_jax.benchmarks.tables import Rows
+
+
+class ImageNumbers:
+    """One numbering of the rows of several tables, one after the other.
+
+    Attributes:
+        first: the number of the first row of each table.
+        count: of all rows.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]):
+        self.first = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
+        self.count = sum(sizes.values())
+
+    def __call__(self, rows: Rows) -> Int[np.ndarray, " rows"]:
+        """The number of each row; of a row of another table, such as that of the texts, its index."""
+        return np.concatenate([self.first.get(name, 0) + index for name, index in rows.parts])
+
+
+@runtime_checkable
+class PairScores(Protocol):
+    """Scores that a task can ask for.
+
+    Attributes:
+        numbers: the numbering of images.
+        scale: by which differences of scores become log-odds.
+        source: what errors call them.
+    """
+
+    numbers: ImageNumbers
+    scale: float
+    source: str
+
+    def of(self, images: Int[np.ndarray, "..."], texts: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+        """The score of each pair, of equally many images (by number) and texts (rows of their table), in float64."""
+        ...
+
+    def matrix(self, tables: Sequence[str]) -> tuple[Float[np.ndarray, "images texts"], ImageNumbers]:
+        """Scores of the images of some sets with all texts, NaN where there is none, and the numbers of its rows."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ListedScores:
+    """Scores of a list of pairs.
+
+    Attributes:
+        numbers, scale, source: see `PairScores`.
+        pairs: number of the image x number of texts + row of the text, ascending.
+        values: the score of each.
+        texts: how many there are.
+    """
+
+    numbers: ImageNumbers
+    pairs: Int[np.ndarray, " pairs"]
+    values: Float[np.ndarray, " pairs"]
+    texts: int
+    scale: float = 1.0
+    source: str = "pair scores"
+
+    def of(self, images: Int[np.ndarray, "..."], texts: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+        """See `PairScores`; only for pairs that are in the list."""
+        return self.values[np.searchsorted(self.pairs, images * self.texts + texts)].astype(np.float64)
+
+    def matrix(self, tables: Sequence[str]) -> tuple[Float[np.ndarray, "images texts"], ImageNumbers]:
+        """See `PairScores`."""
+        scores = np.full(self.numbers.count * self.texts, np.nan, self.values.dtype)
+        scores[self.pairs] = self.values
+        return scores.reshape(-1, self.texts), self.numbers
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MatrixScores:
+    """Scores of all pairs of image sets and texts: a matrix of images by texts for each set.
+
+    Attributes:
+        matrices: by the name of the set.
+        source: see `PairScores`.
+    """
+
+    matrices: Mapping[str, Float[np.ndarray, "images texts"]]
+    source: str = "similarities"
+    scale: float = 1.0
+
+    @property
+    def numbers(self) -> ImageNumbers:
+        """The sets one after the other."""
+        return ImageNumbers({name: len(matrix) for name, matrix in self.matrices.items()})
+
+    def of(self, images: Int[np.ndarray, "..."], texts: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+        """See `PairScores`."""
+        scores = np.empty(np.shape(images))
+        for name, first in self.numbers.first.items():
+            inside = (images >= first) & (images < first + len(self.matrices[name]))
+            scores[inside] = self.matrices[name][images[inside] - first, texts[inside]]
+        return scores
+
+    def matrix(self, tables: Sequence[str]) -> tuple[Float[np.ndarray, "images texts"], ImageNumbers]:
+        """See `PairScores`; one set's matrix is not copied."""
+        used = {name: self.matrices[name] for name in tables}
+        joined = used[tables[0]] if len(tables) == 1 else np.concatenate(list(used.values()))
+        return joined, MatrixScores(used).numbers

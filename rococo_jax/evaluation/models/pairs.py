@@ -1,0 +1,98 @@
+"""A scorer of pairs as a model: choices and classes by the pairs of their items, rankings in two stages."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.protocol import FeatureEncoder, PairScorer
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.models.model import Model, as_read_by, embed_benchmark
+from rococo_jax.evaluation.pairs import Candidates, outcomes_by_pairs
+from rococo_jax.progress import say
+
+# Pairs of whole galleries and of classes that are scored without candidates.
+MOST_PAIRS = 2_000_000
+
+
+class PairModel(Model):
+    """What is asked by pairs.
+
+    Args:
+        scorer: scores pairs.
+        candidates: its vectors choose what is scored of a gallery, as many as `Settings.rerank` says.
+        needs_count: whether candidates were asked for, so that their number must be.
+    """
+
+    def __init__(self, scorer: PairScorer, candidates: FeatureEncoder | None = None, needs_count: bool = False):
+        self.scorer, self.candidates, self.needs_count, self.name = scorer, candidates, needs_count, scorer.name
+        self.training_images = scorer.training_images
+        self.notes = ["asked by pairs: scores of each image with each text, no vectors"]
+
+    def describe(self) -> dict[str, Any]:
+        """All that decides a score, and what chooses the candidates."""
+        described = {key: value for key, value in self.scorer.describe().items() if key != "name"}
+        chosen_by = {} if self.candidates is None else {"candidates": self.candidates.describe()}
+        return {**described, "asked": "by pairs", **chosen_by}
+
+    def facts(self) -> dict[str, Any]:
+        """Facts of the scorer."""
+        return self.scorer.facts()
+
+    def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
+        """Say how many pairs there are at most.
+
+        Raises InputError: candidates without their number, or the other way round, or more pairs than are scored
+        without candidates.
+        """
+        if settings.rerank and self.candidates is None:
+            wanted = "a model whose vectors choose what is scored of a gallery"
+            raise InputError(self.name, "candidates", "none", wanted)
+        if self.needs_count and not settings.rerank:
+            raise InputError(self.name, "rerank", 0, "how many candidates of each query are scored")
+        check_count(self.name, benchmarks, settings.rerank)
+        count, tasks = 0, [task for benchmark in map(self.as_read, benchmarks) for task in benchmark.tasks]
+        for task in tasks:
+            queries, pairs = task.queries_and_pairs
+            if task.is_ranking and settings.rerank:
+                pairs = min(pairs, queries * settings.rerank)
+            elif (task.is_ranking or task.has_classes) and pairs > MOST_PAIRS:
+                wanted = f"at most {MOST_PAIRS:,}; " + (
+                    "candidates and rerank to score the K best of each query"
+                    if task.is_ranking
+                    else "fewer classes or templates (templates=1), or limit"
+                )
+                raise InputError(self.name, f"pairs of {task.name}, {task.variant}", f"{pairs:,}", wanted)
+            count += pairs
+        say(f"{self.name}: at most {count:,} pairs of an image and a text, each distinct one scored once")
+
+    def as_read(self, benchmark: Benchmark) -> Benchmark:
+        """The benchmark without items of texts alone, and as the scorer reads texts.
+
+        Raises InputError: nothing is left.
+        """
+        tasks = [task for task in benchmark.tasks if task.has_images]
+        if not tasks:
+            raise InputError(self.name, benchmark.name, "texts alone", "a model with vectors of texts, or other tasks")
+        alone = {f"{task.name}, {task.variant}" for task in benchmark.tasks} - {f"{t.name}, {t.variant}" for t in tasks}
+        note = [f"not asked, for want of vectors of texts: {'; '.join(sorted(alone))}"] if alone else []
+        benchmark = dataclasses.replace(benchmark, tasks=tuple(tasks), notes=(*benchmark.notes, *note))
+        return as_read_by(self.scorer.token_rows, benchmark)
+
+    def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
+        """The outcome of each of a benchmark's tasks."""
+        candidates = None
+        if settings.rerank and any(task.is_ranking for task in benchmark.tasks):
+            candidates = Candidates(embed_benchmark(self.candidates, benchmark, cache), settings.rerank)
+            self.notes.append(f"rankings: {self.candidates.name} chooses {settings.rerank} of every query by cosine")
+        return outcomes_by_pairs(benchmark, self.scorer, cache, candidates)
+
+
+def check_count(name: str, benchmarks: Sequence[Benchmark], count: int) -> None:
+    """Raises InputError: more candidates than every gallery has."""
+    galleries = [len(task.gallery) for each in benchmarks for task in each.tasks if task.is_ranking]
+    if galleries and count > max(galleries):
+        raise InputError(name, "rerank", count, f"at most {max(galleries)}, the largest gallery")

@@ -1,0 +1,232 @@
+"""Score tasks by pairs of an image and a text: each distinct pair once, cached by content, shared between processes.
+
+Choices and classes need exactly the pairs of their items. A ranking takes two stages: vectors choose the K best of
+every query, and pairs decide among them. With K = 0 the whole gallery is scored.
+
+    among the K best by cosine     s = score, plus the cosine where the scorer's publication adds it (BLIP)
+    all others                     s = cosine - 100, hence after them, in the order of their cosines
+
+The sum is BLIP's published evaluation (arXiv 2201.12086, section 5.1, and `train_retrieval.py` of its code, where K is
+256 on COCO and 128 on Flickr30K). Items that tie with the K-th are scored too, so the order of a gallery does not
+matter. (The published code gives all others -100, so that a positive among them has an arbitrary rank there.)
+
+Images are taken in turn, each with all its pairs. Scores are cached with the embeddings, one part a run of images; a
+stopped evaluation continues after the last whole part.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.pair_scores import ImageNumbers, ListedScores
+from rococo_jax.benchmarks.tables import Embeddings
+from rococo_jax.benchmarks.tasks import Outcome, RankTask, Task
+from rococo_jax.benchmarks.tasks.rank import RankOutcome
+from rococo_jax.data.images import ImageSet
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.embedding import encoding_versions
+from rococo_jax.encoders.protocol import OnProgress, PairScorer
+from rococo_jax.processes import broadcast_from_process_0, gather
+from rococo_jax.progress import progress
+from rococo_jax.similarity import RankStatistics, rank_statistics_of_matrix, score_blocks, top_k_mask
+
+# Below every sum of a score and a cosine; where a score is lower than any trained head says, further down.
+_BELOW = 100.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Candidates:
+    """Vectors that choose what is scored of a gallery.
+
+    Attributes:
+        embeddings: unit vectors of a benchmark's tables.
+        count: gallery items of a query that are scored, all of a smaller gallery.
+    """
+
+    embeddings: Embeddings
+    count: int
+
+    def cosines(self, task: RankTask) -> Iterator[tuple[slice, Float[np.ndarray, "queries gallery"]]]:
+        """Cosines of some queries with the whole gallery, in turn. Items of one row have the same bits."""
+        (table, query_rows), (gallery, gallery_rows) = map(self.embeddings.select, (task.queries, task.gallery))
+        return score_blocks(table, gallery, query_rows=query_rows, gallery_rows=gallery_rows)
+
+
+def outcomes_by_pairs(
+    benchmark: Benchmark, scorer: PairScorer, cache: EmbeddingCache, candidates: Candidates | None = None
+) -> list[Outcome]:
+    """The outcome of every task from scores of pairs.
+
+    All processes must ask for the same; each scores a share of the images. Memory beside the embeddings: some 30 bytes
+    a pair, and what the scorer holds of one run of images (`scorer.images_at_once`).
+
+    Raises:
+        InputError: a task cannot be asked by pairs, an image cannot be read, or as `scorer.score`.
+    """
+    numbers = ImageNumbers({name: len(images) for name, images in benchmark.image_sets.items()})
+    pairs = broadcast_from_process_0("choosing pairs", lambda: _pairs_to_score(benchmark, numbers, candidates))
+    scores = _scored(benchmark, numbers, pairs, scorer, cache)
+
+    def outcomes() -> list[Outcome]:
+        of_candidates = _in_two_stages(benchmark.tasks, candidates)
+        with progress("ranking", sum(len(task.queries) for task in of_candidates), "queries") as advance:
+            return [
+                _rank(task, numbers, candidates, scores, scorer.adds_cosine, advance)
+                if task in of_candidates
+                else task.score_by_pairs(scores)
+                for task in benchmark.tasks
+            ]
+
+    return broadcast_from_process_0("ranking", outcomes)
+
+
+def _in_two_stages(tasks: Sequence[Task], candidates: Candidates | None) -> list[RankTask]:
+    return [task for task in tasks if task.is_ranking and candidates is not None]
+
+
+def _pairs_to_score(
+    benchmark: Benchmark, numbers: ImageNumbers, candidates: Candidates | None
+) -> Int[np.ndarray, " pairs"]:
+    """Distinct pairs of all tasks, as in `ListedScores`."""
+    texts, ranked = len(benchmark.texts), _in_two_stages(benchmark.tasks, candidates)
+    asked = [task.pairs_asked(numbers) for task in benchmark.tasks if task not in ranked]
+    pairs = np.unique(np.concatenate([np.empty(0, np.int64), *(image * texts + text for image, text in asked)]))
+    with progress("choosing pairs", sum(len(task.queries) for task in ranked), "queries") as advance:
+        for task in ranked:
+            parts = [pairs]
+            for queries, cosines in candidates.cosines(task):
+                rows, items = np.nonzero(top_k_mask(cosines, candidates.count))
+                image, text = task.pair(numbers, queries.start + rows, items)
+                parts.append(np.unique(image * texts + text))
+                advance(len(cosines))
+            pairs = np.unique(np.concatenate(parts))
+    return pairs
+
+
+def _rank(
+    task: RankTask,
+    numbers: ImageNumbers,
+    candidates: Candidates,
+    scores: ListedScores,
+    adds_cosine: bool,
+    advance: OnProgress,
+) -> RankOutcome:
+    """The outcome of a ranking in two stages."""
+    parts, has_candidate = [], []
+    for queries, cosines in candidates.cosines(task):
+        is_scored = top_k_mask(cosines, candidates.count)
+        rows, items = np.nonzero(is_scored)
+        of_pairs = np.zeros(cosines.shape)
+        of_pairs[rows, items] = scores.of(*task.pair(numbers, queries.start + rows, items))
+        own = (task.query_group[queries, None] == task.gallery_group) & ~task.gallery_altered
+        has_candidate.append((is_scored & own).any(axis=1))
+        ranked = rank_statistics_of_matrix(
+            reranked(cosines, of_pairs, is_scored, adds_cosine),
+            query_group=task.query_group[queries],
+            gallery_group=task.gallery_group,
+            gallery_altered=task.gallery_altered,
+            source=scores.source,
+        )
+        parts.append(ranked)
+        advance(len(cosines))
+    # Most pairs of an image and a text are not scored, so there are no differences and no probabilities.
+    return RankOutcome(task, RankStatistics.concatenate(parts), has_candidate=np.concatenate(has_candidate))
+
+
+def reranked(
+    cosines: Float[np.ndarray, "queries gallery"],
+    scores: Float[np.ndarray, "queries gallery"],
+    is_scored: Bool[np.ndarray, "queries gallery"],
+    adds_cosine: bool = True,
+) -> Float[np.ndarray, "queries gallery"]:
+    """The values by which a gallery is ranked; see the head of this file.
+
+    >>> cosines, is_scored = np.array([[0.5, 0.25, 0.75, 0.0]]), np.array([[True, False, True, False]])
+    >>> reranked(cosines, np.array([[3.0, 0.0, -2.0, 0.0]]), is_scored).tolist()
+    [[3.5, -99.75, -1.25, -100.0]]
+    >>> reranked(cosines, np.array([[3.0, 0.0, -2.0, 0.0]]), is_scored, adds_cosine=False).tolist()
+    [[3.0, -99.75, -2.0, -100.0]]
+    """
+    decided = cosines.astype(np.float64) * adds_cosine + scores
+    lowest = np.where(is_scored, decided, np.inf).min(axis=1, keepdims=True)
+    below = np.maximum(_BELOW, 2 - lowest)
+    return np.where(is_scored, decided, cosines - below)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _ImageRun:
+    """Some images of one set: their numbers, and the set with its rows."""
+
+    numbers: Int[np.ndarray, " images"]
+    images: ImageSet
+    rows: list[int]
+
+    def places(self, pairs: Int[np.ndarray, " pairs"], texts: int) -> Int[np.ndarray, " places"]:
+        """Places of the pairs of these images, image by image."""
+        begins = np.searchsorted(pairs, self.numbers * texts)
+        ends = np.searchsorted(pairs, (self.numbers + 1) * texts)
+        return np.concatenate([np.arange(*ends_of) for ends_of in zip(begins, ends, strict=True)])
+
+
+def _runs(benchmark: Benchmark, numbers: ImageNumbers, used: Bool[np.ndarray, " images"], at_once: int):
+    """Runs of the images that are used, of all sets, about `at_once` in each."""
+    for name, images in benchmark.image_sets.items():
+        for run in images.runs(at_once):
+            if rows := [row for row in run if used[numbers.first[name] + row]]:
+                yield _ImageRun(numbers.first[name] + np.array(rows), images, rows)
+
+
+def _scored(
+    benchmark: Benchmark, numbers: ImageNumbers, pairs: np.ndarray, scorer: PairScorer, cache: EmbeddingCache
+) -> ListedScores:
+    """Scores of all pairs: each process takes every N-th run of images."""
+    texts, used = benchmark.texts, np.zeros(numbers.count, bool)
+    used[pairs // max(1, len(texts))] = True
+    at_once = broadcast_from_process_0("images at once", lambda: scorer.images_at_once)
+    runs = list(_runs(benchmark, numbers, used, at_once))
+    process, processes = jax.process_index(), jax.process_count()
+
+    def score() -> list[np.ndarray]:
+        mine = [(run, pairs[run.places(pairs, len(texts))]) for run in runs[process::processes]]
+        with progress(f"{scorer.name}: scoring pairs", sum(len(each) for _, each in mine), "pairs") as advance:
+            return [_score_run(run, each, texts, scorer, cache, advance) for run, each in mine]
+
+    values = np.empty(len(pairs), np.float32)
+    for number, of_process in enumerate(gather("scoring pairs", score)):
+        for run, of_run in zip(runs[number::processes], of_process, strict=True):
+            values[run.places(pairs, len(texts))] = of_run
+    return ListedScores(numbers, pairs, values, len(texts), scorer.scale, scorer.name)
+
+
+def _score_run(
+    run: _ImageRun,
+    pairs: np.ndarray,
+    texts: Sequence[str],
+    scorer: PairScorer,
+    cache: EmbeddingCache,
+    advance: OnProgress,
+) -> Float[np.ndarray, " pairs"]:
+    """Scores of the pairs of a run of images, those that the cache has from there."""
+    of_image, text = np.divmod(pairs, len(texts))
+    by_number = np.argsort(run.numbers)
+    image = by_number[np.searchsorted(run.numbers[by_number], of_image)]
+    described = {key: value for key, value in scorer.describe().items() if key != "name"}
+    about = {"kind": "pair scores", "model": described, "versions": encoding_versions()}
+    cache = EmbeddingCache(None) if described.get("fingerprint", "") is None else cache
+    contents = [run.images.content(row) for row in run.rows]
+    items = [contents[one] + texts[other].encode() for one, other in zip(image.tolist(), text.tolist(), strict=True)]
+    scores, is_missing = np.empty(len(pairs), np.float32), np.ones(len(pairs), bool)
+    for rows, values in cache.find(about, items):
+        scores[rows], is_missing[rows] = values, False
+        advance(len(rows))
+    if len(missing := np.flatnonzero(is_missing)):
+        images, image = np.unique(image[missing], return_inverse=True)
+        rows, text = np.unique(text[missing], return_inverse=True)
+        pictures = run.images.read([run.rows[each] for each in images.tolist()], scorer.prepare)
+        scores[missing] = scorer.score(pictures, [texts[row] for row in rows.tolist()], (image, text), advance)
+        cache.add(about, [items[each] for each in missing.tolist()], scores[missing])
+    return scores

@@ -1,0 +1,183 @@
+"""Models that score pairs: their suites beside those of vectors, two stages, the cache, bad input."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from rococo_jax import evaluate
+from rococo_jax.errors import InputError
+from tests.benchmarks.published_forms import FORMS, write
+from tests.support.world import noise, write_world
+
+# What only vectors of all images, or of texts alone, can give.
+BY_VECTORS = {"preference", "blind", "grounding", "difference_r1", "tot"}
+RANKS = {"mixed_galleries": ("patch_0.9",), "seeds": (1,), "corruptions": ("contrast",), "severities": (3,)}
+
+
+class Hashed:
+    """A random direction for every image and text, by content."""
+
+    name = "hashed"
+
+    @staticmethod
+    def direction(content: bytes) -> np.ndarray:
+        seed = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
+        vector = np.random.default_rng(seed).standard_normal(8).astype(np.float32)
+        return (vector / np.linalg.norm(vector.astype(np.float64))).astype(np.float32)
+
+    def encode_image(self, images):
+        return np.stack([self.direction(image.tobytes()) for image in images])
+
+    def encode_text(self, texts):
+        return np.stack([self.direction(text.encode()) for text in texts])
+
+    def fingerprint(self):
+        return "hashed"
+
+
+class Cosines:
+    """The same by pairs; `count` pairs were scored."""
+
+    name, count = "cosines", 0
+
+    def score_pairs(self, images, texts):
+        self.count += len(texts)
+        one, other = Hashed().encode_image(images), Hashed().encode_text(texts)
+        return np.einsum("ij,ij->i", one.astype(np.float64), other)
+
+    def fingerprint(self):
+        return "cosines"
+
+
+class Both(Hashed, Cosines):
+    name = "both"
+
+
+@pytest.fixture(scope="module")
+def coco(tmp_path_factory):
+    """Six images with five captions each, and one variant."""
+    captions = [[f"a thing of kind {image} seen {place}" for place in range(5)] for image in range(6)]
+    altered = {"danger": "{} and a weapon".format}
+    folder = write_world(tmp_path_factory.mktemp("coco"), captions, picture=noise(6, 8, 6), altered=altered)
+    return {"images": folder / "images", "annotations": folder / "annotations"}
+
+
+def figures(results, without=frozenset()):
+    return {
+        (task, variant, name): value
+        for task, variants in results["tasks"].items()
+        for variant, metrics in variants.items()
+        for name, value in metrics.items()
+        if name not in without
+    }
+
+
+@pytest.fixture(scope="module")
+def hashed_file(tmp_path_factory):
+    """The encoder as a file that a command line can name."""
+    path = tmp_path_factory.mktemp("models") / "hashed.py"
+    path.write_text("from tests.evaluation.test_pairs import Hashed, Cosines, Both\n")
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_suites_of_choices_are_those_of_the_vectors(name, tmp_path):
+    write(FORMS[name], tmp_path)
+    folders = {"images": tmp_path / "images", "annotations": tmp_path}
+    expected = figures(evaluate(Hashed(), **folders), BY_VECTORS)
+    assert len(expected) > 1 and figures(evaluate(Cosines(), **folders)) == expected
+    assert figures(evaluate(Both(), **folders, by="pairs")) == expected
+
+
+def test_whole_galleries_are_those_of_the_vectors_and_so_is_grounding(coco):
+    expected = figures(evaluate(Hashed(), **coco, **RANKS))
+    found = figures(evaluate(Cosines(), **coco, **RANKS))
+    assert found == {key: expected[key] for key in found}
+    # What corruption changes of probabilities alone is left out.
+    assert {variant for _, variant, _ in expected.keys() - found.keys()} == {"contrast_3"}
+
+
+@pytest.mark.parametrize("model", [Both(), Cosines()], ids=["own", "other"])
+def test_in_two_stages_with_the_whole_gallery_as_candidates_as_well(model, coco, hashed_file):
+    expected = figures(evaluate(Hashed(), **coco, **RANKS), BY_VECTORS)
+    candidates = None if isinstance(model, Both) else f"{hashed_file}:Hashed"
+    found = figures(evaluate(model, **coco, **RANKS, by="pairs", candidates=candidates, rerank=60))
+    assert {name for key in found.keys() - expected.keys() for name in key[2:]} == {"candidate_recall"}
+    assert {key: found[key] for key in found.keys() & expected.keys()} == {
+        key: expected[key] for key in found.keys() & expected.keys()
+    }
+
+
+class Opposite(Both):
+    """Pairs say the opposite of the vectors."""
+
+    def score_pairs(self, images, texts):
+        return -super().score_pairs(images, texts)
+
+
+def test_pairs_decide_among_the_candidates_and_whose_right_answer_is_among_them_is_counted(coco):
+    asked = {"mixed_galleries": (), "tasks": ("image_to_text",)}
+    vectors = figures(evaluate(Hashed(), **coco, **asked))
+    pairs = figures(evaluate(Opposite(), **coco, **asked, rerank=5))
+    clean = ("image_to_text", "clean")
+    # A right answer is among the 5 candidates of as many queries as had it among the first 5.
+    assert pairs[*clean, "candidate_recall"] == vectors[*clean, "r5"]
+    assert pairs[*clean, "r5"] == vectors[*clean, "r5"] and pairs[*clean, "r_mean"] <= vectors[*clean, "r5"]
+    assert any(pairs[key] != vectors[key] for key in vectors.keys() & pairs.keys() if key[2].startswith("top1"))
+
+
+def test_each_distinct_pair_is_scored_once_and_a_larger_k_scores_only_what_is_new(coco, tmp_path):
+    model, cache = Cosines(), tmp_path / "cache"
+    first = evaluate(model, **coco, **RANKS, cache=cache)
+    # Originals with all texts, four other sets with the original captions; a further call compares two batches.
+    distinct = 6 * 60 + 4 * 6 * 30
+    assert model.count == distinct + 1
+    assert evaluate(model, **coco, **RANKS, cache=cache) == first and model.count == distinct + 1
+    before = model.count
+    evaluate(model, **coco, mixed_galleries=("patch_0.9",), seeds=(2,), cache=cache)
+    assert before < model.count <= before + 2 * 6 * 30 + 1
+
+
+class OutOfMemory(Cosines):
+    """No room for more than 10 pairs."""
+
+    def score_pairs(self, images, texts):
+        if len(texts) > 10:
+            raise RuntimeError("CUDA out of memory. Tried to allocate")
+        return super().score_pairs(images, texts)
+
+
+def test_batches_are_halved_where_memory_runs_out(coco, capsys):
+    found = evaluate(OutOfMemory(), **coco, **RANKS)
+    assert figures(found) == figures(evaluate(Cosines(), **coco, **RANKS))
+    said = [line for line in capsys.readouterr().err.splitlines() if "out of memory" in line]
+    assert [line.split("going on with ")[1] for line in said] == ["16 at once", "8 at once"]
+
+
+def wrong(scores):
+    return type("Wrong", (), {"name": "wrong", "score_pairs": lambda self, images, texts: scores(len(texts))})()
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        (
+            wrong(lambda count: np.full(count, np.nan)),
+            {},
+            "score_pairs: found nan for 'a thing .* wanted finite numbers",
+        ),
+        (wrong(lambda count: np.zeros(count + 1)), {}, r"score_pairs: found shape \(33,\) .* wanted \(32,\), a number"),
+        (wrong(lambda count: ["yes"] * count), {}, "score_pairs: found shape"),
+        (wrong(lambda count: 1 / 0), {}, "score_pairs: found an error, ZeroDivisionError"),
+        (Cosines(), {"rerank": 5}, "candidates: found none; wanted a model whose vectors choose"),
+        (Both(), {"rerank": 61}, "rerank: found 61; wanted at most 60, the largest gallery"),
+        (Both(), {"by": "pairs", "rerank": 61}, "rerank: found 61; wanted at most 60"),
+        (Hashed(), {"by": "pairs"}, "score_pairs: found none; wanted a model that scores pairs"),
+        (Hashed(), {"rerank": 5}, "score_pairs: found none"),
+    ],
+)
+def test_bad_input_is_one_line(model, settings, message, coco):
+    with pytest.raises(InputError, match=message) as error:
+        evaluate(model, **coco, mixed_galleries=(), **settings)
+    assert "\n" not in str(error.value)
