@@ -3,6 +3,8 @@
 open_clip:ViT-B-32/openai                      architecture/tag; `open_clip:hf-hub:NAME`
 transformers:openai/clip-vit-base-patch32      a hub name or folder with image and text features
 sentence_transformers:clip-ViT-B-32            a model that encodes images and texts
+cross_encoder:NAME                             a reranker of sentence-transformers that takes images
+vqascore:NAME                                  a generating model of transformers, by its probability of "Yes"
 mteb:openai/clip-vit-base-patch32              a model of mteb's registry
 
 Batches, devices and dtypes are the libraries': `--model-arg device=cuda`, `batch_size=64`, `dtype=bfloat16`.
@@ -18,9 +20,15 @@ from typing import Any
 from rococo_jax.encoders.foreign_object import run_user_code
 from rococo_jax.errors import InputError
 
-# Prefix -> file and function. The library must be installed; its extra is the prefix with dashes.
-ADAPTERS = {name: ("torch_model", f"load_{name}") for name in ("open_clip", "transformers", "sentence_transformers")}
-ADAPTERS["mteb"] = "of_mteb", "load"
+# Prefix -> file, function, and library, which must be installed; its extra is its name with dashes.
+ADAPTERS = {
+    "open_clip": ("torch_model", "load_open_clip", "open_clip"),
+    "transformers": ("torch_model", "load_transformers", "transformers"),
+    "sentence_transformers": ("torch_model", "load_sentence_transformers", "sentence_transformers"),
+    "cross_encoder": ("pair_models", "load_cross_encoder", "sentence_transformers"),
+    "vqascore": ("pair_models", "load_vqascore", "transformers"),
+    "mteb": ("of_mteb", "load", "mteb"),
+}
 
 
 def is_adapted(source: str) -> bool:
@@ -39,11 +47,11 @@ def load_adapted(source: str, arguments: Mapping[str, Any] | None = None) -> Any
     Raises InputError where the library is not installed, the model cannot be loaded, or an argument is unknown.
     """
     prefix, _, model = source.partition(":")
-    for module in ("torch", prefix):
+    place, function, library = ADAPTERS[prefix]
+    for module in ("torch", library):
         if importlib.util.find_spec(module) is None:
-            extra = prefix.replace("_", "-")
+            extra = library.replace("_", "-")
             raise InputError(source, "library", f"no {module} installed", f"pip install 'rococo-jax[{extra}]'")
-    place, function = ADAPTERS[prefix]
     load = getattr(importlib.import_module(f"rococo_jax.encoders.adapters.{place}"), function)
     made = run_user_code(source, lambda: load(model, **(arguments or {})))
     made.name = name_of(source)

@@ -1,17 +1,17 @@
 """Models that torch runs as encoders: open_clip's, those of `transformers` and of sentence-transformers."""
 
 import functools
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rococo_jax.data.pictures import as_picture, as_rgb
+from rococo_jax.data.pictures import as_picture
 from rococo_jax.data.tokenizers import TokenRows
+from rococo_jax.encoders.adapters.pair_models import MATCHING_HEADS, TorchPairs, load_matching_head, prompt_arguments
+from rococo_jax.encoders.adapters.torch_module import TorchModule, find_dtype, plain
 from rococo_jax.encoders.foreign_object import as_numpy
 from rococo_jax.errors import InputError
-from rococo_jax.storage import hash_json
 
 # Trained on texts padded to one length, and without an attention mask: padding is part of the input.
 _PADDED = ("siglip", "siglip2")
@@ -21,16 +21,7 @@ _OF_ALL_TOKENS = ("flava",)
 Encode = Callable[[list[Any]], Any]
 
 
-def find_dtype(name: str) -> Any:
-    """torch's dtype of that name. Raises InputError for others than the usual three."""
-    import torch
-
-    if name not in ("float32", "float16", "bfloat16"):
-        raise InputError("model argument", "dtype", repr(name), "float32, float16 or bfloat16")
-    return getattr(torch, name)
-
-
-class TorchModel:
+class TorchModel(TorchModule):
     """A torch module that encodes in batches.
 
     Args:
@@ -40,32 +31,12 @@ class TorchModel:
         batch_size: given to the module at once.
     """
 
-    name = ""
-    # A picture as `encode_images` takes it: RGB, or as stored where the library makes RGB of it by its own rule.
-    picture_for_library = staticmethod(as_rgb)
-
     def __init__(
         self, module: Any, encode_images: Encode, encode_texts: Encode, settings: Mapping[str, Any], batch_size: int
     ):
-        if batch_size < 1:
-            raise InputError("model argument", "batch_size", batch_size, "at least 1")
-        self.module, self.settings, self.batch_size = module.eval(), dict(settings), batch_size
+        super().__init__(module, settings, batch_size)
         self.encode_image = functools.partial(self._encoded, encode_images)
         self.encode_text = functools.partial(self._encoded, encode_texts)
-
-    def fingerprint(self) -> str:
-        """A hash of weights and settings."""
-        return hash_json({**self.settings, "weights": self._weights})
-
-    @functools.cached_property
-    def _weights(self) -> str:
-        import torch
-
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.module.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
 
     def _encoded(self, encode: Encode, items: Sequence[Any]) -> np.ndarray:
         import torch
@@ -126,22 +97,26 @@ def load_transformers(
     dtype: str = "float32",
     batch_size: int = 32,
     trust_remote_code: bool = False,
-) -> TorchModel:
+) -> TorchModel | TorchPairs:
     """A hub name or folder of `transformers`, and its processor, which may lie elsewhere.
 
-    Raises InputError where the model has no `get_image_features` or no `get_text_features`.
+    Raises InputError where the model has no `get_image_features` or no `get_text_features`, and no matching head.
     """
     import transformers
 
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    config = transformers.AutoConfig.from_pretrained(model, **options)
+    architecture = next(iter(config.architectures or ()), None)
+    if architecture in MATCHING_HEADS:
+        return load_matching_head(model, architecture, processor, device, dtype, batch_size, options)
     made = transformers.AutoModel.from_pretrained(model, dtype=find_dtype(dtype), **options)
     for method in ("get_image_features", "get_text_features"):
         if not hasattr(made, method):
             raise InputError(model, "model", f"{type(made).__name__} without {method}", "a dual encoder")
     ready = transformers.AutoProcessor.from_pretrained(processor or model, **options)
     module, config = made.to(device), made.config.to_dict()
-    settings = {"transformers": transformers.__version__, "config": _plain(config), "dtype": dtype}
-    settings["processor"] = _plain({"images": ready.image_processor.to_dict(), "texts": ready.tokenizer.init_kwargs})
+    settings = {"transformers": transformers.__version__, "config": plain(config), "dtype": dtype}
+    settings["processor"] = plain({"images": ready.image_processor.to_dict(), "texts": ready.tokenizer.init_kwargs})
     padding = {"padding": "max_length" if made.config.model_type in _PADDED else True, "truncation": True}
     if length := (config.get("text_config") or {}).get("max_position_embeddings"):
         padding["max_length"] = length
@@ -166,15 +141,6 @@ def load_transformers(
     return encoder
 
 
-def _plain(value: Any) -> Any:
-    """The value with whatever JSON does not know as text; paths, which differ between machines, left out."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items() if "path" not in str(key)}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
 def _vectors(output: Any, model_type: str) -> Any:
     """Older releases return the tensor, newer ones an output that holds it."""
     vectors = output if getattr(output, "pooler_output", None) is None else output.pooler_output
@@ -190,5 +156,11 @@ def load_sentence_transformers(
     options = {"trust_remote_code": trust_remote_code, "model_kwargs": {"dtype": find_dtype(dtype)}}
     made = sentence_transformers.SentenceTransformer(model, device=device, **options)
     settings = {"sentence_transformers": sentence_transformers.__version__, "modules": repr(made), "dtype": dtype}
-    encode = functools.partial(made.encode, batch_size=batch_size, show_progress_bar=False)
-    return TorchModel(made, encode, encode, settings, batch_size)
+
+    def asked(prompt: Mapping[str, str]) -> TorchModel:
+        encode = functools.partial(made.encode, batch_size=batch_size, show_progress_bar=False, **prompt)
+        return TorchModel(made, encode, encode, settings | {"prompt": dict(prompt)}, batch_size)
+
+    encoder = asked({})
+    encoder.with_prompt = lambda prompt, role: asked(prompt_arguments(made.prompts, prompt))
+    return encoder
