@@ -39,7 +39,7 @@ def assert_alike(theirs, ours, pictures):
 def test_a_clip_of_another_library_has_the_vectors_of_our_conversion(library, tiny, exported, pictures, tmp_path):
     pytest.importorskip(library)
     theirs = load_encoder(f"{library}:{exported}", options=LoadOptions(arguments={"batch_size": 2}))
-    assert theirs.name == exported.name and theirs.encoder.batch_size == 2
+    assert theirs.name == exported.name and theirs.model.batch_size == 2
     assert_alike(theirs, tiny, pictures)
     # And of pictures of every mode.
     rng = np.random.default_rng(0)
