@@ -24,7 +24,7 @@ EXAMPLES = """\
 the first two are compared with evaluated models by `rococo report out`; `rococo export-inputs` writes what to embed.
 with --annotation, rows are the images and columns the captions of the annotation, in file order: image by image, the
 originals, then the altered captions. A file of plain captions gives the clean tasks alone."""
-_OTHERS = ("similarities", "embeddings", "image_embeddings", "text_embeddings", "annotation")
+_OTHERS = ("similarities", "token_embeddings", "embeddings", "image_embeddings", "text_embeddings", "annotation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +58,8 @@ class Options:
     Attributes:
         similarities: images by captions, higher is more similar; or a folder with one SET.npy for each image set of
             the benchmarks
+        token_embeddings: .npz of token vectors, scored by MaxSim: image_names, image_tokens, image_lengths (how many
+            each image has), captions, text_tokens, text_lengths
         embeddings: .npz or .parquet files keyed by image name and caption (a file or a folder), such as of rococo
             embed
         image_embeddings: images by width
@@ -74,6 +76,7 @@ class Options:
 
     out: Annotated[str, Option("F.json", check=output_file_or_folder)]
     similarities: Annotated[str | None, Option("S.npy")] = None
+    token_embeddings: Annotated[str | None, Option("F.npz")] = None
     embeddings: Annotated[str | None, Option("PATH")] = None
     image_embeddings: Annotated[str | None, Option("A.npy")] = None
     text_embeddings: Annotated[str | None, Option("B.npy")] = None
@@ -99,6 +102,7 @@ def run(options: Options) -> None:
     from rococo_jax.evaluation.models.arrays import annotation_benchmark
     from rococo_jax.evaluation.models.stored_embeddings import ArrayEmbeddings, StoredEmbeddings
     from rococo_jax.evaluation.models.stored_similarities import SimilarityMatrix, StoredSimilarities
+    from rococo_jax.evaluation.models.stored_tokens import StoredTokens
     from rococo_jax.evaluation.runner import evaluate_into, evaluate_model
     from rococo_jax.runtime import enable_compilation_cache
 
@@ -115,6 +119,8 @@ def run(options: Options) -> None:
     benchmarks = options.data.open(settings)
     if options.similarities:
         model = StoredSimilarities(options.similarities, name)
+    elif options.token_embeddings:
+        model = StoredTokens(options.token_embeddings, name)
     else:
         model = StoredEmbeddings(options.embeddings, name)
     results, _ = evaluate_into(Path(options.out), model, benchmarks, settings, cache, standard_companions())
@@ -163,14 +169,16 @@ def _check_inputs(options: Options) -> None:
             raise InputError(
                 "rococo score", "input", "no --annotation", "--annotation, --data, or --images and --annotations"
             )
-        if bool(options.similarities) == bool(options.embeddings):
-            found = "both" if options.embeddings else "neither"
-            raise InputError("rococo score", "input", found, "--embeddings or --similarities, for whole benchmarks")
+        given = [name for name in ("similarities", "token_embeddings", "embeddings") if getattr(options, name)]
+        if len(given) != 1:
+            found = " and ".join(f"--{name.replace('_', '-')}" for name in given) or "neither"
+            wanted = "one of --embeddings, --token-embeddings and --similarities, for whole benchmarks"
+            raise InputError("rococo score", "input", found, wanted)
         if options.out.endswith(".json") or options.per_query:
             raise InputError("--out", "path", options.out, "a folder, for whole benchmarks")
         return
-    if benchmarks or options.embeddings:
-        given = "--embeddings" if options.embeddings else "--data, --images or --annotations"
+    if benchmarks or options.embeddings or options.token_embeddings:
+        given = "vectors by key" if not benchmarks else "--data, --images or --annotations"
         raise InputError("rococo score", "input", f"--annotation with {given}", "one annotation file, or benchmarks")
 
     embeddings = {"--image-embeddings": options.image_embeddings, "--text-embeddings": options.text_embeddings}

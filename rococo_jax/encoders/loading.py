@@ -56,8 +56,6 @@ from rococo_jax.storage import is_url
 
 CHECKPOINTS, ORIGIN = "checkpoints", "origin"
 _STATE = "state"
-# Fields of `LoadOptions` that `load_model` does not take.
-_NOT_OF_LOADING = ("arguments", "by", "candidates")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +67,7 @@ class LoadOptions:
         image_size: pixels of a side of the square images, for models that are loaded here.
         by: how a model with both is asked, `vectors` (default) or `pairs`.
         candidates: a further source, whose vectors choose what is scored of a gallery.
+        query_prompt, document_prompt: instructions for models that take some, or names of the model's own.
         arguments: keyword arguments for `file.py:function` and for adapters.
     """
 
@@ -79,6 +78,14 @@ class LoadOptions:
     image_size: int | None = None
     by: Literal["vectors", "pairs"] | None = None
     candidates: str | None = None
+    query_prompt: str | None = None
+    document_prompt: str | None = None
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts that are given, by role."""
+        given = {"query": self.query_prompt, "document": self.document_prompt}
+        return {role: prompt for role, prompt in given.items() if prompt is not None}
 
 
 def load_encoder(
@@ -99,7 +106,7 @@ def load_encoder(
     options, compute = options or LoadOptions(), compute or Compute()
     source = load_object(source, options)
     if isinstance(source, str | os.PathLike):
-        chosen = {name: value for name, value in vars(options).items() if name not in _NOT_OF_LOADING}
+        chosen = {name: getattr(options, name) for name in ("activation", "heads", "tokenizer", "image_size")}
         encoder = load_model(source, mesh=mesh, dtype=compute.dtype, **chosen)
         encoder.use(compute)
         return encoder

@@ -48,6 +48,19 @@ class ScoresPairs(Protocol):
         """How well each image fits the text beside it, on any scale, higher for a better fit."""
 
 
+@runtime_checkable
+class TakesPrompts(Protocol):
+    """Any model that can be instructed, with vectors or scores of pairs."""
+
+    def with_prompt(self, prompt: str, role: str) -> Any:
+        """The same model under an instruction, with a fingerprint of its own.
+
+        Args:
+            prompt: the instruction, or the name of one of the model's own.
+            role: `query` or `document`; pairs have the first alone.
+        """
+
+
 class FeatureEncoder(abc.ABC):
     """What embedding needs: features of each tower apart from the heads, so that models on one frozen tower share them.
 

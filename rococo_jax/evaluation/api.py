@@ -33,6 +33,8 @@ def evaluate(
     tokenizer: str | None = None,
     by: str | None = None,
     candidates: str | None = None,
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Evaluate a model: the contents of `results.json`, with `["tasks"][task][variant][metric]`, most in percent.
@@ -54,6 +56,7 @@ def evaluate(
         activation, heads, tokenizer: of checkpoints of other projects; see `load_model`.
         by: `pairs` to ask a model by pairs that has vectors, too.
         candidates: a model whose vectors choose the `rerank` candidates of each query.
+        query_prompt, document_prompt: for models that take instructions; see `LoadOptions`.
         settings: fields of `benchmarks.settings.Settings`, such as `protocol="strict"` or `seeds=(1,)`.
 
     Raises:
@@ -63,7 +66,16 @@ def evaluate(
     tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     requested = Settings(**tuples, allow_missing_images=allow_missing_images)
     opened = open_benchmarks(requested, images=images, annotations=annotations, data=data, names=benchmarks)
-    options = LoadOptions(activation, tokenizer, model_arguments or {}, heads, by=by, candidates=candidates)
+    options = LoadOptions(
+        activation,
+        tokenizer,
+        model_arguments or {},
+        heads,
+        by=by,
+        candidates=candidates,
+        query_prompt=query_prompt,
+        document_prompt=document_prompt,
+    )
     compute = Compute(precision or precision_of_evaluations(), images_at_once)
     loaded = open_model(model, compute=compute, options=options)
     embeddings, companions = EmbeddingCache(cache), standard_companions()

@@ -86,11 +86,15 @@ class ModelOptions(CheckpointOptions):
         model_arg: argument of the function or adapter that MODEL names; may be repeated
         by: how a model is asked that has vectors and scores pairs (default: vectors)
         candidates: a further model, whose vectors choose the candidates of --rerank
+        query_prompt: instruction for queries, for models that take one, or the name of one of the model's own
+        document_prompt: the same for what is ranked or chosen
     """
 
     model_arg: Annotated[tuple[str, ...], Option("KEY=VALUE", repeated=True)] = ()
     by: Literal["vectors", "pairs"] | None = None
     candidates: Annotated[str | None, Option("MODEL")] = None
+    query_prompt: Annotated[str | None, Option("TEXT")] = None
+    document_prompt: Annotated[str | None, Option("TEXT")] = None
 
     def load_options(self) -> "LoadOptions":
         """Options for `load_encoder`. Raises InputError for an argument that is no KEY=VALUE."""

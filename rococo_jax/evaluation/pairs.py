@@ -16,6 +16,7 @@ stopped evaluation continues after the last whole part.
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -67,9 +68,24 @@ def outcomes_by_pairs(
     Raises:
         InputError: a task cannot be asked by pairs, an image cannot be read, or as `scorer.score`.
     """
-    numbers = ImageNumbers({name: len(images) for name, images in benchmark.image_sets.items()})
-    pairs = broadcast_from_process_0("choosing pairs", lambda: _pairs_to_score(benchmark, numbers, candidates))
-    scores = _scored(benchmark, numbers, pairs, scorer, cache)
+    numbers, pairs = broadcast_from_process_0("choosing pairs", lambda: pairs_to_score(benchmark, candidates))
+    values = _scored(benchmark, numbers, pairs, scorer, cache)
+    return outcomes_of_scores(benchmark, numbers, pairs, values, scorer, candidates)
+
+
+def outcomes_of_scores(
+    benchmark: Benchmark,
+    numbers: ImageNumbers,
+    pairs: Int[np.ndarray, " pairs"],
+    values: Float[np.ndarray, " pairs"],
+    scorer: Any,
+    candidates: Candidates | None = None,
+) -> list[Outcome]:
+    """The outcome of every task from the values of all pairs that `pairs_to_score` gives.
+
+    `scorer` has a name, a scale, and with candidates the way in which scores decide.
+    """
+    scores = ListedScores(numbers, pairs, values, len(benchmark.texts), scorer.scale, scorer.name)
 
     def outcomes() -> list[Outcome]:
         of_candidates = _in_two_stages(benchmark.tasks, candidates)
@@ -88,10 +104,11 @@ def _in_two_stages(tasks: Sequence[Task], candidates: Candidates | None) -> list
     return [task for task in tasks if task.is_ranking and candidates is not None]
 
 
-def _pairs_to_score(
-    benchmark: Benchmark, numbers: ImageNumbers, candidates: Candidates | None
-) -> Int[np.ndarray, " pairs"]:
-    """Distinct pairs of all tasks, as in `ListedScores`."""
+def pairs_to_score(
+    benchmark: Benchmark, candidates: Candidates | None
+) -> tuple[ImageNumbers, Int[np.ndarray, " pairs"]]:
+    """The numbering of images, and the distinct pairs of all tasks, as in `ListedScores`."""
+    numbers = ImageNumbers({name: len(images) for name, images in benchmark.image_sets.items()})
     texts, ranked = len(benchmark.texts), _in_two_stages(benchmark.tasks, candidates)
     asked = [task.pairs_asked(numbers) for task in benchmark.tasks if task not in ranked]
     pairs = np.unique(np.concatenate([np.empty(0, np.int64), *(image * texts + text for image, text in asked)]))
@@ -104,7 +121,7 @@ def _pairs_to_score(
                 parts.append(np.unique(image * texts + text))
                 advance(len(cosines))
             pairs = np.unique(np.concatenate(parts))
-    return pairs
+    return numbers, pairs
 
 
 def _rank(
@@ -182,7 +199,7 @@ def _runs(benchmark: Benchmark, numbers: ImageNumbers, used: Bool[np.ndarray, " 
 
 def _scored(
     benchmark: Benchmark, numbers: ImageNumbers, pairs: np.ndarray, scorer: PairScorer, cache: EmbeddingCache
-) -> ListedScores:
+) -> Float[np.ndarray, " pairs"]:
     """Scores of all pairs: each process takes every N-th run of images."""
     texts, used = benchmark.texts, np.zeros(numbers.count, bool)
     used[pairs // max(1, len(texts))] = True
@@ -199,7 +216,7 @@ def _scored(
     for number, of_process in enumerate(gather("scoring pairs", score)):
         for run, of_run in zip(runs[number::processes], of_process, strict=True):
             values[run.places(pairs, len(texts))] = of_run
-    return ListedScores(numbers, pairs, values, len(texts), scorer.scale, scorer.name)
+    return values
 
 
 def _score_run(

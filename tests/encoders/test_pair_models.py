@@ -176,7 +176,7 @@ def test_rerankers_of_sentence_transformers(query, reranker, pictures):
     assert np.ptp(expected) > 100 * TOLERANCE
     # A prompt by its name, or as it is.
     for prompt in ("find", "is a cat on "):
-        prompted = model.with_prompt(prompt)
+        prompted = model.with_prompt(prompt, "query")
         np.testing.assert_allclose(
             prompted.score_pairs(pictures, TEXTS), theirs.predict(pairs, prompt="is a cat on "), rtol=0, atol=TOLERANCE
         )

@@ -181,3 +181,51 @@ def test_bad_input_is_one_line(model, settings, message, coco):
     with pytest.raises(InputError, match=message) as error:
         evaluate(model, **coco, mixed_galleries=(), **settings)
     assert "\n" not in str(error.value)
+
+
+class Instructed(Hashed):
+    """The text's direction depends on the prompt."""
+
+    prompt = ""
+
+    def with_prompt(self, prompt, role):
+        other = Instructed()
+        other.prompt = f"{role} {prompt} "
+        return other
+
+    def encode_text(self, texts):
+        return super().encode_text([self.prompt + text for text in texts])
+
+    def encode_image(self, images):
+        return super().encode_image(images) + super().encode_text([self.prompt])
+
+    def fingerprint(self):
+        return f"instructed {self.prompt}"
+
+
+@pytest.mark.parametrize("task", ["image_to_text", "text_to_image"])
+def test_prompts_are_of_the_side_that_asks_and_of_the_side_that_is_ranked(task, coco, tmp_path):
+    asked = {"mixed_galleries": (), "tasks": (task,), "cache": tmp_path}
+
+    class ByHand(Hashed):
+        def encode_image(self, images):
+            return Instructed().with_prompt(*sides[0]).encode_image(images)
+
+        def encode_text(self, texts):
+            return Instructed().with_prompt(*sides[1]).encode_text(texts)
+
+        def fingerprint(self):
+            return f"by hand {sides}"
+
+    sides = [("find", "query"), ("file", "document")]
+    sides = sides if task == "image_to_text" else sides[::-1]
+    found = evaluate(Instructed(), **coco, **asked, query_prompt="find", document_prompt="file")
+    assert figures(found) == figures(evaluate(ByHand(), **coco, **asked))
+    assert figures(found) != figures(evaluate(Instructed(), **coco, **asked))
+    assert "query prompt: 'find'" in found["notes"]
+
+
+@pytest.mark.parametrize("model", [Hashed(), Cosines(), "demo:plain"], ids=["vectors", "pairs", "ours"])
+def test_a_prompt_for_a_model_that_takes_none_is_refused(model, coco):
+    with pytest.raises(InputError, match="query_prompt: found 'find'; wanted none"):
+        evaluate(model, **coco, query_prompt="find")

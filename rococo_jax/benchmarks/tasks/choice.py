@@ -71,6 +71,11 @@ class ChoiceTask(Task):
         return self.asks != "alike"
 
     @property
+    def asks_with_images(self) -> bool:
+        """Whether the item's image is the query; where both sides choose, the texts are."""
+        return self.asks == "texts"
+
+    @property
     def compares_texts(self) -> bool:
         """Whether some item has several right texts for its one image, so that texts are also compared alone."""
         return self.match.shape[1] == 1 and bool((self.match.sum(axis=2) > 1).any())

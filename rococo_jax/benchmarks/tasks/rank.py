@@ -84,6 +84,11 @@ class RankTask(Task):
         return self.pairs.right, self.pairs.wrong, self.pairs.group
 
     @property
+    def asks_with_images(self) -> bool:
+        """Whether the queries are images."""
+        return self.asks_for_texts
+
+    @property
     def asks_for_texts(self) -> bool:
         """Whether the gallery is texts."""
         return self.gallery.tables == (TEXTS,)

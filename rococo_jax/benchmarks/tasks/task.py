@@ -176,6 +176,7 @@ class Task:
         is_ranking: whether it ranks a gallery.
         has_classes: whether it asks for the class of each image.
         has_images: whether it asks about images; else about texts alone.
+        asks_with_images: whether images are the queries; else texts are.
     """
 
     name: str
@@ -187,6 +188,7 @@ class Task:
     is_ranking: ClassVar[bool] = False
     has_classes: ClassVar[bool] = False
     has_images = True
+    asks_with_images = True
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:

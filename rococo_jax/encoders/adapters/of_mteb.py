@@ -4,7 +4,8 @@ mteb hands a loader of batches, dictionaries with a list under `text`, `image` o
 `encode(inputs, *, task_metadata, hf_split, hf_subset, prompt_type=None, **kwargs)`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from PIL import Image
 
 from rococo_jax.data.pictures import as_rgb
 from rococo_jax.encoders.foreign_object import as_numpy
+from rococo_jax.errors import InputError
+from rococo_jax.storage import hash_json
 
 # Whose prompts are used, for models that have some: retrieval between images and captions.
 _TASK = "MSCOCOI2TRetrieval"
@@ -21,7 +24,10 @@ def load(model: str, revision: str | None = None, device: str | None = None, bat
     """A model of mteb's registry, as `mteb.get_model` takes it; `batch_size` images or texts at once."""
     import mteb
 
-    return FromMteb(mteb.get_model(model, revision, device), mteb.get_task(_TASK).metadata, batch_size)
+    made = mteb.get_model(model, revision, device)
+    meta = made.mteb_model_meta
+    about = {"mteb": mteb.__version__, "model": meta.name, "revision": revision or meta.revision}
+    return FromMteb(made, mteb.get_task(_TASK).metadata, batch_size, about=about)
 
 
 class _Batches:
@@ -43,12 +49,40 @@ class _Batches:
 class FromMteb:
     """An object with mteb's `encode`, evaluated here. It is handed `task_metadata`, for prompts.
 
-    Tables call it by `name`, or its class.
+    Args:
+        encoder: the object.
+        task_metadata: of the task whose prompts are used.
+        batch_size: images or texts at once.
+        name: what tables call it; its class's by default.
+        about: name and revision, by which vectors are cached; None where they are not known.
+        role: `query` or `document`, as mteb's `prompt_type`.
     """
 
-    def __init__(self, encoder: Any, task_metadata: Any = None, batch_size: int = 32, name: str | None = None):
+    def __init__(
+        self,
+        encoder: Any,
+        task_metadata: Any = None,
+        batch_size: int = 32,
+        name: str | None = None,
+        about: Mapping[str, Any] | None = None,
+        role: str | None = None,
+    ):
         self.encoder, self.task_metadata, self.batch_size = encoder, task_metadata, batch_size
-        self.name = name or type(encoder).__name__
+        self.name, self.about, self.role = name or type(encoder).__name__, about, role
+        if about is not None:
+            self.fingerprint = lambda: hash_json({**about, "role": role, "prompts": _prompts(encoder)})
+
+    def with_prompt(self, prompt: str, role: str) -> "FromMteb":
+        """The same with `prompt` for that role in place of the model's own.
+
+        Raises InputError: the model has no prompts.
+        """
+        if not hasattr(self.encoder, "model_prompts"):
+            found = f"a {type(self.encoder).__name__} without prompts"
+            raise InputError(self.name, f"{role}_prompt", found, "a model of mteb with model_prompts")
+        prompted = copy.copy(self.encoder)
+        prompted.model_prompts = {**(self.encoder.model_prompts or {}), role: prompt}
+        return FromMteb(prompted, self.task_metadata, self.batch_size, self.name, self.about, role)
 
     def picture_for_library(self, image: Image.Image) -> Image.Image:
         """As mteb's loader of images converts them."""
@@ -64,8 +98,16 @@ class FromMteb:
 
     def _encode(self, column: str, items: Sequence[Any]) -> np.ndarray:
         about = {"task_metadata": self.task_metadata, "hf_split": "test", "hf_subset": "default"}
+        if self.role is not None:
+            import mteb
+
+            about["prompt_type"] = mteb.types.PromptType(self.role)
         batches = _Batches(column, items, self.batch_size)
         return as_numpy(self.encoder.encode(batches, **about, batch_size=self.batch_size))
+
+
+def _prompts(encoder: Any) -> dict[str, str]:
+    return {str(name): str(prompt) for name, prompt in (getattr(encoder, "model_prompts", None) or {}).items()}
 
 
 class AsMteb:

@@ -33,21 +33,11 @@ class TorchPairs(TorchModule):
         score: the scores of one batch.
         settings: what else decides them, as JSON.
         batch_size: pairs of a batch.
-        with_prompt: makes the same with an instruction; None where the library takes none.
     """
 
-    def __init__(
-        self,
-        module: Any,
-        score: Score,
-        settings: Mapping[str, Any],
-        batch_size: int,
-        with_prompt: Callable[[str], "TorchPairs"] | None = None,
-    ):
+    def __init__(self, module: Any, score: Score, settings: Mapping[str, Any], batch_size: int):
         super().__init__(module, settings, batch_size)
         self._score = score
-        if with_prompt is not None:
-            self.with_prompt = with_prompt
 
     def score_pairs(self, images: list[Any], texts: list[str]) -> np.ndarray:
         """How well each image fits the text beside it."""
@@ -100,14 +90,16 @@ def load_cross_encoder(
     about = {"sentence_transformers": sentence_transformers.__version__, "modules": repr(made), "dtype": dtype}
     about |= {"query": query, "activation": repr(made.activation_fn), "prompts": made.prompts}
 
-    def asked(prompt: Mapping[str, str], with_prompt: Callable[[str], TorchPairs] | None) -> TorchPairs:
+    def asked(prompt: Mapping[str, str]) -> TorchPairs:
         def score(images: list, texts: list[str]) -> Any:
             pairs = zip(texts, images, strict=True) if query == "text" else zip(images, texts, strict=True)
             return made.predict(list(pairs), batch_size=len(texts), show_progress_bar=False, **prompt)
 
-        return TorchPairs(made, score, about | {"prompt": dict(prompt)}, batch_size, with_prompt)
+        return TorchPairs(made, score, about | {"prompt": dict(prompt)}, batch_size)
 
-    return asked({}, lambda prompt: asked(prompt_arguments(made.prompts, prompt), None))
+    model = asked({})
+    model.with_prompt = lambda prompt, role: asked(prompt_arguments(made.prompts, prompt))
+    return model
 
 
 def prompt_arguments(prompts: Mapping[str, str], prompt: str) -> dict[str, str]:

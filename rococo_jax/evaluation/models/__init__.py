@@ -1,21 +1,25 @@
 """Models that can be evaluated, one file a kind, and the one way to open any source that a command line names."""
 
-import dataclasses
+import functools
 import importlib
 import pkgutil
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax.sharding import Mesh
 
 from rococo_jax.encoders import LoadOptions, load_encoder
+from rococo_jax.encoders.foreign_object import run_user_code
 from rococo_jax.encoders.loading import load_object
 from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.encoders.programs import Compute
-from rococo_jax.encoders.protocol import ImageTextEncoder, ScoresPairs
+from rococo_jax.encoders.protocol import FeatureEncoder, ImageTextEncoder, ScoresPairs, TakesPrompts
+from rococo_jax.encoders.token_scoring import TokenScorer, gives_tokens
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.encoder import EncoderModel
 from rococo_jax.evaluation.models.model import OPENERS, Loading, Model, no_pairs
 from rococo_jax.evaluation.models.pairs import PairModel
+from rococo_jax.evaluation.models.prompted import PromptedModel
 
 
 def open_model(
@@ -44,18 +48,40 @@ def open_model(
 def _open(source: Any, loading: Loading) -> Model:
     """An encoder, or what scores pairs: where it has no vectors, or as the options say."""
     options = loading.options or LoadOptions()
+    by = options.by or ("pairs" if options.candidates else "vectors")
     how = {"mesh": loading.mesh, "compute": loading.compute}
     source, candidates = load_object(source, options), None
     if options.candidates:
-        plain = dataclasses.replace(options, candidates=None, by=None, arguments={})
-        candidates = load_encoder(options.candidates, **how, options=plain)
-    if isinstance(source, ScoresPairs) and not isinstance(source, ImageTextEncoder):
+        candidates = load_encoder(options.candidates, **how)
+    by_pairs = isinstance(source, ScoresPairs) and (options.by == "pairs" or not isinstance(source, ImageTextEncoder))
+    if options.prompts and by_pairs:
+        source = _with_prompts(source, options.prompts, ("query",))["query"]
+    if by_pairs and not isinstance(source, ImageTextEncoder):
         return PairModel(ForeignPairScorer(source), candidates, candidates is not None)
+    if isinstance(source, ImageTextEncoder) and not isinstance(source, FeatureEncoder) and gives_tokens(source):
+        return PairModel(TokenScorer(source), candidates, candidates is not None)
+    if options.prompts and not by_pairs:
+        roles = _with_prompts(source, options.prompts, ("query", "document"))
+        encoders = [load_encoder(roles.get(role, source), **how, options=options) for role in ("query", "document")]
+        return PromptedModel(*encoders, options.prompts)
     encoder = load_encoder(source, **how, options=options)
-    if options.by != "pairs":
-        if candidates is not None:
-            raise InputError(encoder.name, "candidates", candidates.name, "by pairs, which alone need them")
+    if by == "vectors":
         return EncoderModel(encoder)
     if encoder.pair_scorer is None:
         raise no_pairs(encoder.name)
     return PairModel(encoder.pair_scorer, candidates or encoder, candidates is not None)
+
+
+def _with_prompts(source: Any, prompts: Mapping[str, str], known: Sequence[str]) -> dict[str, Any]:
+    """The object under the prompt of each role. Raises InputError: it takes no prompt, or none of that role."""
+    name = getattr(source, "name", source)
+    for role in prompts:
+        if role not in known or not isinstance(source, TakesPrompts):
+            raise InputError(name, f"{role}_prompt", repr(prompts[role]), "none: the model takes no such prompt")
+    prompted = {
+        role: run_user_code(str(name), functools.partial(source.with_prompt, prompt, role))
+        for role, prompt in prompts.items()
+    }
+    for each in prompted.values():
+        each.name = name
+    return prompted

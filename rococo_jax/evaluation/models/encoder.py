@@ -62,7 +62,7 @@ class EncoderModel(Model):
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks."""
-        embeddings = embed_benchmark(self.encoder, benchmark, cache)
+        embeddings = embed_benchmark(self.encoder, self.encoder, benchmark, cache)
         if settings.rerank:
             how = f"{settings.rerank} best of every query by the {self.encoder.pair_scorer.decides_by}"
             self.notes = [f"reranked: the {how}"]

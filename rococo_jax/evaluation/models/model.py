@@ -121,13 +121,15 @@ def as_read_by(token_rows: Callable[[Sequence[str]], TokenRows | None], benchmar
     return dataclasses.replace(benchmark, tasks=tasks, lost=(*benchmark.lost, *lost))
 
 
-def embed_benchmark(encoder: FeatureEncoder, benchmark: Benchmark, cache: EmbeddingCache) -> Embeddings:
-    """Unit vectors of every row of every table.
+def embed_benchmark(
+    encoder: FeatureEncoder, of_texts: FeatureEncoder, benchmark: Benchmark, cache: EmbeddingCache
+) -> Embeddings:
+    """Unit vectors of every row of every table; the texts' by the second encoder, most often the same.
 
     Raises InputError: the encoder lacks a tower, an image cannot be read, or images and texts have different widths.
     """
     with images_ahead(encoder, list(benchmark.image_sets.values()), cache) as images:
-        tables = {TEXTS: embed_texts(encoder, benchmark.texts, cache)}
+        tables = {TEXTS: embed_texts(of_texts, benchmark.texts, cache)}
         tables |= zip(benchmark.image_sets, images(), strict=True)
     widths = {name: vectors.shape[1] for name, vectors in tables.items()}
     if len(set(widths.values())) > 1:

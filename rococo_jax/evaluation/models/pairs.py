@@ -74,19 +74,15 @@ class PairModel(Model):
 
         Raises InputError: nothing is left.
         """
-        tasks = [task for task in benchmark.tasks if task.has_images]
-        if not tasks:
-            raise InputError(self.name, benchmark.name, "texts alone", "a model with vectors of texts, or other tasks")
-        alone = {f"{task.name}, {task.variant}" for task in benchmark.tasks} - {f"{t.name}, {t.variant}" for t in tasks}
-        note = [f"not asked, for want of vectors of texts: {'; '.join(sorted(alone))}"] if alone else []
-        benchmark = dataclasses.replace(benchmark, tasks=tuple(tasks), notes=(*benchmark.notes, *note))
-        return as_read_by(self.scorer.token_rows, benchmark)
+        return as_read_by(self.scorer.token_rows, with_images(self.name, benchmark))
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks."""
         candidates = None
         if settings.rerank and any(task.is_ranking for task in benchmark.tasks):
-            candidates = Candidates(embed_benchmark(self.candidates, benchmark, cache), settings.rerank)
+            candidates = Candidates(
+                embed_benchmark(self.candidates, self.candidates, benchmark, cache), settings.rerank
+            )
             self.notes.append(f"rankings: {self.candidates.name} chooses {settings.rerank} of every query by cosine")
         return outcomes_by_pairs(benchmark, self.scorer, cache, candidates)
 
@@ -96,3 +92,13 @@ def check_count(name: str, benchmarks: Sequence[Benchmark], count: int) -> None:
     galleries = [len(task.gallery) for each in benchmarks for task in each.tasks if task.is_ranking]
     if galleries and count > max(galleries):
         raise InputError(name, "rerank", count, f"at most {max(galleries)}, the largest gallery")
+
+
+def with_images(name: str, benchmark: Benchmark) -> Benchmark:
+    """The benchmark without items of texts alone, which a note names. Raises InputError: nothing is left."""
+    tasks = tuple(task for task in benchmark.tasks if task.has_images)
+    if not tasks:
+        raise InputError(name, benchmark.name, "texts alone", "a model with vectors of texts, or other tasks")
+    alone = sorted({f"{task.name}, {task.variant}" for task in benchmark.tasks if not task.has_images})
+    note = [f"not asked, for want of vectors of texts: {'; '.join(alone)}"] if alone else []
+    return dataclasses.replace(benchmark, tasks=tasks, notes=(*benchmark.notes, *note))

@@ -1,0 +1,69 @@
+"""Encoders that give a matrix of token vectors for each image and text, as scorers of pairs by MaxSim."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from rococo_jax.encoders.foreign_object import ForeignObject, as_numpy, run_user_code
+from rococo_jax.encoders.protocol import OnProgress, PairPlaces, PairScorer
+from rococo_jax.errors import InputError
+from rococo_jax.similarity.late_interaction import max_sim
+
+_AT_ONCE = 32
+# Numbers of texts' tokens that are kept between runs of images: 1 GB.
+_NUMBERS_KEPT = 2**28
+
+
+def gives_tokens(model: Any) -> bool:
+    """Whether an object with `encode_text` gives a matrix for each text; asked with one text.
+
+    An object that cannot encode that text, such as one of stored vectors, gives none.
+    """
+    try:
+        first = model.encode_text(["a photo"])[0]
+        return getattr(as_numpy(first), "ndim", 1) == 2
+    except Exception:  # whatever a user's own code raises; the first real call reports it
+        return False
+
+
+class TokenScorer(ForeignObject, PairScorer):
+    """An object whose `encode_image` and `encode_text` give a list of matrices, one an item, of one width."""
+
+    decides_by = "MaxSim of token vectors"
+
+    def __init__(self, model: Any, name: str | None = None):
+        super().__init__(model, name, {"encode_image": "(list of PIL images)", "encode_text": "(list of str)"})
+        self.scale = self.logit_scale or 1.0
+        self._texts: dict[str, np.ndarray] = {}
+
+    def score(
+        self, images: Iterable[Any], texts: Sequence[str], pairs: PairPlaces, on_progress: OnProgress
+    ) -> Float[np.ndarray, " pairs"]:
+        """See `PairScorer`. Texts are encoded once. Raises InputError: not a matrix an item, or NaN."""
+        of_images = self._encoded("encode_image", images)
+        if sum(matrix.size for matrix in self._texts.values()) > _NUMBERS_KEPT:
+            self._texts = {}
+        new = [text for text in dict.fromkeys(texts) if text not in self._texts]
+        self._texts |= zip(new, self._encoded("encode_text", new), strict=True)
+        return max_sim(of_images, [self._texts[text] for text in texts], pairs, on_progress)
+
+    def describe(self) -> dict[str, Any]:
+        """Name, class and fingerprint."""
+        return {**super().describe(), "scores": "MaxSim"}
+
+    def _encoded(self, method: str, items: Iterable[Any]) -> list[np.ndarray]:
+        items, matrices = iter(items), []
+        while batch := list(itertools.islice(items, _AT_ONCE)):
+            wanted = f"{len(batch)} matrices of token vectors, finite numbers"
+            made = run_user_code(self.name, lambda batch=batch: getattr(self.model, method)(batch), method, wanted)
+            arrays = run_user_code(self.name, lambda made=made: [as_numpy(each) for each in made], method, wanted)
+            shapes = {array.ndim for array in arrays} - {2} or {array.shape[1] for array in arrays}
+            good = len(arrays) == len(batch) and all(array.ndim == 2 and len(array) for array in arrays)
+            if not good or len(shapes) != 1 or not all(np.isfinite(array).all() for array in arrays):
+                found = ", ".join(str(array.shape) for array in arrays[:3])
+                raise InputError(self.name, method, f"{len(arrays)} of shapes {found}, or NaN", wanted)
+            matrices += [array.astype(np.float32) for array in arrays]
+        return matrices
