@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 # Products of tokens in memory at once, in float32: 64 MB.
 _PRODUCTS_AT_ONCE = 2**24
 
-Tokens = Float[np.ndarray, "tokens dim"]
+Tokens = Float[np.ndarray, "_ dim"]
 
 
 def max_sim(

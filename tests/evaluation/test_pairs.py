@@ -3,10 +3,15 @@
 import hashlib
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from rococo_jax import evaluate
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.cli.main import main
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.inputs import open_benchmarks
+from rococo_jax.evaluation.results import read_results
 from tests.benchmarks.published_forms import FORMS, write
 from tests.support.world import noise, write_world
 
@@ -229,3 +234,61 @@ def test_prompts_are_of_the_side_that_asks_and_of_the_side_that_is_ranked(task, 
 def test_a_prompt_for_a_model_that_takes_none_is_refused(model, coco):
     with pytest.raises(InputError, match="query_prompt: found 'find'; wanted none"):
         evaluate(model, **coco, query_prompt="find")
+
+
+class Tokens:
+    """Token vectors of images and texts, as many as their content says."""
+
+    name = "tokens"
+
+    @staticmethod
+    def matrix(content: bytes) -> np.ndarray:
+        random = np.random.default_rng(int.from_bytes(hashlib.sha256(content).digest()[:8], "big"))
+        return random.standard_normal((random.integers(2, 13), 8)).astype(np.float32)
+
+    def encode_image(self, images):
+        return [self.matrix(image.tobytes()) for image in images]
+
+    def encode_text(self, texts):
+        return [self.matrix(text.encode()) for text in texts]
+
+    def fingerprint(self):
+        return "tokens"
+
+
+class MaxSimByLoop(Tokens):
+    """The same by a loop."""
+
+    name, encode = "loop", Tokens()
+
+    def score_pairs(self, images, texts):
+        matrices = zip(self.encode.encode_image(images), self.encode.encode_text(texts), strict=True)
+        return np.array([sum(max(word @ token for token in image) for word in text) for image, text in matrices])
+
+    encode_image = encode_text = None
+
+
+def test_token_vectors_are_compared_by_maxsim(coco, tmp_path):
+    found = evaluate(Tokens(), **coco, **RANKS, out=tmp_path / "a")
+    expected = evaluate(MaxSimByLoop(), **coco, **RANKS, out=tmp_path / "b")
+    assert figures(found) == figures(expected)
+    ours, loop = (pq.read_table(tmp_path / folder / "per_query.parquet").to_pydict() for folder in "ab")
+    np.testing.assert_allclose(ours["positive_score"], loop["positive_score"], rtol=1e-5)
+
+
+def test_stored_token_vectors_give_what_the_encoder_gives(coco, tmp_path):
+    (benchmark,) = open_benchmarks(Settings(**RANKS), **coco)
+    arrays, sets = {}, benchmark.image_sets.values()
+    names = [key for images in sets for key in images.input_keys()]
+    matrices = Tokens().encode_image([image for images in sets for image in images.read(range(len(images)))])
+    sides = {"image": ("image_names", names, matrices)}
+    sides["text"] = ("captions", list(benchmark.texts), Tokens().encode_text(benchmark.texts))
+    for side, (keys, values, of_items) in sides.items():
+        arrays |= {keys: np.array(values), f"{side}_tokens": np.concatenate(of_items)}
+        arrays |= {f"{side}_lengths": np.array([len(each) for each in of_items])}
+    np.savez(tmp_path / "tokens.npz", **arrays)
+    folders = ["--images", coco["images"], "--annotations", coco["annotations"], "--out", tmp_path / "out"]
+    asked = ["--mixed-galleries", "patch_0.9", "--seeds", 1, "--corruptions", "contrast", "--severities", 3]
+    command = ["score", "--token-embeddings", tmp_path / "tokens.npz", *folders, *asked]
+    assert main([str(word) for word in command]) == 0
+    assert figures(read_results(tmp_path / "out" / "results.json")) == figures(evaluate(Tokens(), **coco, **RANKS))

@@ -53,7 +53,7 @@ def _open(source: Any, loading: Loading) -> Model:
     source, candidates = load_object(source, options), None
     if options.candidates:
         candidates = load_encoder(options.candidates, **how)
-    by_pairs = isinstance(source, ScoresPairs) and (options.by == "pairs" or not isinstance(source, ImageTextEncoder))
+    by_pairs = isinstance(source, ScoresPairs) and (by == "pairs" or not isinstance(source, ImageTextEncoder))
     if options.prompts and by_pairs:
         source = _with_prompts(source, options.prompts, ("query",))["query"]
     if by_pairs and not isinstance(source, ImageTextEncoder):
