@@ -62,7 +62,7 @@ class ForeignEncoder(ForeignObject, FeatureEncoder):
 
     @functools.cached_property
     def pair_scorer(self) -> "ForeignPairScorer | None":
-        """Its `score_pairs`; None where it has none."""
+        """Scorer of pairs by the object's `score_pairs`; None where it has none."""
         return ForeignPairScorer(self.model, self.name) if hasattr(self.model, "score_pairs") else None
 
     def image_batches(self, images: Any) -> Iterator[BatchFeatures]:

@@ -51,7 +51,7 @@ class MatchingHead(PairScorer):
         return self.encoder.matching_logits(self.encoder.image_tokens(images), texts, pairs, on_progress)[:, 1]
 
     def token_rows(self, texts: Sequence[str]) -> TokenRows | None:
-        """Those of the encoder."""
+        """Rows of the encoder's tokenizer."""
         return self.encoder.token_rows(texts)
 
     def describe(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class MatchingHead(PairScorer):
         return self.encoder.describe()
 
     def facts(self) -> dict[str, Any]:
-        """The encoder's."""
+        """Facts of the encoder."""
         return self.encoder.facts()
 
 

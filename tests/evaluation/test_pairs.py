@@ -1,7 +1,10 @@
 """Models that score pairs: their suites beside those of vectors, two stages, the cache, bad input."""
 
+import contextlib
+import functools
 import hashlib
 
+import jax
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -9,7 +12,11 @@ import pytest
 from rococo_jax import evaluate
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.main import main
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.pair_scoring import ForeignPairScorer
+from rococo_jax.encoders.protocol import PairScorer
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation import pairs
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.results import read_results
 from tests.benchmarks.published_forms import FORMS, write
@@ -124,12 +131,12 @@ class Opposite(Both):
 def test_pairs_decide_among_the_candidates_and_whose_right_answer_is_among_them_is_counted(coco):
     asked = {"mixed_galleries": (), "tasks": ("image_to_text",)}
     vectors = figures(evaluate(Hashed(), **coco, **asked))
-    pairs = figures(evaluate(Opposite(), **coco, **asked, rerank=5))
+    reranked = figures(evaluate(Opposite(), **coco, **asked, rerank=5))
     clean = ("image_to_text", "clean")
     # A right answer is among the 5 candidates of as many queries as had it among the first 5.
-    assert pairs[*clean, "candidate_recall"] == vectors[*clean, "r5"]
-    assert pairs[*clean, "r5"] == vectors[*clean, "r5"] and pairs[*clean, "r_mean"] <= vectors[*clean, "r5"]
-    assert any(pairs[key] != vectors[key] for key in vectors.keys() & pairs.keys() if key[2].startswith("top1"))
+    assert reranked[*clean, "candidate_recall"] == vectors[*clean, "r5"]
+    assert reranked[*clean, "r5"] == vectors[*clean, "r5"] and reranked[*clean, "r_mean"] <= vectors[*clean, "r5"]
+    assert any(reranked[key] != vectors[key] for key in vectors.keys() & reranked.keys() if key[2].startswith("top1"))
 
 
 def test_each_distinct_pair_is_scored_once_and_a_larger_k_scores_only_what_is_new(coco, tmp_path):
@@ -292,3 +299,64 @@ def test_stored_token_vectors_give_what_the_encoder_gives(coco, tmp_path):
     command = ["score", "--token-embeddings", tmp_path / "tokens.npz", *folders, *asked]
     assert main([str(word) for word in command]) == 0
     assert figures(read_results(tmp_path / "out" / "results.json")) == figures(evaluate(Tokens(), **coco, **RANKS))
+
+
+class Stops(Cosines):
+    """Stops at a call."""
+
+    calls = 0
+
+    def score_pairs(self, images, texts):
+        self.calls -= 1
+        if self.calls == 0:
+            raise KeyboardInterrupt
+        return super().score_pairs(images, texts)
+
+
+def test_stopped_anywhere_and_run_again_the_files_are_those_of_one_run(coco, tmp_path, monkeypatch):
+    monkeypatch.setattr(PairScorer, "images_at_once", 2)
+    run = functools.partial(evaluate, **coco, **RANKS)
+    run(Stops(), out=tmp_path / "whole")
+    model, stops = Stops(), 0
+    for calls in range(2, 30):
+        model.calls = calls
+        with contextlib.suppress(KeyboardInterrupt):
+            run(model, out=tmp_path / "stopped", cache=tmp_path / "cache")
+            break
+        stops += 1
+    assert stops > 3
+    for file in sorted((tmp_path / "whole").iterdir()):
+        assert (tmp_path / "stopped" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_two_processes_score_each_pair_once_and_agree_with_one(coco, monkeypatch):
+    monkeypatch.setattr(PairScorer, "images_at_once", 2)
+    whole, parts = evaluate(Cosines(), **coco, **RANKS), []
+
+    def first_round(name, make):
+        if name == "scoring pairs":
+            parts.append(make())
+            raise EOFError
+        return [make()]
+
+    monkeypatch.setattr(pairs, "broadcast_from_process_0", lambda name, make: make())
+    monkeypatch.setattr(pairs, "gather", first_round)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for process in range(2):
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        model = Cosines()
+        with pytest.raises(EOFError):
+            outcomes(model, coco)
+        parts[process] = model.count, parts[process]
+    monkeypatch.setattr(pairs, "gather", lambda name, make: [part for _, part in parts])
+    monkeypatch.setattr(jax, "process_index", lambda: 0)
+    values = {(each.task, each.variant, each.seed): each.counted.values() for each in outcomes(Cosines(), coco)}
+    # Each process compares two calls once.
+    assert sum(count for count, _ in parts) == 6 * 60 + 4 * 6 * 30 + 2
+    for (task, variant, _), metrics in values.items():
+        assert metrics == {name: whole["tasks"][task][variant][name] for name in metrics}
+
+
+def outcomes(model, coco):
+    (benchmark,) = open_benchmarks(Settings(**RANKS), **coco)
+    return pairs.outcomes_by_pairs(benchmark, ForeignPairScorer(model), EmbeddingCache(None))
