@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.encoders.foreign_object import ForeignObject, as_numpy, run_user_code
+from rococo_jax.encoders.late_interaction import max_sim
 from rococo_jax.encoders.protocol import OnProgress, PairPlaces, PairScorer
 from rococo_jax.errors import InputError
-from rococo_jax.similarity.late_interaction import max_sim
 
 _AT_ONCE = 32
 # Numbers of texts' tokens that are kept between runs of images: 1 GB.

@@ -64,7 +64,7 @@ def test_a_file_is_decoded_once_for_all_galleries_and_all_models(files, decoded,
     benchmark.image_sets["originals"].views.announce(second.pixel_view)
     for images in benchmark.image_sets.values():
         images.views.announce(first.pixel_view)  # as two models want it
-    alone = {each: embed_benchmark(each, benchmark, EmbeddingCache(None)).tables for each in (first, second)}
+    alone = {each: embed_benchmark(each, each, benchmark, EmbeddingCache(None)).tables for each in (first, second)}
     assert set(decoded.values()) == {1} and len(decoded) == len(files)
     resized = [first.preprocessing.resize(image) for image in galleries(files).image_sets["control"].read([3])]
 
@@ -74,7 +74,7 @@ def test_a_file_is_decoded_once_for_all_galleries_and_all_models(files, decoded,
     for place in ("benchmarks.rococo.mixed_galleries.MixedImages.thumbnail", "benchmarks.image_sets.find_corruption",
                   "data.preprocessing.Preprocessing.resize"):  # fmt: skip
         monkeypatch.setattr(f"rococo_jax.{place}", made_again)
-    embed_benchmark(third, benchmark, EmbeddingCache(None))
+    embed_benchmark(third, third, benchmark, EmbeddingCache(None))
     monkeypatch.undo()
     np.testing.assert_array_equal(benchmark.image_sets["control"].views.kept(3, first.pixel_view), resized[0])
     # Each gallery read from the files themselves gives the same vectors.

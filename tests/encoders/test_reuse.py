@@ -123,6 +123,6 @@ def test_images_are_decoded_while_texts_are_encoded(encoder, monkeypatch):
 
     monkeypatch.setattr(evaluation_model, "embed_texts", texts_then_images)
     benchmark = Benchmark("drawn", (), tuple(captions), {"originals": images}, ())
-    tables = evaluation_model.embed_benchmark(encoder, benchmark, EmbeddingCache(None)).tables
+    tables = evaluation_model.embed_benchmark(encoder, encoder, benchmark, EmbeddingCache(None)).tables
     np.testing.assert_array_equal(tables["originals"], encoder.encode_image(images.pixels))
     np.testing.assert_array_equal(tables["texts"], encoder.encode_text(captions))

@@ -15,12 +15,12 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.late_interaction import max_sim
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.models.pairs import with_images
 from rococo_jax.evaluation.pairs import outcomes_of_scores, pairs_to_score
 from rococo_jax.progress import progress
-from rococo_jax.similarity.late_interaction import max_sim
 from rococo_jax.storage import hash_file, load_arrays
 
 _WANTED = "a .npz with image_names, image_tokens, image_lengths, captions, text_tokens and text_lengths"
