@@ -180,7 +180,7 @@ def test_bad_embeddings_are_one_line(world, tmp_path, refusal, change, said):
     [
         (["--embeddings", "nothing"], "nothing: embeddings: found nothing there"),
         (["--similarities", "nothing"], "nothing: similarities: found none"),
-        ([], "found neither; wanted --embeddings or --similarities"),
+        ([], "found neither; wanted one of --embeddings, --token-embeddings and --similarities"),
         (["--embeddings", "a", "--annotation", "b.json"], "--annotation with --embeddings"),
     ],
 )
