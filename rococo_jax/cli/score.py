@@ -178,7 +178,8 @@ def _check_inputs(options: Options) -> None:
             raise InputError("--out", "path", options.out, "a folder, for whole benchmarks")
         return
     if benchmarks or options.embeddings or options.token_embeddings:
-        given = "vectors by key" if not benchmarks else "--data, --images or --annotations"
+        keyed = [name for name in ("embeddings", "token_embeddings") if getattr(options, name)]
+        given = f"--{keyed[0].replace('_', '-')}" if keyed else "--data, --images or --annotations"
         raise InputError("rococo score", "input", f"--annotation with {given}", "one annotation file, or benchmarks")
 
     embeddings = {"--image-embeddings": options.image_embeddings, "--text-embeddings": options.text_embeddings}

@@ -90,6 +90,7 @@ def test_a_text_tower_has_no_image_size(tmp_path):
 
 def test_all_options_of_the_command_line_reach_the_model():
     given = {"activation": "gelu", "heads": "16,8", "tokenizer": "none", "image_size": 48}
+    given |= {"by": "pairs", "candidates": "demo:plain", "query_prompt": "find", "document_prompt": "file"}
     options = ModelOptions(model_arg=("a=1",), **given).load_options()
     assert options == LoadOptions(arguments={"a": 1}, **given)
     assert given.keys() | {"arguments"} == {field.name for field in dataclasses.fields(LoadOptions)}
