@@ -145,6 +145,29 @@ def test_articles_fit_the_new_word(tmp_path):
     assert not re.search(r"\ba [aeio]\w+|\ban [^aeiouh]\w+", out.read_text())
 
 
+def test_altered_captions_follow_the_seed_and_the_lexicon(tmp_path):
+    texts = [f"a {word} on a {word}" for word in ("dog", "cat", "horse", "car")]
+    images = [{"image": f"{k}.jpg", "caption": [text]} for k, text in enumerate(texts)]
+    (tmp_path / "captions.json").write_text(json.dumps(images))
+    pets = {"concept": "pet", "nouns": ["dog", "cat", "horse", "parrot", "hamster", "rabbit", "mouse", "fish"]}
+    (tmp_path / "pets.json").write_text(
+        json.dumps(
+            {"format": "rococo_jax.lexicon", "version": 1, "groups": [pets, {"concept": "ride", "nouns": ["car"]}]}
+        )
+    )
+    command = f"alter-captions demo:plain --captions {tmp_path}/captions.json --variant same_concept --select random"
+
+    def altered(name, *more):
+        assert main([*command.split(), "--out", str(tmp_path / name), *more]) == 0
+        items = json.loads((tmp_path / name).read_text())["items"]
+        return [re.findall(r"\w+", text) for item in items for text in item["altered"] if text]
+
+    own = altered("a", "--seed", "1", "--lexicon", str(tmp_path / "pets.json"))
+    assert own == altered("b", "--seed", "1", "--lexicon", str(tmp_path / "pets.json"))
+    assert own != altered("c", "--seed", "2", "--lexicon", str(tmp_path / "pets.json"))
+    assert len(own) == 3 and {word for words in own for word in words} <= {*pets["nouns"], "a", "on"}
+
+
 def test_the_help_names_every_corruption():
     listed = corrupt_images.EXAMPLES.partition("corruptions:")[2]
     assert sorted(re.findall(r"\w+", listed)) == sorted(CORRUPTIONS)
