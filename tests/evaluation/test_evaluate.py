@@ -13,6 +13,7 @@ from PIL import Image
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import Encoder, load_model
+from rococo_jax.storage import hash_file
 from tests.support.processes import exit_code_of
 from tests.support.tiny import WORDS, tiny_encoder
 from tests.support.world import noise, write_world
@@ -265,6 +266,9 @@ def test_join_makes_a_model_that_beats_chance_on_images_it_has_not_seen(tmp_path
     assert main(command) == 0
     assert "held_out_recall_at_1" in capsys.readouterr().out
     joined = load_model(out)
+    names = [item["image"] for item in items]
+    seen = joined.training_images.seen(names, [hash_file(tmp_path / "images" / name) for name in names])
+    assert seen.tolist() == [number < 45 for number in range(len(items))]
     images = joined.encode_image([Image.open(tmp_path / "images" / item["image"]) for item in items[45:]])
     texts = joined.encode_text([f"a {colour} ball" for colour in colours])
     right = (images @ texts.T).argmax(axis=1) == np.arange(45, 60) % 3
