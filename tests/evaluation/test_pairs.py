@@ -360,3 +360,8 @@ def test_two_processes_score_each_pair_once_and_agree_with_one(coco, monkeypatch
 def outcomes(model, coco):
     (benchmark,) = open_benchmarks(Settings(**RANKS), **coco)
     return pairs.outcomes_by_pairs(benchmark, ForeignPairScorer(model), EmbeddingCache(None))
+
+
+def test_a_prompt_for_token_vectors_is_refused(coco):
+    with pytest.raises(InputError, match="query_prompt: found 'find'; wanted none"):
+        evaluate(Tokens(), **coco, query_prompt="find")

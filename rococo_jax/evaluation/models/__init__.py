@@ -59,6 +59,7 @@ def _open(source: Any, loading: Loading) -> Model:
     if by_pairs and not isinstance(source, ImageTextEncoder):
         return PairModel(ForeignPairScorer(source), candidates, candidates is not None)
     if isinstance(source, ImageTextEncoder) and not isinstance(source, FeatureEncoder) and gives_tokens(source):
+        _with_prompts(source, options.prompts, ())  # refuses any
         return PairModel(TokenScorer(source), candidates, candidates is not None)
     if options.prompts and not by_pairs:
         roles = _with_prompts(source, options.prompts, ("query", "document"))
