@@ -206,11 +206,14 @@ def _scored(
     at_once = broadcast_from_process_0("images at once", lambda: scorer.images_at_once)
     runs = list(_runs(benchmark, numbers, used, at_once))
     process, processes = jax.process_index(), jax.process_count()
+    described = {key: value for key, value in scorer.describe().items() if key != "name"}
+    about = {"kind": "pair scores", "model": described, "versions": encoding_versions()}
+    cache = EmbeddingCache(None) if described.get("fingerprint", "") is None else cache
 
     def score() -> list[np.ndarray]:
         mine = [(run, pairs[run.places(pairs, len(texts))]) for run in runs[process::processes]]
         with progress(f"{scorer.name}: scoring pairs", sum(len(each) for _, each in mine), "pairs") as advance:
-            return [_score_run(run, each, texts, scorer, cache, advance) for run, each in mine]
+            return [_score_run(run, each, texts, scorer, cache, about, advance) for run, each in mine]
 
     values = np.empty(len(pairs), np.float32)
     for number, of_process in enumerate(gather("scoring pairs", score)):
@@ -225,17 +228,16 @@ def _score_run(
     texts: Sequence[str],
     scorer: PairScorer,
     cache: EmbeddingCache,
+    about: dict[str, Any],
     advance: OnProgress,
 ) -> Float[np.ndarray, " pairs"]:
-    """Scores of the pairs of a run of images, those that the cache has from there."""
+    """Scores of the pairs of a run of images, those that the cache has from there; `about` decides every score."""
     of_image, text = np.divmod(pairs, len(texts))
     by_number = np.argsort(run.numbers)
     image = by_number[np.searchsorted(run.numbers[by_number], of_image)]
-    described = {key: value for key, value in scorer.describe().items() if key != "name"}
-    about = {"kind": "pair scores", "model": described, "versions": encoding_versions()}
-    cache = EmbeddingCache(None) if described.get("fingerprint", "") is None else cache
     contents = [run.images.content(row) for row in run.rows]
-    items = [contents[one] + texts[other].encode() for one, other in zip(image.tolist(), text.tolist(), strict=True)]
+    places = zip(image.tolist(), text.tolist(), strict=True)
+    items = [contents[one] + b"\0" + texts[other].encode() for one, other in places]
     scores, is_missing = np.empty(len(pairs), np.float32), np.ones(len(pairs), bool)
     for rows, values in cache.find(about, items):
         scores[rows], is_missing[rows] = values, False

@@ -135,7 +135,7 @@ class ChoiceTask(Task):
             images, places = embeddings.select(self.images)
         width = texts.shape[1] * sum(self.match.shape[1:])
         runs = _runs(len(self.ids), max(1, _NUMBERS_AT_ONCE // max(1, width)))
-        alike = self.compares_texts
+        alike, is_present = self.compares_texts, self.is_present
 
         def score_run(run: slice) -> tuple[np.ndarray, np.ndarray]:
             of_texts = [_vectors(texts, column) for column in self.item_texts[run].T]
@@ -144,7 +144,7 @@ class ChoiceTask(Task):
                 vectors = _vectors(images, np.where(column < 0, -1, places[column]))
                 for text, of_text in enumerate(of_texts):
                     scores[:, image, text] = _products(vectors, of_text)
-            present = self.is_present[run]
+            present = is_present[run]
             if not np.isfinite(scores[present]).all():
                 raise InputError(embeddings.source, "embeddings", "NaN or infinite values", "unit vectors")
             scores[~present] = np.nan

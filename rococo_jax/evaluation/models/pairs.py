@@ -54,7 +54,7 @@ class PairModel(Model):
         if self.needs_count and not settings.rerank:
             raise InputError(self.name, "rerank", 0, "how many candidates of each query are scored")
         check_count(self.name, benchmarks, settings.rerank)
-        count, tasks = 0, [task for benchmark in map(self.as_read, benchmarks) for task in benchmark.tasks]
+        count, tasks = 0, [task for each in benchmarks for task in with_images(self.name, each).tasks]
         for task in tasks:
             queries, pairs = task.queries_and_pairs
             if task.is_ranking and settings.rerank:

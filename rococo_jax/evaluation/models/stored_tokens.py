@@ -41,6 +41,8 @@ class StoredTokens(Model):
         InputError: the file holds something else.
     """
 
+    scale = 1.0
+
     def __init__(self, path: str | os.PathLike, name: str | None = None):
         self.path, self.name = Path(path), name or Path(path).stem
         self.notes = ["scored by MaxSim of stored token vectors"]
@@ -72,8 +74,6 @@ class StoredTokens(Model):
         with progress(f"{self.name}: MaxSim", len(pairs), "pairs") as advance:
             values = max_sim(images, texts, np.divmod(pairs, max(1, len(texts))), advance)
         return outcomes_of_scores(benchmark, numbers, pairs, values, self)
-
-    scale = 1.0
 
     def _by_key(self, keys: np.ndarray, tokens: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
         found = f"{len(keys)} keys, tokens of shape {tokens.shape} and {len(lengths)} lengths"
