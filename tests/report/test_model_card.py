@@ -1,5 +1,6 @@
 """A model card says what results say, in the hub's own form, and goes to the hub without its token being printed."""
 
+import base64
 import http.server
 import json
 import threading
@@ -9,10 +10,14 @@ import pytest
 from huggingface_hub import ModelCard, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
+from rococo_jax.cli import export
 from rococo_jax.errors import InputError
 from rococo_jax.metrics import METRICS
 from rococo_jax.report.model_card import model_card, push, write_card
+from tests.support import reference_models as hf
+from tests.support.commands import run_command
 from tests.support.made_runs import make_run
+from tests.support.models import read_model
 from tests.support.refusals import refused
 
 TOKEN = "hf_never_printed"
@@ -127,6 +132,18 @@ def test_a_folder_is_uploaded_and_a_refusal_is_one_line_without_the_token(hub, t
         push(tmp_path / "model", "me/clip")
     said = str(caught.value) + "".join(capsys.readouterr())
     assert TOKEN not in said and "\n" not in str(caught.value)
+
+
+def test_the_export_command_uploads_a_card_of_the_models_own_results(hub, tmp_path):
+    folder, path = hf.saved(hf.clip(), tmp_path / "clip"), make_run(tmp_path / "run", "clip", 0.5) / "results.json"
+    options = "--card", path, "--licence", "mit", "--push", "me/clip"
+    refused("those of this model", run_command, export, folder, tmp_path / "out", *options)
+    stored = {name: value for name, value in json.loads(path.read_text()).items() if name != "sha256"}
+    stored["fingerprint"]["model"]["weights"] = read_model(folder).describe()["weights"]
+    path.write_text(json.dumps(stored))
+    run_command(export, folder, tmp_path / "out", *options)
+    assert ModelCard(base64.b64decode(hub.files["README.md"]).decode()).data.license == "mit"
+    assert set(hub.files) == {each.name for each in (tmp_path / "out").iterdir()}
 
 
 def test_results_of_two_models_have_no_one_card(tmp_path):
