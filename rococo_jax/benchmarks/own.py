@@ -24,7 +24,7 @@ from rococo_jax.benchmarks.plain_choices import text_choice
 from rococo_jax.benchmarks.rococo.annotations import altered_pairs, annotation_json, is_no_op
 from rococo_jax.benchmarks.rococo.benchmark import INFO as ROCOCO
 from rococo_jax.benchmarks.rococo.benchmark import open_rococo
-from rococo_jax.benchmarks.rococo.generate import NO_CANDIDATE, AlteredSet, made_by_of
+from rococo_jax.benchmarks.rococo.generate import HALF_TRUTH, NO_CANDIDATE, AlteredSet, made_by_of
 from rococo_jax.benchmarks.rococo.mixed_galleries import parse_mix, write_mixed
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.benchmarks.settings import Settings
@@ -32,6 +32,7 @@ from rococo_jax.data.pair_source import CaptionedImages
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.image_folders import MANIFEST, ResumableFolder
 from rococo_jax.perturb.text.lexicon import Lexicon
+from rococo_jax.perturb.text.replacement import Alteration
 from rococo_jax.progress import progress
 from rococo_jax.storage import hash_json, read_json_object
 from rococo_jax.version import __version__
@@ -104,12 +105,16 @@ def write_mixed_galleries(folder: Path, data: CaptionedImages, variants: Sequenc
 
 
 def choice_items(altered: AlteredSet) -> list[dict[str, Any]]:
-    """Items of the plain form: an image, a caption, and the caption altered."""
+    """Items of the plain form: an image, a caption, and the caption altered. Half-truths are parts by their detail."""
+
+    def part(change: Alteration) -> str:
+        return f"{HALF_TRUTH}_{change.concept}" if altered.variant == HALF_TRUTH else altered.variant
+
     return [
-        text_choice(f"{altered.variant} {item.image} {number}", altered.variant, (right,), wrong, item.image)
-        for item in altered.items
-        for number, (right, wrong) in enumerate(zip(item.originals, item.altered, strict=True))
-        if wrong not in (None, right)
+        text_choice(f"{altered.variant} {item.image} {number}", part(change), (right,), change.caption, item.image)
+        for item, changes in zip(altered.items, altered.alterations, strict=True)
+        for number, (right, change) in enumerate(zip(item.originals, changes, strict=True))
+        if change and change.caption != right
     ]
 
 

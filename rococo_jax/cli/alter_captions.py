@@ -1,4 +1,4 @@
-"""`rococo alter-captions`: replace one noun of every caption, and write a benchmark annotation."""
+"""`rococo alter-captions`: replace one noun of every caption, or add a detail, and write a benchmark annotation."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,16 +18,17 @@ EXAMPLES = """\
   rococo alter-captions models/clip-b32 --captions captions.json --variant danger --select highest --out danger.json
   rococo alter-captions models/clip-b32 --captions captions.json --variant rand_voca --influence table.jsonl \\
       --lexicon nouns.json --seed 1 --out rand_voca.json
+  rococo alter-captions --captions captions.json --variant half_truth --out half_truth.json --items half/items.jsonl
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Replace one noun of every caption, and write the altered captions as a benchmark annotation.
+    """Replace one noun of every caption, or add a detail, and write the altered captions as a benchmark annotation.
 
     Attributes:
-        model: model directory, Hugging Face folder, or hub name
-        variant: what a noun is replaced by; all: every one, as --out/VARIANT.json
+        model: model directory, Hugging Face folder, or hub name; none is read for half_truth
+        variant: what a noun is replaced by; all: every one, as --out/VARIANT.json; half_truth: a wrong detail is added
         out: where the annotation goes; for all variants a folder
         items: also items of the benchmark `choices`: a caption, and the caption altered
         seed: of the replacements (default: 0)
@@ -38,8 +39,8 @@ class Options:
         source: captions
     """
 
-    variant: Literal["same_concept", "diff_concept", "rand_voca", "danger", "all"]
-    model: Annotated[str, Option("MODEL", positional=True)]
+    variant: Literal["same_concept", "diff_concept", "rand_voca", "danger", "all", "half_truth"]
+    model: Annotated[str | None, Option("MODEL", positional=True)] = None
     out: Annotated[str, Option("F.json", check=output_file_or_folder)]
     items: Annotated[str | None, Option("F.jsonl", check=output_file)] = None
     seed: Annotated[int, Option("N")] = 0
@@ -51,8 +52,9 @@ class Options:
 
 
 def run(options: Options) -> None:
-    from rococo_jax.benchmarks.rococo.generate import alter_captions
+    from rococo_jax.benchmarks.rococo.generate import HALF_TRUTH, add_details, alter_captions
     from rococo_jax.encoders import load_model
+    from rococo_jax.errors import InputError
     from rococo_jax.perturb.text.influence_table import influences_from_table, read_influence_table
     from rococo_jax.perturb.text.lexicon import open_lexicon
     from rococo_jax.progress import progress
@@ -61,6 +63,14 @@ def run(options: Options) -> None:
     enable_compilation_cache()
     images = options.source.read()
     lexicon = open_lexicon(options.lexicon or "")
+    about_lexicon = {"name": lexicon.name, "sha256": lexicon.hash()}
+    if options.variant == HALF_TRUTH:
+        if options.influence or options.select != "lowest":
+            raise InputError("--select, --influence", "option", "one with half_truth", "none: no noun is chosen")
+        made_by = {"lexicon": about_lexicon, "seed": options.seed}
+        return _write_items(options, [_write(options, add_details(images, lexicon, options.seed), made_by)])
+    if options.model is None:
+        raise InputError("MODEL", "model", "none", f"a model, whose influence chooses the noun of {options.variant}")
     influences = None
     if options.influence and options.select != "random":
         influences = influences_from_table(read_influence_table(options.influence), images, options.influence)
@@ -77,7 +87,7 @@ def run(options: Options) -> None:
             on_progress=advance,
             **choices,
         )
-    made_by = {"model": encoder.describe(), "lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}, **choices}
+    made_by = {"model": encoder.describe(), "lexicon": about_lexicon, **choices}
     _write_items(options, [_write(options, altered, made_by) for altered in by_variant.values()])
 
 

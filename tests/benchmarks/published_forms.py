@@ -130,6 +130,13 @@ FORMS = {
         [{"image_path": "data/a.jpg", "caption_options": ["on it", "under it", "left of it", "right of it"]}],
         ("data/a.jpg",), {"controlled_a": (1, 4)}, "caption_options", "image_path",
     ),
+    "half_truths": Form(
+        "coco_qwen.jsonl",
+        [{"id": "7-0", "image": "val2014/a.jpg", "triplet_type": "relation", "anchor": "a dog",
+          "half_truth": "a dog on a sofa", "full_truth": "a dog on a mat"}],
+        ("val2014/a.jpg",), {"coco_qwen": (1, 2), "coco_qwen_relation": (1, 2), "coco_qwen_order": (1, 2)}, "anchor",
+        "image", id_field="id",
+    ),
     "imagecode": Form(
         "valid_data.json", [{"4": "the second from the left"}], tuple(f"0/img{place}.jpg" for place in range(10)),
         {"video": (10, 1)}, "4", by_id=True,

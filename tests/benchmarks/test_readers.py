@@ -321,6 +321,37 @@ def test_a_damaged_parquet_table_is_one_line(tmp_path):
     refused("a whole Parquet file", open_form, "bivlc", tmp_path)
 
 
+def test_half_truths_are_the_published_ht_and_cor(tmp_path):
+    data, random, rows = io.BytesIO(), np.random.default_rng(3), []
+    for file in ("coco_qwen", "cc3m_qwen"):
+        for number in range(20):
+            Image.new("RGB", (8, 8), (number * 9, len(file), 0)).save(data, "PNG")
+            texts = {name: f"{file} {number} {name}" for name in ("anchor", "half_truth", "full_truth")}
+            kind = ("entity", "relation")[number % 3 > 0]
+            image = {"bytes": data.getvalue(), "path": None}
+            rows.append({"id": f"{number}", "image": image, "triplet_type": kind, **texts})
+            data = io.BytesIO()
+        (tmp_path / "data").mkdir(exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows[-20:]), tmp_path / "data" / f"{file}.parquet")
+    benchmark = find_benchmark("half_truths").open({"images": tmp_path, "annotations": tmp_path}, Settings())
+    # As in the published code: one image and three texts a row, strict comparisons; here similarities of our own.
+    vectors = dict(zip(benchmark.texts, random.standard_normal((len(benchmark.texts), 4)), strict=True))
+    images = random.standard_normal((len(benchmark.images), 4))
+    tables = {"originals": images, TEXTS: np.array([vectors[text] for text in benchmark.texts])}
+    found = {task.variant: task.score(Embeddings(tables)).counted.values() for task in benchmark.tasks}
+    s = [[images[row] @ vectors[each[name]] for row, each in enumerate(rows)]
+         for name in ("anchor", "half_truth", "full_truth")]  # fmt: skip
+    anchor, half, full = np.array(s).reshape(3, 2, 20)
+    for place, file in enumerate(("coco_qwen", "cc3m_qwen")):
+        ht, relation = anchor[place] > half[place], np.arange(20) % 3 > 0
+        assert found[file]["ota"] == pytest.approx(100 * ht.mean())
+        assert found[f"{file}_relation"]["ota"] == pytest.approx(100 * ht[relation].mean())
+        assert found[f"{file}_entity"]["ota"] == pytest.approx(100 * ht[~relation].mean())
+        cor = ht & (full[place] > anchor[place])
+        assert found[f"{file}_order"]["pairs_right"] == pytest.approx(100 * cor.mean()) and 0 < cor.mean() < ht.mean()
+    assert [task.variant for task in benchmark.tasks if task.pooled] == ["coco_qwen", "cc3m_qwen"]
+
+
 def test_whatsup_pairs_and_sets_are_the_published_ones(tmp_path):
     names = [f"data/{one}_{how}_{other}.jpeg" for one, other in (("mug", "plate"), ("cap", "arm-chair"), ("a", "b"))
              for how in ("left_of", "right_of", "on", "under")]  # fmt: skip

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,38 @@ def test_articles_fit_the_new_word(tmp_path):
     )
     assert main(words.split()) == 0
     assert not re.search(r"\ba [aeio]\w+|\ban [^aeiouh]\w+", out.read_text())
+
+
+def test_half_truths_add_a_detail_to_captions_without_a_model(tmp_path, refusal):
+    texts = [f"a {word} on the grass" for word in ("dog", "cat", "horse", "car", "boat", "bird")] + ["very nice"]
+    images = [{"image": f"{k}.jpg", "caption": [text, "another one, with a cup"]} for k, text in enumerate(texts)]
+    (tmp_path / "captions.json").write_text(json.dumps(images))
+    words = f"alter-captions --captions {tmp_path}/captions.json --variant half_truth".split()
+
+    def made(name, *more):
+        out, lines = tmp_path / f"{name}.json", tmp_path / f"{name}.jsonl"
+        assert main([*words, "--out", str(out), "--items", str(lines), *more]) == 0
+        return json.loads(out.read_text()), [json.loads(line) for line in lines.read_text().splitlines()]
+
+    annotation, items = made("one")
+    assert (annotation, items) == made("again") and made("other", "--seed", "1")[0]["items"] != annotation["items"]
+    assert annotation["items"][6]["altered"][0] is None and len(items) == 13
+    details = set()
+    for item in items:
+        short, long = (text.replace("an ", "a ").split() for text in item["texts"])
+        detail = list((Counter(long) - Counter(short)).elements())
+        kind = "object" if "and" in detail else "attribute"
+        assert (
+            item["part"] == f"half_truth_{kind}" and len(long) - len(short) == len(detail) == {"o": 3, "a": 1}[kind[0]]
+        )
+        others = " ".join(images[int(item["images"][0]["file"][0])]["caption"]).split()
+        assert not {*detail} - {"and", "a"} & {*others} and item["match"] == [[0, 0]]
+        details.add(kind)
+    assert details == {"object", "attribute"}
+    for more in (["--select", "random"], ["--influence", "x.jsonl"]):
+        assert "no noun is chosen" in refusal(*words, "--out", str(tmp_path / "x.json"), *more)
+    words[-1] = "danger"
+    assert "MODEL: model: found none" in refusal(*words, "--out", str(tmp_path / "x.json"))
 
 
 def test_altered_captions_follow_the_seed_and_the_lexicon(tmp_path):

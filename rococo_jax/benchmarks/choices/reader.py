@@ -95,8 +95,8 @@ def open_choices(
         notes.append("no images were there: texts are compared alone")
     else:
         if any(map(_is_packed, tables.names)):
-            patterns = [file for file in files if "*" in file]
-            packed_tables = [path for file in patterns for path in found_files(annotations, file)]
+            tables_of = [file for file in files if file.endswith(".parquet")]
+            packed_tables = [path for file in tables_of for path in found_files(annotations, file)]
             places_in_tables = _packed_images(annotations, packed_tables, list(tables.names))
             packed = str(annotations.resolve()), list(tables.names), places_in_tables
             originals, lost, about = take_images(*packed, settings, _EFFECT, tables.in_turns())

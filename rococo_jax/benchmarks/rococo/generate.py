@@ -1,5 +1,6 @@
 """RoCOCO's altered captions as annotations, chosen by a model: the influence of the candidates is computed once."""
 
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,12 +16,15 @@ from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.influence import word_influence
+from rococo_jax.perturb.text.kinds import KindAlterer
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
 from rococo_jax.perturb.text.replacement import Alteration, CaptionAlterer, find_candidates, vocabulary_words
 from rococo_jax.perturb.text.words import split_words
 from rococo_jax.version import __version__
 
 NO_CANDIDATE, NO_REPLACEMENT = "no noun of the lexicon", "no replacement that is not in the image's captions"
+NO_PLACE = "no single noun that a detail can be added to"
+HALF_TRUTH = "half_truth"
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,23 @@ def alter_images(
         items.append(AlteredCaptions(image.image, image.captions, altered))
         alterations.append(tuple(chosen))
     return AlteredSet(alterer.variant, tuple(items), tuple(alterations), dict(unaltered))
+
+
+def add_details(images: Iterable[CaptionedImage], lexicon: Lexicon, seed: int = 0) -> AlteredSet:
+    """Half-truths: every caption against the same with one wrong detail added, an object or an attribute [ours].
+
+    As in arXiv 2602.23906 the shorter caption is the right one. The detail is in none of the image's captions; whether
+    it is false is not checked against the image. `concept` of an alteration says which detail it is.
+    """
+    alterer, items, alterations = KindAlterer("addition", lexicon, seed), [], []
+    for image in images:
+        found = [next(iter(alterer.alter(caption, image.captions)), None) for caption in image.captions]
+        kinds = ["object" if each and each.new.startswith(" and ") else "attribute" for each in found]
+        pairs = zip(found, kinds, strict=True)
+        alterations.append(tuple(each and dataclasses.replace(each, concept=kind) for each, kind in pairs))
+        items.append(AlteredCaptions(image.image, image.captions, tuple(each and each.caption for each in found)))
+    left = sum(each is None for item in alterations for each in item)
+    return AlteredSet(HALF_TRUTH, tuple(items), tuple(alterations), {NO_PLACE: left} if left else {})
 
 
 def candidate_influence(
