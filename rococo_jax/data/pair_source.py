@@ -15,7 +15,7 @@ import bisect
 import dataclasses
 import itertools
 import urllib.parse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +75,10 @@ class PairSource(abc.ABC):
     @abc.abstractmethod
     def __getitem__(self, index: int) -> PairSample:
         """Image `index` with its captions; not decoded."""
+
+    def __iter__(self) -> Iterator[PairSample]:
+        """All samples in order."""
+        return (self[index] for index in range(len(self)))
 
     @abc.abstractmethod
     def hash(self) -> str:

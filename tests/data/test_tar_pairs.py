@@ -48,7 +48,7 @@ def test_samples_are_those_of_webdataset(world, tars):
         text = sample["txt"].decode() if "txt" in sample else json.loads(sample.get("json", b"{}")).get("caption") or ""
         if "png" in sample and text.strip():
             found.append((sample["png"], (text,)))
-    assert found == [(sample.image, sample.captions) for sample in map(tars.__getitem__, range(len(tars)))]
+    assert found == [(sample.image, sample.captions) for sample in tars]
     assert len(found) == 994 and tars.shards == tuple(world.sizes)
     assert [tars.captioned(index).captions for index in range(len(tars))] == [captions for _, captions in found]
 

@@ -35,8 +35,9 @@ def data(tmp_path_factory) -> Path:
         (folder / place).parent.mkdir()
         (folder / place).symlink_to(folder / Path(place).name)
     with (folder / "choices" / "items.jsonl").open("w") as file:
-        for name, (text, *_) in zip(names, captions, strict=True):
+        for number, (name, (text, *_)) in enumerate(zip(names, captions, strict=True)):
             item = {"id": name, "images": [{"file": name}], "texts": [text, f"{text} q"], "match": [[0, 0]]}
+            item["part"] = ("few", "many")[number > 2]
             file.write(json.dumps(item) + "\n")
     settings = {"steps": 2, "batch_size": 8, "fsdp": 4, "checkpoint__keep": 9, "log__every": 50}
     settings |= {"eval__data": str(folder), "eval__benchmarks": BENCHMARKS, "eval__every": 1, "eval__templates": "1"}
@@ -82,8 +83,9 @@ def test_figures_are_the_same_on_any_number_of_devices_and_with_sharded_paramete
     meshes = [make_mesh(jax.devices()[:count], fsdp=fsdp) for count, fsdp in ((1, 1), (8, 4))]
     alone, sharded = (evaluate(load_model(data / "start", mesh=mesh)) for mesh in meshes)
     assert alone == sharded
-    unaltered = ("image_to_text/clean/r1", "text_to_image/clean/r1", "cifar10/clean/top1", "choices/all/ota")
-    assert alone["score"] == np.mean([alone[name] for name in unaltered])
+    parts = [alone[f"choices/{part}/ota"] for part in ("few", "many")]
+    unaltered = [alone[name] for name in ("image_to_text/clean/r1", "text_to_image/clean/r1", "cifar10/clean/top1")]
+    assert parts[0] != parts[1] and alone["score"] == np.mean([*unaltered, np.mean(parts)])
 
 
 @pytest.mark.parametrize(

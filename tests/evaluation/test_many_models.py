@@ -156,6 +156,8 @@ def test_lists_name_what_is_wrong_with_them(tmp_path, monkeypatch):
     ):
         assert [model.name for model in read_models(sources)] == names
     assert [model.source for model in read_models(["org/clip-b32", "here=org/other"])] == ["org/clip-b32", "org/other"]
+    long = f"m={'a' * 300}"  # longer than any file system's names
+    assert [model.name for model in read_models([long])] == ["m"]
     refused("'model' for b/model, which a/model has", read_models, ["[ab]/model"])
     refused(r"nothing that matches 'x\*'", read_models, ["x*"])
     Path("list").write_text("# nothing yet\n")
