@@ -83,6 +83,11 @@ def test_it_goes_through_a_model_directory(tmp_path):
         ({}, "apple/DFN2B-CLIP-ViT-L-14-39B", "gelu"),
         ({}, "timm/vit_base_patch16_clip_224.metaclip_400m", "quick_gelu"),
         ({}, "timm/vit_huge_patch14_clip_224.metaclip_altogether", "gelu"),
+        ({}, "timm/vit_gigantic_patch14_clip_224.metaclip_2pt5b", "quick_gelu"),
+        # MetaCLIP 2: open_clip's pretrained.py notes "not quick-gelu" beside all but H/14 of 224 pixels.
+        ({}, "timm/vit_huge_patch14_clip_224.metaclip2_worldwide", "quick_gelu"),
+        ({}, "timm/vit_huge_patch14_clip_378.metaclip2_worldwide", "gelu"),
+        ({}, "timm/vit_gigantic_patch14_clip_224.metaclip2_worldwide", "gelu"),
         ({}, "timm/vit_base_patch32_clip_224.laion400m_e32", "quick_gelu"),
         ({}, "timm/vit_base_patch16_clip_224.laion400m_e32", "gelu"),
         ({}, "laion/CLIP-ViT-bigG-14-laion2B-39B-b160k", "gelu"),

@@ -49,11 +49,11 @@ ACTIVATIONS = ("quick_gelu", "gelu")
 # What names of checkpoints say. A name that says both is asked about.
 _KNOWN_NAMES: tuple[tuple[str, Activation], ...] = (
     (r"openai|quick_?gelu", "quick_gelu"),
-    (r"metaclip(?!_altogether)|dfn5b|dfn2b(?!.*39b)", "quick_gelu"),
+    (r"metaclip(?!_altogether|_?2_)|huge_patch14_clip_224_metaclip2_|dfn5b|dfn2b(?!.*39b)", "quick_gelu"),
     (r"resnet.*_clip_(yfcc15m|cc12m)", "quick_gelu"),
     (r"vit_base_patch32_clip_224_laion400m", "quick_gelu"),
     (r"(?<!quick_)(?<!quick)gelu", "gelu"),
-    (r"metaclip_altogether|dfn2b.*39b", "gelu"),
+    (r"metaclip_altogether|(huge_patch14_clip_378|gigantic_patch14_clip_[0-9]+)_metaclip2_|dfn2b.*39b", "gelu"),
     (r"vit_(base_patch16|large_patch14).*_laion400m", "gelu"),
     (r"clipa_|coca_|convnext|mobileclip|(?<![a-z])eva(0?[12]_|_)|eva_giant|pe_core", "gelu"),
     (r"laion2b|laion5b|laion_aesthetic|datacomp|commonpool|nllb_(clip|siglip)", "gelu"),
