@@ -23,7 +23,7 @@ from rococo_jax.models.dual_encoder import abstract_model
 from rococo_jax.models.positions import positions_on_grid
 from rococo_jax.storage import hash_bytes
 
-# Of another image size, by the format of the checkpoint; else that of `transformers`.
+# Of another image size, by the format of the checkpoint; else that of its family in `transformers`.
 _POSITION_RULES = {"openai": "antialiased", "open_clip": "antialiased", "big_vision": "linear"}
 _MAPS_OF_HEADS = tuple(f"{side}_head.{map}kernel" for side in ("vision", "text") for map in ("", "affine."))
 
@@ -157,7 +157,8 @@ def with_image_size(checkpoint: Checkpoint, image_size: int | None) -> Checkpoin
         if vision.grid < 1:
             raise InputError("image size", "pixels", image_size, f"at least {vision.patch_size}, one patch")
         if vision.stores_positions:
-            rule = _POSITION_RULES.get(provenance.get("format"), "bicubic")
+            origin = provenance.get("started_from", provenance)
+            rule = _POSITION_RULES.get(origin.get("format"), origin.get("position_rule", "bicubic"))
             changes = {} if grid == vision.grid else {"position_grid": grid, "position_rule": rule}
             vision = dataclasses.replace(vision, **{"position_grid": None, "position_rule": "bicubic", **changes})
         spec = dataclasses.replace(spec, vision=vision)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 from rococo_jax.errors import InputError
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu", "relu"]
-PositionRule = Literal["bicubic", "antialiased", "linear"]
+PositionRule = Literal["bicubic", "antialiased", "antialiased_linear", "linear"]
 
 # Of channels, tokens or pixels, and of layers; a spec beyond it describes no model: no array could have its shapes, and
 # what is done for each layer would not end.

@@ -55,6 +55,7 @@ class ResNetSpec(ConvolutionalSpec):
 
     # The mean of the last map is a token before the others, as a class token is.
     class_token: ClassVar[bool] = True
+    first_patch: ClassVar[int] = 1
     positioned_class: ClassVar[bool] = True
     stores_positions: ClassVar[bool] = True
 

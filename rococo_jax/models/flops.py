@@ -48,7 +48,7 @@ def matching_flops(spec: ModelSpec, tokens: int, texts: int = 1) -> int:
     """Operations of the matching head for one image, from its tokens, with `texts` texts of `tokens` tokens; else
     ValueError.
     """
-    image = (1, spec.vision.grid**2 + spec.vision.class_token, spec.vision.width)
+    image = (1, spec.vision.grid**2 + spec.vision.first_patch, spec.vision.width)
     shape = (1, texts, tokens)
     return _traced_flops(spec, "matching_logits", (image, jnp.float32), (shape, jnp.int32), (shape, jnp.bool_))
 

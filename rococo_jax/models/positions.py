@@ -7,7 +7,9 @@ A map of each axis, applied to rows and columns (`PositionRule`):
     bicubic      transformers' `interpolate_pos_encoding`, which is torch's: out[i] = sum_k w(x_i - k) in[clamp(k)] with
                  x_i = (i + 1/2) n_in / n_out - 1/2, k the four neighbours of x_i, and w Keys' kernel for a = -3/4
                  (Keys 1981, IEEE TASSP 29(6))
-    antialiased  open_clip's `resize_pos_embed` and timm's: a = -1/2, w as much wider as the grid becomes smaller
+    antialiased  open_clip's `resize_pos_embed`, timm's, and that of towers with registers in transformers: a = -1/2, w
+                 as much wider as the grid becomes smaller
+    antialiased_linear  TIPSv2's: the same with w(d) = 1 - |d| for |d| < 1
     linear       big_vision's `resample_posemb`: SciPy's zoom of order 1, whose corners stay where they are
 
 Rotary positions turn queries and keys of patches by angles that grow with row and column,
@@ -17,7 +19,7 @@ Rotary positions turn queries and keys of patches by angles that grow with row a
 
 so that the product of a query and a key depends on the difference of their places (Su et al., arXiv 2104.09864). The
 places of a grid are scaled to those of the grid that the model was first trained on (EVA-02, arXiv 2303.11331), and PE
-(2504.13181) counts from 1, columns first.
+(2504.13181) counts from 1, columns first. DINOv3 (2508.10104) has 100 for 10000, and p = 4 pi ((i + 1/2) / n - 1/2).
 """
 
 import dataclasses
@@ -30,9 +32,6 @@ from jaxtyping import Array, Float
 
 from rococo_jax.models.checked_spec import PositionRule
 from rococo_jax.models.spec import ResNetSpec, RotarySpec, VisionSpec
-
-# Of the angles of rotary positions.
-_BASE = 10000.0
 
 
 def positions_on_grid(
@@ -56,9 +55,9 @@ def _axis_matrix(size_in: int, size_out: int, rule: PositionRule) -> Float[np.nd
     if rule == "linear":
         return scipy.ndimage.zoom(np.eye(size_in), (size_out / size_in, 1), order=1)
     centre = (np.arange(size_out) + 0.5) * (size_in / size_out) - 0.5
-    if rule == "antialiased":
-        distance = np.arange(size_in) - centre[:, None]
-        matrix = _keys_kernel(distance / max(size_in / size_out, 1), -0.5)
+    if rule in ("antialiased", "antialiased_linear"):
+        distance = (np.arange(size_in) - centre[:, None]) / max(size_in / size_out, 1)
+        matrix = _keys_kernel(distance, -0.5) if rule == "antialiased" else np.maximum(1 - np.abs(distance), 0)
         return matrix / matrix.sum(1, keepdims=True)
     first = np.floor(centre).astype(int)
     matrix = np.zeros((size_out, size_in))
@@ -79,9 +78,11 @@ def _keys_kernel(distance: np.ndarray, a: float) -> np.ndarray:
 def rotary_angles(spec: RotarySpec, grid: int, head_width: int) -> Float[np.ndarray, "patches half_head"]:
     """One angle a patch (row by row) and pair of channels, float32."""
     quarter = head_width // 4
-    bands = np.float32(1) / np.float32(_BASE) ** (np.arange(quarter, dtype=np.float32) / np.float32(quarter))
-    places = np.arange(grid, dtype=np.float32) + np.float32(spec.from_one)
+    bands = np.float32(1) / np.float32(spec.base) ** (np.arange(quarter, dtype=np.float32) / np.float32(quarter))
+    places = np.arange(grid, dtype=np.float32) + np.float32(0.5 if spec.centred else spec.from_one)
     places = places / np.float32(grid) * np.float32(spec.grid)
+    if spec.centred:
+        places = np.float32(2 * np.pi) * (2 * places / np.float32(spec.grid) - 1)
     rows, columns = np.meshgrid(places, places, indexing="ij")
     axes = (columns, rows) if spec.columns_first else (rows, columns)
     angles = np.stack(axes, -1)[..., None] * bands

@@ -57,13 +57,18 @@ class RotarySpec(CheckedSpec):
 
     `grid` is the side of the square that positions are scaled to, whatever the tower's own. Positions count from 1 with
     `from_one`, else from 0; with `columns_first` the first half of a head turns with the column, else with the row.
+    `centred`, they are those of the middles of patches, from -2 pi at one end of `grid` to 2 pi at the other (DINOv3).
+    `base` is that of the angles.
     """
 
     what: ClassVar[str] = "rotary"
+    unwritten: ClassVar[frozenset[str]] = frozenset(("centred", "base"))
 
     grid: int
     from_one: bool = False
     columns_first: bool = False
+    centred: bool = False
+    base: int = 10000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,13 +88,16 @@ class VisionSpec(CheckedSpec):
         mbconv: stages of convolutions whose cells are the patches.
         mlp_norms: an MLP norms what it reads, which the block has normed already.
         pooling_heads, pooling_mlp_width, pooling_width: of attention pooling, where they are not the blocks'.
+        registers: tokens without positions after the class token, which no pooling reads (arXiv 2309.16588).
+        stores_positions: it has position embeddings.
     """
 
     what: ClassVar[str] = "vision"
     unwritten: ClassVar[frozenset[str]] = frozenset(
         (
             "rotary", "inner_norms", "norm_changes", "norm_after_pooling", "class_position", "stem_width",
-            "mbconv", "mlp_norms", "pooling_heads", "pooling_mlp_width", "pooling_width", "position_rule",
+            "mbconv", "mlp_norms", "pooling_heads", "pooling_mlp_width", "pooling_width", "position_rule", "registers",
+            "stores_positions",
         )
     )  # fmt: skip
 
@@ -121,10 +129,11 @@ class VisionSpec(CheckedSpec):
     pooling_mlp_width: int | None = None
     pooling_width: int | None = None
     position_rule: PositionRule = "bicubic"
+    registers: int = 0
+    stores_positions: bool = True
 
     # BERT's blocks alone norm after a sum.
     norm_after_blocks: ClassVar[bool] = False
-    stores_positions: ClassVar[bool] = True
 
     def __post_init__(self):
         check_heads("vision spec", self.width, self.heads)
@@ -150,6 +159,11 @@ class VisionSpec(CheckedSpec):
     def border_pixels(self) -> int:
         """Rows at the bottom, and columns at the right, that fill no patch and are not seen."""
         return self.image_size % self.patch_size
+
+    @property
+    def first_patch(self) -> int:
+        """Tokens before those of the patches."""
+        return self.class_token + self.registers
 
     @property
     def positioned_class(self) -> bool:

@@ -63,7 +63,7 @@ class Block(nnx.Module):
             spec.width,
             spec.heads,
             bias=spec.qkv_bias,
-            rotary=None if spec.rotary is None else Rotary(spec.rotary, spec.grid, int(spec.class_token)),
+            rotary=None if spec.rotary is None else Rotary(spec.rotary, spec.grid, spec.first_patch),
             inner_norm_eps=inner,
             dtype=dtype,
             rngs=rngs,

@@ -1,6 +1,7 @@
 """Image towers that are transformers over patches, configured by `VisionSpec`.
 
-    pixels -> [convolutions ->] patches -> [class token +] positions -> [norm] -> blocks -> norm -> pooling
+    pixels -> [convolutions ->] patches -> [class token +] positions [+ registers] -> [norm] -> blocks -> norm ->
+    pooling
 
 Position embeddings for another image size are interpolated (`positions`).
 
@@ -130,7 +131,9 @@ def _stem(spec: VisionSpec, dtype: DTypeLike, rngs: nnx.Rngs) -> ConvolutionStem
 
 
 class VisionTower(nnx.Module):
-    """An image tower. Parameters: `patch`, `positions (tokens, width)`, `class_token (width,)`, norms, `blocks`."""
+    """An image tower. Parameters: `patch`, `positions (tokens, width)`, `class_token (width,)`, `registers (n, width)`,
+    norms, `blocks`.
+    """
 
     def __init__(self, spec: VisionSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         self.spec, self.dtype = spec, dtype
@@ -140,9 +143,11 @@ class VisionTower(nnx.Module):
         values = 4 * spec.stem_width if spec.stem_width else 3 * spec.patch_size**2
         patch = None if spec.mbconv else Linear(values, spec.width, bias=spec.patch_bias, dtype=dtype, rngs=rngs)
         self.patch = patch
-        self.positions = nnx.Param(normal(rngs.params(), (tokens, spec.width), jnp.float32))
-        class_token = spec.class_token
+        stored = spec.stores_positions
+        self.positions = nnx.Param(normal(rngs.params(), (tokens, spec.width), jnp.float32)) if stored else None
+        class_token, registers = spec.class_token, (spec.registers, spec.width)
         self.class_token = nnx.Param(normal(rngs.params(), (spec.width,), jnp.float32)) if class_token else None
+        self.registers = nnx.Param(normal(rngs.params(), registers, jnp.float32)) if spec.registers else None
         self.norm_before = LayerNorm(spec.width, spec.norm_eps) if spec.norm_before_blocks else None
         self.blocks = Blocks(spec, dtype=dtype, rngs=rngs)
         self.norm = LayerNorm(spec.width, spec.norm_eps)
@@ -158,8 +163,8 @@ class VisionTower(nnx.Module):
     def tokens(
         self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
     ) -> Float[Array, "b tokens width"]:
-        """The sequence after the last norm (class token first, then patches row by row), float32. Not normed where the
-        norm is that of the pooled vector.
+        """The sequence after the last norm (class token first, then registers, then patches row by row), float32. Not
+        normed where the norm is that of the pooled vector.
         """
         return self._finish(self.blocks(self.embed(pixels, patches)))
 
@@ -191,15 +196,19 @@ class VisionTower(nnx.Module):
             x = self.stem(pixels)
             x = x.reshape(len(x), -1, x.shape[-1]) if self.patch is None else self.patch(patches_of(x, 2))
         before = int(self.spec.class_token)
-        positions = positions_on_grid(self.positions[...], self.spec)
-        if before and not self.spec.class_position:
-            positions = jnp.pad(positions, ((1, 0), (0, 0)))
-        if patches is not None:
-            first = jnp.broadcast_to(positions[None, :before], (len(x), before, positions.shape[1]))
-            positions = jnp.concatenate([first, positions[patches + before]], axis=1)
         if self.class_token is not None:
             x = jnp.concatenate([repeat_on_rows(self.class_token[...][None], len(x), x.dtype), x], axis=1)
-        x = add_to_rows(x, positions)
+        if self.positions is not None:
+            positions = positions_on_grid(self.positions[...], self.spec)
+            if before and not self.spec.class_position:
+                positions = jnp.pad(positions, ((1, 0), (0, 0)))
+            if patches is not None:
+                first = jnp.broadcast_to(positions[None, :before], (len(x), before, positions.shape[1]))
+                positions = jnp.concatenate([first, positions[patches + before]], axis=1)
+            x = add_to_rows(x, positions)
+        if self.registers is not None:
+            registers = repeat_on_rows(self.registers[...], len(x), x.dtype)
+            x = jnp.concatenate([x[:, :before], registers, x[:, before:]], axis=1)
         return x if self.norm_before is None else self.norm_before(x).astype(x.dtype)
 
     def pool(self, tokens: Float[Array, "b tokens width"]) -> Float[Array, "b features"]:
@@ -210,6 +219,6 @@ class VisionTower(nnx.Module):
         if "cls" in self.spec.pooling:
             parts.append(tokens[:, 0])
         if "mean" in self.spec.pooling:
-            parts.append(tokens[:, int(self.spec.class_token) :].mean(1))
+            parts.append(tokens[:, self.spec.first_patch :].mean(1))
         pooled = jnp.concatenate(parts, axis=-1).astype(jnp.float32)
         return self.norm(pooled) if self.spec.norm_after_pooling else pooled

@@ -54,7 +54,7 @@ def attention_rows(tower: VisionTower, pixels: Float[Array, "b h w 3"]) -> Float
         return tower.pooling.mix(tokens)[1].mean((1, 2))
     if "cls" in tower.spec.pooling:
         return weights[:, :, 0].mean(1)
-    return weights[:, :, int(tower.spec.class_token) :].mean((1, 2))
+    return weights[:, :, tower.spec.first_patch :].mean((1, 2))
 
 
 def patch_maps(encoder: Encoder, images: UInt8[np.ndarray, "n size size 3"]) -> Float[np.ndarray, "n grid grid"]:
@@ -62,7 +62,7 @@ def patch_maps(encoder: Encoder, images: UInt8[np.ndarray, "n size size 3"]) -> 
     spec = vision_spec(encoder)
     run = nnx.jit(lambda tower, pixels: attention_rows(tower, encoder.preprocessing.normalise(pixels)))
     parts = [images[start : start + _IMAGES_AT_ONCE] for start in range(0, len(images), _IMAGES_AT_ONCE)]
-    rows = np.concatenate([run(encoder.model.vision, part) for part in parts])[:, int(spec.class_token) :]
+    rows = np.concatenate([run(encoder.model.vision, part) for part in parts])[:, spec.first_patch :]
     return (rows / rows.sum(1, keepdims=True)).reshape(-1, spec.grid, spec.grid)
 
 

@@ -31,6 +31,7 @@ SOURCES = {
     "siglip_text": lambda: hf.perturbed(transformers.SiglipTextModel(transformers.SiglipTextConfig(**hf.TEXT))),
     "dinov2": lambda: hf.dinov2(mlp_ratio=3, qkv_bias=False),
     "dinov2_gated": lambda: hf.dinov2(use_swiglu_ffn=True),
+    "registers": hf.dinov2_with_registers,
     "bert": hf.bert,
 }
 
@@ -59,9 +60,10 @@ def test_transformers_reads_what_was_exported_and_gives_the_same_vectors(tmp_pat
         assert torch.equal(*vectors)
 
 
-def test_dinov2_used_at_another_size_than_it_was_stored_for_loses_no_position(tmp_path):
+@pytest.mark.parametrize("make", [hf.dinov2, hf.dinov2_with_registers])
+def test_dinov2_used_at_another_size_than_it_was_stored_for_loses_no_position(make, tmp_path):
     """The published DINOv2: stored for 518 pixels, used at 224. Here 70 and 40."""
-    reference = hf.dinov2(image_size=70)
+    reference = make(image_size=70)
     folder = hf.saved(reference, tmp_path / "theirs")
     processor = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 46}, "crop_size": 40}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))

@@ -16,6 +16,7 @@ from tests.support.reference_models import (
     bert,
     clip,
     dinov2,
+    dinov2_with_registers,
     images,
     mean_pooled,
     pairs,
@@ -113,6 +114,9 @@ TOWERS = {
     "dinov2 quick_gelu_large_eps": (
         dinov2, {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-2, "hidden_size": 36}, "cls+mean",
     ),
+    "registers": (dinov2_with_registers, {}, "cls+mean"),
+    "registers gated_mlp": (dinov2_with_registers, {"use_swiglu_ffn": True, "num_register_tokens": 1}, "mean"),
+    "registers none": (dinov2_with_registers, {"num_register_tokens": 0, "qkv_bias": False}, "cls+mean"),
     "bert": (bert, {}, "mean"),
     "bert other_sizes": (
         bert, {"hidden_size": 45, "num_attention_heads": 5, "type_vocab_size": 1, "num_hidden_layers": 1}, "cls",
@@ -133,7 +137,8 @@ def test_a_tower_without_a_head_gives_the_pooled_tokens_of_the_reference(case, t
             tokens = reference(torch_ids(ids), attention_mask=torch.from_numpy(mask)).last_hidden_state
         else:
             tokens = reference(torch_pixels(pixels)).last_hidden_state
-            mask = np.tile(np.arange(tokens.shape[1]) > 0, (len(tokens), 1))
+            before = 1 + getattr(reference.config, "num_register_tokens", 0)
+            mask = np.tile(np.arange(tokens.shape[1]) >= before, (len(tokens), 1))
     parts = {"cls": tokens[:, 0], "mean": mean_pooled(tokens, mask)}
     expected = torch.cat([parts[name] for name in pooling.split("+")], dim=-1)
     if make is bert:
@@ -143,7 +148,7 @@ def test_a_tower_without_a_head_gives_the_pooled_tokens_of_the_reference(case, t
         embeddings, features = run(ours, pixels)
         # Features have entries of order one, ten times those of unit vectors.
         np.testing.assert_allclose(features, expected.numpy(), rtol=0, atol=1e-3)
-    assert_same_vectors(embeddings, unit(expected))
+    assert_same_vectors(embeddings, unit(expected), 1e-5)
 
 
 LONE_TOWERS = {
@@ -202,11 +207,18 @@ def test_tokens_and_last_attention_of_image_towers_are_the_reference_ones(family
     np.testing.assert_allclose(tokens, output.last_hidden_state.numpy(), rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize(("make", "size"), [(clip, 47), (siglip, 20), (dinov2, 50), (dinov2, 47)])
+REGISTERS = dinov2_with_registers
+
+
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [(clip, 47), (siglip, 20), (dinov2, 50), (dinov2, 47), (REGISTERS, 20), (REGISTERS, 50), (REGISTERS, 47)],
+)
 def test_another_image_size_gives_the_reference_vectors(make, size, tmp_path):
     model, pixels = make(), random_pixels(size)
     ours = converted(model, tmp_path, image_size=size)
-    vectors = model if make is dinov2 else lambda x: model.get_image_features(x, interpolate_pos_encoding=True)
+    lone = make not in (clip, siglip)
+    vectors = model if lone else lambda x: model.get_image_features(x, interpolate_pos_encoding=True)
     with torch.no_grad():
         expected = vectors(torch_pixels(pixels)).pooler_output
     assert_same_vectors(images(ours, pixels), unit(expected))

@@ -86,6 +86,11 @@ def dinov2(seed: int = 0, **changes) -> transformers.Dinov2Model:
     return perturbed(transformers.Dinov2Model(transformers.Dinov2Config(**{**sizes, **changes})), seed)
 
 
+def dinov2_with_registers(seed: int = 0, **changes) -> transformers.Dinov2WithRegistersModel:
+    sizes = {**{key: value for key, value in VISION.items() if key != "intermediate_size"}, **changes}
+    return perturbed(transformers.Dinov2WithRegistersModel(transformers.Dinov2WithRegistersConfig(**sizes)), seed)
+
+
 def bert(seed: int = 0, **changes) -> transformers.BertModel:
     return perturbed(transformers.BertModel(transformers.BertConfig(**{**BARE_TEXT, **changes})), seed)
 

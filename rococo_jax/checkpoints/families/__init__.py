@@ -3,7 +3,7 @@
 A new family is one file beside this one, with a `Family` object, and its place in `FAMILIES`.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,15 @@ from rococo_jax.checkpoints.families.base import Family
 from rococo_jax.checkpoints.families.bert import BERT, ROBERTA
 from rococo_jax.checkpoints.families.blip import BLIP
 from rococo_jax.checkpoints.families.clip import CLIP, METACLIP2
-from rococo_jax.checkpoints.families.dinov2 import DINOV2
+from rococo_jax.checkpoints.families.dinov2 import DINOV2, DINOV2_WITH_REGISTERS
 from rococo_jax.checkpoints.families.exported import Exported
 from rococo_jax.checkpoints.families.siglip import SIGLIP
 from rococo_jax.errors import InputError
-from rococo_jax.models import ModelSpec, VisionSpec
+from rococo_jax.models import ModelSpec
 
 FAMILIES: dict[str, Family] = {
     kind: family
-    for family in (CLIP, SIGLIP, METACLIP2, DINOV2, BERT, ROBERTA, BLIP, ALIGN)
+    for family in (CLIP, SIGLIP, METACLIP2, DINOV2, DINOV2_WITH_REGISTERS, BERT, ROBERTA, BLIP, ALIGN)
     for kind in family.model_types
 }
 
@@ -47,19 +47,14 @@ def spec_from_config(
 
 def family_of_spec(spec: ModelSpec, source: object) -> Exported:
     """The family in whose form a model can be exported. Raises InputError where none has all its towers."""
-    families = []
-    if spec.vision is not None:
-        plain = isinstance(spec.vision, VisionSpec)
-        families.append(_exporter(spec.vision, lambda family: plain and family.has_image_tower(spec.vision)))
-    if spec.text is not None:
-        families.append(_exporter(spec.text, lambda family: family.has_text_tower(spec.text)))
-    if None in families or len(set(families)) > 1:
-        names = " beside ".join(f"a {family.name} tower" if family else "a tower of no family" for family in families)
-        raise InputError(source, "towers", names, "towers of one family that transformers has: clip or siglip")
-    return families[0]
+    exported = [family for family in FAMILIES.values() if isinstance(family, Exported)]
 
+    def family_of(*towers: Any) -> Exported | None:
+        return next((family for family in exported if family.has_towers(*towers)), None)
 
-def _exporter(tower: Any, holds: Callable[[Exported], bool]) -> Exported | None:
-    """The first family that has a tower, which `transformers` knows in full."""
-    exported = (family for family in FAMILIES.values() if isinstance(family, Exported))
-    return None if tower.newer_fields else next(filter(holds, exported), None)
+    family = family_of(spec.vision, spec.text)
+    if family is None:
+        alone = [family_of(tower) for tower in (spec.vision, spec.text) if tower is not None]
+        names = " beside ".join(f"a {family.name} tower" if family else "a tower of no family" for family in alone)
+        raise InputError(source, "towers", names, "towers of one family that transformers has: clip, siglip or tipsv2")
+    return family

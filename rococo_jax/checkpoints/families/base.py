@@ -13,7 +13,7 @@ from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError, is_number, is_whole
 from rococo_jax.models import ModelSpec
-from rococo_jax.models.checked_spec import largest
+from rococo_jax.models.checked_spec import PositionRule, largest
 from rococo_jax.models.spec import Activation
 
 # How configurations spell activations, the spelling of an export first. "gelu" is the exact one.
@@ -28,7 +28,7 @@ _ACTIVATIONS = {spelling: ours for ours, spellings in SPELLINGS.items() for spel
 # Buffers that old releases stored, tensors of heads for other tasks, and what only masked pretraining uses.
 IGNORED = (
     r"(.*\.)?position_ids",
-    r"(dinov2\.)?embeddings\.mask_token",
+    r"(.*\.)?mask_token",
     r"classifier\.(weight|bias)",
     r"(bert\.|roberta\.)?pooler\.dense\.(weight|bias)",
     r"lm_head\..*",
@@ -51,6 +51,7 @@ class Family:
         processor: the published image processor, for folders without a file for it.
         interpolates_positions: `transformers` resizes the stored positions, if any, to the size of the image processor,
             and `image_size` in `config.json` does not count.
+        position_rule: how it does so (`models.positions`).
         lower_case: its text towers were trained on lower case alone.
     """
 
@@ -61,6 +62,7 @@ class Family:
     constants: ClassVar[Mapping[str, np.ndarray]] = {}
     processor: ClassVar[Mapping[str, Any]] = {}
     interpolates_positions: ClassVar[bool] = False
+    position_rule: ClassVar[PositionRule] = "bicubic"
     lower_case: ClassVar[bool] = False
 
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
@@ -149,6 +151,10 @@ class Section:
         if not is_whole(value) or not 1 <= value <= largest(key):
             raise self.refuse(key, f"a whole number, 1 to {largest(key):,}")
         return value
+
+    def count(self, key: str) -> int:
+        """A whole number that may be 0."""
+        return 0 if self.values[key] == 0 and is_whole(self.values[key]) else self.integer(key)
 
     def side(self, key: str) -> int:
         """The side of a square: one number, or two equal ones."""

@@ -1,4 +1,4 @@
-"""DINOv2 (arXiv 2304.07193): an image tower."""
+"""DINOv2 (arXiv 2304.07193), an image tower, and DINOv2 with registers (2309.16588)."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -8,6 +8,9 @@ from rococo_jax.checkpoints.families.base import IGNORED, Section, library_defau
 from rococo_jax.checkpoints.families.exported import Exported, vision_config
 from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, block_rows, leading_ones, norm_rows
 from rococo_jax.models import ModelSpec, VisionSpec
+
+# What a checkpoint without any stores: an array of no values.
+NO_REGISTERS = (r"(.*\.)?register_tokens",)
 
 
 class Dinov2(Exported):
@@ -25,25 +28,12 @@ class Dinov2(Exported):
     # Stored for 518 pixels and used at 224.
     interpolates_positions = True
     processor_classes = ("BitImageProcessor", "BitImageProcessor")
+    config_class = "Dinov2Config"
 
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
-        section = Section(path, "", config, library_defaults("Dinov2Config"))
-        hidden = int(section.integer("hidden_size") * section.number("mlp_ratio"))
-        sizes, gated = section.image_sizes(), section.flag("use_swiglu_ffn")
-        if gated:
-            hidden, sizes["activation"] = _gated_width(hidden), "silu"
-        vision = VisionSpec(
-            mlp_width=hidden,
-            class_token=True,
-            patch_bias=True,
-            norm_before_blocks=False,
-            layer_scale=True,
-            pooling=pooling,
-            gated_mlp=gated,
-            qkv_bias=section.flag("qkv_bias"),
-            **sizes,
-        )
-        return ModelSpec(vision=vision, text=None)
+        section = Section(path, "", config, library_defaults(self.config_class))
+        registers = section.count("num_register_tokens") if self.newer_fields else 0
+        return ModelSpec(vision=dino(section, pooling, registers), text=None)
 
     def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
         theirs, embeddings = f"{vision_prefix}encoder.layer.{{layer}}", f"{vision_prefix}embeddings"
@@ -57,26 +47,66 @@ class Dinov2(Exported):
             Row("vision.patch.bias", f"{embeddings}.patch_embeddings.projection.bias"),
             Row("vision.class_token", f"{embeddings}.cls_token", leading_ones(2)),
             Row("vision.positions", f"{embeddings}.position_embeddings", leading_ones(1)),
+            *register_rows(spec.vision, f"{embeddings}.register_tokens"),
             *block_rows("vision", theirs, norms=("norm1", "norm2"), qkv_bias=spec.vision.qkv_bias, **layers),
             *(Row(f"vision.blocks.block.scale{n}", f"{theirs}.layer_scale{n}.lambda1") for n in (1, 2)),
             *norm_rows("vision.norm", f"{vision_prefix}layernorm"),
         )
-        return NameTable(rows, IGNORED)
+        return NameTable(rows, (*IGNORED, *(NO_REGISTERS if self.newer_fields and not spec.vision.registers else ())))
 
     def has_image_tower(self, tower: VisionSpec) -> bool:
         return tower.layer_scale and tower.pooling != "attention"
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
-        vision = spec.vision
-        values = {key: value for key, value in vision_config(vision).items() if key != "intermediate_size"}
-        values["mlp_ratio"] = _mlp_ratio(vision)
-        if vision.gated_mlp:
-            values["hidden_act"] = "gelu"  # not used; a gated MLP always has silu
-        flags = {"qkv_bias": vision.qkv_bias, "use_swiglu_ffn": vision.gated_mlp}
-        return {"model_type": "dinov2", "architectures": ["Dinov2Model"], **values, **flags}
+        architectures = [self.config_class.replace("Config", "Model")]
+        registers = {"num_register_tokens": spec.vision.registers} if self.newer_fields else {}
+        return {"model_type": self.name, "architectures": architectures, **dino_config(spec.vision), **registers}
 
 
-DINOV2 = Dinov2()
+class Dinov2WithRegisters(Dinov2):
+    name = "dinov2_with_registers"
+    model_types = ("dinov2_with_registers",)
+    prefixes = ("dinov2_with_registers.", "")
+    position_rule = "bicubic"
+    newer_fields = frozenset(("registers",))
+    config_class = "Dinov2WithRegistersConfig"
+
+
+DINOV2, DINOV2_WITH_REGISTERS = Dinov2(), Dinov2WithRegisters()
+
+
+def dino(section: Section, pooling: str, registers: int) -> VisionSpec:
+    """The image tower of a section in DINOv2's keys."""
+    hidden = int(section.integer("hidden_size") * section.number("mlp_ratio"))
+    sizes, gated = section.image_sizes(), section.flag("use_swiglu_ffn")
+    if gated:
+        hidden, sizes["activation"] = _gated_width(hidden), "silu"
+    return VisionSpec(
+        mlp_width=hidden,
+        class_token=True,
+        patch_bias=True,
+        norm_before_blocks=False,
+        layer_scale=True,
+        pooling=pooling,
+        gated_mlp=gated,
+        qkv_bias=section.flag("qkv_bias"),
+        registers=registers,
+        **sizes,
+    )
+
+
+def dino_config(vision: VisionSpec) -> dict[str, Any]:
+    """The fields of an exported tower in DINOv2's keys."""
+    values = {key: value for key, value in vision_config(vision).items() if key != "intermediate_size"}
+    values["mlp_ratio"] = _mlp_ratio(vision)
+    if vision.gated_mlp:
+        values["hidden_act"] = "gelu"  # not used; a gated MLP always has silu
+    return {**values, "qkv_bias": vision.qkv_bias, "use_swiglu_ffn": vision.gated_mlp}
+
+
+def register_rows(spec: VisionSpec, theirs: str) -> list[Row]:
+    """The row of registers, if any."""
+    return [Row("vision.registers", theirs, leading_ones(1))] if spec.registers else []
 
 
 def _gated_width(hidden: int) -> int:

@@ -19,10 +19,26 @@ class Exported(Family):
     Attributes:
         processor_classes: of an exported image processor, where images are cropped and where they are not.
         end_token: of an exported tokenizer: the name of the token that ends a text.
+        newer_fields: those of `CheckedSpec.newer_fields` that its configuration can express.
     """
 
     processor_classes: ClassVar[tuple[str, str]] = ("CLIPImageProcessor", "CLIPImageProcessor")
     end_token: ClassVar[str] = "eos_token"
+    newer_fields: ClassVar[frozenset[str]] = frozenset()
+
+    def has_towers(self, *towers: Any) -> bool:
+        """Whether exported towers of these specs are all of this family; None stands for no tower."""
+        known = {*self.newer_fields, "position_rule"}
+        return all(tower is None or (known.issuperset(tower.newer_fields) and self._has(tower)) for tower in towers)
+
+    def _has(self, tower: Any) -> bool:
+        if isinstance(tower, TextSpec):
+            return self.has_text_tower(tower)
+        if not isinstance(tower, VisionSpec) or not self.has_image_tower(tower):
+            return False
+        # Other families' positions are exported interpolated.
+        stored = self.interpolates_positions and tower.position_grid is not None
+        return not stored or tower.position_rule == self.position_rule
 
     def has_image_tower(self, tower: VisionSpec) -> bool:
         """Whether an exported image tower of this kind is one of this family."""

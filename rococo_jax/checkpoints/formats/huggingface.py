@@ -82,6 +82,7 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
     if pooled := "the argument pooling" if choices.pooling else pooled:
         places |= {"image pooling": pooled, "text pooling": pooled}
     provenance |= family.notes(spec)
+    provenance |= {} if family.position_rule == "bicubic" else {"position_rule": family.position_rule}
     preprocessing, tokenizer = None, None
     if spec.vision is not None:
         place = folder if any((folder / name).is_file() for name in _PROCESSOR_FILES) else base
@@ -122,7 +123,7 @@ def export_huggingface(encoder: Any, out: str | os.PathLike) -> str:
     """
     out, name, checkpoint = Path(out), encoder.name, checkpoint_of(encoder)
     own_spec, own_parameters = with_own_positions(checkpoint.spec, checkpoint.parameters)
-    family, checkpoint = family_of_spec(own_spec, name), with_rules_of("transformers", checkpoint, name)
+    family, checkpoint = family_of_spec(checkpoint.spec, name), with_rules_of("transformers", checkpoint, name)
     if not family.interpolates_positions:
         checkpoint = checkpoint._replace(spec=own_spec, parameters=own_parameters)
     spec, parameters, preprocessing, tokenizer, _ = checkpoint
@@ -131,7 +132,7 @@ def export_huggingface(encoder: Any, out: str | os.PathLike) -> str:
     back = family.spec_of_export(config, spec, Path(name))
     if back.vision is not None and family.interpolates_positions:
         # Its size is that of the stored positions; the image processor tells at which size it is used.
-        sizes = {"image_size": spec.vision.image_size, "position_grid": spec.vision.position_grid}
+        sizes = {name: getattr(spec.vision, name) for name in ("image_size", "position_grid", "position_rule")}
         back = dataclasses.replace(back, vision=dataclasses.replace(back.vision, **sizes))
     refuse_another_spec(back, spec, name, f"only what the Hugging Face form of {family.name} can express")
     tensors = write_tensors(parameters, family.table(spec, *family.export_prefixes(spec)))
