@@ -67,7 +67,7 @@ class Dinov2WithRegisters(Dinov2):
     name = "dinov2_with_registers"
     model_types = ("dinov2_with_registers",)
     prefixes = ("dinov2_with_registers.", "")
-    position_rule = "bicubic"
+    position_rule = "antialiased"
     newer_fields = frozenset(("registers",))
     config_class = "Dinov2WithRegistersConfig"
 
