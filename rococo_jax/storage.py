@@ -300,7 +300,9 @@ def why_unreadable(path: str | os.PathLike, error: Exception) -> str:
     return first_line(error) or type(error).__name__
 
 
-def hub_snapshot(source: object, name: str, files: Sequence[str], field: str, wanted: str) -> Path:
+def hub_snapshot(
+    source: object, name: str, files: Sequence[str], field: str, wanted: str, revision: str | None = None
+) -> Path:
     """The Hugging Face hub's snapshot of a repository, with `files` (patterns) alone.
 
     Raises InputError with `source`, `field` and `wanted` where the hub cannot be reached or has no such name.
@@ -308,7 +310,7 @@ def hub_snapshot(source: object, name: str, files: Sequence[str], field: str, wa
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(files)))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except Exception as error:  # no network, no such name, no right to read it
         found = f"no such folder, and the hub answers: {first_line(error)}"
         raise InputError(source, field, found, wanted) from None

@@ -1,7 +1,10 @@
 """Which of open_clip's pretrained tags convert, and why the others do not: all are printed, the page has the others.
 
     pip install open_clip_torch timm            (beside torch; see tests/support/golden/make_open_clip.py for how)
-    python tools/open_clip_coverage.py [--markdown docs/open_clip.md]
+    python tools/open_clip_coverage.py [--markdown docs/open_clip.md] [--tags]
+
+With `--tags` the package's table is written, which `zoo:ARCHITECTURE/TAG` reads: the hub name of each tag and the
+activation that it was trained with.
 
 Every architecture is built by open_clip itself without memory (torch's `meta` device), and the names and shapes of its
 tensors, its configuration and the tag's preprocessing go through the converter as a folder from the hub would; only
@@ -25,8 +28,9 @@ import numpy as np
 from rococo_jax.checkpoints.formats.open_clip import preprocessing_of_open_clip, towers_of_open_clip
 from rococo_jax.checkpoints.parameters import parameter_shapes
 from rococo_jax.checkpoints.tensors import Tensors, check_tensors
+from rococo_jax.checkpoints.zoo import TAGS
 from rococo_jax.errors import InputError
-from rococo_jax.storage import write_json
+from rococo_jax.storage import write_csv_rows, write_json
 
 # The published sizes of Hugging Face text towers, of which open_clip keeps only the names.
 TEXT_TOWERS: dict[str, dict[str, Any]] = {
@@ -63,6 +67,15 @@ def published_tags(open_clip: Any) -> Iterator[tuple[str, str]]:
     tags = open_clip.list_pretrained()
     plain = {pair for pair in tags if not pair[0].endswith("-quickgelu")}
     return iter(pair for pair in tags if pair in plain)
+
+
+def tag_rows(open_clip: Any) -> Iterator[tuple[str, str, str]]:
+    """The package's table of tags. QuickGELU is what a tag says; open_clip only warns of another architecture's."""
+    yield f"open_clip {open_clip.__version__}", "hub", "activation"
+    for architecture, tag in published_tags(open_clip):
+        published = open_clip.get_pretrained_cfg(architecture, tag)
+        hub = "/".join(published["hf_hub"].split("/")[:2])  # what follows is a file
+        yield f"{architecture}/{tag}", hub, "quick_gelu" if published.get("quick_gelu") else "gelu"
 
 
 def shapes_of(open_clip: Any, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -106,8 +119,12 @@ def main() -> None:
     """Print every tag, and write those that do not convert where asked to."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--markdown", type=Path, help="also write what does not convert to this file")
+    parser.add_argument("--tags", action="store_true", help=f"write {TAGS.name} of the package, and end")
     arguments = parser.parse_args()
     open_clip = import_open_clip()
+    if arguments.tags:
+        write_csv_rows(TAGS, tag_rows(open_clip))
+        return
     rows: dict[str, tuple[list[str], str | None]] = {}
     shapes: dict[str, Mapping[str, tuple[int, ...]]] = {}
     total = converts = 0

@@ -25,8 +25,8 @@ class Options:
     """Evaluate models on benchmarks: recall, false recall, drop and accuracy, with intervals and a report.
 
     Attributes:
-        models: model directory, foreign checkpoint, hub name, file.py:function that returns an encoder, name=source,
-            or a pattern such as 'runs/*/model'
+        models: model directory, foreign checkpoint, hub name, zoo:NAME, file.py:function that returns an encoder,
+            name=source, or a pattern such as 'runs/*/model'
         model_list: file with further models, one a line; # begins a comment
         out: folder of results.json, per_query.parquet and examples.parquet (of several models a folder each),
             report.html, .csv and .md, and journal.jsonl

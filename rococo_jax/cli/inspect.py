@@ -9,6 +9,7 @@ from rococo_jax.options import Option
 EXAMPLES = """\
   rococo inspect models/clip_b32
   rococo inspect RN50.pt --tokenizer tokenizers/clip --json
+  rococo inspect zoo:                     the names of published fine-tunes
 """
 
 

@@ -4,6 +4,7 @@
 openai/clip-vit-base-patch32
 checkpoints/*.pt
 demo:plain                       a model that comes with the package
+zoo:fare2                        a published fine-tune, or a tag of open_clip (zoo:ViT-B-32/openai)
 my_models.py:make_clip           a function that returns an encoder of any framework
 open_clip:ViT-B-32/openai        a model of another library, run by it
 runs/*/model                     of `rococo train`: named after the run's folder
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rococo_jax.checkpoints.hub import PREFIX
+from rococo_jax.checkpoints.zoo import ZOO
 from rococo_jax.encoders.adapters import is_adapted, name_of
 from rococo_jax.encoders.foreign import is_factory
 from rococo_jax.errors import InputError
@@ -123,9 +125,7 @@ def _exists(entry: str) -> bool:
 
 
 def _named(source: str) -> NamedModel:
-    if source.startswith(PREFIX):
-        return NamedModel(source, source.removeprefix(PREFIX))
-    if is_adapted(source):
+    if source.startswith((PREFIX, ZOO)) or is_adapted(source):
         return NamedModel(source, name_of(source))
     if is_factory(source):
         return NamedModel(source, source.rpartition(":")[2])

@@ -1,9 +1,7 @@
 """Downloads from a local server that cuts connections, refuses ranges, changes its files and lies."""
 
-import contextlib
 import dataclasses
 import hashlib
-import http.server
 import io
 import signal
 import subprocess
@@ -17,6 +15,7 @@ import pytest
 from rococo_jax.benchmarks import benchmark as registry
 from rococo_jax.cli.main import main
 from rococo_jax.data.downloads import DOWNLOADS, Download, fetch
+from tests.support.file_server import serving
 from tests.support.paths import CHECKOUT
 from tests.support.refusals import refused
 
@@ -24,67 +23,10 @@ CONTENT = np.random.default_rng(0).integers(0, 256, 400_000, np.uint8).tobytes()
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 
-class Server(http.server.ThreadingHTTPServer):
-    """Serves `files`, and does what its attributes say; lists have an entry an answer."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files, self.tag = {"/file.bin": CONTENT}, '"one"'
-        self.asked = []  # the Range header of every request
-        self.errors = []  # statuses
-        self.cuts = []  # bytes after which the connection is cut
-        self.holds = []  # bytes after which an answer waits for the client to close the connection
-        self.shift = []  # bytes by which a range begins too early
-        self.shrinks = None  # bytes to which the file shrinks after the first answer, under the same tag
-        self.ranges = self.lengths = True  # whether ranges are answered, and lengths said
-
-
-def next_of(entries: list, otherwise):
-    return entries.pop(0) if entries else otherwise
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def log_message(self, *about):
-        pass
-
-    def do_GET(self):
-        server, content = self.server, self.server.files.get(self.path)
-        asked = self.headers.get("Range")
-        server.asked.append(asked)
-        if status := next_of(server.errors, None if content else 404):
-            return self.send_error(status)
-        start = 0
-        if asked and server.ranges and self.headers.get("If-Range") == server.tag:
-            start = int(asked.removeprefix("bytes=").rstrip("-")) - next_of(server.shift, 0)
-            if start >= len(content):
-                return self.send_error(416)
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        else:
-            self.send_response(200)
-        if server.lengths:
-            self.send_header("Content-Length", str(len(content) - start))
-        self.send_header("ETag", server.tag)
-        self.end_headers()
-        end, held = start + next_of(server.cuts, len(content)), next_of(server.holds, None)
-        server.files[self.path] = content[: server.shrinks]
-        with contextlib.suppress(OSError):  # the client was killed
-            self.wfile.write(content[start : end if held is None else start + held])
-            if held is not None:
-                self.connection.recv(1)
-            elif end < len(content):
-                self.wfile.flush()
-                self.connection.close()
-
-
 @pytest.fixture
 def server():
-    made = Server()
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield made
-    made.shutdown()
-    made.server_close()
+    with serving({"/file.bin": CONTENT}) as made:
+        yield made
 
 
 def file_of(server, **changes) -> Download:

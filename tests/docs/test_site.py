@@ -12,6 +12,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
+from rococo_jax.checkpoints.zoo import zoo
 from rococo_jax.cli.main import COMMANDS
 from rococo_jax.metrics import METRICS
 from rococo_jax.training.config import default_config, flat
@@ -87,6 +88,10 @@ def test_the_reference_has_every_command_key_benchmark_and_metric(hooks):
     assert len(keys) > 100 and all(f"| `{key}` |" in made["config"] for key in keys)
     assert not re.search(r"\| *\|$", made["config"], re.MULTILINE), "a key without a meaning"
     assert all(f"| `{name}` |" in made["metrics"] for name in METRICS)
+    for row in zoo().values():
+        (line,) = (line for line in made["zoo"].splitlines() if line.startswith(f"| `zoo:{row.name}` | [{row.family}]"))
+        facts = (row.address, row.architecture, row.activation, row.licence, row.note, *row.sources, "| no |")
+        assert all(fact in line for fact in facts)
     assert "| `rococo` |" in made["benchmarks"] and "::: rococo_jax.encoders.load_model" in made["python"]
 
 

@@ -4,10 +4,12 @@ FILE.npz                               big_vision
 FILE.pt, .pth, .bin                    OpenAI, or a state dict in its naming
 folder or hub name, config.json        Hugging Face, where its `model_type` is known
 folder or hub name, open_clip_config   open_clip
+zoo:NAME                               a published one of these (`checkpoints.zoo`)
 """
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rococo_jax.checkpoints.families import FAMILIES
 from rococo_jax.checkpoints.formats.big_vision import read_big_vision
@@ -18,6 +20,7 @@ from rococo_jax.checkpoints.hub import WANTED, find_folder
 from rococo_jax.checkpoints.lora import ADAPTER
 from rococo_jax.checkpoints.parameters import Checkpoint, Choices, finish_checkpoint
 from rococo_jax.checkpoints.weight_files import find_weights
+from rococo_jax.checkpoints.zoo import Published, find_published
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json_object
 
@@ -38,7 +41,7 @@ def convert(
     """The spec, parameters (float32 whatever the source holds), preprocessing, tokenizer and provenance of a model.
 
     Args:
-        source: a file, a folder, or a hub name.
+        source: a file, a folder, a hub name (`owner/name@REVISION` of one revision), or `zoo:NAME`.
         source_format: one of `FORMATS`; `auto` finds out.
         image_size: for images of another size than the checkpoint's.
         choices: see `Choices`.
@@ -47,6 +50,8 @@ def convert(
         InputError: the form is unknown or not the one asked for, an option does not apply to it, or something of the
             checkpoint is missing, unknown, broken or does not fit together.
     """
+    if (published := find_published(source)) is not None:
+        return _convert_published(published, source_format=source_format, image_size=image_size, **choices)
     form = find_format(source, source_format)
     chosen = Choices(**choices, declared=source_format == form)
     for option, forms in _FORMS_THAT_CHOOSE.items():
@@ -56,6 +61,22 @@ def convert(
     if chosen.activation not in (None, *ACTIVATIONS):
         raise InputError("activation", "activation", chosen.activation, " or ".join(ACTIVATIONS))
     return finish_checkpoint(_READERS[form](source, chosen), image_size)
+
+
+def _convert_published(published: Published, **options: Any) -> Checkpoint:
+    """The checkpoint, with the table's answer where the converter has to ask for the activation."""
+    place = published.get()
+    try:
+        checkpoint, answered = convert(place, **options), {}
+    except InputError as error:
+        if error.field != "activation" or not published.activation or options.get("activation") is not None:
+            raise
+        checkpoint = convert(place, **{**options, "activation": published.activation})
+        answered = dict.fromkeys(("image activation", "text activation"), f"zoo:{published.name}")
+    facts = {"address": published.address, "licence": published.licence or "not known"}
+    provenance = {**checkpoint.provenance, "source": f"zoo:{published.name}", "published": facts}
+    provenance["read_from"] = {**provenance["read_from"], **answered}
+    return checkpoint._replace(provenance=provenance)
 
 
 def find_format(source: str | Path, source_format: str = "auto") -> str:
