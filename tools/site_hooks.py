@@ -135,6 +135,22 @@ def zoo_page() -> str:
     return page_of_rows("Zoo", said, head, rows)
 
 
+def downloads_page() -> str:
+    """Every file that `rococo fetch` gets."""
+    from rococo_jax.benchmarks.sources import read_sources
+    from rococo_jax.cli.fetch import in_bytes
+
+    rows = []
+    for each, benchmarks, source in read_sources():
+        size = in_bytes(each.size) if each.size else ""
+        check = f"{each.check}; needs accepted terms" if each.page else each.check
+        row = [" ".join(sorted(benchmarks)), f"`{each.to}`", size, check, f"`{each.url}`", source]
+        rows.append([*map(cell, row)])
+    head = ["benchmarks", "comes to", "size", "contents", "address", "read in"]
+    said = "What `rococo fetch` gets, below `--data`; *not tried* as in [Getting the data](../data.md)."
+    return page_of_rows("Downloads", said, head, rows)
+
+
 def metrics_page() -> str:
     """Every metric's row."""
     from rococo_jax.metrics import METRICS
@@ -162,6 +178,7 @@ PAGES = {
     "commands": commands_page,
     "config": config_page,
     "benchmarks": benchmarks_page,
+    "downloads": downloads_page,
     "metrics": metrics_page,
     "zoo": zoo_page,
     "python": python_page,

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from rococo_jax.benchmarks.choices.items import Bundle, Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
-from rococo_jax.benchmarks.coco import VAL2014, karpathy_test
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 
 PARTS = {"visual_genome_relation": "relation", "visual_genome_attribution": "attribution"}
@@ -100,5 +99,4 @@ choice_benchmark(
     folders={"images": "coco/images", "annotations": "coco"},
     files=("captions_test.json", "coco_karpathy_test.json"),
     source="a captions file in the Karpathy form; images: MS-COCO, cocodataset.org",
-    downloads=(karpathy_test("coco"), VAL2014),
 )

@@ -22,6 +22,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_image
 from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.benchmarks.lost_input import in_turns
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.sources import downloads_of
 from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask
@@ -72,7 +73,7 @@ Read = Callable[[Mapping[str, Path]], LabelledImages]
 
 def class_benchmark(read: Read, **about: Any) -> BenchmarkInfo:
     """Registers a benchmark of classes; `about` as in `BenchmarkInfo`, with the benchmark's name as its one task."""
-    about = {"tasks": (about["name"],), "files": (), **about}
+    about = {"tasks": (about["name"],), "files": (), "downloads": downloads_of(about["name"]), **about}
     return register(BenchmarkInfo(**about, open=partial(_open, about["name"], read)))
 
 

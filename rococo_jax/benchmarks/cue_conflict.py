@@ -1,7 +1,7 @@
 """Sixteen coarse classes (Geirhos et al. 2019, arXiv 1811.12231): cue conflict, and photographs of ImageNet.
 
 `cue_conflict`: the shape of one class with the texture of another, cue_conflict/SHAPE/SHAPEn-TEXTUREm.jpg; beside it
-edges/ and silhouettes/ with CLASSn.jpg, in folders or flat.
+edges/ and silhouettes/ with CLASSn.jpg, in folders or flat; or the published folder `stimuli` with its own names.
 
 `imagenet16`: photographs of ImageNet's classes, WORDNETID_name.jpg in one folder. Which of its classes belong to a
 coarse one is told by their places in the order of WordNet ids, from 0; classes of none of the 16 are left out. The
@@ -37,6 +37,7 @@ PLACES = {
 }
 CLASSES = tuple(PLACES)
 TASKS = ("cue_conflict", "edges", "silhouettes")
+_PUBLISHED = {"cue_conflict": "style-transfer-preprocessed-512", "silhouettes": "filled-silhouettes"}
 _NAME = re.compile(r"([a-z]+)\d*(?:-([a-z]+)\d*)?")
 _ALL = 1000
 _PHOTOGRAPH = re.compile(r"(n\d{8})_.+")
@@ -46,12 +47,13 @@ def read(folders: Mapping[str, Path]) -> LabelledImages:
     """The stimuli that are there, by the names of their files."""
     folder, stimuli = folders["images"], []
     for task in TASKS:
-        for name in image_names(folder / task):
-            path = folder / task / name
+        inside = task if (folder / task).is_dir() else _PUBLISHED.get(task, task)
+        for name in image_names(folder / inside):
+            path = folder / inside / name
             parts = _NAME.fullmatch(path.stem)
             if parts is None or (task == TASKS[0] and parts[2] is None):
                 raise InputError(path, "name", path.name, "SHAPEn-TEXTUREm" if task == TASKS[0] else "CLASSn")
-            stimuli.append(Labelled(f"{task}/{name}", parts[1], task, parts[2]))
+            stimuli.append(Labelled(f"{inside}/{name}", parts[1], task, parts[2]))
     if not stimuli:
         raise InputError(folder, "stimuli", "none", f"images under {', '.join(TASKS)}")
     return LabelledImages(tuple(stimuli), {name: name for name in CLASSES}, folder)

@@ -102,7 +102,7 @@ choice_benchmark(
     size="300 items in the test split",
     folders={"images": "colorswap", "annotations": "colorswap"},
     files=("test.json", "data/test-*.parquet", "test*.parquet"),
-    source="huggingface.co/datasets/stanfordnlp/colorswap, as it is, or its images unpacked into files",
+    source="huggingface.co/datasets/stanfordnlp/colorswap, after its terms are accepted, or its images as files",
 )
 choice_benchmark(
     ChoiceReader(bivlc_items),

@@ -35,5 +35,6 @@ INFO = choice_benchmark(
     size="8,782 items in 11 parts, those with two votes or more valid",
     folders={"images": "coco/images", "annotations": "valse"},
     files=tuple(f"{name}.json" for name in FILES),
-    source="annotations: the benchmark's public repository; images: COCO, Visual7W, SWiG, VisDial",
+    source="annotations: the benchmark's public repository; images: COCO (fetched: plurals, relations, foil-it); "
+    "Visual7W (existence, counting), SWiG (actions) and VisDial (coreference) by hand",
 )

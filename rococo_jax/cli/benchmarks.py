@@ -56,8 +56,9 @@ def run(options: Options) -> None:
         ]
         lines += [("needs", ", ".join(f"DIR/{place}" for place in info.folders.values())), ("from", info.source)]
         if info.downloads:
-            size = sum(each.size for each in info.downloads)
-            lines.append(("fetch", f"rococo fetch {info.name} --data DIR ({in_bytes(size)})"))
+            known = sum(each.size for each in info.downloads)
+            size = in_bytes(known) if all(each.size for each in info.downloads) else f"{in_bytes(known)} and more"
+            lines.append(("fetch", f"rococo fetch {info.name} --data DIR ({size})"))
         if data is not None:
             places = layout_folders(info, data)
             missing = info.missing(places)

@@ -36,7 +36,8 @@ def run(options: Options) -> None:
     from pathlib import Path
 
     from rococo_jax.benchmarks.benchmark import find_benchmark
-    from rococo_jax.data.downloads import clear_leftovers, fetch
+    from rococo_jax.data.downloads import clear_leftovers, terms
+    from rococo_jax.data.listed_downloads import fetch_listed
     from rococo_jax.errors import InputError
     from rococo_jax.progress import progress
 
@@ -50,17 +51,19 @@ def run(options: Options) -> None:
         wanted |= {each.to: each for each in info.downloads if options.only in (None, each.role)}
     for download in wanted.values():
         there = download.is_there(data)
-        checked = "SHA-256 known" if download.sha256 else "no known hash: only the length is checked"
-        size = "there already" if there else f"about {in_bytes(download.size)}, {checked}"
+        known = f"about {in_bytes(download.size)}" if download.size else "size not known"
+        size = "there already" if there else f"{known}, {download.check}"
         print(f"  {data / download.to}: {size}\n    from {download.url}", flush=True)
+        if download.page and not there:
+            print(f"    needs {terms(download.page)}", flush=True)
     if options.dry_run:
         return
     for download in wanted.values():
         if download.is_there(data):
             clear_leftovers(download, data)  # of a run that was killed at its end
         else:
-            with progress(f"getting {download.to}", download.size, "bytes") as advance:
-                fetch(download, data, advance)
+            with progress(f"getting {download.to}", download.size or None, "bytes") as advance:
+                fetch_listed(download, data, advance)
     print(f"{data}: all there; rococo evaluate MODEL --data {data} --benchmarks {','.join(options.names)} --out OUT")
 
 

@@ -2,8 +2,8 @@
 
 A download grows in `DIR/.downloads/NAME.part`, beside a note of the server's version of the file. After a cut or a kill
 it goes on where it was, if the server still has the same version and answers ranges; otherwise it begins anew. It gets
-its name when its length is what the server said and its SHA-256, where one is known, is right. An archive is then
-unpacked into a hidden folder, whose contents get their names last.
+its name when its length is what the server said and its hash, where one is known, is right. An archive is then unpacked
+into a hidden folder, whose contents get their names last. Several files of one address: `listed_downloads`.
 """
 
 import contextlib
@@ -13,11 +13,14 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import shutil
+import tarfile
 import time
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,15 +34,18 @@ _TRIES, _TIMEOUT_SECONDS = 5, 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Download:
-    """One file of a benchmark.
+    """One file of a benchmark, or the files of one folder (`listed_downloads`).
 
     Attributes:
         url: where it is got.
-        to: path below the data folder: of the file, or of what an archive unpacks.
+        to: path below the data folder: of the file, of the folder, or of what an archive unpacks.
         sha256: where one is published, or was measured of the published file.
-        size: in bytes, roughly; the server's word counts.
+        size: in bytes, roughly; the server's word counts. 0 where no source tells it.
         role: of the folder that it belongs to.
-        unpack: the folder inside a ZIP archive that becomes `to`; None for a plain file.
+        unpack: the folder inside an archive (ZIP, tar) that becomes `to`; None for a plain file.
+        git_blob: Git's hash of the file, which the hub tells of those that have no SHA-256.
+        page: of the hub, whose files are asked for with the user's token; declared where its terms must be accepted.
+        links_in: path below the data folder of the file whose links are meant by a `*` in `url`.
     """
 
     url: str
@@ -48,6 +54,16 @@ class Download:
     sha256: str | None = None
     size: int = 0
     unpack: str | None = None
+    git_blob: str | None = None
+    page: str | None = None
+    links_in: str | None = None
+
+    @property
+    def check(self) -> str:
+        """What is known of the contents before they come."""
+        if self.sha256:
+            return "SHA-256 known"
+        return f"{'hashes told by the hub' if self.url.startswith('hf://') else 'no known hash'}; not tried"
 
     def is_there(self, data: Path) -> bool:
         """Whether it need not be got."""
@@ -106,7 +122,8 @@ def clear_leftovers(download: Download, data: str | os.PathLike) -> None:
 
 
 def _part_of(download: Download, data: Path) -> Path:
-    name = hashlib.sha256(download.url.encode()).hexdigest()[:8] + "-" + download.url.rpartition("/")[2]
+    last = re.sub(r"[^\w.-]", "_", download.url.rpartition("/")[2])
+    name = hashlib.sha256(download.url.encode()).hexdigest()[:8] + "-" + last[-100:]
     return data / DOWNLOADS / f"{name}.part"
 
 
@@ -132,7 +149,8 @@ def _get(download: Download, part: Path, on_progress: Callable[[int], None], wai
                 on_progress(-counted)
                 counted = 0
             elif error.code < 500 and error.code != 429:
-                raise InputError(download.url, "download", f"{error.code} {error.reason}", "the file") from None
+                wanted = terms(download.page) if error.code in (401, 403) and download.page else "the file"
+                raise InputError(download.url, "download", f"{error.code} {error.reason}", wanted) from None
             last = error
         except (urllib.error.URLError, ConnectionError, TimeoutError, http.client.HTTPException) as error:
             last = error
@@ -140,6 +158,25 @@ def _get(download: Download, part: Path, on_progress: Callable[[int], None], wai
             time.sleep(wait * 2**attempt)
     found = f"{first_line(last)}, {_TRIES} times"
     raise InputError(download.url, "download", found, "an answer; the same command goes on from here") from None
+
+
+def terms(page: str) -> str:
+    """What to do where the hub refuses a file."""
+    return f"access: accept the terms at {page}, then set HF_TOKEN to a token of huggingface.co/settings/tokens"
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Sends the token on to the same server, and to no other: the hub's files lie elsewhere."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):
+        new = super().redirect_request(req, fp, code, msg, headers, newurl)
+        token = req.unredirected_hdrs.get("Authorization")
+        if token and new is not None and (new.type, new.host) == (req.type, req.host):
+            new.add_unredirected_header("Authorization", token)
+        return new
+
+
+_OPENER = urllib.request.build_opener(_Redirects)
 
 
 def _receive(download: Download, part: Path):
@@ -154,7 +191,14 @@ def _receive(download: Download, part: Path):
     if start:
         request.add_header("Range", f"bytes={start}-")
         request.add_header("If-Range", known["version"])
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+    if download.page:
+        from huggingface_hub import get_token
+
+        if token := get_token():
+            request.add_unredirected_header("Authorization", f"Bearer {token}")
+    with _OPENER.open(request, timeout=_TIMEOUT_SECONDS) as answer:
+        if answer.headers.get_content_type() == "text/html":
+            raise InputError(download.url, "download", "a web page", "the file; in a browser the page says why")
         goes_on = answer.status == 206 and _starts_at(answer.headers.get("Content-Range"), start)
         if start and not goes_on:
             if answer.status == 206:
@@ -187,15 +231,16 @@ def _starts_at(content_range: str | None, start: int) -> bool:
 
 def _check(download: Download, part: Path) -> None:
     """Removes the part and raises InputError where its hash is not the published one."""
-    if download.sha256 is None:
+    size, wanted = part.stat().st_size, download.sha256 or download.git_blob
+    if wanted is None:
         return
+    digest = hashlib.sha256() if download.sha256 else hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     with part.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != download.sha256:
-        size = part.stat().st_size
+        found = hashlib.file_digest(file, lambda: digest).hexdigest()
+    if found != wanted:
         part.unlink()
         _note_of(part).unlink(missing_ok=True)
-        raise InputError(download.url, "sha256", f"{found} ({size:,} bytes)", download.sha256)
+        raise InputError(download.url, digest.name, f"{found} ({size:,} bytes)", wanted)
 
 
 def _unpack(download: Download, archive: Path, target: Path) -> None:
@@ -203,18 +248,24 @@ def _unpack(download: Download, archive: Path, target: Path) -> None:
     hidden = _unpacked(archive)
     shutil.rmtree(hidden, ignore_errors=True)  # of a run that was killed
     try:
-        with zipfile.ZipFile(archive) as file:
-            check_free_space(archive.parent, sum(entry.file_size for entry in file.infolist()))
-            file.extractall(hidden)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        if tarfile.is_tarfile(archive):
+            with tarfile.open(archive) as file:
+                file.extractall(hidden, filter="data")
+        else:
+            with zipfile.ZipFile(archive) as file:
+                check_free_space(archive.parent, sum(entry.file_size for entry in file.infolist()))
+                file.extractall(hidden)
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError) as error:
         archive.unlink()
-        raise InputError(download.url, "archive", first_line(error), "a whole ZIP archive") from None
+        raise InputError(download.url, "archive", first_line(error), "a whole ZIP or tar archive") from None
     inner = hidden / download.unpack
+    if not inner.is_dir() and all(path.is_file() for path in hidden.iterdir()):
+        inner = hidden  # files alone
     if not inner.is_dir():
         archive.unlink()
         there = ", ".join(sorted(path.name for path in hidden.iterdir()))[:80]
         shutil.rmtree(hidden)
         raise InputError(download.url, "archive", there or "nothing in it", f"a folder {download.unpack}")
     inner.replace(target)
-    shutil.rmtree(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
     archive.unlink()

@@ -5,10 +5,15 @@ The forms are those that the benchmarks' public loaders read; each reader's docs
 
 import csv
 import dataclasses
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
 
 from tests.support.world import noise, write_pictures
 
@@ -46,9 +51,10 @@ class Form:
 
 VG = {"image_id": "7", "image_path": "7.jpg", "bbox_x": 2, "bbox_y": 3, "bbox_w": 20, "bbox_h": 18}
 PAIR = {"true_caption": "the dog is on the mat", "false_caption": "the mat is on the dog"}
-REPLACE = {"image_id": "7", "image_path": "data/VG/7.jpg"}
+REPLACE = {"image_id": "7", "image_path": "data/VG_100K/7.jpg"}
 VALSE = {"image_file": "a.jpg", "caption": "two dogs", "foil": "three dogs", "mturk": {"caption": 3, "foil": 0}}
 NEG = {f"caption_{place}": f"a dog and no cat number {place}" for place in range(4)}
+COLA = "https://cs-people.bu.edu/array/data/vg_gqa_images"
 REGION = {"image_id": "7", "x": "1", "y": "2", "width": "10", "height": "12", "caption": "a red dog"}
 
 FORMS = {
@@ -63,7 +69,7 @@ FORMS = {
         ("a.jpg",), {"swap_att": (1, 3)}, "caption2", "filename", id_field="id",
     ),
     "hard_positives": Form(
-        "data/vl_checklist_relations.json", [{**REPLACE, **PAIR}], ("data/VG/7.jpg",),
+        "data/vl_checklist_relations.json", [{**REPLACE, **PAIR}], ("data/VG_100K/7.jpg",),
         {"replace_relations": (1, 3)}, "true_caption", "image_path",
     ),
     "valse": Form("actant-swap.json", [VALSE], ("a.jpg",), {"actant_swap": (1, 2)}, "foil", "image_file", by_id=True),
@@ -105,7 +111,7 @@ FORMS = {
     ),
     "cola": Form(
         "COLA_multiobjects_matching_benchmark.json",
-        [["https://x/vg/1.jpg", "red dog blue cat", "https://x/vg/2.jpg", "blue dog red cat"]],
+        [[f"{COLA}/1.jpg", "red dog blue cat", f"{COLA}/2.jpg", "blue dog red cat"]],
         ("1.jpg", "2.jpg"), {"multi_objects": (2, 2)}, 1, 0, last_part=True,
     ),
     "mmvp": Form(
@@ -127,8 +133,9 @@ FORMS = {
     ),
     "whatsup": Form(
         "controlled_images_dataset.json",
-        [{"image_path": "data/a.jpg", "caption_options": ["on it", "under it", "left of it", "right of it"]}],
-        ("data/a.jpg",), {"controlled_a": (1, 4)}, "caption_options", "image_path",
+        [{"image_path": "data/controlled_images/a.jpg",
+          "caption_options": ["on it", "under it", "left of it", "right of it"]}],
+        ("data/controlled_images/a.jpg",), {"controlled_a": (1, 4)}, "caption_options", "image_path",
     ),
     "half_truths": Form(
         "coco_qwen.jsonl",
@@ -175,3 +182,24 @@ def write(form: Form, folder: Path, change: Callable[[Rows], None] | None = None
         other.parent.mkdir(exist_ok=True)
         other.write_text(json.dumps([_reworded(row) for row in rows]))
     write_pictures(folder / "images", form.images, noise(30, 40))
+
+
+def pack(folder, name, rows_per_group=2, change=None):
+    """Writes a published form's items as the hub's Parquet tables, images inside, in two shards."""
+    form, rows = FORMS[name], []
+    write(form, folder / "plain")
+    for number in range(5):
+        row = dict(form.rows[0])
+        row |= {"id": number} if "id" in row else {}
+        for field in [field for field in row if str(row[field]) in form.images]:
+            data = io.BytesIO()
+            Image.new("RGB", (8, 8), (number * 40, len(field), 0)).save(data, "PNG")
+            row[field] = {"bytes": data.getvalue(), "path": None}
+        rows.append(row)
+    (folder / "data").mkdir(parents=True)
+    if change is not None:
+        change(rows)
+    for shard, some in enumerate((rows[:3], rows[3:])):
+        table = pa.Table.from_pylist(some)
+        pq.write_table(table, folder / "data" / f"test-0000{shard}-of-00002.parquet", row_group_size=rows_per_group)
+    return rows

@@ -21,7 +21,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.cli.main import main
 from rococo_jax.metrics.intervals import intervals
-from tests.benchmarks.published_forms import FORMS, write
+from tests.benchmarks.published_forms import FORMS, pack, write
 from tests.support.random_inputs import embeddings_of
 from tests.support.refusals import refused
 
@@ -260,27 +260,6 @@ def of_random_vectors(benchmark, seed=0):
         scores = (embeddings.tables[TEXTS][task.item_texts] * images[:, None]).sum(2)
         found[task.variant] = task.score(embeddings), scores[:, 0] > scores[:, 1:].max(1)
     return found
-
-
-def pack(folder, name, rows_per_group=2, change=None):
-    """Writes a published form's items as the hub's Parquet tables, images inside, in two shards."""
-    form, rows = FORMS[name], []
-    write(form, folder / "plain")
-    for number in range(5):
-        row = dict(form.rows[0])
-        row |= {"id": number} if "id" in row else {}
-        for field in [field for field in row if str(row[field]) in form.images]:
-            data = io.BytesIO()
-            Image.new("RGB", (8, 8), (number * 40, len(field), 0)).save(data, "PNG")
-            row[field] = {"bytes": data.getvalue(), "path": None}
-        rows.append(row)
-    (folder / "data").mkdir(parents=True)
-    if change is not None:
-        change(rows)
-    for shard, some in enumerate((rows[:3], rows[3:])):
-        table = pa.Table.from_pylist(some)
-        pq.write_table(table, folder / "data" / f"test-0000{shard}-of-00002.parquet", row_group_size=rows_per_group)
-    return rows
 
 
 @pytest.mark.parametrize("name", ["bivlc", "colorswap"])

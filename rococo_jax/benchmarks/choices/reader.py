@@ -16,6 +16,7 @@ from rococo_jax.benchmarks.choices.records import Record, lines_beside, read_rec
 from rococo_jax.benchmarks.image_sets import CroppedImages
 from rococo_jax.benchmarks.lost_input import take_images
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.sources import downloads_of
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.data.parquet_table import ParquetTable
@@ -76,7 +77,8 @@ class ChoiceReader:
 
 def choice_benchmark(reader: ChoiceReader, **about: Any) -> BenchmarkInfo:
     """Registers a benchmark of choices; `about` as in `BenchmarkInfo`, with the benchmark's name as its one task."""
-    about = {"tasks": (about["name"],), "optional": ("images",) if reader.works_without_images else (), **about}
+    optional = ("images",) if reader.works_without_images else ()
+    about = {"tasks": (about["name"],), "optional": optional, "downloads": downloads_of(about["name"]), **about}
     info = BenchmarkInfo(**about, reader=reader, open=partial(open_choices, about["name"], about["files"], reader))
     return register(info)
 

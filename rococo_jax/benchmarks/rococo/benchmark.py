@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
-from rococo_jax.benchmarks.coco import VAL2014, karpathy_test, part_files
 from rococo_jax.benchmarks.rococo.annotations import (
     CLEAN_FILE,
     AlteredCaptions,
@@ -30,6 +29,7 @@ from rococo_jax.benchmarks.rococo.annotations import (
 )
 from rococo_jax.benchmarks.rococo.mixed_galleries import mixed_galleries, parse_mix
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.sources import downloads_of
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Rows
 from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, TEXT_TO_IMAGE, RankTask
 from rococo_jax.benchmarks.variants import CONTROL
@@ -230,14 +230,6 @@ def _asked(settings: Settings) -> dict[str, Any]:
     return requested
 
 
-_PUBLISHED = "https://raw.githubusercontent.com/pseulki/rococo/ab20e1ab5627643a5179515d389f4eae82a3c25f/annotations"
-_HASHES = {
-    "same_concept": "afca80639b0d1e494771dd6c22f7bbedb430fd795f0e99ab2a598bef04002771",
-    "diff_concept": "4a18a5f0ddc22eb889bdd9ed07b1a65778775385bc31e2c72520d0d3beaa94bc",
-    "rand_voca": "768c62b11021e1e904b1e63ee757bc450879538a1ea0c1bd8114e51e0b7c3c9c",
-    "danger": "36ddba6223543df092513d28340bf45900913c83995377564030dcedf6685ee5",
-}
-
 INFO = register(
     BenchmarkInfo(
         name="rococo",
@@ -250,10 +242,6 @@ INFO = register(
         source="annotations: the benchmark's public repository; images: MS-COCO val2014, cocodataset.org",
         tasks=TASKS,
         open=open_rococo,
-        downloads=(
-            karpathy_test("rococo/annotations"),
-            *part_files(_PUBLISHED, "rococo/annotations", _HASHES, 3_200_000),
-            VAL2014,
-        ),
+        downloads=downloads_of("rococo"),
     )
 )

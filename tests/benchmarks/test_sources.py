@@ -1,0 +1,134 @@
+"""From the addresses of `sources.csv`, which a local web and hub answer, to the tasks of each benchmark's reader."""
+
+import dataclasses
+import io
+import re
+import shutil
+import tarfile
+import zipfile
+
+import pytest
+
+from rococo_jax.benchmarks import benchmark as registry
+from rococo_jax.benchmarks.cue_conflict import CLASSES
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.sources import read_sources
+from rococo_jax.cli.main import main
+from rococo_jax.data import downloads
+from rococo_jax.evaluation.inputs import layout_folders
+from tests.benchmarks.published_forms import FORMS, pack, write
+from tests.support.file_server import a_hub, publish
+from tests.support.paths import CHECKOUT
+from tests.support.world import noise, write_pictures
+
+COCO = "COCO_val2014_000000000007.jpg"
+NAMES = [info.name for info in registry.known_benchmarks().values() if info.downloads and info.name != "rococo"]
+TARS = ("whatsup/data", "whatsup/vg_images")
+
+
+def lay(info, data, scratch):
+    """A benchmark's published form, where the documented layout has its files."""
+    if info.name == "cue_conflict":
+        for folder, rest in (("style-transfer-preprocessed-512", "-dog2"), ("filled-silhouettes", ""), ("edges", "")):
+            files = [f"{folder}/{one}/{one}1{rest}.png" for one in CLASSES]
+            write_pictures(data / "cue_conflict", files, noise(8, 8))
+        return
+    form, images = FORMS[info.name], data / info.folders["images"]
+    if info.name == "coco_order":
+        form = dataclasses.replace(form, file="coco_karpathy_test.json")
+    if info.folders["images"] == "coco/images":
+        form = dataclasses.replace(form, rows=[{**row, form.image_field: COCO} for row in form.rows], images=(COCO,))
+        images = data / next(each.to for each in info.downloads if each.role == "images")
+    if "*" in info.downloads[0].url:
+        pack(scratch, info.name)
+        shutil.copytree(scratch / "data", data / info.folders["annotations"] / "data")
+        return
+    write(form, scratch)
+    shutil.copytree(scratch / "images", images)
+    shutil.rmtree(scratch / "images")
+    shutil.copytree(scratch, data / info.folders["annotations"], dirs_exist_ok=True)
+
+
+def files_of(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def archive(files, folder, is_tar):
+    made = io.BytesIO()
+    if not is_tar:
+        with zipfile.ZipFile(made, "w") as file:
+            for name, content in files.items():
+                file.writestr(f"{folder}/{name}", content)
+        return made.getvalue()
+    with tarfile.open(fileobj=made, mode="w:gz") as file:
+        for name, content in files.items():
+            about = tarfile.TarInfo(f"{folder}/{name}")
+            about.size = len(content)
+            file.addfile(about, io.BytesIO(content))
+    return made.getvalue()
+
+
+def answer(server, each, path, shared):
+    """Serves what lies there at a download's address; `shared` collects the files of each data set."""
+    files = files_of(path) if path.is_dir() else {}
+    inside = {f"/{name}": content for name, content in files.items()} or {"": path.read_bytes()}
+    if each.unpack is not None:
+        inside = {"": archive(files, each.unpack, each.to.startswith(TARS))}
+    if not each.url.startswith("hf://"):
+        server.files |= {f"/{each.url.removesuffix('/*')}{name}": content for name, content in inside.items()}
+        return
+    name, _, rest = each.url.removeprefix("hf://datasets/").partition("@")
+    revision, _, pattern = rest.partition("/")
+    fixed = pattern.partition("*")[0].rpartition("/")[0] if "*" in pattern else pattern
+    shared.setdefault(name, {}).update({f"{fixed}{inner}": content for inner, content in inside.items()})
+    publish(server, name, shared[name], revision)
+
+
+@pytest.fixture
+def web(monkeypatch):
+    """Answers for every address, by its name as a path."""
+    with a_hub() as server:
+        opener = downloads._OPENER
+
+        class Local:
+            def open(self, request, timeout):
+                if not request.full_url.startswith(server.url):
+                    request.full_url = f"{server.url}/{request.full_url}"
+                return opener.open(request, timeout=timeout)
+
+        monkeypatch.setattr(downloads, "_OPENER", Local())
+        yield server
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_fetched_is_what_the_reader_reads(name, web, tmp_path, monkeypatch, capsys):
+    info = registry.find_benchmark(name)
+    lay(info, tmp_path / "hand", tmp_path / "scratch")
+    shared, served = {}, []
+    for each in info.downloads:
+        if (tmp_path / "hand" / each.to).exists():
+            answer(web, each, tmp_path / "hand" / each.to, shared)
+            served.append(dataclasses.replace(each, sha256=None))
+    assert {each.role for each in served} == {each.role for each in info.downloads}
+    monkeypatch.setattr(registry, "find_benchmark", lambda _: dataclasses.replace(info, downloads=tuple(served)))
+    command = ["fetch", name, "--data", str(tmp_path / "got")]
+    assert main(command) == 0
+    assert files_of(tmp_path / "got") == files_of(tmp_path / "hand")
+    opened = info.open(layout_folders(info, tmp_path / "got"), Settings(templates=("1",)))
+    assert opened.tasks and opened.images
+    requests = len(web.asked)
+    assert main(command) == 0 and len(web.asked) == requests
+
+
+def test_every_row_has_a_place_in_the_layout_of_its_benchmarks():
+    known = registry.known_benchmarks()
+    for each, benchmarks, source in read_sources():
+        assert (benchmarks and source and each.sha256 is None) or len(each.sha256) == 64
+        for name in benchmarks:
+            assert f"{each.to}/".startswith(f"{known[name].folders[each.role]}/") and each in known[name].downloads
+
+
+def test_the_page_names_the_benchmarks_that_are_fetched():
+    table = (CHECKOUT / "docs/data.md").read_text().partition("| benchmark | what comes")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert named == {info.name for info in registry.known_benchmarks().values() if info.downloads}
