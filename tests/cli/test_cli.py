@@ -178,7 +178,7 @@ def test_half_truths_add_a_detail_to_captions_without_a_model(tmp_path, refusal)
     assert "MODEL: model: found none" in refusal(*words, "--out", str(tmp_path / "x.json"))
 
 
-def test_altered_captions_follow_the_seed_and_the_lexicon(tmp_path):
+def test_altered_captions_follow_the_seed_the_lexicon_and_the_influence_table(tmp_path):
     texts = [f"a {word} on a {word}" for word in ("dog", "cat", "horse", "car")]
     images = [{"image": f"{k}.jpg", "caption": [text]} for k, text in enumerate(texts)]
     (tmp_path / "captions.json").write_text(json.dumps(images))
@@ -198,6 +198,16 @@ def test_altered_captions_follow_the_seed_and_the_lexicon(tmp_path):
     own = altered("a", "--seed", "1", "--lexicon", str(tmp_path / "pets.json"))
     assert own == altered("b", "--seed", "1", "--lexicon", str(tmp_path / "pets.json"))
     assert own != altered("c", "--seed", "2", "--lexicon", str(tmp_path / "pets.json"))
+    with (tmp_path / "table.jsonl").open("w") as table:
+        for k, text in enumerate(texts):
+            values = [None, 0.1 + k % 2, None, None, 0.9]
+            print(json.dumps({"image": "", "caption": text, "words": text.split(), "influence": values}), file=table)
+    for select, words in (("lowest", [1, 4, 1, 4]), ("highest", [4, 1, 4, 1])):
+        chosen = altered(select, "--select", select, "--influence", str(tmp_path / "table.jsonl"))
+        assert [
+            [k for k, word in enumerate(text.split()) if word != found[k]]
+            for text, found in zip(texts, chosen, strict=True)
+        ] == [[word] for word in words]
     assert len(own) == 3 and {word for words in own for word in words} <= {*pets["nouns"], "a", "on"}
 
 

@@ -263,6 +263,7 @@ def test_join_makes_a_model_that_beats_chance_on_images_it_has_not_seen(tmp_path
     out = tmp_path / "joined"
     command = ["join", str(tmp_path / "towers"), str(tmp_path / "towers"), str(out), "--dim", "4"]
     command += ["--images", str(tmp_path / "images"), "--captions", str(tmp_path / "train.json")]
+    command += ["--cache", str(tmp_path / "cache")]
     assert main(command) == 0
     assert "held_out_recall_at_1" in capsys.readouterr().out
     joined = load_model(out)
@@ -274,3 +275,6 @@ def test_join_makes_a_model_that_beats_chance_on_images_it_has_not_seen(tmp_path
     right = (images @ texts.T).argmax(axis=1) == np.arange(45, 60) % 3
     assert right.mean() > 0.8
     assert "wanted a new or empty folder" in refusal(*command)
+    command[3] = str(tmp_path / "high")
+    assert main([*command, "--precision", "high"]) == 0
+    assert len([*(tmp_path / "cache" / "index").iterdir()]) == 4  # of either tower at either precision
