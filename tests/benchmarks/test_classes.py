@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.special
 
+import rococo_jax
 from rococo_jax.benchmarks.benchmark import find_benchmark, with_corrupted_images
 from rococo_jax.benchmarks.classes import COUNTS, TEMPLATES, templates_of
 from rococo_jax.benchmarks.settings import Settings
@@ -83,6 +85,17 @@ def test_class_vectors_are_means_of_unit_prompts(folder):
     np.testing.assert_allclose(outcome.statistics.confidence, p.max(axis=1), rtol=1e-6)
     predicted = [task.classes[place] for place in p.argmax(axis=1)]
     assert outcome.rows(benchmark).column("predicted").to_pylist() == predicted
+
+
+@pytest.mark.parametrize("scale", [3.0, None])
+def test_probabilities_are_of_cosines_times_the_models_own_factor_or_100(folder, scale):
+    images, texts = (unit(np.random.default_rng(rows).normal(size=(rows, 5))) for rows in (4, 3))
+    give = {"encode_image": lambda some: images[: len(some)], "encode_text": lambda some: texts[: len(some)]}
+    model = types.SimpleNamespace(**give, logit_scale=scale)
+    results = rococo_jax.evaluate(model, data=folder, benchmarks=["classes"], templates=("1",))
+    p = scipy.special.softmax((scale or 100) * images @ texts.T, axis=1)
+    found = results["tasks"]["classes"]["clean"]["confidence"]
+    assert found == pytest.approx(100 * p.max(axis=1).mean(), rel=1e-5)
 
 
 def test_corrupted_images_ask_the_clean_task_again(folder):

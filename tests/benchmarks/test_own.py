@@ -124,6 +124,12 @@ def test_the_nearest_thing_is_named(tmp_path, capsys):
     assert f"nearest  {tmp_path}/winogrand\n" in capsys.readouterr().out
 
 
+def test_a_benchmarks_name_stands_for_the_folder_of_its_annotations_or_for_its_only_one():
+    given = {"sugarcrepe": Path("s"), "cifar10": Path("c"), "coco/images": Path("i")}
+    pairs, classes = (layout_folders(find_benchmark(name), Path(), given) for name in ("sugarcrepe", "cifar10"))
+    assert pairs == {"images": Path("i"), "annotations": Path("s")} and classes == {"images": Path("c")}
+
+
 @pytest.mark.real_data
 def test_the_folders_of_the_real_data_are_found(real_data):
     folders = {"sugarcrepe": "sugar_crepe"} | {name: name for name in ("sugarcrepe_pp", "hard_positives", "valse")}

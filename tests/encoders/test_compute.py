@@ -86,7 +86,8 @@ def test_choices_out_of_range_are_named():
     refused("images_at_once: found 0", Compute, images_at_once=0)
     with pytest.raises(ValueError, match="bfloat16 for a model in float32"):
         tiny_encoder().use(Compute("bfloat16"))
-    assert load_encoder("demo:plain", compute=Compute("bfloat16")).model.dtype == jnp.bfloat16
+    loaded = load_encoder("demo:plain", compute=Compute("bfloat16", 3))
+    assert loaded.model.dtype == jnp.bfloat16 and loaded.compute == Compute("bfloat16", 3)
 
 
 def test_the_largest_unit_is_found_with_few_programs():

@@ -1,13 +1,18 @@
 """A new kind of model and a new companion are one file each: found where they lie, used by the runner as they are."""
 
+import dataclasses
 import sys
 
 import pyarrow.parquet as pq
 import pytest
 
 import rococo_jax
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation import companions, models
+from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.models import model as contract
+from rococo_jax.evaluation.runner import evaluate_model
 from tests.support.world import write_world
 
 KIND = '''
@@ -85,3 +90,16 @@ def test_a_kind_of_model_and_a_companion_are_one_file_each(with_own_files, sign,
     assert set(pq.read_table(out / "per_query.parquet")["texts"].to_pylist()) == {20}
     for task, variant in (("image_to_text", "clean"), ("image_to_text", "danger"), ("text_to_image", "clean")):
         assert results["tasks"][task][variant]["r1"] == r1
+
+
+def test_the_notes_the_parts_and_the_errors_of_all_benchmarks_are_in_the_results(with_own_files):
+    settings = Settings(mixed_galleries=())
+    data = {name: with_own_files / name for name in ("images", "annotations")}
+    (first,) = open_benchmarks(settings, **data)
+    tasks = tuple(dataclasses.replace(task, name=f"more_{task.name}") for task in first.tasks)
+    second = dataclasses.replace(first, name="more", tasks=tasks, notes=("the second's own",))
+    model, beside = models.open_model("ending:-1"), companions.standard_companions()
+    evaluated = evaluate_model(model, [first, second], settings, EmbeddingCache(None), beside, examples=True)
+    results, to_text = evaluated.results, {"image_to_text", "more_image_to_text"}
+    assert "the second's own" in results["notes"] and results["texts"] == {"rococo": 20, "more": 20}
+    assert set(results["baselines"]["tasks"]) == {example.task for example in evaluated.examples} == to_text

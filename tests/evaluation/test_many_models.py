@@ -14,7 +14,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.images import FileImages
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.evaluation import runner
+from rococo_jax.evaluation import model_series, runner
 from rococo_jax.evaluation.estimate import Work, bytes_of, estimate_lines, spec_before_loading, work_of
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.model_list import read_models
@@ -108,7 +108,7 @@ def names_in(out) -> set[str]:
 
 
 def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_what_it_will_take(
-    models, data, tmp_path, capsys
+    models, data, tmp_path, monkeypatch, capsys
 ):
     out, broken = tmp_path / "out", tmp_path / "broken"
     broken.mkdir()
@@ -124,9 +124,11 @@ def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_what_it
     assert all((out / f"report.{suffix}").is_file() for suffix in ("html", "csv", "md"))
     assert "renamed" in (out / "report.md").read_text()
     first = {path: path.read_bytes() for path in out.rglob("results.json")}
+    pixels_made_for = []
+    monkeypatch.setattr(model_series, "announce_pixels", lambda sources, _: pixels_made_for.extend(sources))
     assert main([*words, "--no-report"]) == 1
     assert "3 model(s) have results here" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in first} == first
+    assert {path: path.read_bytes() for path in first} == first and pixels_made_for == [str(broken)]
     events = Counter(entry["event"] for entry in journal(out))
     assert events == {"started": 2, "evaluated": 3, "kept": 3, "failed": 2}
 

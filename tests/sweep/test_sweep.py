@@ -21,7 +21,7 @@ from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
 from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_columns
 from rococo_jax.sweep.page import panels_of, write_figures
 from rococo_jax.sweep.plan import make_plan
-from rococo_jax.sweep.running import BEGUN, DONE, NEW, plan_lines, point_lines, run_points, waiting_line
+from rococo_jax.sweep.running import BEGUN, DONE, NEW, _words_hash, plan_lines, point_lines, run_points, waiting_line
 from rococo_jax.sweep.tables import csv_rows, scaled_keys, sweep_json
 from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import train
@@ -59,7 +59,8 @@ def data(tmp_path_factory) -> Path:
 
 def command_of(data: Path, workdir: Path, *more: str) -> list[str]:
     images = ["--images", str(data / "images"), "--annotations", str(data / "annotations"), "--mixed-galleries", "none"]
-    return ["sweep", "--config", str(data / "config.py"), "--workdir", str(workdir), *images, *more]
+    config = ["--config", str(data / "config.py"), "--workdir", str(workdir)]
+    return ["sweep", *config, *images, "--precision", "high", *more]
 
 
 def journal(workdir: Path) -> list[tuple[str, str]]:
@@ -109,6 +110,7 @@ def test_a_killed_sweep_goes_on_and_does_nothing_twice(data, swept, capsys):
     assert sorted(journal(swept)) == sorted(
         (f"batch_size_{b}-{s}", event) for b, s in SETTINGS for event in ("trained", "evaluated")
     )
+    assert results_of(swept, 8, 0)["fingerprint"]["model"]["precision"] == "high"
     before = {
         path: path.read_bytes() for path in swept.rglob("*") if path.suffix in (".csv", ".json", ".jsonl", ".svg")
     }
@@ -353,6 +355,12 @@ def test_points_of_one_config_are_one_run(tmp_path):
     shared = [point.name for point in plan.points if point.name != point.run]
     assert [line.split()[0] for line in lines if "(as " in line] == shared and len(shared) == 4
     assert sum(line.endswith(f"(as {at_zero[0].run})") for line in lines) == 2
+
+
+@pytest.mark.parametrize(("config", "measured"), [("coco_lit", 1), ("web_pretrain", 2)])
+def test_words_are_measured_once_for_a_model_that_runs_start_from_and_for_each_seed_of_others(config, measured):
+    plan = make_plan(CHECKOUT / "configs" / f"{config}.py", over=("losses.sc.weight=1,2",), seeds=(0, 1))
+    assert len({_words_hash(point) for point in plan.runs}) == measured
 
 
 def test_what_failed_is_not_waited_for():
