@@ -99,6 +99,12 @@ class Tensors:
         about = {new: self._about[name] for new, name in stored.items()}
         return Tensors(self.path, about, lambda new: self._read(stored[new]), self._close, self.origin)
 
+    def extended(self, name: str, array: np.ndarray) -> "Tensors":
+        """The same tensors and one more."""
+        about = {**self._about, name: (array.shape, array.dtype.name)}
+        read = self._read
+        return Tensors(self.path, about, lambda each: array if each == name else read(each), self._close, self.origin)
+
     def unwrapped(self) -> "Tensors":
         """The same tensors without what wrappers of torch put before all names, or into them."""
         plain, prefix = self.renamed([(_WRAPPERS_ANYWHERE, "")]), ""

@@ -7,6 +7,7 @@ A `Preprocessing` is saved with the model. It has two halves:
 
 Both halves equal the Pillow image processors of `transformers` 5 (CLIP, SigLIP, Bit as used by DINOv2, ViT,
 EfficientNet as used by ALIGN), or, for `library="open_clip"`, open_clip's and OpenAI's transforms of `torchvision`.
+TIPSv2's resizes by torch, which rounds one value in a few hundred to the next of the 256.
 Details of both:
 
 - The EXIF orientation of an image is *not* applied: pixels are taken as stored.
@@ -233,12 +234,14 @@ _CROPPING = {
     "image_std": _CLIP_STD,
 }
 _SQUASHING = {"size": {"height": 224, "width": 224}, "do_center_crop": False, "image_mean": _HALF, "image_std": _HALF}
+_UNNORMALISED = {"do_center_crop": False, "do_normalize": False, "image_mean": None, "image_std": None}
 # What each processor does where its file says nothing.
 _DEFAULTS = {
     "CLIPImageProcessor": _CROPPING,
     "BitImageProcessor": _CROPPING,
     "SiglipImageProcessor": {**_SQUASHING, "resample": 3},
     "ViTImageProcessor": {**_SQUASHING, "resample": 2},
+    "Tipsv2ImageProcessor": {"size": {"height": 448, "width": 448}, "resample": 2, **_UNNORMALISED},
     "EfficientNetImageProcessor": {
         **_SQUASHING,
         "size": {"height": 346, "width": 346},

@@ -30,6 +30,7 @@ TOKENIZER_FILES = (
     "merges.txt",
     "vocab.txt",
     "spiece.model",
+    "tokenizer.model",
     "sentencepiece.bpe.model",
 )
 _FAMILIES = {
@@ -41,6 +42,8 @@ _FAMILIES = {
     "roberta": "roberta",
     "xlm-roberta": "roberta",
     "m2m_100": "roberta",
+    "tipsv2": "tipsv2",
+    "tipsv2_text_model": "tipsv2",
 }
 # (the setting that names the token that ends a text, its default, that of padding, positions by default)
 _ENDS = {
@@ -48,12 +51,14 @@ _ENDS = {
     "siglip": ("eos_token", "</s>", "</s>", 64),
     "bert": ("sep_token", "[SEP]", "[PAD]", 512),
     "roberta": ("eos_token", "</s>", "<pad>", 512),
+    "tipsv2": ("pad_token", "<pad>", "<pad>", 64),  # no token ends a text
 }
 _VOCABULARIES = {
     "clip": ({"tokenizer.json"}, {"vocab.json", "merges.txt"}),
     "siglip": ({"spiece.model"}, {"tokenizer.json"}),
     "bert": ({"tokenizer.json"}, {"vocab.txt"}),
     "roberta": ({"tokenizer.json"}, {"vocab.json", "merges.txt"}, {"sentencepiece.bpe.model"}),
+    "tipsv2": ({"tokenizer.json"}, {"tokenizer.model"}),
 }
 # What every text here is: cut at its end and padded after it, read as text throughout, the same each time.
 _FIXED = {"padding_side": "right", "truncation_side": "right", "split_special_tokens": False, "sp_model_kwargs": {}}

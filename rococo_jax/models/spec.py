@@ -28,6 +28,7 @@ ConvNeXt and EfficientNet have specs of their own.
     BERT, BLIP,   masked      after a block    cls or mean
     ALIGN
     NLLB          masked      before a block   cls
+    TIPSv2        masked      before a block   mean
     bag of words  bag         either           mean
     ============  ==========  ===============  =========================
 """
@@ -186,11 +187,12 @@ class TextSpec(CheckedSpec):
     """A text tower.
 
     `pad_id` is the id of padding, for pooling `appended`: of the token that is appended to a text's tokens, and that
-    (CoCa's quirk) sees the first token of padding and not itself.
+    (CoCa's quirk) sees the first token of padding and not itself. `scaled_words` are multiplied by the root of the
+    width; `sine_positions` are sines and cosines, and no parameters.
     """
 
     what: ClassVar[str] = "text"
-    unwritten: ClassVar[frozenset[str]] = frozenset(("pad_id",))
+    unwritten: ClassVar[frozenset[str]] = frozenset(("pad_id", "scaled_words", "sine_positions"))
 
     vocabulary_size: int
     context_length: int
@@ -206,6 +208,8 @@ class TextSpec(CheckedSpec):
     eos_id: int | None = None
     token_types: int = 0
     pad_id: int | None = None
+    scaled_words: bool = False
+    sine_positions: bool = False
 
     # The parts of blocks that image towers alone may have.
     layer_scale: ClassVar[bool] = False

@@ -1,6 +1,6 @@
 """Text towers: CLIP, CoCa, SigLIP and BERT, configured by `TextSpec`.
 
-    ids -> tokens + positions [+ types, norm] -> blocks -> [norm] -> pooling
+    ids -> [sqrt(width)] tokens + positions [+ types, norm] -> blocks -> [norm] -> pooling
 
 Under a causal mask no token before the end of the text attends to what follows it; under a padding mask none attends to
 the padding. So CLIP and BERT give the same vector for any amount of padding. SigLIP attends to its padding and was
@@ -17,6 +17,7 @@ Sources: CLIP (arXiv 2103.00020), SigLIP (2303.15343), BERT (1810.04805), Senten
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
@@ -25,6 +26,9 @@ from rococo_jax.models.attention import Lengths
 from rococo_jax.models.layers import LayerNorm
 from rococo_jax.models.spec import TextSpec
 from rococo_jax.models.transformer import Blocks
+
+# Of the frequencies of sines and cosines.
+_BASE = 10000.0
 
 
 class TextTower(nnx.Module):
@@ -36,8 +40,8 @@ class TextTower(nnx.Module):
         self.words = nnx.Param(normal(rngs.params(), (spec.vocabulary_size, spec.width), jnp.float32))
         appended = spec.pooling == "appended"
         places = spec.context_length + appended
-        bag = spec.attention == "bag"
-        self.positions = None if bag else nnx.Param(normal(rngs.params(), (places, spec.width), jnp.float32))
+        stored = spec.attention != "bag" and not spec.sine_positions
+        self.positions = nnx.Param(normal(rngs.params(), (places, spec.width), jnp.float32)) if stored else None
         types = spec.token_types
         self.types = nnx.Param(normal(rngs.params(), (types, spec.width), jnp.float32)) if types else None
         self.appended = nnx.Param(normal(rngs.params(), (spec.width,), jnp.float32)) if appended else None
@@ -67,9 +71,11 @@ class TextTower(nnx.Module):
         length, context = ids.shape[1], self.spec.context_length
         if length > context or (self.spec.attention == "full" and length != context):
             raise ValueError(f"{length} tokens for a text tower of {context}")
-        x = self.words[...][ids]
+        x = self.words[...][ids] * (self.spec.width**0.5 if self.spec.scaled_words else 1)
         if self.positions is not None:
             x = x + self.positions[...][None, :length]
+        if self.spec.sine_positions:
+            x = x + jnp.asarray(sinusoids(0, length, self.spec.width))[None]
         if self.types is not None:
             x = x + self.types[...][0].reshape(1, 1, -1)
         if self.appended is not None:
@@ -115,3 +121,11 @@ class TextTower(nnx.Module):
         else:  # highest_id: the end-of-text id was the last of the vocabulary when CLIP was published.
             end = jnp.argmax(jnp.where(mask, ids, -1), axis=1)
         return jnp.take_along_axis(tokens, end[:, None, None], axis=1)[:, 0]
+
+
+def sinusoids(first: int, count: int, width: int) -> np.ndarray:
+    """Positions (count, width) from number `first` on, float32: sines of all frequencies, then cosines."""
+    half = width // 2
+    steps = np.exp(np.arange(half, dtype=np.float32) * np.float32(-np.log(_BASE) / (half - 1)))
+    angles = np.arange(first, first + count, dtype=np.float32)[:, None] * steps
+    return np.concatenate([np.sin(angles), np.cos(angles), np.zeros((count, width % 2), np.float32)], axis=1)

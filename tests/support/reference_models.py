@@ -30,8 +30,8 @@ def perturbed(model, seed: int = 0):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             spread = 0.05 if parameter.ndim > 1 else 0.2
-            if name.endswith("logit_scale"):
-                spread = 0.5
+            if name.endswith(("logit_scale", "temperature")):
+                spread = 0.5 if name.endswith("logit_scale") else 0.01
             parameter.add_(spread * torch.randn(parameter.shape, generator=generator))
     return model.eval()
 
@@ -89,6 +89,15 @@ def dinov2(seed: int = 0, **changes) -> transformers.Dinov2Model:
 def dinov2_with_registers(seed: int = 0, **changes) -> transformers.Dinov2WithRegistersModel:
     sizes = {**{key: value for key, value in VISION.items() if key != "intermediate_size"}, **changes}
     return perturbed(transformers.Dinov2WithRegistersModel(transformers.Dinov2WithRegistersConfig(**sizes)), seed)
+
+
+def tipsv2(text=None, vision=None) -> transformers.Tipsv2Model:
+    sizes = {**{key: value for key, value in VISION.items() if key != "intermediate_size"}, "mlp_ratio": 2.3}
+    text = {**BARE_TEXT, "hidden_size": sizes["hidden_size"], **(text or {})}
+    config = transformers.Tipsv2Config(
+        text_config=text, vision_config={**sizes, **(vision or {})}, temperature_init_value=0.1
+    )
+    return perturbed(transformers.Tipsv2Model(config))
 
 
 def bert(seed: int = 0, **changes) -> transformers.BertModel:

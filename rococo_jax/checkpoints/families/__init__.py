@@ -15,12 +15,13 @@ from rococo_jax.checkpoints.families.clip import CLIP, METACLIP2
 from rococo_jax.checkpoints.families.dinov2 import DINOV2, DINOV2_WITH_REGISTERS
 from rococo_jax.checkpoints.families.exported import Exported
 from rococo_jax.checkpoints.families.siglip import SIGLIP
+from rococo_jax.checkpoints.families.tipsv2 import TIPSV2
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 
 FAMILIES: dict[str, Family] = {
     kind: family
-    for family in (CLIP, SIGLIP, METACLIP2, DINOV2, DINOV2_WITH_REGISTERS, BERT, ROBERTA, BLIP, ALIGN)
+    for family in (CLIP, SIGLIP, METACLIP2, DINOV2, DINOV2_WITH_REGISTERS, BERT, ROBERTA, BLIP, ALIGN, TIPSV2)
     for kind in family.model_types
 }
 

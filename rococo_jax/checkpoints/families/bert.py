@@ -34,6 +34,7 @@ from rococo_jax.checkpoints.weight_files import open_weights
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec
+from rococo_jax.models.text import sinusoids
 from rococo_jax.storage import read_json, read_json_object, write_json
 
 _PROMPTS = "config_sentence_transformers.json"
@@ -241,9 +242,6 @@ def _write_dense(folder: Path, spec: ModelSpec, parameters: Mapping[str, np.ndar
     write_safetensors(folder / "model.safetensors", tensors)
 
 
-_BASE = 10000.0
-
-
 class Nllb(Roberta):
     """The text tower alone; translation models are not read."""
 
@@ -284,14 +282,6 @@ class Nllb(Roberta):
             ),
             *norm_rows("text.norm", f"{prefix}layer_norm"),
         ]  # fmt: skip
-
-
-def sinusoids(first: int, count: int, width: int) -> np.ndarray:
-    """Positions (count, width) from number `first` on, float32: sines of all frequencies, then cosines."""
-    half = width // 2
-    steps = np.exp(np.arange(half, dtype=np.float32) * np.float32(-np.log(_BASE) / (half - 1)))
-    angles = np.arange(first, first + count, dtype=np.float32)[:, None] * steps
-    return np.concatenate([np.sin(angles), np.cos(angles), np.zeros((count, width % 2), np.float32)], axis=1)
 
 
 NLLB = Nllb()
