@@ -13,6 +13,7 @@ import pytest
 from rococo_jax.checkpoints import zoo as door
 from rococo_jax.checkpoints.formats.openai import ACTIVATIONS, PUBLISHED, activation_hints
 from rococo_jax.checkpoints.zoo import Published, find_published, open_clip_tags, zoo
+from rococo_jax.cli.main import main
 from rococo_jax.encoders import load_model
 from rococo_jax.evaluation.model_list import read_models
 from tests.support.file_server import serving
@@ -101,6 +102,13 @@ def test_a_file_of_the_web_is_the_model_of_its_path_and_is_got_once(publish, wei
     refused(f"own.pt: sha256: found {sha256}; wanted 0000", load_model, "zoo:tiny", **OPTIONS)
 
 
+def test_a_download_of_another_hash_leaves_nothing(publish, cache):
+    with serving({"/own.pt": b"another file"}) as server:
+        publish(file="own.pt", url=f"http://127.0.0.1:{server.server_port}/own.pt", sha256="0" * 64)
+        refused(r"sha256: found \w+ \(12 bytes\); wanted 0000", load_model, "zoo:tiny", **OPTIONS)
+    assert not list(cache.rglob("own.pt*"))
+
+
 KILLED = """
 import sys
 from rococo_jax.checkpoints.zoo import Published
@@ -140,14 +148,19 @@ def test_offline_one_line_says_what_to_put_where(facts, address, publish, cache,
     assert line.endswith(f"; wanted {address}, put at {cache / 'tiny' / facts.get('file', '')}")
 
 
-def test_a_file_by_hand_is_read_where_the_line_says(publish, weights, cache):
+def test_a_file_by_hand_is_read_where_the_line_says(publish, weights, cache, tmp_path, refusal):
     publish(file="own.pt", url="https://drive.google.com/1", activation="quick_gelu")
+    command = ["convert", "zoo:tiny", str(tmp_path / "out"), "--heads", "2,1", "--tokenizer", "none"]
+    assert "file: found nothing there, and no program may get it; wanted own.pt from https://drive" in refusal(*command)
     (cache / "tiny").mkdir(parents=True)
     shutil.copy(weights, cache / "tiny" / "own.pt")
-    assert load_model("zoo:tiny", **OPTIONS).spec.text.activation == "quick_gelu"
+    assert main(command) == 0
+    converted = load_model(tmp_path / "out", mesh=MESH)
+    assert_same_model(converted, read_towers(weights, activation="quick_gelu", heads="2,1"))
+    assert converted.provenance["published"] == {"address": "https://drive.google.com/1", "licence": "not known"}
 
 
-def test_a_repository_is_read_at_its_revision_and_its_own_activation_goes_first(publish, tmp_path):
+def test_a_repository_is_read_at_its_revision_and_its_own_activation_goes_first(publish, tmp_path, weights):
     snapshot = tmp_path / "hub" / "models--o--n" / "snapshots" / REVISION
     snapshot.parent.mkdir(parents=True)
     publish(hub="o/n", revision=REVISION, activation="gelu")
@@ -163,3 +176,6 @@ def test_a_repository_is_read_at_its_revision_and_its_own_activation_goes_first(
     open_clip_folder("vit_gelu", snapshot)
     model = load_model("zoo:tiny", **{**OPTIONS, "heads": None})
     assert (model.spec.text.activation, model.provenance["read_from"]["image activation"]) == ("gelu", "zoo:tiny")
+    shutil.copy(weights, snapshot / "own.pt")
+    publish(hub="o/n", revision=REVISION, file="own.pt", activation="quick_gelu")
+    assert_same_model(load_model("zoo:tiny", **OPTIONS), read_towers(weights, activation="quick_gelu", heads="2,1"))
