@@ -138,6 +138,16 @@ def check_tokenizer(tokenizer: Any, spec: ModelSpec, source: object) -> None:
         raise InputError(source, "text.eos_id", found, "the id that ends a text")
 
 
+def check_patches(preprocessing: Any, spec: ModelSpec, source: object) -> None:
+    """Raises InputError where images keep their shape and the tower has one grid, or the other way round."""
+    if spec.vision is None or preprocessing is None:
+        return
+    expected = spec.vision.patch_size if spec.vision.flexible_grid else None
+    if preprocessing.patch_size != expected:
+        wanted = f"{expected}, the patch of a tower whose grid follows the image" if expected else "none: one grid"
+        raise InputError(source, "preprocessing.patch_size", preprocessing.patch_size, wanted)
+
+
 def with_image_size(checkpoint: Checkpoint, image_size: int | None) -> Checkpoint:
     """The same model for square images of another size, in pixels: the tower interpolates the stored positions, by the
     rule of the library that the checkpoint is of; provenance says that the caller chose the size.
@@ -156,7 +166,7 @@ def with_image_size(checkpoint: Checkpoint, image_size: int | None) -> Checkpoin
         vision = dataclasses.replace(spec.vision, image_size=image_size)
         if vision.grid < 1:
             raise InputError("image size", "pixels", image_size, f"at least {vision.patch_size}, one patch")
-        if vision.stores_positions:
+        if vision.stores_positions and not vision.flexible_grid:
             origin = provenance.get("started_from", provenance)
             rule = _POSITION_RULES.get(origin.get("format"), origin.get("position_rule", "bicubic"))
             changes = {} if grid == vision.grid else {"position_grid": grid, "position_rule": rule}
@@ -168,8 +178,8 @@ def with_image_size(checkpoint: Checkpoint, image_size: int | None) -> Checkpoin
 
 
 def with_own_positions(spec: ModelSpec, parameters: Mapping[str, Any]) -> tuple[ModelSpec, Mapping[str, Any]]:
-    """The same model with position embeddings of the size at which it is used, where it interpolates stored ones."""
-    if spec.vision is None or spec.vision.position_grid is None:
+    """The same model with position embeddings of the one size that it is used at, where it interpolates stored ones."""
+    if spec.vision is None or spec.vision.position_grid is None or spec.vision.flexible_grid:
         return spec, parameters
     vision = dataclasses.replace(spec.vision, position_grid=None, position_rule="bicubic")
     positions = positions_on_grid(jnp.asarray(parameters["vision.positions"]), spec.vision)
@@ -220,6 +230,7 @@ def finish_checkpoint(checkpoint: Checkpoint, image_size: int | None = None) -> 
     source = provenance.get("source", "model")
     check_parameters(parameters, source)
     check_tokenizer(tokenizer, spec, source)
+    check_patches(preprocessing, spec, source)
     places = {**provenance.get("read_from", {}), **(tokenizer.read_from if tokenizer else {})}
     provenance = {**provenance, "read_from": places, "weights_sha256": hash_parameters(parameters)}
     checkpoint = checkpoint._replace(provenance=provenance)

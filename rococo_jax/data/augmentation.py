@@ -131,4 +131,5 @@ def random_box(
 @functools.lru_cache(maxsize=8)
 def resizing_whole(preprocessing: Preprocessing) -> Preprocessing:
     """The same preprocessing, but the whole image is resized to the tower's size, whatever its aspect ratio."""
-    return dataclasses.replace(preprocessing, shortest_edge=None, exact_size=preprocessing.image_size, crop_size=None)
+    size = preprocessing.image_size
+    return dataclasses.replace(preprocessing.squashed, shortest_edge=None, exact_size=size, crop_size=None)

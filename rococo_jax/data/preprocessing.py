@@ -15,12 +15,15 @@ Details of both:
   open_clip and OpenAI resize an image in its own mode (a palette by its nearest pixels), crop, and drop transparency.
 - 16-bit greyscale is clipped at 255 by the reference; here it is scaled (`pictures`).
 - The long side of a resized image is rounded down: `int(shortest_edge * long / short)`.
+- SigLIP 2 NaFlex keeps the shape of an image as whole patches allow, and its patches come as a strip (`strip_of`). Its
+  processor leaves grey and transparent images as they are, and its tower then refuses their channels.
 - A crop that is larger than the image is padded with zeros (black). Where one row or column is left over,
   `transformers` pads before the image and crops from the smaller offset; torchvision pads after it and rounds to even.
 """
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,13 +32,12 @@ import numpy as np
 from jaxtyping import Array, Float, UInt8
 from PIL import Image
 
+from rococo_jax.data.image_processors import RESAMPLING, is_colour, read_image_processor
 from rococo_jax.data.pictures import as_picture, as_rgb
 from rococo_jax.data.pixels import View
+from rococo_jax.data.strips import size_in_patches, strip_of
 from rococo_jax.errors import InputError, is_number
 from rococo_jax.storage import hash_json
-
-# Pillow's numbers, as used in `preprocessor_config.json`, and the names used here.
-RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
 # A 1-pixel-wide photograph may be resized to a very long one; this keeps it below 800 MB.
 _MOST_RESIZED_PIXELS = 2**28
@@ -54,6 +56,8 @@ class Preprocessing:
         rescale_factor: factor of an 8-bit value before normalisation.
         mean: of red, green and blue after rescaling, subtracted.
         std: of red, green and blue after rescaling, divided by.
+        patch_size, max_patches: side of a patch, and how many an image has at most, where its shape is kept; then
+            `exact_size` is the square of as many patches, the size of `squashed` images.
         library: whose rule for crops and for other modes than RGB is followed: `transformers` or `open_clip`.
     """
 
@@ -65,14 +69,28 @@ class Preprocessing:
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
     library: str = "transformers"
+    patch_size: int | None = None
+    max_patches: int | None = None
 
     def __post_init__(self):
         _check(vars(self), "preprocessing")
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """(height, width) in pixels of what `resize` returns and the tower reads."""
+        """(height, width) in pixels of what the tower reads: of what `resize` returns, or else of squashed images."""
         return self.crop_size or self.exact_size
+
+    @property
+    def pixel_shape(self) -> tuple[int, int, int]:
+        """The shape of what `resize` returns."""
+        if self.patch_size is None:
+            return *self.image_size, 3
+        return (self.max_patches + 1) * self.patch_size, self.patch_size, 3
+
+    @property
+    def squashed(self) -> "Preprocessing":
+        """The same where all images need one grid, as in training: squashed to the square of the patches."""
+        return dataclasses.replace(self, patch_size=None, max_patches=None)
 
     def resize(self, image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
         """The host's half: RGB, resized, cropped, 8 bit. The EXIF orientation is not applied.
@@ -87,16 +105,20 @@ class Preprocessing:
         image = image.resize((width, height), resample=Image.Resampling[self.resample.upper()])
         if self.crop_size is not None:
             image = _centre_crop(image, self.crop_size, _OFFSETS[self.library])
-        return np.array(as_rgb(image, "dropped"))
+        pixels = np.array(as_rgb(image, "dropped"))
+        return pixels if self.patch_size is None else strip_of(pixels, self.patch_size, self.max_patches)
 
     @property
     def view(self) -> View:
         """`resize` with what decides its pixels."""
         decides = [self.shortest_edge, self.exact_size, self.crop_size, self.resample]
         decides += [] if self.library == "transformers" else [self.library]
-        return View(f"resized {hash_json(decides)}", (*self.image_size, 3), self.resize)
+        decides += [] if self.patch_size is None else [self.patch_size, self.max_patches]
+        return View(f"resized {hash_json(decides)}", self.pixel_shape, self.resize)
 
     def _resized_size(self, height: int, width: int) -> tuple[int, int]:
+        if self.patch_size is not None:
+            return size_in_patches(height, width, self.patch_size, self.max_patches)
         if self.exact_size is not None:
             return self.exact_size
         if width <= height:
@@ -107,7 +129,11 @@ class Preprocessing:
         """The device's half: `(rescale_factor * pixel - mean) / std` in float32."""
         scaled = pixels.astype(jnp.float32) * jnp.float32(self.rescale_factor)
         mean = jnp.asarray(self.mean, jnp.float32)[None, None, None, :]
-        return (scaled - mean) / jnp.asarray(self.std, jnp.float32)[None, None, None, :]
+        normalised = (scaled - mean) / jnp.asarray(self.std, jnp.float32)[None, None, None, :]
+        if self.patch_size is None or pixels.shape[1:] != self.pixel_shape:
+            return normalised
+        grid = pixels[:, -self.patch_size :].astype(jnp.float32)  # which is no colour
+        return normalised.at[:, -self.patch_size :].set(grid)
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -117,6 +143,9 @@ class Preprocessing:
 
     def with_image_size(self, size: int) -> "Preprocessing":
         """The same preprocessing for square images of `size` pixels; the size before a crop is scaled alike."""
+        if self.patch_size is not None:
+            most = (size // self.patch_size) ** 2
+            return dataclasses.replace(self, exact_size=(size, size), max_patches=most)
         if self.crop_size is None:
             return dataclasses.replace(self, exact_size=(size, size))
         growth = size / min(self.crop_size)
@@ -125,9 +154,10 @@ class Preprocessing:
         return dataclasses.replace(self, exact_size=exact, shortest_edge=shortest, crop_size=(size, size))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value; tuples become lists, keys are the attributes, without `library` where it is `transformers`."""
+        """A JSON value; tuples become lists, keys are the attributes, without newer ones at their default."""
         values = {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
-        return {k: v for k, v in values.items() if (k, v) != ("library", "transformers")}
+        newer = {"library": "transformers", "patch_size": None, "max_patches": None}
+        return {k: v for k, v in values.items() if k not in newer or v != newer[k]}
 
     @classmethod
     def from_json(cls, value: Any, source: object = "preprocessing") -> "Preprocessing":
@@ -151,7 +181,7 @@ class Preprocessing:
 
         Raises InputError, which names `source`, where the processor is of an unknown kind, or takes an unknown step.
         """
-        return cls.from_json(_read_preprocessor_config(config, source), source)
+        return cls.from_json(read_image_processor(config, source), source)
 
     def hash(self) -> str:
         """SHA-256 of everything that decides the pixels."""
@@ -159,14 +189,19 @@ class Preprocessing:
 
     def describe(self) -> str:
         """One line for people, such as `shortest edge to 224 (bicubic), centre crop 224 x 224, normalised`."""
-        if self.exact_size is not None:
-            steps = [f"squashed to {self.exact_size[0]} x {self.exact_size[1]} ({self.resample})"]
-        else:
-            steps = [f"shortest edge to {self.shortest_edge} ({self.resample})"]
+        steps = [f"{self.describe_size()} ({self.resample})"]
         if self.crop_size is not None:
             steps.append(f"centre crop {self.crop_size[0]} x {self.crop_size[1]}")
         numbers = (", ".join(f"{number:.4g}" for number in numbers) for numbers in (self.mean, self.std))
         return ", ".join(steps) + ", normalised by mean ({}) and std ({})".format(*numbers)
+
+    def describe_size(self) -> str:
+        """A few words for people: how large a resized image is."""
+        if self.patch_size is not None:
+            return f"shape kept, at most {self.max_patches} patches of {self.patch_size} x {self.patch_size}"
+        if self.exact_size is not None:
+            return f"squashed to {self.exact_size[0]} x {self.exact_size[1]}"
+        return f"shortest edge to {self.shortest_edge}"
 
     def describe_rule(self) -> str:
         """One line for people: the library's rule for crops and for other modes than RGB."""
@@ -187,6 +222,7 @@ def _check(values: Mapping[str, Any], source: object) -> None:
         raise InputError(source, "size", in_words, "whole numbers of pixels, 1 or more")
     if any(side > _LARGEST_SIDE for side in itertools.chain(edges, *pairs)):
         raise InputError(source, "size", in_words, f"at most {_LARGEST_SIDE} pixels a side")
+    _check_patches(values["patch_size"], values["max_patches"], exact_size, crop_size, source)
     if values["resample"] not in RESAMPLING.values():
         raise InputError(source, "resample", values["resample"], f"one of {', '.join(RESAMPLING.values())}")
     if values["library"] not in tuple(_RULES):
@@ -194,12 +230,19 @@ def _check(values: Mapping[str, Any], source: object) -> None:
     if not is_number(values["rescale_factor"]):
         raise InputError(source, "rescale_factor", repr(values["rescale_factor"]), "a number")
     mean, std = values["mean"], values["std"]
-    if not (_is_colour(mean) and _is_colour(std)) or 0 in std:
+    if not (is_colour(mean) and is_colour(std)) or 0 in std:
         raise InputError(source, "mean and std", f"{mean}, {std}", "three numbers each, and no std of 0")
 
 
-def _is_colour(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 3 and all(map(is_number, value))
+def _check_patches(size: Any, most: Any, exact: Any, crop: Any, source: object) -> None:
+    if size is most is None:
+        return
+    if not (type(size) is type(most) is int and 2 <= size <= _LARGEST_SIDE and 1 <= most < 2**16):
+        found = f"patch_size {size!r}, max_patches {most!r}"
+        raise InputError(source, "patches", found, "a side of 2 pixels or more, and 1 to 65,535 patches")
+    if crop is not None or exact != (math.isqrt(most) * size,) * 2:
+        found, side = f"exact_size {exact!r}, crop_size {crop!r}", math.isqrt(most) * size
+        raise InputError(source, "size", found, f"{side} x {side}, the square of {most} patches, and no crop")
 
 
 def _torchvision_offset(have: int, wanted: int) -> int:
@@ -219,104 +262,3 @@ def _centre_crop(image: Image.Image, size: tuple[int, int], offset: Callable[[in
     height, width = size
     left, upper = offset(image.width, width), offset(image.height, height)
     return image.crop((left, upper, left + width, upper + height))
-
-
-# `preprocessor_config.json`, in the spellings of old and new releases of `transformers`
-
-_CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-_HALF = (0.5, 0.5, 0.5)
-_CROPPING = {
-    "size": {"shortest_edge": 224},
-    "resample": 3,
-    "do_center_crop": True,
-    "crop_size": 224,
-    "image_mean": _CLIP_MEAN,
-    "image_std": _CLIP_STD,
-}
-_SQUASHING = {"size": {"height": 224, "width": 224}, "do_center_crop": False, "image_mean": _HALF, "image_std": _HALF}
-_UNNORMALISED = {"do_center_crop": False, "do_normalize": False, "image_mean": None, "image_std": None}
-# What each processor does where its file says nothing.
-_DEFAULTS = {
-    "CLIPImageProcessor": _CROPPING,
-    "BitImageProcessor": _CROPPING,
-    "SiglipImageProcessor": {**_SQUASHING, "resample": 3},
-    "ViTImageProcessor": {**_SQUASHING, "resample": 2},
-    "Tipsv2ImageProcessor": {"size": {"height": 448, "width": 448}, "resample": 2, **_UNNORMALISED},
-    "EfficientNetImageProcessor": {
-        **_SQUASHING,
-        "size": {"height": 346, "width": 346},
-        "crop_size": {"height": 289, "width": 289},
-        "resample": 3,
-        "include_top": True,
-    },
-}
-# Of the other processors a `size` that is one number is the shortest edge.
-_BARE_SIZE_IS_A_SQUARE = {"ViTImageProcessor", "EfficientNetImageProcessor"}
-# Of the other processors `rescale_offset` and `include_top` are no settings.
-_SHIFTS_AND_DIVIDES_AGAIN = {"EfficientNetImageProcessor"}
-_KNOWN_STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
-
-
-def _read_preprocessor_config(config: Any, source: object) -> dict[str, Any]:
-    """The values of a `Preprocessing` in its JSON form, not yet checked."""
-    config = config.get("image_processor", config) if isinstance(config, Mapping) else config
-    if not isinstance(config, Mapping):
-        raise InputError(source, "image processor", f"a JSON {type(config).__name__}", "an object")
-    kind = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
-    kind = kind.removesuffix("Fast").removesuffix("Pil").replace("FeatureExtractor", "ImageProcessor")
-    if kind not in _DEFAULTS:
-        raise InputError(source, "image_processor_type", kind or "none", f"one of {', '.join(_DEFAULTS)}")
-    steps = {key for key, value in config.items() if key.startswith("do_") and value}
-    if not steps <= _KNOWN_STEPS:
-        raise InputError(source, "steps", sorted(steps - _KNOWN_STEPS), f"only {sorted(_KNOWN_STEPS)}")
-    if config.get("do_resize") is False:
-        raise InputError(source, "do_resize", "false", "a processor that resizes")
-    config = _DEFAULTS[kind] | {key: value for key, value in config.items() if value is not None}
-    is_square = kind in _BARE_SIZE_IS_A_SQUARE
-    if config.get("default_to_square", is_square) != is_square:
-        raise InputError(source, "default_to_square", config["default_to_square"], f"{is_square}, as for a {kind}")
-    number = config["resample"]
-    resample = RESAMPLING.get(number) if isinstance(number, int) else None
-    if resample is None:
-        raise InputError(source, "resample", config["resample"], f"one of {sorted(RESAMPLING)}")
-
-    shortest_edge, exact_size = _read_size(config["size"], is_square, source, "size")
-    values = {"shortest_edge": shortest_edge, "exact_size": exact_size, "resample": resample}
-    if config["do_center_crop"]:
-        values["crop_size"] = _read_size(config.get("crop_size", 224), True, source, "crop_size")[1]
-    values["rescale_factor"] = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
-    if config.get("do_normalize", True):
-        values |= {"mean": _per_channel(config["image_mean"]), "std": _per_channel(config["image_std"])}
-    return values | (_shifted(values, config, source) if kind in _SHIFTS_AND_DIVIDES_AGAIN else {})
-
-
-def _shifted(values: Mapping[str, Any], config: Mapping[str, Any], source: object) -> dict[str, list]:
-    """The mean and std of EfficientNet's processor: `rescale_offset` subtracts 1 after rescaling, and `include_top`
-    divides by the std once more, whether images were normalised or not.
-    """
-    mean, std = values.get("mean", [0.0] * 3), values.get("std", [1.0] * 3)
-    again = _per_channel(config["image_std"]) if config["include_top"] else [1.0] * 3
-    if not all(_is_colour(tuple(colour)) for colour in (mean, std, again)):
-        raise InputError(source, "mean and std", f"{mean}, {again}", "three numbers each, and no std of 0")
-    offset = float(bool(config.get("rescale_offset")) and config.get("do_rescale", True))
-    return {"mean": [m + offset for m in mean], "std": [s * t for s, t in zip(std, again, strict=True)]}
-
-
-def _read_size(size: Any, bare_is_a_square: bool, source: object, field: str) -> tuple[Any, Any]:
-    """(shortest edge, None) or (None, [height, width]), the numbers not yet checked."""
-    if isinstance(size, int):
-        return (None, [size, size]) if bare_is_a_square else (size, None)
-    if isinstance(size, list | tuple) and len(size) == 2:
-        return None, list(size)
-    if isinstance(size, Mapping):
-        given = {key: value for key, value in size.items() if value is not None}
-        if set(given) == {"shortest_edge"}:
-            return given["shortest_edge"], None
-        if set(given) == {"height", "width"}:
-            return None, [given["height"], given["width"]]
-    raise InputError(source, field, size, "a number, {shortest_edge}, or {height, width}")
-
-
-def _per_channel(value: Any) -> list:
-    """Three numbers; a single number holds for all channels."""
-    return list(value) if isinstance(value, list | tuple) else [value] * 3

@@ -38,6 +38,8 @@ _FAMILIES = {
     "clip_text_model": "clip",
     "siglip": "siglip",
     "siglip_text_model": "siglip",
+    "siglip2": "siglip",
+    "siglip2_text_model": "siglip",
     "bert": "bert",
     "roberta": "roberta",
     "xlm-roberta": "roberta",

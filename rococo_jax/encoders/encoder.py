@@ -6,6 +6,7 @@ items, their order, or the number of devices: every device always runs the same 
 (`device_steps`).
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
@@ -291,13 +292,13 @@ class Encoder(FeatureEncoder):
             return
 
         def needed(unit: int) -> int:
-            side, rows = self.spec.vision.image_size, unit * self.mesh.size
+            shape, rows = self.preprocessing.pixel_shape, unit * self.mesh.size
             sharding = NamedSharding(self.mesh, PartitionSpec(AXES))
             active = jax.ShapeDtypeStruct((self.mesh.size,), bool, sharding=sharding)
-            images = jax.ShapeDtypeStruct((rows, side, side, 3), np.uint8, sharding=sharding)
+            images = jax.ShapeDtypeStruct((rows, *shape), np.uint8, sharding=sharding)
             memory = program.lower(*static, self._state, active, images).compile().memory_analysis()
             under_way = STEPS_UNDER_WAY + self.mesh.size
-            return memory.temp_size_in_bytes + under_way * (unit * side * side * 3 + memory.output_size_in_bytes)
+            return memory.temp_size_in_bytes + under_way * (unit * math.prod(shape) + memory.output_size_in_bytes)
 
         fits = largest_unit(self._image_rows, needed, free)
         if not fits or (self.compute.images_at_once and fits < self._image_rows):
@@ -329,7 +330,7 @@ class Encoder(FeatureEncoder):
             raise InputError(self.name, "preprocessing", "none", "a model that came with its image processor's file")
 
     def _image_rows_of(self, images) -> Iterator[Rows]:
-        done, images = 0, as_pixels(images, self.spec.vision.image_size, self.preprocessing)
+        done, images = 0, as_pixels(images, self.preprocessing)
         # `unit` is read once a batch: a step that did not fit lowers it from another thread.
         while batch := list(islice(images, (unit := self._image_rows) * self.steps.devices)):
             yield Rows(np.arange(done, done + len(batch)), (np.stack(batch),), unit)

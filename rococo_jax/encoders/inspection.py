@@ -21,7 +21,7 @@ def inspect_model(encoder: Any) -> dict[str, Any]:
     spec, tokenizer = encoder.spec, encoder.tokenizer
     flops: dict[str, int] = {}
     if spec.vision is not None:
-        flops["image"] = image_flops(spec)
+        flops["image"] = image_flops(spec, pixels=encoder.preprocessing and encoder.preprocessing.pixel_shape)
     if spec.text is not None:
         flops["text_tokens"] = tokenizer.spec.context_length if tokenizer else spec.text.context_length
         flops["text"] = text_flops(spec, flops["text_tokens"])
@@ -63,8 +63,7 @@ def rules_of(encoder: Any) -> dict[str, dict[str, Any]]:
             values["positions"] = f"{stored} x {stored}, interpolated: {spec.vision.position_rule}"
             places["positions"] = "the library's rule"
     if pixels is not None:
-        squashed = None if pixels.exact_size is None else f"squashed to {pixels.exact_size[0]} x {pixels.exact_size[1]}"
-        values["resize"] = squashed or f"shortest edge to {pixels.shortest_edge}"
+        values["resize"] = pixels.describe_size()
         values["crop"] = "none" if pixels.crop_size is None else "centre {} x {}, after it".format(*pixels.crop_size)
         values |= {"interpolation": pixels.resample, "rescale factor": pixels.rescale_factor}
         values |= {"mean": list(pixels.mean), "std": list(pixels.std), "colours": pixels.describe_rule()}
@@ -119,7 +118,7 @@ def _image_warnings(encoder: Any) -> list[str]:
     if preprocessing.image_size != (vision.image_size, vision.image_size):
         made = " x ".join(map(str, preprocessing.image_size))
         found.append(f"image size: images are made {made}, the tower reads {vision.image_size} x {vision.image_size}")
-    if vision.position_grid is not None:
+    if vision.position_grid not in (None, vision.grid):
         found.append(
             f"image size: positions were trained for {vision.position_grid} x {vision.position_grid} patches and are "
             f"interpolated to {vision.grid} x {vision.grid}"

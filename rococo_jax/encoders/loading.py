@@ -33,6 +33,7 @@ from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     build_model,
     check_parameters,
+    check_patches,
     check_tokenizer,
     hash_parameters,
     on_this_process,
@@ -198,6 +199,7 @@ def _described(
     if tokenizer is not None:
         tokenizer = Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(tokenizer, path))
     check_tokenizer(tokenizer, spec, path)
+    check_patches(preprocessing, spec, path)
     return with_image_size(Checkpoint(spec, parameters, preprocessing, tokenizer, provenance), image_size)
 
 

@@ -208,15 +208,12 @@ def one_ahead(running: Iterable) -> Iterator:
         yield pending
 
 
-def as_pixels(images: Any, image_size: int, preprocessing: Preprocessing) -> Iterator[np.ndarray]:
+def as_pixels(images: Any, preprocessing: Preprocessing) -> Iterator[np.ndarray]:
     """Image by image: uint8 as the model wants it, or float pixels of its size as they are.
 
     Raises InputError: no list of images, float pixels of another size or range, or as `as_picture`.
     """
-    return (
-        _pixels(image, f"image {number}", image_size, preprocessing)
-        for number, image in enumerate(separate_images(images))
-    )
+    return (_pixels(image, f"image {number}", preprocessing) for number, image in enumerate(separate_images(images)))
 
 
 def separate_images(images: Any) -> Iterable[Any]:
@@ -230,10 +227,10 @@ def separate_images(images: Any) -> Iterable[Any]:
     return images
 
 
-def _pixels(image: Any, name: str, image_size: int, preprocessing: Preprocessing) -> np.ndarray:
+def _pixels(image: Any, name: str, preprocessing: Preprocessing) -> np.ndarray:
     if isinstance(image, Image.Image):
         return preprocessing.resize(as_picture(image, name))
-    pixels, shape = np.asarray(image), (image_size, image_size, 3)
+    pixels, shape = np.asarray(image), preprocessing.pixel_shape
     if pixels.dtype == np.uint8 and pixels.shape == shape:
         return pixels
     if not jnp.issubdtype(pixels.dtype, jnp.floating):

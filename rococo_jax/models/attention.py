@@ -93,11 +93,15 @@ def attend(
 
 
 def attend_all(
-    query: Float[Array, "b q width"], key_value: Float[Array, "b k two_width"], heads: int
+    query: Float[Array, "b q width"],
+    key_value: Float[Array, "b k two_width"],
+    heads: int,
+    lengths: Lengths | None = None,
 ) -> tuple[Float[Array, "b q width"], Float[Array, "b h q k"]]:
-    """As `attend`, of queries that see all keys; keys and values are side by side."""
+    """As `attend`, of queries that see all keys, or those that `lengths` shows; keys and values are side by side."""
     queries, keys = (x.reshape(*x.shape[:2], -1, heads, query.shape[2] // heads) for x in (query, key_value))
-    mixed, weights = attend(queries[:, :, 0], keys[:, :, 0], keys[:, :, 1], None)
+    mask = mask_of(keys.shape[1], False, lengths)
+    mixed, weights = attend(queries[:, :, 0], keys[:, :, 0], keys[:, :, 1], mask)
     return mixed.reshape(query.shape), weights
 
 

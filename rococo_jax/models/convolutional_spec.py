@@ -23,6 +23,7 @@ class ConvolutionalSpec(CheckedSpec):
     class_token: ClassVar[bool] = False
     position_grid: ClassVar[int | None] = None
     stores_positions: ClassVar[bool] = False
+    flexible_grid: ClassVar[bool] = False
 
     def __post_init__(self):
         if min(self.stage_layers) < 1:

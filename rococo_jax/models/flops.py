@@ -21,15 +21,18 @@ from rococo_jax.models.dual_encoder import abstract_model
 from rococo_jax.models.spec import ModelSpec
 
 
-def image_flops(spec: ModelSpec, patches: int | None = None) -> int:
+def image_flops(spec: ModelSpec, patches: int | None = None, pixels: tuple[int, int, int] | None = None) -> int:
     """Operations from the pixels of one image to its embedding, or from so many of its patches. Raises ValueError
     without an image tower.
+
+    `pixels` is the shape of an image, by default a square of the tower's size.
     """
     if spec.vision is None:
         raise ValueError("this model has no image tower")
     some = () if patches is None else (((1, patches), jnp.int32),)
-    pixels = ((1, spec.vision.image_size, spec.vision.image_size, 3), jnp.float32)
-    return _traced_flops(ModelSpec(spec.vision, None, spec.vision_head), "image_embeddings", pixels, *some)
+    shape = (1, *(pixels or (spec.vision.image_size, spec.vision.image_size, 3)))
+    model = ModelSpec(spec.vision, None, spec.vision_head)
+    return _traced_flops(model, "image_embeddings", (shape, jnp.float32), *some)
 
 
 def text_flops(spec: ModelSpec, tokens: int | None = None) -> int:

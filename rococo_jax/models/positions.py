@@ -9,7 +9,7 @@ A map of each axis, applied to rows and columns (`PositionRule`):
                  (Keys 1981, IEEE TASSP 29(6))
     antialiased  open_clip's `resize_pos_embed`, timm's, and that of towers with registers in transformers: a = -1/2, w
                  as much wider as the grid becomes smaller
-    antialiased_linear  TIPSv2's: the same with w(d) = 1 - |d| for |d| < 1
+    antialiased_linear  TIPSv2's, and NaFlex's for a grid of each image: the same with w(d) = 1 - |d| for |d| < 1
     linear       big_vision's `resample_posemb`: SciPy's zoom of order 1, whose corners stay where they are
 
 Rotary positions turn queries and keys of patches by angles that grow with row and column,
@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.ndimage
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from rococo_jax.models.checked_spec import PositionRule
 from rococo_jax.models.spec import ResNetSpec, RotarySpec, VisionSpec
@@ -48,6 +48,29 @@ def positions_on_grid(
     rows = jnp.einsum("ya,abw->ybw", matrix, square, precision=highest)
     resized = jnp.einsum("xb,ybw->yxw", matrix, rows, precision=highest)
     return jnp.concatenate([first, resized.reshape(new * new, -1)])
+
+
+def positions_on_grids(
+    positions: Float[Array, "tokens width"], grids: Int[Array, "b 2"], patches: int
+) -> Float[Array, "b patches width"]:
+    """Stored position embeddings for the grids (rows, columns) of images, row by row, float32, as `antialiased_linear`.
+
+    What follows the last patch of a grid is padding, of any finite value.
+    """
+    rows, columns, place = grids[:, :1], grids[:, 1:], jnp.arange(patches)[None]
+    side, row = round(len(positions) ** 0.5), jnp.minimum(place // columns, rows - 1)
+    by_row, by_column = _triangles(row, rows, side), _triangles(place % columns, columns, side)
+    weights = (by_row[..., :, None] * by_column[..., None, :]).reshape(len(grids), patches, side * side)
+    return jnp.einsum("bpt,tw->bpw", weights, positions, precision=jax.lax.Precision.HIGHEST)
+
+
+def _triangles(place: Int[Array, "b patches"], size: Int[Array, "b 1"], stored: int) -> Float[Array, "b patches s"]:
+    """The weights of `stored` places of an axis for some of `size` places along it; they sum to 1."""
+    step = stored / size.astype(jnp.float32)
+    centre = (place.astype(jnp.float32) + 0.5) * step - 0.5
+    distance = jnp.arange(stored, dtype=jnp.float32)[None, None] - centre[..., None]
+    weights = jnp.maximum(1 - jnp.abs(distance) / jnp.maximum(step, 1)[..., None], 0)
+    return weights / weights.sum(-1, keepdims=True)
 
 
 def _axis_matrix(size_in: int, size_out: int, rule: PositionRule) -> Float[np.ndarray, "size_out size_in"]:

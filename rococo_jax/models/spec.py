@@ -16,8 +16,8 @@ The families differ in a handful of choices, and each choice is a field here:
     ============  ===========  ==========  ===========  ===========  =========  ==============
 
 What one of them alone has is a field with a default: rotary positions and inner norms (EVA02), norms on what a block
-adds (EVA02-E), a norm after the pooling (CLIPA), a stem of convolutions (MobileCLIP-B, ViTamin). CLIP's ResNets,
-ConvNeXt and EfficientNet have specs of their own.
+adds (EVA02-E), a norm after the pooling (CLIPA), a stem of convolutions (MobileCLIP-B, ViTamin), a grid of patches that
+follows the shape of each image (SigLIP 2 NaFlex). CLIP's ResNets, ConvNeXt and EfficientNet have specs of their own.
 
     ============  ==========  ===============  =========================
     text tower    attention   norm             pooling
@@ -91,6 +91,8 @@ class VisionSpec(CheckedSpec):
         pooling_heads, pooling_mlp_width, pooling_width: of attention pooling, where they are not the blocks'.
         registers: tokens without positions after the class token, which no pooling reads (arXiv 2309.16588).
         stores_positions: it has position embeddings.
+        flexible_grid: the grid of patches follows the shape of each image, and so do the positions, from those stored
+            for `position_grid`; `image_size` is of squares, which the tower reads as well.
     """
 
     what: ClassVar[str] = "vision"
@@ -98,7 +100,7 @@ class VisionSpec(CheckedSpec):
         (
             "rotary", "inner_norms", "norm_changes", "norm_after_pooling", "class_position", "stem_width",
             "mbconv", "mlp_norms", "pooling_heads", "pooling_mlp_width", "pooling_width", "position_rule", "registers",
-            "stores_positions",
+            "stores_positions", "flexible_grid",
         )
     )  # fmt: skip
 
@@ -132,6 +134,7 @@ class VisionSpec(CheckedSpec):
     position_rule: PositionRule = "bicubic"
     registers: int = 0
     stores_positions: bool = True
+    flexible_grid: bool = False
 
     # BERT's blocks alone norm after a sum.
     norm_after_blocks: ClassVar[bool] = False
@@ -150,6 +153,16 @@ class VisionSpec(CheckedSpec):
         if self.mbconv is not None and (self.patch_size != 16 or self.image_size % 16):
             found = f"images of {self.image_size} and patches of {self.patch_size} pixels"
             raise InputError("vision spec", "mbconv", found, "a multiple of 16, and 16")
+        if self.flexible_grid and not self._can_be_flexible:
+            wanted = "a position_grid, antialiased_linear, whole patches alone before the blocks, attention pooling"
+            raise InputError("vision spec", "flexible_grid", "true", wanted)
+
+    @property
+    def _can_be_flexible(self) -> bool:
+        alone = self.stem_width is self.mbconv is self.rotary is None
+        alone = alone and not self.first_patch | self.norm_before_blocks | self.border_pixels and self.patch_size > 1
+        stored = self.position_grid is not None and self.position_rule == "antialiased_linear"
+        return alone and stored and self.stores_positions and self.pooling == "attention"
 
     @property
     def grid(self) -> int:

@@ -5,6 +5,10 @@
 
 Position embeddings for another image size are interpolated (`positions`).
 
+A tower with a flexible grid reads strips beside squares, so that images of all shapes are arrays of one: (n + 1) p x p
+pixels, the patches of an image row by row, one below the other, then padding, which no token sees. The last patch holds
+the grid: its first two pixels are the rows and the columns, each as (high, low) byte in red and green, not normalised.
+
 Sources: Dosovitskiy et al. (arXiv 2010.11929), CLIP (2103.00020), SigLIP (2303.15343), DINOv2 (2304.07193), EVA-CLIP
 (2303.15389), CLIPA (2305.07017), CoCa (2205.01917), MobileCLIP (2311.17049), ViTamin (2404.02132), PE (2504.13181).
 """
@@ -15,10 +19,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from rococo_jax.models.attention import attend_all
+from rococo_jax.models.attention import Lengths, attend_all
 from rococo_jax.models.efficientnet import MbConvStem
 from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, LayerNorm, Linear
-from rococo_jax.models.positions import positions_on_grid
+from rococo_jax.models.positions import positions_on_grid, positions_on_grids
 from rococo_jax.models.products import add_to_rows, repeat_on_rows
 from rococo_jax.models.spec import VisionSpec
 from rococo_jax.models.stages import check_size
@@ -56,16 +60,18 @@ class AttentionPooling(nnx.Module):
         self.norm = LayerNorm(spec.width, spec.norm_eps)
         self.mlp = Mlp(spec.width, hidden, spec.activation, dtype=dtype, rngs=rngs)
 
-    def __call__(self, tokens: Float[Array, "b t width"]) -> Float[Array, "b width"]:
-        x = self.out(self.mix(tokens)[0][:, 0])
+    def __call__(self, tokens: Float[Array, "b t width"], lengths: Lengths | None = None) -> Float[Array, "b width"]:
+        x = self.out(self.mix(tokens, lengths)[0][:, 0])
         return x + self.mlp(self.norm(x))
 
-    def mix(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 width"], Float[Array, "b h 1 t"]]:
-        """The mixed values of the tokens, and their attention weights, which sum to 1."""
+    def mix(
+        self, tokens: Float[Array, "b t width"], lengths: Lengths | None = None
+    ) -> tuple[Float[Array, "b 1 width"], Float[Array, "b h 1 t"]]:
+        """The mixed values of the tokens that `lengths` shows, and their attention weights, which sum to 1."""
         width = tokens.shape[2]
         query = self.qkv(self.probe[...], slice(width))
         key_value = self.qkv(tokens, slice(width, 3 * width))
-        return attend_all(repeat_on_rows(query[None], len(tokens), query.dtype), key_value, self.heads)
+        return attend_all(repeat_on_rows(query[None], len(tokens), query.dtype), key_value, self.heads, lengths)
 
 
 class CrossPooling(nnx.Module):
@@ -158,7 +164,7 @@ class VisionTower(nnx.Module):
         self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
     ) -> Float[Array, "b features"]:
         """Pooled features, float32, from normalised pixels of the size in the spec, or from some of their patches."""
-        return self.pool(self.tokens(pixels, patches))
+        return self.pool(self.tokens(pixels, patches), self._lengths(pixels))
 
     def tokens(
         self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
@@ -166,12 +172,13 @@ class VisionTower(nnx.Module):
         """The sequence after the last norm (class token first, then registers, then patches row by row), float32. Not
         normed where the norm is that of the pooled vector.
         """
-        return self._finish(self.blocks(self.embed(pixels, patches)))
+        return self._finish(self.blocks(self.embed(pixels, patches), lengths=self._lengths(pixels)))
 
     def tokens_and_attention(
         self, pixels: Float[Array, "b h w 3"]
     ) -> tuple[Float[Array, "b tokens width"], Float[Array, "b heads tokens tokens"]]:
-        """`tokens` and the attention weights of the last block."""
+        """`tokens` and the attention weights of the last block, of squares."""
+        check_size(pixels, self.spec.image_size)
         x, weights = self.blocks.with_last_attention(self.embed(pixels))
         return self._finish(x), weights
 
@@ -186,11 +193,15 @@ class VisionTower(nnx.Module):
         Raises ValueError for pixels of another size than the tower was built for, and for some patches of a tower that
         reads neighbours (a stem) or turns tokens by their place (rotary positions).
         """
+        grids, size = self._grids(pixels), self.spec.patch_size
+        if grids is not None and patches is None:
+            x = self.patch(patches_of(pixels[:, :-size], size))
+            return add_to_rows(x, positions_on_grids(self.positions[...], grids, x.shape[1]))
         check_size(pixels, self.spec.image_size)
         if patches is not None and not takes_patches(self.spec):
             raise ValueError("a tower with a stem or rotary positions reads whole images")
         if self.stem is None:
-            x = patches_of(pixels, self.spec.patch_size)
+            x = patches_of(pixels, size)
             x = self.patch(x if patches is None else jnp.take_along_axis(x, patches[..., None], axis=1))
         else:
             x = self.stem(pixels)
@@ -211,10 +222,25 @@ class VisionTower(nnx.Module):
             x = jnp.concatenate([x[:, :before], registers, x[:, before:]], axis=1)
         return x if self.norm_before is None else self.norm_before(x).astype(x.dtype)
 
-    def pool(self, tokens: Float[Array, "b tokens width"]) -> Float[Array, "b features"]:
-        """One vector an image, float32."""
+    def _grids(self, pixels: Float[Array, "b h w 3"]) -> Int[Array, "b 2"] | None:
+        """Rows and columns of patches of the images of strips; None for squares."""
+        size = self.spec.patch_size
+        if not self.spec.flexible_grid or pixels.shape[2] != size or pixels.shape[1] % size or pixels.shape[1] == size:
+            return None
+        bytes_ = pixels[:, -size, :2, :2].astype(jnp.int32)
+        return 256 * bytes_[..., 0] + bytes_[..., 1]
+
+    def _lengths(self, pixels: Float[Array, "b h w 3"]) -> Int[Array, " b"] | None:
+        """How many first tokens count; None for all."""
+        grids = self._grids(pixels)
+        return None if grids is None else grids.prod(1)
+
+    def pool(
+        self, tokens: Float[Array, "b tokens width"], lengths: Lengths | None = None
+    ) -> Float[Array, "b features"]:
+        """One vector an image, float32, of the tokens that `lengths` shows, which attention pooling alone takes."""
         if self.pooling is not None:
-            return self.pooling(tokens).astype(jnp.float32)
+            return self.pooling(tokens, *([] if lengths is None else [lengths])).astype(jnp.float32)
         parts = []
         if "cls" in self.spec.pooling:
             parts.append(tokens[:, 0])

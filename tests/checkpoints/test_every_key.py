@@ -72,6 +72,8 @@ PLACES = {
     "CLIPTextConfig": ("clip", "text_config", PAIR | {"pad_token_id", "bos_token_id"}),
     "SiglipConfig": ("siglip", "", set()), "SiglipVisionConfig": ("siglip", "vision_config", set()),
     "SiglipTextConfig": ("siglip", "text_config", IDS),
+    "Siglip2Config": ("siglip2", "", set()), "Siglip2VisionConfig": ("siglip2", "vision_config", set()),
+    "Siglip2TextConfig": ("siglip2", "text_config", IDS),
     "MetaClip2Config": ("metaclip_2", "", set()), "MetaClip2VisionConfig": ("metaclip_2", "vision_config", PAIR),
     "MetaClip2TextConfig": ("metaclip_2", "text_config", PAIR | {"pad_token_id", "bos_token_id"}),
     "Dinov2Config": ("dinov2", "", set()), "Dinov2WithRegistersConfig": ("dinov2_with_registers", "", set()),
@@ -122,7 +124,9 @@ def test_every_key_of_a_configuration_is_followed_or_refused(name, tmp_path):
 
 # Image processors of transformers
 
-PROCESSORS = ("CLIP", "Siglip", "Bit", "ViT", "EfficientNet")
+PROCESSORS = ("CLIP", "Siglip", "Siglip2", "Bit", "ViT", "EfficientNet")
+# What sizes an image elsewhere, and has no effect where the number of patches does.
+NO_SIZE = {"Siglip2": {"size", "default_to_square", "crop_size", "do_center_crop"}}
 # Whereto and in which form the library gives the pixels; the conversion to RGB, which every picture gets here.
 FORM_OF_PIXELS = {"data_format", "input_data_format", "device", "return_tensors", "disable_grouping", "do_convert_rgb"}
 FORM_OF_PIXELS |= {"image_seq_length"}
@@ -142,6 +146,7 @@ def test_every_key_of_an_image_processor_is_followed_or_refused(kind):
         read = [outcome(Preprocessing.from_huggingface, {**base, **each}) for each in ({}, {**more, key: value})]
         assert read[0] != "refused"
         ignored |= {key} if read[0] == read[1] else set()
+    ignored -= NO_SIZE.get(kind, set())
     assert ignored == FORM_OF_PIXELS - ({"image_seq_length"} - processor.valid_kwargs.__annotations__.keys())
 
 

@@ -55,10 +55,11 @@ def assert_decides(other: Encoder, encoder: Encoder, side: str) -> None:
     assert other.fingerprint() != encoder.fingerprint()
 
 
+PATCHES = {"shortest_edge": None, "crop_size": None, "exact_size": (32, 32), "patch_size": 8, "max_patches": 16}
 OTHER_PREPROCESSING = {
     "shortest_edge": {"shortest_edge": 40}, "crop_size": {"crop_size": (32, 24)}, "resample": {"resample": "nearest"},
     "exact_size": {"exact_size": (32, 32), "shortest_edge": None}, "rescale_factor": {"rescale_factor": 1 / 127.5},
-    "library": {"library": "open_clip"},
+    "library": {"library": "open_clip"}, "patch_size": PATCHES, "max_patches": {**PATCHES, "max_patches": 17},
     "mean": {"mean": (0.5, 0.4, 0.5)}, "std": {"std": (0.25, 0.25, 0.3)},
 }  # fmt: skip
 OTHER_TOKENIZER = {
@@ -68,9 +69,10 @@ OTHER_TOKENIZER = {
 
 def test_every_field_of_the_preprocessing_decides_image_features_alone(encoder):
     assert OTHER_PREPROCESSING.keys() == {field.name for field in dataclasses.fields(Preprocessing)}
-    for changes in OTHER_PREPROCESSING.values():
-        preprocessing = dataclasses.replace(encoder.preprocessing, **changes)
+    others = {name: dataclasses.replace(encoder.preprocessing, **each) for name, each in OTHER_PREPROCESSING.items()}
+    for preprocessing in others.values():
         assert_decides(changed(encoder, preprocessing=preprocessing), encoder, "vision")
+    assert len({each.view.key for each in others.values()}) == len(others) - 2  # the device rescales and normalises
 
 
 def test_every_field_of_the_tokenizer_decides_text_features_alone(encoder):

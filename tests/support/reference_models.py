@@ -81,6 +81,16 @@ def siglip(text=None, vision=None, seed: int = 0) -> transformers.SiglipModel:
     return perturbed(transformers.SiglipModel(config), seed)
 
 
+def siglip2(text=None, patches: int = 9, patch_size: int = 10, seed: int = 0) -> transformers.Siglip2Model:
+    """SigLIP 2 NaFlex, whose positions are stored for so many patches."""
+    vision = {key: value for key, value in VISION.items() if key != "image_size"}
+    vision |= {"patch_size": patch_size, "num_patches": patches}
+    text = {**TEXT, "projection_size": vision["hidden_size"], **(text or {})}
+    return perturbed(
+        transformers.Siglip2Model(transformers.Siglip2Config(text_config=text, vision_config=vision)), seed
+    )
+
+
 def dinov2(seed: int = 0, **changes) -> transformers.Dinov2Model:
     sizes = {key: value for key, value in VISION.items() if key != "intermediate_size"}
     return perturbed(transformers.Dinov2Model(transformers.Dinov2Config(**{**sizes, **changes})), seed)

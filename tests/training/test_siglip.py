@@ -11,7 +11,7 @@ from PIL import Image
 
 from rococo_jax.cli.main import main
 from tests.support.paths import CHECKOUT
-from tests.support.reference_models import saved, siglip, torch, torch_ids, transformers
+from tests.support.reference_models import saved, siglip, siglip2, torch, torch_ids, transformers
 from tests.support.step_oracle import learning_rate
 from tests.support.tiny_runs import metrics_of
 from tests.support.world import noise, write_pictures
@@ -22,12 +22,14 @@ PAGE = CHECKOUT / "docs" / "siglip.md"
 SMALLER = f"steps={STEPS} batch_size={PAIRS} optimizer.learning_rate={PEAK} dtype=float32 remat=none data.workers=0"
 
 
-@pytest.fixture(scope="module")
-def material(tmp_path_factory):
-    """A SigLIP with the scale and bias of `siglip-base-patch16-224`, pictures and a table of captions."""
+@pytest.fixture(scope="module", params=[siglip, siglip2])
+def material(request, tmp_path_factory):
+    """A SigLIP, or a NaFlex SigLIP 2, with the scale and bias of `siglip-base-patch16-224`, pictures and a table of
+    captions.
+    """
     folder, random = tmp_path_factory.mktemp("siglip"), np.random.default_rng(0)
     torch.manual_seed(0)
-    reference = siglip(text={"max_position_embeddings": LENGTH, "pad_token_id": 0, "eos_token_id": 1})
+    reference = request.param(text={"max_position_embeddings": LENGTH, "pad_token_id": 0, "eos_token_id": 1})
     with torch.no_grad():
         reference.logit_scale.fill_(4.7215)
         reference.logit_bias.fill_(-16.5)
@@ -38,13 +40,18 @@ def material(tmp_path_factory):
     rust.save(str(folder / "start" / "tokenizer.json"))
     (folder / "start" / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>", "pad_token": "<pad>"}))
     processor = transformers.SiglipImageProcessorPil(size={"height": 30, "width": 30})
+    if request.param is siglip2:
+        processor = transformers.Siglip2ImageProcessorPil(max_num_patches=9, patch_size=10)
     processor.save_pretrained(folder / "start")
     names = [f"{number}.png" for number in range(PAIRS)]
     paths = write_pictures(folder / "photos", names, lambda _, drawn: noise(3, 3)(_, drawn).resize((44, 37)))
     captions = ["".join(random.choice(list("abcdefghijklmnop"), 3 + number)) for number in range(PAIRS)]
     rows = [f"{name},{caption}\n" for name, caption in zip(names, captions, strict=True)]
     (folder / "captions.csv").write_text("".join(["image,caption\n", *rows]))
-    pixels = processor([Image.open(path) for path in paths], return_tensors="pt")["pixel_values"]
+    images = [Image.open(path).convert("RGB") for path in paths]
+    if request.param is siglip2:  # which is trained on squares
+        images = [image.resize((30, 30), Image.Resampling.BILINEAR) for image in images]
+    pixels = processor(images, return_tensors="pt")
     rust.enable_padding(pad_id=0, length=LENGTH)
     return folder, reference, pixels, torch_ids(np.array([each.ids for each in rust.encode_batch(captions)]))
 
@@ -61,7 +68,7 @@ def losses_of_torch(model, pixels, ids) -> list[float]:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(settings, step)
         optimizer.zero_grad()
-        loss = model(pixel_values=pixels, input_ids=ids, return_loss=True).loss
+        loss = model(**pixels, input_ids=ids, return_loss=True).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -70,7 +77,7 @@ def losses_of_torch(model, pixels, ids) -> list[float]:
 
 
 @pytest.mark.usefixtures("one_device")
-def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeypatch):
+def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeypatch, capsys):
     folder, reference, pixels, ids = material
     monkeypatch.chdir(folder)
     commands = "".join(re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
@@ -80,11 +87,13 @@ def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeyp
     train, export = commands.replace("\\\n", "").splitlines()
     settings = [f"--config.{each}" for each in (*SMALLER.split(), "log.every=1", "log.tensorboard=false")]
     assert main([*shlex.split(train)[1:], *settings]) == main(shlex.split(export)[1:]) == 0
+    squares = "images are squashed to 30 x 30 pixels for training" in capsys.readouterr().err
+    assert squares == isinstance(reference, transformers.Siglip2Model)
     lines, expected = metrics_of(folder / "runs" / "siglip"), losses_of_torch(reference, pixels, ids)
     np.testing.assert_allclose([line["loss"] for line in lines], expected, rtol=2e-5)
     assert expected[-1] < 0.9 * expected[0]
     # The scale moves freely around 112.3.
     assert lines[0]["logit_scale"] == pytest.approx(112.3, abs=0.1) and lines[-1]["logit_scale"] > 110
-    exported = transformers.SiglipModel.from_pretrained(folder / "runs" / "siglip" / "huggingface")
+    exported = type(reference).from_pretrained(folder / "runs" / "siglip" / "huggingface")
     for name in ("logit_scale", "logit_bias"):
         assert getattr(exported, name).item() == pytest.approx(getattr(reference, name).item(), abs=1e-5)

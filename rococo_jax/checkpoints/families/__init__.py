@@ -15,25 +15,18 @@ from rococo_jax.checkpoints.families.clip import CLIP, METACLIP2
 from rococo_jax.checkpoints.families.dinov2 import DINOV2, DINOV2_WITH_REGISTERS
 from rococo_jax.checkpoints.families.exported import Exported
 from rococo_jax.checkpoints.families.siglip import SIGLIP
+from rococo_jax.checkpoints.families.siglip2 import SIGLIP2
 from rococo_jax.checkpoints.families.tipsv2 import TIPSV2
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 
-FAMILIES: dict[str, Family] = {
-    kind: family
-    for family in (CLIP, SIGLIP, METACLIP2, DINOV2, DINOV2_WITH_REGISTERS, BERT, ROBERTA, BLIP, ALIGN, TIPSV2)
-    for kind in family.model_types
-}
-
-_NAFLEX = ("siglip2", "siglip2_vision_model", "siglip2_text_model")
+_ALL = (CLIP, SIGLIP, METACLIP2, DINOV2, DINOV2_WITH_REGISTERS, BERT, ROBERTA, BLIP, ALIGN, TIPSV2, SIGLIP2)
+FAMILIES: dict[str, Family] = {kind: family for family in _ALL for kind in family.model_types}
 
 
 def family_of_config(config: Mapping[str, Any], path: Path) -> Family:
     """The family of a `config.json`. Raises InputError where its `model_type` is of none."""
     kind = config.get("model_type")
-    if kind in _NAFLEX:
-        found = f"{kind!r}, SigLIP 2 in its NaFlex form, whose grid of patches follows the shape of each image"
-        raise InputError(path, "model_type", found, "a SigLIP 2 of a fixed size, whose model_type is siglip")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise InputError(path, "model_type", repr(kind), f"one of {', '.join(FAMILIES)}")
     return FAMILIES[kind]

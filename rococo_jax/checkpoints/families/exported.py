@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rococo_jax.checkpoints.families.base import SPELLINGS, Family
-from rococo_jax.data.preprocessing import RESAMPLING, Preprocessing
+from rococo_jax.data.image_processors import RESAMPLING
+from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.models import ModelSpec, TextSpec, VisionSpec
 from rococo_jax.storage import write_json
@@ -67,12 +68,12 @@ class Exported(Family):
 
     def write_processor(self, folder: Path, preprocessing: Preprocessing) -> None:
         """Write `preprocessor_config.json`."""
-        crop, exact = preprocessing.crop_size, preprocessing.exact_size
+        crop = preprocessing.crop_size
         config = {
             "image_processor_type": self.processor_classes[crop is None],
             "do_convert_rgb": True,
             "do_resize": True,
-            "size": _height_width(exact) if exact else {"shortest_edge": preprocessing.shortest_edge},
+            **self.processor_size(preprocessing),
             "resample": next(number for number, name in RESAMPLING.items() if name == preprocessing.resample),
             "do_center_crop": crop is not None,
             "do_rescale": True,
@@ -83,6 +84,11 @@ class Exported(Family):
         }
         config |= {} if crop is None else {"crop_size": _height_width(crop)}
         write_json(folder / "preprocessor_config.json", config)
+
+    def processor_size(self, preprocessing: Preprocessing) -> dict[str, Any]:
+        """How large `preprocessor_config.json` wants a resized image."""
+        exact = preprocessing.exact_size
+        return {"size": _height_width(exact) if exact else {"shortest_edge": preprocessing.shortest_edge}}
 
     def write_tokenizer(self, folder: Path, tokenizer: Tokenizer) -> None:
         """Write `tokenizer.json`, and the settings that name its special tokens."""

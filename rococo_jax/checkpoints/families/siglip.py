@@ -27,17 +27,30 @@ class Siglip(Exported):
     prefixes = ("vision_model.", "text_model.")
     processor: ClassVar = {"image_processor_type": "SiglipImageProcessor"}
     lower_case = True
+    # How the names of its classes begin.
+    classes: ClassVar[str] = "Siglip"
     processor_classes = ("CLIPImageProcessor", "SiglipImageProcessor")
 
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
-        vision = tower_section(config, path, "vision", "SiglipVisionConfig")
-        text = tower_section(config, path, "text", "SiglipTextConfig")
+        vision = tower_section(config, path, "vision", f"{self.classes}VisionConfig")
+        text = tower_section(config, path, "text", f"{self.classes}TextConfig")
         head = HeadSpec()
         if text is not None:
             size = "hidden_size" if text.values["projection_size"] is None else "projection_size"
             head = HeadSpec("linear", text.integer(size), bias=True)
         both = vision is not None and text is not None
-        return ModelSpec(vision and _vision(vision), text and _text(text), text_head=head, logit_bias=both)
+        return ModelSpec(vision and self.vision_tower(vision), text and _text(text), text_head=head, logit_bias=both)
+
+    def vision_tower(self, section: Section) -> VisionSpec:
+        """The image tower of a section."""
+        section.values.setdefault("vision_use_head", True)  # not a field in every release of `transformers`
+        if not section.flag("vision_use_head"):
+            raise section.refuse("vision_use_head", "true: without its pooling head the tower gives no vector")
+        return VisionSpec(
+            mlp_width=section.integer("intermediate_size"),
+            **SIGLIP_VISION,
+            **section.image_sizes(),
+        )
 
     def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
         rows: list[Row] = []
@@ -62,26 +75,16 @@ class Siglip(Exported):
         text = spec.text and {**text_config(spec.text), "projection_size": spec.text_head.dim}
         if vision and text:
             parts = {"vision_config": vision, "text_config": text}
-            return {"model_type": "siglip", "architectures": ["SiglipModel"], **parts}
+            return {"model_type": self.name, "architectures": [f"{self.classes}Model"], **parts}
         part, name = ("vision", "Vision") if vision else ("text", "Text")
-        return {"model_type": f"siglip_{part}_model", "architectures": [f"Siglip{name}Model"], **(vision or text)}
+        architectures = [f"{self.classes}{name}Model"]
+        return {"model_type": f"{self.name}_{part}_model", "architectures": architectures, **(vision or text)}
 
     def export_prefixes(self, spec: ModelSpec) -> tuple[str, str]:
         return ("", "") if spec.vision is None or spec.text is None else self.prefixes
 
 
 SIGLIP = Siglip()
-
-
-def _vision(section: Section) -> VisionSpec:
-    section.values.setdefault("vision_use_head", True)  # not a field in every release of `transformers`
-    if not section.flag("vision_use_head"):
-        raise section.refuse("vision_use_head", "true: without its pooling head the tower gives no vector")
-    return VisionSpec(
-        mlp_width=section.integer("intermediate_size"),
-        **SIGLIP_VISION,
-        **section.image_sizes(),
-    )
 
 
 def _text(section: Section) -> TextSpec:

@@ -48,7 +48,8 @@ _TOWER_KEYS = {
 }
 _TOWER_KEYS |= {"image pooling": "vision_config.pooling_type", "image size": "vision_config.image_size image_size"}
 _PIXEL_KEYS = {
-    "image size": "crop_size size", "resize": "size", "crop": "do_center_crop", "interpolation": "resample",
+    "image size": "max_num_patches crop_size size", "resize": "max_num_patches size", "crop": "do_center_crop",
+    "interpolation": "resample",
     "rescale factor": "do_rescale rescale_factor", "mean": "do_normalize image_mean", "std": "do_normalize image_std",
 }  # fmt: skip
 _FILES = ("config.json", *SAFETENSORS, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKENIZER_FILES)

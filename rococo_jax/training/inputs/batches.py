@@ -29,7 +29,7 @@ from rococo_jax.training.batch import Batch, Images, batch_from_arrays
 from rococo_jax.training.config_keys import read_jitter
 from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs import active_inputs
-from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, locked_features, make_features
+from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, locked_features, make_features, squashed
 from rococo_jax.training.inputs.loss_input import InputContext
 
 # Captions are short: of COCO's, one in a thousand has more than 32 tokens.
@@ -80,7 +80,7 @@ def make_input(
     draw = DrawSample(
         context.source,
         make_order(config.data, context.source, config.batch_size, config.seed),
-        encoder.preprocessing if features is None else None,
+        squashed(encoder) if features is None else None,
         augmentation,
         config.data.captions_per_image,
         config.data.on_decode_error,
