@@ -5,7 +5,6 @@ Rows of all image sets stand under one numbering, so that a pair of an image and
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -30,8 +29,7 @@ class ImageNumbers:
         return np.concatenate([self.first.get(name, 0) + index for name, index in rows.parts])
 
 
-@runtime_checkable
-class PairScores(Protocol):
+class PairScores:
     """Scores that a task can ask for.
 
     Attributes:
@@ -46,19 +44,18 @@ class PairScores(Protocol):
 
     def of(self, images: Int[np.ndarray, "..."], texts: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """The score of each pair, of equally many images (by number) and texts (rows of their table), in float64."""
-        ...
+        raise NotImplementedError
 
     def matrix(self, tables: Sequence[str]) -> tuple[Float[np.ndarray, "images texts"], ImageNumbers]:
         """Scores of the images of some sets with all texts, NaN where there is none, and the numbers of its rows."""
-        ...
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ListedScores:
-    """Scores of a list of pairs.
+class ListedScores(PairScores):
+    """Scores of a list of pairs, the only ones that can be asked for.
 
     Attributes:
-        numbers, scale, source: see `PairScores`.
         pairs: number of the image x number of texts + row of the text, ascending.
         values: the score of each.
         texts: how many there are.
@@ -68,40 +65,28 @@ class ListedScores:
     pairs: Int[np.ndarray, " pairs"]
     values: Float[np.ndarray, " pairs"]
     texts: int
-    scale: float = 1.0
-    source: str = "pair scores"
+    scale: float
+    source: str
 
     def of(self, images: Int[np.ndarray, "..."], texts: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """See `PairScores`; only for pairs that are in the list."""
         return self.values[np.searchsorted(self.pairs, images * self.texts + texts)].astype(np.float64)
 
     def matrix(self, tables: Sequence[str]) -> tuple[Float[np.ndarray, "images texts"], ImageNumbers]:
-        """See `PairScores`."""
         scores = np.full(self.numbers.count * self.texts, np.nan, self.values.dtype)
         scores[self.pairs] = self.values
         return scores.reshape(-1, self.texts), self.numbers
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class MatrixScores:
-    """Scores of all pairs of image sets and texts: a matrix of images by texts for each set.
+class MatrixScores(PairScores):
+    """Scores of all pairs of image sets and texts: a matrix of images by texts for each set, by its name."""
 
-    Attributes:
-        matrices: by the name of the set.
-        source: see `PairScores`.
-    """
+    scale = 1.0
 
-    matrices: Mapping[str, Float[np.ndarray, "images texts"]]
-    source: str = "similarities"
-    scale: float = 1.0
-
-    @property
-    def numbers(self) -> ImageNumbers:
-        """The sets one after the other."""
-        return ImageNumbers({name: len(matrix) for name, matrix in self.matrices.items()})
+    def __init__(self, matrices: Mapping[str, Float[np.ndarray, "images texts"]], source: str = "similarities"):
+        self.matrices, self.source = matrices, source
+        self.numbers = ImageNumbers({name: len(matrix) for name, matrix in matrices.items()})
 
     def of(self, images: Int[np.ndarray, "..."], texts: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """See `PairScores`."""
         scores = np.empty(np.shape(images))
         for name, first in self.numbers.first.items():
             inside = (images >= first) & (images < first + len(self.matrices[name]))
@@ -109,7 +94,6 @@ class MatrixScores:
         return scores
 
     def matrix(self, tables: Sequence[str]) -> tuple[Float[np.ndarray, "images texts"], ImageNumbers]:
-        """See `PairScores`; one set's matrix is not copied."""
-        used = {name: self.matrices[name] for name in tables}
+        used = {name: self.matrices[name] for name in tables}  # one set's matrix is not copied
         joined = used[tables[0]] if len(tables) == 1 else np.concatenate(list(used.values()))
         return joined, MatrixScores(used).numbers

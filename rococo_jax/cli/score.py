@@ -24,7 +24,8 @@ EXAMPLES = """\
 the first two are compared with evaluated models by `rococo report out`; `rococo export-inputs` writes what to embed.
 with --annotation, rows are the images and columns the captions of the annotation, in file order: image by image, the
 originals, then the altered captions. A file of plain captions gives the clean tasks alone."""
-_OTHERS = ("similarities", "token_embeddings", "embeddings", "image_embeddings", "text_embeddings", "annotation")
+_KEYED = ("--embeddings", "--token-embeddings")
+_INPUTS = ("--similarities", *_KEYED, "--image-embeddings", "--text-embeddings")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +102,7 @@ def run(options: Options) -> None:
     from rococo_jax.evaluation.companions import standard_companions
     from rococo_jax.evaluation.models.arrays import annotation_benchmark
     from rococo_jax.evaluation.models.stored_embeddings import ArrayEmbeddings, StoredEmbeddings
-    from rococo_jax.evaluation.models.stored_similarities import SimilarityMatrix, StoredSimilarities
+    from rococo_jax.evaluation.models.stored_similarities import StoredSimilarities
     from rococo_jax.evaluation.models.stored_tokens import StoredTokens
     from rococo_jax.evaluation.runner import evaluate_into, evaluate_model
     from rococo_jax.runtime import enable_compilation_cache
@@ -111,7 +112,7 @@ def run(options: Options) -> None:
     if options.annotation is not None:
         benchmark = annotation_benchmark(options.annotation, settings.protocol)
         if options.similarities:
-            model = SimilarityMatrix(options.similarities, name)
+            model = StoredSimilarities(options.similarities, name, is_file=True)
         else:
             model = ArrayEmbeddings(options.image_embeddings, options.text_embeddings, name)
         _write(evaluate_model(model, [benchmark], Settings(protocol=settings.protocol), cache), options)
@@ -131,9 +132,8 @@ def _score_logits(options: Options) -> None:
     from rococo_jax.evaluation.models.class_logits import score_logits
 
     classes = options.classes
-    for other in _OTHERS:
-        if getattr(options, other):
-            raise InputError("rococo score", "input", f"--logits with --{other.replace('_', '-')}", "one of them")
+    if others := _given(options, *_INPUTS, "--annotation"):
+        raise InputError("rococo score", "input", f"--logits with {others[0]}", "one of them")
     if classes.labels is None:
         raise InputError("rococo score", "--labels", "nothing", "a file, with --logits")
     evaluated = score_logits(
@@ -162,28 +162,27 @@ def _write(evaluated: Any, options: Options) -> None:
     print_tables([evaluated.results])
 
 
-def _check_inputs(options: Options) -> None:
-    benchmarks = options.data.data or options.data.images or options.data.annotations
-    if options.annotation is None:
-        if not benchmarks:
-            raise InputError(
-                "rococo score", "input", "no --annotation", "--annotation, --data, or --images and --annotations"
-            )
-        given = [name for name in ("similarities", "token_embeddings", "embeddings") if getattr(options, name)]
-        if len(given) != 1:
-            found = " and ".join(f"--{name.replace('_', '-')}" for name in given) or "neither"
-            wanted = "one of --embeddings, --token-embeddings and --similarities, for whole benchmarks"
-            raise InputError("rococo score", "input", found, wanted)
-        if options.out.endswith(".json") or options.per_query:
-            raise InputError("--out", "path", options.out, "a folder, for whole benchmarks")
-        return
-    if benchmarks or options.embeddings or options.token_embeddings:
-        keyed = [name for name in ("embeddings", "token_embeddings") if getattr(options, name)]
-        given = f"--{keyed[0].replace('_', '-')}" if keyed else "--data, --images or --annotations"
-        raise InputError("rococo score", "input", f"--annotation with {given}", "one annotation file, or benchmarks")
+def _given(options: Options, *flags: str) -> list[str]:
+    return [flag for flag in flags if getattr(options, flag.removeprefix("--").replace("-", "_"))]
 
-    embeddings = {"--image-embeddings": options.image_embeddings, "--text-embeddings": options.text_embeddings}
-    given = [option for option, path in {"--similarities": options.similarities, **embeddings}.items() if path]
-    if given not in (["--similarities"], list(embeddings)):
-        wanted = "either --similarities, or --image-embeddings and --text-embeddings"
-        raise InputError("rococo score", "input", " and ".join(given) or "none", wanted)
+
+def _check_inputs(options: Options) -> None:
+    given, folders = _given(options, *_INPUTS), options.data.data or options.data.images or options.data.annotations
+    found = " and ".join(given) or "neither"
+    if options.annotation is not None:
+        if folders or (keyed := _given(options, *_KEYED)):
+            other = "--data, --images or --annotations" if folders else keyed[0]
+            raise InputError(
+                "rococo score", "input", f"--annotation with {other}", "one annotation file, or benchmarks"
+            )
+        if given not in (["--similarities"], ["--image-embeddings", "--text-embeddings"]):
+            wanted = "either --similarities, or --image-embeddings and --text-embeddings"
+            raise InputError("rococo score", "input", found, wanted)
+    elif not folders:
+        wanted = "--annotation, --data, or --images and --annotations"
+        raise InputError("rococo score", "input", "no --annotation", wanted)
+    elif given not in (["--similarities"], *([each] for each in _KEYED)):
+        wanted = "one of --embeddings, --token-embeddings and --similarities, for whole benchmarks"
+        raise InputError("rococo score", "input", found, wanted)
+    elif options.out.endswith(".json") or options.per_query:
+        raise InputError("--out", "path", options.out, "a folder, for whole benchmarks")

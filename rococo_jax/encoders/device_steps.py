@@ -184,12 +184,18 @@ def _own_rows(features: jax.Array) -> np.ndarray:
     return np.concatenate([np.asarray(shard.data) for shard in shards])
 
 
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error of torch, XLA or Python says that memory ran out."""
+    words = ("out of memory", "OutOfMemory", "RESOURCE_EXHAUSTED")
+    return isinstance(error, MemoryError) or any(each in str(error) for each in words)
+
+
 def _or_none(run: Callable[..., T], inputs: Sequence[Any]) -> T | None:
     """What `run` gives; None where it does not fit into memory."""
     try:
         return run(*inputs)
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not is_out_of_memory(error):
             raise
         return None
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from PIL import Image
 
 from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
@@ -26,8 +26,8 @@ from rococo_jax.data.pixels import View
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenRows
 from rococo_jax.encoders import programs
-from rococo_jax.encoders.device_steps import STEPS_UNDER_WAY, BatchFeatures, DeviceSteps, Rows, collected
-from rococo_jax.encoders.matching import IMAGES_PLACED, MatchingHead, group_pairs, group_rows
+from rococo_jax.encoders.device_steps import STEPS_UNDER_WAY, BatchFeatures, DeviceSteps, Rows
+from rococo_jax.encoders.matching import MatchingHead
 from rococo_jax.encoders.programs import (
     Compute,
     as_pixels,
@@ -39,7 +39,7 @@ from rococo_jax.encoders.programs import (
     text_tokens_at_once,
     token_ids,
 )
-from rococo_jax.encoders.protocol import FeatureEncoder, OnProgress
+from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder
 from rococo_jax.models.attention import use_fused_attention
@@ -49,7 +49,7 @@ from rococo_jax.runtime import AXES, make_mesh
 from rococo_jax.storage import hash_json
 
 
-class Encoder(FeatureEncoder):
+class Encoder(FeatureEncoder, MatchingHead):
     """A dual encoder (or a single tower) with its preprocessing and tokenizer, placed on a mesh.
 
     Attributes:
@@ -91,11 +91,6 @@ class Encoder(FeatureEncoder):
     def weights_sha256(self) -> str:
         """The hash of the weights as they are; `load_model` sets it to the one that it computed."""
         return hash_parameters(parameters_of(self.model))
-
-    @cached_property
-    def pair_scorer(self) -> MatchingHead | None:
-        """The matching head; None where the model has none."""
-        return None if self.spec.matching is None else MatchingHead(self)
 
     @property
     def spec(self):
@@ -224,51 +219,6 @@ class Encoder(FeatureEncoder):
     def project_text_features(self, features: Float[np.ndarray, "texts width"]) -> Float[np.ndarray, "texts dim"]:
         """Unit vectors from what `text_features` gave."""
         return self._project("project_text", features)
-
-    def image_tokens(self, images) -> Float[np.ndarray, "images tokens width"]:
-        """What the image tower gives before pooling, as `encode_image` takes the images; for `matching_logits`.
-
-        Raises InputError: as `encode_image`.
-        """
-        return collected(self.name, "images", self._image_batches(images, programs.image_tokens))
-
-    def matching_logits(
-        self,
-        image_tokens: Float[np.ndarray, "images tokens width"],
-        texts: Sequence[Any],
-        pairs: tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]],
-        on_progress: OnProgress | None = None,
-    ) -> Float[np.ndarray, "pairs 2"]:
-        """What the matching head says of pairs: logits of no match and of a match, float32.
-
-        Args:
-            image_tokens: from `image_tokens`.
-            texts: as `encode_text` takes them. Where the spec has a `first_id`, it replaces their first token.
-            pairs: the image and the text of each, as places in `image_tokens` and `texts`.
-            on_progress: called with the number of pairs done.
-
-        Raises:
-            InputError: as `encode_text`.
-        """
-        ids, first = self.token_ids(texts), self.spec.matching.first_id
-        ids = ids if first is None else [[first, *row[1:]] for row in ids]
-        logits = np.empty((len(pairs[0]), 2), np.float32)
-        for start in range(0, len(image_tokens), IMAGES_PLACED):
-            some = image_tokens[start : start + IMAGES_PLACED]
-            if not len(here := np.flatnonzero((pairs[0] >= start) & (pairs[0] < start + len(some)))):
-                continue
-            # Few shapes of what lies on the devices, since each is a program to compile: powers of two.
-            tokens = programs.pad_rows(some, 1 << (len(some) - 1).bit_length())
-            tokens = jax.device_put(tokens, NamedSharding(self.mesh, PartitionSpec()))
-            program = partial(programs.matching_logits, self.mesh, self._graph, (self._state, tokens))
-            groups = group_pairs(pairs[0][here] - start, pairs[1][here], ids, self.spec.text.context_length)
-            rows = group_rows(groups, ids, self.tokenizer, self._tokens, self.steps.devices)
-            for index, values in self.steps.run(rows, program):
-                real = groups.pairs[index] >= 0
-                logits[here[groups.pairs[index][real]]] = values[real]
-                if on_progress is not None:
-                    on_progress(int(real.sum()))
-        return logits
 
     def _project(self, method: str, features: np.ndarray) -> np.ndarray:
         vectors = programs.project(self.mesh, self._graph, self._state, method, features)

@@ -19,51 +19,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.data.pictures import RULE_VERSION
 from rococo_jax.encoders.device_steps import BatchFeatures
-from rococo_jax.encoders.foreign_object import SAME, ForeignObject, as_numpy, run_user_code, warn_of_other_values
+from rococo_jax.encoders.foreign_object import ENCODES, ForeignObject, run_user_code
 from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.encoders.programs import separate_images
 from rococo_jax.encoders.protocol import FeatureEncoder, ImageTextEncoder, ScoresPairs
 from rococo_jax.errors import InputError
-from rococo_jax.runtime import make_mesh
 
-_IMAGES_AT_ONCE, _TEXTS_AT_ONCE = 64, 256
+_TEXTS_AT_ONCE = 256
 
 
 class ForeignEncoder(ForeignObject, FeatureEncoder):
-    """An object with `encode_image` and `encode_text` as evaluation uses encoders.
+    """An object with `encode_image` and `encode_text` as evaluation uses encoders."""
 
-    Args:
-        encoder: the object.
-        name: what tables call it; its own name, or its class's, by default.
-        mesh: the devices that similarities are computed on.
-        images_at_once: given to one call of `encode_image`; 64 by default.
-
-    Raises:
-        InputError: the object lacks a method.
-    """
-
-    def __init__(
-        self,
-        encoder: Any,
-        name: str | None = None,
-        mesh: jax.sharding.Mesh | None = None,
-        images_at_once: int | None = None,
-    ):
-        super().__init__(encoder, name, {"encode_image": "(list of PIL images)", "encode_text": "(list of str)"})
-        self.mesh = make_mesh(jax.local_devices()) if mesh is None else mesh
-        self._images_at_once = images_at_once or _IMAGES_AT_ONCE
-        self._checked: set[str] = set()
+    methods, prompt_roles = ENCODES, ("query", "document")
 
     @functools.cached_property
     def pair_scorer(self) -> "ForeignPairScorer | None":
         """Scorer of pairs by the object's `score_pairs`; None where it has none."""
-        return ForeignPairScorer(self.model, self.name) if hasattr(self.model, "score_pairs") else None
+        return ForeignPairScorer(self.model, self.name) if ForeignPairScorer.fits(self.model) else None
 
     def image_batches(self, images: Any) -> Iterator[BatchFeatures]:
         """Places among the images, PIL images or arrays of pixels, and unit vectors, batch by batch."""
@@ -92,9 +70,7 @@ class ForeignEncoder(ForeignObject, FeatureEncoder):
         items, done, width = iter(items), 0, None
         while batch := list(itertools.islice(items, at_once)):
             made = self._vectors(method, batch)
-            if method not in self._checked:
-                self._checked.add(method)
-                self._compare(method, made[0], self._vectors(method, batch[:1])[0])
+            self.compare_once(method, made, lambda batch=batch: self._vectors(method, batch[:1]))
             if width not in (None, made.shape[1]):
                 raise InputError(self.name, method, f"vectors of {width} and {made.shape[1]}", "one width")
             width = made.shape[1]
@@ -103,12 +79,8 @@ class ForeignEncoder(ForeignObject, FeatureEncoder):
 
     def _vectors(self, method: str, batch: list) -> Float[np.ndarray, "items dim"]:
         """One call, checked, as unit vectors in float32."""
-        encode = getattr(self.model, method)
-        made = run_user_code(self.name, lambda: encode(batch), method, "an array of vectors")
-        array = run_user_code(self.name, lambda: as_numpy(made), method, "an array of vectors")
         wanted = f"({len(batch)}, dim), one row an item"
-        if array.dtype == object:
-            raise InputError(self.name, method, _in_words(made), f"an array {wanted}: return the attribute with it")
+        array = self.call(method, wanted, batch)
         if array.ndim != 2 or len(array) != len(batch) or array.shape[1] == 0:
             raise InputError(self.name, method, f"shape {array.shape}", wanted)
         if not np.issubdtype(array.dtype, np.floating):
@@ -122,16 +94,6 @@ class ForeignEncoder(ForeignObject, FeatureEncoder):
             row = np.flatnonzero(norms == 0)[0]
             raise InputError(self.name, method, f"a vector of zeros in row {row}", "vectors with a direction")
         return (array / norms).astype(np.float32)
-
-    def _compare(self, method: str, first: np.ndarray, second: np.ndarray) -> None:
-        if (difference := float(np.abs(first - second).max())) > SAME:
-            warn_of_other_values(self.name, method, "vectors", difference)
-
-
-def _in_words(value: Any) -> str:
-    """Class and attributes of what is no array."""
-    names = value if isinstance(value, Mapping) else getattr(value, "__dict__", ())
-    return f"a {type(value).__name__} with {', '.join(map(str, names)) or 'no attributes'}"[:200]
 
 
 def is_factory(source: str) -> bool:

@@ -2,38 +2,66 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import jax
 import numpy as np
+from jax.sharding import Mesh
 from PIL import Image
 
 from rococo_jax.data.pictures import as_rgb
 from rococo_jax.data.tokenizers import TokenRows
+from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.errors import InputError
+from rococo_jax.runtime import make_mesh
 
 # Two calls on the same input may differ by this much in a unit vector, or in a share of a score, before a warning.
-SAME = 1e-4
+_SAME = 1e-4
+_IMAGES_AT_ONCE = 64
+ENCODES = {"encode_image": "(list of PIL images)", "encode_text": "(list of str)"}
 
 
-class ForeignObject:
-    """What a user's object, or another library's, has whatever it computes.
+class ForeignObject(LoadedModel):
+    """What a user's object, or another library's, has whatever it computes. Its kinds have one constructor.
 
     Args:
         model: the object.
         name: what tables call it; its own name, or its class's, by default.
-        methods: that it must have.
+        mesh: the devices that similarities are computed on.
+        images_at_once: given to one call of `encode_image`; 64 by default.
+
+    Attributes:
+        methods: that an object of this kind must have, and what they take.
 
     Raises:
         InputError: the object lacks a method.
     """
 
-    def __init__(self, model: Any, name: str | None, methods: Mapping[str, str]):
+    methods: ClassVar[Mapping[str, str]]
+
+    def __init__(
+        self, model: Any, name: str | None = None, mesh: Mesh | None = None, images_at_once: int | None = None
+    ):
         self.model, own = model, getattr(model, "name", None)
         self.name = name or (own if isinstance(own, str) and own else type(model).__name__)
-        for method in methods:
+        self.mesh = make_mesh(jax.local_devices()) if mesh is None else mesh
+        self._images_at_once, self._compared = images_at_once or _IMAGES_AT_ONCE, set()
+        for method in self.methods:
             if not callable(getattr(model, method, None)):
-                wanted = f"an object with {' and '.join(each + of for each, of in methods.items())}"
+                wanted = f"an object with {' and '.join(each + of for each, of in self.methods.items())}"
                 raise InputError(self.name, "encoder", f"a {type(model).__name__} without {method}", wanted)
+
+    @classmethod
+    def fits(cls, model: Any) -> bool:
+        """Whether an object is of this kind."""
+        return all(callable(getattr(model, method, None)) for method in cls.methods)
+
+    def with_prompt(self, prompt: str, role: str) -> LoadedModel:
+        """See `LoadedModel`."""
+        if role not in self.prompt_roles or not callable(getattr(self.model, "with_prompt", None)):
+            return super().with_prompt(prompt, role)
+        prompted = run_user_code(self.name, lambda: self.model.with_prompt(prompt, role))
+        return type(self)(prompted, self.name, self.mesh, self._images_at_once)
 
     @property
     def logit_scale(self) -> float | None:
@@ -81,14 +109,29 @@ class ForeignObject:
         """The class that computes."""
         return {"provenance": {"encoder": self.describe()["class"]}}
 
+    def call(self, method: str, wanted: str, *inputs: list) -> np.ndarray:
+        """The array that a method of the object gives. Raises InputError: it raises, or gives something else."""
+        made = run_user_code(self.name, lambda: getattr(self.model, method)(*inputs), method, wanted)
+        array = run_user_code(self.name, lambda: as_numpy(made), method, wanted)
+        if array.dtype == object:
+            names = made if isinstance(made, Mapping) else getattr(made, "__dict__", ())
+            found = f"a {type(made).__name__} with {', '.join(map(str, names)) or 'no attributes'}"[:200]
+            raise InputError(self.name, method, found, f"an array {wanted}: return the attribute with it")
+        return array
 
-def warn_of_other_values(name: str, method: str, what: str, difference: float) -> None:
-    """Say that two calls on the same input gave different values."""
-    print(
-        f"rococo: warning: {name}: {method} gave other {what} for the same input in two calls (by {difference:.2g}): "
-        f"dropout, sampling, or a result that depends on the batch; figures will vary",
-        file=sys.stderr,
-    )
+    def compare_once(self, method: str, made: np.ndarray, again: Callable[[], np.ndarray]) -> None:
+        """Warn, after the first call of a method, where a call with its first item alone gives something else."""
+        if method in self._compared:
+            return
+        self._compared.add(method)
+        difference = float(np.abs(made[:1] - again()).max())
+        if difference > _SAME * max(1.0, float(np.abs(made).max())):
+            print(
+                f"rococo: warning: {self.name}: {method} gave other {'vectors' if made.ndim > 1 else 'scores'} for the "
+                f"same input in two calls (by {difference:.2g}): dropout, sampling, or a result that depends on the "
+                "batch; figures will vary",
+                file=sys.stderr,
+            )
 
 
 def as_numpy(value: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ the run started from.
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,7 +49,9 @@ from rococo_jax.data.training_images import read_training_images
 from rococo_jax.encoders.adapters import is_adapted, load_adapted
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
+from rococo_jax.encoders.foreign_object import ForeignObject
 from rococo_jax.encoders.programs import Compute
+from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.models.fsdp import sharding_of
 from rococo_jax.runtime import cache_folder, make_mesh
@@ -90,8 +92,13 @@ class LoadOptions:
 
 
 def load_encoder(
-    source: Any, *, mesh: Mesh | None = None, compute: Compute | None = None, options: LoadOptions | None = None
-) -> Encoder | ForeignEncoder:
+    source: Any,
+    *,
+    mesh: Mesh | None = None,
+    compute: Compute | None = None,
+    options: LoadOptions | None = None,
+    kinds: Sequence[type[ForeignObject]] = (),
+) -> LoadedModel:
     """Whatever can be evaluated: what `load_model` takes, `file.py:attribute`, or an object of any framework.
 
     Args:
@@ -100,34 +107,28 @@ def load_encoder(
         mesh: the devices; all of them by default.
         compute: how the towers compute, for models of this project that are loaded here.
         options: what the source leaves open.
+        kinds: what an object may be in place of a `ForeignEncoder`; the first that fits.
 
     Raises:
         InputError: as `load_model`, or the object lacks `encode_image` or `encode_text`.
     """
     options, compute = options or LoadOptions(), compute or Compute()
-    source = load_object(source, options)
+    if isinstance(source, str) and is_adapted(source):
+        source = load_adapted(source, options.arguments)
+    elif isinstance(source, str) and is_factory(source):
+        source = load_factory(source, options.arguments)
     if isinstance(source, str | os.PathLike):
         chosen = {name: getattr(options, name) for name in ("activation", "heads", "tokenizer", "image_size")}
         encoder = load_model(source, mesh=mesh, dtype=compute.dtype, **chosen)
         encoder.use(compute)
         return encoder
     if options.image_size is not None:
-        raise InputError(source, "image_size", options.image_size, "none: the model's own library decides the size")
-    if isinstance(source, Encoder | ForeignEncoder):
+        name, wanted = getattr(source, "name", source), "none: the model's own library decides the size"
+        raise InputError(name, "image_size", options.image_size, wanted)
+    if isinstance(source, LoadedModel):
         return source
-    return ForeignEncoder(source, mesh=mesh, images_at_once=compute.images_at_once)
-
-
-def load_object(source: Any, options: LoadOptions) -> Any:
-    """The object that `LIBRARY:MODEL` or `file.py:function` stands for; any other source as it is.
-
-    Raises InputError: as `load_adapted` and `load_factory`.
-    """
-    if isinstance(source, str) and is_adapted(source):
-        return load_adapted(source, options.arguments)
-    if isinstance(source, str) and is_factory(source):
-        return load_factory(source, options.arguments)
-    return source
+    kind = next((kind for kind in kinds if kind.fits(source)), ForeignEncoder)
+    return kind(source, None, mesh, compute.images_at_once)
 
 
 def load_model(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from rococo_jax.encoders.foreign_object import ForeignObject, as_numpy, run_user_code
+from rococo_jax.encoders.foreign_object import ENCODES, ForeignObject, as_numpy, run_user_code
 from rococo_jax.encoders.late_interaction import max_sim
 from rococo_jax.encoders.protocol import OnProgress, PairPlaces, PairScorer
 from rococo_jax.errors import InputError
@@ -17,27 +17,25 @@ _AT_ONCE = 32
 _NUMBERS_KEPT = 2**28
 
 
-def gives_tokens(model: Any) -> bool:
-    """Whether an object with `encode_text` gives a matrix for each text; asked with one text.
-
-    An object that cannot encode that text, such as one of stored vectors, gives none.
-    """
-    try:
-        first = model.encode_text(["a photo"])[0]
-        return getattr(as_numpy(first), "ndim", 1) == 2
-    except Exception:  # whatever a user's own code raises; the first real call reports it
-        return False
-
-
 class TokenScorer(ForeignObject, PairScorer):
     """An object whose `encode_image` and `encode_text` give a list of matrices, one an item, of one width."""
 
-    decides_by = "MaxSim of token vectors"
+    methods, decides_by = ENCODES, "MaxSim of token vectors"
 
-    def __init__(self, model: Any, name: str | None = None):
-        super().__init__(model, name, {"encode_image": "(list of PIL images)", "encode_text": "(list of str)"})
+    def __init__(self, *args: Any):
+        super().__init__(*args)
         self.scale = self.logit_scale or 1.0
         self._texts: dict[str, np.ndarray] = {}
+
+    @classmethod
+    def fits(cls, model: Any) -> bool:
+        """Whether an object with both methods gives a matrix for a text; it is asked with one text."""
+        if not super().fits(model):
+            return False
+        try:
+            return getattr(as_numpy(model.encode_text(["a photo"])[0]), "ndim", 1) == 2
+        except Exception:  # whatever a user's own code raises; the first real call reports it
+            return False
 
     def score(
         self, images: Iterable[Any], texts: Sequence[str], pairs: PairPlaces, on_progress: OnProgress
@@ -58,11 +56,13 @@ class TokenScorer(ForeignObject, PairScorer):
         items, matrices = iter(items), []
         while batch := list(itertools.islice(items, _AT_ONCE)):
             wanted = f"{len(batch)} matrices of token vectors, finite numbers"
-            made = run_user_code(self.name, lambda batch=batch: getattr(self.model, method)(batch), method, wanted)
-            arrays = run_user_code(self.name, lambda made=made: [as_numpy(each) for each in made], method, wanted)
-            shapes = {array.ndim for array in arrays} - {2} or {array.shape[1] for array in arrays}
-            good = len(arrays) == len(batch) and all(array.ndim == 2 and len(array) for array in arrays)
-            if not good or len(shapes) != 1 or not all(np.isfinite(array).all() for array in arrays):
+            encode = getattr(self.model, method)
+            arrays = run_user_code(
+                self.name, lambda encode=encode, batch=batch: list(map(as_numpy, encode(batch))), method, wanted
+            )
+            widths = {array.shape[1] if array.ndim == 2 and len(array) else None for array in arrays}
+            whole = len(arrays) == len(batch) and len(widths) == 1 and None not in widths
+            if not whole or not all(np.isfinite(array).all() for array in arrays):
                 found = ", ".join(str(array.shape) for array in arrays[:3])
                 raise InputError(self.name, method, f"{len(arrays)} of shapes {found}, or NaN", wanted)
             matrices += [array.astype(np.float32) for array in arrays]

@@ -1,5 +1,6 @@
 """Evaluation as one call, for notebooks and scripts: a model, its data, and the results as a dictionary."""
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,14 +29,7 @@ def evaluate(
     precision: str | None = None,
     images_at_once: int | None = None,
     model_arguments: Mapping[str, Any] | None = None,
-    activation: str | None = None,
-    heads: str | None = None,
-    tokenizer: str | None = None,
-    by: str | None = None,
-    candidates: str | None = None,
-    query_prompt: str | None = None,
-    document_prompt: str | None = None,
-    **settings: Any,
+    **options: Any,
 ) -> dict[str, Any]:
     """Evaluate a model: the contents of `results.json`, with `["tasks"][task][variant][metric]`, most in percent.
 
@@ -53,31 +47,20 @@ def evaluate(
             `high` on TPUs and on GPUs from the A100 on, else `float32`.
         images_at_once: on each device; what fits by default.
         model_arguments: keyword arguments of a function or an adapter that `model` names.
-        activation, heads, tokenizer: of checkpoints of other projects; see `load_model`.
-        by: `pairs` to ask a model by pairs that has vectors, too.
-        candidates: a model whose vectors choose the `rerank` candidates of each query.
-        query_prompt, document_prompt: for models that take instructions; see `LoadOptions`.
-        settings: fields of `benchmarks.settings.Settings`, such as `protocol="strict"` or `seeds=(1,)`.
+        options: fields of `benchmarks.settings.Settings`, such as `protocol="strict"` or `seeds=(1,)`, and of
+            `LoadOptions`, such as `by="pairs"` or `query_prompt`.
 
     Raises:
         InputError: the model, a folder or a setting cannot be used, or `out` holds results of something else.
         TypeError: there is no such setting.
     """
-    tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    of_loading = {field.name for field in dataclasses.fields(LoadOptions)} & options.keys()
+    loading = LoadOptions(arguments=model_arguments or {}, **{name: options.pop(name) for name in of_loading})
+    tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
     requested = Settings(**tuples, allow_missing_images=allow_missing_images)
     opened = open_benchmarks(requested, images=images, annotations=annotations, data=data, names=benchmarks)
-    options = LoadOptions(
-        activation,
-        tokenizer,
-        model_arguments or {},
-        heads,
-        by=by,
-        candidates=candidates,
-        query_prompt=query_prompt,
-        document_prompt=document_prompt,
-    )
     compute = Compute(precision or precision_of_evaluations(), images_at_once)
-    loaded = open_model(model, compute=compute, options=options)
+    loaded = open_model(model, compute=compute, options=loading)
     embeddings, companions = EmbeddingCache(cache), standard_companions()
     if out is None:
         return evaluate_model(loaded, opened, requested, embeddings, companions).results

@@ -15,8 +15,8 @@ stopped evaluation continues after the last whole part.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.pair_scores import ImageNumbers, ListedScores
 from rococo_jax.benchmarks.tables import Embeddings
-from rococo_jax.benchmarks.tasks import Outcome, RankTask, Task
+from rococo_jax.benchmarks.tasks import Outcome, RankTask
 from rococo_jax.benchmarks.tasks.rank import RankOutcome
 from rococo_jax.data.images import ImageSet
 from rococo_jax.encoders.cache import EmbeddingCache
@@ -51,94 +51,79 @@ class Candidates:
     embeddings: Embeddings
     count: int
 
-    def cosines(self, task: RankTask) -> Iterator[tuple[slice, Float[np.ndarray, "queries gallery"]]]:
-        """Cosines of some queries with the whole gallery, in turn. Items of one row have the same bits."""
+    def choose(self, task: RankTask, numbers: ImageNumbers) -> Iterator[tuple[slice, np.ndarray, np.ndarray, tuple]]:
+        """Some queries in turn: their cosines with the whole gallery, which are scored, and the pairs of these.
+
+        Items of one row have the same bits.
+        """
         (table, query_rows), (gallery, gallery_rows) = map(self.embeddings.select, (task.queries, task.gallery))
-        return score_blocks(table, gallery, query_rows=query_rows, gallery_rows=gallery_rows)
+        for queries, cosines in score_blocks(table, gallery, query_rows=query_rows, gallery_rows=gallery_rows):
+            is_scored = top_k_mask(cosines, self.count)
+            rows, items = np.nonzero(is_scored)
+            yield queries, cosines, is_scored, task.pair(numbers, queries.start + rows, items)
 
 
 def outcomes_by_pairs(
-    benchmark: Benchmark, scorer: PairScorer, cache: EmbeddingCache, candidates: Candidates | None = None
+    benchmark: Benchmark,
+    scorer: Any,
+    cache: EmbeddingCache,
+    candidates: Candidates | None = None,
+    score: Callable[[ImageNumbers, np.ndarray], np.ndarray] | None = None,
 ) -> list[Outcome]:
     """The outcome of every task from scores of pairs.
 
     All processes must ask for the same; each scores a share of the images. Memory beside the embeddings: some 30 bytes
     a pair, and what the scorer holds of one run of images (`scorer.images_at_once`).
 
+    Args:
+        scorer: a `PairScorer`; with `score` all that has a name and a scale.
+        cache: where scores are kept.
+        candidates: what chooses the pairs of rankings; all by default.
+        score: the scores of distinct pairs, as `ListedScores` has them; by the scorer by default.
+
     Raises:
         InputError: a task cannot be asked by pairs, an image cannot be read, or as `scorer.score`.
     """
-    numbers, pairs = broadcast_from_process_0("choosing pairs", lambda: pairs_to_score(benchmark, candidates))
-    values = _scored(benchmark, numbers, pairs, scorer, cache)
-    return outcomes_of_scores(benchmark, numbers, pairs, values, scorer, candidates)
+    of_candidates = [task for task in benchmark.tasks if task.is_ranking and candidates is not None]
+    queries = sum(len(task.queries) for task in of_candidates)
+    numbers = ImageNumbers({name: len(images) for name, images in benchmark.image_sets.items()})
+    texts = len(benchmark.texts)
 
-
-def outcomes_of_scores(
-    benchmark: Benchmark,
-    numbers: ImageNumbers,
-    pairs: Int[np.ndarray, " pairs"],
-    values: Float[np.ndarray, " pairs"],
-    scorer: Any,
-    candidates: Candidates | None = None,
-) -> list[Outcome]:
-    """The outcome of every task from the values of all pairs that `pairs_to_score` gives.
-
-    `scorer` has a name, a scale, and with candidates the way in which scores decide.
-    """
-    scores = ListedScores(numbers, pairs, values, len(benchmark.texts), scorer.scale, scorer.name)
+    def distinct_pairs() -> Int[np.ndarray, " pairs"]:
+        asked = [task.pairs_asked(numbers) for task in benchmark.tasks if task not in of_candidates]
+        pairs = np.unique(np.concatenate([np.empty(0, np.int64), *(image * texts + text for image, text in asked)]))
+        with progress("choosing pairs", queries, "queries") as advance:
+            for task in of_candidates:
+                parts = [pairs]
+                for _, cosines, _, (image, text) in candidates.choose(task, numbers):
+                    parts.append(np.unique(image * texts + text))
+                    advance(len(cosines))
+                pairs = np.unique(np.concatenate(parts))
+        return pairs
 
     def outcomes() -> list[Outcome]:
-        of_candidates = _in_two_stages(benchmark.tasks, candidates)
-        with progress("ranking", sum(len(task.queries) for task in of_candidates), "queries") as advance:
+        with progress("ranking", queries, "queries") as advance:
             return [
-                _rank(task, numbers, candidates, scores, scorer.adds_cosine, advance)
+                _rank(task, candidates, scores, scorer.adds_cosine, advance)
                 if task in of_candidates
                 else task.score_by_pairs(scores)
                 for task in benchmark.tasks
             ]
 
+    pairs = broadcast_from_process_0("choosing pairs", distinct_pairs)
+    values = score(numbers, pairs) if score else _scored(benchmark, numbers, pairs, scorer, cache)
+    scores = ListedScores(numbers, pairs, values, texts, scorer.scale, scorer.name)
     return broadcast_from_process_0("ranking", outcomes)
 
 
-def _in_two_stages(tasks: Sequence[Task], candidates: Candidates | None) -> list[RankTask]:
-    return [task for task in tasks if task.is_ranking and candidates is not None]
-
-
-def pairs_to_score(
-    benchmark: Benchmark, candidates: Candidates | None
-) -> tuple[ImageNumbers, Int[np.ndarray, " pairs"]]:
-    """The numbering of images, and the distinct pairs of all tasks, as in `ListedScores`."""
-    numbers = ImageNumbers({name: len(images) for name, images in benchmark.image_sets.items()})
-    texts, ranked = len(benchmark.texts), _in_two_stages(benchmark.tasks, candidates)
-    asked = [task.pairs_asked(numbers) for task in benchmark.tasks if task not in ranked]
-    pairs = np.unique(np.concatenate([np.empty(0, np.int64), *(image * texts + text for image, text in asked)]))
-    with progress("choosing pairs", sum(len(task.queries) for task in ranked), "queries") as advance:
-        for task in ranked:
-            parts = [pairs]
-            for queries, cosines in candidates.cosines(task):
-                rows, items = np.nonzero(top_k_mask(cosines, candidates.count))
-                image, text = task.pair(numbers, queries.start + rows, items)
-                parts.append(np.unique(image * texts + text))
-                advance(len(cosines))
-            pairs = np.unique(np.concatenate(parts))
-    return numbers, pairs
-
-
 def _rank(
-    task: RankTask,
-    numbers: ImageNumbers,
-    candidates: Candidates,
-    scores: ListedScores,
-    adds_cosine: bool,
-    advance: OnProgress,
+    task: RankTask, candidates: Candidates, scores: ListedScores, adds_cosine: bool, advance: OnProgress
 ) -> RankOutcome:
     """The outcome of a ranking in two stages."""
     parts, has_candidate = [], []
-    for queries, cosines in candidates.cosines(task):
-        is_scored = top_k_mask(cosines, candidates.count)
-        rows, items = np.nonzero(is_scored)
+    for queries, cosines, is_scored, pairs in candidates.choose(task, scores.numbers):
         of_pairs = np.zeros(cosines.shape)
-        of_pairs[rows, items] = scores.of(*task.pair(numbers, queries.start + rows, items))
+        of_pairs[is_scored] = scores.of(*pairs)
         own = (task.query_group[queries, None] == task.gallery_group) & ~task.gallery_altered
         has_candidate.append((is_scored & own).any(axis=1))
         ranked = rank_statistics_of_matrix(
@@ -174,57 +159,56 @@ def reranked(
     return np.where(is_scored, decided, cosines - below)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _ImageRun:
-    """Some images of one set: their numbers, and the set with its rows."""
+class _ImageRun(NamedTuple):
+    """Rows of one set, the places of their pairs among all, image by image, and which of the rows each is of."""
 
-    numbers: Int[np.ndarray, " images"]
     images: ImageSet
     rows: list[int]
-
-    def places(self, pairs: Int[np.ndarray, " pairs"], texts: int) -> Int[np.ndarray, " places"]:
-        """Places of the pairs of these images, image by image."""
-        begins = np.searchsorted(pairs, self.numbers * texts)
-        ends = np.searchsorted(pairs, (self.numbers + 1) * texts)
-        return np.concatenate([np.arange(*ends_of) for ends_of in zip(begins, ends, strict=True)])
+    places: Int[np.ndarray, " pairs"]
+    row_of: Int[np.ndarray, " pairs"]
 
 
-def _runs(benchmark: Benchmark, numbers: ImageNumbers, used: Bool[np.ndarray, " images"], at_once: int):
-    """Runs of the images that are used, of all sets, about `at_once` in each."""
+def _runs(
+    benchmark: Benchmark, numbers: ImageNumbers, image: Int[np.ndarray, " pairs"], at_once: int
+) -> Iterator[_ImageRun]:
+    """Runs of the images that have pairs, of all sets, about `at_once` in each; `image` of each pair, ascending."""
     for name, images in benchmark.image_sets.items():
         for run in images.runs(at_once):
-            if rows := [row for row in run if used[numbers.first[name] + row]]:
-                yield _ImageRun(numbers.first[name] + np.array(rows), images, rows)
+            of_run = numbers.first[name] + np.array(run)
+            spans = [np.arange(*np.searchsorted(image, [number, number + 1])) for number in of_run]
+            used = [place for place, span in enumerate(spans) if len(span)]
+            if used:
+                row_of = np.repeat(np.arange(len(used)), [len(spans[place]) for place in used])
+                yield _ImageRun(images, [run[place] for place in used], np.concatenate(spans), row_of)
 
 
 def _scored(
     benchmark: Benchmark, numbers: ImageNumbers, pairs: np.ndarray, scorer: PairScorer, cache: EmbeddingCache
 ) -> Float[np.ndarray, " pairs"]:
     """Scores of all pairs: each process takes every N-th run of images."""
-    texts, used = benchmark.texts, np.zeros(numbers.count, bool)
-    used[pairs // max(1, len(texts))] = True
     at_once = broadcast_from_process_0("images at once", lambda: scorer.images_at_once)
-    runs = list(_runs(benchmark, numbers, used, at_once))
+    image, text = np.divmod(pairs, max(1, len(benchmark.texts)))
+    runs = list(_runs(benchmark, numbers, image, at_once))
     process, processes = jax.process_index(), jax.process_count()
     described = {key: value for key, value in scorer.describe().items() if key != "name"}
     about = {"kind": "pair scores", "model": described, "versions": encoding_versions()}
     cache = EmbeddingCache(None) if described.get("fingerprint", "") is None else cache
 
     def score() -> list[np.ndarray]:
-        mine = [(run, pairs[run.places(pairs, len(texts))]) for run in runs[process::processes]]
-        with progress(f"{scorer.name}: scoring pairs", sum(len(each) for _, each in mine), "pairs") as advance:
-            return [_score_run(run, each, texts, scorer, cache, about, advance) for run, each in mine]
+        mine = runs[process::processes]
+        with progress(f"{scorer.name}: scoring pairs", sum(len(run.places) for run in mine), "pairs") as advance:
+            return [_score_run(run, text[run.places], benchmark.texts, scorer, cache, about, advance) for run in mine]
 
     values = np.empty(len(pairs), np.float32)
     for number, of_process in enumerate(gather("scoring pairs", score)):
         for run, of_run in zip(runs[number::processes], of_process, strict=True):
-            values[run.places(pairs, len(texts))] = of_run
+            values[run.places] = of_run
     return values
 
 
 def _score_run(
     run: _ImageRun,
-    pairs: np.ndarray,
+    text: Int[np.ndarray, " pairs"],
     texts: Sequence[str],
     scorer: PairScorer,
     cache: EmbeddingCache,
@@ -232,18 +216,15 @@ def _score_run(
     advance: OnProgress,
 ) -> Float[np.ndarray, " pairs"]:
     """Scores of the pairs of a run of images, those that the cache has from there; `about` decides every score."""
-    of_image, text = np.divmod(pairs, len(texts))
-    by_number = np.argsort(run.numbers)
-    image = by_number[np.searchsorted(run.numbers[by_number], of_image)]
     contents = [run.images.content(row) for row in run.rows]
-    places = zip(image.tolist(), text.tolist(), strict=True)
+    places = zip(run.row_of.tolist(), text.tolist(), strict=True)
     items = [contents[one] + b"\0" + texts[other].encode() for one, other in places]
-    scores, is_missing = np.empty(len(pairs), np.float32), np.ones(len(pairs), bool)
+    scores, is_missing = np.empty(len(items), np.float32), np.ones(len(items), bool)
     for rows, values in cache.find(about, items):
         scores[rows], is_missing[rows] = values, False
         advance(len(rows))
     if len(missing := np.flatnonzero(is_missing)):
-        images, image = np.unique(image[missing], return_inverse=True)
+        images, image = np.unique(run.row_of[missing], return_inverse=True)
         rows, text = np.unique(text[missing], return_inverse=True)
         pictures = run.images.read([run.rows[each] for each in images.tolist()], scorer.prepare)
         scores[missing] = scorer.score(pictures, [texts[row] for row in rows.tolist()], (image, text), advance)

@@ -13,7 +13,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import ForeignEncoder, load_encoder
-from rococo_jax.encoders.foreign import as_numpy
+from rococo_jax.encoders.foreign_object import as_numpy
 from tests.support import reference_models
 from tests.support.models import encoder_of, read_model
 from tests.support.reference_models import saved, torch

@@ -70,7 +70,19 @@ def vilt(folder):
     )
 
 
+def bridgetower(folder):
+    text = {**SMALL, "hidden_size": 64, "vocab_size": len(WORDS), "max_position_embeddings": 32, "pad_token_id": 0}
+    vision = {"hidden_size": 64, "num_hidden_layers": 2, "image_size": 32, "patch_size": 16}  # a head has 64 numbers
+    config = transformers.BridgeTowerConfig(
+        text_config=text, vision_config=vision, hidden_size=64, num_attention_heads=2, num_hidden_layers=2
+    )
+    images = transformers.BridgeTowerImageProcessor(size={"shortest_edge": 32}, crop_size={"shortest_edge": 32})
+    processor = transformers.BridgeTowerProcessor(images, bert_tokenizer(folder))
+    return transformers.BridgeTowerForImageAndTextRetrieval(config), processor, {}
+
+
 HEADS = {
+    "bridgetower": (bridgetower, lambda output: output.logits[:, 1]),
     "blip2": (blip2, lambda output: output.logits_per_image[:, 1]),
     "blip": (blip, lambda output: output.itm_score[:, 1]),
     "vilt": (vilt, lambda output: output.logits[:, 0]),

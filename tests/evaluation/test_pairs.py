@@ -187,6 +187,7 @@ def wrong(scores):
         (Both(), {"by": "pairs", "rerank": 61}, "rerank: found 61; wanted at most 60"),
         (Hashed(), {"by": "pairs"}, "score_pairs: found none; wanted a model that scores pairs"),
         (Hashed(), {"rerank": 5}, "score_pairs: found none"),
+        (Cosines(), {"image_size": 32}, "image_size: found 32; wanted none: the model's own library"),
     ],
 )
 def test_bad_input_is_one_line(model, settings, message, coco):

@@ -2,17 +2,12 @@
 and models that answer a question about an image (VQAScore, arXiv 2404.01291).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from rococo_jax.encoders.adapters.torch_module import TorchModule, find_dtype, plain
-from rococo_jax.encoders.foreign_object import as_numpy
+from rococo_jax.encoders.adapters.torch_module import TorchModule, TorchOptions, plain, taking_prompts
 from rococo_jax.errors import InputError
 
-# Of one batch of images and as many texts.
-Score = Callable[[list[Any], list[str]], Any]
 # Architectures of transformers with a matching head: what its call is given beside the inputs, where the logits are,
 # and the column of a match.
 MATCHING_HEADS = {
@@ -26,57 +21,29 @@ QUESTION, ANSWER = 'Does this figure show "{}"? Please answer yes or no.', "Yes"
 
 
 class TorchPairs(TorchModule):
-    """A torch module that scores pairs in batches.
-
-    Args:
-        module: whose parameters and buffers decide the scores.
-        score: the scores of one batch.
-        settings: what else decides them, as JSON.
-        batch_size: pairs of a batch.
-    """
-
-    def __init__(self, module: Any, score: Score, settings: Mapping[str, Any], batch_size: int):
-        super().__init__(module, settings, batch_size)
-        self._score = score
-
-    def score_pairs(self, images: list[Any], texts: list[str]) -> np.ndarray:
-        """How well each image fits the text beside it."""
-        import torch
-
-        with torch.inference_mode():
-            return as_numpy(self._score(images, texts))
+    """A torch module that scores pairs in batches."""
 
 
-def load_matching_head(
-    model: str, architecture: str, processor: str | None, device: str, dtype: str, batch_size: int, options: dict
-) -> TorchPairs:
+def load_matching_head(model: str, architecture: str, processor: str | None, options: TorchOptions) -> TorchPairs:
     """A model of `transformers` with a matching head, whose logit of a match is the score."""
     import transformers
 
     arguments, field, column = MATCHING_HEADS[architecture]
-    made = getattr(transformers, architecture).from_pretrained(model, dtype=find_dtype(dtype), **options)
-    ready = transformers.AutoProcessor.from_pretrained(processor or model, **options)
-    module = made.to(device)
+    made = getattr(transformers, architecture).from_pretrained(model, dtype=options.torch_dtype, **options.hub)
+    ready = transformers.AutoProcessor.from_pretrained(processor or model, **options.hub)
+    module = made.to(options.device)
 
     def score(images: list, texts: list[str]) -> Any:
         inputs = ready(images=images, text=texts, padding=True, truncation=True, return_tensors="pt")
-        logits = getattr(module(**inputs.to(device, module.dtype), **arguments), field)
+        logits = getattr(module(**inputs.to(options.device, module.dtype), **arguments), field)
         return logits[:, column]
 
-    settings = {"transformers": transformers.__version__, "config": plain(made.config.to_dict()), "dtype": dtype}
+    settings = {"transformers": transformers.__version__, "config": plain(made.config.to_dict())}
     settings |= {"head": architecture, "processor": plain(ready.to_dict())}
-    return TorchPairs(module, score, settings, batch_size)
+    return TorchPairs(module, options, settings, score_pairs=score)
 
 
-def load_cross_encoder(
-    model: str,
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    batch_size: int = 32,
-    trust_remote_code: bool = False,
-    query: str = "text",
-) -> TorchPairs:
+def load_cross_encoder(model: str, query: str = "text", **options: Any) -> TorchPairs:
     """A `CrossEncoder` of sentence-transformers that takes images; the `query` of a pair is its text or its image.
 
     Raises InputError: `query` is neither.
@@ -85,42 +52,23 @@ def load_cross_encoder(
 
     if query not in ("text", "image"):
         raise InputError("model argument", "query", repr(query), "text or image")
-    options = {"trust_remote_code": trust_remote_code, "model_kwargs": {"dtype": find_dtype(dtype)}}
-    made = sentence_transformers.CrossEncoder(model, revision=revision, device=device, **options)
-    about = {"sentence_transformers": sentence_transformers.__version__, "modules": repr(made), "dtype": dtype}
-    about |= {"query": query, "activation": repr(made.activation_fn), "prompts": made.prompts}
+    options = TorchOptions(**options)
+    how = {"device": options.device, "model_kwargs": {"dtype": options.torch_dtype}, **options.hub}
+    made = sentence_transformers.CrossEncoder(model, **how)
+    settings = {"sentence_transformers": sentence_transformers.__version__, "modules": repr(made), "query": query}
+    settings |= {"activation": repr(made.activation_fn), "prompts": made.prompts}
 
-    def asked(prompt: Mapping[str, str]) -> TorchPairs:
+    def under(prompt: Mapping[str, str]) -> TorchPairs:
         def score(images: list, texts: list[str]) -> Any:
             pairs = zip(texts, images, strict=True) if query == "text" else zip(images, texts, strict=True)
             return made.predict(list(pairs), batch_size=len(texts), show_progress_bar=False, **prompt)
 
-        return TorchPairs(made, score, about | {"prompt": dict(prompt)}, batch_size)
+        return TorchPairs(made, options, settings | {"prompt": dict(prompt)}, score_pairs=score)
 
-    model = asked({})
-    model.with_prompt = lambda prompt, role: asked(prompt_arguments(made.prompts, prompt))
-    return model
+    return taking_prompts(under, made.prompts)
 
 
-def prompt_arguments(prompts: Mapping[str, str], prompt: str) -> dict[str, str]:
-    """How sentence-transformers is told a prompt: by the name of one of its own, or as it is.
-
-    >>> prompt_arguments({"query": "Find it: "}, "query"), prompt_arguments({}, "Represent: ")
-    ({'prompt_name': 'query'}, {'prompt': 'Represent: '})
-    """
-    return {"prompt_name": prompt} if prompt in prompts else {"prompt": prompt}
-
-
-def load_vqascore(
-    model: str,
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    batch_size: int = 8,
-    trust_remote_code: bool = False,
-    question: str = QUESTION,
-    answer: str = ANSWER,
-) -> TorchPairs:
+def load_vqascore(model: str, question: str = QUESTION, answer: str = ANSWER, **options: Any) -> TorchPairs:
     """A generating model of `transformers`; a pair's score is the probability that its next token is `answer`.
 
     Raises InputError: `question` has no place {} for the text, or `answer` is no single token.
@@ -130,10 +78,10 @@ def load_vqascore(
 
     if "{}" not in question:
         raise InputError("model argument", "question", repr(question), "a text with {} in the place of the caption")
-    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    options = TorchOptions(**{"batch_size": 8, **options})
     kind = transformers.AutoModelForImageTextToText
-    module = kind.from_pretrained(model, dtype=find_dtype(dtype), **options).to(device)
-    ready = transformers.AutoProcessor.from_pretrained(model, **options)
+    module = kind.from_pretrained(model, dtype=options.torch_dtype, **options.hub).to(options.device)
+    ready = transformers.AutoProcessor.from_pretrained(model, **options.hub)
     # On the left, positions would depend on the other texts of the batch.
     ready.tokenizer.padding_side = "right"
     ids = ready.tokenizer(answer, add_special_tokens=False)["input_ids"]
@@ -150,13 +98,13 @@ def load_vqascore(
     def score(images: list, texts: list[str]) -> Any:
         prompts = [prompt_of(text) for text in texts]
         inputs = ready(images=[[image] for image in images], text=prompts, padding=True, return_tensors="pt")
-        inputs = inputs.to(device, module.dtype)
+        inputs = inputs.to(options.device, module.dtype)
         last = inputs["attention_mask"].sum(dim=1) - 1
         logits = module(**inputs).logits
         after = logits[torch.arange(len(texts), device=logits.device), last.to(logits.device)]
         return torch.softmax(after.float(), dim=-1)[:, ids[0]]
 
-    settings = {"transformers": transformers.__version__, "config": plain(module.config.to_dict()), "dtype": dtype}
+    settings = {"transformers": transformers.__version__, "config": plain(module.config.to_dict())}
     settings |= {"processor": plain(ready.to_dict()), "template": ready.chat_template}
     settings |= {"question": question, "answer": answer}
-    return TorchPairs(module, score, settings, batch_size)
+    return TorchPairs(module, options, settings, score_pairs=score)

@@ -1,49 +1,23 @@
 """Models that torch runs as encoders: open_clip's, those of `transformers` and of sentence-transformers."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from rococo_jax.data.pictures import as_picture
 from rococo_jax.data.tokenizers import TokenRows
-from rococo_jax.encoders.adapters.pair_models import MATCHING_HEADS, TorchPairs, load_matching_head, prompt_arguments
-from rococo_jax.encoders.adapters.torch_module import TorchModule, find_dtype, plain
-from rococo_jax.encoders.foreign_object import as_numpy
+from rococo_jax.encoders.adapters.pair_models import MATCHING_HEADS, TorchPairs, load_matching_head
+from rococo_jax.encoders.adapters.torch_module import TorchModule, TorchOptions, plain, taking_prompts
 from rococo_jax.errors import InputError
 
 # Trained on texts padded to one length, and without an attention mask: padding is part of the input.
 _PADDED = ("siglip", "siglip2")
 # Give a vector for every token; the contrastive one is the class token's (`FlavaForPreTraining`).
 _OF_ALL_TOKENS = ("flava",)
-# Of one batch.
-Encode = Callable[[list[Any]], Any]
 
 
 class TorchModel(TorchModule):
-    """A torch module that encodes in batches.
-
-    Args:
-        module: whose parameters and buffers decide the vectors.
-        encode_images, encode_texts: the vectors of one batch.
-        settings: what else decides them, as JSON: preprocessing, tokenizer, dtype, versions.
-        batch_size: given to the module at once.
-    """
-
-    def __init__(
-        self, module: Any, encode_images: Encode, encode_texts: Encode, settings: Mapping[str, Any], batch_size: int
-    ):
-        super().__init__(module, settings, batch_size)
-        self.encode_image = functools.partial(self._encoded, encode_images)
-        self.encode_text = functools.partial(self._encoded, encode_texts)
-
-    def _encoded(self, encode: Encode, items: Sequence[Any]) -> np.ndarray:
-        import torch
-
-        starts = range(0, len(items), self.batch_size)
-        with torch.inference_mode():
-            return np.concatenate([as_numpy(encode(list(items[at : at + self.batch_size]))) for at in starts])
+    """A torch module that encodes in batches."""
 
 
 def load_open_clip(
@@ -57,13 +31,13 @@ def load_open_clip(
     import open_clip
     import torch
 
+    options = TorchOptions(device, dtype, batch_size)
     hub = model.startswith(("hf-hub:", "local-dir:"))
     if not hub and pretrained is None:
         model, slash, pretrained = model.partition("/")
         if not slash:
             wanted = "ARCHITECTURE/TAG, or the argument pretrained=TAG (a checkpoint's path; random)"
             raise InputError(f"open_clip:{model}", "weights", "no tag", wanted)
-    find_dtype(dtype)
     weights = None if hub or pretrained == "random" else pretrained
     precision = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
     module, _, prepare = open_clip.create_model_and_transforms(model, weights, device=device, precision=precision)
@@ -71,7 +45,7 @@ def load_open_clip(
 
     def encode_images(images: list) -> Any:
         pixels = torch.stack([prepare(image) for image in images])
-        return module.encode_image(pixels.to(device, find_dtype(dtype)))
+        return module.encode_image(pixels.to(device, options.torch_dtype))
 
     def encode_texts(texts: list[str]) -> Any:
         return module.encode_text(tokenize(texts).to(device))
@@ -82,51 +56,43 @@ def load_open_clip(
         longer = tokenize(texts, context_length=rows.shape[1] + 1).numpy()
         return rows.tolist(), (longer[:, :-1] != rows).any(axis=1).tolist()
 
-    settings |= {"images": repr(prepare), "dtype": dtype}
-    encoder = TorchModel(module, encode_images, encode_texts, settings, batch_size)
+    settings |= {"images": repr(prepare)}
+    encoder = TorchModel(module, options, settings, encode_image=encode_images, encode_text=encode_texts)
     encoder.token_rows = token_rows
     encoder.picture_for_library = as_picture
     return encoder
 
 
-def load_transformers(
-    model: str,
-    processor: str | None = None,
-    revision: str | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    batch_size: int = 32,
-    trust_remote_code: bool = False,
-) -> TorchModel | TorchPairs:
+def load_transformers(model: str, processor: str | None = None, **options: Any) -> TorchModel | TorchPairs:
     """A hub name or folder of `transformers`, and its processor, which may lie elsewhere.
 
     Raises InputError where the model has no `get_image_features` or no `get_text_features`, and no matching head.
     """
     import transformers
 
-    options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    config = transformers.AutoConfig.from_pretrained(model, **options)
+    options = TorchOptions(**options)
+    config = transformers.AutoConfig.from_pretrained(model, **options.hub)
     architecture = next(iter(config.architectures or ()), None)
     if architecture in MATCHING_HEADS:
-        return load_matching_head(model, architecture, processor, device, dtype, batch_size, options)
-    made = transformers.AutoModel.from_pretrained(model, dtype=find_dtype(dtype), **options)
+        return load_matching_head(model, architecture, processor, options)
+    made = transformers.AutoModel.from_pretrained(model, dtype=options.torch_dtype, **options.hub)
     for method in ("get_image_features", "get_text_features"):
         if not hasattr(made, method):
             raise InputError(model, "model", f"{type(made).__name__} without {method}", "a dual encoder")
-    ready = transformers.AutoProcessor.from_pretrained(processor or model, **options)
-    module, config = made.to(device), made.config.to_dict()
-    settings = {"transformers": transformers.__version__, "config": plain(config), "dtype": dtype}
+    ready = transformers.AutoProcessor.from_pretrained(processor or model, **options.hub)
+    module, config = made.to(options.device), made.config.to_dict()
+    settings = {"transformers": transformers.__version__, "config": plain(config)}
     settings["processor"] = plain({"images": ready.image_processor.to_dict(), "texts": ready.tokenizer.init_kwargs})
     padding = {"padding": "max_length" if made.config.model_type in _PADDED else True, "truncation": True}
     if length := (config.get("text_config") or {}).get("max_position_embeddings"):
         padding["max_length"] = length
 
     def encode_images(images: list) -> Any:
-        pixels = ready.image_processor(images=images, return_tensors="pt").to(device, module.dtype)
+        pixels = ready.image_processor(images=images, return_tensors="pt").to(options.device, module.dtype)
         return _vectors(module.get_image_features(**pixels), config["model_type"])
 
     def encode_texts(texts: list[str]) -> Any:
-        tokens = ready.tokenizer(texts, return_tensors="pt", **padding).to(device)
+        tokens = ready.tokenizer(texts, return_tensors="pt", **padding).to(options.device)
         return _vectors(module.get_text_features(**tokens), config["model_type"])
 
     def token_rows(texts: list[str]) -> TokenRows:
@@ -134,7 +100,7 @@ def load_transformers(
         longer = ready.tokenizer(texts, truncation=True, max_length=length and length + 1)["input_ids"]
         return rows, [len(one) < len(other) for one, other in zip(rows, longer, strict=True)]
 
-    encoder = TorchModel(module, encode_images, encode_texts, settings, batch_size)
+    encoder = TorchModel(module, options, settings, encode_image=encode_images, encode_text=encode_texts)
     encoder.token_rows = token_rows
     if getattr(ready.image_processor, "do_convert_rgb", None):
         encoder.picture_for_library = as_picture
@@ -147,20 +113,18 @@ def _vectors(output: Any, model_type: str) -> Any:
     return vectors[:, 0] if model_type in _OF_ALL_TOKENS else vectors
 
 
-def load_sentence_transformers(
-    model: str, device: str = "cpu", dtype: str = "float32", batch_size: int = 32, trust_remote_code: bool = False
-) -> TorchModel:
+def load_sentence_transformers(model: str, **options: Any) -> TorchModel:
     """A `SentenceTransformer` from a hub name or folder."""
     import sentence_transformers
 
-    options = {"trust_remote_code": trust_remote_code, "model_kwargs": {"dtype": find_dtype(dtype)}}
-    made = sentence_transformers.SentenceTransformer(model, device=device, **options)
-    settings = {"sentence_transformers": sentence_transformers.__version__, "modules": repr(made), "dtype": dtype}
+    options = TorchOptions(**options)
+    how = {"device": options.device, "model_kwargs": {"dtype": options.torch_dtype}, **options.hub}
+    made = sentence_transformers.SentenceTransformer(model, **how)
+    settings = {"sentence_transformers": sentence_transformers.__version__, "modules": repr(made)}
 
-    def asked(prompt: Mapping[str, str]) -> TorchModel:
-        encode = functools.partial(made.encode, batch_size=batch_size, show_progress_bar=False, **prompt)
-        return TorchModel(made, encode, encode, settings | {"prompt": dict(prompt)}, batch_size)
+    def under(prompt: Mapping[str, str]) -> TorchModel:
+        encode = functools.partial(made.encode, batch_size=options.batch_size, show_progress_bar=False, **prompt)
+        about = settings | {"prompt": dict(prompt)}
+        return TorchModel(made, options, about, encode_image=encode, encode_text=encode)
 
-    encoder = asked({})
-    encoder.with_prompt = lambda prompt, role: asked(prompt_arguments(made.prompts, prompt))
-    return encoder
+    return taking_prompts(under, made.prompts)

@@ -1,8 +1,9 @@
 """Arrays that other programs wrote, checked; and an annotation file as the benchmark that they follow row by row."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from rococo_jax.storage import hash_file, read_json
 # Vectors this near to length 1 are taken as they are: float32 rounding of a normalised vector is a thousand times less.
 _UNIT_TOLERANCE = 1e-4
 _ROWS_AT_ONCE = 4096
+LISTS = "one for each line of rococo export-inputs, asked with the same options"
 
 
 def annotation_benchmark(path: str | os.PathLike, protocol: str) -> Benchmark:
@@ -77,11 +79,13 @@ def read_array(path: str | os.PathLike) -> np.ndarray:
     return array
 
 
-def check_shape(array: np.ndarray, path: str | os.PathLike, wanted: tuple[int, int | None], axes: str) -> None:
+def check_shape(
+    array: np.ndarray, path: str | os.PathLike, wanted: tuple[int, int | None], axes: str, of: str = "the annotation"
+) -> None:
     """Raises InputError where the array has another shape; None stands for any length."""
     if any(length not in (size, None) for size, length in zip(array.shape, wanted, strict=True)):
         lengths = ", ".join("any" if length is None else str(length) for length in wanted)
-        raise InputError(path, "shape", array.shape, f"({lengths}) for ({axes}) of the annotation")
+        raise InputError(path, "shape", array.shape, f"({lengths}) for ({axes}) of {of}")
 
 
 def to_unit_length(rows: np.ndarray, path: str | os.PathLike, notes: list[str]) -> np.ndarray:
@@ -105,3 +109,11 @@ def to_unit_length(rows: np.ndarray, path: str | os.PathLike, notes: list[str]) 
     for block in blocks:
         unit[block] = rows[block].astype(np.float64) / norms[block, None]
     return unit
+
+
+def select(by_key: Mapping[str, Any], keys: Sequence[str], path: str | os.PathLike, field: str, what: str) -> list[Any]:
+    """The entries of some keys. Raises InputError: some are missing."""
+    if missing := [key for key in keys if key not in by_key]:
+        found = f"no {what} of {len(missing):,} of {len(keys):,}, such as {missing[0]!r}"
+        raise InputError(path, field, found, LISTS)
+    return [by_key[key] for key in keys]

@@ -13,11 +13,10 @@ from rococo_jax.checkpoints.hub import demo_folder
 from rococo_jax.checkpoints.model_directory import MODEL_FILE, read_description
 from rococo_jax.data.images import files_of
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.foreign import ForeignEncoder
+from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.model import Model, as_read_by, embed_benchmark, no_pairs, score_tasks
+from rococo_jax.evaluation.models.model import Loading, Model, as_read_by, embed_benchmark, no_pairs, score_tasks
 from rococo_jax.evaluation.models.pairs import check_count
 from rococo_jax.evaluation.pairs import Candidates, outcomes_by_pairs
 
@@ -25,7 +24,7 @@ from rococo_jax.evaluation.pairs import Candidates, outcomes_by_pairs
 class EncoderModel(Model):
     """One encoder, of this project or of any other."""
 
-    def __init__(self, encoder: Encoder | ForeignEncoder):
+    def __init__(self, encoder: FeatureEncoder):
         self.encoder, self.training_images, self.notes = encoder, encoder.training_images, []
 
     @property
@@ -70,6 +69,11 @@ class EncoderModel(Model):
                 benchmark, self.encoder.pair_scorer, cache, Candidates(embeddings, settings.rerank)
             )
         return score_tasks(benchmark.tasks, embeddings, self.encoder.mesh)
+
+
+def open_encoder(source: Any, loading: Loading) -> EncoderModel:
+    """Open what has vectors."""
+    return EncoderModel(loading.loaded)
 
 
 def announce_pixels(sources: Sequence[str], benchmarks: Sequence[Benchmark]) -> None:

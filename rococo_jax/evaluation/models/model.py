@@ -9,6 +9,7 @@ are exchanged, some 72 bytes a query.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,9 +26,12 @@ from rococo_jax.benchmarks.tasks import Outcome, Task
 from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts, images_ahead
-from rococo_jax.encoders.loading import LoadOptions
+from rococo_jax.encoders.foreign import ForeignEncoder
+from rococo_jax.encoders.loading import LoadOptions, load_encoder
+from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.encoders.programs import Compute
-from rococo_jax.encoders.protocol import FeatureEncoder
+from rococo_jax.encoders.protocol import FeatureEncoder, LoadedModel
+from rococo_jax.encoders.token_scoring import TokenScorer
 from rococo_jax.errors import InputError
 from rococo_jax.processes import gather
 from rococo_jax.runtime import make_mesh
@@ -96,9 +100,29 @@ def no_pairs(name: str) -> InputError:
 class Loading:
     """How a source is loaded: devices (all by default), how towers compute, and what the source leaves open."""
 
-    mesh: Mesh | None = None
-    compute: Compute | None = None
-    options: LoadOptions | None = None
+    source: Any
+    mesh: Mesh | None
+    compute: Compute | None
+    options: LoadOptions
+
+    @functools.cached_property
+    def loaded(self) -> LoadedModel:
+        """What the source gives: vectors, or where it has none scores of pairs. Raises InputError as `load_encoder`."""
+        return self._load(self.source, options=self.options, kinds=(TokenScorer, ForeignEncoder, ForeignPairScorer))
+
+    @functools.cached_property
+    def candidates(self) -> FeatureEncoder | None:
+        """The further model whose vectors choose what is scored; None where none is named."""
+        return None if self.options.candidates is None else self._load(self.options.candidates)
+
+    @property
+    def by_pairs(self) -> bool:
+        """Whether the model is asked by pairs: as the options say, or for want of vectors."""
+        by = self.options.by or ("pairs" if self.options.candidates else "vectors")
+        return by == "pairs" or not self.loaded.has_vectors
+
+    def _load(self, source: Any, **how: Any) -> LoadedModel:
+        return load_encoder(source, mesh=self.mesh, compute=self.compute, **how)
 
 
 # A source and how to load it -> the model; None where the source has another form.

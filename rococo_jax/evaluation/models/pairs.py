@@ -10,7 +10,7 @@ from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.protocol import FeatureEncoder, PairScorer
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.model import Model, as_read_by, embed_benchmark
+from rococo_jax.evaluation.models.model import Loading, Model, as_read_by, embed_benchmark, no_pairs
 from rococo_jax.evaluation.pairs import Candidates, outcomes_by_pairs
 from rococo_jax.progress import say
 
@@ -102,3 +102,16 @@ def with_images(name: str, benchmark: Benchmark) -> Benchmark:
     alone = sorted({f"{task.name}, {task.variant}" for task in benchmark.tasks if not task.has_images})
     note = [f"not asked, for want of vectors of texts: {'; '.join(alone)}"] if alone else []
     return dataclasses.replace(benchmark, tasks=tasks, notes=(*benchmark.notes, *note))
+
+
+def open_pairs(source: Any, loading: Loading) -> PairModel | None:
+    """Open what is asked by pairs. Raises InputError: it scores none, or takes no prompt."""
+    if not loading.by_pairs:
+        return None
+    loaded, candidates = loading.loaded, loading.candidates
+    if (scorer := loaded.pair_scorer) is None:
+        raise no_pairs(loaded.name)
+    for role, prompt in loading.options.prompts.items():
+        scorer = scorer.with_prompt(prompt, role)
+    own = loaded if loaded.has_vectors else None
+    return PairModel(scorer, candidates or own, candidates is not None)

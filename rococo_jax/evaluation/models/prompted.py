@@ -11,23 +11,19 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.foreign import ForeignEncoder
+from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.encoder import EncoderModel
-from rococo_jax.evaluation.models.model import embed_benchmark, score_tasks
+from rococo_jax.evaluation.models.model import Loading, embed_benchmark, score_tasks
 
 
 class PromptedModel(EncoderModel):
-    """Vectors under prompts.
+    """Vectors under prompts, by role; a role without one is encoded as the model does by itself."""
 
-    Args:
-        query, document: the object as encoder of each role.
-        prompts: by role; a role without one is encoded as the object does by itself.
-    """
-
-    def __init__(self, query: ForeignEncoder, document: ForeignEncoder, prompts: dict[str, str]):
-        super().__init__(query)
-        self.document, self.prompts = document, prompts
+    def __init__(self, encoder: FeatureEncoder, prompts: dict[str, str]):
+        under = {role: encoder.with_prompt(prompt, role) for role, prompt in prompts.items()}
+        super().__init__(under.get("query", encoder))
+        self.document, self.prompts = under.get("document", encoder), prompts
         self.notes = [f"{role} prompt: {prompt!r}" for role, prompt in prompts.items()]
 
     def describe(self) -> dict[str, Any]:
@@ -51,3 +47,9 @@ class PromptedModel(EncoderModel):
                 scored = score_tasks([benchmark.tasks[place] for place in places], embeddings, self.encoder.mesh)
                 by_place |= zip(places, scored, strict=True)
         return [by_place[place] for place in range(len(benchmark.tasks))]
+
+
+def open_prompted(source: Any, loading: Loading) -> PromptedModel | None:
+    """Open what has vectors under prompts. Raises InputError: it takes none."""
+    prompts = loading.options.prompts
+    return PromptedModel(loading.loaded, prompts) if prompts else None

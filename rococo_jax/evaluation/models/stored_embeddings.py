@@ -20,7 +20,7 @@ from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.arrays import check_shape, file_order_notes, read_array, to_unit_length
+from rococo_jax.evaluation.models.arrays import LISTS, check_shape, file_order_notes, read_array, select, to_unit_length
 from rococo_jax.evaluation.models.model import Loading, Model, opens_sources, score_tasks
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_file, load_arrays, read_table
@@ -29,7 +29,6 @@ from rococo_jax.texts import form_of
 PREFIX = "embeddings:"
 _WANTED = "embeddings: .npz as of rococo embed, .parquet with image or caption and embedding, or a folder of these"
 _SIDES = {"image": ("image_names", "image_embeddings"), "caption": ("captions", "text_embeddings")}
-_LISTS = "one for each line of rococo export-inputs, asked with the same options"
 
 
 class StoredEmbeddings(Model):
@@ -96,7 +95,7 @@ class StoredEmbeddings(Model):
         for side, keys in used.items():
             if unknown := [key for key in self.rows[side] if key not in keys]:
                 found = f"{len(unknown):,} of {len(self.rows[side]):,} that no benchmark has, such as {unknown[0]!r}"
-                raise InputError(self.path, f"{side}s", found, _LISTS)
+                raise InputError(self.path, f"{side}s", found, LISTS)
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks. Raises InputError where vectors are missing."""
@@ -123,11 +122,7 @@ class StoredEmbeddings(Model):
         return Embeddings(tables, str(self.path))
 
     def _select(self, side: str, keys: Sequence[str], what: str, benchmark: Benchmark) -> np.ndarray:
-        rows = self.rows[side]
-        if missing := [key for key in keys if key not in rows]:
-            found = f"no vector of {len(missing):,} of {len(keys):,}, such as {missing[0]!r}"
-            raise InputError(self.path, f"{what} ({benchmark.name})", found, _LISTS)
-        return self.vectors[side][[rows[key] for key in keys]]
+        return self.vectors[side][select(self.rows[side], keys, self.path, f"{what} ({benchmark.name})", "vector")]
 
 
 def _read(file: Path) -> Iterator[tuple[str, list[str], np.ndarray]]:

@@ -19,76 +19,52 @@ from rococo_jax.evaluation.models.arrays import check_shape, file_order_notes, r
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.storage import hash_file
 
+_KIND = "stored similarities"
+
 
 class StoredSimilarities(Model):
-    """Similarities of image sets with captions, one file a set.
+    """Similarities of image sets with captions, higher is more similar, compared in the precision they have.
 
     Args:
-        path: the folder.
-        name: what tables call it; that of the folder by default.
+        path: the folder, or with `is_file` the file.
+        name: what tables call it; that of the folder or the file's stem by default.
 
     Raises:
         InputError: it is no folder of `.npy` files.
     """
 
-    def __init__(self, path: str | os.PathLike, name: str | None = None):
-        self.path = Path(path)
-        files = sorted(self.path.glob("*.npy")) if self.path.is_dir() else []
-        if not files:
+    def __init__(self, path: str | os.PathLike, name: str | None = None, is_file: bool = False):
+        self.path, self.is_file = Path(path), is_file
+        inside = sorted(self.path.glob("*.npy")) if self.path.is_dir() else []
+        if not inside and not is_file:
             raise InputError(path, "similarities", "none", f"a folder with {ORIGINALS}.npy and one file for each set")
-        self.name = name or self.path.resolve().name
-        self.files = {file.stem: file for file in files}
-        self.hashes = {file.name: hash_file(file) for file in files}
+        self.name = name or (self.path.stem if is_file else self.path.resolve().name)
+        self.files = {ORIGINALS: self.path} if is_file else {file.stem: file for file in inside}
 
     def describe(self) -> dict[str, Any]:
-        """Kind and the hash of each file."""
-        return {"class": "stored similarities", "files": self.hashes}
+        """The hash of each file."""
+        hashes = {each.name: hash_file(each) for each in self.files.values()}
+        return {"similarities": hashes[self.path.name]} if self.is_file else {"class": _KIND, "files": hashes}
 
     def facts(self) -> dict[str, Any]:
         """Where the similarities are from."""
-        return {"provenance": {"source": self.path.name, "kind": "stored similarities"}}
+        return {} if self.is_file else {"provenance": {"source": self.path.name, "kind": _KIND}}
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks.
 
-        Raises InputError: a set's file is missing or has another shape, a score is no number, or an item has no image.
+        Raises InputError: a set's file is missing, holds something else or has another shape, a score is no number, or
+        an item has no image.
         """
-        matrices = {}
-        for name, images in benchmark.image_sets.items():
+        sizes = {ORIGINALS: len(benchmark.images)} if self.is_file else {}
+        sizes |= {name: len(images) for name, images in benchmark.image_sets.items()}
+        matrices, texts = {}, len(benchmark.texts)
+        for name, count in sizes.items():
             if name not in self.files:
                 raise InputError(self.path / f"{name}.npy", "similarities", "nothing there", f"the images of {name}")
             matrices[name] = read_array(self.files[name])
-            expected = (len(images), len(benchmark.texts))
-            if matrices[name].shape != expected:
-                shape = matrices[name].shape
-                wanted = f"{expected}, images by captions of {benchmark.name}"
-                raise InputError(self.files[name], "shape", shape, wanted)
+            of = "the annotation" if self.is_file else benchmark.name
+            check_shape(matrices[name], self.files[name], (count, texts), "images, captions", of)
+        self.notes = file_order_notes(settings) if self.is_file else ()
         scores = MatrixScores(matrices, str(self.path))
-        return [task.score_by_pairs(scores) for task in benchmark.tasks]
-
-
-class SimilarityMatrix(Model):
-    """Similarities of an annotation's images and captions, memory-mapped and compared in the precision they have.
-
-    Args:
-        path: the `.npy` file, one row an image, one column a caption; higher is more similar.
-        name: what tables call it; the file's stem by default.
-    """
-
-    def __init__(self, path: str | os.PathLike, name: str | None = None):
-        self.path, self.name = path, name or Path(path).stem
-
-    def describe(self) -> dict[str, Any]:
-        """The hash of the file."""
-        return {"similarities": hash_file(self.path)}
-
-    def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
-        """The outcome of each task.
-
-        Raises InputError: the file holds something else or has another shape, or a score is no number.
-        """
-        matrix = read_array(self.path)
-        check_shape(matrix, self.path, (len(benchmark.images), len(benchmark.texts)), "images, captions")
-        self.notes = file_order_notes(settings)
-        scores = MatrixScores({ORIGINALS: matrix}, str(self.path))
         return [task.score_by_pairs(scores) for task in benchmark.tasks]

@@ -5,21 +5,22 @@ One `.npz`: `image_names (n,)`, `image_tokens (t, e)`, `image_lengths (n,)`, `ca
 """
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.pair_scores import ImageNumbers
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.late_interaction import max_sim
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.models.arrays import select
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.models.pairs import with_images
-from rococo_jax.evaluation.pairs import outcomes_of_scores, pairs_to_score
+from rococo_jax.evaluation.pairs import outcomes_by_pairs
 from rococo_jax.progress import progress
 from rococo_jax.storage import hash_file, load_arrays
 
@@ -47,16 +48,14 @@ class StoredTokens(Model):
         self.path, self.name = Path(path), name or Path(path).stem
         self.notes = ["scored by MaxSim of stored token vectors"]
         arrays = load_arrays(self.path, _WANTED)
-        if not isinstance(arrays, dict) or (
-            missing := [n for side in _SIDES.values() for n in side if n not in arrays]
-        ):
-            raise InputError(path, "arrays", f"no {missing[0]}" if isinstance(arrays, dict) else "one array", _WANTED)
+        names = {name for side in _SIDES.values() for name in side}
+        if not isinstance(arrays, dict) or not names <= arrays.keys():
+            raise InputError(path, "arrays", ", ".join(arrays) if isinstance(arrays, dict) else "one array", _WANTED)
         self.tokens = {side: self._by_key(*(arrays[name] for name in names)) for side, names in _SIDES.items()}
         widths = {side: next(iter(items.values())).shape[1] for side, items in self.tokens.items()}
         if len(set(widths.values())) > 1:
-            raise InputError(
-                path, "width of the vectors", f"{widths['image']} and {widths['text']}", "one width for both"
-            )
+            found = f"{widths['image']} and {widths['text']}"
+            raise InputError(path, "width of the vectors", found, "one width for both")
 
     def describe(self) -> dict[str, Any]:
         """Kind and the hash of the file."""
@@ -69,11 +68,16 @@ class StoredTokens(Model):
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks. Raises InputError where token vectors are missing."""
         keys = [key for images in benchmark.image_sets.values() for key in images.input_keys()]
-        images, texts = self._select("image", keys), self._select("text", benchmark.texts)
-        numbers, pairs = pairs_to_score(benchmark, None)
-        with progress(f"{self.name}: MaxSim", len(pairs), "pairs") as advance:
-            values = max_sim(images, texts, np.divmod(pairs, max(1, len(texts))), advance)
-        return outcomes_of_scores(benchmark, numbers, pairs, values, self)
+        images, texts = (
+            select(self.tokens[side], keys, self.path, f"{side}s", "token vectors")
+            for side, keys in (("image", keys), ("text", benchmark.texts))
+        )
+
+        def score(numbers: ImageNumbers, pairs: np.ndarray) -> np.ndarray:
+            with progress(f"{self.name}: MaxSim", len(pairs), "pairs") as advance:
+                return max_sim(images, texts, np.divmod(pairs, max(1, len(texts))), advance)
+
+        return outcomes_by_pairs(benchmark, self, cache, score=score)
 
     def _by_key(self, keys: np.ndarray, tokens: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
         found = f"{len(keys)} keys, tokens of shape {tokens.shape} and {len(lengths)} lengths"
@@ -84,10 +88,3 @@ class StoredTokens(Model):
         if not np.isfinite(tokens).all():
             raise InputError(self.path, "tokens", "NaN or infinite values", "finite numbers")
         return dict(zip(map(str, keys.tolist()), np.split(tokens, np.cumsum(lengths)[:-1]), strict=True))
-
-    def _select(self, side: str, keys: Sequence[str]) -> list[np.ndarray]:
-        items = self.tokens[side]
-        if missing := [key for key in keys if key not in items]:
-            found = f"no token vectors of {len(missing):,} of {len(keys):,}, such as {missing[0]!r}"
-            raise InputError(self.path, f"{side}s", found, "one for each line of rococo export-inputs")
-        return [items[key] for key in keys]
