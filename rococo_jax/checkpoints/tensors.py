@@ -189,6 +189,11 @@ KERNEL = Transform(
     to_ours=lambda theirs: np.concatenate([weight.T for weight in theirs], axis=-1),
     to_theirs=lambda ours, count: [kernel.T for kernel in np.split(ours, count, axis=-1)],
 )
+# The biases of queries and values; keys have none, which is a bias of zeros.
+QUERY_VALUE_BIAS = Transform(
+    to_ours=lambda theirs: np.concatenate([theirs[0], np.zeros_like(theirs[0]), theirs[1]]),
+    to_theirs=lambda ours, _: np.split(ours, 3, axis=-1)[::2],
+)
 # A convolution over patches of pixels, and one over single cells.
 PATCH, POINT = patch(), patch(1)
 # A convolution: (outputs, inputs, rows, columns) there, (rows, columns, inputs, outputs) here.

@@ -10,6 +10,7 @@ from rococo_jax.errors import InputError, is_number
 RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
 _CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HALF = (0.5, 0.5, 0.5)
 _CROPPING = {
     "size": {"shortest_edge": 224},
@@ -28,6 +29,7 @@ _DEFAULTS = {
     "SiglipImageProcessor": {**_SQUASHING, "resample": 3},
     "Siglip2ImageProcessor": {**_SQUASHING, "resample": 2, "patch_size": 16, "max_num_patches": 256},
     "ViTImageProcessor": {**_SQUASHING, "resample": 2},
+    "DINOv3ViTImageProcessor": {**_SQUASHING, "resample": 2, "image_mean": _IMAGENET_MEAN, "image_std": _IMAGENET_STD},
     "Tipsv2ImageProcessor": {"size": {"height": 448, "width": 448}, "resample": 2, **_UNNORMALISED},
     "EfficientNetImageProcessor": {
         **_SQUASHING,
@@ -38,7 +40,7 @@ _DEFAULTS = {
     },
 }
 # Of the other processors a `size` that is one number is the shortest edge.
-_BARE_SIZE_IS_A_SQUARE = {"ViTImageProcessor", "EfficientNetImageProcessor"}
+_BARE_SIZE_IS_A_SQUARE = {f"{kind}ImageProcessor" for kind in ("ViT", "EfficientNet", "DINOv3ViT", "Tipsv2")}
 # Of the other processors `rescale_offset` and `include_top` are no settings.
 _SHIFTS_AND_DIVIDES_AGAIN = {"EfficientNetImageProcessor"}
 _KEEPS_THE_SHAPE = {"Siglip2ImageProcessor"}

@@ -124,7 +124,9 @@ class Rotary:
         """Computed in float32, returned in the dtype of `x`."""
         angles = jnp.asarray(rotary_angles(self.spec, self.grid, x.shape[-1]))[None, :, None]
         patches = x[:, self.others :].astype(jnp.float32)
-        even, odd = patches[..., ::2], patches[..., 1::2]
+        halves = self.spec.centred
+        even, odd = jnp.split(patches, 2, -1) if halves else (patches[..., ::2], patches[..., 1::2])
         cosine, sine = jnp.cos(angles), jnp.sin(angles)
-        turned = jnp.stack([even * cosine - odd * sine, odd * cosine + even * sine], -1).reshape(patches.shape)
+        parts = [even * cosine - odd * sine, odd * cosine + even * sine]
+        turned = jnp.concatenate(parts, -1) if halves else jnp.stack(parts, -1).reshape(patches.shape)
         return jnp.concatenate([x[:, : self.others], turned.astype(x.dtype)], axis=1)

@@ -58,8 +58,8 @@ class RotarySpec(CheckedSpec):
 
     `grid` is the side of the square that positions are scaled to, whatever the tower's own. Positions count from 1 with
     `from_one`, else from 0; with `columns_first` the first half of a head turns with the column, else with the row.
-    `centred`, they are those of the middles of patches, from -2 pi at one end of `grid` to 2 pi at the other (DINOv3).
-    `base` is that of the angles.
+    `centred` (DINOv3), they are those of the middles of patches, from -2 pi at one end of `grid` to 2 pi at the other,
+    and channel i of a head turns with i + d/2, not 2i with 2i + 1. `base` is that of the angles.
     """
 
     what: ClassVar[str] = "rotary"

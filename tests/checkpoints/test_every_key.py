@@ -77,6 +77,7 @@ PLACES = {
     "MetaClip2Config": ("metaclip_2", "", set()), "MetaClip2VisionConfig": ("metaclip_2", "vision_config", PAIR),
     "MetaClip2TextConfig": ("metaclip_2", "text_config", PAIR | {"pad_token_id", "bos_token_id"}),
     "Dinov2Config": ("dinov2", "", set()), "Dinov2WithRegistersConfig": ("dinov2_with_registers", "", set()),
+    "DINOv3ViTConfig": ("dinov3_vit", "", {"pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale"}),  # in training
     # The epsilon is added to a number of tokens, in float32: one that changes the sum is refused.
     "Tipsv2Config": ("tipsv2", "", set()), "Tipsv2VisionConfig": ("tipsv2", "vision_config", set()),
     "Tipsv2TextConfig": ("tipsv2", "text_config", IDS | {"pooling_epsilon"}),

@@ -32,6 +32,8 @@ SOURCES = {
     "dinov2": lambda: hf.dinov2(mlp_ratio=3, qkv_bias=False),
     "dinov2_gated": lambda: hf.dinov2(use_swiglu_ffn=True),
     "registers": hf.dinov2_with_registers,
+    "dinov3": hf.dinov3,
+    "dinov3_gated": lambda: hf.dinov3(use_gated_mlp=True, query_bias=False, value_bias=False),
     "tipsv2_text": lambda: hf.tipsv2(text={"scale_sqrt_depth": False}).text_model,
     "bert": hf.bert,
 }

@@ -237,12 +237,21 @@ def test_pooling_is_a_choice_only_where_the_family_leaves_it_open(folders):
 
 def test_what_a_configuration_leaves_out_is_the_default_of_the_reference(tmp_path):
     """An empty configuration gives the spec of an instance that the library makes without arguments."""
-    assert len(FAMILIES) == 22
+    assert len(FAMILIES) == 23
     for kind in FAMILIES:
         config = transformers.CONFIG_MAPPING[kind]
         names = ("vision_proj.weight", "text_proj.weight")  # what BLIP's retrieval form is known by
         written = spec_from_config(config().to_dict(), tmp_path, names)
         assert spec_from_config({"model_type": kind}, tmp_path, names) == written, kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [("dinov3_vit", "rope_theta", 0.5), ("dinov3_vit", "query_bias", False), ("dinov3_vit", "num_register_tokens", -1)],
+)
+def test_a_value_that_dinov3_cannot_follow_is_refused(kind, key, value, tmp_path):
+    refused("value_bias|" + key, spec_from_config, {"model_type": kind, key: value}, tmp_path, ())
+    refused("DINOv3's ConvNeXt", spec_from_config, {"model_type": "dinov3_convnext"}, tmp_path, ())
 
 
 def test_the_early_form_of_clip_configurations_is_read_as_the_reference_reads_it(tmp_path):

@@ -17,6 +17,7 @@ from tests.support.reference_models import (
     clip,
     dinov2,
     dinov2_with_registers,
+    dinov3,
     images,
     mean_pooled,
     pairs,
@@ -117,6 +118,11 @@ TOWERS = {
     "registers": (dinov2_with_registers, {}, "cls+mean"),
     "registers gated_mlp": (dinov2_with_registers, {"use_swiglu_ffn": True, "num_register_tokens": 1}, "mean"),
     "registers none": (dinov2_with_registers, {"num_register_tokens": 0, "qkv_bias": False}, "cls+mean"),
+    "dinov3": (dinov3, {"hidden_act": "relu"}, "cls+mean"),
+    "dinov3 gated_mlp no_bias": (
+        dinov3, {"use_gated_mlp": True, "hidden_act": "silu", "query_bias": False, "value_bias": False}, "cls",
+    ),
+    "dinov3 no_registers other_base": (dinov3, {"num_register_tokens": 0, "rope_theta": 50.0}, "mean"),
     "bert": (bert, {}, "mean"),
     "bert other_sizes": (
         bert, {"hidden_size": 45, "num_attention_heads": 5, "type_vocab_size": 1, "num_hidden_layers": 1}, "cls",
@@ -212,8 +218,11 @@ REGISTERS = dinov2_with_registers
 
 @pytest.mark.parametrize(
     ("make", "size"),
-    [(clip, 47), (siglip, 20), (dinov2, 50), (dinov2, 47), (REGISTERS, 20), (REGISTERS, 50), (REGISTERS, 47)],
-)
+    [
+        (clip, 47), (siglip, 20), (dinov2, 50), (dinov2, 47), (REGISTERS, 20), (REGISTERS, 50), (REGISTERS, 47),
+        (dinov3, 20), (dinov3, 47),
+    ],
+)  # fmt: skip
 def test_another_image_size_gives_the_reference_vectors(make, size, tmp_path):
     model, pixels = make(), random_pixels(size)
     ours = converted(model, tmp_path, image_size=size)

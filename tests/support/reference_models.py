@@ -101,6 +101,11 @@ def dinov2_with_registers(seed: int = 0, **changes) -> transformers.Dinov2WithRe
     return perturbed(transformers.Dinov2WithRegistersModel(transformers.Dinov2WithRegistersConfig(**sizes)), seed)
 
 
+def dinov3(seed: int = 0, **changes) -> transformers.DINOv3ViTModel:
+    sizes = {**VISION, "num_register_tokens": 3, **changes}
+    return perturbed(transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**sizes)), seed)
+
+
 def tipsv2(text=None, vision=None) -> transformers.Tipsv2Model:
     sizes = {**{key: value for key, value in VISION.items() if key != "intermediate_size"}, "mlp_ratio": 2.3}
     text = {**BARE_TEXT, "hidden_size": sizes["hidden_size"], **(text or {})}

@@ -13,6 +13,7 @@ from rococo_jax.checkpoints.families.bert import BERT, ROBERTA
 from rococo_jax.checkpoints.families.blip import BLIP
 from rococo_jax.checkpoints.families.clip import CLIP, METACLIP2
 from rococo_jax.checkpoints.families.dinov2 import DINOV2, DINOV2_WITH_REGISTERS
+from rococo_jax.checkpoints.families.dinov3 import DINOV3
 from rococo_jax.checkpoints.families.exported import Exported
 from rococo_jax.checkpoints.families.siglip import SIGLIP
 from rococo_jax.checkpoints.families.siglip2 import SIGLIP2
@@ -20,13 +21,15 @@ from rococo_jax.checkpoints.families.tipsv2 import TIPSV2
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 
-_ALL = (CLIP, SIGLIP, METACLIP2, DINOV2, DINOV2_WITH_REGISTERS, BERT, ROBERTA, BLIP, ALIGN, TIPSV2, SIGLIP2)
+_ALL = (CLIP, SIGLIP, METACLIP2, DINOV2, DINOV2_WITH_REGISTERS, DINOV3, BERT, ROBERTA, BLIP, ALIGN, TIPSV2, SIGLIP2)
 FAMILIES: dict[str, Family] = {kind: family for family in _ALL for kind in family.model_types}
 
 
 def family_of_config(config: Mapping[str, Any], path: Path) -> Family:
     """The family of a `config.json`. Raises InputError where its `model_type` is of none."""
     kind = config.get("model_type")
+    if kind == "dinov3_convnext":
+        raise InputError(path, "model_type", f"{kind!r}, DINOv3's ConvNeXt", "its ViT, whose model_type is dinov3_vit")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise InputError(path, "model_type", repr(kind), f"one of {', '.join(FAMILIES)}")
     return FAMILIES[kind]

@@ -9,7 +9,9 @@ from rococo_jax.checkpoints.families.exported import Exported, vision_config
 from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, block_rows, leading_ones, norm_rows
 from rococo_jax.models import ModelSpec, VisionSpec
 
-# What a checkpoint without any stores: an array of no values.
+# What distinguishes its towers, whatever their sizes.
+DINO_VISION = {"class_token": True, "patch_bias": True, "norm_before_blocks": False, "layer_scale": True}
+# What a checkpoint without registers stores: an array of no values.
 NO_REGISTERS = (r"(.*\.)?register_tokens",)
 
 
@@ -83,11 +85,8 @@ def dino(section: Section, pooling: str, registers: int) -> VisionSpec:
         hidden, sizes["activation"] = _gated_width(hidden), "silu"
     return VisionSpec(
         mlp_width=hidden,
-        class_token=True,
-        patch_bias=True,
-        norm_before_blocks=False,
-        layer_scale=True,
         pooling=pooling,
+        **DINO_VISION,
         gated_mlp=gated,
         qkv_bias=section.flag("qkv_bias"),
         registers=registers,

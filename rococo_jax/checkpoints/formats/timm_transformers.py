@@ -15,6 +15,7 @@ from rococo_jax.checkpoints.tensors import (
     KERNEL,
     PATCH,
     POINT,
+    QUERY_VALUE_BIAS,
     SAME,
     Row,
     Tensors,
@@ -42,11 +43,6 @@ _QUERY_KEY_VALUE_KERNEL = Transform(
 )
 _QUERY_KEY_VALUE_BIAS = Transform(
     to_ours=SAME.to_ours, to_theirs=lambda ours, _: np.split(ours, [ours.shape[-1] // 3], axis=-1)
-)
-# The biases of queries and values; keys have none, which is a bias of zeros.
-_QUERY_VALUE_BIAS = Transform(
-    to_ours=lambda theirs: np.concatenate([theirs[0], np.zeros_like(theirs[0]), theirs[1]]),
-    to_theirs=lambda ours, _: np.split(ours, 3, axis=-1)[::2],
 )
 _POOLINGS = {"map": "attention", "avg": "mean", "token": "cls"}
 # The patches a side of the images that EVA-CLIP's rotary positions were first trained on.
@@ -161,7 +157,7 @@ def eva_rows(spec: VisionSpec) -> list[Row]:
     """The tensors of EVA and EVA02."""
     suffix = "_proj.bias" if spec.inner_norms else "_bias"
     biases = tuple(f"{_BLOCKS}.attn.{name}{suffix}" for name in "qv")
-    rows = [*_ends(spec), Row(f"{_OURS}.attention.qkv.bias", biases, _QUERY_VALUE_BIAS)]
+    rows = [*_ends(spec), Row(f"{_OURS}.attention.qkv.bias", biases, QUERY_VALUE_BIAS)]
     if not spec.inner_norms:
         return rows + _block_rows(("fc1", "fc2"), ("attn.qkv",), qkv_bias=False)
     rows += norm_rows(f"{_OURS}.attention.norm", f"{_BLOCKS}.attn.norm")
