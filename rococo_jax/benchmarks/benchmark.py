@@ -32,13 +32,15 @@ from rococo_jax.errors import InputError, unknown_name
 
 MODULES = (
     *("rococo.benchmark", "sugarcrepe", "hard_positives", "valse", "aro", "crepe", "two_by_two"),
-    *("which_image", "negbench", "whatsup", "half_truths", "plain_choices", "classes", "cue_conflict"),
+    *("which_image", "negbench", "whatsup", "half_truths", "scam", "spec"),
+    *("plain_choices", "classes", "cue_conflict"),
 )
 # The benchmarks of these modules, in the order in which tables print them.
 NAMES = (
     *("rococo", "sugarcrepe", "sugarcrepe_pp", "hard_positives", "valse", "aro", "coco_order", "crepe", "winoground"),
     *("colorswap", "bivlc", "eqben", "cola", "mmvp", "svo_probes", "negbench", "whatsup", "negbench_retrieval"),
-    *("half_truths", "imagecode", "choices", "cifar10", "cue_conflict", "imagenet16", "classes"),
+    *("half_truths", "scam", "vismin", "spec", "imagecode", "choices"),
+    *("cifar10", "cue_conflict", "imagenet16", "classes"),
 )
 ENTRY_POINTS = "rococo_jax.benchmarks"
 

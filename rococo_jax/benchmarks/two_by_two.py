@@ -1,4 +1,4 @@
-"""Two images and two captions, which belong together in one way: six benchmarks that differ in names of fields alone.
+"""Two images and two captions, which belong together in one way: seven benchmarks that differ in names of fields alone.
 
 Winoground (arXiv 2204.03162): captions of the same words. `examples.jsonl`: `{"id", "image_0", "caption_0", "image_1",
 "caption_1", "collapsed_tag", ...}`, images `NAME.png`, as in the published archive. A part is the collapsed tag.
@@ -18,6 +18,11 @@ COLA (arXiv 2305.03689): several objects exchange their attributes. `COLA_multio
 MMVP-VLM (arXiv 2401.06209): pairs of images that CLIP finds alike, with a statement each, in nine visual patterns.
 `Questions.csv`: `Question ID, Type, Statement`, two lines in a row a pair; images `TYPE/ID.jpg`, as in the published
 archive. Its figure is the image score.
+
+VisMin (arXiv 2407.16772): one minimal change; a part is its category. The hub's Parquet copy, `default/test/*.parquet`,
+with its images, or `test.jsonl`: `id, image_0, text_0, image_1, text_1, category`. In about half of the items text 0
+belongs to image 1: `sim_solution.csv` of its public repository, which must be beside them, says which (`idx, Text,
+Image, category`).
 """
 
 import itertools
@@ -80,6 +85,22 @@ def mmvp_items(record: Record) -> Iterator[Item]:
     images = [each.image("Question ID", folder + "/{}.jpg") for each in (one, other)]
     part = "_".join(kind.lower().replace("&", "and").split())
     yield choose_pairs(one.word("Question ID"), images, [one.text("Statement"), other.text("Statement")], part)
+
+
+_SOLUTION, _STRAIGHT = "sim_solution.csv", "T0_I0 > T1_I0 & T1_I1 > T0_I1,T0_I0 > T0_I1 & T1_I1 > T1_I0"
+_CROSSED = "T1_I0 > T0_I0 & T0_I1 > T1_I1,T0_I1 > T0_I0 & T1_I0 > T1_I1"
+
+
+def vismin_items(record: Record) -> Iterator[Item]:
+    """Two images and their texts, in the order of the images."""
+    id, category, solution = record.word("id"), record.word("category"), record.beside.get(_SOLUTION, frozenset())
+    is_straight, is_crossed = (f"{id},{way},{category}" in solution for way in (_STRAIGHT, _CROSSED))
+    if is_straight == is_crossed:
+        found = f"no line of id {id} and category {category}" if solution else "no such file"
+        raise record.refuse(f"pairs, in {_SOLUTION}", found, "a line of each id beside the items, as published")
+    texts = [record.text(f"text_{side}") for side in (0, 1)]
+    images = [record.image(f"image_{side}") for side in (0, 1)]
+    yield choose_pairs(id, images, texts if is_straight else texts[::-1], category.lower())
 
 
 choice_benchmark(
@@ -147,4 +168,16 @@ choice_benchmark(
     folders={"images": "mmvp/MLLM_VLM Images", "annotations": "mmvp"},
     files=("Questions.csv",),
     source="huggingface.co/datasets/MMVP/MMVP_VLM",
+)
+choice_benchmark(
+    ChoiceReader(vismin_items, beside=(_SOLUTION,)),
+    name="vismin",
+    question="Do two images with one minimal change find their own texts, and the texts them?",
+    paper="VisMin: Visual Minimal-Change Understanding, arXiv 2407.16772",
+    licence="CC BY 4.0; images changed from those of COCO",
+    size="2,084 items: 579 of objects, 294 of attributes, 589 of counts, 622 of relations",
+    folders={"images": "vismin", "annotations": "vismin"},
+    files=("test.jsonl", "default/test/*.parquet"),
+    source="huggingface.co/datasets/mair-lab/vismin-bench, branch refs/convert/parquet; sim_solution.csv: the "
+    "benchmark's public repository",
 )

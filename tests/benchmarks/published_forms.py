@@ -35,6 +35,7 @@ class Form:
         box: fields of the box, where there is one.
         id_field: the field of ids that must be unique, where it has one.
         last_part: whether images are looked for by the last part of a path.
+        beside: another file of the folder, its name and its text.
     """
 
     file: str
@@ -47,6 +48,7 @@ class Form:
     box: str | None = None
     id_field: str | None = None
     last_part: bool = False
+    beside: tuple[str, str] | None = None
 
 
 VG = {"image_id": "7", "image_path": "7.jpg", "bbox_x": 2, "bbox_y": 3, "bbox_w": 20, "bbox_h": 18}
@@ -144,6 +146,25 @@ FORMS = {
         ("val2014/a.jpg",), {"coco_qwen": (1, 2), "coco_qwen_relation": (1, 2), "coco_qwen_order": (1, 2)}, "anchor",
         "image", id_field="id",
     ),
+    "scam": Form(
+        "metadata.jsonl",
+        [{"file_name": "SCAM_img_0001.jpg", "type": "SCAM", "object_label": "ball", "attack_word": "car",
+          "postit_area_pct": 0.377, "id": "SCAM_img_0001"}],
+        ("SCAM_img_0001.jpg",), {"scam": (1, 2)}, "attack_word", "file_name", id_field="id",
+    ),
+    "vismin": Form(
+        "test.jsonl",
+        [{"id": 0, "image_0": "0.png", "text_0": "two dogs", "image_1": "1.png", "text_1": "three dogs",
+          "category": "counting"}],
+        ("0.png", "1.png"), {"counting": (2, 2)}, "text_1", "image_1", id_field="id",
+        beside=("sim_solution.csv", "idx,Text,Image,category\n0,T1_I0 > T0_I0 & T0_I1 > T1_I1,T0_I1 > T0_I0 & T1_I0 > "
+                "T1_I1,counting\n"),
+    ),
+    "spec": Form(
+        "count/image2text.json",
+        [{"query": "dog/2.png", "keys": ["one dog", "two dogs", "three dogs"], "label": 1}],
+        ("count/dog/2.png",), {"count_image_to_text": (1, 3)}, "keys", "query",
+    ),
     "imagecode": Form(
         "valid_data.json", [{"4": "the second from the left"}], tuple(f"0/img{place}.jpg" for place in range(10)),
         {"video": (10, 1)}, "4", by_id=True,
@@ -177,6 +198,8 @@ def write(form: Form, folder: Path, change: Callable[[Rows], None] | None = None
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         path.write_text(json.dumps({str(place): row for place, row in enumerate(rows)} if form.by_id else rows))
+    if form.beside:
+        (folder / form.beside[0]).write_text(form.beside[1])
     if form.file.startswith("data/vl_checklist"):
         other = folder / "swapped_data" / path.name
         other.parent.mkdir(exist_ok=True)

@@ -24,6 +24,7 @@ from rococo_jax.metrics.intervals import intervals
 from tests.benchmarks.published_forms import FORMS, pack, write
 from tests.support.random_inputs import embeddings_of
 from tests.support.refusals import refused
+from tests.support.world import noise, write_pictures
 
 READERS = sorted(FORMS)
 
@@ -300,8 +301,96 @@ def test_a_damaged_parquet_table_is_one_line(tmp_path):
     refused("a whole Parquet file", open_form, "bivlc", tmp_path)
 
 
+def of_dots(benchmark, seed=0):
+    """The figures of each part for random vectors, and similarities by the names of images and the texts."""
+    random, names, texts = np.random.default_rng(seed), benchmark.images, benchmark.texts
+    images, strings = (random.standard_normal((len(each), 4)) for each in (names, texts))
+    found = {
+        task.variant: task.score(Embeddings({"originals": images, TEXTS: strings})).counted.values()
+        for task in benchmark.tasks
+    }
+    of_image, of_text = (dict(zip(*each, strict=True)) for each in ((names, images), (texts, strings)))
+    return found, lambda image, text: of_image[image] @ of_text[text]
+
+
+def test_vismin_is_scored_by_its_published_solution(tmp_path):
+    ways = ("T0_I0 > T1_I0 & T1_I1 > T0_I1,T0_I0 > T0_I1 & T1_I1 > T1_I0",
+            "T1_I0 > T0_I0 & T0_I1 > T1_I1,T0_I1 > T0_I0 & T1_I0 > T1_I1")  # fmt: skip
+    kinds, rows, data = ["object"] * 12 + ["relation"] * 12, [], io.BytesIO()
+    Image.new("RGB", (8, 8)).save(data, "PNG")
+    picture = {"bytes": data.getvalue(), "path": None}
+    for number, kind in enumerate(kinds):
+        sides = {f"text_{side}": f"{number} {side}" for side in (0, 1)} | {f"image_{side}": picture for side in (0, 1)}
+        rows.append({"id": number, "category": kind, **sides})
+    (tmp_path / "default" / "test").mkdir(parents=True)
+    for shard, some in enumerate((rows[:10], rows[10:])):
+        pq.write_table(pa.Table.from_pylist(some), tmp_path / "default" / "test" / f"000{shard}.parquet")
+    refused("sim_solution.csv: found no such file", open_form, "vismin", tmp_path)
+    lines = [f"{number},{ways[number % 3 > 0]},{kind}" for number, kind in enumerate(kinds)]
+    solution = tmp_path / "sim_solution.csv"
+    solution.write_text("\n".join(["idx,Text,Image,category", *lines]))
+    found, dot = of_dots(open_form("vismin", tmp_path))
+    # As the published code: each relation of the solution holds for the similarities of that row.
+    right = {kind: [] for kind in kinds}
+    for number, (line, kind) in enumerate(zip(lines, kinds, strict=True)):
+        place = f"000{number // 10 and 1}.parquet/{number if number < 10 else number - 10}"
+        s = {f"T{t}_I{i}": dot(f"{place}/image_{i}", f"{number} {t}") for t in (0, 1) for i in (0, 1)}
+        sides = [[each.split(" > ") for each in side.split(" & ")] for side in line.split(",")[1:3]]
+        text, image = (all(s[one] > s[other] for one, other in side) for side in sides)
+        right[kind].append((text, image, text and image))
+    for kind, values in right.items():
+        scores = 100 * np.mean(values, axis=0)
+        assert [found[kind][f"{each}_score"] for each in ("text", "image", "group")] == pytest.approx(scores.tolist())
+    assert 0 < np.mean(right["object"]) < 1
+    for old, new, id in (("\n23,", "\n24,", 23), (",relation", ",object", 12)):
+        solution.write_text("\n".join(["idx,Text,Image,category", *lines]).replace(old, new))
+        refused(f"no line of id {id} and category relation", open_form, "vismin", tmp_path)
+
+
+def test_spec_is_the_published_accuracy_of_each_direction(tmp_path):
+    images, random, expected = set(), np.random.default_rng(5), {}
+    for subset, count in (("count", 4), ("existence", 2)):
+        (tmp_path / subset).mkdir()
+        names, texts = [f"x/{k}.png" for k in range(30)], [f"{subset} {k}" for k in range(30)]
+        for way, queries, keys in (("image2text", names, texts), ("text2image", texts, names)):
+            rows = [{"query": query, "keys": random.choice(keys, count, replace=False).tolist(),
+                     "label": int(random.integers(count))} for query in queries]  # fmt: skip
+            (tmp_path / subset / f"{way}.json").write_text(json.dumps(rows))
+            expected[f"{subset}_{way.replace('2', '_to_')}"] = subset, rows
+        images |= {f"{subset}/{name}" for name in names}
+    write_pictures(tmp_path / "images", sorted(images), noise(8, 8))
+    benchmark = open_form("spec", tmp_path)
+    found, dot = of_dots(benchmark)
+    for part, (subset, rows) in expected.items():
+        by_text = part.endswith("text_to_image")
+        scores = [[dot(f"{subset}/{key if by_text else row['query']}", row["query"] if by_text else key)
+                   for key in row["keys"]] for row in rows]  # fmt: skip
+        accuracy = 100 * np.mean(np.argmax(scores, axis=1) == [row["label"] for row in rows])
+        assert found[part]["image_score" if by_text else "ota"] == pytest.approx(accuracy) and 0 < accuracy < 100
+    assert {task.variant: task.pooled for task in benchmark.tasks} == {part: part.split("_", 1)[1] for part in expected}
+    rows[0]["label"] = 2
+    (tmp_path / "existence" / "text2image.json").write_text(json.dumps(rows))
+    refused("label: found 2; wanted 0 to 1", open_form, "spec", tmp_path)
+
+
+def test_scam_asks_the_same_words_of_three_images(tmp_path):
+    kinds = ("SCAM", "NoSCAM", "SynthSCAM")
+    rows = [{"file_name": f"{kind}_{n}.jpg", "type": kind, "id": f"{kind}_{n}", "object_label": f"thing {n}",
+             "attack_word": "car"} for n in range(9) for kind in kinds]  # fmt: skip
+    write_rows("scam", tmp_path, rows, images=tuple(row["file_name"] for row in rows))
+    benchmark = open_form("scam", tmp_path)
+    found, dot = of_dots(benchmark)
+    for kind in kinds:
+        margins = [dot(f"{kind}_{n}.jpg", f"a photo of a thing {n}") - dot(f"{kind}_{n}.jpg", "a photo of a car")
+                   for n in range(9)]  # fmt: skip
+        assert found[kind.lower()]["ota"] == pytest.approx(100 * np.mean(np.array(margins) > 0))
+    assert not any(task.pooled for task in benchmark.tasks)
+    write_rows("scam", tmp_path, [{"type": "RTA"}])
+    refused("type: found 'rta'; wanted one of scam", open_form, "scam", tmp_path)
+
+
 def test_half_truths_are_the_published_ht_and_cor(tmp_path):
-    data, random, rows = io.BytesIO(), np.random.default_rng(3), []
+    data, rows = io.BytesIO(), []
     for file in ("coco_qwen", "cc3m_qwen"):
         for number in range(20):
             Image.new("RGB", (8, 8), (number * 9, len(file), 0)).save(data, "PNG")
@@ -313,12 +402,9 @@ def test_half_truths_are_the_published_ht_and_cor(tmp_path):
         (tmp_path / "data").mkdir(exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows[-20:]), tmp_path / "data" / f"{file}.parquet")
     benchmark = find_benchmark("half_truths").open({"images": tmp_path, "annotations": tmp_path}, Settings())
-    # As in the published code: one image and three texts a row, strict comparisons; here similarities of our own.
-    vectors = dict(zip(benchmark.texts, random.standard_normal((len(benchmark.texts), 4)), strict=True))
-    images = random.standard_normal((len(benchmark.images), 4))
-    tables = {"originals": images, TEXTS: np.array([vectors[text] for text in benchmark.texts])}
-    found = {task.variant: task.score(Embeddings(tables)).counted.values() for task in benchmark.tasks}
-    s = [[images[row] @ vectors[each[name]] for row, each in enumerate(rows)]
+    found, dot = of_dots(benchmark, seed=3)
+    # As in the published code: one image and three texts a row, strict comparisons.
+    s = [[dot(image, each[name]) for image, each in zip(benchmark.images, rows, strict=True)]
          for name in ("anchor", "half_truth", "full_truth")]  # fmt: skip
     anchor, half, full = np.array(s).reshape(3, 2, 20)
     for place, file in enumerate(("coco_qwen", "cc3m_qwen")):
