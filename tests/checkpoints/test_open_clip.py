@@ -77,6 +77,7 @@ def test_it_goes_through_a_model_directory(tmp_path):
     [
         ({"quick_gelu": True}, "mine", "quick_gelu"),
         ({"quick_gelu": False}, "mine", "gelu"),
+        ({"quick_gelu": "TRUE"}, "mine", "quick_gelu"),  # FARE's and TeCoA's
         ({"pretrained_cfg": {"quick_gelu": True}}, "mine", "quick_gelu"),
         ({}, "timm/vit_base_patch32_clip_224.openai", "quick_gelu"),
         ({}, "apple/DFN2B-CLIP-ViT-B-16", "quick_gelu"),

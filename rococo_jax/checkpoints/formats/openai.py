@@ -232,7 +232,7 @@ def activation_of_open_clip(
     if requested is not None:
         return requested, "the argument activation"
     for key in ("quick_gelu", "force_quick_gelu"):
-        if isinstance(model_config.get(key), bool):
+        if model_config.get(key) is not None:  # open_clip takes a text such as "TRUE" for true
             return ("quick_gelu" if model_config[key] else "gelu"), f"open_clip_config.json: {key}"
     timm = str(model_config.get("vision_cfg", {}).get("timm_model_name"))
     if "_siglip" in timm:
