@@ -170,11 +170,9 @@ def _check_inputs(options: Options) -> None:
     given, folders = _given(options, *_INPUTS), options.data.data or options.data.images or options.data.annotations
     found = " and ".join(given) or "neither"
     if options.annotation is not None:
-        if folders or (keyed := _given(options, *_KEYED)):
-            other = "--data, --images or --annotations" if folders else keyed[0]
-            raise InputError(
-                "rococo score", "input", f"--annotation with {other}", "one annotation file, or benchmarks"
-            )
+        if others := [*_given(options, *_KEYED), *(["--data, --images or --annotations"] if folders else [])]:
+            found, wanted = f"--annotation with {others[0]}", "one annotation file, or benchmarks"
+            raise InputError("rococo score", "input", found, wanted)
         if given not in (["--similarities"], ["--image-embeddings", "--text-embeddings"]):
             wanted = "either --similarities, or --image-embeddings and --text-embeddings"
             raise InputError("rococo score", "input", found, wanted)
