@@ -35,8 +35,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 from rococo_jax.benchmarks import benchmark as registry
 from rococo_jax.cli.main import main as rococo
 from rococo_jax.data.downloads import Download
-from tests.data.test_downloads import CONTENT, DIGEST, Server
+from tests.data.test_downloads import CONTENT, DIGEST
 from tests.support.faults import COMMANDS, World, make_world
+from tests.support.file_server import Server
 from tests.support.kills import sigkill_at, watched
 
 # What a second run may write otherwise: times and rates, and what TensorBoard or Orbax date.
@@ -58,7 +59,7 @@ def writers(world: World) -> dict[str, list]:
 
 def serve_downloads() -> None:
     """`rococo fetch rococo` gets a file and an archive from a slow server of this process."""
-    server = Server()
+    server = Server({"/file.bin": CONTENT})
     server.pause = 0.004
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:

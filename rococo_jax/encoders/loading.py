@@ -146,9 +146,9 @@ def load_model(
     """A model directory, or a checkpoint of another project (file, folder or hub name), as an `Encoder`.
 
     Args:
-        source: where the model is; `demo:plain` is the small one that comes with the package, `RUN@best` and
-            `RUN/checkpoints/STEP` are checkpoints of a training run. A folder behind a URL (`gs://bucket/model`) is
-            copied into the cache folder.
+        source: where the model is; `demo:plain` is the small one that comes with the package, `zoo:NAME` a published
+            one, `RUN@best` and `RUN/checkpoints/STEP` are checkpoints of a training run. A folder behind a URL
+            (`gs://bucket/model`) is copied into the cache folder.
         mesh: the devices to put it on; all of them by default, each with a whole copy unless the mesh has an `fsdp`.
         dtype: of the compute, float32 or bfloat16. Parameters, norms, softmax and heads are float32 always.
         image_size: encode square images of this many pixels; position embeddings are interpolated.
