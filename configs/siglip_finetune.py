@@ -1,4 +1,4 @@
-"""Fine-tune a SigLIP, or a SigLIP 2 of fixed resolution, on captions of your own by its sigmoid loss.
+"""Fine-tune a SigLIP or a SigLIP 2 on captions of your own by its sigmoid loss.
 
     rococo train --config configs/siglip_finetune.py --workdir runs/siglip \
         --config.init.model=google/siglip-base-patch16-224 \

@@ -79,17 +79,17 @@ class Augmentation:
         """The 8-bit pixels that the tower reads. Raises InputError as `Preprocessing.resize`."""
         mirrored = rng.random() < 0.5  # drawn always, so that `flip` does not change the boxes
         if self.resize_prob and rng.random() < self.resize_prob:
-            pixels = resizing_whole(preprocessing).resize(image)
+            pixels = resizing_whole(preprocessing).resized(image)
         elif self.crop_scale is None:
-            pixels = preprocessing.resize(image)
+            pixels = preprocessing.resized(image)
         else:
             box = random_box(image.size, self.crop_scale, self.crop_ratio, rng)
-            pixels = resizing_whole(preprocessing).resize(image.crop(box))
+            pixels = resizing_whole(preprocessing).resized(image.crop(box))
         if self.jitter and rng.random() < self.jitter_prob:
             pixels = jittered(pixels, self.jitter, rng)
         if self.grayscale_prob and rng.random() < self.grayscale_prob:
             pixels = np.asarray(Image.fromarray(pixels).convert("L").convert("RGB"))
-        return np.ascontiguousarray(pixels[:, ::-1]) if self.flip and mirrored else pixels
+        return preprocessing.packed(np.ascontiguousarray(pixels[:, ::-1]) if self.flip and mirrored else pixels)
 
 
 def jittered(
@@ -131,5 +131,4 @@ def random_box(
 @functools.lru_cache(maxsize=8)
 def resizing_whole(preprocessing: Preprocessing) -> Preprocessing:
     """The same preprocessing, but the whole image is resized to the tower's size, whatever its aspect ratio."""
-    size = preprocessing.image_size
-    return dataclasses.replace(preprocessing.squashed, shortest_edge=None, exact_size=size, crop_size=None)
+    return dataclasses.replace(preprocessing, shortest_edge=None, exact_size=preprocessing.image_size, crop_size=None)

@@ -89,11 +89,22 @@ class Preprocessing:
 
     @property
     def squashed(self) -> "Preprocessing":
-        """The same where all images need one grid, as in training: squashed to the square of the patches."""
+        """The same where all images need one grid, as mixed ones do: squashed to the square of the patches."""
         return dataclasses.replace(self, patch_size=None, max_patches=None)
 
     def resize(self, image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
-        """The host's half: RGB, resized, cropped, 8 bit. The EXIF orientation is not applied.
+        """The host's half: RGB, resized, cropped, 8 bit; a strip where the shape is kept. EXIF orientation not applied.
+
+        Raises InputError as `resized`.
+        """
+        return self.packed(self.resized(image))
+
+    def packed(self, pixels: UInt8[np.ndarray, "height width 3"]) -> UInt8[np.ndarray, "height2 width2 3"]:
+        """What `resized` gave, as a strip where the shape is kept."""
+        return pixels if self.patch_size is None else strip_of(pixels, self.patch_size, self.max_patches)
+
+    def resized(self, image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
+        """`resize`, of the image's own shape where that is kept.
 
         Raises InputError where the image has no pixels, or is so thin that its resized form would not fit in memory.
         """
@@ -105,8 +116,7 @@ class Preprocessing:
         image = image.resize((width, height), resample=Image.Resampling[self.resample.upper()])
         if self.crop_size is not None:
             image = _centre_crop(image, self.crop_size, _OFFSETS[self.library])
-        pixels = np.array(as_rgb(image, "dropped"))
-        return pixels if self.patch_size is None else strip_of(pixels, self.patch_size, self.max_patches)
+        return np.array(as_rgb(image, "dropped"))
 
     @property
     def view(self) -> View:

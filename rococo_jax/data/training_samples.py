@@ -88,7 +88,7 @@ class DrawSample(grain.RandomMapTransform):
         """Bytes of the pixels of a sample."""
         if self.preprocessing is None:
             return 0
-        return (1 + self.augmentation.also_resized) * 3 * math.prod(self.preprocessing.image_size)
+        return (1 + self.augmentation.also_resized) * math.prod(self.preprocessing.pixel_shape)
 
     def random_map(self, position: int, rng: np.random.Generator) -> dict[str, Any]:
         """The sample at a position. Raises InputError where its image, or with `skip` every image, cannot

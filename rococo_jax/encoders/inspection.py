@@ -118,7 +118,7 @@ def _image_warnings(encoder: Any) -> list[str]:
     if preprocessing.image_size != (vision.image_size, vision.image_size):
         made = " x ".join(map(str, preprocessing.image_size))
         found.append(f"image size: images are made {made}, the tower reads {vision.image_size} x {vision.image_size}")
-    if vision.position_grid not in (None, vision.grid):
+    if vision.position_grid is not None and not vision.flexible_grid:
         found.append(
             f"image size: positions were trained for {vision.position_grid} x {vision.position_grid} patches and are "
             f"interpolated to {vision.grid} x {vision.grid}"

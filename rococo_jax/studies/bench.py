@@ -153,7 +153,7 @@ def _train(encoder: Encoder, sizes: Sizes, mesh: jax.sharding.Mesh) -> Work:
         held[0], metrics = step(held[0], frozen, batch)
         return metrics
 
-    flops = step_flops(config, encoder.spec, tokens)
+    flops = step_flops(config, encoder.spec, tokens, encoder.preprocessing)
     about = {"dtype": config.dtype, "text_length": tokens}
     return Work("pairs", config.batch_size, flops, call, step_bytes(step), about)
 

@@ -20,7 +20,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, UInt8
 from ml_collections import ConfigDict
 
+from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
+from rococo_jax.losses import active_fields
 from rococo_jax.losses.terms import Field, pytree_dataclass
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.vision import takes_patches
@@ -112,6 +114,18 @@ def place_batch(batch: Batch, mesh: Mesh) -> Batch:
     """This process's rows, as its part of the global batch on the mesh."""
     rows = NamedSharding(mesh, PartitionSpec(AXES))
     return jax.tree.map(lambda array: jax.make_array_from_process_local_data(rows, array), batch)
+
+
+def preprocessing_of(config: ConfigDict, preprocessing: Preprocessing | None) -> Preprocessing | None:
+    """How images become the pixels of a batch: squashed to one grid where they are mixed, or patches of it dropped."""
+    one_grid = config.patch_dropout or any(field.tower == "vision" for field in active_fields(config.losses))
+    return preprocessing.squashed if preprocessing is not None and one_grid else preprocessing
+
+
+def pixel_shape(config: ConfigDict, spec: ModelSpec, preprocessing: Preprocessing | None) -> tuple[int, int, int]:
+    """The shape of an image of a batch; without preprocessing that of a square of the tower's size."""
+    side = spec.vision.image_size
+    return (side, side, 3) if preprocessing is None else preprocessing_of(config, preprocessing).pixel_shape
 
 
 def kept_patches(config: ConfigDict, spec: ModelSpec) -> int | None:

@@ -55,7 +55,7 @@ def plan(config: ConfigDict, topology: str | None = None) -> dict[str, Any]:
     mesh, kind, chip = Mesh(arranged(devices, config.fsdp), AXES), devices[0].device_kind, of_kind(CHIPS, devices[0])
     encoder = starting_encoder(config, make_mesh(jax.local_devices()[:1]))
     tokens, rows = text_length(config.data.text_length, encoder), NamedSharding(mesh, PartitionSpec(AXES))
-    shapes = batch_shapes(config, encoder.spec, tokens)
+    shapes = batch_shapes(config, encoder.spec, tokens, encoder.preprocessing)
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows), shapes)
     limit = chip[0] if topology and chip else memory_of(jax.local_devices()[0])
     lowered, start = lower_step(config, encoder.spec, encoder.preprocessing, mesh, tokens), time.perf_counter()

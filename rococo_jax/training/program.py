@@ -24,11 +24,12 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.progress import say
-from rococo_jax.training.batch import Batch, kept_patches
+from rococo_jax.training.batch import Batch, kept_patches, pixel_shape
 from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
 from rococo_jax.training.inputs import items_per_pair
 
@@ -125,25 +126,28 @@ def peak_flops(device: jax.Device) -> float | None:
     return peak and peak * 1e12
 
 
-def step_flops(config: ConfigDict, spec: ModelSpec, text_length: int) -> float:
+def step_flops(
+    config: ConfigDict, spec: ModelSpec, text_length: int, preprocessing: Preprocessing | None = None
+) -> float:
     """Operations that one step needs of all devices together.
 
     Args:
         text_length: tokens that every text is padded to.
+        preprocessing: of the model; without it images are squares of the tower's size.
     """
     passes = {"vision": 1, "text": 1}
     for field, items in items_per_pair(config).items():
         passes[field.tower] += math.prod(items)
-    return sum(config.batch_size * passes[side] * _of_one(config, spec, side, text_length) for side in SIDES)
+    lengths = {"vision": (kept_patches(config, spec), pixel_shape(config, spec, preprocessing)), "text": (text_length,)}
+    return sum(config.batch_size * passes[side] * _of_one(config, spec, side, lengths[side]) for side in SIDES)
 
 
-def _of_one(config: ConfigDict, spec: ModelSpec, side: str, text_length: int) -> float:
-    """Operations of one image or text."""
+def _of_one(config: ConfigDict, spec: ModelSpec, side: str, lengths: tuple) -> float:
+    """Operations of one image or text, of what `image_flops` or `text_flops` count by."""
     tower, what = getattr(spec, side), config.train[side]
     if side in cached_sides(config):  # all that it costs is the head's products
         return 3.0 * _head_flops(getattr(spec, f"{side}_head"), tower.features)
-    length = kept_patches(config, spec) if side == "vision" else text_length
-    forward = (image_flops if side == "vision" else text_flops)(spec, length)
+    forward = (image_flops if side == "vision" else text_flops)(spec, *lengths)
     share = float(what == "all")
     if what.startswith("last:"):
         share = 1 - frozen_layers(spec, side, what) / tower.layers

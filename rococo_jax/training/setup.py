@@ -142,7 +142,8 @@ def set_up(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCa
     batches = make_input(context, run_cache.features, rows_of(mesh.local_devices, mesh, config.batch_size))
     barrier("the starting state")
     frozen = place_parameters(frozen, mesh)
-    flops = step_flops(config, spec, text_length(config.data.text_length, encoder)) / mesh.size
+    flops = step_flops(config, spec, text_length(config.data.text_length, encoder), encoder.preprocessing)
+    flops /= mesh.size
     return Setup(mesh, source, Origin.of(encoder), trained, frozen, owns_model, optimizer, step, batches, flops)
 
 

@@ -27,7 +27,7 @@ from rococo_jax.models.attention import GPUS, use_fused_attention
 from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
-from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, kept_patches
+from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, kept_patches, pixel_shape
 from rococo_jax.training.freezing import cached_sides, join_parameters, split_parameters, stop_at_frozen
 from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gradients
 from rococo_jax.training.inputs import active_inputs, items_per_pair
@@ -140,7 +140,7 @@ def lower_step(
     average = trained if config.ema else {}
     moments = jax.eval_shape(optimizer.init, trained)
     state = TrainState(jax.ShapeDtypeStruct((), jnp.int32), trained, moments, average)
-    batch = batch_shapes(config, spec, text_length)
+    batch = batch_shapes(config, spec, text_length, preprocessing)
     rows = NamedSharding(mesh, PartitionSpec(AXES))
     return step.lower(
         _placed(state, sharding_of_tree(state, mesh)),
@@ -149,10 +149,18 @@ def lower_step(
     )
 
 
-def batch_shapes(config: ConfigDict, spec: ModelSpec, text_length: int, *, for_towers: bool = False) -> Batch:
+def batch_shapes(
+    config: ConfigDict,
+    spec: ModelSpec,
+    text_length: int,
+    preprocessing: Preprocessing | None = None,
+    *,
+    for_towers: bool = False,
+) -> Batch:
     """The shapes of a batch, as `training.inputs` makes it.
 
     Args:
+        preprocessing: of the model; without it images are squares of the tower's size.
         for_towers: with what the step makes on the device, too.
     """
     cached = cached_sides(config)
@@ -165,7 +173,7 @@ def batch_shapes(config: ConfigDict, spec: ModelSpec, text_length: int, *, for_t
         if "vision" in cached:
             return Images(features=array((*items, spec.vision.features), np.float32))
         patches = None if kept is None else array((*items, kept), np.int32)
-        return Images(array((*items, spec.vision.image_size, spec.vision.image_size, 3), np.uint8), patches=patches)
+        return Images(array((*items, *pixel_shape(config, spec, preprocessing)), np.uint8), patches=patches)
 
     def texts(*items: int) -> Texts:
         if "text" in cached:

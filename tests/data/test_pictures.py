@@ -133,7 +133,7 @@ def readings(name: str, folder: Path):
     image, _, suffix = CASES[name]
     recorder = Recorder()
     list(ForeignEncoder(recorder).image_batches([image]))
-    yield "encode_image of PIL", next(as_pixels([image], S, WHOLE))
+    yield "encode_image of PIL", next(as_pixels([image], WHOLE))
     yield "a user's model", np.asarray(recorder.images[0])
     yield "the adapter of transformers", transformers_pixels(as_picture(image))
     yield "corruption", rgb_pixels(image, None)
@@ -144,7 +144,7 @@ def readings(name: str, folder: Path):
     saved = {"transparency": image.info["transparency"]} if "transparency" in image.info else {}
     image.save(path, **saved, **({"lossless": True, "exact": True} if suffix == ".webp" else {}))
     files = FileImages(("x",), (path,))
-    yield "encode_image of an opened file", next(as_pixels([Image.open(path)], S, WHOLE))
+    yield "encode_image of an opened file", next(as_pixels([Image.open(path)], WHOLE))
     yield "evaluation", next(files.read([0], WHOLE.resize))
     yield "thumbnail", np.asarray(files.thumbnail(0))
     yield "crop", np.asarray(CroppedImages(files, (0,), ((0, 0, S, S),)).thumbnail(0))
@@ -218,10 +218,10 @@ def test_arrays_of_whole_numbers_are_pixels(name):
     array, right = ARRAYS[name]
     recorder, seven = Recorder(), Preprocessing(exact_size=(7, 7))
     for batch in [[array], np.asarray(array)[None]][: array.ndim - 1]:
-        np.testing.assert_allclose(next(as_pixels(batch, S, WHOLE)), right, atol=1.01)
+        np.testing.assert_allclose(next(as_pixels(batch, WHOLE)), right, atol=1.01)
         list(ForeignEncoder(recorder).image_batches(batch))
         np.testing.assert_allclose(np.asarray(recorder.images[0]), right, atol=1.01)
-    np.testing.assert_array_equal(next(as_pixels([np.asarray(array)], 7, seven)), seven.resize(as_picture(array)))
+    np.testing.assert_array_equal(next(as_pixels([np.asarray(array)], seven)), seven.resize(as_picture(array)))
 
 
 @pytest.mark.parametrize(
@@ -247,14 +247,14 @@ def test_arrays_of_whole_numbers_are_pixels(name):
 )
 def test_numbers_whose_range_is_not_known_are_refused(images, said):
     limited = Preprocessing(exact_size=(S, S), mean=(0.5,) * 3, std=(0.25,) * 3)
-    refused(re.escape(said), lambda: list(as_pixels(images, S, limited)))
+    refused(re.escape(said), lambda: list(as_pixels(images, limited)))
 
 
 def test_a_damaged_picture_is_named_wherever_it_comes_from(tmp_path):
     file = io.BytesIO()
     Image.fromarray(RGB).save(file, "PNG")
     cut = Image.open(io.BytesIO(file.getvalue()[:900]))
-    refused("image 0: image: found a damaged file", lambda: list(as_pixels([cut], S, WHOLE)))
+    refused("image 0: image: found a damaged file", lambda: list(as_pixels([cut], WHOLE)))
     Image.new("L", (1, 3000)).save(tmp_path / "line.png")
     refused(r"line\.png: aspect ratio: found 1 x 3000", open_image, tmp_path / "line.png")
     Image.fromarray(np.linspace(0, 1, 20, dtype=np.float32).reshape(4, 5)).save(tmp_path / "deep.tif")

@@ -10,10 +10,14 @@ import tokenizers
 from PIL import Image
 
 from rococo_jax.cli.main import main
+from rococo_jax.data.augmentation import Augmentation
+from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.training.batch import preprocessing_of
+from rococo_jax.training.config import default_config
 from tests.support.paths import CHECKOUT
 from tests.support.reference_models import saved, siglip, siglip2, torch, torch_ids, transformers
 from tests.support.step_oracle import learning_rate
-from tests.support.tiny_runs import metrics_of
+from tests.support.tiny_runs import changed, metrics_of
 from tests.support.world import noise, write_pictures
 
 PAIRS, STEPS, LENGTH, PEAK = 8, 10, 64, 1e-3
@@ -44,14 +48,11 @@ def material(request, tmp_path_factory):
         processor = transformers.Siglip2ImageProcessorPil(max_num_patches=9, patch_size=10)
     processor.save_pretrained(folder / "start")
     names = [f"{number}.png" for number in range(PAIRS)]
-    paths = write_pictures(folder / "photos", names, lambda _, drawn: noise(3, 3)(_, drawn).resize((44, 37)))
+    paths = write_pictures(folder / "photos", names, lambda n, drawn: noise(3, 3)(n, drawn).resize((44 + 9 * n, 37)))
     captions = ["".join(random.choice(list("abcdefghijklmnop"), 3 + number)) for number in range(PAIRS)]
     rows = [f"{name},{caption}\n" for name, caption in zip(names, captions, strict=True)]
     (folder / "captions.csv").write_text("".join(["image,caption\n", *rows]))
-    images = [Image.open(path).convert("RGB") for path in paths]
-    if request.param is siglip2:  # which is trained on squares
-        images = [image.resize((30, 30), Image.Resampling.BILINEAR) for image in images]
-    pixels = processor(images, return_tensors="pt")
+    pixels = processor([Image.open(path) for path in paths], return_tensors="pt")
     rust.enable_padding(pad_id=0, length=LENGTH)
     return folder, reference, pixels, torch_ids(np.array([each.ids for each in rust.encode_batch(captions)]))
 
@@ -77,7 +78,7 @@ def losses_of_torch(model, pixels, ids) -> list[float]:
 
 
 @pytest.mark.usefixtures("one_device")
-def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeypatch, capsys):
+def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeypatch):
     folder, reference, pixels, ids = material
     monkeypatch.chdir(folder)
     commands = "".join(re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
@@ -87,8 +88,6 @@ def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeyp
     train, export = commands.replace("\\\n", "").splitlines()
     settings = [f"--config.{each}" for each in (*SMALLER.split(), "log.every=1", "log.tensorboard=false")]
     assert main([*shlex.split(train)[1:], *settings]) == main(shlex.split(export)[1:]) == 0
-    squares = "images are squashed to 30 x 30 pixels for training" in capsys.readouterr().err
-    assert squares == isinstance(reference, transformers.Siglip2Model)
     lines, expected = metrics_of(folder / "runs" / "siglip"), losses_of_torch(reference, pixels, ids)
     np.testing.assert_allclose([line["loss"] for line in lines], expected, rtol=2e-5)
     assert expected[-1] < 0.9 * expected[0]
@@ -97,3 +96,25 @@ def test_ten_steps_of_a_siglip_of_scale_112_are_those_of_torch(material, monkeyp
     exported = type(reference).from_pretrained(folder / "runs" / "siglip" / "huggingface")
     for name in ("logit_scale", "logit_bias"):
         assert getattr(exported, name).item() == pytest.approx(getattr(reference, name).item(), abs=1e-5)
+
+
+NAFLEX = Preprocessing(exact_size=(30, 30), patch_size=10, max_patches=9)
+
+
+def test_alterations_come_before_the_patches_and_keep_the_shape():
+    image = noise(40, 90)(0, np.random.default_rng(0))
+    augmentation = Augmentation((0.3, 1.0), flip=True, jitter=(0.4, 0.4, 0.4, 0.1), grayscale_prob=0.5)
+    draws = np.random.default_rng(1), np.random.default_rng(1)
+    for _ in range(8):
+        strip = augmentation.apply(image, NAFLEX, draws[0])
+        rows, columns = strip[-10, :2, 1].tolist()
+        # The same draws for a model that reads images of this size.
+        whole = Preprocessing(exact_size=(10 * rows, 10 * columns))
+        np.testing.assert_array_equal(strip, NAFLEX.packed(augmentation.apply(image, whole, draws[1])))
+    assert rows < columns
+
+
+@pytest.mark.parametrize("settings", [{"losses__vc__weight": 1.0}, {"patch_dropout": 0.5}])
+def test_mixed_images_and_dropped_patches_have_one_grid(settings):
+    assert preprocessing_of(default_config(), NAFLEX) == NAFLEX
+    assert preprocessing_of(changed(default_config(), **settings), NAFLEX) == Preprocessing(exact_size=(30, 30))

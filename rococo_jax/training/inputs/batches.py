@@ -25,11 +25,11 @@ from rococo_jax.losses.terms import Field
 from rococo_jax.processes import gather
 from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
-from rococo_jax.training.batch import Batch, Images, batch_from_arrays
+from rococo_jax.training.batch import Batch, Images, batch_from_arrays, preprocessing_of
 from rococo_jax.training.config_keys import read_jitter
 from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs import active_inputs
-from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, locked_features, make_features, squashed
+from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, locked_features, make_features
 from rococo_jax.training.inputs.loss_input import InputContext
 
 # Captions are short: of COCO's, one in a thousand has more than 32 tokens.
@@ -77,10 +77,14 @@ def make_input(
         return FeatureInput(features, context, rows)
     texts = [pair for each in inputs for pair in each.sample_texts]
     transforms = [each.transform(context) for each in inputs]
+    preprocessing = preprocessing_of(config, encoder.preprocessing) if features is None else None
+    if preprocessing not in (None, encoder.preprocessing):
+        size = "{} x {}".format(*preprocessing.image_size)
+        say(f"{encoder.name}: images are squashed to {size} pixels: mixed ones and dropped patches need one grid")
     draw = DrawSample(
         context.source,
         make_order(config.data, context.source, config.batch_size, config.seed),
-        squashed(encoder) if features is None else None,
+        preprocessing,
         augmentation,
         config.data.captions_per_image,
         config.data.on_decode_error,

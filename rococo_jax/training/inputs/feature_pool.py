@@ -29,13 +29,12 @@ from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.training_input import refuse_other_order
-from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
-from rococo_jax.progress import progress, say
+from rococo_jax.progress import progress
 from rococo_jax.storage import hash_bytes, hash_json
-from rococo_jax.training.batch import Batch, Images, Texts
+from rococo_jax.training.batch import Batch, Images, Texts, preprocessing_of
 from rococo_jax.training.inputs import active_inputs, items_per_pair
 from rococo_jax.training.inputs.loss_input import InputContext, Pixels, Pool, PoolMaterial, image_features
 
@@ -71,16 +70,15 @@ def make_features(context: InputContext, augmentation: Augmentation, cache: Embe
     Raises InputError where an image is broken and `data.on_decode_error` is "raise", or all are.
     """
     encoder, source, data = context.encoder, context.source, context.config.data
-    crops, chosen = decode(
-        source, range(len(source)), resized_by(squashed(encoder)), skip=data.on_decode_error == "skip"
-    )
+    preprocessing = preprocessing_of(context.config, encoder.preprocessing)
+    crops, chosen = decode(source, range(len(source)), resized_by(preprocessing), skip=data.on_decode_error == "skip")
     samples, views = [source[index] for index in chosen], {"crop": hashed(crops)}
     del crops
     captions = [caption for sample in samples for caption in sample.captions]
     first = np.cumsum([0, *(len(sample.captions) for sample in samples)])
     texts = embed_texts(encoder, captions, cache, features=True)
     if augmentation.resize_prob or augmentation.also_resized:
-        whole = resizing_whole(encoder.preprocessing)
+        whole = resizing_whole(preprocessing)
         rows = decode(samples, range(len(samples)), resized_by(whole))[0]
         views["resize"] = hashed(rows)
         del rows
@@ -124,15 +122,6 @@ def decode(
                 chosen.append(number)
                 rows.append(pixels)
     return rows, chosen
-
-
-def squashed(encoder: Encoder) -> Preprocessing:
-    """How pixels that are altered or trained on are made: all images have one grid. Says so where that is a change."""
-    preprocessing = encoder.preprocessing.squashed
-    if preprocessing != encoder.preprocessing:
-        size = "{} x {} pixels".format(*preprocessing.image_size)
-        say(f"{encoder.name}: images are squashed to {size} for training, whose batches have one grid of patches")
-    return preprocessing
 
 
 def resized_by(preprocessing: Preprocessing) -> Callable[[Image.Image, int], UInt8[np.ndarray, "h w 3"]]:
