@@ -45,7 +45,8 @@ def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[s
     Names are relative to `folder`, or, where it holds none of them, to its parent: `val2014/a.jpg` is found under
     `images/` and under `images/val2014/`. An image of COCO that is missing under its own name is looked for under
     COCO's other names for it, in `folder` and in its direct subfolders: `000000391895.jpg` finds
-    `val2014/COCO_val2014_000000391895.jpg`, and the other way round. Folders are listed once; no image is opened.
+    `val2014/COCO_val2014_000000391895.jpg`, and the other way round. The two folders of Visual Genome are looked into,
+    too. Folders are listed once; no image is opened.
 
     Raises InputError: `folder` is missing or is not a folder.
     """
@@ -55,6 +56,8 @@ def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[s
     listings: Listings = {}
     present = _find_under(names, folder, listings) or _find_under(names, folder, listings, inside=folder.resolve().name)
     present |= _find_coco([name for name in names if name not in present], folder, listings)
+    for inside in _VISUAL_GENOME:
+        present |= _find_under([name for name in names if name not in present], folder / inside, listings)
     return present, [name for name in names if name not in present]
 
 
@@ -92,6 +95,8 @@ def _composed(name: str) -> str:
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
+# As they come, and as annotations of VL-CheckList name them.
+_VISUAL_GENOME = tuple(f"{above}{name}" for above in ("", "data/") for name in ("VG_100K", "VG_100K_2"))
 # An image has one number in all of COCO's releases: `COCO_val2014_000000391895.jpg` is `000000391895.jpg` since 2017.
 _COCO_NAME = re.compile(r"(?:COCO_[a-z]+20\d\d_)?(\d{12}\.jpg)")
 

@@ -117,7 +117,8 @@ def _under(
     placed = [(info, layout_folders(info, data, folders)) for info in chosen]
     for info, places in placed:
         if missing := info.missing(places):
-            raise InputError(missing[0], info.name, "nothing there", f"{info.size}; from {info.source}")
+            fetch = f"rococo fetch {info.name}, or " if info.downloads else ""
+            raise InputError(missing[0], info.name, "nothing there", f"{info.size}; {fetch}from {info.source}")
     return placed
 
 

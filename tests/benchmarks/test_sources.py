@@ -34,11 +34,12 @@ def lay(info, data, scratch):
             write_pictures(data / "cue_conflict", files, noise(8, 8))
         return
     form, images = FORMS[info.name], data / info.folders["images"]
+    if not form.images[0].startswith("data/"):
+        images = data / next((each.to for each in info.downloads if each.role == "images"), "")
     if info.name == "coco_order":
         form = dataclasses.replace(form, file="coco_karpathy_test.json")
     if info.folders["images"] == "coco/images":
         form = dataclasses.replace(form, rows=[{**row, form.image_field: COCO} for row in form.rows], images=(COCO,))
-        images = data / next(each.to for each in info.downloads if each.role == "images")
     if "*" in info.downloads[0].url:
         pack(scratch, info.name)
         shutil.copytree(scratch / "data", data / info.folders["annotations"] / "data")

@@ -72,6 +72,12 @@ def test_images_of_coco_are_found_under_their_other_names(tmp_path):
     assert find_images([own.name], tmp_path) == ({own.name: own}, [])
 
 
+def test_images_of_visual_genome_are_found_in_its_two_folders(tmp_path):
+    found = {"7.jpg": "VG_100K/7.jpg", "8.jpg": "data/VG_100K_2/8.jpg"}
+    touch(tmp_path, *found.values(), "VG_100K_2/7.jpg", "other/9.jpg")
+    assert find_images([*found, "9.jpg"], tmp_path) == ({name: tmp_path / found[name] for name in found}, ["9.jpg"])
+
+
 def test_every_folder_is_listed_once(images, monkeypatch):
     listed, scandir = [], os.scandir
     monkeypatch.setattr("rococo_jax.data.image_files.os.scandir", lambda path: listed.append(path) or scandir(path))
