@@ -34,7 +34,7 @@ def run(options: Options) -> None:
 
     from rococo_jax.benchmarks.benchmark import known_benchmarks, nearest_folder
     from rococo_jax.benchmarks.own import own_benchmarks
-    from rococo_jax.cli.fetch import in_bytes
+    from rococo_jax.cli.fetch import size_of
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.inputs import layout_folders
 
@@ -56,9 +56,7 @@ def run(options: Options) -> None:
         ]
         lines += [("needs", ", ".join(f"DIR/{place}" for place in info.folders.values())), ("from", info.source)]
         if info.downloads:
-            known = sum(each.size for each in info.downloads)
-            size = in_bytes(known) if all(each.size for each in info.downloads) else f"{in_bytes(known)} and more"
-            lines.append(("fetch", f"rococo fetch {info.name} --data DIR ({size})"))
+            lines.append(("fetch", f"rococo fetch {info.name} --data DIR ({size_of(info.downloads)})"))
         if data is not None:
             places = layout_folders(info, data)
             missing = info.missing(places)

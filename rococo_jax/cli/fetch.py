@@ -1,9 +1,11 @@
 """`rococo fetch`: the files of a benchmark, into the documented layout."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from rococo_jax.cli.outputs import output_folder
+from rococo_jax.data.downloads import Download
 from rococo_jax.options import Option
 
 EXAMPLES = """\
@@ -50,12 +52,10 @@ def run(options: Options) -> None:
         print(f"{info.name}: {info.licence}")
         wanted |= {each.to: each for each in info.downloads if options.only in (None, each.role)}
     for download in wanted.values():
-        there = download.is_there(data)
-        known = f"about {in_bytes(download.size)}" if download.size else "size not known"
-        size = "there already" if there else f"{known}, {download.check}"
+        size = "there already" if download.is_there(data) else f"{size_of([download])}, {download.check}"
         print(f"  {data / download.to}: {size}\n    from {download.url}", flush=True)
-        if download.page and not there:
-            print(f"    needs {terms(download.page)}", flush=True)
+    for page in dict.fromkeys(each.page for each in wanted.values() if each.page and not each.is_there(data)):
+        print(f"  needs {terms(page)}", flush=True)
     if options.dry_run:
         return
     for download in wanted.values():
@@ -65,6 +65,14 @@ def run(options: Options) -> None:
             with progress(f"getting {download.to}", download.size or None, "bytes") as advance:
                 fetch_listed(download, data, advance)
     print(f"{data}: all there; rococo evaluate MODEL --data {data} --benchmarks {','.join(options.names)} --out OUT")
+
+
+def size_of(downloads: Sequence[Download]) -> str:
+    """How much comes, as far as it is known before."""
+    known = sum(each.size for each in downloads)
+    if not known:
+        return "size not known"
+    return f"{'about' if all(each.size for each in downloads) else 'over'} {in_bytes(known)}"
 
 
 def in_bytes(size: int) -> str:

@@ -116,9 +116,24 @@ def test_what_is_fetched_is_what_the_reader_reads(name, web, tmp_path, monkeypat
     assert main(command) == 0
     assert files_of(tmp_path / "got") == files_of(tmp_path / "hand")
     opened = info.open(layout_folders(info, tmp_path / "got"), Settings(templates=("1",)))
-    assert opened.tasks and opened.images
+    assert {task.name for task in opened.tasks} == set(info.tasks)
     requests = len(web.asked)
     assert main(command) == 0 and len(web.asked) == requests
+
+
+def test_the_commands_say_what_comes_before_they_ask_anybody(tmp_path, capsys, refusal):
+    data = str(tmp_path)
+    assert main(["fetch", "winoground", "imagecode", "--data", data, "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("winoground: META IMAGES RESEARCH LICENSE") and lines[1].startswith("imagecode:")
+    assert lines[2].endswith("winoground/examples.jsonl: size not known, hashes told by the hub; not tried")
+    assert [line for line in lines if "needs access: accept the terms at" in line and "HF_TOKEN" in line] == lines[-1:]
+    assert "fetch winoground, or from" in refusal(
+        "evaluate", "demo:plain", "--data", data, "--benchmarks", "winoground"
+    )
+    assert main(["benchmarks"]) == 0
+    sizes = dict(re.findall(r"fetch    rococo fetch (\w+) --data DIR \((.*)\)", capsys.readouterr().out))
+    assert [sizes[name] for name in ("rococo", "imagecode", "aro")] == ["about 6.7 GB", "over 321 kB", "size not known"]
 
 
 def test_every_row_has_a_place_in_the_layout_of_its_benchmarks():

@@ -1,6 +1,7 @@
 """Data sets of a local hub and links of a file: all of them or nothing, of one commit, with their hashes."""
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -73,8 +74,8 @@ def test_killed_amid_the_second_file_it_goes_on_to_the_same_bytes(moved, hub, tm
     assert process.wait() == -signal.SIGKILL and not (tmp_path / "set").exists()
     version = {name: content[::-1] for name, content in FILES.items()} if moved else FILES
     publish(hub, NAME, version, commit=OTHER if moved else COMMIT)
-    before = len(hub.asked)
-    assert fetch_listed(SHARDS, tmp_path)
+    before, counted = len(hub.asked), []
+    assert fetch_listed(SHARDS, tmp_path, counted.append) and sum(counted) == 600_000
     assert expected(version).items() <= files_of(tmp_path).items()
     assert hub.asked[before:] == ([None] * 4 if moved else [None, "bytes=50000-", None])
 
@@ -112,10 +113,11 @@ def test_the_token_goes_to_the_hub_and_no_further(hub, tmp_path, monkeypatch):
 
 
 def test_links_are_those_of_the_file_that_lists_them(hub, tmp_path):
-    each = Download(f"{hub.url}/pictures/*", "set/images", "images", links_in="set/list.json")
+    each = Download(f"{hub.url}/pictures/*.jpg", "set/images", "images", links_in="set/list.json")
     refused("list.json: links: found nothing there", fetch_listed, each, tmp_path)
     (tmp_path / "set").mkdir()
-    (tmp_path / "set/list.json").write_text(f'[["{hub.url}/pictures/1.jpg", "a"], ["{hub.url}/other/2.jpg", "b"]]')
+    links = [f"{hub.url}/{path}" for path in ("pictures/1.jpg", "other/2.jpg", "pictures/3.png")]
+    (tmp_path / "set/list.json").write_text(json.dumps(links))
     hub.files["/pictures/1.jpg"] = b"one"
     assert fetch_listed(each, tmp_path) and files_of(tmp_path / "set/images") == {"1.jpg": b"one"}
 
