@@ -103,15 +103,16 @@ NAFLEX = Preprocessing(exact_size=(30, 30), patch_size=10, max_patches=9)
 
 def test_alterations_come_before_the_patches_and_keep_the_shape():
     image = noise(40, 90)(0, np.random.default_rng(0))
-    augmentation = Augmentation((0.3, 1.0), flip=True, jitter=(0.4, 0.4, 0.4, 0.1), grayscale_prob=0.5)
-    draws = np.random.default_rng(1), np.random.default_rng(1)
+    augmentation = Augmentation((0.3, 1.0), (0.3, 3.0), flip=True, jitter=(0.4, 0.4, 0.4, 0.1), grayscale_prob=0.5)
+    draws, grids = (np.random.default_rng(1), np.random.default_rng(1)), set()
     for _ in range(8):
         strip = augmentation.apply(image, NAFLEX, draws[0])
         rows, columns = strip[-10, :2, 1].tolist()
         # The same draws for a model that reads images of this size.
         whole = Preprocessing(exact_size=(10 * rows, 10 * columns))
         np.testing.assert_array_equal(strip, NAFLEX.packed(augmentation.apply(image, whole, draws[1])))
-    assert rows < columns
+        grids.add((rows, columns))
+    assert grids == {(2, 4), (3, 3)}
 
 
 @pytest.mark.parametrize("settings", [{"losses__vc__weight": 1.0}, {"patch_dropout": 0.5}])
