@@ -94,8 +94,7 @@ def test_probabilities_are_of_cosines_times_the_models_own_factor_or_100(folder,
     model = types.SimpleNamespace(**give, logit_scale=scale)
     results = rococo_jax.evaluate(model, data=folder, benchmarks=["classes"], templates=("1",))
     p = scipy.special.softmax((scale or 100) * images @ texts.T, axis=1)
-    found = results["tasks"]["classes"]["clean"]["confidence"]
-    assert found == pytest.approx(100 * p.max(axis=1).mean(), rel=1e-5)
+    assert results["tasks"]["classes"]["clean"]["confidence"] == pytest.approx(100 * p.max(axis=1).mean(), rel=1e-5)
 
 
 def test_corrupted_images_ask_the_clean_task_again(folder):

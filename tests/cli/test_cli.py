@@ -204,10 +204,7 @@ def test_altered_captions_follow_the_seed_the_lexicon_and_the_influence_table(tm
             print(json.dumps({"image": "", "caption": text, "words": text.split(), "influence": values}), file=table)
     for select, words in (("lowest", [1, 4, 1, 4]), ("highest", [4, 1, 4, 1])):
         chosen = altered(select, "--select", select, "--influence", str(tmp_path / "table.jsonl"))
-        assert [
-            [k for k, word in enumerate(text.split()) if word != found[k]]
-            for text, found in zip(texts, chosen, strict=True)
-        ] == [[word] for word in words]
+        assert [[*map(str.__eq__, a.split(), b)].index(False) for a, b in zip(texts, chosen, strict=True)] == words
     assert len(own) == 3 and {word for words in own for word in words} <= {*pets["nouns"], "a", "on"}
 
 

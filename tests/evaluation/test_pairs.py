@@ -1,8 +1,10 @@
 """Models that score pairs: their suites beside those of vectors, two stages, the cache, bad input."""
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
+import types
 
 import jax
 import numpy as np
@@ -12,14 +14,19 @@ import pytest
 from rococo_jax import evaluate
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.main import main
+from rococo_jax.encoders import load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.pair_scoring import ForeignPairScorer
+from rococo_jax.encoders.programs import Compute
 from rococo_jax.encoders.protocol import PairScorer
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation import pairs
 from rococo_jax.evaluation.inputs import open_benchmarks
+from rococo_jax.evaluation.models.stored_tokens import StoredTokens
 from rococo_jax.evaluation.results import read_results
+from rococo_jax.storage import hash_file, hash_json
 from tests.benchmarks.published_forms import FORMS, write
+from tests.support.refusals import refused
 from tests.support.world import noise, write_world
 
 # What only vectors of all images, or of texts alone, can give.
@@ -132,11 +139,28 @@ def test_pairs_decide_among_the_candidates_and_whose_right_answer_is_among_them_
     asked = {"mixed_galleries": (), "tasks": ("image_to_text",)}
     vectors = figures(evaluate(Hashed(), **coco, **asked))
     reranked = figures(evaluate(Opposite(), **coco, **asked, rerank=5))
-    clean = ("image_to_text", "clean")
-    # A right answer is among the 5 candidates of as many queries as had it among the first 5.
-    assert reranked[*clean, "candidate_recall"] == vectors[*clean, "r5"]
-    assert reranked[*clean, "r5"] == vectors[*clean, "r5"] and reranked[*clean, "r_mean"] <= vectors[*clean, "r5"]
+    for each in (("image_to_text", "clean"), ("image_to_text", "danger")):
+        # A right answer is among the 5 candidates of as many queries as had it among the first 5.
+        assert reranked[*each, "candidate_recall"] == reranked[*each, "r5"] == vectors[*each, "r5"]
     assert any(reranked[key] != vectors[key] for key in vectors.keys() & reranked.keys() if key[2].startswith("top1"))
+    alone, last = (figures(evaluate(Opposite(), **coco, **asked, **how)) for how in ({"by": "pairs"}, {"rerank": 60}))
+    shared = alone.keys() & last.keys()
+    assert {key: alone[key] for key in shared} == {key: last[key] for key in shared}
+
+
+def test_candidates_of_another_model_are_its_own_and_the_results_say_so(coco):
+    asked = {"mixed_galleries": (), "tasks": ("image_to_text",), "rerank": 5, "precision": "high"}
+    both, cosines = (evaluate(model, **coco, **asked, candidates="demo:plain") for model in (Both(), Cosines()))
+    assert figures(both) == figures(cosines) != figures(evaluate(Both(), **coco, **asked, by="pairs"))
+    about, theirs = both["fingerprint"], load_encoder("demo:plain", compute=Compute("high")).describe()
+    assert about["model"]["candidates"] == hash_json(theirs) and about["data"]["rococo"]["rerank"] == 5
+    assert "rankings: plain chooses 5 of every query by cosine" in both["notes"]
+
+
+def test_some_of_the_queries_have_the_candidates_of_these(coco):
+    outcome = dataclasses.replace(outcomes(Cosines(), coco)[0], has_candidate=np.arange(6) < 2)
+    few = outcome.only(np.arange(6) % 2 == 0, "even")
+    assert few.counted.values()["candidate_recall"] == pytest.approx(100 / 3)
 
 
 def test_each_distinct_pair_is_scored_once_and_a_larger_k_scores_only_what_is_new(coco, tmp_path):
@@ -174,11 +198,7 @@ def wrong(scores):
 @pytest.mark.parametrize(
     ("model", "settings", "message"),
     [
-        (
-            wrong(lambda count: np.full(count, np.nan)),
-            {},
-            "score_pairs: found nan for 'a thing .* wanted finite numbers",
-        ),
+        (wrong(lambda count: np.full(count, np.nan)), {}, "score_pairs: found nan for 'a thing .* wanted finite"),
         (wrong(lambda count: np.zeros(count + 1)), {}, r"score_pairs: found shape \(33,\) .* wanted \(32,\), a number"),
         (wrong(lambda count: ["yes"] * count), {}, "score_pairs: found shape"),
         (wrong(lambda count: 1 / 0), {}, "score_pairs: found an error, ZeroDivisionError"),
@@ -203,7 +223,7 @@ class Instructed(Hashed):
 
     def with_prompt(self, prompt, role):
         other = Instructed()
-        other.prompt = f"{role} {prompt} "
+        other.prompt, other.name = f"{role} {prompt} ", "other"
         return other
 
     def encode_text(self, texts):
@@ -235,13 +255,20 @@ def test_prompts_are_of_the_side_that_asks_and_of_the_side_that_is_ranked(task, 
     found = evaluate(Instructed(), **coco, **asked, query_prompt="find", document_prompt="file")
     assert figures(found) == figures(evaluate(ByHand(), **coco, **asked))
     assert figures(found) != figures(evaluate(Instructed(), **coco, **asked))
-    assert "query prompt: 'find'" in found["notes"]
+    assert "query prompt: 'find'" in found["notes"] and found["model"] == "hashed"
+    assert found["fingerprint"]["model"]["prompts"] == hash_json({"query": "find", "document": "file"})
 
 
-@pytest.mark.parametrize("model", [Hashed(), Cosines(), "demo:plain"], ids=["vectors", "pairs", "ours"])
-def test_a_prompt_for_a_model_that_takes_none_is_refused(model, coco):
-    with pytest.raises(InputError, match="query_prompt: found 'find'; wanted none"):
-        evaluate(model, **coco, query_prompt="find")
+class Told(Cosines):
+    """Pairs say the opposite under a prompt."""
+
+    def with_prompt(self, prompt, role):
+        return types.SimpleNamespace(score_pairs=Opposite().score_pairs)
+
+
+def test_a_prompt_reaches_what_scores_pairs(coco):
+    opposite = figures(evaluate(Opposite(), **coco, mixed_galleries=(), by="pairs"))
+    assert figures(evaluate(Told(), **coco, mixed_galleries=(), query_prompt="find")) == opposite
 
 
 class Tokens:
@@ -297,9 +324,12 @@ def test_stored_token_vectors_give_what_the_encoder_gives(coco, tmp_path):
     np.savez(tmp_path / "tokens.npz", **arrays)
     folders = ["--images", coco["images"], "--annotations", coco["annotations"], "--out", tmp_path / "out"]
     asked = ["--mixed-galleries", "patch_0.9", "--seeds", 1, "--corruptions", "contrast", "--severities", 3]
-    command = ["score", "--token-embeddings", tmp_path / "tokens.npz", *folders, *asked]
+    command = ["score", "--token-embeddings", tmp_path / "tokens.npz", "--name", "mine", *folders, *asked]
     assert main([str(word) for word in command]) == 0
-    assert figures(read_results(tmp_path / "out" / "results.json")) == figures(evaluate(Tokens(), **coco, **RANKS))
+    results = read_results(tmp_path / "out" / "results.json")
+    assert figures(results) == figures(evaluate(Tokens(), **coco, **RANKS)) and results["model"] == "mine"
+    assert results["fingerprint"]["model"]["file"] == hash_file(tmp_path / "tokens.npz")
+    refused("texts alone", StoredTokens(tmp_path / "tokens.npz").as_read, dataclasses.replace(benchmark, tasks=()))
 
 
 class Stops(Cosines):
@@ -363,6 +393,18 @@ def outcomes(model, coco):
     return pairs.outcomes_by_pairs(benchmark, ForeignPairScorer(model), EmbeddingCache(None))
 
 
-def test_a_prompt_for_token_vectors_is_refused(coco):
-    with pytest.raises(InputError, match="query_prompt: found 'find'; wanted none"):
-        evaluate(Tokens(), **coco, query_prompt="find")
+UNTOLD = Hashed(), Cosines(), Tokens(), "demo:plain"
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        *((model, {"query_prompt": "find"}, "query_prompt: found 'find'; wanted none") for model in UNTOLD),
+        (Told(), {"document_prompt": "file"}, "document_prompt: found 'file'; wanted none"),
+        (Instructed(), {"query_prompt": "find", "rerank": 5}, "rerank: found prompts for vectors"),
+        *((each(), {"candidates": "demo:plain"}, "rerank: found 0; wanted how many") for each in (Tokens, Told, Both)),
+    ],
+)
+def test_what_does_not_go_together_is_refused(model, settings, message, coco):
+    with pytest.raises(InputError, match=message):
+        evaluate(model, **coco, **settings)

@@ -182,9 +182,11 @@ def test_bad_embeddings_are_one_line(world, tmp_path, refusal, change, said):
         (["--similarities", "nothing"], "nothing: similarities: found none"),
         ([], "found neither; wanted one of --embeddings, --token-embeddings and --similarities"),
         (["--embeddings", "a", "--annotation", "b.json"], "--annotation with --embeddings"),
+        (["--token-embeddings", "a", "--annotation", "b.json"], "--annotation with --token-embeddings"),
     ],
 )
 def test_bad_combinations_are_one_line(world, tmp_path, refusal, monkeypatch, options, said):
     _, data, *_ = world
     monkeypatch.chdir(tmp_path)
+    data = () if "--annotation" in options else data
     assert said in refusal("score", *options, *data, "--out", "out").splitlines()[-1]
