@@ -36,6 +36,7 @@ class Form:
         id_field: the field of ids that must be unique, where it has one.
         last_part: whether images are looked for by the last part of a path.
         beside: another file of the folder, its name and its text.
+        tables: the same on the hub, with the images inside.
     """
 
     file: str
@@ -49,6 +50,7 @@ class Form:
     id_field: str | None = None
     last_part: bool = False
     beside: tuple[str, str] | None = None
+    tables: tuple[str, str] = ("data/test-00000-of-00002.parquet", "data/test-00001-of-00002.parquet")
 
 
 VG = {"image_id": "7", "image_path": "7.jpg", "bbox_x": 2, "bbox_y": 3, "bbox_w": 20, "bbox_h": 18}
@@ -144,7 +146,7 @@ FORMS = {
         [{"id": "7-0", "image": "val2014/a.jpg", "triplet_type": "relation", "anchor": "a dog",
           "half_truth": "a dog on a sofa", "full_truth": "a dog on a mat"}],
         ("val2014/a.jpg",), {"coco_qwen": (1, 2), "coco_qwen_relation": (1, 2), "coco_qwen_order": (1, 2)}, "anchor",
-        "image", id_field="id",
+        "image", id_field="id", tables=("data/coco_qwen.parquet", "data/cc3m_qwen.parquet"),
     ),
     "scam": Form(
         "metadata.jsonl",
@@ -157,8 +159,9 @@ FORMS = {
         [{"id": 0, "image_0": "0.png", "text_0": "two dogs", "image_1": "1.png", "text_1": "three dogs",
           "category": "counting"}],
         ("0.png", "1.png"), {"counting": (2, 2)}, "text_1", "image_1", id_field="id",
-        beside=("sim_solution.csv", "idx,Text,Image,category\n0,T1_I0 > T0_I0 & T0_I1 > T1_I1,T0_I1 > T0_I0 & T1_I0 > "
-                "T1_I1,counting\n"),
+        beside=("sim_solution.csv", "idx,Text,Image,category\n" + "".join(
+            f"{number},T1_I0 > T0_I0 & T0_I1 > T1_I1,T0_I1 > T0_I0 & T1_I0 > T1_I1,counting\n" for number in range(5))),
+        tables=("default/test/0000.parquet", "default/test/0001.parquet"),
     ),
     "spec": Form(
         "count/image2text.json",
@@ -219,10 +222,11 @@ def pack(folder, name, rows_per_group=2, change=None):
             Image.new("RGB", (8, 8), (number * 40, len(field), 0)).save(data, "PNG")
             row[field] = {"bytes": data.getvalue(), "path": None}
         rows.append(row)
-    (folder / "data").mkdir(parents=True)
     if change is not None:
         change(rows)
-    for shard, some in enumerate((rows[:3], rows[3:])):
-        table = pa.Table.from_pylist(some)
-        pq.write_table(table, folder / "data" / f"test-0000{shard}-of-00002.parquet", row_group_size=rows_per_group)
+    for path, some in zip(form.tables, (rows[:3], rows[3:]), strict=True):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(some), folder / path, row_group_size=rows_per_group)
+    if form.beside:
+        (folder / form.beside[0]).write_text(form.beside[1])
     return rows

@@ -263,7 +263,7 @@ def of_random_vectors(benchmark, seed=0):
     return found
 
 
-@pytest.mark.parametrize("name", ["bivlc", "colorswap"])
+@pytest.mark.parametrize("name", ["bivlc", "colorswap", "vismin"])
 def test_images_inside_parquet_tables_are_read_as_they_are(name, tmp_path):
     rows = pack(tmp_path, name)
     info = find_benchmark(name)

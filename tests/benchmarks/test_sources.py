@@ -40,9 +40,10 @@ def lay(info, data, scratch):
         form = dataclasses.replace(form, file="coco_karpathy_test.json")
     if info.folders["images"] == "coco/images":
         form = dataclasses.replace(form, rows=[{**row, form.image_field: COCO} for row in form.rows], images=(COCO,))
-    if "*" in info.downloads[0].url:
+    if any(each.url.endswith(".parquet") for each in info.downloads):
         pack(scratch, info.name)
-        shutil.copytree(scratch / "data", data / info.folders["annotations"] / "data")
+        shutil.rmtree(scratch / "plain")
+        shutil.copytree(scratch, data / info.folders["annotations"])
         return
     write(form, scratch)
     shutil.copytree(scratch / "images", images)
