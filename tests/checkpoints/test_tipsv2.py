@@ -119,3 +119,83 @@ def test_images_have_the_pixels_of_the_reference_processor_but_for_its_rounding(
         levels = 255 * np.abs(np.asarray(ours) - theirs[0].permute(1, 2, 0).numpy() / 255)
         # Pillow and torch round products of 8-bit numbers with weights of 22 and 16 bits.
         assert levels.max() < 1.01 and (levels > 0.01).mean() < 0.003
+
+
+def scenic_arrays(tensors, gated):
+    """The reference's tensors under the names and in the layouts of its authors' Flax code, by the tower's side."""
+    arrays = {"vision": {}, "text": {}}
+
+    def put(side, name, tensor, heads=None):
+        array = tensor.numpy()
+        if name.endswith("kernel"):
+            array = array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
+        if heads and not name.endswith("out/bias"):
+            out = name.endswith("out/kernel")
+            array = array.reshape((heads, -1, array.shape[-1]) if out else (*array.shape[:-1], heads, -1))
+        arrays[side][name] = array
+
+    def norm(side, ours, theirs):
+        for name, their in (("scale", "weight"), ("bias", "bias")):
+            put(side, f"{ours}/{name}", tensors[f"{theirs}.{their}"])
+
+    tokens = "encoder/ToTokenSequence_0"
+    positions, cls = tensors["vision_encoder.pos_embed"], tensors["vision_encoder.cls_token"]
+    put("vision", f"{tokens}/posembed_input", positions[:, 1:].reshape(1, 3, 3, -1))
+    put("vision", f"{tokens}/cls", torch.cat([cls + positions[:, :1], tensors["vision_encoder.register_tokens"]], 1))
+    norm("vision", "encoder/encoder_norm", "vision_encoder.norm")
+    norm("text", "text_encoder_norm", "text_encoder.ln_final")
+    put("text", "token_emb/emb_var", tensors["text_encoder.token_embedding.weight"])
+    put("text", "temperature_contrastive", tensors["temperature"])
+    towers = [
+        ("vision", "encoder/transformer", "vision_encoder.blocks", "norm", "attn.qkv.", "attn.proj", 3, 2),
+        ("text", "transformer", "text_encoder.transformer.resblocks", "ln_", "attn.in_proj_", "attn.out_proj", 4, 3),
+    ]
+    for name, their in (("kernel", "weight"), ("bias", "bias")):
+        put("vision", f"{tokens}/embedding/{name}", tensors[f"vision_encoder.patch_embed.proj.{their}"])
+        for side, root, blocks, norms, qkv, out, heads, layers in towers:
+            for number in range(layers):
+                ours, theirs = f"{root}/encoderblock_{number}", f"{blocks}.{number}"
+                attention = f"{ours}/MultiHeadDotProductAttention_0"
+                parts = tensors[f"{theirs}.{qkv}{their}"].chunk(3)
+                for part, tensor in zip(("query", "key", "value"), parts, strict=True):
+                    put(side, f"{attention}/{part}/{name}", tensor, heads)
+                put(side, f"{attention}/out/{name}", tensors[f"{theirs}.{out}.{their}"], heads)
+                has_gate = gated and side == "vision"
+                up, down = ("w12", "w3") if has_gate else ("c_fc", "c_proj")
+                maps = (
+                    *tensors[f"{theirs}.mlp.{up}.{their}"].chunk(1 + has_gate),
+                    tensors[f"{theirs}.mlp.{down}.{their}"],
+                )
+                for each, tensor in enumerate(maps):
+                    put(side, f"{ours}/{'FFNSwiGluFused_0' if has_gate else 'MlpBlock_0'}/Dense_{each}/{name}", tensor)
+                for each in (0, 1):
+                    norm(side, f"{ours}/LayerNorm_{each}", f"{theirs}.{norms}{each + 1}")
+    return arrays
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_its_authors_arrays_for_jax_give_the_reference_vectors(gated, tmp_path):
+    """Flax's GELU and epsilon; a layer scale of 1, and the class token with its position, are in its weights."""
+    vision = {"use_swiglu_ffn": gated, "hidden_act": "gelu_pytorch_tanh", "num_register_tokens": 2}
+    reference = hf.tipsv2({"layer_norm_eps": 1e-6}, vision)
+    with torch.no_grad():
+        for name, parameter in reference.named_parameters():
+            parameter.copy_(torch.ones_like(parameter) if name.endswith("lambda1") else parameter)
+    tensors = hf.safetensors_torch.load_file(hf.saved(reference, tmp_path / "theirs") / "model.safetensors")
+    for side, arrays in scenic_arrays(tensors, gated).items():
+        np.savez(tmp_path / f"tiny_{side}.npz", **arrays)
+    ids, mask = random_texts(13, 99, 5)
+    for size, file in ((30, "tiny_text.npz"), (50, "tiny_vision.npz")):
+        encoder, pixels = read_towers(tmp_path / file, image_size=size), random_pixels(size)
+        *vectors, logits = outputs(reference, ids, mask, pixels)
+        of_images, of_texts = map(np.asarray, hf.pairs(encoder.model, pixels, ids, mask))
+        hf.assert_same_vectors(of_images, vectors[0], 1e-5)
+        hf.assert_same_vectors(of_texts, vectors[1], 1e-5)
+        scale = np.exp(np.asarray(encoder.model.logit_scale[...]))
+        np.testing.assert_allclose(scale * of_images @ of_texts.T, logits, rtol=0, atol=1e-5 * scale)
+    (tmp_path / "tiny_text.npz").unlink()
+    alone = read_towers(tmp_path / "tiny_vision.npz")
+    assert alone.spec.text is None and alone.preprocessing.exact_size == (30, 30)
+    arrays = dict(np.load(tmp_path / "tiny_vision.npz"))
+    np.savez(tmp_path / "other_vision.npz", **{k: v for k, v in arrays.items() if not k.endswith("value/bias")})
+    refused("missing .*encoderblock_0.*value/bias", read_towers, tmp_path / "other_vision.npz")

@@ -1,6 +1,6 @@
 """Any checkpoint of another project: find its format and convert it.
 
-FILE.npz                               big_vision
+FILE.npz                               big_vision, or TIPSv2 by the names in it
 FILE.pt, .pth, .bin                    OpenAI, or a state dict in its naming
 folder or hub name, config.json        Hugging Face, where its `model_type` is known
 folder or hub name, open_clip_config   open_clip
@@ -16,6 +16,7 @@ from rococo_jax.checkpoints.formats.big_vision import read_big_vision
 from rococo_jax.checkpoints.formats.huggingface import read_huggingface
 from rococo_jax.checkpoints.formats.open_clip import CONFIG, read_open_clip
 from rococo_jax.checkpoints.formats.openai import ACTIVATIONS, read_openai
+from rococo_jax.checkpoints.formats.tips import is_tips, read_tips
 from rococo_jax.checkpoints.hub import WANTED, find_folder
 from rococo_jax.checkpoints.lora import ADAPTER
 from rococo_jax.checkpoints.parameters import Checkpoint, Choices, finish_checkpoint
@@ -29,6 +30,7 @@ _READERS: dict[str, Callable[[str | Path, Choices], Checkpoint]] = {
     "openai": read_openai,
     "open_clip": read_open_clip,
     "big_vision": read_big_vision,
+    "tips": read_tips,
 }
 FORMATS = ("auto", *_READERS)
 _FORMS_THAT_CHOOSE = {"pooling": ("huggingface",), "activation": ("openai", "open_clip"), "heads": ("openai",)}
@@ -86,6 +88,7 @@ def find_format(source: str | Path, source_format: str = "auto") -> str:
     path = Path(source)
     if path.is_file():
         form = _SUFFIXES.get(path.suffix)
+        form = "tips" if form == "big_vision" and is_tips(path) else form
         if form is None and path.suffix == ".safetensors":
             wanted = "its folder, with the config.json (Hugging Face) or open_clip_config.json that says what it is"
             raise InputError(source, "model", "a .safetensors file alone: weights without an architecture", wanted)
@@ -94,7 +97,7 @@ def find_format(source: str | Path, source_format: str = "auto") -> str:
             wanted = known if source_format == "auto" else f"a file for {source_format}"
             raise InputError(source, "model", f"a file {path.suffix or 'without a suffix'}", wanted)
         return form
-    if source_format in ("openai", "big_vision"):
+    if source_format in ("openai", "big_vision", "tips"):
         raise InputError(source, "model", "no file", f"a file of {source_format}: {', '.join(_SUFFIXES)}")
     if source_format != "auto":
         return source_format

@@ -34,8 +34,8 @@ def read_big_vision(source: str | Path, choices: Choices) -> Checkpoint:
     """Reads a `.npz` file. The default tokenizer is the one that fits the vocabulary."""
     path = Path(source)
     arrays = read_npz(path)
-    spec = _spec(_tensors(path, arrays))
-    flat = _tensors(path, {name: _flattened(name, array) for name, array in arrays.items()})
+    spec = _spec(tensors_of(path, arrays))
+    flat = tensors_of(path, {name: flattened(name, array) for name, array in arrays.items()})
     parameters = read_parameters(flat, _table(spec), parameter_shapes(spec))
     config = {"model_type": "siglip", "text_config": {"max_position_embeddings": spec.text.context_length}}
     default = _TOKENIZERS.get(spec.text.vocabulary_size, _TOKENIZERS[32000])
@@ -79,11 +79,12 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     return apart
 
 
-def _tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> Tensors:
+def tensors_of(path: Path, arrays: Mapping[str, np.ndarray]) -> Tensors:
+    """Arrays in memory as the tensors of a checkpoint."""
     return Tensors(path, {name: (array.shape, array.dtype.name) for name, array in arrays.items()}, arrays.__getitem__)
 
 
-def _flattened(name: str, array: np.ndarray) -> np.ndarray:
+def flattened(name: str, array: np.ndarray) -> np.ndarray:
     """As the layers here have it: the values of a patch, and the channels of all heads, along one axis."""
     if name.endswith(("/embedding/kernel", "/out/kernel")) and array.ndim > 1:
         return array.reshape(-1, array.shape[-1])
@@ -107,7 +108,7 @@ def _spec(tensors: Tensors) -> ModelSpec:
         patch_size=patch,
         width=width,
         **SIGLIP_VISION,
-        **_blocks(tensors, "img/Transformer"),
+        **block_sizes(tensors, "img/Transformer"),
         **common,
     )
     text = TextSpec(
@@ -115,46 +116,48 @@ def _spec(tensors: Tensors) -> ModelSpec:
         context_length=context,
         width=text_width,
         **SIGLIP_TEXT,
-        **_blocks(tensors, "txt/Encoder_0"),
+        **block_sizes(tensors, "txt/Encoder_0"),
         **common,
     )
     head = HeadSpec("linear", tensors.shape("txt/head/kernel")[-1], bias=True)
     return ModelSpec(vision, text, text_head=head, logit_bias="b" in tensors.names)
 
 
-def _blocks(tensors: Tensors, prefix: str) -> dict[str, int]:
+def block_sizes(tensors: Tensors, prefix: str, mlp: str = "MlpBlock_0") -> dict[str, int]:
+    """The sizes of a tower's blocks."""
     return {
         "layers": tensors.count(rf"{prefix}/encoderblock_(\d+)/"),
         "heads": tensors.shape(f"{prefix}/encoderblock_0/{_ATTENTION}/query/kernel")[1],
-        "mlp_width": tensors.shape(f"{prefix}/encoderblock_0/MlpBlock_0/Dense_0/kernel")[-1],
+        "mlp_width": tensors.shape(f"{prefix}/encoderblock_0/{mlp}/Dense_0/kernel")[-1],
     }
 
 
 def _table(spec: ModelSpec) -> NameTable:
     rows = [
-        *_layer_rows("vision.patch", "img/embedding"),
+        *layer_rows("vision.patch", "img/embedding"),
         Row("vision.positions", "img/pos_embedding", leading_ones(1)),
         Row("vision.pooling.probe", "img/MAPHead_0/probe", leading_ones(2)),
         *_attention_rows("vision.pooling", f"img/MAPHead_0/{_ATTENTION}"),
         *_norm_rows("vision.pooling.norm", "img/MAPHead_0/LayerNorm_0"),
         *_mlp_rows("vision.pooling.mlp", "img/MAPHead_0/MlpBlock_0"),
-        *_tower_rows("vision", "img/Transformer"),
+        *tower_rows("vision", "img/Transformer"),
         Row("text.words", "txt/Embed_0/embedding"),
         Row("text.positions", "txt/pos_embedding", leading_ones(1)),
-        *_tower_rows("text", "txt/Encoder_0"),
-        *_layer_rows("text_head", "txt/head"),
+        *tower_rows("text", "txt/Encoder_0"),
+        *layer_rows("text_head", "txt/head"),
         Row("logit_scale", "t", leading_ones(1)),
     ]
     return NameTable(tuple(rows + ([Row("logit_bias", "b", leading_ones(1))] if spec.logit_bias else [])))
 
 
-def _tower_rows(tower: str, prefix: str) -> list[Row]:
+def tower_rows(tower: str, prefix: str, gated: str | None = None) -> list[Row]:
+    """Rows of a tower's blocks and of its last norm; `gated` is the name of an MLP with a gate."""
     ours, theirs = f"{tower}.blocks.block", f"{prefix}/encoderblock_{{layer}}"
     return [
         *_norm_rows(f"{ours}.norm1", f"{theirs}/LayerNorm_0"),
         *_attention_rows(f"{ours}.attention", f"{theirs}/{_ATTENTION}"),
         *_norm_rows(f"{ours}.norm2", f"{theirs}/LayerNorm_1"),
-        *_mlp_rows(f"{ours}.mlp", f"{theirs}/MlpBlock_0"),
+        *_mlp_rows(f"{ours}.mlp", f"{theirs}/{gated or 'MlpBlock_0'}", 2 if gated else 1),
         *_norm_rows(f"{tower}.norm", f"{prefix}/encoder_norm"),
     ]
 
@@ -163,14 +166,16 @@ def _norm_rows(ours: str, theirs: str) -> list[Row]:
     return [Row(f"{ours}.{name}", f"{theirs}/{name}") for name in ("scale", "bias")]
 
 
-def _layer_rows(ours: str, *theirs: str) -> list[Row]:
+def layer_rows(ours: str, *theirs: str) -> list[Row]:
+    """Rows of a layer of Flax, or of several that lie side by side in ours."""
     return [Row(f"{ours}.{name}", tuple(f"{each}/{name}" for each in theirs)) for name in ("kernel", "bias")]
 
 
-def _mlp_rows(ours: str, theirs: str) -> list[Row]:
-    return _layer_rows(f"{ours}.up", f"{theirs}/Dense_0") + _layer_rows(f"{ours}.down", f"{theirs}/Dense_1")
+def _mlp_rows(ours: str, theirs: str, ups: int = 1) -> list[Row]:
+    up = [f"{theirs}/Dense_{number}" for number in range(ups)]
+    return layer_rows(f"{ours}.up", *up) + layer_rows(f"{ours}.down", f"{theirs}/Dense_{ups}")
 
 
 def _attention_rows(ours: str, theirs: str) -> list[Row]:
     qkv = (f"{theirs}/{name}" for name in ("query", "key", "value"))
-    return _layer_rows(f"{ours}.qkv", *qkv) + _layer_rows(f"{ours}.out", f"{theirs}/out")
+    return layer_rows(f"{ours}.qkv", *qkv) + layer_rows(f"{ours}.out", f"{theirs}/out")
