@@ -191,7 +191,7 @@ class Choices:
     """What a checkpoint may leave open.
 
     Attributes:
-        pooling: of a DINOv2 or BERT tower; see `Family.poolings`.
+        pooling: of a DINOv2, DINOv3 or BERT tower; see `Family.poolings`.
         activation: `quick_gelu` or `gelu`, for OpenAI and open_clip forms without it in the file.
         heads: of the image and the text tower, such as `16,8`, for a state dict in OpenAI's form of no known size.
         tokenizer: a folder or hub name, or `none`; by default the checkpoint's own or its family's.

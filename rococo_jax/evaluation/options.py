@@ -71,10 +71,10 @@ class SourceOptions(CheckpointOptions):
 
     Attributes:
         source_format: what the checkpoint is (default: find out)
-        pooling: how a DINOv2 or BERT tower is pooled (default: as the checkpoint names it, else cls)
+        pooling: how a DINOv2, DINOv3 or BERT tower is pooled (default: as the checkpoint names it, else cls)
     """
 
-    source_format: Literal["auto", "huggingface", "openai", "open_clip", "big_vision"] = "auto"
+    source_format: Literal["auto", "huggingface", "openai", "open_clip", "big_vision", "tips"] = "auto"
     pooling: Literal["cls", "mean", "cls+mean"] | None = None
 
 
