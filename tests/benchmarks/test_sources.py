@@ -129,9 +129,8 @@ def test_the_commands_say_what_comes_before_they_ask_anybody(tmp_path, capsys, r
     assert lines[0].startswith("winoground: META IMAGES RESEARCH LICENSE") and lines[1].startswith("imagecode:")
     assert lines[2].endswith("winoground/examples.jsonl: size not known, hashes told by the hub; not tried")
     assert [line for line in lines if "needs access: accept the terms at" in line and "HF_TOKEN" in line] == lines[-1:]
-    assert "fetch winoground, or from" in refusal(
-        "evaluate", "demo:plain", "--data", data, "--benchmarks", "winoground"
-    )
+    command = ["evaluate", "demo:plain", "--data", data, "--out", tmp_path / "out", "--benchmarks", "winoground"]
+    assert "rococo fetch winoground, or from" in refusal(*command)
     assert main(["benchmarks"]) == 0
     sizes = dict(re.findall(r"fetch    rococo fetch (\w+) --data DIR \((.*)\)", capsys.readouterr().out))
     assert [sizes[name] for name in ("rococo", "imagecode", "aro")] == ["about 6.7 GB", "over 321 kB", "size not known"]
