@@ -70,7 +70,7 @@ class Published:
 
     @property
     def terms(self) -> str:
-        """The licence, and whether the file was tried, as words."""
+        """The licence, and whether the file was tried."""
         return f"licence: {self.licence or 'not known here'}{'' if self.tried else '; not tried here'}"
 
     def get(self) -> str | Path:
@@ -139,10 +139,9 @@ def find_published(source: object) -> Published | None:
     version, tags = open_clip_tags()
     # open_clip lists the tags of `-quickgelu` architectures under the plain ones, too, and their files are the same.
     row = zoo().get(name) or tags.get(name.replace("-quickgelu/", "/"))
-    if row is None and not name:
+    if row is not None:
+        return row
+    if not name:
         raise InputError(source, "model", "no name", f"one of {', '.join(zoo())}, or a tag of {version}")
-    if row is None and "/" in name:
-        raise unknown_name(source, f"tag of {version}", name, tags)
-    if row is None:
-        raise unknown_name(source, "model", name, zoo(), f"rococo inspect {ZOO}")
-    return row
+    known = (f"tag of {version}", name, tags) if "/" in name else ("model", name, zoo(), f"rococo inspect {ZOO}")
+    raise unknown_name(source, *known)
