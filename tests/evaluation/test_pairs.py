@@ -311,6 +311,14 @@ def test_token_vectors_are_compared_by_maxsim(coco, tmp_path):
     np.testing.assert_allclose(ours["positive_score"], loop["positive_score"], rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["sugarcrepe", "winoground"])
+def test_items_are_compared_by_maxsim(name, tmp_path):
+    write(FORMS[name], tmp_path)
+    folders = {"images": tmp_path / "images", "annotations": tmp_path}
+    found = figures(evaluate(Tokens(), **folders))
+    assert len(found) > 1 and found == figures(evaluate(MaxSimByLoop(), **folders))
+
+
 def test_stored_token_vectors_give_what_the_encoder_gives(coco, tmp_path):
     (benchmark,) = open_benchmarks(Settings(**RANKS), **coco)
     arrays, sets = {}, benchmark.image_sets.values()
