@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from rococo_jax.cli.main import main
+from rococo_jax.perturb.images.written_words import draw_note
 from tests.support.world import noise, write_pictures
 
 CAPTIONS = {
@@ -80,11 +81,14 @@ def test_words_of_a_list_the_control_and_what_is_refused(write, tmp_path, refusa
     assert "words" in json.loads((tmp_path / "results" / "results.json").read_text())["tasks"]["choices"]
     mix = ["mix-images", "--images", str(tmp_path / "images"), "--captions", str(tmp_path / "captions.json")]
     (tmp_path / "words.txt").write_text("dog\n")
+    (tmp_path / "wörter.txt").write_text("owl\nföhn\n")
     for more, said in (
         (["--words", str(tmp_path / "words.txt")], "found one with mix; wanted --method text"),
         (["--method", "text", "--protocol", "strict"], "wanted paper or control"),
         (["--method", "text", "--ratio", "1"], "to less than 1"),
+        (["--method", "text", "--words", str(tmp_path / "wörter.txt")], "found 'f\\xf6hn'; wanted letters of ASCII"),
         (["--method", "text", "--words", str(tmp_path / "words.txt")], "that no caption of 'dog.png' has"),
     ):
         assert said in refusal(*mix, "--out", str(tmp_path / "x"), *more)
     assert not (tmp_path / "x").exists()
+    draw_note(Image.new("RGB", (3, 1)), "a very long word", (0, 0, 3, 1))  # too small for letters, and no error

@@ -47,8 +47,10 @@ def choose_words(
 ) -> list[tuple[str | None, str]]:
     """Each image's object, None where no caption names one, and the word to write on it.
 
-    Raises InputError: no word is left for an image.
+    Raises InputError: no word is left for an image, or the font lacks letters of one.
     """
+    if strange := [word for word in words if not word.isascii()]:
+        raise InputError("mixing", "words", ascii(strange[0]), "letters of ASCII, which the font has alone")
     objects = [_object_of(item, lexicon) for item in items]
     pool, chosen = sorted(set(words or filter(None, objects))), []
     for item, shown in zip(items, objects, strict=True):
@@ -94,7 +96,7 @@ def draw_note(image: Image.Image, word: str, box: Box) -> Image.Image:
     size = min((right - left) / _letters(word)[0], (bottom - top) / _letters(word)[1])
     draw, middle = ImageDraw.Draw(image), ((left + right) / 2, (top + bottom) / 2)
     draw.rectangle((left, top, right - 1, bottom - 1), "white")
-    draw.text(middle, word, "black", ImageFont.load_default(size), anchor="mm")
+    draw.text(middle, word, "black", ImageFont.load_default(max(1.0, size)), anchor="mm")
     return image
 
 
