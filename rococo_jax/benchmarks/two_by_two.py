@@ -20,7 +20,7 @@ MMVP-VLM (arXiv 2401.06209): pairs of images that CLIP finds alike, with a state
 archive. Its figure is the image score.
 
 VisMin (arXiv 2407.16772): one minimal change; a part is its category. The hub's Parquet copy, `default/test/*.parquet`,
-with its images, or `test.jsonl`: `id, image_0, text_0, image_1, text_1, category`. In about half of the items text 0
+with its images, or `vismin.jsonl`: `id, image_0, text_0, image_1, text_1, category`. In about half of the items text 0
 belongs to image 1: `sim_solution.csv` of its public repository, which must be beside them, says which (`idx, Text,
 Image, category`).
 """
@@ -177,7 +177,7 @@ choice_benchmark(
     licence="CC BY 4.0; images changed from those of COCO",
     size="2,084 items: 579 of objects, 294 of attributes, 589 of counts, 622 of relations",
     folders={"images": "vismin", "annotations": "vismin"},
-    files=("test.jsonl", "default/test/*.parquet"),
+    files=("vismin.jsonl", "default/test/*.parquet"),
     source="huggingface.co/datasets/mair-lab/vismin-bench, branch refs/convert/parquet; sim_solution.csv: the "
     "benchmark's public repository",
 )

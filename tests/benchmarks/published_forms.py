@@ -155,7 +155,7 @@ FORMS = {
         ("SCAM_img_0001.jpg",), {"scam": (1, 2)}, "attack_word", "file_name", id_field="id",
     ),
     "vismin": Form(
-        "test.jsonl",
+        "vismin.jsonl",
         [{"id": 0, "image_0": "0.png", "text_0": "two dogs", "image_1": "1.png", "text_1": "three dogs",
           "category": "counting"}],
         ("0.png", "1.png"), {"counting": (2, 2)}, "text_1", "image_1", id_field="id",
