@@ -247,6 +247,7 @@ def _unpack(download: Download, archive: Path, target: Path) -> None:
     """The archive's folder as `target`, which appears whole; the archive is removed."""
     hidden = _unpacked(archive)
     shutil.rmtree(hidden, ignore_errors=True)  # of a run that was killed
+    hidden.mkdir(parents=True)
     try:
         if tarfile.is_tarfile(archive):
             with tarfile.open(archive) as file:
@@ -256,16 +257,17 @@ def _unpack(download: Download, archive: Path, target: Path) -> None:
                 check_free_space(archive.parent, sum(entry.file_size for entry in file.infolist()))
                 file.extractall(hidden)
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError) as error:
+        shutil.rmtree(hidden, ignore_errors=True)
         archive.unlink()
         raise InputError(download.url, "archive", first_line(error), "a whole ZIP or tar archive") from None
-    inner = hidden / download.unpack
-    if not inner.is_dir() and all(path.is_file() for path in hidden.iterdir()):
-        inner = hidden  # files alone
+    inner, there = hidden / download.unpack, sorted(hidden.iterdir())
+    if there and all(path.is_file() for path in there):
+        inner = hidden
     if not inner.is_dir():
         archive.unlink()
-        there = ", ".join(sorted(path.name for path in hidden.iterdir()))[:80]
         shutil.rmtree(hidden)
-        raise InputError(download.url, "archive", there or "nothing in it", f"a folder {download.unpack}")
+        found = ", ".join(path.name for path in there)[:80] or "nothing in it"
+        raise InputError(download.url, "archive", found, f"a folder {download.unpack}")
     inner.replace(target)
     shutil.rmtree(hidden, ignore_errors=True)
     archive.unlink()

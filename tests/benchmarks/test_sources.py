@@ -1,11 +1,9 @@
 """From the addresses of `sources.csv`, which a local web and hub answer, to the tasks of each benchmark's reader."""
 
 import dataclasses
-import io
 import re
 import shutil
-import tarfile
-import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -55,27 +53,13 @@ def files_of(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def archive(files, folder, is_tar):
-    made = io.BytesIO()
-    if not is_tar:
-        with zipfile.ZipFile(made, "w") as file:
-            for name, content in files.items():
-                file.writestr(f"{folder}/{name}", content)
-        return made.getvalue()
-    with tarfile.open(fileobj=made, mode="w:gz") as file:
-        for name, content in files.items():
-            about = tarfile.TarInfo(f"{folder}/{name}")
-            about.size = len(content)
-            file.addfile(about, io.BytesIO(content))
-    return made.getvalue()
-
-
-def answer(server, each, path, shared):
+def answer(server, each, path, shared, scratch):
     """Serves what lies there at a download's address; `shared` collects the files of each data set."""
-    files = files_of(path) if path.is_dir() else {}
-    inside = {f"/{name}": content for name, content in files.items()} or {"": path.read_bytes()}
     if each.unpack is not None:
-        inside = {"": archive(files, each.unpack, each.to.startswith(TARS))}
+        shutil.copytree(path, scratch / each.to / each.unpack)
+        form = "gztar" if each.to.startswith(TARS) else "zip"
+        path = Path(shutil.make_archive(str(scratch / path.name), form, scratch / each.to))
+    inside = {f"/{name}": content for name, content in files_of(path).items()} or {"": path.read_bytes()}
     if not each.url.startswith("hf://"):
         server.files |= {f"/{each.url.removesuffix('/*')}{name}": content for name, content in inside.items()}
         return
@@ -109,7 +93,7 @@ def test_what_is_fetched_is_what_the_reader_reads(name, web, tmp_path, monkeypat
     shared, served = {}, []
     for each in info.downloads:
         if (tmp_path / "hand" / each.to).exists():
-            answer(web, each, tmp_path / "hand" / each.to, shared)
+            answer(web, each, tmp_path / "hand" / each.to, shared, tmp_path / "archives")
             served.append(dataclasses.replace(each, sha256=None))
     assert {each.role for each in served} == {each.role for each in info.downloads}
     monkeypatch.setattr(registry, "find_benchmark", lambda _: dataclasses.replace(info, downloads=tuple(served)))
