@@ -38,8 +38,8 @@ _FAMILIES = {
     "clip_text_model": "clip",
     "siglip": "siglip",
     "siglip_text_model": "siglip",
-    "siglip2": "siglip",
-    "siglip2_text_model": "siglip",
+    "siglip2": "siglip2",
+    "siglip2_text_model": "siglip2",
     "bert": "bert",
     "roberta": "roberta",
     "xlm-roberta": "roberta",
@@ -51,6 +51,7 @@ _FAMILIES = {
 _ENDS = {
     "clip": ("eos_token", "<|endoftext|>", "<|endoftext|>", 77),
     "siglip": ("eos_token", "</s>", "</s>", 64),
+    "siglip2": ("eos_token", "<eos>", "<pad>", 64),
     "bert": ("sep_token", "[SEP]", "[PAD]", 512),
     "roberta": ("eos_token", "</s>", "<pad>", 512),
     "tipsv2": ("pad_token", "<pad>", "<pad>", 64),  # no token ends a text
@@ -58,6 +59,7 @@ _ENDS = {
 _VOCABULARIES = {
     "clip": ({"tokenizer.json"}, {"vocab.json", "merges.txt"}),
     "siglip": ({"spiece.model"}, {"tokenizer.json"}),
+    "siglip2": ({"tokenizer.json"},),
     "bert": ({"tokenizer.json"}, {"vocab.txt"}),
     "roberta": ({"tokenizer.json"}, {"vocab.json", "merges.txt"}, {"sentencepiece.bpe.model"}),
     "tipsv2": ({"tokenizer.json"}, {"tokenizer.model"}),
@@ -83,7 +85,10 @@ def read_huggingface_tokenizer(source: str | Path, config: Mapping[str, Any]) ->
         if own.get("do_lower_case") is False:
             raise InputError(folder, "do_lower_case", "false", "true, as SigLIP's text tower was trained")
     else:
+        # A lone text tower of SigLIP 2 has no class of its own there, and texts as those of the pair.
+        kind = family if family == "siglip2" else kind
         rust, own = _through_transformers(folder, kind, own, config.get("tokenizer_class"))
+        _check_fixed(folder, own)
     text_config = config.get("text_config") or config
     limits = {"config.json: max_position_embeddings": text_config.get("max_position_embeddings", _ENDS[family][3])}
     limits["tokenizer_config.json: model_max_length"] = own.get("model_max_length") or min(limits.values())
@@ -97,7 +102,7 @@ def read_huggingface_tokenizer(source: str | Path, config: Mapping[str, Any]) ->
         raise InputError(folder, "tokenizer", f"lengths {[*limits.values()]}", "numbers of tokens, 1 or more")
     places["text length"] = min(limits, key=limits.get)
     length = int(limits[places["text length"]])
-    return _tokenizer(rust, folder, family, own, cleaning, length, places, length if family == "siglip" else None)
+    return _tokenizer(rust, folder, family, own, cleaning, length, places, length if "siglip" in family else None)
 
 
 def read_open_clip_tokenizer(
@@ -216,12 +221,16 @@ def _settings(folder: Path, family: str) -> tuple[dict[str, Any], dict[str, str]
             read = read_json_object(folder / name, "tokenizer settings")
             settings.update({key: value for key, value in read.items() if value is not None})
             places |= {rule: f"{name}: {key}" for rule, key in keys.items() if read.get(key) is not None}
-    for key, wanted in _FIXED.items():
-        if settings.get(key, wanted) != wanted:
-            raise InputError(folder, key, repr(settings[key]), f"{wanted!r}, as its text tower was trained")
+    _check_fixed(folder, settings)
     for key in (_ENDS[family][0], "pad_token"):
         _content(folder, key, settings.get(key, ""))
     return settings, places
+
+
+def _check_fixed(folder: Path, settings: Mapping[str, Any]) -> None:
+    for key, wanted in _FIXED.items():
+        if settings.get(key, wanted) != wanted:
+            raise InputError(folder, key, repr(settings[key]), f"{wanted!r}, as its text tower was trained")
 
 
 def _content(folder: Path, field: str, token: Any) -> str:

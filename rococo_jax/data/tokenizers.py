@@ -43,7 +43,7 @@ class TokenizerSpec:
     """Settings that `tokenizer.json` leaves open.
 
     Attributes:
-        family: `clip`, `siglip` or `bert`.
+        family: the model's, such as `clip`, `siglip`, `siglip2` or `bert`.
         cleaning: of a text before the Rust tokenizer: `none`, or names of `CLEANINGS` joined by +, in their order.
         context_length: the most tokens a text may have, special tokens included; longer texts are cut, end token kept.
         pad_id: the id of padding.

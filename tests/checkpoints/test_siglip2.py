@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
+from transformers.models.siglip2 import image_processing_pil_siglip2
 
 from rococo_jax.checkpoints import export_huggingface, export_open_clip, save_model
 from rococo_jax.cli import inspect
 from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.strips import size_in_patches
 from rococo_jax.models.flops import image_flops
 from tests.support import reference_models as hf
 from tests.support.commands import run_command
@@ -21,8 +23,8 @@ from tests.support.reference_models import torch, transformers
 from tests.support.refusals import refused
 from tests.support.world import drawing
 
-# Height and width: 1:1, 3:4, 4:3, 9:16, 1:8, 8:1 and thinner, below a patch, a page, a large photograph.
-SHAPES = ((224, 224), (48, 64), (64, 48), (90, 160), (40, 320), (500, 5), (33, 17), (7, 7), (297, 210), (1200, 1600))
+# Height and width: 1:1, 3:4, 4:3, 9:16, 1:8, a line of 256 patches, below a patch, a page, a large photograph.
+SHAPES = ((224, 224), (48, 64), (64, 48), (90, 160), (40, 320), (900, 1), (33, 17), (7, 7), (297, 210), (1200, 1600))
 IMAGES = [Image.fromarray(drawing(*shape, seed=number)) for number, shape in enumerate(SHAPES)]
 STORED, PATCH = 256, 16
 # Beside `transformers`, of unit vectors, absolute: float32 sums in another order over two layers leave 2e-7.
@@ -66,6 +68,13 @@ def test_images_of_ten_shapes_give_the_reference_vectors(most, reference, folder
     # No two shapes are alike, and what the reference's processor makes here without torchvision is Pillow's.
     assert np.abs(expected - expected[:1])[1:].max(1).min() > 100 * CLOSE
     assert isinstance(transformers.AutoImageProcessor.from_pretrained(folder_of(most)), type(processor(most)))
+
+
+def test_an_image_has_the_size_of_the_reference():
+    random, reference = np.random.default_rng(0), image_processing_pil_siglip2.get_image_size_for_max_num_patches
+    for height, width in np.exp(random.uniform(0, 10, (300, 2))).astype(int).tolist():
+        for patch, most in ((16, 256), (14, 100), (32, 1)):
+            assert size_in_patches(height, width, patch, most) == reference(height, width, patch, most)
 
 
 def test_strips_hold_the_patches_and_the_grid_of_the_reference(folder_of):
@@ -143,6 +152,29 @@ def test_a_model_directory_and_an_export_hold_it_all(reference, folder_of, tmp_p
         exported = hf.unit(again.get_image_features(**inputs).pooler_output)
     np.testing.assert_array_equal(exported, vectors(reference, IMAGES, 200))
     refused("flexible_grid|towers", export_open_clip, encoder, tmp_path / "open_clip")
+
+
+WORDS = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "▁", *map(chr, range(33, 127)), "▁d", "og", "▁dog"]
+TEXTS = ["A Dog, a DOG!", "", "  two  dogs ", "naïve 猫", "a long dog " * 9]
+
+
+def test_texts_have_the_ids_of_the_reference_there_and_back(tmp_path):
+    """`AutoTokenizer` makes `Siglip2Tokenizer` of every folder, which pads before a text unless told otherwise."""
+    text = {"vocab_size": 128, "pad_token_id": 0, "eos_token_id": 1}
+    folder = hf.saved(hf.siglip2(text, STORED, PATCH), tmp_path / "theirs")
+    words = {word: number for number, word in enumerate(WORDS)}
+    merges = [("▁", "d"), ("o", "g"), ("▁d", "og")]
+    tokenizer = transformers.Siglip2Tokenizer(vocab=words, merges=merges, add_eos_token=True, padding_side="right")
+    tokenizer.save_pretrained(folder)
+    encoder = read_model(folder)
+    export_huggingface(encoder, tmp_path / "out")
+    ids, _ = encoder.tokenizer.pad(encoder.tokenizer.encode(TEXTS))
+    for each in (folder, tmp_path / "out"):
+        reference = transformers.AutoTokenizer.from_pretrained(each)
+        expected = reference(TEXTS, padding="max_length", max_length=13, truncation=True)["input_ids"]
+        assert ids.tolist() == expected
+    change_json(folder / "tokenizer_config.json", lambda settings: settings.pop("padding_side"))
+    refused("padding_side: found 'left'; wanted 'right'", read_model, folder)
 
 
 def test_a_lone_image_tower_is_read_and_written(reference, tmp_path):

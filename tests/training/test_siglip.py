@@ -23,6 +23,7 @@ from tests.support.world import noise, write_pictures
 PAIRS, STEPS, LENGTH, PEAK = 8, 10, 64, 1e-3
 CONFIG = CHECKOUT / "configs" / "siglip_finetune.py"
 PAGE = CHECKOUT / "docs" / "siglip.md"
+SETTINGS = {"eos_token": "<eos>", "pad_token": "<pad>", "padding_side": "right"}
 SMALLER = f"steps={STEPS} batch_size={PAIRS} optimizer.learning_rate={PEAK} dtype=float32 remat=none data.workers=0"
 
 
@@ -42,7 +43,7 @@ def material(request, tmp_path_factory):
     rust = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token="<unk>"))
     rust.post_processor = tokenizers.processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
     rust.save(str(folder / "start" / "tokenizer.json"))
-    (folder / "start" / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>", "pad_token": "<pad>"}))
+    (folder / "start" / "tokenizer_config.json").write_text(json.dumps(SETTINGS))
     processor = transformers.SiglipImageProcessorPil(size={"height": 30, "width": 30})
     if request.param is siglip2:
         processor = transformers.Siglip2ImageProcessorPil(max_num_patches=9, patch_size=10)

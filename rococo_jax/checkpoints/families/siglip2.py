@@ -2,13 +2,16 @@
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rococo_jax.checkpoints.families.base import Section
 from rococo_jax.checkpoints.families.siglip import Siglip
 from rococo_jax.checkpoints.tensors import KERNEL, NameTable
 from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.models import ModelSpec, VisionSpec
+from rococo_jax.storage import read_json_object, write_json
 
 
 class Siglip2(Siglip):
@@ -49,6 +52,13 @@ class Siglip2(Siglip):
         if vision.pop("image_size", None):
             vision["num_patches"] = spec.vision.position_grid**2
         return config
+
+    def write_tokenizer(self, folder: Path, tokenizer: Tokenizer) -> None:
+        super().write_tokenizer(folder, tokenizer)
+        # The class that `transformers` takes for every SigLIP 2 makes the tokenizer anew, and pads before a text.
+        settings = read_json_object(folder / "tokenizer_config.json", "tokenizer settings")
+        own = {"tokenizer_class": "Siglip2Tokenizer", "padding_side": "right"}
+        write_json(folder / "tokenizer_config.json", {**settings, **own})
 
     def processor_size(self, preprocessing: Preprocessing) -> dict[str, Any]:
         return {"patch_size": preprocessing.patch_size, "max_num_patches": preprocessing.max_patches}
