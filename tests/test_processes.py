@@ -89,7 +89,7 @@ def test_a_part_is_encoded_once_and_what_one_cache_holds_is_sent_to_the_others(m
             yield from ((np.arange(len(items))[batch], items[batch]) for batch in (slice(0, 3), slice(3, None)))
 
         cache = EmbeddingCache(tmp_path / str(folder_of(number)))
-        return embedding.features_of_parts(encoder, "captions", parts, contents, encode, cache)
+        return embedding.EmbeddingPass(encoder, "captions", parts, contents, encode, cache).features()
 
     expected = np.array(parts, np.float32).reshape(-1, 1)
     # Each process has its own folder.

@@ -146,8 +146,9 @@ class DeviceSteps:
         active[slots] = True
         padded = (_in_slots(array, slots, batch.unit, devices) for array in batch.arrays)
         sharding = NamedSharding(self.mesh, PartitionSpec(AXES))
-        place = jax.make_array_from_process_local_data if self.mesh.is_multi_process else _device_put
-        return batch, slots, [place(sharding, array) for array in (active, *padded)]
+        if not self.mesh.is_multi_process:
+            return batch, slots, [jax.device_put(array, sharding) for array in (active, *padded)]
+        return batch, slots, [jax.make_array_from_process_local_data(sharding, each) for each in (active, *padded)]
 
 
 def in_step(name: str, batches: Iterator[Rows]) -> Iterator[Rows]:
@@ -170,10 +171,6 @@ def in_step(name: str, batches: Iterator[Rows]) -> Iterator[Rows]:
             cost, unit, arrays = first
             empty = tuple(np.zeros((0, *of_row), dtype) for of_row, dtype in arrays)
             yield Rows(np.zeros(0, np.int64), empty, unit, cost)
-
-
-def _device_put(sharding: NamedSharding, array: np.ndarray) -> jax.Array:
-    return jax.device_put(array, sharding)
 
 
 def _own_rows(features: jax.Array) -> np.ndarray:

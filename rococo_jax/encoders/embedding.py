@@ -51,23 +51,16 @@ def embed_images(
     """
     if isinstance(images, Sequence):
         images = FileImages(tuple(map(str, images)), tuple(images))
-    return embed_image_sets(encoder, [images], cache, features=features)[0]
-
-
-def embed_image_sets(
-    encoder: FeatureEncoder, sets: Sequence[ImageSet], cache: EmbeddingCache, *, features: bool = False
-) -> list[Float[np.ndarray, "images dim"]]:
-    """As `embed_images`, of several sets in one pass: batches go across sets, and files are decoded once for all."""
-    with images_ahead(encoder, sets, cache, features=features) as tables:
-        return tables()
+    with images_ahead(encoder, [images], cache, features=features) as tables:
+        return tables()[0]
 
 
 @contextlib.contextmanager
 def images_ahead(
     encoder: FeatureEncoder, sets: Sequence[ImageSet], cache: EmbeddingCache, *, features: bool = False
 ) -> Iterator[Callable[[], list[Float[np.ndarray, "images dim"]]]]:
-    """What gives the result of `embed_image_sets`, and decodes the first images from now on, while devices do other
-    work: as many as take 256 MB.
+    """What gives the vectors of several sets, as `embed_images`, in one pass: batches go across sets, and files are
+    decoded once for all. It decodes the first images from now on, while devices do other work: as many as take 256 MB.
     """
     if not sets:  # a benchmark of texts alone
         yield list
@@ -82,7 +75,7 @@ def images_ahead(
         return read_images(requests, encoder.pixel_view or encoder.prepare)
 
     kind = "images" if sets[0].name == ORIGINALS or len(sets) > 1 else f"images ({sets[0].name})"
-    work = _EmbeddingPass(encoder, kind, parts, contents, encoder.image_batches, cache, read)
+    work = EmbeddingPass(encoder, kind, parts, contents, encoder.image_batches, cache, read)
 
     def tables() -> list[np.ndarray]:
         features_by_run, made, done = work.features(), [], 0
@@ -112,35 +105,22 @@ def embed_texts(
     place = {distinct[index]: row for row, index in enumerate(order)}
     parts = [[prepared[index] for index in part] for part in chunks(order, _TEXTS_PER_PART)]
     contents = [[text.encode() for text in part] for part in chunks(list(place), _TEXTS_PER_PART)]
-    vectors = features_of_parts(encoder, "captions", parts, contents, encoder.text_batches, cache)
+    vectors = EmbeddingPass(encoder, "captions", parts, contents, encoder.text_batches, cache).features()
     if not features:
         vectors = encoder.project_text_features(vectors)
     return vectors[[place[text] for text in texts]]
 
 
-def features_of_parts(
-    encoder: FeatureEncoder,
-    kind: str,
-    parts: Sequence[Any],
-    contents: Sequence[list[bytes]],
-    encode: Encode,
-    cache: EmbeddingCache,
-) -> np.ndarray:
-    """The tower's features of all parts; all processes must ask for the same, with encoders on their own devices.
+class EmbeddingPass:
+    """Embed the items of all parts once. All processes must ask for the same, with encoders on their own devices.
+
+    Items that the cache has, from whatever part, are not encoded. Items are numbered through all parts by rows.
 
     Args:
         kind: "images" or "captions", with further words in brackets for the progress bar.
-        parts: the items of each, as `encode` takes them.
+        parts: the items of each.
         contents: what decides each item.
-        encode: gives the features of any items.
-    """
-    return _EmbeddingPass(encoder, kind, parts, contents, encode, cache).features()
-
-
-class _EmbeddingPass:
-    """Embed the items of all parts once; arguments as `features_of_parts`. `read` makes of items what `encode` takes.
-
-    Items that the cache has, from whatever part, are not encoded. Items are numbered through all parts by rows.
+        encode: gives the features of any items, as `read` makes them.
     """
 
     def __init__(

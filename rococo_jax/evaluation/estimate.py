@@ -3,9 +3,9 @@
 Disk is that of the cached embeddings and of `per_query.parquet`; what the cache holds already is not counted.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.checkpoints.hub import demo_folder
@@ -21,15 +21,8 @@ _BYTES_A_QUERY = 60
 _FLOAT = 4
 
 
-@dataclasses.dataclass(frozen=True)
-class Work:
-    """Amount of work, the same for every model.
-
-    Attributes:
-        images: to be read and embedded, altered ones included.
-        texts: distinct captions.
-        queries: over all tasks.
-    """
+class Work(NamedTuple):
+    """Images to be read and embedded, altered ones included; distinct captions; queries over all tasks."""
 
     images: int
     texts: int

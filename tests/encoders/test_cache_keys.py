@@ -17,7 +17,7 @@ from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders import embedding as embedding_module
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.embedding import features_of_parts
+from rococo_jax.encoders.embedding import EmbeddingPass
 from rococo_jax.evaluation.results import make_fingerprint
 from rococo_jax.storage import hash_json
 from tests.support.tiny import tiny_encoder
@@ -115,7 +115,7 @@ def test_a_part_of_the_cache_is_found_by_tower_versions_and_every_item(encoder, 
             made.append(items)
             yield np.arange(len(items)), np.zeros((len(items), 2), np.float32)
 
-        features_of_parts(model, kind, [list(contents)], [list(contents)], encode, cache)
+        EmbeddingPass(model, kind, [list(contents)], [list(contents)], encode, cache).features()
         return len(made) > before
 
     assert computes() and not computes()

@@ -16,7 +16,7 @@ import pytest
 from rococo_jax.encoders import programs
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.device_steps import MadeAhead
-from rococo_jax.encoders.embedding import embed_texts, features_of_parts
+from rococo_jax.encoders.embedding import EmbeddingPass, embed_texts
 from rococo_jax.encoders.programs import bucket_length, images_at_once, text_tokens_at_once
 from rococo_jax.errors import InputError
 from rococo_jax.models import VisionSpec
@@ -62,7 +62,7 @@ def test_five_thousand_images_in_cached_parts_compute_little_padding(devices, mo
 
     cache = EmbeddingCache(tmp_path)
     for _ in range(2):
-        found = features_of_parts(encoder, "images", parts, contents, encode, cache)
+        found = EmbeddingPass(encoder, "images", parts, contents, encode, cache).features()
         np.testing.assert_array_equal(found[:, 0], rows / 4096)
         # Nothing is computed the second time.
         assert encoder.steps.asked == 5000

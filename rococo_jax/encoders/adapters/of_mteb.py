@@ -5,6 +5,7 @@ mteb hands a loader of batches, dictionaries with a list under `text`, `image` o
 """
 
 import copy
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,10 +47,11 @@ class _Batches:
             yield {self.column: list(self.items[start : start + self.batch_size])}
 
 
+@dataclasses.dataclass
 class FromMteb:
     """An object with mteb's `encode`, evaluated here. It is handed `task_metadata`, for prompts.
 
-    Args:
+    Attributes:
         encoder: the object.
         task_metadata: of the task whose prompts are used.
         batch_size: images or texts at once.
@@ -58,19 +60,19 @@ class FromMteb:
         role: `query` or `document`, as mteb's `prompt_type`.
     """
 
-    def __init__(
-        self,
-        encoder: Any,
-        task_metadata: Any = None,
-        batch_size: int = 32,
-        name: str | None = None,
-        about: Mapping[str, Any] | None = None,
-        role: str | None = None,
-    ):
-        self.encoder, self.task_metadata, self.batch_size = encoder, task_metadata, batch_size
-        self.name, self.about, self.role = name or type(encoder).__name__, about, role
-        if about is not None:
-            self.fingerprint = lambda: hash_json({**about, "role": role, "prompts": _prompts(encoder)})
+    encoder: Any
+    task_metadata: Any = None
+    batch_size: int = 32
+    name: str = ""
+    about: Mapping[str, Any] | None = None
+    role: str | None = None
+
+    def __post_init__(self):
+        self.name = self.name or type(self.encoder).__name__
+        if self.about is not None:
+            prompts = getattr(self.encoder, "model_prompts", None) or {}
+            told = {"role": self.role, "prompts": {str(name): str(prompt) for name, prompt in prompts.items()}}
+            self.fingerprint = lambda: hash_json({**self.about, **told})
 
     def with_prompt(self, prompt: str, role: str) -> "FromMteb":
         """The same with `prompt` for that role in place of the model's own.
@@ -82,7 +84,7 @@ class FromMteb:
             raise InputError(self.name, f"{role}_prompt", found, "a model of mteb with model_prompts")
         prompted = copy.copy(self.encoder)
         prompted.model_prompts = {**(self.encoder.model_prompts or {}), role: prompt}
-        return FromMteb(prompted, self.task_metadata, self.batch_size, self.name, self.about, role)
+        return dataclasses.replace(self, encoder=prompted, role=role)
 
     def picture_for_library(self, image: Image.Image) -> Image.Image:
         """As mteb's loader of images converts them."""
@@ -104,10 +106,6 @@ class FromMteb:
             about["prompt_type"] = mteb.types.PromptType(self.role)
         batches = _Batches(column, items, self.batch_size)
         return as_numpy(self.encoder.encode(batches, **about, batch_size=self.batch_size))
-
-
-def _prompts(encoder: Any) -> dict[str, str]:
-    return {str(name): str(prompt) for name, prompt in (getattr(encoder, "model_prompts", None) or {}).items()}
 
 
 class AsMteb:

@@ -14,9 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.lost_input import without_twins
@@ -24,6 +22,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome, Task
 from rococo_jax.data.tokenizers import TokenRows
+from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts, images_ahead
 from rococo_jax.encoders.foreign import ForeignEncoder
@@ -35,14 +34,6 @@ from rococo_jax.encoders.token_scoring import TokenScorer
 from rococo_jax.errors import InputError
 from rococo_jax.processes import gather
 from rococo_jax.runtime import make_mesh
-
-
-@runtime_checkable
-class SeenImages(Protocol):
-    """Images that a model was trained on."""
-
-    def seen(self, names: Sequence[str], hashes: Sequence[str]) -> Bool[np.ndarray, " images"]:
-        """Whether each image is among them, by its name or the SHA-256 of its file."""
 
 
 @runtime_checkable
@@ -59,7 +50,7 @@ class Model(Protocol):
 
     name: str
     notes: Sequence[str] = ()
-    training_images: SeenImages | None = None
+    training_images: TrainingImages | None = None
     encoder: FeatureEncoder | None = None
     versions: Mapping[str, Any] | None = None
 

@@ -19,7 +19,7 @@ from rococo_jax.data.images import chunks
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.embedding import features_of_parts
+from rococo_jax.encoders.embedding import EmbeddingPass
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field
 from rococo_jax.training.batch import Batch
@@ -147,4 +147,4 @@ def image_features(
     """Features of the image tower, kept by `contents`, which decide the pixels. `kind` is for the progress bar."""
     parts = [pixels[start : start + IMAGES_PER_PART] for start in range(0, len(pixels), IMAGES_PER_PART)]
     of_parts = chunks([content.encode() for content in contents], IMAGES_PER_PART)
-    return features_of_parts(encoder, kind, parts, of_parts, encoder.image_batches, cache)
+    return EmbeddingPass(encoder, kind, parts, of_parts, encoder.image_batches, cache).features()
