@@ -69,10 +69,10 @@ def rules_of(encoder: Any) -> dict[str, dict[str, Any]]:
         values |= {"mean": list(pixels.mean), "std": list(pixels.std), "colours": pixels.describe_rule()}
         places["colours"] = "the library's rule"
     if tokenizer is not None:
-        of = tokenizer.spec
-        first = (*tokenizer.encode([""])[0], of.eos_id)[0]  # an empty text may have no token
+        of, ends = tokenizer.spec, tokenizer.encode([""])[0]
         values |= {"cleaning": of.cleaning, "lower case": _lowers_case(tokenizer), "text length": of.context_length}
-        values |= {"padding id": of.pad_id, "end id": of.eos_id} | ({} if first == of.eos_id else {"start id": first})
+        values |= {"padding id": of.pad_id} | ({"end id": of.eos_id} if ends else {})
+        values |= {"start id": ends[0]} if ends and ends[0] != of.eos_id else {}
     other = places.get("other", "model.json")
     return {rule: {"value": value, "from": places.get(rule, other)} for rule, value in values.items()}
 

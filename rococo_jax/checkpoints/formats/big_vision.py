@@ -95,7 +95,7 @@ def flattened(name: str, array: np.ndarray) -> np.ndarray:
 def _spec(tensors: Tensors) -> ModelSpec:
     needed = [f"{tower}pos_embedding" for tower in ("img/", "txt/")] + ["img/embedding/kernel", "txt/Embed_0/embedding"]
     needed += ["img/MAPHead_0/probe", "txt/head/kernel", f"img/Transformer/encoderblock_0/{_ATTENTION}/query/kernel"]
-    tensors.require(needed, "the parameters of a SigLIP of big_vision")
+    tensors.require(needed, "the parameters of a SigLIP of big_vision, or of TIPSv2 for JAX")
     for name, axes in {"img/embedding/kernel": 4, "img/pos_embedding": 3, "txt/pos_embedding": 3}.items():
         if len(tensors.shape(name)) != axes:
             raise InputError(tensors.path, name, f"the shape {tensors.shape(name)}", f"{axes} axes")
