@@ -61,6 +61,11 @@ def test_a_pair_gives_the_reference_vectors_at_every_image_size_and_comes_back(c
     np.testing.assert_allclose(again[2], logits, rtol=1e-6)
 
 
+def test_a_lone_image_tower_at_another_size_is_exported_with_its_own_rule_for_positions(tmp_path):
+    encoder = read_towers(hf.saved(hf.tipsv2().vision_model, tmp_path / "theirs"), image_size=50)
+    assert export_huggingface(encoder, tmp_path / "ours") == "tipsv2"
+
+
 def test_a_checkpoint_without_a_temperature_has_that_of_its_configuration(tmp_path):
     """As all that were published; `transformers` reads them so."""
     folder = hf.saved(hf.tipsv2(), tmp_path)
@@ -194,6 +199,9 @@ def test_its_authors_arrays_for_jax_give_the_reference_vectors(gated, tmp_path):
         hf.assert_same_vectors(of_texts, vectors[1], 1e-5)
         scale = np.exp(np.asarray(encoder.model.logit_scale[...]))
         np.testing.assert_allclose(scale * of_images @ of_texts.T, logits, rtol=0, atol=1e-5 * scale)
+    export_huggingface(encoder, tmp_path / "ours")
+    again = outputs(transformers.Tipsv2Model.from_pretrained(tmp_path / "ours").eval(), ids, mask, pixels)
+    np.testing.assert_allclose(again[2], logits, rtol=0, atol=1e-5 * scale)
     (tmp_path / "tiny_text.npz").unlink()
     alone = read_towers(tmp_path / "tiny_vision.npz")
     assert alone.spec.text is None and alone.preprocessing.exact_size == (30, 30)

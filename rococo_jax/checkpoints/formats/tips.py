@@ -1,9 +1,9 @@
 """TIPSv2 as its authors store it for JAX: Flax parameters in `NAME_vision.npz` and `NAME_text.npz`, the names by `/`.
 
 Either file names both where they lie side by side, else a lone tower. Shapes tell all but the activations (GELU by
-tanh, relu in texts) and the epsilon of norms (1e-6, Flax's default). Class tokens have no positions and layers no
-scale: both are in the weights. TIPS of 2024 (2410.16512) has the same form, and but for `lowres` is used at
-`--image-size 448`.
+tanh, relu in texts) and the epsilon of norms (1e-6, Flax's default). Scales of layers and the position of the class
+token are in the weights: here they are ones and zeros, as the form of `transformers` can have them. TIPS of 2024
+(2410.16512) has the same form, and but for `lowres` is used at `--image-size 448`.
 Source: `scenic/models/{tips,vit,text}.py` and `scenic/utils/checkpoint.py` of google-deepmind/tips.
 """
 
@@ -27,7 +27,7 @@ from rococo_jax.checkpoints.formats.big_vision import (
 )
 from rococo_jax.checkpoints.hub import choose_tokenizer
 from rococo_jax.checkpoints.parameters import Checkpoint, Choices, parameter_shapes
-from rococo_jax.checkpoints.tensors import NameTable, Row, Tensors, read_parameters
+from rococo_jax.checkpoints.tensors import NameTable, Row, Tensors, Transform, read_parameters
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec, TextSpec, VisionSpec
@@ -36,6 +36,8 @@ from rococo_jax.storage import hash_file
 _TOKENS, _IMAGES, _TEXTS = "encoder/ToTokenSequence_0", "encoder/transformer", "transformer"
 _NORMS = {"encoder/encoder_norm/": f"{_IMAGES}/encoder_norm/", "text_encoder_norm/": f"{_TEXTS}/encoder_norm/"}
 _GATED = "FFNSwiGluFused_0"
+# After no position for the class token.
+_POSITIONS = Transform(lambda theirs: np.pad(theirs[0], ((1, 0), (0, 0))), lambda ours, _: [ours[1:]])
 _TOKENIZER, _CONTEXT = "google/tipsv2-b14", 64
 
 
@@ -102,10 +104,9 @@ def _vision(tensors: Tensors) -> VisionSpec:
         class_token=True,
         patch_bias=True,
         norm_before_blocks=False,
-        layer_scale=False,
+        layer_scale=True,
         pooling="cls",
         gated_mlp=gated,
-        class_position=False,
         registers=tensors.shape(f"{_TOKENS}/cls")[1] - 1,
         **block_sizes(tensors, _IMAGES, _GATED if gated else "MlpBlock_0"),
     )
@@ -131,9 +132,11 @@ def _text(tensors: Tensors) -> TextSpec:
 def _table(spec: ModelSpec) -> NameTable:
     rows: list[Row] = []
     if spec.vision is not None:
-        tokens = {"class_token": "cls", "positions": "posembed_input"}
-        tokens |= {"registers": "registers"} if spec.vision.registers else {}
-        rows += [Row(f"vision.{ours}", f"{_TOKENS}/{theirs}") for ours, theirs in tokens.items()]
+        ones = Transform(lambda _: np.ones(spec.vision.width, np.float32), lambda *_: [])
+        rows += [Row(f"vision.blocks.block.scale{n}", (), ones) for n in (1, 2)]
+        rows += [Row("vision.positions", f"{_TOKENS}/posembed_input", _POSITIONS)]
+        rows += [Row("vision.class_token", f"{_TOKENS}/cls")]
+        rows += [Row("vision.registers", f"{_TOKENS}/registers")] if spec.vision.registers else []
         rows += layer_rows("vision.patch", f"{_TOKENS}/embedding")
         rows += tower_rows("vision", _IMAGES, _GATED if spec.vision.gated_mlp else None)
     if spec.text is not None:
