@@ -129,10 +129,13 @@ def test_squares_are_read_as_they_are_as_training_has_them(reference, folder_of)
     np.testing.assert_allclose(tower(pixels, backwards), expected, rtol=0, atol=CLOSE)
 
 
-def test_an_image_size_chooses_the_number_of_patches_and_keeps_the_positions(reference, folder_of, tmp_path):
-    encoder = read_model(folder_of(64), image_size=48)
-    assert encoder.spec.vision.position_grid == 16 and encoder.preprocessing.max_patches == 9
-    np.testing.assert_allclose(encoder.encode_image(IMAGES), vectors(reference, IMAGES, 9), rtol=0, atol=CLOSE)
+@pytest.mark.parametrize(("size", "most"), [(48, 9), (256, STORED)])
+def test_an_image_size_chooses_the_number_of_patches_and_keeps_the_positions(
+    size, most, reference, folder_of, tmp_path
+):
+    encoder = read_model(folder_of(64), image_size=size)
+    assert encoder.spec.vision.position_grid == 16 and encoder.preprocessing.max_patches == most
+    np.testing.assert_allclose(encoder.encode_image(IMAGES), vectors(reference, IMAGES, most), rtol=0, atol=CLOSE)
     export_huggingface(encoder, tmp_path / "out")
     assert_same_model(read_model(tmp_path / "out"), encoder)
     refused("whole patches", read_model, folder_of(64), image_size=50)
