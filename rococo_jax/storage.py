@@ -308,7 +308,9 @@ def hub_snapshot(
     Raises InputError with `source`, `field` and `wanted` where the hub cannot be reached or has no such name.
     """
     from huggingface_hub import snapshot_download
+    from huggingface_hub.utils.logging import set_verbosity_error
 
+    set_verbosity_error()  # of its retries only what came of them is said
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except Exception as error:  # no network, no such name, no right to read it
