@@ -110,7 +110,8 @@ class MatchingHead(PairScorer):
         filled, first = np.where(pairs < 0, pairs[:, :1], pairs), pairs[:, 0]
 
         def rows() -> Iterator[Rows]:
-            for batch in programs.text_batches(lengths[first], context, self._tokens // _TEXTS, self.steps.devices):
+            of_groups = lengths[first].tolist()
+            for batch in programs.text_batches(of_groups, context, self._tokens // _TEXTS, self.steps.devices):
                 index = batch.index
                 padded = self.tokenizer.pad([ids[text] for text in texts[filled[index]].ravel()], batch.length)
                 arrays = (each.reshape(len(index), _TEXTS, -1) for each in padded)

@@ -169,7 +169,7 @@ def bucket_length(tokens: int, context_length: int) -> int:
 
 
 def text_batches(
-    token_counts: Iterable[int],
+    token_counts: Sequence[int],
     context_length: int,
     tokens_per_device: int,
     devices: int = 1,
