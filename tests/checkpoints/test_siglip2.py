@@ -133,7 +133,8 @@ def test_squares_are_read_as_they_are_as_training_has_them(reference, folder_of)
 def test_an_image_size_chooses_the_number_of_patches_and_keeps_the_positions(
     size, most, reference, folder_of, tmp_path
 ):
-    encoder = read_model(folder_of(64), image_size=size)
+    save_model(tmp_path / "ours", read_model(folder_of(64)))
+    encoder = read_model(tmp_path / "ours", image_size=size)
     assert encoder.spec.vision.position_grid == 16 and encoder.preprocessing.max_patches == most
     np.testing.assert_allclose(encoder.encode_image(IMAGES), vectors(reference, IMAGES, most), rtol=0, atol=CLOSE)
     export_huggingface(encoder, tmp_path / "out")
