@@ -82,6 +82,8 @@ def read_huggingface_tokenizer(source: str | Path, config: Mapping[str, Any]) ->
     cleaning = "none"
     if family == "siglip":
         rust, cleaning = _read_siglip(folder)
+        if str(own.get("tokenizer_class", "")).startswith("Gemma"):
+            _check_fixed(folder, {"padding_side": "left", **own})  # the default of that class
         if own.get("do_lower_case") is False:
             raise InputError(folder, "do_lower_case", "false", "true, as SigLIP's text tower was trained")
     else:

@@ -139,7 +139,11 @@ def test_siglip_2_of_fixed_resolution_is_a_siglip_with_gemmas_tokenizer(tmp_path
     rust.normalizer = tokenizers.normalizers.Replace(" ", "▁")
     rust.post_processor = tokenizers.processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
     rust.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>", "pad_token": "<pad>"}))
+    settings = {"eos_token": "<eos>", "pad_token": "<pad>", "tokenizer_class": "GemmaTokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert transformers.GemmaTokenizer.padding_side == "left"
+    refused("padding_side: found 'left'", read_model, folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"padding_side": "right"}))
     encoder = read_model(folder)
     assert (encoder.tokenizer.spec.cleaning, encoder.tokenizer.spec.fixed_length) == ("lowercase", 13)
     ids, _ = encoder.tokenizer.pad(encoder.tokenizer.encode(["A cat, A dog!", "hi"]))
