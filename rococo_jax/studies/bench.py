@@ -28,6 +28,7 @@ from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.similarity import ShardedLogits, rank_statistics
 from rococo_jax.training.config import default_config
+from rococo_jax.training.inputs.batches import text_length
 from rococo_jax.training.program import peak_flops, step_bytes, step_flops
 from rococo_jax.training.step import lower_step
 
@@ -139,7 +140,7 @@ def _train(encoder: Encoder, sizes: Sizes, mesh: jax.sharding.Mesh) -> Work:
     """A plain contrastive step of the model on random pixels and ids, from zeros: values do not change the time."""
     config = default_config()
     config.batch_size, config.dtype = sizes.batch, str(jnp.dtype(encoder.model.dtype))
-    tokens = min(32, encoder.spec.text.context_length)
+    tokens = text_length(min(32, encoder.spec.text.context_length), encoder)
     lowered = lower_step(config, encoder.spec, encoder.preprocessing, mesh, tokens)
     step = lowered.compile()
     shapes = lowered.in_tree.unflatten([*jax.tree.leaves(lowered.in_avals)])[0]

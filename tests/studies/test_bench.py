@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax
 import pytest
@@ -41,6 +42,14 @@ def test_figures_agree_with_what_was_done(encoder, what):
     if what in ("loss", "train"):
         assert figures["memory_bytes_per_device"] > 0
     assert figures["share_of_peak"] is None and figures["share_of_product"] > 0, "a CPU has no published peak"
+
+
+@pytest.mark.thorough
+def test_texts_are_trained_at_the_one_length_that_a_tower_takes(encoder):
+    text = replace(encoder.spec.text, attention="full", context_length=40)
+    other = tiny_encoder(devices=2, spec=replace(encoder.spec, text=text))
+    other.tokenizer.spec = replace(other.tokenizer.spec, context_length=40, fixed_length=40)
+    assert bench(other, "train", SIZES, seconds=0.0)["text_length"] == 40
 
 
 def test_the_command_prints_and_writes_json(tmp_path, capsys):
