@@ -7,18 +7,27 @@ published code reads too. `triplet_type` is what was added, an entity or a relat
     HT     s(anchor) > s(half_truth)                    OTA of a file, and of `FILE_entity` and `FILE_relation`
     COR    s(full_truth) > s(anchor) > s(half_truth)    the pairs of `FILE_order`, whose two comparisons are both right
 
-`mean` is the published average over the three files. The paper's image side (which of several images that share parts)
-is drawn from COCO by its code, not released as data, and not here.
+`mean` is the published average over the three files. The image side, which of several images that share a part has
+another one, is not in the release: `image_side` draws it from any captions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
 
 from rococo_jax.benchmarks.choices.items import Bundle, Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
+from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.perturb.text import hash_key
+from rococo_jax.perturb.text.lexicon import Lexicon
+from rococo_jax.perturb.text.word_exchange import alters, is_new, named_objects, words_of
+from rococo_jax.perturb.text.words import article_of
 
 FILES = ("coco_qwen", "coco_mistral", "cc3m_qwen")
 _KINDS = ("entity", "relation")
+_DISTRACTORS = 2, 5
 
 
 def items(record: Record) -> Iterator[Item]:
@@ -44,3 +53,23 @@ choice_benchmark(
     files=(*(f"data/{file}.parquet" for file in FILES), *(f"{file}.jsonl" for file in FILES)),
     source="huggingface.co/datasets/kbora/Half-Truths, as it is",
 )
+
+
+def image_side(images: Sequence[CaptionedImage], lexicon: Lexicon, seed: int) -> Iterator[dict[str, Any]]:
+    """Lines of the benchmark `choices`, one an image or none: "a SHARED and an OWN" is its own, not of 2 to 5 others.
+
+    After the authors' `image_half_truth_vulnerability.py`: all images have the shared part, and only the right one its
+    own. There parts come from a language model; here they are the nouns of the lexicon in an image's captions [ours].
+    """
+    words, objects = [words_of(each.captions) for each in images], [named_objects(e.captions, lexicon) for e in images]
+    for each, named in zip(images, objects, strict=True):
+        random, fewest, most = np.random.default_rng(hash_key([seed, "image side", each.image])), *_DISTRACTORS
+        pairs = [(shared, own) for shared in sorted(named) for own in sorted(named) if alters(shared, own, lexicon)]
+        for shared, own in random.permutation(pairs).tolist():
+            others = [n for n, there in enumerate(objects) if shared in there and is_new(own, words[n], lexicon)]
+            if len(others) >= fewest:
+                files = [each.image, *(images[n].image for n in random.permutation(others)[:most])]
+                text = f"{article_of(shared)} {shared} and {article_of(own)} {own}"
+                yield {"id": f"image side {each.image}", "part": "half_truth_images", "texts": [text],
+                       "images": [{"file": file} for file in files], "match": [[0, 0]]}  # fmt: skip
+                break

@@ -1,7 +1,7 @@
 """`rococo alter-captions`: replace one noun of every caption, or add a detail, and write a benchmark annotation."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from rococo_jax.cli.inputs import CaptionOptions
@@ -30,7 +30,8 @@ class Options:
         model: model directory, Hugging Face folder, or hub name; none is read for half_truth
         variant: what a noun is replaced by; all: every one, as --out/VARIANT.json; half_truth: a wrong detail is added
         out: where the annotation goes; for all variants a folder
-        items: also items of the benchmark `choices`: a caption, and the caption altered
+        items: also items of the benchmark `choices`: a caption, and the caption altered; of half_truth also two nouns
+            of an image, and images that share one
         seed: of the replacements (default: 0)
         select: which noun, by influence
         lexicon: concept groups as JSON (default: the shipped ones)
@@ -52,6 +53,7 @@ class Options:
 
 
 def run(options: Options) -> None:
+    from rococo_jax.benchmarks.half_truths import image_side
     from rococo_jax.benchmarks.rococo.generate import HALF_TRUTH, add_details, alter_captions
     from rococo_jax.encoders import load_model
     from rococo_jax.errors import InputError
@@ -68,7 +70,8 @@ def run(options: Options) -> None:
         if options.influence or options.select != "lowest":
             raise InputError("--select, --influence", "option", "one with half_truth", "none: no noun is chosen")
         made_by = {"lexicon": about_lexicon, "seed": options.seed}
-        return _write_items(options, [_write(options, add_details(images, lexicon, options.seed), made_by)])
+        sets = [_write(options, add_details(images, lexicon, options.seed), made_by)]
+        return _write_items(options, sets, image_side(images, lexicon, options.seed))
     if options.model is None:
         raise InputError("MODEL", "model", "none", f"a model, whose influence chooses the noun of {options.variant}")
     influences = None
@@ -110,11 +113,11 @@ def _write(options: Options, altered: "AlteredSet", made_by: Mapping[str, object
     return altered
 
 
-def _write_items(options: Options, sets: Sequence["AlteredSet"]) -> None:
+def _write_items(options: Options, sets: Sequence["AlteredSet"], more: Iterable[Mapping[str, object]] = ()) -> None:
     if options.items:
         from rococo_jax.benchmarks.own import choice_items
         from rococo_jax.storage import write_json_lines
 
-        items = [item for altered in sets for item in choice_items(altered)]
+        items = [*(item for altered in sets for item in choice_items(altered)), *more]
         write_json_lines(options.items, items)
         print(f"{options.items}: {len(items):,} items")

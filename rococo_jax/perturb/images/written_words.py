@@ -15,7 +15,6 @@ the originals are those of the written ones too. Every draw is a hash of the see
 import functools
 import math
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -30,9 +29,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.image_folders import ResumableFolder, encode_image, versions
 from rococo_jax.perturb.text import hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon
-from rococo_jax.perturb.text.replacement import find_candidates
-from rococo_jax.perturb.text.word_exchange import alters, is_new
-from rococo_jax.perturb.text.words import plain, split_words
+from rococo_jax.perturb.text.word_exchange import alters, is_new, named_objects, words_of
 from rococo_jax.progress import progress
 
 FORMAT, FORMAT_VERSION = "rococo_jax.written_words", 1
@@ -51,10 +48,11 @@ def choose_words(
     """
     if strange := [word for word in words if not word.isascii()]:
         raise InputError("mixing", "words", ascii(strange[0]), "letters of ASCII, which the font has alone")
-    objects = [_object_of(item, lexicon) for item in items]
+    named = [named_objects(item.captions, lexicon).most_common(1) for item in items]
+    objects = [each[0][0] if each else None for each in named]
     pool, chosen = sorted(set(words or filter(None, objects))), []
     for item, shown in zip(items, objects, strict=True):
-        present = frozenset(plain(word.text) for caption in item.captions for word in split_words(caption))
+        present = words_of(item.captions)
         random = np.random.default_rng(hash_key([seed, "word", item.image]))
         for place in random.permutation(len(pool)):
             if is_new(pool[place], present, lexicon) and (shown is None or alters(shown, pool[place], lexicon)):
@@ -64,14 +62,6 @@ def choose_words(
             wanted = f"one that no caption of {item.image!r} has: other images, or a list"
             raise InputError("mixing", "words", f"{len(pool)} of them", wanted)
     return chosen
-
-
-def _object_of(item: CaptionedImage, lexicon: Lexicon) -> str | None:
-    named = Counter[str]()
-    for caption in item.captions:
-        nouns = (each.noun for each in find_candidates(split_words(caption), lexicon))
-        named.update({noun.singular: 1 for noun in nouns if noun.singular and lexicon.kind(noun) != "action"})
-    return named.most_common(1)[0][0] if named else None
 
 
 def place_note(size: tuple[int, int], word: str, ratio: float, random: np.random.Generator) -> Box:

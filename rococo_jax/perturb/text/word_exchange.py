@@ -3,11 +3,13 @@
 The words that fit a slot are the nouns of a concept in one number, or one group of `ATTRIBUTES`.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rococo_jax.perturb.text.lexicon import Lexicon, Noun
-from rococo_jax.perturb.text.words import plain
+from rococo_jax.perturb.text.replacement import find_candidates
+from rococo_jax.perturb.text.words import plain, split_words
 
 # Words of captions that describe a thing or a scene. Of each group one word excludes the others.
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -64,3 +66,17 @@ def is_new(word: str, present: frozenset[str], lexicon: Lexicon) -> bool:
     noun = lexicon.find(word)
     forms = (word,) if noun is None else (noun.singular, noun.plural)
     return all(form is None or plain(form) not in present for form in forms)
+
+
+def words_of(captions: Sequence[str]) -> frozenset[str]:
+    """All words of the captions, as `is_new` takes them."""
+    return frozenset(plain(word.text) for caption in captions for word in split_words(caption))
+
+
+def named_objects(captions: Sequence[str], lexicon: Lexicon) -> Counter[str]:
+    """The singular nouns of the captions, no actions, and how many captions have each."""
+    objects = Counter[str]()
+    for caption in captions:
+        nouns = (each.noun for each in find_candidates(split_words(caption), lexicon))
+        objects.update({noun.singular for noun in nouns if noun.singular and lexicon.kind(noun) != "action"})
+    return objects
