@@ -58,7 +58,7 @@ choice_benchmark(
 def image_side(images: Sequence[CaptionedImage], lexicon: Lexicon, seed: int) -> Iterator[dict[str, Any]]:
     """Lines of the benchmark `choices`, one an image or none: "a SHARED and an OWN" is its own, not of 2 to 5 others.
 
-    After the authors' `image_half_truth_vulnerability.py`: all images have the shared part, and only the right one its
+    After the script of the authors that finds such images: all images have the shared part, and only the right one its
     own. There parts come from a language model; here they are the nouns of the lexicon in an image's captions [ours].
     """
     words, objects = [words_of(each.captions) for each in images], [named_objects(e.captions, lexicon) for e in images]
