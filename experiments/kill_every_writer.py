@@ -58,9 +58,8 @@ def writers(world: World) -> dict[str, list]:
 
 
 def serve_downloads() -> None:
-    """`rococo fetch rococo` gets a file and an archive from a slow server of this process."""
+    """`rococo fetch rococo` gets a file and an archive from a server of this process."""
     server = Server({"/file.bin": CONTENT})
-    server.pause = 0.004
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
         for number in range(4):
