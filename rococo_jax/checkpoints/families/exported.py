@@ -130,3 +130,25 @@ def _exported_sizes(spec: VisionSpec | TextSpec) -> dict[str, Any]:
         "hidden_act": SPELLINGS[spec.activation][0],
         "layer_norm_eps": spec.norm_eps,
     }
+
+
+class ExportedPair(Exported):
+    """A family of an image and a text tower; `transformers` has a class of its own for each alone, without prefixes.
+
+    Attributes:
+        classes: how the names of its classes in `transformers` begin.
+    """
+
+    classes: ClassVar[str]
+
+    def config_of(self, vision: dict[str, Any] | None, text: dict[str, Any] | None) -> dict[str, Any]:
+        """The `config.json` of both sections, or of the one that is there."""
+        if vision and text:
+            parts = {"vision_config": vision, "text_config": text}
+            return {"model_type": self.name, "architectures": [f"{self.classes}Model"], **parts}
+        part, name = ("vision", "Vision") if vision else ("text", "Text")
+        architectures = [f"{self.classes}{name}Model"]
+        return {"model_type": f"{self.name}_{part}_model", "architectures": architectures, **(vision or text or {})}
+
+    def export_prefixes(self, spec: ModelSpec) -> tuple[str, str]:
+        return ("", "") if spec.vision is None or spec.text is None else self.prefixes

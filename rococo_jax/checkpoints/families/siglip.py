@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from rococo_jax.checkpoints.families.base import IGNORED, Section, tower_section
 from rococo_jax.checkpoints.families.clip import text_rows, vision_rows
-from rococo_jax.checkpoints.families.exported import Exported, text_config, vision_config
+from rococo_jax.checkpoints.families.exported import ExportedPair, text_config, vision_config
 from rococo_jax.checkpoints.tensors import KERNEL, NameTable, Row, leading_ones, linear_rows, norm_rows
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 
@@ -21,14 +21,13 @@ SIGLIP_VISION = {
 SIGLIP_TEXT = {"attention": "full", "norm_after_blocks": False, "pooling": "last"}
 
 
-class Siglip(Exported):
+class Siglip(ExportedPair):
     name = "siglip"
     model_types = ("siglip", "siglip_vision_model", "siglip_text_model")
     prefixes = ("vision_model.", "text_model.")
     processor: ClassVar = {"image_processor_type": "SiglipImageProcessor"}
     lower_case = True
-    # How the names of its classes begin.
-    classes: ClassVar[str] = "Siglip"
+    classes = "Siglip"
     processor_classes = ("CLIPImageProcessor", "SiglipImageProcessor")
 
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
@@ -73,15 +72,7 @@ class Siglip(Exported):
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         vision = spec.vision and {**vision_config(spec.vision), "vision_use_head": True}
         text = spec.text and {**text_config(spec.text), "projection_size": spec.text_head.dim}
-        if vision and text:
-            parts = {"vision_config": vision, "text_config": text}
-            return {"model_type": self.name, "architectures": [f"{self.classes}Model"], **parts}
-        part, name = ("vision", "Vision") if vision else ("text", "Text")
-        architectures = [f"{self.classes}{name}Model"]
-        return {"model_type": f"{self.name}_{part}_model", "architectures": architectures, **(vision or text)}
-
-    def export_prefixes(self, spec: ModelSpec) -> tuple[str, str]:
-        return ("", "") if spec.vision is None or spec.text is None else self.prefixes
+        return self.config_of(vision, text)
 
 
 SIGLIP = Siglip()

@@ -16,7 +16,7 @@ import numpy as np
 
 from rococo_jax.checkpoints.families.base import IGNORED, Section, library_defaults, tower_section
 from rococo_jax.checkpoints.families.dinov2 import NO_REGISTERS, dino, dino_config, register_rows
-from rococo_jax.checkpoints.families.exported import Exported, text_config
+from rococo_jax.checkpoints.families.exported import ExportedPair, text_config
 from rococo_jax.checkpoints.tensors import (
     KERNEL,
     PATCH,
@@ -40,8 +40,9 @@ TEMPERATURE = Transform(
 _SMALLEST_SEEN = 2.0**-24
 
 
-class Tipsv2(Exported):
+class Tipsv2(ExportedPair):
     name = "tipsv2"
+    classes = "Tipsv2"
     model_types = ("tipsv2", "tipsv2_vision_model", "tipsv2_text_model")
     prefixes = ("vision_encoder.", "text_encoder.")
     processor: ClassVar = {"image_processor_type": "Tipsv2ImageProcessor"}
@@ -88,14 +89,7 @@ class Tipsv2(Exported):
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         vision = spec.vision and {**dino_config(spec.vision), "num_register_tokens": spec.vision.registers}
         text = spec.text and {**text_config(spec.text), "scale_sqrt_depth": spec.text.scaled_words}
-        if vision and text:
-            parts = {"vision_config": vision, "text_config": text}
-            return {"model_type": "tipsv2", "architectures": ["Tipsv2Model"], **parts}
-        part, name = ("vision", "Vision") if vision else ("text", "Text")
-        return {"model_type": f"tipsv2_{part}_model", "architectures": [f"Tipsv2{name}Model"], **(vision or text)}
-
-    def export_prefixes(self, spec: ModelSpec) -> tuple[str, str]:
-        return ("", "") if spec.vision is None or spec.text is None else self.prefixes
+        return self.config_of(vision, text)
 
 
 TIPSV2 = Tipsv2()
