@@ -12,11 +12,10 @@ another one, is not in the release: `image_side` draws it from any captions.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from rococo_jax.benchmarks.choices.items import Bundle, Item, choose_text
+from rococo_jax.benchmarks.choices.items import Bundle, Item, Picture, choose_image, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
 from rococo_jax.data.captions import CaptionedImage
@@ -55,8 +54,8 @@ choice_benchmark(
 )
 
 
-def image_side(images: Sequence[CaptionedImage], lexicon: Lexicon, seed: int) -> Iterator[dict[str, Any]]:
-    """Lines of the benchmark `choices`, one an image or none: "a SHARED and an OWN" is its own, not of 2 to 5 others.
+def image_side(images: Sequence[CaptionedImage], lexicon: Lexicon, seed: int) -> Iterator[Item]:
+    """Items of any captions, one an image or none: "a SHARED and an OWN" is its own, not of 2 to 5 others.
 
     After the script of the authors that finds such images: all images have the shared part, and only the right one its
     own. There parts come from a language model; here they are the nouns of the lexicon in an image's captions [ours].
@@ -68,8 +67,8 @@ def image_side(images: Sequence[CaptionedImage], lexicon: Lexicon, seed: int) ->
         for shared, own in random.permutation(pairs).tolist():
             others = [n for n, there in enumerate(objects) if shared in there and is_new(own, words[n], lexicon)]
             if len(others) >= fewest:
-                files = [each.image, *(images[n].image for n in random.permutation(others)[:most])]
+                wrong = [Picture(images[n].image) for n in random.permutation(others)[:most]]
                 text = f"{article_of(shared)} {shared} and {article_of(own)} {own}"
-                yield {"id": f"image side {each.image}", "part": "half_truth_images", "texts": [text],
-                       "images": [{"file": file} for file in files], "match": [[0, 0]]}  # fmt: skip
+                id = f"image side {each.image}"
+                yield choose_image(id, text, Picture(each.image), wrong, "half_truth_images")
                 break

@@ -54,6 +54,7 @@ class Options:
 
 def run(options: Options) -> None:
     from rococo_jax.benchmarks.half_truths import image_side
+    from rococo_jax.benchmarks.plain_choices import as_json
     from rococo_jax.benchmarks.rococo.generate import HALF_TRUTH, add_details, alter_captions
     from rococo_jax.encoders import load_model
     from rococo_jax.errors import InputError
@@ -71,7 +72,7 @@ def run(options: Options) -> None:
             raise InputError("--select, --influence", "option", "one with half_truth", "none: no noun is chosen")
         made_by = {"lexicon": about_lexicon, "seed": options.seed}
         sets = [_write(options, add_details(images, lexicon, options.seed), made_by)]
-        return _write_items(options, sets, image_side(images, lexicon, options.seed))
+        return _write_items(options, sets, map(as_json, image_side(images, lexicon, options.seed)))
     if options.model is None:
         raise InputError("MODEL", "model", "none", f"a model, whose influence chooses the noun of {options.variant}")
     influences = None
