@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.svg import palette_css
-from rococo_jax.report.vocabulary import percent, printable
+from rococo_jax.report.vocabulary import percent, printable, sort_key
 from rococo_jax.version import __version__
 
 Text = str | Markup
@@ -46,7 +46,7 @@ class Cell:
 
     Attributes:
         small: lines below, such as the interval.
-        value: the exact number, which columns are sorted by.
+        value: the number, which columns are sorted by (`sort_key`).
         words: whether it is text that the filter looks at.
         edge: whether a group of columns begins here.
         title: told on demand.
@@ -335,6 +335,6 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
     )
-    environment.filters |= {"data_uri": data_uri, "jpeg_size": jpeg_size}
+    environment.filters |= {"data_uri": data_uri, "jpeg_size": jpeg_size, "sort_key": sort_key}
     environment.filters["score"] = lambda score: f"{score:.3f}".replace("-", "−")
     return environment

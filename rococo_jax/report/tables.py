@@ -1,6 +1,6 @@
 """Tables and tiles of figures: one row a model with its intervals, every figure of one model, the few that matter.
 
-A cell carries its exact number, by which the page's script sorts; the interval stands below the number.
+The page's script sorts by the number of a cell, which has more digits than its text; the interval stands below it.
 """
 
 from collections.abc import Callable, Sequence

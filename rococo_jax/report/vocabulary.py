@@ -65,6 +65,18 @@ def percent(value: float | int | None, digits: int = 1) -> str:
     return text.replace("-", "−") if float(text) else text.removeprefix("-")
 
 
+def sort_key(value: float | int) -> str:
+    """Return a number as the page's script sorts by it: nine significant digits, at most nine decimals.
+
+    That is at least six digits more than a table shows. The last digits of a result depend on the processor that
+    computed it, and a page should not.
+
+    >>> sort_key(100 / 3), sort_key(52.5), sort_key(-1e-16), sort_key(12_345_678_901)
+    ('33.3333333', '52.5', '0', '12345678901')
+    """
+    return str(value) if is_whole(value) else f"{round(value, 9) + 0.0:.9g}"
+
+
 def signed(points: float) -> str:
     """A difference with its sign.
 

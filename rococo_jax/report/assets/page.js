@@ -1,5 +1,5 @@
 "use strict";
-// Columns sort on a click: numbers by their exact value, largest first, words from A to Z; what is missing goes last.
+// Columns sort on a click: numbers by their value, largest first, words from A to Z; what is missing goes last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
   heads.forEach((head, column) => {
