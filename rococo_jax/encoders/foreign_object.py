@@ -120,11 +120,12 @@ class ForeignObject(LoadedModel):
         return array
 
     def compare_once(self, method: str, made: np.ndarray, again: Callable[[], np.ndarray]) -> None:
-        """Warn, after the first call of a method, where a call with its first item alone gives something else."""
+        """Warn, after the first call of a method, where calls with the first of its items alone give something else."""
         if method in self._compared:
             return
         self._compared.add(method)
-        difference = float(np.abs(made[:1] - again()).max())
+        alone = again()
+        difference = float(np.abs(made[: len(alone)] - alone).max())
         if difference > _SAME * max(1.0, float(np.abs(made).max())):
             print(
                 f"rococo: warning: {self.name}: {method} gave other {'vectors' if made.ndim > 1 else 'scores'} for the "

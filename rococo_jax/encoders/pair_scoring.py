@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.encoders.device_steps import is_out_of_memory
-from rococo_jax.encoders.foreign_object import ForeignObject
+from rococo_jax.encoders.foreign_object import ForeignObject, run_user_code
 from rococo_jax.encoders.protocol import OnProgress, PairPlaces, PairScorer
 from rococo_jax.errors import InputError
 
@@ -51,11 +51,35 @@ class ForeignPairScorer(ForeignObject, PairScorer):
                 warning = f"out of memory with {count} pairs, going on with {self.pairs_at_once} at once"
                 print(f"rococo: {self.name}: {warning}", file=sys.stderr)
                 continue
-            self.compare_once("score_pairs", made, lambda items=items: self._scores(*(each[:1] for each in items)))
+            self._compare_with_single_pairs(items, made)
             scores[some] = made
             done += count
             on_progress(count)
         return scores
+
+    def check_texts(self, texts: Sequence[str]) -> None:
+        """See `PairScorer`; by the object's own `check_texts`, which raises for a text that it cannot read."""
+        check = getattr(self.model, "check_texts", None)
+        if check is not None:
+            run_user_code(self.name, lambda: check(list(texts)), "check_texts", "texts that the model reads")
+
+    def _compare_with_single_pairs(self, items: tuple[list, list[str]], made: np.ndarray) -> None:
+        """Warn, after the first call, where the score of the shortest or longest text depends on the rest of the batch.
+
+        Probabilities are compared by their logarithms: small ones count as much as large ones.
+        """
+        images, texts = items
+        lengths = [len(text) for text in texts]
+        rows = sorted({int(np.argmin(lengths)), int(np.argmax(lengths))})
+        is_probability = bool(((made > 0) & (made < 1)).all())
+
+        def compared(scores: np.ndarray) -> np.ndarray:
+            return np.log(np.maximum(scores, np.finfo(np.float32).tiny)) if is_probability else scores
+
+        def alone() -> np.ndarray:
+            return compared(np.concatenate([self._scores([images[row]], [texts[row]]) for row in rows]))
+
+        self.compare_once("score_pairs", compared(made[rows]), alone)
 
     def _scores(self, images: list, texts: list[str]) -> Float[np.ndarray, " pairs"]:
         """One call, checked."""

@@ -43,7 +43,8 @@ class ScoresPairs(Protocol):
     """Any model of any framework that says how well an image and a text fit: a reranker, a matching head.
 
     An object with this method alone is a model, too; all else is as of `ImageTextEncoder`. An attribute `batch_size` is
-    the number of pairs of a call (32).
+    the number of pairs of a call (32). A method `check_texts(texts)` is called with all texts before the first image is
+    read, and raises for one that the model cannot read.
     """
 
     def score_pairs(self, images: list[Image.Image], texts: list[str]) -> Float[np.ndarray, " pairs"]:
@@ -163,6 +164,10 @@ class PairScorer(LoadedModel):
     decides_by: str = "scores of pairs"
     has_vectors = False
     pair_scorer = property(lambda self: self)
+
+    def check_texts(self, texts: Sequence[str]) -> None:
+        """Raise InputError for a text that the model cannot read; called with all texts before any pair is scored."""
+        return
 
     @abc.abstractmethod
     def score(

@@ -83,16 +83,17 @@ def load_transformers(model: str, processor: str | None = None, **options: Any) 
     module, config = made.to(options.device), made.config.to_dict()
     settings = {"transformers": transformers.__version__, "config": plain(config)}
     settings["processor"] = plain({"images": ready.image_processor.to_dict(), "texts": ready.tokenizer.init_kwargs})
-    padding = {"padding": "max_length" if made.config.model_type in _PADDED else True, "truncation": True}
-    if length := (config.get("text_config") or {}).get("max_position_embeddings"):
-        padding["max_length"] = length
+    length = (config.get("text_config") or {}).get("max_position_embeddings")
+    padding = {"padding": "max_length" if made.config.model_type in _PADDED else True}
+    padding |= {"truncation": True, "max_length": length, "return_tensors": "pt"}
 
+    # The processor and not its parts, as it has defaults of its own for both.
     def encode_images(images: list) -> Any:
-        pixels = ready.image_processor(images=images, return_tensors="pt").to(options.device, module.dtype)
+        pixels = ready(images=images, return_tensors="pt").to(options.device, module.dtype)
         return _vectors(module.get_image_features(**pixels), config["model_type"])
 
     def encode_texts(texts: list[str]) -> Any:
-        tokens = ready.tokenizer(texts, return_tensors="pt", **padding).to(options.device)
+        tokens = ready(text=texts, **padding).to(options.device)
         return _vectors(module.get_text_features(**tokens), config["model_type"])
 
     def token_rows(texts: list[str]) -> TokenRows:

@@ -45,8 +45,8 @@ class PairModel(Model):
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
         """Say how many pairs there are at most.
 
-        Raises InputError: candidates without their number, or the other way round, or more pairs than are scored
-        without candidates.
+        Raises InputError: candidates without their number, or the other way round, more pairs than are scored without
+        candidates, or a text that the scorer cannot read.
         """
         if settings.rerank and self.candidates is None:
             wanted = "a model whose vectors choose what is scored of a gallery"
@@ -54,6 +54,8 @@ class PairModel(Model):
         if self.needs_count and not settings.rerank:
             raise InputError(self.name, "rerank", 0, "how many candidates of each query are scored")
         check_count(self.name, benchmarks, settings.rerank)
+        for each in benchmarks:
+            self.scorer.check_texts(each.texts)
         count, tasks = 0, [task for each in benchmarks for task in with_images(self.name, each).tasks]
         for task in tasks:
             queries, pairs = task.queries_and_pairs
