@@ -35,7 +35,7 @@ _QUESTION = (
 )
 _MEANS = (
     "Mean over the kinds of a severity, and how much of the uncorrupted figure is lost; below each, its 95 % bootstrap "
-    "interval and the standard deviation over kinds (sd)."
+    "interval."
 )
 _MAP = (
     "Drop by kind and severity, in per cent of the figure on uncorrupted images (the same images, cut to the same "
