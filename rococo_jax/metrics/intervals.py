@@ -63,7 +63,7 @@ class Counted:
 
     def per_image(self, images: Int[np.ndarray, " images"]) -> Float[np.ndarray, "images columns_and_count"]:
         """Sums over the items of each image; `images` are groups, ascending, all of the items' among them."""
-        place = np.searchsorted(images, self.group)
+        place = places_among(images, self.group)
         # Sums of whole numbers, exact in float64 in any order.
         sums = [np.bincount(place, column, len(images)) for column in self.counts.T]
         return np.column_stack([*sums, np.bincount(place, minlength=len(images)).astype(np.float64)])
@@ -76,6 +76,14 @@ class Counted:
                 for place, name in enumerate(self.columns)
             }
         return {metric.name: np.asarray(metric.function(shares)) for metric in self.metrics}
+
+
+def places_among(images: Int[np.ndarray, " images"], group: Int[np.ndarray, " items"]) -> Int[np.ndarray, " items"]:
+    """Return the place of each item's image among `images`, ascending. Raises ValueError: one is not among them."""
+    place = np.searchsorted(images, group)
+    if (place == len(images)).any() or (images[place] != group).any():
+        raise ValueError("an item's image is none of those that are drawn")
+    return place
 
 
 @functools.lru_cache(maxsize=4)
