@@ -69,13 +69,13 @@ class Counted:
         return np.column_stack([*sums, np.bincount(place, minlength=len(images)).astype(np.float64)])
 
     def metrics_of(self, totals: Float[np.ndarray, "*draws columns_and_count"]) -> dict[str, np.ndarray]:
-        # A draw without an item of this variant has no value; it is left out of the percentiles.
+        # A draw without an item that a metric counts has no value; it is left out of the percentiles.
         with np.errstate(invalid="ignore"):
             shares = {
                 name: np.asarray(100.0 * totals[..., place] / totals[..., -1])
                 for place, name in enumerate(self.columns)
             }
-        return {metric.name: np.asarray(metric.function(shares)) for metric in self.metrics}
+            return {metric.name: np.asarray(metric.function(shares)) for metric in self.metrics}
 
 
 def places_among(images: Int[np.ndarray, " images"], group: Int[np.ndarray, " items"]) -> Int[np.ndarray, " items"]:

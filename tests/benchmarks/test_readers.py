@@ -15,12 +15,13 @@ from PIL import Image
 
 from rococo_jax.benchmarks.aro import wrong_orders
 from rococo_jax.benchmarks.audit import audit
-from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks
+from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks, with_corrupted_images
 from rococo_jax.benchmarks.pair_scores import MatrixScores
 from rococo_jax.benchmarks.plain_choices import as_json
 from rococo_jax.benchmarks.scam import TEMPLATES
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
+from rococo_jax.benchmarks.variants import parse_variants
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import make_results
 from rococo_jax.metrics.intervals import image_draws, intervals
@@ -193,6 +194,23 @@ def test_items_of_several_sizes_are_padded(tmp_path):
     outcome = task.score(Embeddings({"originals": np.ones((1, 4)), TEXTS: texts}))
     assert outcome.counted.values() == {"ota": 100.0, "ties": 0.0}
     assert np.isnan(outcome.scores.scores).sum() == 3
+
+
+def test_each_part_has_a_mean_over_kinds_of_corruption(tmp_path):
+    files = tuple(f"{number}.png" for number in range(12))
+    write_rows("choices", tmp_path, [item(n, "few" if n < 4 else "many", files[n]) for n in range(12)], images=files)
+    benchmark = with_corrupted_images(open_form("choices", tmp_path), ["fog", "snow", "frost"], [3])
+    made = make_results("one", "paper", {}, [task.score(embeddings_of(benchmark)) for task in benchmark.tasks])
+    variants = made["tasks"]["choices"]
+    for part in ("few", "many"):
+        of_kinds = [variants[f"{part}/{kind}_3"] for kind in ("fog", "snow", "frost")]
+        assert len({each["ota"] for each in of_kinds}) > 1
+        mean = variants[f"{part}/corruptions_3"]
+        for metric in ("ota", "drop_points", "ras", "consistency"):
+            assert mean[metric] == pytest.approx(np.mean([each[metric] for each in of_kinds]))
+        assert made["intervals"]["choices"][f"{part}/corruptions_3"]["drop_points"] is not None
+    parsed = parse_variants(variants)["few/corruptions_3"]
+    assert (parsed.part, parsed.corruption, parsed.severity) == ("few", "corruptions", 3)
 
 
 def test_a_limit_takes_items_of_every_part_in_turns(tmp_path):
