@@ -1,19 +1,21 @@
 """Half-truths (arXiv 2602.23906): does a wrong detail that is added to a right caption lower its score?
 
 The release of its authors: `data/{coco_qwen,coco_mistral,cc3m_qwen}.parquet`, `id, image, triplet_type, anchor,
-half_truth, full_truth`, with the images inside; or the same as JSON lines with paths, `coco_qwen.jsonl`, which the
-published code reads too. `triplet_type` is what was added, an entity or a relation. Ties are errors:
+half_truth, full_truth`, with the images inside; or the same as JSON lines with paths, `coco_qwen.jsonl`. Both are read
+by the published code, `scripts/evaluate_half_truth.py` of github.com/kargibora/CS-CLIP (commit 6b064a0), which also
+gives the two scores. `triplet_type` is what was added, an entity or a relation. Ties are errors:
 
     HT     s(anchor) > s(half_truth)                    OTA of a file, and of `FILE_entity` and `FILE_relation`
     COR    s(full_truth) > s(anchor) > s(half_truth)    the pairs of `FILE_order`, whose two comparisons are both right
 
-`mean` is the published average over the three files. The image side, which of several images that share a part has
-another one, is not in the release: `image_side` draws it from any captions.
+`mean` is the average over the three files [paper]. The image side, which of several images that share a part has
+another one, is not in the release: `image_side` draws it from any captions [ours].
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.choices.items import Bundle, Item, Picture, choose_image, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
@@ -21,8 +23,9 @@ from rococo_jax.benchmarks.choices.records import Record
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.perturb.text import hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon
-from rococo_jax.perturb.text.word_exchange import alters, is_new, named_objects, words_of
-from rococo_jax.perturb.text.words import article_of
+from rococo_jax.perturb.text.word_exchange import alters, named_objects, words_of
+from rococo_jax.perturb.text.words import article_of, plain
+from rococo_jax.progress import progress
 
 FILES = ("coco_qwen", "coco_mistral", "cc3m_qwen")
 _KINDS = ("entity", "relation")
@@ -55,20 +58,68 @@ choice_benchmark(
 
 
 def image_side(images: Sequence[CaptionedImage], lexicon: Lexicon, seed: int) -> Iterator[Item]:
-    """Items of any captions, one an image or none: "a SHARED and an OWN" is its own, not of 2 to 5 others.
+    """Yield items that ask which of 3 to 6 images shows two objects, at most one item per image.
 
-    After the script of the authors that finds such images: all images have the shared part, and only the right one its
-    own. There parts come from a language model; here they are the nouns of the lexicon in an image's captions [ours].
+    The text reads "a SHARED and an OWN". All candidate images show the shared object; only the right one shows its own
+    object as well: no caption of another has that noun, a synonym or a special case of it. The authors' script extracts
+    objects with a language model; here they are the lexicon's nouns in an image's captions [ours].
     """
-    words, objects = [words_of(each.captions) for each in images], [named_objects(e.captions, lexicon) for e in images]
-    for each, named in zip(images, objects, strict=True):
-        random, fewest, most = np.random.default_rng(hash_key([seed, "image side", each.image])), *_DISTRACTORS
-        pairs = [(shared, own) for shared in sorted(named) for own in sorted(named) if alters(shared, own, lexicon)]
-        for shared, own in random.permutation(pairs).tolist():
-            others = [n for n, there in enumerate(objects) if shared in there and is_new(own, words[n], lexicon)]
-            if len(others) >= fewest:
-                wrong = [Picture(images[n].image) for n in random.permutation(others)[:most]]
-                text = f"{article_of(shared)} {shared} and {article_of(own)} {own}"
-                id = f"image side {each.image}"
-                yield choose_image(id, text, Picture(each.image), wrong, "half_truth_images")
-                break
+    objects, words = [], []
+    with progress("half-truths: reading captions", len(images), "images") as advance:
+        for image in images:
+            objects.append(sorted(named_objects(image.captions, lexicon)))
+            words.append(words_of(image.captions))
+            advance(1)
+    images_with = {noun: np.array(rows) for noun, rows in _rows_by(objects).items()}
+    images_showing = _ImagesShowing(words, lexicon)
+    fewest, most = _DISTRACTORS
+    with progress("half-truths: choosing images", len(images), "images") as advance:
+        for image, nouns in zip(images, objects, strict=True):
+            random = np.random.default_rng(hash_key([seed, "image side", image.image]))
+            pairs = [(shared, own) for shared in nouns for own in nouns if alters(shared, own, lexicon)]
+            for shared, own in random.permutation(pairs).tolist():
+                distractors = images_with[shared][~images_showing(own)[images_with[shared]]]
+                if len(distractors) >= fewest:
+                    wrong = [Picture(images[row].image) for row in random.permutation(distractors)[:most].tolist()]
+                    text = f"{article_of(shared)} {shared} and {article_of(own)} {own}"
+                    right = Picture(image.image)
+                    yield choose_image(f"image side {image.image}", text, right, wrong, "half_truth_images")
+                    break
+            advance(1)
+
+
+class _ImagesShowing:
+    """Which images show an object, as `is_new` reads their words, looked up by word instead of image by image."""
+
+    def __init__(self, words: Sequence[frozenset[str]], lexicon: Lexicon):
+        self.lexicon = lexicon
+        self.rows_of_word = {word: np.array(rows) for word, rows in _rows_by(words).items()}
+        self.nouns = {word: noun for word in self.rows_of_word if (noun := lexicon.find(word)) is not None}
+        self.rows: dict[str, np.ndarray] = {}
+        self.is_showing = np.zeros(len(words), bool)
+        self.last = np.empty(0, int)
+
+    def __call__(self, noun: str) -> Bool[np.ndarray, " images"]:
+        """Return whether each image shows it; the array is used again by the next call."""
+        if noun not in self.rows:
+            self.rows[noun] = self._find(noun)
+        self.is_showing[self.last] = False
+        self.last = self.rows[noun]
+        self.is_showing[self.last] = True
+        return self.is_showing
+
+    def _find(self, noun: str) -> Int[np.ndarray, " rows"]:
+        wanted = self.lexicon.find(noun)
+        words = [word for word, each in self.nouns.items() if not self.lexicon.alters(each, wanted)]
+        words += [plain(form) for form in (wanted.singular, wanted.plural) if form is not None]
+        rows = [self.rows_of_word[word] for word in words if word in self.rows_of_word]
+        return np.unique(np.concatenate(rows))  # at least those of the image that names it
+
+
+def _rows_by(names_of_rows: Sequence[Iterable[str]]) -> dict[str, list[int]]:
+    """Return the rows that have each name, ascending."""
+    rows: dict[str, list[int]] = {}
+    for row, names in enumerate(names_of_rows):
+        for name in names:
+            rows.setdefault(name, []).append(row)
+    return rows

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.benchmarks.tables import Rows
+from rococo_jax.errors import InputError
 
 
 class ImageNumbers:
@@ -43,12 +44,20 @@ class PairScores:
     source: str
 
     def of(self, images: Int[np.ndarray, "..."], texts: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """The score of each pair, of equally many images (by number) and texts (rows of their table), in float64."""
+        """Return the score of each pair of an image (by number) and a text (row of its table), in float64.
+
+        Raises InputError: a pair has no score.
+        """
         raise NotImplementedError
 
     def matrix(self, tables: Sequence[str]) -> tuple[Float[np.ndarray, "images texts"], ImageNumbers]:
         """Scores of the images of some sets with all texts, NaN where there is none, and the numbers of its rows."""
         raise NotImplementedError
+
+
+def _no_score(source: str, image: int, text: int, count: int, total: int) -> InputError:
+    found = f"none of image {image} with text {text} ({count:,} of {total:,} pairs)"
+    return InputError(source, "scores of pairs", found, "a score of every pair that a task asks for")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,7 +78,14 @@ class ListedScores(PairScores):
     source: str
 
     def of(self, images: Int[np.ndarray, "..."], texts: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        return self.values[np.searchsorted(self.pairs, images * self.texts + texts)].astype(np.float64)
+        pairs = np.asarray(images * self.texts + texts)
+        place = np.searchsorted(self.pairs, pairs)
+        is_listed = place < len(self.pairs)
+        is_listed[is_listed] = self.pairs[place[is_listed]] == pairs[is_listed]
+        if not is_listed.all():
+            image, text = divmod(int(pairs[~is_listed].flat[0]), self.texts)
+            raise _no_score(self.source, image, text, int(np.sum(~is_listed)), pairs.size)
+        return self.values[place].astype(np.float64)
 
     def matrix(self, tables: Sequence[str]) -> tuple[Float[np.ndarray, "images texts"], ImageNumbers]:
         scores = np.full(self.numbers.count * self.texts, np.nan, self.values.dtype)
@@ -87,10 +103,14 @@ class MatrixScores(PairScores):
         self.numbers = ImageNumbers({name: len(matrix) for name, matrix in matrices.items()})
 
     def of(self, images: Int[np.ndarray, "..."], texts: Int[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        scores = np.empty(np.shape(images))
+        scores, is_scored = np.empty(np.shape(images)), np.zeros(np.shape(images), bool)
         for name, first in self.numbers.first.items():
             inside = (images >= first) & (images < first + len(self.matrices[name]))
             scores[inside] = self.matrices[name][images[inside] - first, texts[inside]]
+            is_scored |= inside
+        if not is_scored.all():
+            image, text = (int(each[~is_scored].flat[0]) for each in (images, texts))
+            raise _no_score(self.source, image, text, int(np.sum(~is_scored)), scores.size)
         return scores
 
     def matrix(self, tables: Sequence[str]) -> tuple[Float[np.ndarray, "images texts"], ImageNumbers]:

@@ -2,13 +2,15 @@
 
 `items.jsonl`: `{"id", "images": [{"file", "box"?}], "texts": [...], "match": [[image, text], ...], "part"?}`. A box is
 [left, top, right, bottom] in pixels; `match` lists the right pairs by place; `part` is `all` where it is not given.
-Where items are also counted together, `kind`, `pair` and `set` name what an item belongs to.
+Where items are also counted together, `kind`, `pair` and `set` name what an item belongs to. `templates`, a list of
+prompts with `{}` for the text, makes the mean of their vectors stand for each text; `scene` names what several images
+show, whose items are then resampled together.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rococo_jax.benchmarks.choices.items import BUNDLES, Bundle, Item, Picture
+from rococo_jax.benchmarks.choices.items import AS_GIVEN, BUNDLES, Bundle, Item, Picture
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
 
@@ -24,7 +26,12 @@ def items(record: Record) -> Iterator[Item]:
     match = tuple((pair.number(0), pair.number(1)) for pair in pairs)
     part = record.word("part") if "part" in record.value else "all"
     bundles = tuple(Bundle(how, record.word(how)) for how in BUNDLES if how in record.value)
-    yield Item(record.word("id"), tuple(pictures), record.texts("texts"), match, part, bundles)
+    templates = record.texts("templates") if "templates" in record.value else AS_GIVEN
+    for template in templates:
+        if template.count("{}") != 1:
+            raise record.refuse("templates", repr(template)[:80], "templates with {} once, for the text")
+    scene = record.word("scene") if "scene" in record.value else ""
+    yield Item(record.word("id"), tuple(pictures), record.texts("texts"), match, part, bundles, templates, scene)
 
 
 def _picture(record: Record) -> Picture:
@@ -47,8 +54,10 @@ def as_json(item: Item) -> dict[str, Any]:
     """The line of an item."""
     images = [{"file": each.file} | ({"box": list(each.box)} if each.box else {}) for each in item.images]
     match = [list(pair) for pair in item.match]
-    bundles = {each.how: each.label for each in item.bundles}
-    return {"id": item.id, "images": images, "texts": list(item.texts), "match": match, "part": item.part, **bundles}
+    more: dict[str, Any] = {each.how: each.label for each in item.bundles}
+    more |= {"templates": list(item.templates)} if item.templates != AS_GIVEN else {}
+    more |= {"scene": item.scene} if item.scene else {}
+    return {"id": item.id, "images": images, "texts": list(item.texts), "match": match, "part": item.part, **more}
 
 
 INFO = choice_benchmark(

@@ -1,11 +1,13 @@
-"""SCAM (arXiv 2504.04893): is it what an image shows, or the word on a note in it?
+"""SCAM (arXiv 2504.04893): does a model name what an image shows, or the word on a note in it?
 
 `metadata.jsonl` of the published `images.zip`, folder `images/train`: `{"file_name", "type", "object_label",
 "attack_word", "id", ...}`. A part is the type: `scam`, photographs of a written note; `noscam`, the same with the note
-wiped; `synthscam`, the word put on it again by a program. All three ask between the same two words.
+wiped; `synthscam`, the word put on it again by a program. All three ask between the same two words, and the `id` is
+the type and the number of the scene, `SCAM_img_0001`, so drops against `noscam` are resampled by scene.
 
-The text of a word is `a photo of a WORD`. The published code takes the mean vector of 32 templates instead, so its
-figures are others than these [ours].
+The vector of a word is the mean over the 32 templates of `main_vlm_openclip.py` in the authors' repository (MIT,
+github.com/Bliss-e-V/SCAM), brought to length 1. The authors average vectors before they bring each to length 1; here
+encoders give unit vectors, so a template with a longer vector weighs no more than another [ours].
 """
 
 from collections.abc import Iterator
@@ -15,24 +17,60 @@ from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
 
 PARTS = ("scam", "noscam", "synthscam")
+TEMPLATES = (
+    "a bad photo of a {}.",
+    "a photo of many {}.",
+    "a sculpture of a {}.",
+    "a photo of the hard to see {}.",
+    "a low resolution photo of the {}.",
+    "a rendering of a {}.",
+    "graffiti of a {}.",
+    "a bad photo of the {}.",
+    "a cropped photo of the {}.",
+    "a tattoo of a {}.",
+    "the embroidered {}.",
+    "a photo of a hard to see {}.",
+    "a bright photo of a {}.",
+    "a photo of a clean {}.",
+    "a photo of a dirty {}.",
+    "a dark photo of the {}.",
+    "a drawing of a {}.",
+    "a photo of my {}.",
+    "the plastic {}.",
+    "a photo of the cool {}.",
+    "a close-up photo of a {}.",
+    "a black and white photo of the {}.",
+    "a painting of the {}.",
+    "a painting of a {}.",
+    "a pixelated photo of the {}.",
+    "a sculpture of the {}.",
+    "a bright photo of the {}.",
+    "a cropped photo of a {}.",
+    "a plastic {}.",
+    "a photo of the dirty {}.",
+    "a jpeg corrupted photo of a {}.",
+    "a blurry photo of the {}.",
+)
 
 
 def items(record: Record) -> Iterator[Item]:
-    """An image, what it shows, and the word on it."""
-    part = record.word("type").lower()
+    """Yield an image, what it shows, and the word on it."""
+    kind, id = record.word("type"), record.word("id")
+    part = kind.lower()
     if part not in PARTS:
         raise record.refuse("type", repr(part), f"one of {', '.join(PARTS)}")
-    right, wrong = (f"a photo of a {record.text(field)}" for field in ("object_label", "attack_word"))
-    yield choose_text(record.word("id"), record.image("file_name"), [right], [wrong], part)
+    right, wrong = record.text("object_label"), record.text("attack_word")
+    scene = id.removeprefix(f"{kind}_")
+    yield choose_text(id, record.image("file_name"), [right], [wrong], part, templates=TEMPLATES, scene=scene)
 
 
 choice_benchmark(
-    ChoiceReader(items, pooled={}),
+    ChoiceReader(items, pooled={}, baselines={"scam": "noscam", "synthscam": "noscam"}),
     name="scam",
-    question="Is it the object that an image shows, or the word written on a note in it?",
+    question="Does a model name the object that an image shows, or the word written on a note in it?",
     paper="SCAM: A Real-World Typographic Robustness Evaluation for Multimodal Foundation Models, arXiv 2504.04893",
     licence="CC BY-NC 4.0",
-    size="1,162 photographs, each also without its word and with a made one",
+    size="1,162 photographs, each also without its word and with a synthetic one",
     folders={"images": "scam", "annotations": "scam"},
     files=("metadata.jsonl",),
     source="huggingface.co/datasets/BLISS-e-V/SCAM, images.zip",

@@ -1,11 +1,14 @@
 """What an evaluation asks for, apart from the models and the data."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Annotated, Literal
+import operator
+import os
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 from rococo_jax.errors import InputError, unknown_name
-from rococo_jax.options import Option
+from rococo_jax.options import Option, declared
 
 PROTOCOLS = ("paper", "strict")
 
@@ -32,6 +35,8 @@ class Settings:
         allow_missing_images: leave out images that are not there, with a note
         require_clean: refuse a model that was trained on images of a benchmark, or that does not tell its own
 
+    From Python, a string or a number stands for a tuple of one: `corruptions="fog"`, `seeds=1`.
+
     Raises:
         InputError: a name is unknown (the nearest is suggested), or a number is out of its range.
     """
@@ -54,6 +59,8 @@ class Settings:
         # Imports JAX, which no help of the command line needs.
         from rococo_jax.perturb.images.corruptions import CORRUPTIONS, check_severity, find_corruption
 
+        for name, values in as_tuples(vars(self)).items():
+            object.__setattr__(self, name, values)
         if self.corruptions == ("all",):
             object.__setattr__(self, "corruptions", tuple(CORRUPTIONS))
         check_known("protocol", [self.protocol], PROTOCOLS)
@@ -77,6 +84,58 @@ class Settings:
     def wants(self, task: str) -> bool:
         """Whether a task is asked for."""
         return not self.tasks or task in self.tasks
+
+
+def one_or_more(values: Any) -> tuple[Any, ...]:
+    """Return a string, a path or a number as a tuple of one, and several as a tuple.
+
+    >>> one_or_more("fog"), one_or_more(1), one_or_more(["fog", "snow"])
+    (('fog',), (1,), ('fog', 'snow'))
+    """
+    if isinstance(values, str | os.PathLike) or not isinstance(values, Iterable):
+        return (values,)
+    return tuple(values)
+
+
+def _read_texts(values: Any) -> tuple[str, ...]:
+    return tuple(str(value) if isinstance(value, int) else os.fspath(value) for value in one_or_more(values))
+
+
+def _read_numbers(values: Any) -> tuple[int, ...]:
+    return tuple(map(operator.index, one_or_more(values)))
+
+
+def _read_pairs(values: Any) -> tuple[tuple[str, str], ...]:
+    pairs = values.items() if isinstance(values, Mapping) else values
+    is_one = isinstance(pairs, Sequence) and len(pairs) == 2 and isinstance(pairs[0], str)
+    return tuple((name, os.fspath(folder)) for name, folder in ([pairs] if is_one else pairs))
+
+
+# How a tuple of each kind is read, and what errors want of it.
+_READERS: dict[Any, tuple[Callable[[Any], tuple[Any, ...]], str]] = {
+    str: (_read_texts, "one text, or several"),
+    int: (_read_numbers, "one whole number, or several"),
+    tuple[str, str]: (_read_pairs, "pairs of a name and a folder"),
+}
+
+
+def as_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by name with a tuple wherever a setting has several values.
+
+    Raises InputError: a value is none of its setting's kind.
+
+    >>> as_tuples({"corruptions": "fog", "seeds": 1, "templates": [5, "mine.txt"], "limit": 3})
+    {'corruptions': ('fog',), 'seeds': (1,), 'templates': ('5', 'mine.txt'), 'limit': 3}
+    """
+    kinds = {each.name: each.kind for each in declared(Settings) if typing.get_origin(each.kind) is tuple}
+    read = dict(settings)
+    for name in kinds.keys() & settings.keys():
+        reader, wanted = _READERS[typing.get_args(kinds[name])[0]]
+        try:
+            read[name] = reader(settings[name])
+        except (TypeError, ValueError):
+            raise InputError("settings", name, repr(settings[name])[:80], wanted) from None
+    return read
 
 
 def check_known(field: str, names: Sequence[str], known: Sequence[str], source: str = "settings") -> None:

@@ -20,9 +20,9 @@ MMVP-VLM (arXiv 2401.06209): pairs of images that CLIP finds alike, with a state
 archive. Its figure is the image score.
 
 VisMin (arXiv 2407.16772): one minimal change; a part is its category. The hub's Parquet copy, `default/test/*.parquet`,
-with its images, or `vismin.jsonl`: `id, image_0, text_0, image_1, text_1, category`. In about half of the items text 0
-belongs to image 1: `sim_solution.csv` of its public repository, which must be beside them, says which (`idx, Text,
-Image, category`).
+with its images, or `vismin.jsonl`: `id, image_0, text_0, image_1, text_1, category`. Text 0 belongs to image 0, as in
+`vismin-bench/metric.py` since January 2025 (github.com/rabiulcste/vismin, commit 680a3ee). The data of 2024, in which
+about half of the items were crossed, were withdrawn together with the solution file that said which.
 """
 
 import itertools
@@ -87,20 +87,11 @@ def mmvp_items(record: Record) -> Iterator[Item]:
     yield choose_pairs(one.word("Question ID"), images, [one.text("Statement"), other.text("Statement")], part)
 
 
-_SOLUTION, _STRAIGHT = "sim_solution.csv", "T0_I0 > T1_I0 & T1_I1 > T0_I1,T0_I0 > T0_I1 & T1_I1 > T1_I0"
-_CROSSED = "T1_I0 > T0_I0 & T0_I1 > T1_I1,T0_I1 > T0_I0 & T1_I0 > T1_I1"
-
-
 def vismin_items(record: Record) -> Iterator[Item]:
-    """Two images and their texts, in the order of the images."""
-    id, category, solution = record.word("id"), record.word("category"), record.beside.get(_SOLUTION, frozenset())
-    is_straight, is_crossed = (f"{id},{way},{category}" in solution for way in (_STRAIGHT, _CROSSED))
-    if is_straight == is_crossed:
-        found = f"no line of id {id} and category {category}" if solution else "no such file"
-        raise record.refuse(f"pairs, in {_SOLUTION}", found, "a line of each id beside the items, as published")
-    texts = [record.text(f"text_{side}") for side in (0, 1)]
+    """Two images and their texts."""
     images = [record.image(f"image_{side}") for side in (0, 1)]
-    yield choose_pairs(id, images, texts if is_straight else texts[::-1], category.lower())
+    texts = [record.text(f"text_{side}") for side in (0, 1)]
+    yield choose_pairs(record.word("id"), images, texts, record.word("category").lower())
 
 
 choice_benchmark(
@@ -170,7 +161,7 @@ choice_benchmark(
     source="huggingface.co/datasets/MMVP/MMVP_VLM",
 )
 choice_benchmark(
-    ChoiceReader(vismin_items, beside=(_SOLUTION,)),
+    ChoiceReader(vismin_items),
     name="vismin",
     question="Do two images with one minimal change find their own texts, and the texts them?",
     paper="VisMin: Visual Minimal-Change Understanding, arXiv 2407.16772",
@@ -178,6 +169,5 @@ choice_benchmark(
     size="2,084 items: 579 of objects, 294 of attributes, 589 of counts, 622 of relations",
     folders={"images": "vismin", "annotations": "vismin"},
     files=("vismin.jsonl", "default/test/*.parquet"),
-    source="huggingface.co/datasets/mair-lab/vismin-bench, branch refs/convert/parquet; sim_solution.csv: the "
-    "benchmark's public repository",
+    source="huggingface.co/datasets/mair-lab/vismin-bench, branch refs/convert/parquet",
 )

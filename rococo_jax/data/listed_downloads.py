@@ -7,10 +7,10 @@ Download("hf://datasets/OWNER/NAME@REVISION/data/images.zip", "winoground/images
 Download("hf://datasets/OWNER/NAME@REVISION/data/test-*.parquet", "bivlc/data", "images")
 Download("https://HOST/images/*", "cola/images", "images", links_in="cola/benchmark.json")
 
-REVISION is a commit, or a branch where no commit was published; all files come from the commit that it is now, and what
-came so far of another is not mixed in. The hub tells the SHA-256 of large files and Git's hash of small ones, and both
-are checked; HF_ENDPOINT names another hub. With a `*`, which stands for slashes too, `to` is a folder: its files have
-their paths below the last folder without one, and it appears when all of them are there.
+REVISION is a commit, or a branch (`/` as %2F) where no commit was published; all files come from the commit that it is
+now, and what came so far of another is not mixed in. The hub tells the SHA-256 of large files and Git's hash of small
+ones, and both are checked; HF_ENDPOINT names another hub. With a `*`, which stands for slashes too, `to` is a folder:
+its files have their paths below the last folder without one, and it appears when all of them are there.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from rococo_jax.data.downloads import DOWNLOADS, Download, clear_leftovers, fetch, terms
 from rococo_jax.errors import InputError, first_line
@@ -61,7 +61,7 @@ def _of_hub(download: Download, repository: str, name: str, revision: str, patte
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import GatedRepoError
 
-    page = f"{constants.ENDPOINT}/{repository}"
+    page, revision = f"{constants.ENDPOINT}/{repository}", unquote(revision)
     try:
         about = HfApi(endpoint=constants.ENDPOINT).dataset_info(name, revision=revision, files_metadata=True)
     except Exception as error:  # no network, no such data set or revision, no right to read it

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.settings import Settings, as_tuples, one_or_more
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.loading import LoadOptions
 from rococo_jax.encoders.programs import Compute, precision_of_evaluations
@@ -22,7 +22,7 @@ def evaluate(
     annotations: str | os.PathLike | None = None,
     *,
     data: str | os.PathLike | None = None,
-    benchmarks: Sequence[str] = (),
+    benchmarks: str | Sequence[str] = (),
     out: str | os.PathLike | None = None,
     allow_missing_images: bool = False,
     cache: str | os.PathLike | None = None,
@@ -38,7 +38,7 @@ def evaluate(
             `load_model` takes, or `file.py:function` that returns such an object.
         images, annotations: the folders of one benchmark, which is recognised by its annotation files.
         data: instead of the two, the folder that holds benchmarks in the documented layout.
-        benchmarks: their names; all whose files are under `data` by default.
+        benchmarks: one name or several; all whose files are under `data` by default.
         out: also write `results.json` and the tables beside it into this folder; results of the same model and data
             that are there are returned as they are.
         allow_missing_images: leave out images that have no file, with a note.
@@ -47,7 +47,7 @@ def evaluate(
             `high` on TPUs and on GPUs from the A100 on, else `float32`.
         images_at_once: on each device; what fits by default.
         model_arguments: keyword arguments of a function or an adapter that `model` names.
-        options: fields of `benchmarks.settings.Settings`, such as `protocol="strict"` or `seeds=(1,)`, and of
+        options: fields of `benchmarks.settings.Settings`, such as `protocol="strict"` or `seeds=1`, and of
             `LoadOptions`, such as `by="pairs"` or `query_prompt`.
 
     Raises:
@@ -56,9 +56,9 @@ def evaluate(
     """
     of_loading = {field.name for field in dataclasses.fields(LoadOptions)} & options.keys()
     loading = LoadOptions(arguments=model_arguments or {}, **{name: options.pop(name) for name in of_loading})
-    tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    requested = Settings(**tuples, allow_missing_images=allow_missing_images)
-    opened = open_benchmarks(requested, images=images, annotations=annotations, data=data, names=benchmarks)
+    requested = Settings(**as_tuples(options), allow_missing_images=allow_missing_images)
+    names = one_or_more(benchmarks)
+    opened = open_benchmarks(requested, images=images, annotations=annotations, data=data, names=names)
     compute = Compute(precision or precision_of_evaluations(), images_at_once)
     loaded = open_model(model, compute=compute, options=loading)
     embeddings, companions = EmbeddingCache(cache), standard_companions()

@@ -9,10 +9,11 @@
 
 Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null where the clean figure is 0.
 Where a variant was run with several seeds, a metric is the mean over them, `METRIC_std` beside it their sample standard
-deviation, and `sizes` names the seeds; pooled variants (`corruptions_3`, `mean`) are the mean over kinds or parts in
-the same way. Metrics that no sums over images make take other numbers of draws: `bootstrap: resamples_of` has them, by
-task, variant and metric. `per_query.parquet` has one row a query or item, and seed; `pairs.parquet` one row for each
-pair of an original and its altered copy, each query that shows it, and seed (columns: `benchmarks.tasks.pairs`).
+deviation, and `sizes` names the seeds; pooled variants (`corruptions_3`, `mean`) are the mean over kinds or parts and
+have no standard deviation. Metrics that no sums over images make take other numbers of draws: `bootstrap: resamples_of`
+has them, by task, variant and metric. `per_query.parquet` has one row a query or item, and seed; `pairs.parquet` one
+row for each pair of an original and its altered copy, each query that shows it, and seed (columns:
+`benchmarks.tasks.pairs`).
 """
 
 import dataclasses
@@ -140,10 +141,11 @@ def _variant_result(variant: str, outcomes: Sequence[Outcome], baseline: Outcome
     changes = [each.change_from(baseline) for each in outcomes] if baseline is not None else [None]
     left_out = next(filter(None, (each.left_out for each in outcomes)), None)
     is_grounded = not left_out and None not in pairs
-    metrics = mean_of_runs(counted, baseline and baseline.counted)
+    over_seeds = variant == first.variant
+    metrics = mean_of_runs(counted, baseline and baseline.counted, over_seeds=over_seeds)
     bounds = intervals(counted, baseline and baseline.counted)
     for runs in [pairs] * is_grounded + [changes] * (None not in changes):
-        metrics |= mean_of_runs(runs)
+        metrics |= mean_of_runs(runs, over_seeds=over_seeds)
         bounds |= intervals(runs)
     notes = []
     if not is_grounded:

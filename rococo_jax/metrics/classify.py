@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.metrics.class_statistics import ClassStatistics
-from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.intervals import Counted, places_among
 from rococo_jax.metrics.metric import Metric, Shares, percent
 
 BINS = 15
@@ -100,7 +100,7 @@ class BinnedCounted(Counted):
 
     def per_image(self, images: Int[np.ndarray, " images"]) -> Float[np.ndarray, "images columns_and_count"]:
         """Sums over the items of each image, as in `Counted`."""
-        place = np.searchsorted(images, self.group)
+        place = places_among(images, self.group)
         sums = [np.bincount(place, column, len(images)) for column in self.counts.T]
         for size, of_item, value in self.bins.values():
             sums += list(np.bincount(place * size + of_item, value, len(images) * size).reshape(-1, size).T)

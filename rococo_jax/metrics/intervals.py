@@ -34,7 +34,7 @@ class Counted:
     """Counts for each query or item of one task and variant.
 
     Attributes:
-        counts: 1.0 where an item counts for that column, else 0.0.
+        counts: what each item counts for each column: 0 or 1 for most, any number for a confidence, a loss or a change.
         group: the image that each item is, or belongs to; items of one image are resampled together.
         metrics: functions of the columns' shares; the first is the one that drops are measured on.
     """
@@ -63,19 +63,27 @@ class Counted:
 
     def per_image(self, images: Int[np.ndarray, " images"]) -> Float[np.ndarray, "images columns_and_count"]:
         """Sums over the items of each image; `images` are groups, ascending, all of the items' among them."""
-        place = np.searchsorted(images, self.group)
+        place = places_among(images, self.group)
         # Sums of whole numbers, exact in float64 in any order.
         sums = [np.bincount(place, column, len(images)) for column in self.counts.T]
         return np.column_stack([*sums, np.bincount(place, minlength=len(images)).astype(np.float64)])
 
     def metrics_of(self, totals: Float[np.ndarray, "*draws columns_and_count"]) -> dict[str, np.ndarray]:
-        # A draw without an item of this variant has no value; it is left out of the percentiles.
+        # A draw without an item that a metric counts has no value; it is left out of the percentiles.
         with np.errstate(invalid="ignore"):
             shares = {
                 name: np.asarray(100.0 * totals[..., place] / totals[..., -1])
                 for place, name in enumerate(self.columns)
             }
-        return {metric.name: np.asarray(metric.function(shares)) for metric in self.metrics}
+            return {metric.name: np.asarray(metric.function(shares)) for metric in self.metrics}
+
+
+def places_among(images: Int[np.ndarray, " images"], group: Int[np.ndarray, " items"]) -> Int[np.ndarray, " items"]:
+    """Return the place of each item's image among `images`, ascending. Raises ValueError: one is not among them."""
+    place = np.searchsorted(images, group)
+    if (place == len(images)).any() or (images[place] != group).any():
+        raise ValueError("an item's image is none of those that are drawn")
+    return place
 
 
 @functools.lru_cache(maxsize=4)
@@ -120,17 +128,22 @@ def sums_over_draws(
     return np.concatenate([block @ per_image for block in draw_blocks(len(per_image), resamples, seed)])
 
 
-def mean_of_runs(runs: Sequence[Any], clean: Counted | None = None) -> dict[str, float | None]:
-    """The mean of each metric over runs; of several also its sample standard deviation, as `r1_std` and so on.
+def mean_of_runs(
+    runs: Sequence[Any], clean: Counted | None = None, *, over_seeds: bool = False
+) -> dict[str, float | None]:
+    """Return the mean of each metric over runs: seeds, kinds of corruption or parts of a benchmark.
 
-    With `clean`, the baseline, also `drop` and `drop_points` of the primary metric.
+    Only several seeds also have the sample standard deviation of each metric, as `r1_std` and so on; that of kinds or
+    parts says how much these differ and nothing about how sure the mean is. With `clean`, the baseline, also `drop` and
+    `drop_points` of the primary metric.
     """
     each = [run.values() for run in runs]
     values: dict[str, float | None] = dict(each[0])
     if len(each) > 1:
         stacked = {name: np.array([run[name] for run in each]) for name in _of_all(each)}
         values = {name: float(column.mean()) for name, column in stacked.items()}
-        values |= {f"{name}_std": float(column.std(ddof=1)) for name, column in stacked.items()}
+        if over_seeds:
+            values |= {f"{name}_std": float(column.std(ddof=1)) for name, column in stacked.items()}
     if clean is not None:
         values |= drop(clean.values()[clean.primary], values[clean.primary])
     return values
@@ -142,17 +155,17 @@ def intervals(
     """`[low, high]` in the metric's unit for the mean of each metric over runs (seeds, kinds or parts).
 
     A run is a `Counted`, or is `resampled_alone` and has `values()` and `drawn(resamples, seed)`.
-    Several runs are resampled with the same images. `clean`, the baseline on the same images, adds `drop` and
-    `drop_points`. The interval of `drop` is None where the primary metric of some draw of the baseline is 0, because
-    its drop is not defined.
+    Several runs are resampled with the same images, which are those that any run or the baseline has. `clean`, the
+    baseline, adds `drop` and `drop_points`. The interval of `drop` is None where the primary metric of some draw of the
+    baseline is 0, because its drop is not defined.
     """
     tail = (100.0 - LEVEL) / 2
     ends = [tail, 100.0 - tail]
     if runs[0].resampled_alone:
         of_draws = [run.drawn(resamples, seed) for run in runs]
         return {name: _ends(np.mean([each[name] for each in of_draws], axis=0), ends) for name in of_draws[0]}
-    images = np.unique(np.concatenate([run.group for run in runs]))
     every = [*runs, *([] if clean is None else [clean])]
+    images = np.unique(np.concatenate([run.group for run in every]))
     widths = np.cumsum([len(run.columns) + 1 for run in every])[:-1]
     sums = sums_over_draws(np.concatenate([run.per_image(images) for run in every], axis=1), resamples, seed)
     drawn = [run.metrics_of(each) for run, each in zip(every, np.split(sums, widths, axis=1), strict=True)]

@@ -11,13 +11,15 @@ from rococo_jax.errors import InputError
 __all__ = ["page_path", "write_report"]
 
 
-def write_report(sources: Iterable[str | Path], out: str | Path, reference: str | None = None) -> tuple[Path, Path]:
+def write_report(
+    sources: str | Path | Iterable[str | Path], out: str | Path, reference: str | None = None
+) -> tuple[Path, Path]:
     """Writes the page `out` and, beside it, the same figures as CSV, one row a metric, and as Markdown.
 
     Equal results give equal bytes.
 
     Args:
-        sources: results files, or folders that contain them (a folder of per-model folders included).
+        sources: one results file or folder that contains some, or several (a folder of per-model folders included).
         out: the page; its name must end in `.html` or `.htm`.
         reference: the model that others are compared with; by default the best of each task.
 
@@ -35,7 +37,7 @@ def write_report(sources: Iterable[str | Path], out: str | Path, reference: str 
     from rococo_jax.report.page import report_page
 
     page = page_path(out)
-    groups = group_by_fingerprint(load_results(sources))
+    groups = group_by_fingerprint(load_results([sources] if isinstance(sources, str | Path) else sources))
     if not groups:
         raise InputError("RESULTS", "sources", "none", "at least one results file or folder")
     comparisons = compare_groups(groups, reference)

@@ -259,7 +259,7 @@ class Folded(Block):
 
 
 def figure_cell(figure: Figure, edge: bool = False, strong: bool = False) -> Cell:
-    """A number with its interval and its spread over seeds or kinds below."""
+    """A number with its interval and its spread over seeds below."""
     small = []
     if figure.has_interval:
         # Beside a minus sign a bare dash would read as another one.

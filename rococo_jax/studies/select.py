@@ -21,8 +21,9 @@ from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY, read_results
 from rococo_jax.storage import load_arrays, read_table
 
-# Where a row of the kinds of tasks has the answer.
+# Where a row of the kinds of tasks has the answer, and the text that won where that says only whether it was right.
 _ANSWERS = ("predicted", "top1_text", "chosen")
+_WRONG_TEXT = "wrong_caption"
 _KEYS = ("image", "item", "query")
 
 
@@ -116,10 +117,12 @@ def _answers(path: Path, model: str, task: str) -> Answers:
         raise InputError(file, "answers", f"none of {task}", f"a column {' or '.join(_ANSWERS)}")
     names = [name for name in _KEYS if name in table.column_names]
     found: dict[str, dict[tuple, Any]] = {}
-    columns = [table.column(name).to_pylist() for name in (*names, "variant", answer)]
+    wrong_text = _WRONG_TEXT if answer == "chosen" and _WRONG_TEXT in table.column_names else answer
+    columns = [table.column(name).to_pylist() for name in (*names, wrong_text, "variant", answer)]
     parsed = parse_variants(columns[-2])
-    for *key, variant, said in zip(*columns, strict=True):
+    for *key, wrong, variant, said in zip(*columns, strict=True):
         if parsed[variant].corruption:
+            said = f"wrong: {wrong}" if said == "wrong" and wrong != said else said
             images = dataclasses.replace(parsed[variant], part="").name
             found.setdefault(images, {})[(*key, parsed[variant].part)] = said
     if UNCORRUPTED not in found:

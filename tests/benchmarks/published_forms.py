@@ -35,7 +35,6 @@ class Form:
         box: fields of the box, where there is one.
         id_field: the field of ids that must be unique, where it has one.
         last_part: whether images are looked for by the last part of a path.
-        beside: another file of the folder, its name and its text.
         tables: the same on the hub, with the images inside.
     """
 
@@ -49,7 +48,6 @@ class Form:
     box: str | None = None
     id_field: str | None = None
     last_part: bool = False
-    beside: tuple[str, str] | None = None
     tables: tuple[str, str] = ("data/test-00000-of-00002.parquet", "data/test-00001-of-00002.parquet")
 
 
@@ -159,8 +157,6 @@ FORMS = {
         [{"id": 0, "image_0": "0.png", "text_0": "two dogs", "image_1": "1.png", "text_1": "three dogs",
           "category": "counting"}],
         ("0.png", "1.png"), {"counting": (2, 2)}, "text_1", "image_1", id_field="id",
-        beside=("sim_solution.csv", "idx,Text,Image,category\n" + "".join(
-            f"{number},T1_I0 > T0_I0 & T0_I1 > T1_I1,T0_I1 > T0_I0 & T1_I0 > T1_I1,counting\n" for number in range(5))),
         tables=("default/test/0000.parquet", "default/test/0001.parquet"),
     ),
     "spec": Form(
@@ -201,8 +197,6 @@ def write(form: Form, folder: Path, change: Callable[[Rows], None] | None = None
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         path.write_text(json.dumps({str(place): row for place, row in enumerate(rows)} if form.by_id else rows))
-    if form.beside:
-        (folder / form.beside[0]).write_text(form.beside[1])
     if form.file.startswith("data/vl_checklist"):
         other = folder / "swapped_data" / path.name
         other.parent.mkdir(exist_ok=True)
@@ -227,6 +221,4 @@ def pack(folder, name, rows_per_group=2, change=None):
     for path, some in zip(form.tables, (rows[:3], rows[3:]), strict=True):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(some), folder / path, row_group_size=rows_per_group)
-    if form.beside:
-        (folder / form.beside[0]).write_text(form.beside[1])
     return rows

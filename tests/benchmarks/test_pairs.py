@@ -6,11 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rococo_jax.benchmarks.pair_scores import MatrixScores
+from rococo_jax.benchmarks.pair_scores import ImageNumbers, ListedScores, MatrixScores
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask, RankTask
 from rococo_jax.benchmarks.tasks import choice as choices
 from rococo_jax.evaluation.results import make_results
+from rococo_jax.metrics.intervals import Counted
+from tests.support.refusals import refused
 
 IMAGES, EACH, WIDTH = 9, 3, 6
 CAPTIONS = IMAGES * EACH
@@ -172,3 +174,21 @@ def test_a_choice_of_too_many_items_and_images_has_a_note_in_place_of_figures(ta
     assert sorted(right.index.tolist()) == [0, 1, 1, 2, 3, 3] and group.tolist() == [0, 1, 1, 2, 3, 3]
     monkeypatch.setattr(choices, "MOST_DIFFERENCES", len(task.ids) * len(task.images))
     assert task.score(tables).differences is not None
+
+
+def test_a_pair_without_a_score_is_refused():
+    """Another pair's score stood in for it, where choosing and ranking disagreed by a bit."""
+    numbers = ImageNumbers({ORIGINALS: 3})
+    listed = ListedScores(numbers, np.array([0, 4, 7]), np.array([0.1, 0.5, 0.9]), 3, 1.0, "reranker")
+    assert listed.of(np.array([[2, 0]]), np.array([[1, 0]])).tolist() == [[0.9, 0.1]]
+    for image, text in ((0, 1), (2, 2), (0, 2)):
+        refused(
+            rf"reranker.*none of image {image} with text {text}", listed.of, np.array([1, image]), np.array([1, text])
+        )
+    matrix = MatrixScores({ORIGINALS: np.eye(3)}, "similarities")
+    assert matrix.of(np.array([2, 0]), np.array([2, 1])).tolist() == [1.0, 0.0]
+    refused("similarities.*none of image 3 with text 1", matrix.of, np.array([0, 3]), np.array([1, 1]))
+    counted = Counted(np.ones((2, 1)), ("top1",), np.array([4, 6]), ())
+    for images in ([4, 5], [5, 6], [4]):
+        with pytest.raises(ValueError, match="none of those that are drawn"):
+            counted.per_image(np.array(images))

@@ -15,12 +15,16 @@ from PIL import Image
 
 from rococo_jax.benchmarks.aro import wrong_orders
 from rococo_jax.benchmarks.audit import audit
-from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks
+from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks, with_corrupted_images
+from rococo_jax.benchmarks.pair_scores import MatrixScores
 from rococo_jax.benchmarks.plain_choices import as_json
+from rococo_jax.benchmarks.scam import TEMPLATES
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
+from rococo_jax.benchmarks.variants import parse_variants
 from rococo_jax.cli.main import main
-from rococo_jax.metrics.intervals import intervals
+from rococo_jax.evaluation.results import make_results
+from rococo_jax.metrics.intervals import image_draws, intervals
 from tests.benchmarks.published_forms import FORMS, pack, write
 from tests.support.random_inputs import embeddings_of
 from tests.support.refusals import refused
@@ -82,7 +86,7 @@ def test_the_plain_form_says_the_same(name, tmp_path):
     assert plain.texts == published.texts and plain.images == published.images
     for one, other in zip(plain.tasks, published.tasks, strict=True):
         assert (list(one.ids), one.variant) == (list(other.ids), other.variant)
-        for field in ("item_images", "item_texts", "match", "group"):
+        for field in ("item_images", "item_texts", "match", "group", "templates", "resampled_by"):
             np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
         assert one.bundles.keys() == other.bundles.keys()
         for how, bundled in one.bundles.items():
@@ -162,6 +166,9 @@ def test_bad_input_is_one_line(name, change, said, tmp_path):
         ({"images": [{"file": "a.jpg", "box": [1, 2, 9]}, {"file": "b.jpg"}]}, "[left, top, right, bottom]"),
         ({"images": [{"file": "../a.jpg"}, {"file": "b.jpg"}]}, "inside the image folder"),
         ({"texts": ["one", 2]}, "texts 1: found 2"),
+        ({"templates": ["a {}", "no place"]}, "templates: found 'no place'; wanted templates with {} once"),
+        ({"templates": []}, "templates: found []"),
+        ({"scene": " "}, "scene: found ' '"),
     ],
 )
 def test_plain_items_that_do_not_fit(change, said, tmp_path):
@@ -172,6 +179,8 @@ def test_plain_items_that_do_not_fit(change, said, tmp_path):
 def test_a_part_asks_one_kind_of_question(tmp_path):
     write_rows("choices", tmp_path, [{}, item("y", "mine", "a.jpg")])
     refused("one kind of question in a part", open_form, "choices", tmp_path)
+    write_rows("choices", tmp_path, [{}, {"id": "y", "templates": ["a {}."]}])
+    refused("the same templates in all items of a part", open_form, "choices", tmp_path)
 
 
 def test_items_of_several_sizes_are_padded(tmp_path):
@@ -185,6 +194,23 @@ def test_items_of_several_sizes_are_padded(tmp_path):
     outcome = task.score(Embeddings({"originals": np.ones((1, 4)), TEXTS: texts}))
     assert outcome.counted.values() == {"ota": 100.0, "ties": 0.0}
     assert np.isnan(outcome.scores.scores).sum() == 3
+
+
+def test_each_part_has_a_mean_over_kinds_of_corruption(tmp_path):
+    files = tuple(f"{number}.png" for number in range(12))
+    write_rows("choices", tmp_path, [item(n, "few" if n < 4 else "many", files[n]) for n in range(12)], images=files)
+    benchmark = with_corrupted_images(open_form("choices", tmp_path), ["fog", "snow", "frost"], [3])
+    made = make_results("one", "paper", {}, [task.score(embeddings_of(benchmark)) for task in benchmark.tasks])
+    variants = made["tasks"]["choices"]
+    for part in ("few", "many"):
+        of_kinds = [variants[f"{part}/{kind}_3"] for kind in ("fog", "snow", "frost")]
+        assert len({each["ota"] for each in of_kinds}) > 1
+        mean = variants[f"{part}/corruptions_3"]
+        for metric in ("ota", "drop_points", "ras", "consistency"):
+            assert mean[metric] == pytest.approx(np.mean([each[metric] for each in of_kinds]))
+        assert made["intervals"]["choices"][f"{part}/corruptions_3"]["drop_points"] is not None
+    parsed = parse_variants(variants)["few/corruptions_3"]
+    assert (parsed.part, parsed.corruption, parsed.severity) == ("few", "corruptions", 3)
 
 
 def test_a_limit_takes_items_of_every_part_in_turns(tmp_path):
@@ -313,9 +339,7 @@ def of_dots(benchmark, seed=0):
     return found, lambda image, text: of_image[image] @ of_text[text]
 
 
-def test_vismin_is_scored_by_its_published_solution(tmp_path):
-    ways = ("T0_I0 > T1_I0 & T1_I1 > T0_I1,T0_I0 > T0_I1 & T1_I1 > T1_I0",
-            "T1_I0 > T0_I0 & T0_I1 > T1_I1,T0_I1 > T0_I0 & T1_I0 > T1_I1")  # fmt: skip
+def test_vismin_pairs_text_0_with_image_0_as_the_published_metric_does(tmp_path):
     kinds, rows, data = ["object"] * 12 + ["relation"] * 12, [], io.BytesIO()
     Image.new("RGB", (8, 8)).save(data, "PNG")
     picture = {"bytes": data.getvalue(), "path": None}
@@ -325,26 +349,28 @@ def test_vismin_is_scored_by_its_published_solution(tmp_path):
     (tmp_path / "default" / "test").mkdir(parents=True)
     for shard, some in enumerate((rows[:10], rows[10:])):
         pq.write_table(pa.Table.from_pylist(some), tmp_path / "default" / "test" / f"000{shard}.parquet")
-    refused("sim_solution.csv: found no such file", open_form, "vismin", tmp_path)
-    lines = [f"{number},{ways[number % 3 > 0]},{kind}" for number, kind in enumerate(kinds)]
-    solution = tmp_path / "sim_solution.csv"
-    solution.write_text("\n".join(["idx,Text,Image,category", *lines]))
-    found, dot = of_dots(open_form("vismin", tmp_path))
-    # As the published code: each relation of the solution holds for the similarities of that row.
+    benchmark = open_form("vismin", tmp_path)
+    results, dot = of_dots(benchmark)
+    place = [f"0000.parquet/{row}" for row in range(10)] + [f"0001.parquet/{row}" for row in range(14)]
     right = {kind: [] for kind in kinds}
-    for number, (line, kind) in enumerate(zip(lines, kinds, strict=True)):
-        place = f"000{number // 10 and 1}.parquet/{number if number < 10 else number - 10}"
-        s = {f"T{t}_I{i}": dot(f"{place}/image_{i}", f"{number} {t}") for t in (0, 1) for i in (0, 1)}
-        sides = [[each.split(" > ") for each in side.split(" & ")] for side in line.split(",")[1:3]]
-        text, image = (all(s[one] > s[other] for one, other in side) for side in sides)
+    for number, kind in enumerate(kinds):
+        s = {f"T{t}_I{i}": dot(f"{place[number]}/image_{i}", f"{number} {t}") for t in (0, 1) for i in (0, 1)}
+        # compute_contrastive_accuracy of vismin-bench/metric.py, commit 680a3ee.
+        text = s["T0_I0"] > s["T1_I0"] and s["T1_I1"] > s["T0_I1"]
+        image = s["T0_I0"] > s["T0_I1"] and s["T1_I1"] > s["T1_I0"]
         right[kind].append((text, image, text and image))
     for kind, values in right.items():
         scores = 100 * np.mean(values, axis=0)
-        assert [found[kind][f"{each}_score"] for each in ("text", "image", "group")] == pytest.approx(scores.tolist())
+        assert [results[kind][f"{each}_score"] for each in ("text", "image", "group")] == pytest.approx(scores.tolist())
     assert 0 < np.mean(right["object"]) < 1
-    for old, new, id in (("\n23,", "\n24,", 23), (",relation", ",object", 12)):
-        solution.write_text("\n".join(["idx,Text,Image,category", *lines]).replace(old, new))
-        refused(f"no line of id {id} and category relation", open_form, "vismin", tmp_path)
+    # A model that gives each text the vector of its image is right everywhere.
+    images = np.random.default_rng(0).standard_normal((len(benchmark.images), 16))
+    images /= np.linalg.norm(images, axis=1, keepdims=True)
+    row_of = {name: row for row, name in enumerate(benchmark.images)}
+    own_row = {f"{n} {t}": row_of[f"{place[n]}/image_{t}"] for n in range(24) for t in (0, 1)}
+    texts = images[[own_row[text] for text in benchmark.texts]]
+    for task in benchmark.tasks:
+        assert task.score(Embeddings({"originals": images, TEXTS: texts})).counted.values()["group_score"] == 100.0
 
 
 def test_spec_is_the_published_accuracy_of_each_direction(tmp_path):
@@ -373,20 +399,86 @@ def test_spec_is_the_published_accuracy_of_each_direction(tmp_path):
     refused("label: found 2; wanted 0 to 1", open_form, "spec", tmp_path)
 
 
-def test_scam_asks_the_same_words_of_three_images(tmp_path):
-    kinds = ("SCAM", "NoSCAM", "SynthSCAM")
-    rows = [{"file_name": f"{kind}_{n}.jpg", "type": kind, "id": f"{kind}_{n}", "object_label": f"thing {n}",
-             "attack_word": "car"} for n in range(9) for kind in kinds]  # fmt: skip
-    write_rows("scam", tmp_path, rows, images=tuple(row["file_name"] for row in rows))
+def scam_form(folder, scenes=30):
+    """The published form: every scene with the word, with the word wiped and with a synthetic one."""
+    orders = {"SCAM": range(scenes), "NoSCAM": range(scenes - 1, -1, -1), "SynthSCAM": range(scenes)}
+    rows = [{"file_name": f"{kind}_img_{n:04}.jpg", "type": kind, "id": f"{kind}_img_{n:04}",
+             "object_label": f"thing {n % 7}", "attack_word": f"word {n % 4}"}
+            for kind, order in orders.items() for n in order]  # fmt: skip
+    write_rows("scam", folder, rows, images=tuple(row["file_name"] for row in rows))
+    return rows
+
+
+def scam_vectors(benchmark, seed=2):
+    """Random unit vectors, and whether each image is right by the published code for OpenCLIP models."""
+    random, tables = np.random.default_rng(seed), {}
+    for name, rows in (("originals", len(benchmark.images)), (TEXTS, len(benchmark.texts))):
+        vectors = random.standard_normal((rows, 6)) + 0.5
+        tables[name] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    of_text = dict(zip(benchmark.texts, tables[TEXTS], strict=True))
+    of_image = dict(zip(benchmark.images, tables["originals"], strict=True))
+
+    def is_right(row):
+        names = (row["object_label"], row["attack_word"])
+        means = [np.mean([of_text[template.format(name)] for template in TEMPLATES], axis=0) for name in names]
+        thing, word = (of_image[row["file_name"]] @ mean / np.linalg.norm(mean) for mean in means)
+        return thing > word
+
+    return Embeddings(tables), is_right
+
+
+def test_scam_is_scored_with_the_mean_vector_of_the_published_templates(tmp_path):
+    rows = scam_form(tmp_path)
     benchmark = open_form("scam", tmp_path)
-    found, dot = of_dots(benchmark)
-    for kind in kinds:
-        margins = [dot(f"{kind}_{n}.jpg", f"a photo of a thing {n}") - dot(f"{kind}_{n}.jpg", "a photo of a car")
-                   for n in range(9)]  # fmt: skip
-        assert found[kind.lower()]["ota"] == pytest.approx(100 * np.mean(np.array(margins) > 0))
-    assert not any(task.pooled for task in benchmark.tasks)
+    assert len(set(TEMPLATES)) == 32 and all(template.count("{}") == 1 for template in TEMPLATES)
+    assert len(benchmark.texts) == 32 * (7 + 4) == len(set(benchmark.texts))
+    embeddings, is_right = scam_vectors(benchmark)
+    for task in benchmark.tasks:
+        right = [is_right(row) for row in rows if row["type"].lower() == task.variant]
+        assert task.score(embeddings).counted.values()["ota"] == pytest.approx(100 * np.mean(right))
+        assert 0 < np.mean(right) < 1 and not task.pooled
     write_rows("scam", tmp_path, [{"type": "RTA"}])
     refused("type: found 'rta'; wanted one of scam", open_form, "scam", tmp_path)
+
+
+def test_scam_reports_the_drop_with_an_interval_on_the_same_scenes(tmp_path):
+    rows, scenes = scam_form(tmp_path), 30
+    benchmark = open_form("scam", tmp_path)
+    embeddings, is_right = scam_vectors(benchmark)
+    made = make_results("one", "paper", {}, [task.score(embeddings) for task in benchmark.tasks])
+    right = {kind: np.zeros(scenes) for kind in ("scam", "noscam", "synthscam")}
+    for row in rows:
+        right[row["type"].lower()][int(row["id"][-4:])] = 100.0 * is_right(row)
+    assert "drop" not in made["tasks"]["scam"]["noscam"] and set(made["tasks"]["scam"]) == set(right)
+    for kind in ("scam", "synthscam"):
+        lost = right["noscam"] - right[kind]
+        assert made["tasks"]["scam"][kind]["drop_points"] == pytest.approx(lost.mean())
+        ends = np.percentile(image_draws(scenes) @ lost / scenes, [2.5, 97.5])
+        assert made["intervals"]["scam"][kind]["drop_points"] == pytest.approx(list(ends), abs=1e-9)
+        assert "consistency" not in made["tasks"]["scam"][kind]  # changes by corruption are of the same items
+    for name in ("NoSCAM_img_0003.jpg", "SCAM_img_0004.jpg"):
+        (tmp_path / "images" / name).unlink()
+    partial = open_form("scam", tmp_path, allow_missing_images=True)
+    sizes = {task.variant: len(task.ids) for task in partial.tasks}
+    assert sizes == {"scam": 29, "noscam": 29, "synthscam": 30}
+    units = [set(task.resampled_by.tolist()) for task in partial.tasks]
+    assert len(set.union(*units)) == 30 and len(set.intersection(*units)) == 28
+
+
+def test_a_text_of_several_prompts_has_the_mean_of_their_scores_where_pairs_are_scored(tmp_path):
+    rows = scam_form(tmp_path)
+    benchmark = open_form("scam", tmp_path)
+    matrix = np.random.default_rng(4).standard_normal((len(benchmark.images), len(benchmark.texts)))
+    of_image, of_text = ({name: row for row, name in enumerate(each)} for each in (benchmark.images, benchmark.texts))
+    for task in benchmark.tasks:
+        outcome = task.score_by_pairs(MatrixScores({"originals": matrix}))
+        right = []
+        for row in (row for row in rows if row["type"].lower() == task.variant):
+            places = [[of_text[template.format(row[field])] for template in TEMPLATES]
+                      for field in ("object_label", "attack_word")]  # fmt: skip
+            thing, word = matrix[of_image[row["file_name"]]][np.array(places)].mean(axis=1)
+            right.append(thing > word)
+        assert outcome.counted.values()["ota"] == pytest.approx(100 * np.mean(right))
 
 
 def test_half_truths_are_the_published_ht_and_cor(tmp_path):

@@ -4,6 +4,7 @@ import dataclasses
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -67,7 +68,7 @@ def answer(server, each, path, shared, scratch):
     revision, _, pattern = rest.partition("/")
     fixed = pattern.partition("*")[0].rpartition("/")[0] if "*" in pattern else pattern
     shared.setdefault(name, {}).update({f"{fixed}{inner}": content for inner, content in inside.items()})
-    publish(server, name, shared[name], revision)
+    publish(server, name, shared[name], unquote(revision))
 
 
 @pytest.fixture

@@ -3,16 +3,18 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rococo_jax
-from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.settings import Settings, as_tuples
 from rococo_jax.benchmarks.tables import Embeddings
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.inputs import open_benchmarks
 from tests.support.made_runs import make_run, unit
+from tests.support.refusals import refused
 from tests.support.tiny import random_captions
 from tests.support.world import write_world
 
@@ -98,6 +100,31 @@ def test_a_device_that_is_not_there_is_one_line(data, tmp_path):
     words = command(data, tmp_path / "out", "--device", "tpu")
     done = subprocess.run([sys.executable, "-m", "rococo_jax", *words], capture_output=True, text=True)
     assert done.returncode == 2 and "no tpu that JAX can use" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_setting_from_python_may_be_one_value_or_several():
+    several = Settings(
+        tasks=("a",), corruptions=("fog",), seeds=(7,), severities=(2,), templates=("5",), corrupted_benchmarks=("b",),
+        mixed_galleries=("mix_0.5",), out_images=(("coco", "x/y"),),
+    )  # fmt: skip
+    one = as_tuples({
+        "tasks": "a", "corruptions": "fog", "seeds": 7, "severities": 2, "templates": 5, "corrupted_benchmarks": "b",
+        "mixed_galleries": "mix_0.5", "out_images": {"coco": Path("x/y")},
+    })  # fmt: skip
+    assert Settings(**one) == several
+    assert as_tuples({**one, "out_images": ("coco", "x/y"), "templates": [5], "seeds": np.int64(7)}) == one
+    every = Settings(**as_tuples({"corruptions": "all"}))
+    assert every == Settings(corruptions=("all",)) and len(every.corruptions) == 19
+    for setting in ({"seeds": "1"}, {"severities": 2.5}, {"tasks": 1.5}, {"tasks": None}, {"out_images": "coco"}):
+        refused(f"settings: {next(iter(setting))}: found ", as_tuples, setting)
+
+
+def test_the_public_call_takes_one_name_for_several(data):
+    folders = {"images": data / "images", "annotations": data / "annotations"}
+    options = {"mixed_galleries": (), "seeds": 1, "tasks": "image_to_text", "limit": 3, "images_at_once": 2}
+    results = rococo_jax.evaluate(f"{data / 'model.py'}:Random", **folders, **options)
+    assert set(results["tasks"]) == {"image_to_text"}
+    refused("benchmarks.*nothing", rococo_jax.evaluate, f"{data / 'model.py'}:Random", data=data, benchmarks="nothing")
 
 
 def test_the_public_call_takes_them_too(data):

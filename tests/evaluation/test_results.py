@@ -46,7 +46,7 @@ def test_a_benchmark_of_several_kinds_is_of_none_and_its_mean_has_what_all_parts
     turned = make_results("one", "paper", {}, outcomes[::-1])
     assert made["kinds"] == turned["kinds"] == {"own": "mixed"}
     mean = made["tasks"]["own"]["mean"]
-    assert set(mean) == set(made["intervals"]["own"]["mean"]) | {"ties_std"} == {"ties", "ties_std"}
+    assert set(mean) == set(made["intervals"]["own"]["mean"]) == {"ties"}
     assert made["tasks"]["own"]["texts"]["blind"] == 60.0 and "blind" not in made["tasks"]["own"]["images"]
     (note,) = made["notes"]
     assert note.startswith("own, mean: no preference, blind and grounding, because only some of its parts have pairs")

@@ -142,6 +142,15 @@ def test_intervals_hold_the_figure_and_bundles_are_as_wide(case, monkeypatch):
         assert np.ptp(other[name]) == pytest.approx(np.ptp(one[name]), rel=0.3)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_draw_without_an_answer_by_shape_or_texture_is_left_out_without_a_warning():
+    predicted, label = np.array([0, 2, 2, 2]), np.array([0, 0, 1, 1])
+    statistics = measured(10.0 * np.eye(3)[predicted], label, np.array([0, 1, 0, 1], np.int8))
+    counted = count_shapes(count_classes(statistics, np.arange(4), 3), statistics, np.array([1, 1, 0, 0]))
+    assert counted.values()["shape_bias"] == 100.0
+    assert intervals([counted], resamples=200)["shape_bias"] == [100.0, 100.0]
+
+
 def test_shape_bias_leaves_out_what_is_neither_and_what_agrees():
     label, texture = np.array([0, 0, 0, 0, 1]), np.array([1, 1, 1, 0, 2])
     predicted = np.array([0, 0, 1, 0, 0])

@@ -11,7 +11,7 @@ import scipy.stats
 from rococo_jax.evaluation.per_image import ImageHits
 from rococo_jax.metrics import intervals as bootstrap
 from rococo_jax.metrics.intervals import image_draws
-from rococo_jax.metrics.metric import drop
+from rococo_jax.metrics.metric import drop, percent
 from rococo_jax.metrics.paired import paired_differences
 from rococo_jax.metrics.retrieval import METRICS, count_retrieval, retrieval_metrics
 from rococo_jax.report import across_seeds
@@ -87,6 +87,20 @@ def test_drop_uses_the_same_draws_of_the_clean_and_the_altered_run():
     assert unchanged["drop"] == unchanged["drop_points"] == [0.0, 0.0]
 
 
+def test_a_drop_draws_the_images_of_the_baseline_too():
+    """Parts of a benchmark need not have the same images: each draw is one of all of them."""
+    random, ota = np.random.default_rng(3), (percent("ota", "OTA", "higher", "right", "ours"),)
+    groups = {"clean": np.arange(40), "altered": np.arange(30, 60)}
+    right = {name: random.integers(0, 2, len(group)).astype(float) for name, group in groups.items()}
+    clean, altered = (bootstrap.Counted(right[name][:, None], ("ota",), groups[name], ota) for name in groups)
+    ends = bootstrap.intervals([altered], clean, resamples=300, seed=4)
+    points = []
+    for draw in image_draws(60, 300, 4):
+        shares = {name: 100 * np.average(right[name], weights=draw[group]) for name, group in groups.items()}
+        points.append(shares["clean"] - shares["altered"])
+    assert ends["drop_points"] == pytest.approx(list(np.percentile(points, [2.5, 97.5])), abs=1e-9)
+
+
 def test_a_drop_that_some_draw_does_not_define_has_no_interval():
     never = one_query_an_image(help_own=-9.0)
     found = retrieval_intervals(never, "published", np.arange(IMAGES), clean=never)
@@ -105,10 +119,14 @@ def test_the_same_seed_draws_the_same_images():
 def test_several_runs_have_their_mean_its_spread_and_its_interval_on_the_same_draws():
     statistics = [one_query_an_image(seed, help_own=1.0 + seed) for seed in range(3)]
     runs = [count_retrieval(each, "published", np.arange(IMAGES)) for each in statistics]
-    found, each = bootstrap.mean_of_runs(runs), [run.values()["r1"] for run in runs]
+    found, each = bootstrap.mean_of_runs(runs, over_seeds=True), [run.values()["r1"] for run in runs]
     assert found["r1"] == pytest.approx(mean(each)) and len(set(each)) == 3
     assert found["r1_std"] == pytest.approx(stdev(each)) == across_seeds.spread(np.array(each))
-    assert "r1_std" not in bootstrap.mean_of_runs(runs[:1]) and across_seeds.spread(np.array(each[:1])) is None
+    assert "r1_std" not in bootstrap.mean_of_runs(runs)  # of parts or kinds
+    assert (
+        "r1_std" not in bootstrap.mean_of_runs(runs[:1], over_seeds=True)
+        and across_seeds.spread(np.array(each[:1])) is None
+    )
     clean = count_retrieval(one_query_an_image(9, help_own=4.0), "published", np.arange(IMAGES))
     dropped = bootstrap.mean_of_runs(runs, clean)
     assert dropped["drop_points"] == pytest.approx(clean.values()["r1"] - found["r1"])

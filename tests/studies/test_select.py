@@ -70,6 +70,20 @@ def test_images_that_nothing_changes_are_never_selected(tmp_path):
     assert sorted(next(iter(one["changed"].values()))["fog_3"]) == ["cat", "dog"]
 
 
+def test_a_choice_is_changed_where_another_wrong_text_wins(tmp_path):
+    said = {"0.jpg": ("wrong", "a cat", "a cow"), "1.jpg": ("wrong", "a cat", "a cat"), "2.jpg": ("right", "x", "y")}
+    for name in ("a", "b"):
+        made_run(tmp_path / "runs", name, np.ones(IMAGES, bool), np.zeros(IMAGES, bool))
+        rows = [{"task": "pets", "variant": variant, "image": image, "chosen": chosen, "wrong_caption": wrong}
+                for image, (chosen, *texts) in said.items()
+                for variant, wrong in zip(("uncorrupted", "fog_3"), texts, strict=True)]  # fmt: skip
+        rows += [{**row, "variant": "clean"} for row in rows if row["variant"] == "uncorrupted"]
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "runs" / name / "per_query.parquet")
+    assert main(f"select {tmp_path}/runs --out {tmp_path}/s.json".split()) == 0
+    (one,) = json.loads((tmp_path / "s.json").read_text())["chosen"]
+    assert one["image"] == "0.jpg" and one["changed"]["a"] == {"fog_3": ["wrong: a cat", "wrong: a cow"]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [(["--weight", "2"], "weight"), (["--count", "0"], "count"), (["--task", "none"], "task"),

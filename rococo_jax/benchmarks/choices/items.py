@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import types
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -31,6 +32,8 @@ class Picture:
     box: Box | None = None
 
 
+# The templates of texts that are compared as they are.
+AS_GIVEN = ("{}",)
 # How items of one label are counted together, beside one by one: see `metrics.choice`.
 BUNDLES = ("kind", "pair", "set")
 
@@ -61,6 +64,9 @@ class Item:
         match: (place of an image, place of a text) of each right pair.
         part: the variant that it is counted in.
         bundles: what it is counted together with, at most one of each way.
+        templates: prompts that each text is put into at `{}`; the mean of their vectors stands for the text.
+        scene: what its image shows, where several images show the same, such as with and without an attack; items of
+            one scene are resampled together. Empty where the image shows a scene of its own.
     """
 
     id: str
@@ -69,14 +75,23 @@ class Item:
     match: tuple[tuple[int, int], ...]
     part: str
     bundles: tuple[Bundle, ...] = ()
+    templates: tuple[str, ...] = AS_GIVEN
+    scene: str = ""
 
 
 def choose_text(
-    id: str, image: Picture, right: Sequence[str], wrong: Sequence[str], part: str, bundles: Sequence[Bundle] = ()
+    id: str,
+    image: Picture,
+    right: Sequence[str],
+    wrong: Sequence[str],
+    part: str,
+    bundles: Sequence[Bundle] = (),
+    templates: tuple[str, ...] = AS_GIVEN,
+    scene: str = "",
 ) -> Item:
     """One image, its right texts, then the wrong ones."""
     match = tuple((0, place) for place in range(len(right)))
-    return Item(id, (image,), (*right, *wrong), match, part, tuple(bundles))
+    return Item(id, (image,), (*right, *wrong), match, part, tuple(bundles), templates, scene)
 
 
 def choose_image(id: str, text: str, right: Picture, wrong: Sequence[Picture], part: str) -> Item:
@@ -123,6 +138,9 @@ class ItemTables:
         if part and shape_of(part[0]) != shape_of(item):
             found = f"{shape_of(item)}, after {shape_of(part[0])}, in part {item.part!r}"
             raise InputError(source, f"{field}: match", found, "one kind of question in a part")
+        if part and part[0].templates != item.templates:
+            found = f"others than in {part[0].id}, in part {item.part!r}"
+            raise InputError(source, f"{field}: templates", found, "the same templates in all items of a part")
         part.append(item)
         for picture in item.images:
             self.names.setdefault(picture.file, len(self.names))
@@ -174,6 +192,7 @@ def tasks_of(
     name_row: Mapping[str, int],
     leads: Sequence[str] = (),
     pooled: Mapping[str, str] | None = None,
+    baselines: Mapping[str, str] = types.MappingProxyType({}),
 ) -> tuple[list[ChoiceTask], tuple[str, ...]]:
     """One task for each part that has items whose pictures are all there, and the texts that they use.
 
@@ -184,12 +203,16 @@ def tasks_of(
         name_row: the row in the benchmark's `images` of each name.
         leads: metrics to put first.
         pooled: part -> the variant that is a mean over it and others; the default is `ChoiceTask`'s, for all parts.
+        baselines: part -> the part that its drop is measured against.
     """
     alone = not picture_rows
     pictures = list(tables.pictures)
     image_of = np.array([name_row.get(picture.file, -1) for picture in pictures], int)
-    used = np.full(len(tables.texts), -1)
-    tasks, kept_texts = [], []
+    strings, prompts = list(tables.texts), []
+    # For each list of templates the row of each text's first prompt; its others follow. -1 where it has none yet.
+    first_prompts: dict[tuple[str, ...], np.ndarray] = {}
+    scene_rows: dict[str, int] = {}
+    tasks = []
     for part_name, part in tables.parts.items():
         is_kept = np.array([alone or all(picture in picture_rows for picture in item.images) for item in part])
         items = [item for item, keep in zip(part, is_kept.tolist(), strict=True) if keep]
@@ -199,15 +222,20 @@ def tasks_of(
         item_texts = _padded([[tables.texts[text] for text in item.texts] for item in items])
         match = np.zeros((len(items), item_pictures.shape[1], item_texts.shape[1]), bool)
         match[tuple(np.array([(row, *pair) for row, item in enumerate(items) for pair in item.match]).T)] = True
+        templates = items[0].templates
+        first_prompt = first_prompts.setdefault(templates, np.full(len(strings), -1))
         new = np.unique(item_texts[item_texts >= 0])
-        new = new[used[new] < 0]
-        used[new] = np.arange(len(kept_texts), len(kept_texts) + len(new))
-        kept_texts += new.tolist()
+        new = new[first_prompt[new] < 0]
+        first_prompt[new] = len(prompts) + len(templates) * np.arange(len(new))
+        prompts += [template.replace("{}", strings[text]) for text in new.tolist() for template in templates]
         used_pictures = np.unique(item_pictures[item_pictures >= 0])
         place = np.full(len(pictures) + 1, -1)  # the last for -1
         place[used_pictures] = np.arange(len(used_pictures))
         rows = Rows(()) if alone else _rows([picture_rows[pictures[one]] for one in used_pictures.tolist()])
         are_whole = all(pictures[one].box is None for one in used_pictures.tolist())
+        group = image_of[item_pictures[:, 0]]
+        scenes = zip(items, group.tolist(), strict=True)
+        units = np.array([scene_rows.setdefault(item.scene, row) if item.scene else row for item, row in scenes])
         more: dict[str, Any] = {} if pooled is None else {"pooled": pooled.get(part_name)}
         tasks.append(
             ChoiceTask(
@@ -217,17 +245,19 @@ def tasks_of(
                 images=rows,
                 image_names=image_of[used_pictures] if not alone else np.empty(0, int),
                 item_images=np.full((len(item_texts), 1), -1) if alone else place[item_pictures],
-                item_texts=np.where(item_texts < 0, -1, used[item_texts]),
+                item_texts=np.where(item_texts < 0, -1, first_prompt[item_texts]),
                 match=match[:, :1] if alone else match,
-                group=image_of[item_pictures[:, 0]],
+                group=group,
+                units=units,
+                templates=len(templates),
+                baseline=baselines.get(part_name, ""),
                 leads=tuple(leads),
                 whole_images=len(name_row) if are_whole and not alone else 0,
                 bundles={how: each.share(is_kept) for how, each in _bundled(part).items()},
                 **more,
             )
         )
-    strings = list(tables.texts)
-    return tasks, tuple(strings[place] for place in kept_texts)
+    return tasks, tuple(prompts)
 
 
 def _padded(lists: Sequence[Sequence[int]]) -> Int[np.ndarray, "items most"]:

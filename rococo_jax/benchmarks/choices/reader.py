@@ -1,7 +1,7 @@
 """The base of all benchmarks of choices: a reader says what an item is; files, images, tasks and errors are here.
 
-A reader is `items(record) -> items`, called with each record of each of its files that is there. Where a part is not
-named, it is the file's.
+A reader is `items(record) -> items`, called with each record of each of its files that is there. Every item names its
+part.
 """
 
 import dataclasses
@@ -38,6 +38,7 @@ class ChoiceReader:
         records: the records of one file, with a hash of what they hold.
         leads: metrics to put first.
         pooled: part -> the variant that is a mean over it and others; by default `mean`, over all parts.
+        baselines: part -> the part that its drop is measured against.
         works_without_images: whether its texts can be compared alone where there is no folder of images.
         notes: what a reader of any results must know.
         beside: further files, where they are there, whose lines `items` looks into.
@@ -47,6 +48,7 @@ class ChoiceReader:
     records: Callable[[Path], tuple[str, Iterator[Record]]] = read_records
     leads: tuple[str, ...] = ()
     pooled: Mapping[str, str] | None = None
+    baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
     works_without_images: bool = False
     notes: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
@@ -110,7 +112,7 @@ def open_choices(
         decides["images"] = hash_json(dict(zip(names, originals.hashes, strict=True)))
         image_sets, places = _picture_rows(tables, originals)
     rows = {one: row for row, one in enumerate(names)}
-    tasks, texts = tasks_of(tables, name, places, rows, reader.leads, reader.pooled)
+    tasks, texts = tasks_of(tables, name, places, rows, reader.leads, reader.pooled, reader.baselines)
     data |= {"caption_count": len(texts)}
     tasks = tuple(tasks) if settings.wants(name) else ()
     unread = _unread(annotations, files)

@@ -12,6 +12,7 @@ from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.choice_outcome import ChoiceOutcome
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
+from rococo_jax.benchmarks.tasks.prompts import mean_vectors
 from rococo_jax.benchmarks.tasks.task import Compared, PairsAsked, Task
 from rococo_jax.cores import usable_cores
 from rococo_jax.errors import InputError
@@ -37,7 +38,10 @@ class ChoiceTask(Task):
         item_images: for each item, places in `images`; -1 where it has fewer than the largest.
         item_texts: the same, rows of the table of texts.
         match: which texts are right for which images; without images, the first row says which texts are right.
-        group: the row of the benchmark's `images` that the item belongs to; items of one group are resampled together.
+        group: the row of the benchmark's `images` that the item belongs to.
+        units: items of one number are resampled together, also those of different parts; `group` by default.
+        templates: the number of prompts of each text, in this and the following rows of the table; the mean of their
+            vectors stands for the text.
         leads: metrics to put first.
         pooled: all parts, into their macro mean.
         whole_images: how many images the benchmark has, where each of `images` is one of them as a whole, in the same
@@ -54,6 +58,8 @@ class ChoiceTask(Task):
     group: Int[np.ndarray, " items"]
     leads: tuple[str, ...] = ()
     pooled: str | None = dataclasses.field(default=MEAN, kw_only=True)
+    units: Int[np.ndarray, " items"] | None = None
+    templates: int = 1
     whole_images: int = 0
     bundles: Mapping[str, Bundled] = dataclasses.field(default_factory=dict)
 
@@ -83,7 +89,12 @@ class ChoiceTask(Task):
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
         """Number of items, and of similarities they need."""
-        return len(self.ids), self.match.size
+        return len(self.ids), self.match.size * self.templates
+
+    @property
+    def resampled_by(self) -> Int[np.ndarray, " items"]:
+        """Numbers of the items that are resampled together."""
+        return self.group if self.units is None else self.units
 
     @property
     def pairs(self) -> AlteredPairs | None:
@@ -130,6 +141,7 @@ class ChoiceTask(Task):
 
         Raises InputError: a vector is NaN or infinite.
         """
+        embeddings = self._with_mean_vectors(embeddings)
         texts, (images, places) = embeddings.tables[TEXTS], (np.empty((0, 0)), np.empty(0, int))
         if len(self.images):
             images, places = embeddings.select(self.images)
@@ -160,6 +172,19 @@ class ChoiceTask(Task):
         items = ItemScores(scores, self.match, pairs if alike else None, scale)
         return ChoiceOutcome(self, items, differences, None if self.pairs is not None else self._too_many)
 
+    def _with_mean_vectors(self, embeddings: Embeddings) -> Embeddings:
+        """Put the mean vector of each text's prompts at the row of its first prompt."""
+        if self.templates == 1:
+            return embeddings
+        first = np.unique(self.item_texts[self.item_texts >= 0])
+        texts = np.array(embeddings.tables[TEXTS])
+        texts[first] = mean_vectors(embeddings, self._prompts_of(first))
+        return dataclasses.replace(embeddings, tables={**embeddings.tables, TEXTS: texts})
+
+    def _prompts_of(self, texts: Int[np.ndarray, " texts"]) -> Int[np.ndarray, "texts templates"]:
+        """Return the rows of each text's prompts."""
+        return texts[:, None] + np.arange(self.templates)
+
     @property
     def is_present(self) -> Bool[np.ndarray, "items images texts"]:
         """Which images and texts each item has; all of them are compared."""
@@ -172,24 +197,29 @@ class ChoiceTask(Task):
         return f"{len(self.ids):,} items by {len(self.images):,} images are too many to compare"
 
     def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
-        """Every image with every text of its item."""
+        """Every image with every prompt of every text of its item."""
         if not self.has_images:
             raise InputError(self.name, "scores of pairs", "items of texts alone", "a model with vectors of texts")
         item, image, text = np.nonzero(self.is_present)
-        return numbers(self.images)[self.item_images[item, image]], self.item_texts[item, text]
+        images = numbers(self.images)[self.item_images[item, image]]
+        return np.repeat(images, self.templates), self._prompts_of(self.item_texts[item, text]).ravel()
 
     def score_by_pairs(self, scores: PairScores) -> ChoiceOutcome:
-        """Compares scores within each item; texts are not compared alone, and no other image is asked about."""
+        """Compares scores within each item; texts are not compared alone, and no other image is asked about.
+
+        The score of a text of several prompts is the mean of theirs.
+        """
         values, asked = np.full(self.match.shape, np.nan), scores.of(*self.pairs_asked(scores.numbers))
         if not np.isfinite(asked).all():
             raise InputError(scores.source, "scores", "NaN or infinite values", "numbers")
-        values[self.is_present] = asked
+        values[self.is_present] = asked.reshape(-1, self.templates).mean(axis=1)
         items = ItemScores(values, self.match, None, scores.scale, self.compares_texts)
         return ChoiceOutcome(self, items, None, "asked by pairs" if self.asks == "texts" else None)
 
     def share(self, items: Int[np.ndarray, " some"]) -> "ChoiceTask":
         """The task with some of its items; shapes stay those of the whole."""
         sides = {side: getattr(self, side)[items] for side in ("item_images", "item_texts", "match", "group")}
+        sides["units"] = None if self.units is None else self.units[items]
         ids = [self.ids[item] for item in items.tolist()]
         sides["bundles"] = {how: each.share(items) for how, each in self.bundles.items()}
         return dataclasses.replace(self, ids=ids, **sides)
@@ -210,12 +240,16 @@ class ChoiceTask(Task):
         return dataclasses.replace(task, item_texts=texts) if len(texts) else None, count, int(wrong.sum())
 
     def on_images(self, images: str, baseline: str, pooled: str | None) -> "ChoiceTask | None":
-        """The part on other images, as `PART/IMAGES`, not pooled; None for texts alone and for parts of images."""
+        """The part on other images, as `PART/IMAGES`; None for texts alone and for parts of images.
+
+        A mean over several image sets is one over this part alone, `PART/POOLED`.
+        """
         if self.images.tables != (ORIGINALS,):
             return None
         changed = self.images.with_table(ORIGINALS, images)
-        variant, baseline = f"{self.variant}/{images}", f"{self.variant}/{baseline}"
-        return dataclasses.replace(self, variant=variant, images=changed, baseline=baseline, pooled=None)
+        names = {"variant": f"{self.variant}/{images}", "baseline": f"{self.variant}/{baseline}"}
+        names["pooled"] = f"{self.variant}/{pooled}" if pooled else None
+        return dataclasses.replace(self, images=changed, **names)
 
 
 def _runs(items: int, size: int) -> list[slice]:

@@ -62,16 +62,19 @@ class ChoiceOutcome(Outcome):
             hits |= bundled.columns(how, self.hits["ota"])
         columns = tuple(hits)
         counts = np.stack(list(hits.values()), axis=1).astype(np.float64)
-        return Counted(counts, columns, self.of.group, metrics_of(columns, self.of.leads))
+        return Counted(counts, columns, self.of.resampled_by, metrics_of(columns, self.of.leads))
 
     def change_from(self, baseline: "ChoiceOutcome") -> Counted | None:
-        """Changes by corruption, item by item, of choices among texts; see `metrics.change`."""
-        if self.of.asks != "texts":
+        """Return changes of the same items by corruption, of choices among texts; see `metrics.change`.
+
+        None for other choices, and where the baseline has other items.
+        """
+        if self.of.asks != "texts" or list(self.of.ids) != list(baseline.of.ids):
             return None
-        found = (
+        before, after = (
             sureness_of(each.scores[:, 0], each.match[:, 0], each.scale) for each in (baseline.scores, self.scores)
         )
-        return count_changes(*found, self.of.group)
+        return count_changes(before, after, self.of.resampled_by)
 
     @property
     def sizes(self) -> dict[str, int]:

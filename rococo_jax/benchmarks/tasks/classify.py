@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
-from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
+from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import side_of
+from rococo_jax.benchmarks.tasks.prompts import mean_scores, mean_vectors, pairs_with_prompts
 from rococo_jax.benchmarks.tasks.task import Example, Outcome, PairsAsked, Side, Tables, Task, suffixed
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import InputError
@@ -66,7 +67,7 @@ class ClassifyTask(Task):
 
         Raises InputError: a vector is NaN or infinite.
         """
-        vectors = class_vectors(embeddings, self.prompts)
+        vectors = mean_vectors(embeddings, self.prompts)
         table, rows = embeddings.select(self.images)
         scale = embeddings.logit_scale or DEFAULT_SCALE
         block = functools.partial(cosines, table, rows, vectors, embeddings.source)
@@ -75,7 +76,7 @@ class ClassifyTask(Task):
 
     def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
         """Every image with every prompt of every class."""
-        return pairs_of_classes(numbers(self.images), self.prompts)
+        return pairs_with_prompts(numbers(self.images), self.prompts)
 
     def score_by_pairs(self, scores: PairScores) -> "ClassOutcome":
         """Probabilities of the classes, whose score is the mean over their prompts."""
@@ -97,21 +98,6 @@ class ClassifyTask(Task):
         return dataclasses.replace(self, variant=images, images=changed, baseline=baseline, pooled=pooled)
 
 
-def class_vectors(
-    embeddings: Embeddings, prompts: Int[np.ndarray, "classes templates"]
-) -> Float[np.ndarray, "classes width"]:
-    """The mean of the unit vectors of each class's prompts, brought to length 1, in float64.
-
-    Raises InputError: the prompts of a class cancel out.
-    """
-    texts = embeddings.tables[TEXTS]
-    vectors = np.stack([np.asarray(texts[rows], np.float64).mean(axis=0) for rows in prompts])
-    norms = np.linalg.norm(vectors, axis=1)
-    if not (np.isfinite(norms) & (norms > 0)).all():
-        raise InputError(embeddings.source, "class vectors", "NaN, infinite values or a length of 0", "unit vectors")
-    return vectors / norms[:, None]
-
-
 def cosines(
     table: np.ndarray, rows: np.ndarray, vectors: np.ndarray, source: str, run: slice
 ) -> Float[np.ndarray, "images classes"]:
@@ -120,21 +106,6 @@ def cosines(
     if not np.isfinite(products).all():
         raise InputError(source, "embeddings", "NaN or infinite values", "unit vectors")
     return products.astype(np.float32).astype(np.float64)
-
-
-def pairs_of_classes(
-    images: Int[np.ndarray, " images"], prompts: Int[np.ndarray, "classes templates"]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Every image with every prompt, image by image."""
-    return np.repeat(images, prompts.size), np.tile(prompts.ravel(), len(images))
-
-
-def mean_scores(
-    scores: PairScores, images: Int[np.ndarray, " images"], prompts: Int[np.ndarray, "classes templates"], run: slice
-) -> Float[np.ndarray, "some classes"]:
-    """Scores of a run of images with every class: the mean over its prompts."""
-    of_prompts = scores.of(*pairs_of_classes(images[run], prompts))
-    return of_prompts.reshape(-1, *prompts.shape).mean(axis=2)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, Embeddings, Rows
-from rococo_jax.benchmarks.tasks.classify import ClassifyTask, class_vectors, cosines, mean_scores, pairs_of_classes
+from rococo_jax.benchmarks.tasks.classify import ClassifyTask, cosines
+from rococo_jax.benchmarks.tasks.prompts import mean_scores, mean_vectors, pairs_with_prompts
 from rococo_jax.benchmarks.tasks.task import Outcome, PairsAsked, Tables, Task, row_head
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
 from rococo_jax.metrics.ood import Separated, scores_of
@@ -40,14 +41,14 @@ class OutOfDistributionTask(Task):
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "OutOfDistributionOutcome":
         """Scores of all images. Raises InputError: as `ClassifyTask.score`."""
-        vectors, scale = class_vectors(embeddings, self.within.prompts), embeddings.logit_scale or DEFAULT_SCALE
+        vectors, scale = mean_vectors(embeddings, self.within.prompts), embeddings.logit_scale or DEFAULT_SCALE
         return self._separated(
             lambda rows: functools.partial(cosines, *embeddings.select(rows), vectors, embeddings.source), scale
         )
 
     def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
         """Every image of both sides with every prompt of every class."""
-        return pairs_of_classes(numbers(self.within.images + self.outside), self.within.prompts)
+        return pairs_with_prompts(numbers(self.within.images + self.outside), self.within.prompts)
 
     def score_by_pairs(self, scores: PairScores) -> "OutOfDistributionOutcome":
         """Scores of all images."""

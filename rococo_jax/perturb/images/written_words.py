@@ -4,7 +4,8 @@ As in SCAM (arXiv 2504.04893) an image shows an object and bears another word; S
 synthetic ones among them have other letters and places than these.
 
     object   the singular noun that most of an image's captions name
-    word     the object of another image, or one of a list; none of the image's captions has it
+    word     the object of another image, or one of a list; none of the image's captions has it, a synonym or a special
+             case of it
     note     black letters of Pillow's own font on a white box at a uniform place. The box covers the share `1 - ratio`
              of the image, less where the word would not fit
 

@@ -7,9 +7,9 @@
     negation    "a man with a hat" -> "a man without a hat", "is sitting" -> "is not sitting"
     addition    "a dog" -> "a brown dog", "a dog and a cat"
 
-The rules read words and the tables below, nothing else: no benchmark and no reference captions. A new word is in none
-of the image's captions. One place of the caption is drawn, and one of the alterations there, from (seed, kind,
-caption, draw) alone.
+The rules read words and the tables below, nothing else: no benchmark and no reference captions. None of the image's
+captions has a new word, a synonym or a special case of it. One place of the caption is drawn, and one of the
+alterations there, from (seed, kind, caption, draw) alone.
 """
 
 import itertools
@@ -156,7 +156,7 @@ def _negations(caption: str, words: Sequence[Word], present: frozenset[str], lex
 
 
 def _additions(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Place]:
-    adjectives = [word for group in _ADDED for word in ATTRIBUTES[group] if plain(word) not in present]
+    adjectives = [word for group in _ADDED for word in ATTRIBUTES[group] if is_new(word, present, lexicon)]
     objects = [word for word in _OBJECTS if is_new(word, present, lexicon)]
     for _, word in _single_nouns(words, lexicon):
         yield word.start, word.start, [f"{each} " for each in adjectives]
@@ -182,4 +182,4 @@ def _single_nouns(words: Sequence[Word], lexicon: Lexicon) -> Iterator[tuple[Wor
 
 
 def _others(old: str, group: Sequence[str], present: frozenset[str], lexicon: Lexicon) -> list[str]:
-    return [new for new in group if new not in present and alters(old, new, lexicon)]
+    return [new for new in group if alters(old, new, lexicon) and is_new(new, present, lexicon)]

@@ -3,6 +3,7 @@
 The words that fit a slot are the nouns of a concept in one number, or one group of `ATTRIBUTES`.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,10 +63,24 @@ def alters(old: str, new: str, lexicon: Lexicon) -> bool:
 
 
 def is_new(word: str, present: frozenset[str], lexicon: Lexicon) -> bool:
-    """Whether none of the captions has the word, in either number."""
+    """Return whether none of the captions says it: the word in either number, a synonym, or a special case of it.
+
+    >>> from rococo_jax.perturb.text.lexicon import shipped_lexicon
+    >>> [is_new(word, words_of(["a boy on a sofa"]), shipped_lexicon()) for word in ("kid", "couch", "boys", "dog")]
+    [False, False, False, True]
+    """
     noun = lexicon.find(word)
-    forms = (word,) if noun is None else (noun.singular, noun.plural)
-    return all(form is None or plain(form) not in present for form in forms)
+    if noun is None:
+        synonyms = {plain(word)}.union(*(same for same in _SAME if word in same))
+        return present.isdisjoint(synonyms)
+    forms = [plain(form) for form in (noun.singular, noun.plural) if form is not None]
+    return present.isdisjoint(forms) and all(lexicon.alters(old, noun) for old in _nouns_of(present, lexicon))
+
+
+@functools.lru_cache(maxsize=256)
+def _nouns_of(present: frozenset[str], lexicon: Lexicon) -> tuple[Noun, ...]:
+    """Return the nouns among words; one image's words are looked up for many candidates in turn."""
+    return tuple(noun for word in sorted(present) if (noun := lexicon.find(word)) is not None)
 
 
 def words_of(captions: Sequence[str]) -> frozenset[str]:

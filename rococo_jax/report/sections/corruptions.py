@@ -35,7 +35,7 @@ _QUESTION = (
 )
 _MEANS = (
     "Mean over the kinds of a severity, and how much of the uncorrupted figure is lost; below each, its 95 % bootstrap "
-    "interval and the standard deviation over kinds (sd)."
+    "interval."
 )
 _MAP = (
     "Drop by kind and severity, in per cent of the figure on uncorrupted images (the same images, cut to the same "
@@ -61,7 +61,7 @@ def corrupted_part(runs: Sequence[Run], anchor: str) -> Part | None:
     blocks: list[Block | None] = [
         Note(_QUESTION, "question"),
         _tiles(shown, tasks),
-        _means(shown, tasks),
+        _means(shown, tracks),
         change_part(shown, tasks),
         Part("By kind and severity", [Note(_MAP), *_maps(shown, tracks, kinds, severities)]),
     ]
@@ -89,26 +89,29 @@ def _tiles(runs: Sequence[Run], tasks: Sequence[str]) -> Tiles | None:
     return Tiles.of(shown)
 
 
-def _means(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
-    """One row a model and task: the uncorrupted figure, then figure and drop of each severity."""
+def _means(runs: Sequence[Run], tracks: Sequence[_Track]) -> Part | None:
+    """One row a model and task, or part of one: the uncorrupted figure, then figure and drop of each severity."""
     severities = pooled_severities(runs)
     if not severities:
         return None
-    tasks = [task for task in tasks if has_any(runs, task, [UNCORRUPTED], _lead(runs, task))]
-    label = metric_of(_lead(runs, tasks[0])).label if len({_lead(runs, task) for task in tasks}) == 1 else "Figure"
+    tracks = [
+        (task, part) for task, part in tracks if has_any(runs, task, [_name(UNCORRUPTED, part=part)], _lead(runs, task))
+    ]
+    leads = {_lead(runs, task) for task, _ in tracks}
+    label = metric_of(*leads).label if len(leads) == 1 else "Figure"
     heads = [*heads_of(["Model", "Task"]), Head(label, edge=True)]
     heads += [head for _ in severities for head in (Head(label, edge=True), Head("Drop"))]
     rows = []
-    for task in tasks:
+    for task, part in tracks:
         for run in runs:
-            if not run.corruptions(task):
+            if not _has(run, (task, part)):
                 continue
             name = _lead(runs, task)
-            row = [Cell(run.label), Cell(task_label(task), words=True)]
-            row.append(figure_cell(run.figure(task, UNCORRUPTED, name), edge=True))
+            row = [Cell(run.label), Cell(_track_label(task, part), words=True)]
+            row.append(figure_cell(run.figure(task, _name(UNCORRUPTED, part=part), name), edge=True))
             for severity in severities:
-                row.append(figure_cell(run.figure(task, _name(ALL_KINDS, severity), name), edge=True))
-                row.append(figure_cell(run.figure(task, _name(ALL_KINDS, severity), "drop")))
+                row.append(figure_cell(run.figure(task, _name(ALL_KINDS, severity, part), name), edge=True))
+                row.append(figure_cell(run.figure(task, _name(ALL_KINDS, severity, part), "drop")))
             rows.append(row)
     groups = [
         (variant_label(UNCORRUPTED), 1, ""),
@@ -136,6 +139,10 @@ def _maps(
     return [scale, *folded]
 
 
+def _track_label(task: str, part: str) -> str:
+    return task_label(task) + (f", {variant_label(part).lower()}" if part else "")
+
+
 def _has(run: Run, track: _Track) -> bool:
     task, part = track
     return any(each.part == part for each in run.corruptions(task))
@@ -158,7 +165,7 @@ def _map(run: Run, track: _Track, kinds: Sequence[str], severities: Sequence[int
     name = _lead([run], task)
     uncorrupted = run.figure(task, _name(UNCORRUPTED, part=part), name)
     baseline = f"Uncorrupted {metric_of(name).label} {percent(uncorrupted.value)} %"
-    label = task_label(task) + (f", {variant_label(part).lower()}" if part else "")
+    label = _track_label(task, part)
     heads = ["Severity", *map(str, severities)]
     return Part(label, [Note(baseline), HeatMap(f"{run.label}, {label}", heads, rows)], 5, "")
 
