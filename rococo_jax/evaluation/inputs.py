@@ -113,10 +113,12 @@ def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: S
     coverage = benchmark.data.get("coverage", {})
     limit = {"limit": coverage["limit"]} if "limit" in coverage else {}
     rerank = {"rerank": settings.rerank} if settings.rerank else {}
+    present = {task.name for task in benchmark.tasks}
+    tasks = [task for task in info.tasks if settings.wants(task)]
     return dataclasses.replace(
         benchmark,
         decides={**benchmark.decides, **limit, **rerank},
-        requested={"tasks": [task for task in info.tasks if settings.wants(task)], **benchmark.requested},
+        requested={"tasks": [task for task in tasks if task in present] or tasks, **benchmark.requested},
         reopen=functools.partial(_reopen, info, folders),
     )
 

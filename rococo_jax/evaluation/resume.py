@@ -32,7 +32,7 @@ from rococo_jax.storage import read_json
 Request = Mapping[str, Any]
 # Conditions that are the same for all benchmarks of a folder.
 _OF_THE_RUN = "rerank"
-_MOST_FIELDS = 4
+_MOST_FIELDS, _LONGEST_VALUE = 4, 20
 
 
 class Plan(NamedTuple):
@@ -219,7 +219,7 @@ def refuse_other_conditions(
     if not different:
         return
     # A number or a name tells people more than a hash.
-    different.sort(key=lambda each: _short(each[1]) != str(each[1]) or _short(each[2]) != str(each[2]))
+    different.sort(key=lambda each: max(len(str(value)) for value in each[1:]) > _LONGEST_VALUE)
     listed = different[:_MOST_FIELDS]
     more = f", and {len(different) - len(listed)} more" if len(different) > len(listed) else ""
     found = ", ".join(f"{_short(old)}" for _, old, _ in listed)
@@ -306,7 +306,7 @@ def _other_contents(stored: Request, request: Request) -> Iterator[tuple[str, An
 
 def _short(value: Any) -> str:
     text = "nothing" if value is None else str(value)
-    return text if len(text) <= 20 else f"{text[:12]}..."
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:12]}..."
 
 
 def _refuse_same_tasks(path: Path, stored: Mapping[str, Mapping[str, Any]], benchmarks: Sequence[Benchmark]) -> None:
