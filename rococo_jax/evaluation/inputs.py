@@ -63,7 +63,7 @@ def open_benchmarks(
     known = [task for info, _ in chosen for task in info.tasks]
     check_known("tasks", settings.tasks, known)
     check_known("corrupted_benchmarks", settings.corrupted_benchmarks, [info.name for info, _ in chosen])
-    settings = in_canonical_order(settings)
+    settings, chosen = in_canonical_order(settings), sorted(chosen, key=lambda each: canonical_place(each[0].name))
     return [open_benchmark(info, places, settings) for info, places in chosen]
 
 
@@ -162,7 +162,7 @@ def _under(
         if not chosen:
             wanted = f"all files of one; `rococo benchmarks --data {data}` says what is missing of each"
             raise InputError(data, "benchmarks", "none whose files are all there", wanted)
-    chosen = sorted(_without_collisions(chosen, bool(names)), key=lambda info: canonical_place(info.name))
+    chosen = _without_collisions(chosen, bool(names))
     placed = [(info, layout_folders(info, data, folders)) for info in chosen]
     for info, places in placed:
         if missing := info.missing(places):

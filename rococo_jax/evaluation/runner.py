@@ -4,7 +4,7 @@ Several processes do it together: each embeds and scores its share, and process 
 must be there for each of them; no other file need be shared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +58,15 @@ def evaluate_model(
     model.check(benchmarks, settings)
     for companion in companions:
         companion.check(model, benchmarks, settings)
-    conditions, notes, parts = fingerprint(model, benchmarks, settings), tuple(model.notes), []
+    notes, parts = tuple(model.notes), []
     for benchmark in benchmarks:
         # Notes on what the model does with one benchmark are that benchmark's.
         model.notes = [*notes]
-        of_benchmark = {**conditions, "data": {benchmark.name: conditions["data"][benchmark.name]}}
-        parts.append(_evaluate(model, benchmark, settings, cache, companions, examples, of_benchmark))
+        parts.append(_evaluate(model, benchmark, settings, cache, companions, examples))
+    conditions = fingerprint(model, benchmarks, settings)
+    for benchmark, part in zip(benchmarks, parts, strict=True):
+        data = {benchmark.name: conditions["data"][benchmark.name]}
+        part.results["fingerprint"] = {**conditions, "data": data}
     return join(parts)
 
 
@@ -74,9 +77,8 @@ def _evaluate(
     cache: EmbeddingCache,
     companions: Sequence[Companion],
     examples: bool,
-    conditions: Mapping[str, Any],
 ) -> Evaluated:
-    """One model on one benchmark."""
+    """One model on one benchmark, as yet without a fingerprint."""
     as_read = model.as_read(benchmark)
     scored = model.outcomes(as_read, settings, cache)
     rows = [outcome.rows(as_read) for outcome in scored]
@@ -92,7 +94,7 @@ def _evaluate(
     results = make_results(
         model.name,
         settings.protocol,
-        conditions,
+        {},
         outcomes,
         dict.fromkeys([*notes, *model.notes]),
         dict.fromkeys((outcome.task for outcome in scored), reasons),
