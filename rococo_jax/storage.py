@@ -259,7 +259,7 @@ def read_table(path: str | os.PathLike, wanted: str, columns: Sequence[str] | No
     import pyarrow.parquet
 
     with whole_file(path, wanted):
-        table = pyarrow.parquet.read_table(path, columns=columns)
+        table = pyarrow.parquet.read_table(path, columns=columns, page_checksum_verification=True)
         table.validate(full=True)  # texts that are no UTF-8 are found here, and not in what reads them later
         _names_of(table.schema)  # as are names, which are decoded when they are read
     return table

@@ -57,9 +57,13 @@ class Benchmark:
         tasks: all tasks; a baseline before the variants that are measured against it.
         notes: what a reader of the results must know, one sentence each; those of `lost` are added.
         data: what a reader needs to know of the data: folders, counts, coverage.
-        decides: what of the data and the settings decides a result, as JSON.
+        decides: conditions that decide every result, as JSON: hashes of the data's contents, and the settings under
+            which one number replaces another.
         unread: names of annotation files that are no part of it, or of parts that are absent.
         lost: input that does not count, or that no model can tell apart.
+        requested: options that only add results, as JSON: by field of `Settings` the names or numbers it was opened
+            with, or `{name: {"from": source, "sha256": hash of the contents}}`.
+        reopen: opens the same data with other settings; None where nothing can be added.
     """
 
     name: str
@@ -72,13 +76,15 @@ class Benchmark:
     decides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     unread: tuple[str, ...] = ()
     lost: tuple[LostInput, ...] = ()
+    requested: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    reopen: Callable[[Settings], "Benchmark"] | None = None
 
     def __post_init__(self):
         notes = dict.fromkeys((*(each.note for each in self.lost), *self.notes))
         object.__setattr__(self, "notes", tuple(notes))
 
     def fingerprint(self) -> dict[str, Any]:
-        """The data and settings that decide a result, whatever the folders are called."""
+        """Return the conditions that decide every result, whatever the folders are called and however much is added."""
         return dict(self.decides)
 
     def summary(self) -> str:
@@ -227,8 +233,8 @@ def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities
         corrupted = (task.on_images(images.name, UNCORRUPTED, pooled) for task in benchmark.tasks)
         tasks += [task for task in corrupted if task is not None]
     image_sets = {**benchmark.image_sets, **{images.name: images for images in sets}}
-    decides = {**benchmark.decides, "corruptions": list(kinds), "severities": list(severities)}
-    return dataclasses.replace(benchmark, image_sets=image_sets, tasks=(*benchmark.tasks, *tasks), decides=decides)
+    requested = {**benchmark.requested, "corruptions": list(kinds), "severities": list(severities)}
+    return dataclasses.replace(benchmark, image_sets=image_sets, tasks=(*benchmark.tasks, *tasks), requested=requested)
 
 
 _COCO, _SPLIT = "coco/images", re.compile(r"(train|val|test)20\d\d")

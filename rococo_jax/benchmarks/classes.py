@@ -117,12 +117,23 @@ def _open(name: str, read: Read, folders: Mapping[str, Path], settings: Settings
                 texture=texture if any(each.texture for each in of_task) else None,
             ))  # fmt: skip
     labels = [[each.image, each.label, each.task, each.texture] for each in there]
-    decides = {"labels": hash_json(labels), "classes": dict(labelled.classes), "templates": hash_json(list(texts))}
+    strings = np.array(list(texts), object)
+    prompt_hashes = {templates: hash_json(strings[texts_of].tolist()) for templates, texts_of in prompts.items()}
+    sources = {each: each if each.isdecimal() else str(Path(each).resolve()) for each in prompts}
+    decides = {"labels": hash_json(labels), "classes": dict(labelled.classes)}
+    decides["first_templates"] = prompt_hashes[settings.templates[0]]
+    requested = {
+        "templates": {
+            Path(each).stem: {"from": sources[each], "sha256": sha256} for each, sha256 in prompt_hashes.items()
+        }
+    }
     decides["images"] = hash_json(dict(zip(originals.names, originals.hashes, strict=True)))
     data |= {"annotations": str(labelled.source.resolve()), "caption_count": len(texts)}
     sets = {ORIGINALS: originals}
     notes = tuple(labelled.notes)
-    return Benchmark(name, originals.names, tuple(texts), sets, tuple(tasks), notes, data, decides, lost=lost)
+    return Benchmark(
+        name, originals.names, tuple(texts), sets, tuple(tasks), notes, data, decides, lost=lost, requested=requested
+    )
 
 
 def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]]) -> Benchmark:
@@ -142,11 +153,12 @@ def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]])
         names = tuple(f"{name}/{file}" for file in files)
         paths = tuple(Path(folder) / file for file in files)
         sets[f"out_{name}"] = images = FileImages(names, paths, f"out_{name}")
-        hashes[name] = hash_json(list(images.hashes))
+        source = str(Path(folder).resolve())
+        hashes[name] = {"from": source, "sha256": hash_json(dict(zip(names, images.hashes, strict=True)))}
         outside = Rows.of(images.name, np.arange(len(names)))
         tasks += [OutOfDistributionTask(f"{task.name}_ood", name, task, outside, names) for task in clean_tasks]
-    decides = {**benchmark.decides, "out_images": hashes}
-    return dataclasses.replace(benchmark, image_sets=sets, tasks=tuple(tasks), decides=decides)
+    requested = {**benchmark.requested, "out_images": hashes}
+    return dataclasses.replace(benchmark, image_sets=sets, tasks=tuple(tasks), requested=requested)
 
 
 def _check(labelled: LabelledImages, name: str) -> None:

@@ -87,7 +87,6 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
                 tasks.append(RankTask(task, variant, *sides, none, ties))
     data |= {"annotations": str(folders["annotations"].resolve()), "caption_count": len(texts)}
     decides = {"captions": hashes, "images": hash_json(dict(zip(originals.names, originals.hashes, strict=True)))}
-    decides["tasks"] = [task for task in TASKS if settings.wants(task)]
     sets = {ORIGINALS: originals}
     return Benchmark(RETRIEVAL, originals.names, tuple(texts), sets, tuple(tasks), (), data, decides, lost=lost)
 

@@ -127,7 +127,7 @@ def _run(options: Options, plan, workdir) -> int:
     def say() -> None:
         print("\n".join(plan_lines(plan, workdir, evaluation, options.launch)), file=sys.stderr, flush=True)
         if options.dry_run:
-            print("\n".join(point_lines(plan, workdir, evaluation is not None)))
+            print("\n".join(point_lines(plan, workdir, evaluation)))
 
     broadcast_from_process_0("the points", check)
     if options.print_commands:
@@ -158,11 +158,11 @@ def _run(options: Options, plan, workdir) -> int:
             "stopped", lambda: print("stopped, with everything saved; the same command goes on", file=sys.stderr)
         )
         return 130 if "SIGINT" in stopped.args else 0
-    broadcast_from_process_0("the table", lambda: _write(plan, workdir, failed, evaluation is not None))
+    broadcast_from_process_0("the table", lambda: _write(plan, workdir, failed, evaluation))
     return 1 if failed else 0
 
 
-def _write(plan, workdir, failed, evaluated: bool) -> None:
+def _write(plan, workdir, failed, evaluation) -> None:
     """Writes and prints the table of what is done, and says what is not."""
     from rococo_jax.storage import hold
     from rococo_jax.sweep.collect import collect
@@ -170,7 +170,7 @@ def _write(plan, workdir, failed, evaluated: bool) -> None:
     from rococo_jax.sweep.running import states_of, waiting_line
     from rococo_jax.sweep.tables import write_tables
 
-    rows, states = collect(plan, workdir), states_of(plan, workdir, evaluated)
+    rows, states = collect(plan, workdir), states_of(plan, workdir, evaluation)
     if rows:
         with hold(workdir / "sweep", beside=True, wait=True):  # processes that share the points end at the same time
             write_tables(plan, rows, workdir, failed, states)

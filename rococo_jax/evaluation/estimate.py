@@ -12,7 +12,7 @@ from rococo_jax.checkpoints.hub import demo_folder
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.model import no_pairs
-from rococo_jax.evaluation.results import RESULTS
+from rococo_jax.evaluation.resume import holds
 from rococo_jax.models.spec import ModelSpec
 from rococo_jax.storage import read_json
 
@@ -46,7 +46,7 @@ def estimate(
     Raises InputError: a model that is known already scores no pairs to rerank with.
     """
     work = work_of(benchmarks)
-    waiting = [source for source, folder in folders.items() if not (folder / RESULTS).exists()]
+    waiting = [source for source, folder in folders.items() if not holds(folder, benchmarks)]
     specs = [spec_before_loading(source) for source in waiting]
     for source, spec in zip(waiting, specs, strict=True):
         if rerank and spec is not None and spec.matching is None:

@@ -15,6 +15,7 @@ from PIL import Image
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tasks import Example, Outcome, Side
 from rococo_jax.data.pictures import as_rgb
+from rococo_jax.evaluation.results import refuse_other_results, written_with
 from rococo_jax.progress import progress
 from rococo_jax.storage import atomic_write, read_table, whole_file
 
@@ -106,8 +107,8 @@ def _jpeg(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def write_examples(folder: Path, examples: Sequence[Example]) -> None:
-    """Writes `examples.parquet`, by rename."""
+def write_examples(folder: Path, examples: Sequence[Example], checksum: str | None = None) -> None:
+    """Writes `examples.parquet`, by rename; `checksum` is that of the results it belongs to."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -119,19 +120,22 @@ def write_examples(folder: Path, examples: Sequence[Example]) -> None:
     for row in rows:
         for name in _SIDES:
             row[name].pop("picture")
+    table = pa.Table.from_pylist(rows, schema=schema)
     with atomic_write(folder / EXAMPLES) as temporary:
-        parquet.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+        parquet.write_table(written_with(table, checksum) if checksum else table, temporary, write_page_checksum=True)
 
 
 def read_examples(folder: Path) -> list[Example]:
     """The examples beside a `results.json`; none where the file is absent (`rococo score`).
 
-    Raises InputError: the file is damaged.
+    Raises InputError: the file is damaged, or belongs to other results than those beside it.
     """
     path = folder / EXAMPLES
     if not path.is_file():
         return []
     wanted = "the examples that `rococo evaluate` writes"
-    rows = read_table(path, wanted).to_pylist()
+    table = read_table(path, wanted)
+    refuse_other_results(path, table)
+    rows = table.to_pylist()
     with whole_file(path, wanted):
         return [Example(**{**row, **{side: Side(**row[side]) for side in _SIDES}}) for row in rows]

@@ -1,6 +1,7 @@
 """Open the benchmarks of an evaluation: all under one data folder, some of them by name, or one by its two folders."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from rococo_jax.benchmarks.classes import with_out_images
 from rococo_jax.benchmarks.own import own_benchmarks
 from rococo_jax.benchmarks.settings import Settings, check_known
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.progress import say
 
 Folder = str | os.PathLike
@@ -61,11 +63,46 @@ def open_benchmarks(
     known = [task for info, _ in chosen for task in info.tasks]
     check_known("tasks", settings.tasks, known)
     check_known("corrupted_benchmarks", settings.corrupted_benchmarks, [info.name for info, _ in chosen])
+    settings, chosen = in_canonical_order(settings), sorted(chosen, key=lambda each: canonical_place(each[0].name))
     return [open_benchmark(info, places, settings) for info, places in chosen]
 
 
+def canonical_place(benchmark: str) -> tuple[int, str]:
+    """Return the place of a benchmark in results, whatever the order it is named in: your own come last, by name."""
+    known = list(known_benchmarks())
+    return (known.index(benchmark) if benchmark in known else len(known), benchmark)
+
+
+def in_canonical_order(settings: Settings) -> Settings:
+    """Return the settings with every list of options sorted and without repetitions.
+
+    Results of one request are then the same bytes, in whatever order its parts are named, at once or one by one. The
+    first set of templates stays the first.
+
+    Raises InputError: two sets of templates, or two sets of out-of-distribution images, have one name.
+    """
+    stems = {}
+    for each in settings.templates:
+        if stems.setdefault(Path(each).stem, each) != each:
+            found = f"{stems[Path(each).stem]} and {each}, whose results would have one name"
+            raise InputError("settings", "templates", found, "files of different names")
+    out_images = dict(settings.out_images)
+    if len(out_images) < len(set(settings.out_images)):
+        raise InputError("settings", "out_images", "two folders of one name", "a name for each folder")
+    first, *others = dict.fromkeys(settings.templates)
+    return dataclasses.replace(
+        settings,
+        mixed_galleries=tuple(sorted(set(settings.mixed_galleries))),
+        seeds=tuple(sorted(set(settings.seeds))),
+        corruptions=tuple(kind for kind in CORRUPTIONS if kind in settings.corruptions),
+        severities=tuple(sorted(set(settings.severities))),
+        templates=(first, *sorted(others, key=lambda each: (not each.isdecimal(), len(each), each))),
+        out_images=tuple(sorted(out_images.items())),
+    )
+
+
 def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: Settings) -> Benchmark:
-    """One benchmark with its corrupted images, where the settings ask for them.
+    """Open one benchmark, with corrupted images where the settings request them.
 
     Raises InputError: its files cannot be used, or no task is left.
     """
@@ -73,9 +110,21 @@ def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: S
     benchmark = with_corrupted_images(benchmark, settings.corruptions_of(info.name), settings.severities)
     if not benchmark.tasks:
         raise InputError(info.name, "tasks", "none that can be asked", f"one of {', '.join(info.tasks)}")
-    if settings.rerank:
-        benchmark = dataclasses.replace(benchmark, decides={**benchmark.decides, "rerank": settings.rerank})
-    return benchmark
+    coverage = benchmark.data.get("coverage", {})
+    limit = {"limit": coverage["limit"]} if "limit" in coverage else {}
+    rerank = {"rerank": settings.rerank} if settings.rerank else {}
+    present = {task.name for task in benchmark.tasks}
+    tasks = [task for task in info.tasks if settings.wants(task)]
+    return dataclasses.replace(
+        benchmark,
+        decides={**benchmark.decides, **limit, **rerank},
+        requested={"tasks": [task for task in tasks if task in present] or tasks, **benchmark.requested},
+        reopen=functools.partial(_reopen, info, folders),
+    )
+
+
+def _reopen(info: BenchmarkInfo, folders: Mapping[str, Path], settings: Settings) -> Benchmark:
+    return open_benchmark(info, folders, in_canonical_order(settings))
 
 
 def layout_folders(info: BenchmarkInfo, data: Path, folders: Mapping[str, Folder] | None = None) -> dict[str, Path]:

@@ -24,7 +24,7 @@ from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.companions import Companion
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.models.encoder import announce_pixels
-from rococo_jax.evaluation.results import RESULTS
+from rococo_jax.evaluation.resume import holds
 from rococo_jax.evaluation.runner import evaluate_into
 from rococo_jax.processes import run_on_all_processes
 from rococo_jax.progress import say
@@ -62,7 +62,7 @@ def evaluate_all(
     """
     all_results, failed = [], []
     first = jax.process_index() == 0
-    announce_pixels([source for source, folder in folders.items() if not (folder / RESULTS).exists()], benchmarks)
+    announce_pixels([source for source, folder in folders.items() if not holds(folder, benchmarks)], benchmarks)
 
     def load_and_evaluate(source: str, folder: Path) -> tuple[dict[str, Any], bool]:
         # The model lives in this call alone, so that no two are in memory at once.

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.results import refuse_other_results
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.storage import read_table, whole_file
 
@@ -81,7 +82,8 @@ def _parts(outcome: Outcome, counted: Counted, names: np.ndarray, schema: Any) -
 def read_image_hits(path: Path) -> HitsByVariant:
     """The hits by task, variant and metric; none where there is no such file.
 
-    Raises InputError: the file is not whole, lacks a column, or a row has no value.
+    Raises InputError: the file is not whole, lacks a column, a row has no value, or it belongs to other results than
+        those beside it.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -89,6 +91,7 @@ def read_image_hits(path: Path) -> HitsByVariant:
     if not path.exists():
         return {}
     table = read_table(path, _WANTED)
+    refuse_other_results(path, table)
     if absent := {*_NAMES, *_NUMBERS} - {*table.column_names}:
         raise InputError(path, "columns", f"no {', '.join(sorted(absent))}", _WANTED)
     for name in (*_NAMES, *_NUMBERS):

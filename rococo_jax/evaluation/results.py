@@ -5,6 +5,7 @@
      "intervals": {TASK: {VARIANT: {METRIC: [low, high] or null}}},
      "sizes": {TASK: {VARIANT: {...}}}, "data": {BENCHMARK: {...}}, "bootstrap": {...}, "notes": [...],
      "curves": {TASK: {VARIANT: what charts are drawn of}} where a kind of task has any,
+     "benchmarks": {BENCHMARK: {"request": {OPTION: ...}, "tasks": [...], "notes": [...]}},
      "sha256": hash of all the rest}
 
 Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null where the clean figure is 0.
@@ -14,6 +15,10 @@ have no standard deviation. Metrics that no sums over images make take other num
 has them, by task, variant and metric. `per_query.parquet` has one row a query or item, and seed; `pairs.parquet` one
 row for each pair of an original and its altered copy, each query that shows it, and seed (columns:
 `benchmarks.tasks.pairs`).
+
+`benchmarks` says what each benchmark was requested with (`Benchmark.requested`), so that a later evaluation can add to
+it (`evaluation.resume`), and which tasks and notes are its own. The metadata of the tables carry the `sha256` of the
+`results.json` that they were written with, so that neither is ever read beside the other of another evaluation.
 """
 
 import dataclasses
@@ -42,6 +47,8 @@ FORMAT, VERSION = "rococo_jax.results", 2
 # The kind of a task whose variants are of several: some ask for texts, others for images, ...
 MIXED = "mixed"
 _ROWS_AT_ONCE = 2**17
+# Key of a table's metadata: the `sha256` of the results.json that it belongs to.
+WRITTEN_WITH = b"rococo_jax.results"
 RESULTS, PER_QUERY, PAIRS = "results.json", "per_query.parquet", "pairs.parquet"
 _TOLERANCE = 1e-4
 # What results say of each metric of another package.
@@ -53,6 +60,9 @@ def make_fingerprint(
 ) -> dict[str, Any]:
     """Everything that a result depends on. Where `comparable` agrees, only the model differs: one table may hold both.
 
+    What was requested is no part of it, so `comparable` does not depend on how many tasks, seeds, sets of templates,
+    corruptions or sets of out-of-distribution images were requested.
+
     Args:
         model: hashes of weights, preprocessing and tokenizer, or of the embeddings or similarities handed in.
         data: for each benchmark the hashes of its annotations, and of its images where they were read.
@@ -61,7 +71,12 @@ def make_fingerprint(
     """
     here = {"rococo_jax": __version__, "jax": jax.__version__, "numpy": np.__version__, **numeric_flags()}
     conditions = {"data": dict(data), "protocol": protocol, "versions": dict(versions or here)}
-    return {"model": dict(model), **conditions, "comparable": hash_json(conditions)}
+    return {"model": dict(model), **conditions, "comparable": comparable_hash(conditions)}
+
+
+def comparable_hash(conditions: Mapping[str, Any]) -> str:
+    """Return the hash of the conditions in which two models may not differ to be compared."""
+    return hash_json({name: conditions[name] for name in ("data", "protocol", "versions")})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +193,7 @@ def per_query_table(tables: Iterable[Any]):
     """
     import pyarrow as pa
 
-    tables = list(tables)
+    tables = list(tables) or [pa.schema([("task", pa.string())]).empty_table()]
     coded = {field.name: field.type for table in tables for field in table.schema if pa.types.is_dictionary(field.type)}
     for number, table in enumerate(tables):
         kinds = [(field.name, coded.get(field.name, field.type)) for field in table.schema]
@@ -198,16 +213,25 @@ def with_columns(tables: Sequence[Any], columns: Sequence[Mapping[str, np.ndarra
     return extended
 
 
-def is_whole_per_query(path: str | os.PathLike) -> bool:
-    """Whether all rows can be read."""
-    import pyarrow as pa
-    import pyarrow.parquet
+def written_with(table: Any, checksum: str) -> Any:
+    """Return the table with the checksum of the results that it belongs to in its metadata."""
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), WRITTEN_WITH: checksum.encode()})
 
-    try:
-        pyarrow.parquet.read_table(path)
-    except (OSError, pa.ArrowException):
-        return False
-    return True
+
+def refuse_other_results(path: Path, table: Any) -> None:
+    """Raises InputError where a table was written with other results than the `results.json` beside it.
+
+    Such files are left by an evaluation that was killed while it replaced results, or by copying single files.
+    """
+    checksum = (table.schema.metadata or {}).get(WRITTEN_WITH)
+    results = path.with_name(RESULTS)
+    if checksum is None or not results.exists():
+        return
+    stored = read_json(results, "a results file")
+    if isinstance(stored, dict) and stored.get("sha256") not in (None, checksum.decode()):
+        raise InputError(
+            path, "results", f"rows of another evaluation than that of {RESULTS}", "the same evaluation; run it again"
+        )
 
 
 def pair_table(outcomes: Iterable[Outcome], tables: Tables):
@@ -229,15 +253,21 @@ def pair_table(outcomes: Iterable[Outcome], tables: Tables):
 
 
 def write_per_query(path: str | os.PathLike, table) -> None:
-    """Writes a table as Parquet, by rename; dictionary-coded columns as what they stand for, some rows at a time."""
+    """Writes a table as Parquet, by rename; dictionary-coded columns as what they stand for, some rows at a time.
+
+    Equal tables give equal bytes, whatever pieces they were put together from.
+    """
     import pyarrow as pa
     import pyarrow.parquet
 
     kinds = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in table.schema]
-    schema = pa.schema(zip(table.column_names, kinds, strict=True))
-    with atomic_write(path) as temporary, pyarrow.parquet.ParquetWriter(temporary, schema) as file:
+    schema = pa.schema(zip(table.column_names, kinds, strict=True), metadata=table.schema.metadata)
+    with (
+        atomic_write(path) as temporary,
+        pyarrow.parquet.ParquetWriter(temporary, schema, write_page_checksum=True) as file,
+    ):
         for start in range(0, len(table), _ROWS_AT_ONCE) or [0]:
-            file.write_table(table.slice(start, _ROWS_AT_ONCE).cast(schema))
+            file.write_table(table.slice(start, _ROWS_AT_ONCE).cast(schema).combine_chunks())
 
 
 def with_checksum(results: Mapping[str, Any]) -> dict[str, Any]:

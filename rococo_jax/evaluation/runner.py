@@ -4,51 +4,30 @@ Several processes do it together: each embeds and scores its share, and process 
 must be there for each of them; no other file need be shared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.errors import InputError
 from rococo_jax.evaluation.companions import Companion, Scored
-from rococo_jax.evaluation.examples import Example, collect_examples, write_examples
+from rococo_jax.evaluation.examples import collect_examples
+from rococo_jax.evaluation.inputs import canonical_place
 from rococo_jax.evaluation.models.model import Model
-from rococo_jax.evaluation.per_image import PER_IMAGE, per_image_table
-from rococo_jax.evaluation.results import (
-    PAIRS,
-    PER_QUERY,
-    RESULTS,
-    is_whole_per_query,
-    make_fingerprint,
-    make_results,
-    pair_table,
-    per_query_table,
-    read_results,
-    with_checksum,
-    with_columns,
-    write_per_query,
-)
+from rococo_jax.evaluation.per_image import per_image_table
+from rococo_jax.evaluation.results import make_fingerprint, make_results, pair_table, per_query_table, with_columns
+from rococo_jax.evaluation.resume import kept_results, make_plan, request_of, with_request
+from rococo_jax.evaluation.sections import Evaluated, join, merged, part_of, with_columns_of, write_evaluated
 from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
 from rococo_jax.progress import say
-from rococo_jax.storage import hash_json, write_json
-
-
-class Evaluated(NamedTuple):
-    """The contents of the files of one model's evaluation."""
-
-    results: dict[str, Any]
-    per_query: Any
-    examples: list[Example]
-    pairs: Any
-    per_image: Any
+from rococo_jax.storage import hash_json
 
 
 def fingerprint(model: Model, benchmarks: Sequence[Benchmark], settings: Settings) -> dict[str, Any]:
-    """All that decides an evaluation's results."""
+    """Return all conditions that decide the results of an evaluation; what is requested is none of them."""
     described = model.describe()
     described = {key: hash_json(value) if isinstance(value, dict) else value for key, value in described.items()}
     data = {benchmark.name: benchmark.fingerprint() for benchmark in benchmarks}
@@ -63,14 +42,14 @@ def evaluate_model(
     companions: Sequence[Companion] = (),
     examples: bool = False,
 ) -> Evaluated:
-    """One model on all tasks of all benchmarks. All processes must call it.
+    """Evaluate one model on all tasks of all benchmarks. All processes must call it.
 
     Args:
         model: of any kind.
         benchmarks: opened with the same settings.
-        settings: what is asked.
+        settings: what is requested.
         cache: where embeddings are kept.
-        companions: what stands beside the outcomes.
+        companions: additions to the outcomes.
         examples: also choose errors to show, and make their pictures.
 
     Raises:
@@ -79,50 +58,55 @@ def evaluate_model(
     model.check(benchmarks, settings)
     for companion in companions:
         companion.check(model, benchmarks, settings)
-    outcomes, tables, pairs, per_image, shown, why_chance = [], [], [], [], [], {}
-    as_read = [model.as_read(benchmark) for benchmark in benchmarks]
-    notes = [note for benchmark in as_read for note in benchmark.notes]
-    parts: list[list[Mapping[str, Any]]] = [[] for _ in companions]
-    for benchmark in as_read:
-        scored = model.outcomes(benchmark, settings, cache)
-        reasons = ", ".join(filter(None, (each.why_chance for each in benchmark.lost)))
-        why_chance |= dict.fromkeys((outcome.task for outcome in scored), reasons)
-        rows = [outcome.rows(benchmark) for outcome in scored]
-        outcomes += scored
-        pairs.append(pair_table(scored, benchmark))
-        per_image.append(per_image_table(scored, rows, benchmark))
-        for companion, of_companion in zip(companions, parts, strict=True):
-            beside = companion.beside(Scored(model, benchmark, scored, settings, cache))
-            outcomes += beside.outcomes
-            notes += beside.notes
-            rows = with_columns(rows, beside.columns)
-            of_companion.append(beside.part)
-        tables += rows
-        if examples and jax.process_index() == 0:
-            shown += collect_examples(benchmark, scored)
+    notes, parts = tuple(model.notes), []
+    for benchmark in benchmarks:
+        # Notes on what the model does with one benchmark are that benchmark's.
+        model.notes = [*notes]
+        parts.append(_evaluate(model, benchmark, settings, cache, companions, examples))
+    conditions = fingerprint(model, benchmarks, settings)
+    for benchmark, part in zip(benchmarks, parts, strict=True):
+        data = {benchmark.name: conditions["data"][benchmark.name]}
+        part.results["fingerprint"] = {**conditions, "data": data}
+    return join(parts)
+
+
+def _evaluate(
+    model: Model,
+    benchmark: Benchmark,
+    settings: Settings,
+    cache: EmbeddingCache,
+    companions: Sequence[Companion],
+    examples: bool,
+) -> Evaluated:
+    """One model on one benchmark, as yet without a fingerprint."""
+    as_read = model.as_read(benchmark)
+    scored = model.outcomes(as_read, settings, cache)
+    rows = [outcome.rows(as_read) for outcome in scored]
+    pairs, per_image = pair_table(scored, as_read), per_image_table(scored, rows, as_read)
+    outcomes, notes, additions = list(scored), list(as_read.notes), []
+    for companion in companions:
+        beside = companion.beside(Scored(model, as_read, scored, settings, cache))
+        outcomes += beside.outcomes
+        notes += beside.notes
+        rows = with_columns(rows, beside.columns)
+        additions.append(beside.part)
+    reasons = ", ".join(filter(None, (each.why_chance for each in as_read.lost)))
     results = make_results(
         model.name,
         settings.protocol,
-        fingerprint(model, benchmarks, settings),
+        {},
         outcomes,
         dict.fromkeys([*notes, *model.notes]),
-        why_chance,
+        dict.fromkeys((outcome.task for outcome in scored), reasons),
     )
-    for part in (part for of_companion in parts for part in of_companion):
-        results = _merged(results, part)
-    data = {benchmark.name: dict(benchmark.data) for benchmark in benchmarks if benchmark.data}
-    beside_results = {"data": data, "about": model.facts()}
-    results |= {name: value for name, value in beside_results.items() if value}
-    return Evaluated(results, per_query_table(tables), shown, per_query_table(pairs), per_query_table(per_image))
-
-
-def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Both objects in one, nested objects too; elsewhere the other's value."""
-    merged = dict(one)
-    for key, value in other.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merged(merged[key], value) if both else value
-    return merged
+    for addition in additions:
+        results = merged(results, addition)
+    data = {benchmark.name: dict(benchmark.data)} if benchmark.data else {}
+    results |= {name: value for name, value in (("data", data), ("about", model.facts())) if value}
+    about = {"request": request_of(benchmark), "tasks": list(results["kinds"]), "notes": results["notes"]}
+    results["benchmarks"] = {benchmark.name: about}
+    shown = collect_examples(as_read, scored) if examples and jax.process_index() == 0 else []
+    return Evaluated(results, with_columns_of(benchmark.name, per_query_table(rows)), shown, pairs, per_image)
 
 
 def evaluate_into(
@@ -133,54 +117,53 @@ def evaluate_into(
     cache: EmbeddingCache,
     companions: Sequence[Companion] = (),
 ) -> tuple[dict[str, Any], bool]:
-    """As `evaluate_model`, with the results written into `folder`. Results that are there already are returned.
+    """Evaluate as `evaluate_model` and write the results into `folder`; add what is missing to results there.
+
+    The files are those of one evaluation of all that was ever requested. See `evaluation.resume`.
 
     Returns:
-        The results, and whether they were made now.
+        The results in the folder, and whether anything was computed.
 
     Raises:
-        InputError: `folder` holds the results of another model, protocol or data set.
+        InputError: `folder` holds results of another model, protocol or data set, or as `evaluate_model`.
     """
+    benchmarks = sorted(benchmarks, key=lambda benchmark: canonical_place(benchmark.name))
+    for companion in companions:
+        companion.check(model, benchmarks, settings)
     expected = run_on_all_processes("fingerprint", lambda: fingerprint(model, benchmarks, settings))
-    done = broadcast_from_process_0(
-        "results that are there", lambda: _results_in(folder, model.name, expected, companions)
+    plan = broadcast_from_process_0(
+        "results in the folder", lambda: make_plan(folder, model.name, expected, benchmarks, companions)
     )
-    if done is not None:
-        return done, False
+    first = jax.process_index() == 0
+    for line in plan.lines if first else ():
+        say(line)
+    if not plan.requests:
+        return plan.stored, False
+
+    def prepare() -> tuple[list[Benchmark], list[Companion]]:
+        requested = [benchmark for benchmark in benchmarks if benchmark.name in plan.requests]
+        opened = [with_request(benchmark, plan.requests[benchmark.name], settings) for benchmark in requested]
+        return opened, [companion.continuing(plan.stored or {}) for companion in companions]
+
+    opened, resumed = run_on_all_processes("benchmarks", prepare)
     before = cache.computed, cache.read
-    evaluated = evaluate_model(model, benchmarks, settings, cache, companions, examples=True)
-    if jax.process_index() == 0:
+    evaluated = evaluate_model(model, opened, settings, cache, resumed, examples=True)
+    if first:
         computed, read = cache.computed - before[0], cache.read - before[1]
         say(f"{model.name}: {computed:,} images and texts embedded, {read:,} read from the cache")
-    results = with_checksum(evaluated.results)
 
-    def write() -> None:
-        write_per_query(folder / PER_QUERY, evaluated.per_query)
-        write_per_query(folder / PAIRS, evaluated.pairs)
-        write_per_query(folder / PER_IMAGE, evaluated.per_image)
-        write_examples(folder, evaluated.examples)
-        # Last: results.json tells that the rest is there.
-        write_json(folder / RESULTS, results)
+    def write() -> dict[str, Any]:
+        return write_evaluated(folder, _with_kept(evaluated, kept_results(folder, plan), plan.kept))
 
-    broadcast_from_process_0("results", write)
-    return results, True
+    return broadcast_from_process_0("results", write), True
 
 
-def _results_in(
-    folder: Path, name: str, expected: dict[str, Any], companions: Sequence[Companion]
-) -> dict[str, Any] | None:
-    """Finished results of the same model, data and protocol; None where they must be made, from cached embeddings."""
-    path = folder / RESULTS
-    if not path.exists():
-        return None
-    results = read_results(path)
-    existing = results["fingerprint"]
-    complete = all(is_whole_per_query(folder / name) for name in (PER_QUERY, PAIRS, PER_IMAGE))
-    if existing == expected and complete and all(companion.is_in(results) for companion in companions):
-        # An encoder without a fingerprint may have changed since.
-        return None if "fingerprint" in expected["model"] and expected["model"]["fingerprint"] is None else results
-    different = [key for key in expected if existing.get(key) != expected[key]]
-    if different == ["versions", "comparable"] or not different:
-        return None
-    what = f"results of {results['model']!r} that differ in {', '.join(k for k in different if k != 'comparable')}"
-    raise InputError(path, "fingerprint", what, f"results of {name!r} as asked for, or another output folder")
+def _with_kept(evaluated: Evaluated, stored: Evaluated | None, kept: Sequence[str]) -> Evaluated:
+    """Join new results with those of the benchmarks that are kept."""
+    if stored is None:
+        return evaluated
+    sources = {**dict.fromkeys(kept, stored), **dict.fromkeys(evaluated.results["benchmarks"], evaluated)}
+    joined = join([part_of(sources[name], name) for name in sorted(sources, key=canonical_place)])
+    of_model = {name: evaluated.results[name] for name in ("model", "about") if name in evaluated.results}
+    joined.results.update(of_model)
+    return joined

@@ -1,7 +1,8 @@
 """From the files a user names to groups of comparable results, and the figures that tables and charts ask for.
 
 Results whose fingerprints differ in anything but the model are never put into one table: each such group becomes a
-section of the page, and says in what it differs from the first.
+section of the page, and says in what it differs from the first. Results need not have the same benchmarks, tasks or
+variants for that: what both have must have been made of the same data, and be a mean over the same seeds and kinds.
 """
 
 import dataclasses
@@ -199,21 +200,87 @@ def _checked(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 
 def group_by_fingerprint(results: Sequence[tuple[Path, dict[str, Any]]]) -> list[Group]:
     """Groups in the order in which their first result (path and content of a results.json) was named."""
-    groups: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
-    for path, content in results:
-        groups.setdefault(hash_json(_conditions(content)), []).append((path, content))
-    first = _flat(_conditions(results[0][1])) if results else {}
-    found = []
-    for members in groups.values():
-        here = _flat(_conditions(members[0][1]))
+    conditions = [_Conditions.of(content) for _, content in results]
+    groups: list[list[int]] = []
+    for place, each in enumerate(conditions):
+        fitting = (group for group in groups if all(each.fits(conditions[member]) for member in group))
+        group = next(fitting, None)
+        if group is None:
+            groups.append(group := [])
+        group.append(place)
+    made = []
+    for group in groups:
+        first, here = conditions[0].flat, conditions[group[0]].flat
         rows = [(name, first.get(name, "not recorded"), here.get(name, "not recorded")) for name in {**first, **here}]
-        found.append(Group(_labelled(members), tuple(row for row in rows if row[1] != row[2])))
-    return found
+        differences = tuple(row for row in rows if row[1] != row[2])
+        made.append(Group(_labelled([results[place] for place in group]), differences))
+    return made
 
 
-def _conditions(content: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in content["fingerprint"].items() if name not in ("model", _DIGEST)}
-    return {"protocol": content["protocol"]} | kept
+@dataclasses.dataclass(frozen=True)
+class _Conditions:
+    """What may not differ between results of one table.
+
+    Attributes:
+        everywhere: hash of what holds for all benchmarks: protocol and versions.
+        benchmarks: hash of the data of each benchmark.
+        variants: of single variants: contents of what was requested by name, seeds and kinds that a mean is over.
+        flat: all of them for people, a line a field.
+    """
+
+    everywhere: str
+    benchmarks: dict[str, str]
+    variants: dict[str, str]
+    flat: dict[str, str]
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> "_Conditions":
+        """The conditions of the contents of a results.json."""
+        conditions = {name: value for name, value in content["fingerprint"].items() if name not in ("model", _DIGEST)}
+        conditions = {"protocol": content["protocol"]} | conditions
+        rest = {name: value for name, value in conditions.items() if name != "data"}
+        data = {name: hash_json(value) for name, value in object_of(conditions.get("data")).items()}
+        variants = {**_contents(content), **_means_over(content)}
+        return cls(hash_json(rest), data, variants, _flat(conditions) | variants)
+
+    def fits(self, other: "_Conditions") -> bool:
+        """Whether both may stand in one table: all that both have was measured alike, and both have something."""
+        shared = self.benchmarks.keys() & other.benchmarks.keys()
+        return (
+            self.everywhere == other.everywhere
+            and (bool(shared) or self.benchmarks == other.benchmarks)
+            and all(self.benchmarks[name] == other.benchmarks[name] for name in shared)
+            and all(value == other.variants.get(name, value) for name, value in self.variants.items())
+        )
+
+
+def _contents(content: dict[str, Any]) -> dict[str, str]:
+    """Hashes of template sets and of out-of-distribution images, by benchmark and name."""
+    hashes = {}
+    for benchmark, about in object_of(content.get("benchmarks")).items():
+        for option, names in object_of(object_of(about).get("request")).items():
+            for name, each in object_of(names).items():
+                hashes[f"{benchmark}: {option} {name}"] = str(object_of(each).get("sha256"))
+    return hashes
+
+
+def _means_over(content: dict[str, Any]) -> dict[str, str]:
+    """Seeds and kinds of corruption of the variants that are means over them."""
+    means = {}
+    sizes = object_of(content.get("sizes"))
+    for task, variants in content["tasks"].items():
+        for name, about in object_of(sizes.get(task)).items():
+            if seeds := object_of(about).get("seeds"):
+                means[f"seeds of {task}, {name}"] = json.dumps(seeds)
+        parsed = parse_variants(variants)
+        for name, variant in parsed.items():
+            if variant.corruption == ALL_KINDS:
+                kinds = [
+                    each.corruption for each in parsed.values()
+                    if dataclasses.replace(each, corruption=ALL_KINDS) == variant and each.corruption != ALL_KINDS
+                ]  # fmt: skip
+                means[f"kinds of {task}, {name}"] = ", ".join(sorted(kinds))
+    return means
 
 
 def _labelled(members: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Run, ...]:

@@ -43,6 +43,7 @@ from rococo_jax.evaluation.model_series import JOURNAL, write_journal
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.per_image import PER_IMAGE
 from rococo_jax.evaluation.results import RESULTS, read_results
+from rococo_jax.evaluation.resume import holds, refuse_other_conditions
 from rococo_jax.evaluation.runner import evaluate_into
 from rococo_jax.processes import broadcast_from_process_0, is_error_of_all, run_on_all_processes
 from rococo_jax.runtime import make_mesh
@@ -81,6 +82,13 @@ def is_evaluated(folder: Path) -> bool:
     return (folder / EVALUATION / RESULTS).exists() and (folder / EVALUATION / PER_IMAGE).exists()
 
 
+def has_all(folder: Path, evaluation: Evaluation | None) -> bool:
+    """Whether the point's results are there and have all that is requested; true without an evaluation."""
+    if evaluation is None:
+        return True
+    return is_evaluated(folder) and holds(folder / EVALUATION, evaluation.benchmarks)
+
+
 def is_begun(folder: Path) -> bool:
     """Whether the point has been worked on."""
     return (folder / METRICS).exists()
@@ -95,15 +103,13 @@ def refuse_other_points(plan: Plan, workdir: Path) -> None:
 
 
 def refuse_other_evaluations(plan: Plan, workdir: Path, evaluation: Evaluation) -> None:
-    """Raises InputError where a point was evaluated on other data, or asked something else."""
-    wanted = {benchmark.name: benchmark.fingerprint() for benchmark in evaluation.benchmarks}
+    """Raises InputError where a point was evaluated on other data or under another protocol."""
+    data = {benchmark.name: benchmark.fingerprint() for benchmark in evaluation.benchmarks}
+    conditions = {"data": data, "protocol": evaluation.settings.protocol}
     for point in plan.runs:
         path = plan.folder(workdir, point) / EVALUATION / RESULTS
         if is_evaluated(path.parent.parent):
-            found = read_results(path)["fingerprint"]
-            if (found.get("data"), found.get("protocol")) != (wanted, evaluation.settings.protocol):
-                raise InputError(path, "fingerprint", "results on other data, or of other settings",
-                                 "what is asked for now; another workdir, or no such folder")  # fmt: skip
+            refuse_other_conditions(path, read_results(path), conditions, evaluation.benchmarks)
 
 
 def refuse_what_cannot_train(plan: Plan) -> None:
@@ -198,13 +204,13 @@ def run_points(
         try:
             # The others may see the disk later.
             trained, evaluated = broadcast_from_process_0(
-                point.run, lambda at=folder: (is_trained(at), is_evaluated(at))
+                point.run, lambda at=folder: (is_trained(at), has_all(at, evaluation))
             )
             if not trained:
                 # A point that a launcher has taken over has no model yet.
                 trained = train_one(point)
                 done.note("trained" if trained else "handed over")
-            if evaluation is not None and trained and not evaluated:
+            if trained and not evaluated:
                 evaluate_point(folder, point.run, evaluation)
                 done.note("evaluated")
         except Stopped:
@@ -269,13 +275,13 @@ class _Clock:
 NEW, BEGUN, TRAINED, DONE = "to train", "begun", "trained", "done"
 
 
-def states_of(plan: Plan, workdir: Path, evaluated: bool) -> dict[str, str]:
-    """How far each run is; `evaluated` says whether that belongs to being done."""
+def states_of(plan: Plan, workdir: Path, evaluation: Evaluation | None) -> dict[str, str]:
+    """How far each run is; a run whose results lack something that is requested is trained, and not done."""
     states = {}
     for point in plan.runs:
         folder = plan.folder(workdir, point)
         if is_trained(folder):
-            states[point.run] = DONE if is_evaluated(folder) or not evaluated else TRAINED
+            states[point.run] = DONE if has_all(folder, evaluation) else TRAINED
         else:
             states[point.run] = BEGUN if is_begun(folder) else NEW
     return states
@@ -289,7 +295,7 @@ def plan_lines(plan: Plan, workdir: Path, evaluation: Evaluation | None, launch:
     same = len(plan.points) - len(plan.runs)
     runs = f", {len(plan.runs)} runs: {same} have the config of another" if same else ""
     yield f"sweep of {len(plan.points)} points: {' x '.join(parts)}{runs}"
-    states = list(states_of(plan, workdir, evaluation is not None).values())
+    states = list(states_of(plan, workdir, evaluation).values())
     counted = ", ".join(f"{states.count(state)} {state}" for state in (DONE, TRAINED, BEGUN, NEW) if state in states)
     several = f"by {jax.process_count()} processes" if jax.process_count() > 1 else "in this process"
     how = f"one command a run: {launch}" if launch else f"one run after another {several}"
@@ -301,9 +307,9 @@ def plan_lines(plan: Plan, workdir: Path, evaluation: Evaluation | None, launch:
         yield f"every model is evaluated on {data}; protocol {evaluation.settings.protocol}"
 
 
-def point_lines(plan: Plan, workdir: Path, evaluated: bool) -> Iterator[str]:
+def point_lines(plan: Plan, workdir: Path, evaluation: Evaluation | None) -> Iterator[str]:
     """A line for each point: its name, its length, and how far it is."""
-    states = states_of(plan, workdir, evaluated)
+    states = states_of(plan, workdir, evaluation)
     width = max(len(point.name) for point in plan.points)
     for point in plan.points:
         config = point.config

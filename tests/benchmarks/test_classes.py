@@ -47,7 +47,7 @@ def test_images_are_corrupted_of_the_benchmarks_that_are_named(folder):
     def corrupted(*names):
         settings = Settings(templates=("1",), corruptions=("fog",), severities=(2,), corrupted_benchmarks=names)
         both = open_benchmarks(settings, data=folder, names=("classes", "cifar10"))
-        return {each.name: ("fog_2" in each.image_sets, "corruptions" in each.decides) for each in both}
+        return {each.name: ("fog_2" in each.image_sets, "corruptions" in each.requested) for each in both}
 
     yes, no = (True, True), (False, False)
     assert corrupted() == corrupted("classes", "cifar10") == {"classes": yes, "cifar10": yes}

@@ -208,25 +208,33 @@ def open_rococo(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
         tasks=tuple(tasks),
         notes=tuple(notes),
         data=data,
-        decides={**_hashes(annotations, originals.names, originals.hashes), **_asked(settings)},
+        decides=_hashes(annotations, originals.names, originals.hashes),
         unread=tuple(path.name for path in annotations.ignored),
         lost=lost,
+        requested=_requested(annotations, settings),
     )
 
 
-def _hashes(annotations: AnnotationSet, names: tuple[str, ...], hashes: tuple[str, ...]) -> dict[str, Any]:
-    variants = {
+def _variant_hashes(annotations: AnnotationSet) -> dict[str, str]:
+    return {
         name: hash_json([[item.image, item.originals, item.altered] for item in annotation.items])
         for name, annotation in annotations.variants.items()
     }
+
+
+def _hashes(annotations: AnnotationSet, names: tuple[str, ...], hashes: tuple[str, ...]) -> dict[str, Any]:
     clean = hash_json([[item.image, *item.captions] for item in annotations.clean])
-    return {"captions": clean, "variants": variants, "images": hash_json(dict(zip(names, hashes, strict=True)))}
+    images = hash_json(dict(zip(names, hashes, strict=True)))
+    return {"captions": clean, "variants": _variant_hashes(annotations), "images": images}
 
 
-def _asked(settings: Settings) -> dict[str, Any]:
-    requested: dict[str, Any] = {"tasks": [task for task in TASKS if settings.wants(task)]}
-    if TEXT_TO_IMAGE in requested["tasks"]:
-        requested |= {"mixes": list(settings.mixed_galleries), "seeds": list(settings.seeds)}
+def _requested(annotations: AnnotationSet, settings: Settings) -> dict[str, Any]:
+    requested: dict[str, Any] = {"variants": {}}
+    if settings.wants(IMAGE_TO_TEXT):
+        hashes = _variant_hashes(annotations)
+        requested["variants"] = {name: {"from": name, "sha256": sha256} for name, sha256 in hashes.items()}
+    if settings.wants(TEXT_TO_IMAGE) and settings.mixed_galleries:
+        requested |= {"mixed_galleries": list(settings.mixed_galleries), "seeds": list(settings.seeds)}
     return requested
 
 

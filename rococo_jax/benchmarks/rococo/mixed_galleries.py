@@ -163,9 +163,10 @@ class MixedImages(MadeOfFiles):
         return len(self.plan.first)
 
     def content(self, row: int) -> bytes:
-        """The hashes of the two files, and how they are mixed."""
+        """The hashes of the two files, and how they are mixed. The control shows nothing of the second one."""
         plan, place = self.plan, self._place[row]
-        pair = [self.originals.hashes[plan.first[place]], self.originals.hashes[plan.partner[place]]]
+        first, partner = self.originals.hashes[plan.first[place]], self.originals.hashes[plan.partner[place]]
+        pair = [first] if plan.variant == CONTROL else [first, partner]
         box = plan.boxes[plan.batch[place]].tolist()
         return json.dumps([*pair, plan.method, plan.ratio, box, plan.compressed]).encode()
 

@@ -85,8 +85,15 @@ class Companion(Protocol):
         """Refuse what the settings do not allow, before the first image is read. Raises InputError."""
 
     def is_in(self, results: Mapping[str, Any]) -> bool:
-        """Whether results that are there already have what this companion would add."""
+        """Whether results have what this companion would add. Raises InputError: they have it of something else."""
         return True
+
+    def continuing(self, results: Mapping[str, Any]) -> "Companion":
+        """Return the companion that adds the same to further benchmarks as it did to results, which may be empty.
+
+        Raises InputError: what it needs for that is no longer there.
+        """
+        return self
 
     def beside(self, scored: Scored) -> Beside:
         """Additions to the outcomes. All processes must call it."""

@@ -6,7 +6,8 @@ from typing import Any
 
 from rococo_jax.benchmarks.baselines import figure, text_baselines
 from rococo_jax.benchmarks.benchmark import Benchmark
-from rococo_jax.evaluation.companions import Beside, Companion, Scored, TrainingCaptions
+from rococo_jax.errors import InputError, object_of
+from rococo_jax.evaluation.companions import Beside, Companion, Scored, TrainingCaptions, read_training_captions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,8 +17,33 @@ class CaptionBaselines(Companion):
     training: TrainingCaptions | None = None
 
     def is_in(self, results: Mapping[str, Any]) -> bool:
-        """Whether the results have the baselines of these captions, or no captions are given."""
-        return self.training is None or results.get("baselines", {}).get("captions") == self.training.about
+        """Whether the results have baselines, of these captions if any. Raises InputError: of other captions."""
+        if "baselines" not in results or self.training is None:
+            return "baselines" in results
+        stored = object_of(object_of(results["baselines"]).get("captions"))
+        if stored and stored.get("hash") != self.training.about["hash"]:
+            found = f"results with baselines of {stored.get('source')}"
+            raise InputError(
+                self.training.about["source"], "baseline_captions", found, "the same captions, or another output folder"
+            )
+        return bool(stored)
+
+    def continuing(self, results: Mapping[str, Any]) -> "CaptionBaselines":
+        """Return the baselines of the captions that the results name, where no captions are given.
+
+        Raises InputError: their file is no longer there, or has other captions.
+        """
+        stored = object_of(object_of(results.get("baselines")).get("captions"))
+        if self.training is not None or not stored:
+            return self
+        wanted = "the file that the results in the folder name, or another output folder"
+        try:
+            training = read_training_captions(str(stored.get("source")))
+        except InputError as error:
+            raise InputError(error.source, "baseline_captions", f"{error.field}: {error.found}", wanted) from None
+        if training.about["hash"] != stored.get("hash"):
+            raise InputError(training.about["source"], "baseline_captions", "other captions", wanted)
+        return CaptionBaselines(training)
 
     def beside(self, scored: Scored) -> Beside:
         """The baselines of a benchmark's tasks."""

@@ -29,7 +29,8 @@ from rococo_jax.errors import InputError, is_whole
 from rococo_jax.evaluation.models.logits_file import LogitsFile, open_logits
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
-from rococo_jax.evaluation.runner import Evaluated, evaluate_model
+from rococo_jax.evaluation.runner import evaluate_model
+from rococo_jax.evaluation.sections import Evaluated
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
 from rococo_jax.storage import hash_file, load_arrays, read_json, read_table
 from rococo_jax.texts import JSON_LINES, TABLES, form_of, read_lines

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rococo_jax.benchmarks.rococo.benchmark import _asked
 from rococo_jax.benchmarks.rococo.mixed_galleries import SQUASHED, MixedImages, mix_one, partner_of, place_of
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.benchmarks.settings import Settings
@@ -46,12 +45,6 @@ def test_mixed_images_come_in_the_order_asked(files):
     assert mixed.originals.views.kept(66, SQUASHED["white"]) is not None
 
 
-def test_a_fingerprint_names_mixes_where_images_are_ranked_alone():
-    asked = _asked(Settings(mixed_galleries=("mix_0.9",), seeds=(1, 10)))
-    assert (asked["mixes"], asked["seeds"]) == (["mix_0.9"], [1, 10])
-    assert _asked(Settings(tasks=("image_to_text",))) == {"tasks": ["image_to_text"]}
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_two_images_can_be_mixed_and_one_cannot(files, tmp_path, count):
     items = [{"image": name, "caption": [f"a dog {number}" for number in range(5)]} for name in list(files)[:count]]
@@ -60,3 +53,18 @@ def test_two_images_can_be_mixed_and_one_cannot(files, tmp_path, count):
     (opened,) = open_benchmarks(Settings(mixed_galleries=("mix_0.9",), seeds=(1,)), images=folder, annotations=tmp_path)
     assert ("one image alone cannot be mixed" in opened.notes) == (count == 1)
     assert ("mix_0.9" in {task.variant for task in opened.tasks}) == (count == 2)
+
+
+def test_seeds_and_mixes_are_part_of_the_request_where_images_are_ranked_alone(files, tmp_path):
+    items = [{"image": name, "caption": [f"caption {place}"]} for place, name in enumerate(files)]
+    (tmp_path / "coco_karpathy_test.json").write_text(json.dumps(items))
+    folder = Path(str(next(iter(files.values())))[: -len(next(iter(files)))])
+
+    def requested(**settings):
+        opened = open_benchmarks(Settings(**settings), images=folder, annotations=tmp_path)
+        return opened[0].requested
+
+    asked = requested(mixed_galleries=("mix_0.9",), seeds=(10, 1))
+    assert (asked["mixed_galleries"], asked["seeds"]) == (["mix_0.9"], [1, 10])
+    assert requested(tasks=("image_to_text",)) == {"tasks": ["image_to_text"], "variants": {}}
+    assert "seeds" not in requested(mixed_galleries=())

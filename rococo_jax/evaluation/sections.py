@@ -1,0 +1,185 @@
+"""The contents of a results folder, joined from those of single benchmarks and divided into them again.
+
+A benchmark's results do not depend on the other benchmarks of an evaluation. So the results of several are joined from
+those of each, and a later evaluation can keep some of them and replace or add others: the joined files are the same
+bytes as those of one evaluation of all.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.examples import EXAMPLES, Example, read_examples, write_examples
+from rococo_jax.evaluation.per_image import PER_IMAGE
+from rococo_jax.evaluation.results import (
+    PAIRS,
+    PER_QUERY,
+    RESULTS,
+    WRITTEN_WITH,
+    comparable_hash,
+    per_query_table,
+    with_checksum,
+    write_per_query,
+    written_with,
+)
+from rococo_jax.storage import read_table, write_json
+
+# Parts of results.json that have an entry for each task, and those that have one for each benchmark.
+_BY_TASK = (
+    *(("kinds",), ("tasks",), ("intervals",), ("sizes",), ("bootstrap", "resamples_of"), ("curves",)),
+    *(("baselines", "tasks"), ("training_images",)),
+)
+_BY_BENCHMARK = (("fingerprint", "data"), ("data",), ("benchmarks",))
+# Parts that are absent where they would be empty.
+_OPTIONAL = (("bootstrap", "resamples_of"), ("curves",), ("metrics",), ("training_images",), ("data",))
+# Key of the metadata of per_query.parquet: the columns of each benchmark, in order.
+_COLUMNS = b"rococo_jax.columns"
+
+
+class Evaluated(NamedTuple):
+    """The contents of the files of one model's evaluation."""
+
+    results: dict[str, Any]
+    per_query: Any
+    examples: list[Example]
+    pairs: Any
+    per_image: Any
+
+
+def with_columns_of(benchmark: str, table: Any) -> Any:
+    """Return the rows of one benchmark for `per_query.parquet`, with the names of its columns in their metadata."""
+    return _with_columns(table, {benchmark: table.column_names})
+
+
+def join(parts: Sequence[Evaluated]) -> Evaluated:
+    """Join the results of benchmarks, one part each."""
+    columns = {name: names for part in parts for name, names in _columns_of(part.per_query).items()}
+    return Evaluated(
+        join_results([part.results for part in parts]),
+        _with_columns(per_query_table([part.per_query for part in parts]), columns),
+        [example for part in parts for example in part.examples],
+        per_query_table([part.pairs for part in parts]),
+        per_query_table([part.per_image for part in parts]),
+    )
+
+
+def join_results(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Join the contents of `results.json` of benchmarks, one part each, without a checksum."""
+    joined: dict[str, Any] = {}
+    for part in parts:
+        joined = merged(joined, part)
+    benchmarks, conditions = joined["benchmarks"], joined["fingerprint"]
+    joined["notes"] = list(dict.fromkeys(note for each in benchmarks.values() for note in each["notes"]))
+    joined["fingerprint"] = conditions | {"comparable": comparable_hash(conditions)}
+    joined.pop("sha256", None)
+    return joined
+
+
+def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Both objects in one, nested objects too; elsewhere the other's value."""
+    both = dict(one)
+    for key, value in other.items():
+        are_objects = isinstance(value, Mapping) and isinstance(both.get(key), Mapping)
+        both[key] = merged(both[key], value) if are_objects else value
+    return both
+
+
+def part_of(evaluated: Evaluated, benchmark: str) -> Evaluated:
+    """Return the results of one benchmark alone, as they were before they were joined."""
+    tasks = evaluated.results["benchmarks"][benchmark]["tasks"]
+    columns = _columns_of(evaluated.per_query)[benchmark]
+    return Evaluated(
+        results_of(evaluated.results, benchmark),
+        _with_columns(_rows_of(evaluated.per_query, tasks).select(columns), {benchmark: columns}),
+        [example for example in evaluated.examples if example.task in tasks],
+        _rows_of(evaluated.pairs, tasks),
+        _rows_of(evaluated.per_image, tasks),
+    )
+
+
+def results_of(results: Mapping[str, Any], benchmark: str) -> dict[str, Any]:
+    """Return the contents of `results.json` of one benchmark alone, without a checksum."""
+    about = results["benchmarks"]
+    tasks = about[benchmark]["tasks"]
+    part = {key: value for key, value in results.items() if key != "sha256"} | {"notes": about[benchmark]["notes"]}
+    names = {metric for task in tasks for metrics in part["tasks"].get(task, {}).values() for metric in metrics}
+    part = _filtered(part, ("metrics",), names)
+    for path in _BY_TASK:
+        part = _filtered(part, path, tasks)
+    for path in _BY_BENCHMARK:
+        part = _filtered(part, path, [benchmark])
+    # A companion of another package may have an entry for each task or benchmark.
+    others = {name for other in about if other != benchmark for name in (other, *about[other]["tasks"])}
+    known = {path[0] for path in (*_BY_TASK, *_BY_BENCHMARK)}
+    for key, value in part.items():
+        if key not in known and isinstance(value, Mapping) and others & value.keys():
+            part = _filtered(part, (key,), value.keys() - others)
+    return part
+
+
+def _filtered(part: Mapping[str, Any], path: tuple[str, ...], names: Collection[str]) -> dict[str, Any]:
+    """`part` with only some entries of the object at `path`, and without it where it is optional and none is left."""
+
+    def filtered(value: Mapping[str, Any], rest: tuple[str, ...]) -> dict[str, Any]:
+        if not rest:
+            return {name: each for name, each in value.items() if name in names}
+        inner = {rest[0]: filtered(value[rest[0]], rest[1:])} if rest[0] in value else {}
+        kept = {**value, **inner}
+        if len(rest) == 1 and path in _OPTIONAL and not kept.get(rest[0]):
+            kept.pop(rest[0], None)
+        return kept
+
+    return filtered(part, path)
+
+
+def _rows_of(table: Any, tasks: Collection[str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return table.filter(pc.is_in(pc.cast(table["task"], pa.string()), value_set=pa.array(tasks, pa.string())))
+
+
+def _with_columns(table: Any, columns: Mapping[str, Sequence[str]]) -> Any:
+    return table.replace_schema_metadata({_COLUMNS: json.dumps(columns)})
+
+
+def _columns_of(table: Any) -> dict[str, list[str]]:
+    return json.loads((table.schema.metadata or {}).get(_COLUMNS, b"{}"))
+
+
+def read_evaluated(folder: Path, results: dict[str, Any]) -> Evaluated | None:
+    """Read the files beside a `results.json` of these contents.
+
+    Returns None where one is missing or damaged, or was written with other results.
+    """
+    tables = {}
+    for name in (PER_QUERY, PAIRS, PER_IMAGE):
+        tables[name] = _read_written_with(folder / name, results)
+    is_complete = all(table is not None for table in tables.values())
+    if not is_complete or _read_written_with(folder / EXAMPLES, results) is None:
+        return None
+    return Evaluated(results, tables[PER_QUERY], read_examples(folder), tables[PAIRS], tables[PER_IMAGE])
+
+
+def _read_written_with(path: Path, results: Mapping[str, Any]) -> Any:
+    try:
+        table = read_table(path, "a table of results")
+    except InputError:
+        return None
+    checksum = (table.schema.metadata or {}).get(WRITTEN_WITH, b"").decode()
+    return table if checksum == results.get("sha256") else None
+
+
+def write_evaluated(folder: Path, evaluated: Evaluated) -> dict[str, Any]:
+    """Write all files of an evaluation, each by rename and `results.json` last, and return its contents."""
+    results = with_checksum(evaluated.results)
+    checksum = results["sha256"]
+    write_per_query(folder / PER_QUERY, written_with(evaluated.per_query, checksum))
+    write_per_query(folder / PAIRS, written_with(evaluated.pairs, checksum))
+    write_per_query(folder / PER_IMAGE, written_with(evaluated.per_image, checksum))
+    write_examples(folder, evaluated.examples, checksum)
+    # Last: tables that were written with other results are not kept.
+    write_json(folder / RESULTS, results)
+    return results
