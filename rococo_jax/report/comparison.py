@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.benchmarks.variants import CLEAN, CONTROL
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.evaluation.per_image import PER_IMAGE, HitsByVariant, ImageHits, read_image_hits
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import ALPHA, FLIPS, PairedCounts, PairedDifference, Statistic, paired_differences
@@ -64,19 +64,31 @@ class Comparison:
 Comparisons = dict[tuple[int, str], Comparison]
 
 
-def compare_groups(groups: Sequence[Group], reference: str | None = None) -> Comparisons:
+def compare_groups(groups: Sequence[Group], reference: str | None = None, metrics: Sequence[str] = ()) -> Comparisons:
     """Compare every model with the reference in every task.
 
     Args:
         groups: results that may stand in one table.
         reference: label of the model to compare with; by default the first model that was named. It is the same for all
             tasks, and never chosen by the results: that would favour it. A group without it uses its own first model.
+        metrics: names of the metrics that are primary, in all variants, instead of the usual ones.
 
-    Raises InputError where no model has that label, or a per_image.parquet is damaged.
+    Raises InputError where no model has that label or that metric, or a per_image.parquet is damaged.
     """
     labels = [run.label for group in groups for run in group.runs]
     if reference is not None and reference not in labels:
         raise InputError("reference", "model", repr(reference), f"one of {', '.join(labels)}")
+    measured = {
+        name
+        for group in groups
+        for run in group.runs
+        for variants in run.tasks.values()
+        for values in variants.values()
+        for name in values
+    }
+    for name in metrics:
+        if name not in measured:
+            raise unknown_name("metrics", "name", name, sorted(measured), "results.json")
     comparisons: Comparisons = {}
     for place, group in enumerate(groups):
         if len(group.runs) < 2:
@@ -84,18 +96,25 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None) -> Com
         base = next((run for run in group.runs if run.label == (reference or labels[0])), group.runs[0])
         tables = {run.label: read_image_hits(run.path.parent / PER_IMAGE) for run in group.runs}
         for task in tasks_of([base]):
-            if comparison := _compare(ordered(group.runs, task), task, tables, base):
+            if comparison := _compare(ordered(group.runs, task), task, tables, base, metrics):
                 comparisons[place, task] = comparison
     return comparisons
 
 
-def _compare(runs: Sequence[Run], task: str, tables: Mapping[str, HitsByVariant], reference: Run) -> Comparison | None:
+def _compare(
+    runs: Sequence[Run],
+    task: str,
+    tables: Mapping[str, HitsByVariant],
+    reference: Run,
+    metrics: Sequence[str],
+) -> Comparison | None:
     others = [run for run in runs if run is not reference]
     variants = [(run, variant) for run in others for variant in run.variants(task)]
     shared = [_shared_hits(run, reference, task, variant, tables) for run, variant in variants]
     images = sorted({name for hits in shared for one, _ in hits.values() for name in one.images})
     counts = [_paired_counts(hits, images) for hits in shared]
-    differences = paired_differences(counts, _primary_tests(runs, task, [variant for _, variant in variants], shared))
+    is_primary = _primary_tests(runs, task, [variant for _, variant in variants], shared, metrics)
+    differences = paired_differences(counts, is_primary)
     rows = tuple(
         Difference(run, variant, metric, differences_of_variant[metric])
         for (run, variant), differences_of_variant in zip(variants, differences, strict=True)
@@ -144,14 +163,20 @@ def _share_of(column: int) -> Statistic:
 
 
 def _primary_tests(
-    runs: Sequence[Run], task: str, variants: Sequence[str], shared: Sequence[SharedHits]
+    runs: Sequence[Run], task: str, variants: Sequence[str], shared: Sequence[SharedHits], metrics: Sequence[str]
 ) -> Callable[[int, str], bool]:
-    """Whether a test is primary: the leading metric in its variant, or in every part where its mean has no counts."""
+    """Return whether a test is primary, from the place of its variant and its metric.
+
+    Without `metrics` the primary tests are FR@1, grounding and the leading metric, in its own variant or, where that is
+    a mean without counts, in every part.
+    """
     lead_variant, lead_metric = section_of(runs, task).lead
     with_lead = {variant for variant, hits in zip(variants, shared, strict=True) if lead_metric in hits}
     leading = {lead_variant} if lead_variant in with_lead else with_lead
 
     def is_primary(place: int, metric: str) -> bool:
+        if metrics:
+            return metric in metrics
         return metric in _PRIMARY or (metric == lead_metric and variants[place] in leading)
 
     return is_primary
