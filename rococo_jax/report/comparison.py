@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from rococo_jax.benchmarks.variants import CLEAN, CONTROL
+from rococo_jax.benchmarks.variants import CLEAN, CONTROL, MEAN
 from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.evaluation.per_image import PER_IMAGE, HitsByVariant, ImageHits, read_image_hits
 from rococo_jax.metrics import metric_of
@@ -49,15 +49,32 @@ class Difference:
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
-    """All models of a group against the `reference` on one task, in the order of the leaderboard, variant by variant.
+class FirstTwo:
+    """The first two models of a leaderboard and the difference between them in the metric that orders it."""
 
-    `left_out` are labels of models whose queries could not be compared.
+    first: Run
+    second: Run
+    task: str
+    variant: str
+    metric: str
+    paired: PairedDifference
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Comparison of all models of a group with the reference on one task.
+
+    Attributes:
+        reference: the model that all others are compared with.
+        rows: in the order of the leaderboard, variant by variant.
+        left_out: labels of models whose queries could not be compared.
+        first_two: the first two models of the leaderboard; None where they have no common queries.
     """
 
     reference: Run
     rows: tuple[Difference, ...]
     left_out: tuple[str, ...]
+    first_two: FirstTwo | None
 
 
 # By place of the group, and task.
@@ -123,7 +140,35 @@ def _compare(
     if not rows:
         return None
     compared = {row.run.label for row in rows}
-    return Comparison(reference, rows, tuple(run.label for run in others if run.label not in compared))
+    left_out = tuple(run.label for run in others if run.label not in compared)
+    return Comparison(reference, rows, left_out, _first_two(runs, task, tables))
+
+
+def _first_two(runs: Sequence[Run], task: str, tables: Mapping[str, HitsByVariant]) -> FirstTwo | None:
+    (first, second), (variant, metric) = runs[:2], section_of(runs, task).lead
+    hits = _shared_hits(first, second, task, variant, tables)
+    if metric not in hits:
+        return None
+    counts = _paired_counts({metric: hits[metric]}, hits[metric][0].images)
+    (differences,) = paired_differences([counts])
+    return FirstTwo(first, second, task, variant, metric, differences[metric]) if metric in differences else None
+
+
+def leader_sentence(pair: FirstTwo) -> str:
+    """Say whether the first model of a leaderboard is significantly ahead of the second."""
+    name = metric_of(pair.metric).label
+    variant = "" if pair.variant == MEAN else f"{variant_label(pair.variant).lower()} "
+    values = [percent(run.figure(pair.task, pair.variant, pair.metric).value) for run in (pair.first, pair.second)]
+    p = p_value(pair.paired.p)
+    if pair.paired.p >= ALPHA:
+        return (
+            f"There is no clear best model: by {variant}{name} the first two, {pair.first.label} ({values[0]}) and "
+            f"{pair.second.label} ({values[1]}), do not differ significantly (p {p})."
+        )
+    return (
+        f"By {variant}{name}, {pair.first.label} ({values[0]}) is first, significantly ahead of {pair.second.label} "
+        f"({values[1]}, p {p}, uncorrected)."
+    )
 
 
 # Metric -> hits of the model and of the reference, on the same images and queries.

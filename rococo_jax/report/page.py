@@ -280,7 +280,7 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
     blocks: list[Block | None] = [
         differences(group) if number > 1 else None,
         *coverage_alerts(group),
-        (headline(group, examples, facts) if number == 1 else None) or facts,
+        (headline(group, examples, facts, compared) if number == 1 else None) or facts,
     ]
     for task in tasks_of(group.runs):
         blocks.append(_task(group, task, f"s{number}-{_anchor(task)}", compared.get(task), examples))
