@@ -47,7 +47,7 @@ def run(options: Options) -> None:
 
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
-    from rococo_jax.report.verdicts import COLUMNS, explanation, summary_lines, verdict_rows
+    from rococo_jax.report.verdicts import COLUMNS, legend, summary_lines, verdict_rows
 
     groups = group_by_fingerprint(load_results(options.results))
     models = [run.label for group in groups for run in group.runs]
@@ -78,7 +78,7 @@ def run(options: Options) -> None:
         for line in (COLUMNS, ("---",) * len(COLUMNS), *([escaped(cell) for cell in row] for row in cells)):
             print("| " + " | ".join(line) + " |")
         print()
-    for line in (*summary_lines(rows), "", explanation(options.margin)):
+    for line in (*summary_lines(rows), "", legend(options.margin)):
         print(line)
 
 

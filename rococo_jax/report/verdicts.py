@@ -1,15 +1,24 @@
-"""The primary differences between models as rows with a verdict: for the terminal, as Markdown and as JSON."""
+"""The primary differences between models as rows with a verdict: for the page, the terminal and as JSON."""
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import Verdict
+from rococo_jax.report.blocks import Cell, Head, Note, Notes, Part, Table, rich
 from rococo_jax.report.comparison import Comparison, Comparisons, Difference, p_value
 from rococo_jax.report.vocabulary import percent, signed, task_label, variant_label
 
+# From this many rows on a table can be filtered.
+_LONG = 10
+_FIRST_NUMBER = 4
+LEGEND = (
+    "Difference: model minus reference, paired by image, with its 95 % bootstrap interval. p: permutation test, "
+    "corrected over all primary differences of a task (step-down max-T). MDE: the difference that the test would find "
+    "in 80 % of such samples. better, worse: the difference is significant (p below 0.05)."
+)
 COLUMNS = ("Model", "Task", "Variant", "Metric", "Value", "Reference", "Difference", "95 %", "p", "MDE", "Verdict")
 
 
@@ -86,6 +95,27 @@ def _verdict_row(comparison: Comparison, task: str, row: Difference, margin: flo
     )
 
 
+def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
+    """Return the table of primary differences of a group of results; None where no models were compared.
+
+    Args:
+        compared: the comparison of each task.
+    """
+    rows = verdict_rows({(0, task): comparison for task, comparison in compared.items()})
+    if not rows:
+        return None
+    heads = [Head(name, words=place < _FIRST_NUMBER or name == COLUMNS[-1]) for place, name in enumerate(COLUMNS)]
+    cells = [
+        [Cell(text, words=place < _FIRST_NUMBER) for place, text in enumerate(row.cells()[:-1])]
+        + [Cell(row.verdict, words=True, strong=row.verdict != "undecided")]
+        for row in rows
+    ]
+    reference = rows[0].reference
+    table = Table(f"Verdicts against {reference}", heads, cells, sortable=len(rows) > 1, filterable=len(rows) >= _LONG)
+    hint = rich("{} <code>rococo compare --margin POINTS</code> also tests whether it is too small to matter.", LEGEND)
+    return Part(f"Compared with {reference}", [Notes(summary_lines(rows)), table, Note(hint)], 3)
+
+
 def summary_lines(rows: Sequence[VerdictRow]) -> list[str]:
     """Return a sentence for each model that counts its verdicts."""
     lines = []
@@ -99,13 +129,8 @@ def summary_lines(rows: Sequence[VerdictRow]) -> list[str]:
     return lines
 
 
-def explanation(margin: float | None) -> str:
+def legend(margin: float | None) -> str:
     """Return what a reader must know about the columns, in plain text."""
-    text = (
-        "Difference: model minus reference, paired by image, with its 95 % bootstrap interval. p: permutation test, "
-        "corrected over all primary differences of a task (step-down max-T). MDE: the difference that the test would "
-        "find in 80 % of such samples. better, worse: p below 0.05."
-    )
     if margin is None:
-        return f"{text} --margin POINTS also tests whether a difference is too small to matter."
-    return f"{text} equivalent: the difference is smaller than {margin:g} points (two one-sided tests at 5 %)."
+        return f"{LEGEND} --margin POINTS also tests whether it is too small to matter."
+    return f"{LEGEND} equivalent: it is smaller than {margin:g} points (two one-sided tests at 5 %)."
