@@ -158,7 +158,7 @@ def paired_differences(
     for number, (place, name) in enumerate(tests):
         counts = comparisons[place]
         images = int((counts.model.any(axis=1) | counts.reference.any(axis=1)).sum())
-        mde = float(minimum_detectable_effect(sigmas[number], images))
+        mde = minimum_detectable_effect(sigmas[number], images)
         results[place][name] = PairedDifference(
             float(points[number]),
             *bounds[place][name],
@@ -182,7 +182,7 @@ def minimum_detectable_effect(sigma: float, images: int) -> float:
     a, b = NormalDist().inv_cdf(1 - ALPHA / 2), NormalDist().inv_cdf(0.8)
     largest = sigma * np.sqrt(images)
     root = np.sqrt(max(0.0, images + b * b - a * a))
-    return min(largest, largest * (a * np.sqrt(images) + b * root) / (images + b * b))
+    return float(min(largest, largest * (a * np.sqrt(images) + b * root) / (images + b * b)))
 
 
 def step_down_max_t(
