@@ -20,7 +20,7 @@ class Options:
     Attributes:
         results: results.json files, or folders that contain them
         out: the page; .csv (one row a metric, for pandas) and .md go beside it
-        reference: the model to compare the others with (default: the best of each task)
+        reference: the model to compare the others with (default: the first result)
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]

@@ -21,7 +21,7 @@ def write_report(
     Args:
         sources: one results file or folder that contains some, or several (a folder of per-model folders included).
         out: the page; its name must end in `.html` or `.htm`.
-        reference: the model that others are compared with; by default the best of each task.
+        reference: label of the model that all others are compared with; the first result by default.
 
     Returns:
         Page and CSV. The Markdown file has the page's name with `.md`.

@@ -1,134 +1,258 @@
-"""Models against one of them, query by query: the paired differences that overlapping intervals cannot show.
+"""Each model against the reference, paired by image: the differences that overlapping intervals cannot show.
 
-`per_image.parquet` has the hits of each image; `metrics.paired` does the rest. Every share of which one end is better
-is compared, and `blind`. Only models of one group are, and only where both tables have the same queries and agree with
-the results.
+`per_image.parquet` has the counts of each image; `metrics.paired` does the rest. Every share of which one end is better
+is compared, and `blind`. Only models of one group are compared, and only where both tables have the same queries and
+agree with the results.
+
+The primary tests of a task are corrected together: the metric that orders the leaderboard, FR@1 and grounding. All
+others are shown with their uncorrected p.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
-from rococo_jax.benchmarks.variants import CLEAN, CONTROL
-from rococo_jax.errors import InputError
+from rococo_jax.benchmarks.variants import CLEAN, CONTROL, MEAN
+from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.evaluation.per_image import PER_IMAGE, HitsByVariant, ImageHits, read_image_hits
 from rococo_jax.metrics import metric_of
-from rococo_jax.metrics.correlation import holm
-from rococo_jax.metrics.paired import FLIPS, PairedDifference, paired_differences
+from rococo_jax.metrics.paired import ALPHA, FLIPS, PairedCounts, PairedDifference, Statistic, paired_differences
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
 from rococo_jax.report.collection import Group, Run, tasks_of
-from rococo_jax.report.sections import ordered
+from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.tables import folded_if_long, heads_of
 from rococo_jax.report.vocabulary import order_metrics, percent, signed, variant_label
 
-# Compared though no end of it is better.
-_ALSO = ("blind",)
+# Compared although neither end of it is better.
+_WITHOUT_BETTER_END = ("blind",)
+# Primary in every altered variant, beside the metric that orders the leaderboard.
+_PRIMARY = ("fr1", "grounding")
 _SAME = 1e-6  # points; the same count of hits, divided in another order
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One model minus the reference in one metric of one variant; `corrected` is Holm's p over all of the task."""
+    """Difference between one model and the reference in one metric of one variant."""
 
     run: Run
     variant: str
     metric: str
     paired: PairedDifference
-    corrected: float
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether it is a primary test with a corrected p below 5 %."""
+        return self.paired.corrected is not None and self.paired.corrected < ALPHA
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstTwo:
+    """The first two models of a leaderboard and the difference between them in the metric that orders it."""
+
+    first: Run
+    second: Run
+    task: str
+    variant: str
+    metric: str
+    paired: PairedDifference
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """All models of a group against the `reference` on one task, in the order of the leaderboard, variant by variant.
+    """Comparison of all models of a group with the reference on one task.
 
-    `left_out` are labels of models whose queries could not be compared.
+    Attributes:
+        reference: the model that all others are compared with.
+        rows: in the order of the leaderboard, variant by variant.
+        left_out: labels of models whose queries could not be compared.
+        first_two: the first two models of the leaderboard; None where they have no common queries.
     """
 
     reference: Run
     rows: tuple[Difference, ...]
     left_out: tuple[str, ...]
+    first_two: FirstTwo | None
 
 
 # By place of the group, and task.
 Comparisons = dict[tuple[int, str], Comparison]
 
 
-def compare_groups(groups: Sequence[Group], reference: str | None = None) -> Comparisons:
-    """Paired differences wherever there is something to compare, with `reference` or else the best of each task.
+def compare_groups(groups: Sequence[Group], reference: str | None = None, metrics: Sequence[str] = ()) -> Comparisons:
+    """Compare every model with the reference in every task.
 
-    Raises InputError where no model has that label, or a per_image.parquet is not whole.
+    Args:
+        groups: results that may stand in one table.
+        reference: label of the model to compare with; by default the first model that was named. It is the same for all
+            tasks, and never chosen by the results: that would favour it. A group without it uses its own first model.
+        metrics: names of the metrics that are primary, in all variants, instead of the usual ones.
+
+    Raises InputError where no model has that label or that metric, or a per_image.parquet is damaged.
     """
     labels = [run.label for group in groups for run in group.runs]
     if reference is not None and reference not in labels:
         raise InputError("reference", "model", repr(reference), f"one of {', '.join(labels)}")
+    measured = {
+        name
+        for group in groups
+        for run in group.runs
+        for variants in run.tasks.values()
+        for values in variants.values()
+        for name in values
+    }
+    for name in metrics:
+        if name not in measured:
+            raise unknown_name("metrics", "name", name, sorted(measured), "results.json")
     comparisons: Comparisons = {}
     for place, group in enumerate(groups):
+        if len(group.runs) < 2:
+            continue
+        base = next((run for run in group.runs if run.label == (reference or labels[0])), group.runs[0])
         tables = {run.label: read_image_hits(run.path.parent / PER_IMAGE) for run in group.runs}
-        for task in tasks_of(group.runs) if len(group.runs) > 1 else ():
-            if comparison := _compare(ordered(group.runs, task), task, tables, reference):
+        for task in tasks_of([base]):
+            if comparison := _compare(ordered(group.runs, task), task, tables, base, metrics):
                 comparisons[place, task] = comparison
     return comparisons
 
 
 def _compare(
-    runs: Sequence[Run], task: str, tables: Mapping[str, HitsByVariant], reference: str | None
+    runs: Sequence[Run],
+    task: str,
+    tables: Mapping[str, HitsByVariant],
+    reference: Run,
+    metrics: Sequence[str],
 ) -> Comparison | None:
-    first = next((run for run in runs if run.label == reference), runs[0])
-    others = [run for run in runs if run is not first]
-    paired = [(run, *each) for run in others for each in _differences(run, first, task, tables)]
-    if not paired:
+    others = [run for run in runs if run is not reference]
+    variants = [(run, variant) for run in others for variant in run.variants(task)]
+    shared = [_shared_hits(run, reference, task, variant, tables) for run, variant in variants]
+    images = sorted({name for hits in shared for one, _ in hits.values() for name in one.images})
+    counts = [_paired_counts(hits, images) for hits in shared]
+    is_primary = _primary_tests(runs, task, [variant for _, variant in variants], shared, metrics)
+    differences = paired_differences(counts, is_primary)
+    rows = tuple(
+        Difference(run, variant, metric, differences_of_variant[metric])
+        for (run, variant), differences_of_variant in zip(variants, differences, strict=True)
+        for metric in order_metrics(differences_of_variant)
+    )
+    if not rows:
         return None
-    corrected = holm(np.array([difference.p for *_, difference in paired])).tolist()
-    rows = tuple(Difference(*each, p) for each, p in zip(paired, corrected, strict=True))
     compared = {row.run.label for row in rows}
-    return Comparison(first, rows, tuple(run.label for run in others if run.label not in compared))
+    left_out = tuple(run.label for run in others if run.label not in compared)
+    return Comparison(reference, rows, left_out, _first_two(runs, task, tables))
 
 
-def _differences(
-    run: Run, first: Run, task: str, tables: Mapping[str, HitsByVariant]
-) -> list[tuple[str, str, PairedDifference]]:
-    """Variant, metric and difference; metrics over the same images use the same flips, and are compared together."""
-    by_images: dict[tuple[str, ...], list[tuple[str, str, ImageHits, ImageHits]]] = {}
-    for variant in run.variants(task):
-        own, base = (_hits_of(each, task, variant, tables[each.label]) for each in (run, first))
-        for name in (name for name in own if name in base):
-            one, other = own[name], base[name]
-            is_same = one.images == other.images and np.array_equal(one.queries, other.queries)
-            if is_same and _is_compared(name, variant):
-                by_images.setdefault(one.images, []).append((variant, name, one, other))
-    paired = []
-    for members in by_images.values():
-        hits, others, queries = (np.column_stack(each) for each in zip(
-            *((one.hits, other.hits, one.queries) for _, _, one, other in members), strict=True))  # fmt: skip
-        differences = paired_differences(hits, others, queries)
-        paired += [(*each[:2], difference) for each, difference in zip(members, differences, strict=True)]
-    variants, metrics = run.variants(task), order_metrics(name for _, name, _ in paired)
-    return sorted(paired, key=lambda each: (variants.index(each[0]), metrics.index(each[1])))
+def _first_two(runs: Sequence[Run], task: str, tables: Mapping[str, HitsByVariant]) -> FirstTwo | None:
+    (first, second), (variant, metric) = runs[:2], section_of(runs, task).lead
+    hits = _shared_hits(first, second, task, variant, tables)
+    if metric not in hits:
+        return None
+    counts = _paired_counts({metric: hits[metric]}, hits[metric][0].images)
+    (differences,) = paired_differences([counts])
+    return FirstTwo(first, second, task, variant, metric, differences[metric]) if metric in differences else None
+
+
+def leader_sentence(pair: FirstTwo) -> str:
+    """Say whether the first model of a leaderboard is significantly ahead of the second."""
+    name = metric_of(pair.metric).label
+    variant = "" if pair.variant == MEAN else f"{variant_label(pair.variant).lower()} "
+    values = [percent(run.figure(pair.task, pair.variant, pair.metric).value) for run in (pair.first, pair.second)]
+    p = p_value(pair.paired.p)
+    if pair.paired.p >= ALPHA:
+        return (
+            f"There is no clear best model: by {variant}{name} the first two, {pair.first.label} ({values[0]}) and "
+            f"{pair.second.label} ({values[1]}), do not differ significantly (p {p})."
+        )
+    return (
+        f"By {variant}{name}, {pair.first.label} ({values[0]}) is first, significantly ahead of {pair.second.label} "
+        f"({values[1]}, p {p}, uncorrected)."
+    )
+
+
+# Metric -> hits of the model and of the reference, on the same images and queries.
+SharedHits = dict[str, tuple[ImageHits, ImageHits]]
+
+
+def _shared_hits(run: Run, reference: Run, task: str, variant: str, tables: Mapping[str, HitsByVariant]) -> SharedHits:
+    of_run, of_reference = (_hits_of(each, task, variant, tables[each.label]) for each in (run, reference))
+    shared = {}
+    for name in (name for name in of_run if name in of_reference and _is_compared(name, variant)):
+        one, other = of_run[name], of_reference[name]
+        if one.images == other.images and np.array_equal(one.queries, other.queries):
+            shared[name] = one, other
+    return shared
+
+
+def _paired_counts(shared: SharedHits, images: Sequence[str]) -> PairedCounts:
+    """Two columns a metric, its hits and its queries, in the order of `images`."""
+    columns: tuple[list[Any], list[Any]] = ([], [])
+    metrics: dict[str, Statistic] = {}
+    for name, pair in shared.items():
+        metrics[name] = _share_of(len(columns[0]))
+        for of_model, hits in zip(columns, pair, strict=True):
+            on_all = hits.on(images)
+            of_model.extend([on_all.hits, on_all.queries])
+    model, reference = (np.array(each, np.float64).reshape(-1, len(images)).T for each in columns)
+    return PairedCounts(model, reference, metrics)
+
+
+def _share_of(column: int) -> Statistic:
+    """The function of a share in per cent, of which `column` counts hits and the next one queries."""
+
+    def share(sums: Float[np.ndarray, "*draws columns"]) -> Float[np.ndarray, "*draws"]:
+        return np.asarray(100.0 * sums[..., column] / sums[..., column + 1])
+
+    return share
+
+
+def _primary_tests(
+    runs: Sequence[Run], task: str, variants: Sequence[str], shared: Sequence[SharedHits], metrics: Sequence[str]
+) -> Callable[[int, str], bool]:
+    """Return whether a test is primary, from the place of its variant and its metric.
+
+    Without `metrics` the primary tests are FR@1, grounding and the leading metric, in its own variant or, where that is
+    a mean without counts, in every part.
+    """
+    lead_variant, lead_metric = section_of(runs, task).lead
+    with_lead = {variant for variant, hits in zip(variants, shared, strict=True) if lead_metric in hits}
+    leading = {lead_variant} if lead_variant in with_lead else with_lead
+
+    def is_primary(place: int, metric: str) -> bool:
+        if metrics:
+            return metric in metrics
+        return metric in _PRIMARY or (metric == lead_metric and variants[place] in leading)
+
+    return is_primary
 
 
 def _is_compared(metric: str, variant: str) -> bool:
     """Whether one end of a metric is better; nothing altered is in the clean gallery, and can be the first choice."""
-    return (metric_of(metric).better is not None or metric in _ALSO) and (metric, variant) != ("fr1", CLEAN)
+    has_better_end = metric_of(metric).better is not None or metric in _WITHOUT_BETTER_END
+    return has_better_end and (metric, variant) != ("fr1", CLEAN)
 
 
 def _hits_of(run: Run, task: str, variant: str, table: HitsByVariant) -> dict[str, ImageHits]:
-    """The hits of each metric of the results; none where some give another figure, since they are another model's."""
-    figures = {name: run.figure(task, variant, name).value for name in table.get((task, variant), {})}
-    hits = {name: table[task, variant][name] for name, value in figures.items() if value is not None}
-    agree = (abs(figures[name] - 100.0 * each.hits.sum() / each.queries.sum()) < _SAME for name, each in hits.items())
+    """The hits of each metric of the results; none where some give another value, since they are another model's."""
+    values = {name: run.figure(task, variant, name).value for name in table.get((task, variant), {})}
+    hits = {name: table[task, variant][name] for name, value in values.items() if value is not None}
+    agree = (abs(values[name] - 100.0 * each.hits.sum() / each.queries.sum()) < _SAME for name, each in hits.items())
     return hits if all(agree) else {}
 
 
 def comparison_note(comparison: Comparison) -> str:
     """What a reader must know before the table of differences."""
-    count = len(comparison.rows)
+    count = sum(row.paired.corrected is not None for row in comparison.rows)
+    lowest = 1 / (FLIPS + 1)
     text = (
         f"Each model minus {comparison.reference.label}, in percentage points, paired by image: 95 % bootstrap "
-        f"interval, the difference that this test would find in 80 % of such samples (seen from), and p of a two-sided "
-        f"sign-flip permutation test over images ({FLIPS:,} flips, so never below {1 / (FLIPS + 1):.4f}). p is Holm's, "
-        f"beside it the raw one: the family is the {count} test{'s' * (count > 1)} of this table, all models, variants "
-        "and metrics of the task. Differences with a corrected p below 0.05 are bold."
+        "interval, minimum detectable effect (MDE: the difference that this test would find in 80 % of such samples), "
+        "and p of a two-sided permutation test that swaps the two models on random images "
+        f"({FLIPS:,} swaps, so never below {lowest:.4f}). The {count} primary test{'s' * (count != 1)} of this table "
+        "(the metric that orders the leaderboard, FR@1 and grounding) are corrected together by step-down max-T "
+        "(Westfall and Young 1993), with the uncorrected p beside; those with a corrected p below 0.05 are bold. All "
+        "other p are uncorrected, and with many of them some are small by chance."
     )
     if any(row.variant == CONTROL for row in comparison.rows):
         text += " Of the control, see the note on variants above."
@@ -139,13 +263,13 @@ def comparison_note(comparison: Comparison) -> str:
 
 def comparison_part(comparison: Comparison, task: str) -> Part:
     """The table of differences: one row a model, variant and metric, with the difference, its interval and p."""
-    heads = [*heads_of(["Model", "Variant", "Metric"]), Head("Difference", edge=True), Head("p, Holm")]
+    heads = [*heads_of(["Model", "Variant", "Metric"]), Head("Difference", edge=True), Head("p, corrected")]
     rows = [
         [
             Cell(row.run.label),
             Cell(variant_label(row.variant), words=True),
             Cell(metric_of(row.metric).label, words=True),
-            *_cells(row.paired, row.corrected),
+            *_cells(row),
         ]
         for row in comparison.rows
     ]
@@ -154,12 +278,13 @@ def comparison_part(comparison: Comparison, task: str) -> Part:
     return Part(title, [Note(comparison_note(comparison)), folded_if_long(table)])
 
 
-def _cells(found: PairedDifference, corrected: float) -> list[Cell]:
-    small = (f"{signed(found.low)}\u00a0to {signed(found.high)}", f"seen from\u00a0{percent(found.least_seen)}")
-    return [
-        Cell(signed(found.points), small, found.points, edge=True, strong=corrected < 0.05),
-        Cell(p_value(corrected), (f"raw\u00a0{p_value(found.p)}",), corrected),
-    ]
+def _cells(row: Difference) -> list[Cell]:
+    paired = row.paired
+    beside = (f"{signed(paired.low)}\u00a0to {signed(paired.high)}", f"MDE\u00a0{percent(paired.mde)}")
+    difference = Cell(signed(paired.points), beside, paired.points, edge=True, strong=row.is_significant)
+    if paired.corrected is None:
+        return [difference, Cell("", (f"uncorrected\u00a0{p_value(paired.p)}",))]
+    return [difference, Cell(p_value(paired.corrected), (f"uncorrected\u00a0{p_value(paired.p)}",), paired.corrected)]
 
 
 def p_value(p: float) -> str:

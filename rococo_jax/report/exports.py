@@ -19,7 +19,7 @@ _COLUMNS = (
     *("section", "model", "protocol", "task", "variant", "fingerprint", "results", "metric", "value", "low", "high"),
     *("label", "unit", "better"),
 )
-_DIFFERENCE = ("compared_with", "difference", "difference_low", "difference_high", "p", "p_holm", "least_seen")
+_DIFFERENCE = ("compared_with", "difference", "difference_low", "difference_high", "p", "p_corrected", "mde")
 
 
 def write_csv(path: Path, groups: Sequence[Group], comparisons: Comparisons) -> None:
@@ -46,7 +46,7 @@ def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[st
                     row |= {"value": figure.value, "low": figure.low, "high": figure.high}
                     if comparison and (found := differences.get((variant, name))):
                         one = found.paired
-                        ends = (one.points, one.low, one.high, one.p, found.corrected, one.least_seen)
+                        ends = (one.points, one.low, one.high, one.p, one.corrected, one.mde)
                         row |= dict(zip(_DIFFERENCE, (comparison.reference.label, *ends), strict=True))
                     yield about | row
 

@@ -3,20 +3,26 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from markupsafe import Markup
+
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.evaluation.examples import Example
 from rococo_jax.report.blocks import Charts, Note, Part, rich
 from rococo_jax.report.charts import Dot, round_ticks, scatter
 from rococo_jax.report.collection import Figure, Group, Run, best_first, tasks_of, variants_of
+from rococo_jax.report.comparison import Comparison, leader_sentence
 from rococo_jax.report.examples import example_cards
 from rococo_jax.report.tables import MOST_PANELS, interval_panels
 from rococo_jax.report.vocabulary import ALTERED, QUERIES, percent, variant_label
 
 
-def headline(group: Group, examples: Mapping[str, Sequence[Example]], facts: Part) -> Part | None:
-    """The headline: the first task in which altered items can come first; None where there is none.
+def headline(
+    group: Group, examples: Mapping[str, Sequence[Example]], facts: Part, compared: Mapping[str, Comparison]
+) -> Part | None:
+    """The headline of the first task in which altered items can come first, or None if there is none.
 
-    The facts stand below; beside the chart where there is no example.
+    Of several models it describes the reference, and then says whether one of them is clearly the best.
+    The facts stand below, or beside the chart if there is no example.
     """
     for task in tasks_of(group.runs):
         altered = variants_of(group.runs, task, "fr1", lambda each: each.is_attack)
@@ -25,12 +31,16 @@ def headline(group: Group, examples: Mapping[str, Sequence[Example]], facts: Par
             break
     else:
         return None
-    best = runs[0]
-    variant = _hardest(best, task, altered)
-    cards = [each for each in examples.get(best.label, ()) if each.role == "error" and each.task == task]
+    comparison = compared.get(task)
+    described = comparison.reference if comparison and comparison.reference in runs else runs[0]
+    variant = _hardest(described, task, altered)
+    cards = [each for each in examples.get(described.label, ()) if each.role == "error" and each.task == task]
     # A picture's own altered caption shows best what is asked; else any that won.
     cards = sorted(cards, key=lambda each: (each.kind != "own_altered", each.variant != variant, each.order))[:1]
-    told = Note(_sentence(runs, task, variant), "verdict")
+    sentence = _sentence(described, task, variant)
+    if comparison and comparison.first_two:
+        sentence += rich(" {}", leader_sentence(comparison.first_two))
+    told = Note(sentence, "verdict")
     if len(runs) > MOST_PANELS:
         chart = _field(runs, task, variant)
     else:
@@ -67,22 +77,15 @@ def _hardest(run: Run, task: str, altered: Sequence[str]) -> str | None:
     return max(found, key=found.get) if found else None
 
 
-def _sentence(runs: Sequence[Run], task: str, variant: str) -> object:
-    best = runs[0]
-    fooled, clean = best.figure(task, variant, "fr1"), best.figure(task, CLEAN, "r1")
+def _sentence(run: Run, task: str, variant: str) -> Markup:
+    fooled, clean = run.figure(task, variant, "fr1"), run.figure(task, CLEAN, "r1")
     bounds = f" ({fooled.bounds})" if fooled.bounds else ""
-    which = f", best of {len(runs)} models by clean R@1," if len(runs) > 1 else ""
     text = rich(
-        "<b>{}</b>{} puts {} first for <b>{} %</b>{} of the {} ({})",
-        best.label, which, ALTERED.get(task, "an altered item"), percent(fooled.value), bounds,
+        "<b>{}</b> puts {} first for <b>{} %</b>{} of the {} ({})",
+        run.label, ALTERED.get(task, "an altered item"), percent(fooled.value), bounds,
         QUERIES.get(task, "queries"), variant_label(variant),
     )  # fmt: skip
-    now = best.figure(task, variant, "r1").value
+    now = run.figure(task, variant, "r1").value
     if clean.value is not None and now is not None:
-        text += rich("; its R@1 goes from {} to {}.", percent(clean.value), percent(now))
-    figures = {run.label: run.figure(task, variant, "fr1").value for run in runs}
-    figures = {label: value for label, value in figures.items() if value is not None}
-    if len(figures) > 1:
-        least = min(figures, key=figures.get)
-        text += rich(" Least fooled there: <b>{}</b>, {} %.", least, percent(figures[least]))
-    return text
+        return text + rich("; its R@1 goes from {} to {}.", percent(clean.value), percent(now))
+    return text + rich(".")

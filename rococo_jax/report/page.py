@@ -31,6 +31,7 @@ from rococo_jax.report.headline import headline
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
 from rococo_jax.report.sections.generic import grounding_part, results_of, tiles_of
+from rococo_jax.report.verdicts import verdict_part
 from rococo_jax.report.vocabulary import (
     ALTERED,
     PROTOCOLS,
@@ -280,7 +281,8 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
     blocks: list[Block | None] = [
         differences(group) if number > 1 else None,
         *coverage_alerts(group),
-        (headline(group, examples, facts) if number == 1 else None) or facts,
+        (headline(group, examples, facts, compared) if number == 1 else None) or facts,
+        verdict_part(compared),
     ]
     for task in tasks_of(group.runs):
         blocks.append(_task(group, task, f"s{number}-{_anchor(task)}", compared.get(task), examples))

@@ -55,30 +55,17 @@ def leaderboard(
     columns = [(name, each, place == 0) for name, names in groups for place, each in enumerate(names)]
     if len(columns) > WIDEST:
         return _long_table(runs, task, short)
-    best = {(variant, name): _leaders(runs, task, variant, name) for variant, name, _ in columns}
     heads = [Head("Model", words=True)]
     heads += [
         Head(metric_of(name).label, metric_of(name).definition, edge, sorted_now=(variant, name) == lead)
         for variant, name, edge in columns
     ]
     rows = [
-        [Cell(run.label)] + [
-            figure_cell(run.figure(task, variant, name), edge, run.label in best[variant, name])
-            for variant, name, edge in columns
-        ]
+        [Cell(run.label), *(figure_cell(run.figure(task, variant, name), edge) for variant, name, edge in columns)]
         for run in runs
-    ]  # fmt: skip
+    ]
     above = [(variant_label(name), len(names), name) for name, names in groups]
     return Table(f"Models, {task}", heads, rows, above, sortable=True, filterable=True)
-
-
-def _leaders(runs: Sequence[Run], task: str, variant: str, name: str) -> set[str]:
-    """The models that lead a column, as printed; nobody leads alone or in a column without a better end."""
-    end = {"higher": max, "lower": min}.get(metric_of(name).better or "")
-    values = {run.label: run.figure(task, variant, name).value for run in runs}
-    printed = {label: round(value, 1) for label, value in values.items() if value is not None}
-    top = end(printed.values()) if end and len(printed) > 1 else None
-    return {label for label, value in printed.items() if value == top}
 
 
 def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> Table:

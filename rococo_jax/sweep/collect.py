@@ -2,8 +2,9 @@
 
     value        the mean over seeds
     spread       the sample standard deviation over seeds, None for a single one
-    low, high    95 % bootstrap interval over images of the mean over seeds; None where nothing was evaluated, where the
-                 queries do not tell the metric, or, for `drop`, where in some draw no query of the baseline is right
+    low, high    95 % interval of the mean over seeds, for other seeds and other images (`report.across_seeds`); None
+                 where nothing was evaluated, where the queries do not tell the metric, or, for `drop`, where in some
+                 draw no query of the baseline is right
 
 Each kind of task has its metrics, as in the report. `drop` is the mean of the runs' own drops. Where variants are
 alterations (RoCOCO), the variant `altered` is the mean over them, the control and corruptions left out. Images a second
@@ -201,5 +202,5 @@ def _mean(of_variants: Sequence[_Drawn]) -> _Drawn:
 
 
 def _figure(values: np.ndarray, drawn: np.ndarray | None = None) -> Figure:
-    low, high = (None, None) if drawn is None else interval(drawn.mean(1))
+    low, high = (None, None) if drawn is None else interval(values, drawn)
     return Figure(float(values.mean()), low, high, spread(values))

@@ -1,7 +1,7 @@
 """sweep.svg, sweep.html and sweep.md: curves over the first axis; with the tables a page; the tables as Markdown.
 
 The other axes and the arms are curves. A point is the mean over seeds, its whisker the standard deviation over them,
-the band behind a curve the 95 % interval over images.
+the band behind a curve the 95 % interval over seeds and images.
 """
 
 import dataclasses
@@ -100,7 +100,8 @@ def legend_of(panels: Sequence[Panel]) -> list[tuple[str, bool, str]]:
 def _draw_curves(chart: Chart, axes: Axes, panel: Panel, values: Sequence[Any], axis: str) -> None:
     """A panel over the swept values: logarithmic where they are numbers far apart, side by side where they are words.
 
-    A point is the mean over seeds, its whisker the standard deviation over them, the band the interval over images.
+    A point is the mean over seeds, its whisker the standard deviation over them, the band the interval over
+    seeds and images.
     """
     numbers = len(values) > 1 and all(map(is_number, values))
     across = {value: float(value) if numbers else float(place) for place, value in enumerate(values)}

@@ -2,7 +2,7 @@
 
 sweep.csv has one row a setting, task and variant (the variant `altered` is the mean over the altered ones), or one row
 a setting where nothing was evaluated; every figure has its mean over seeds, its standard deviation over them (`_sd`),
-and metrics of tasks also the bounds of their interval over images (`_low`, `_high`).
+and metrics of tasks also the bounds of their interval over seeds and images (`_low`, `_high`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

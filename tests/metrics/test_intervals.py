@@ -12,7 +12,7 @@ from rococo_jax.evaluation.per_image import ImageHits
 from rococo_jax.metrics import intervals as bootstrap
 from rococo_jax.metrics.intervals import image_draws
 from rococo_jax.metrics.metric import drop, percent
-from rococo_jax.metrics.paired import paired_differences
+from rococo_jax.metrics.paired import PairedCounts, paired_differences
 from rococo_jax.metrics.retrieval import METRICS, count_retrieval, retrieval_metrics
 from rococo_jax.report import across_seeds
 from rococo_jax.similarity import RankStatistics, rank_statistics_of_matrix
@@ -149,15 +149,32 @@ def test_draws_of_runs_of_several_seeds_take_the_queries_of_an_image_together():
             assert draw[place] == pytest.approx(100 * mean(itertools.chain(*again)))
 
 
+@pytest.mark.parametrize(("seeds", "spread"), [(2, 0.0), (2, 0.05), (3, 0.02), (5, 0.05)])
+def test_an_interval_over_seeds_and_images_holds_the_truth_in_95_of_100_samples(seeds, spread):
+    """Hits whose rate differs from image to image and from run to run; the truth is the mean over both."""
+    rng, samples, images, inside = np.random.default_rng(0), 300, 200, 0
+    for _ in range(samples):
+        rates = rng.uniform(0.2, 0.8, images) + spread * rng.normal(size=(seeds, 1))
+        hits = rng.random((seeds, images)) < rates
+        draws = rng.multinomial(images, np.full(images, 1 / images), 200)
+        low, high = across_seeds.interval(hits.mean(1), draws @ hits.T / images)
+        inside += low <= 0.5 <= high
+    # It may hold more, and not less but by four standard errors of 300 samples.
+    assert inside / samples >= 0.95 - 4 * np.sqrt(0.95 * 0.05 / samples)
+
+
 def test_draws_in_blocks_are_those_held_whole_and_their_sums_the_same_to_the_bit(monkeypatch):
     """Also sums of shares, which rounding would move, and the paired test's, whose flips come in blocks too."""
     rng = np.random.default_rng(1)
     whole, shares = rng.integers(0, 6, (700, 3)), rng.random((700, 3))
-    queries = np.full((700, 3), 5)
+    queries, recall = np.full((700, 1), 5.0), {"r1": lambda sums: 100 * sums[..., 0] / sums[..., 3]}
 
     def figures():
         sums = [bootstrap.sums_over_draws(each, 230, 4) for each in (whole.astype(float), shares)]
-        return sums, paired_differences(whole, whole[::-1], queries), paired_differences(shares, shares[::-1], queries)
+        return sums, *(
+            paired_differences([PairedCounts(np.hstack([each, queries]), np.hstack([each[::-1], queries]), recall)])
+            for each in (whole.astype(float), shares)
+        )
 
     sums, *paired = figures()
     monkeypatch.setattr(bootstrap, "HELD", 8 * 700 * 40)
@@ -173,12 +190,14 @@ def test_many_images_are_drawn_within_the_memory_that_is_allowed(monkeypatch):
     """`HELD` bytes of draws, for paired tests and figures over seeds as for intervals; what is counted grows freely."""
     images, allowed = 8_000, 2**21
     monkeypatch.setattr(bootstrap, "HELD", allowed, raising=False)
-    hits, ones = np.random.default_rng(0).integers(0, 2, (2, images, 1)), np.ones((images, 1), np.int64)
-    run = ImageHits(tuple(map(str, range(images))), hits[0, :, 0].astype(float), np.ones(images, np.int64))
+    hits, ones = np.random.default_rng(0).integers(0, 2, (2, images, 1)).astype(float), np.ones((images, 1))
+    counts = [np.hstack([each, ones]) for each in hits]
+    recall = {"r1": lambda sums: 100 * sums[..., 0] / sums[..., 1]}
+    run = ImageHits(tuple(map(str, range(images))), hits[0, :, 0], np.ones(images, np.int64))
     tracemalloc.start()
     # The block as 16 bits, as float64, and bytes of random numbers; all draws would be 10 MB and 32 MB as 16 bits.
     for act in (
-        lambda: paired_differences(*hits, ones, flips=300, resamples=600),
+        lambda: paired_differences([PairedCounts(*counts, recall)], flips=300, resamples=600),
         lambda: across_seeds.over_draws([run]),
     ):
         tracemalloc.reset_peak()

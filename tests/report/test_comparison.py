@@ -84,21 +84,27 @@ def test_the_csv_holds_every_difference_beside_its_figures(runs, page):
         asked = (row["model"], row["variant"], row["metric"])
         (same,) = (r for r in comparison.rows if (r.run.label, r.variant, r.metric) == asked)
         wanted = same.paired
-        ends = (wanted.points, wanted.low, wanted.high, wanted.p, same.corrected, wanted.least_seen)
-        names = ("difference", "difference_low", "difference_high", "p", "p_holm", "least_seen")
+        ends = (wanted.points, wanted.low, wanted.high, wanted.p, wanted.corrected, wanted.mde)
+        names = ("difference", "difference_low", "difference_high", "p", "p_corrected", "mde")
         assert [row[name] for name in names] == ["" if end is None else repr(end) for end in ends]
 
 
-def test_p_is_corrected_over_all_tests_of_a_task(runs):
+def test_primary_tests_of_a_task_are_corrected_together_and_no_others(runs):
     for comparison in comparisons(runs).values():
-        tests = sorted((row.paired.p, row.corrected) for row in comparison.rows)
-        # Holm's step-down at 5 %: the k-th smallest of m is rejected while it is at most 0.05 / (m - k).
-        rejected = 0
-        while rejected < len(tests) and tests[rejected][0] <= 0.05 / (len(tests) - rejected):
-            rejected += 1
-        assert [corrected <= 0.05 for _, corrected in tests] == [k < rejected for k in range(len(tests))]
-        assert 0 < rejected < len(tests)
-        assert f"the family is the {len(tests)} tests of this table" in comparison_note(comparison)
+        primary = [row for row in comparison.rows if row.paired.corrected is not None]
+        assert {(row.metric, row.variant == "clean") for row in primary} <= {
+            ("r1", True), ("fr1", False), ("grounding", False)}  # fmt: skip
+        assert {row.metric for row in comparison.rows} > {row.metric for row in primary} >= {"r1", "fr1"}
+        assert all(row.paired.p <= row.paired.corrected for row in primary)
+        assert 0 < sum(row.is_significant for row in primary) < len(primary)
+        assert f"The {len(primary)} primary tests of this table" in comparison_note(comparison)
+
+
+def test_models_are_compared_with_the_first_that_was_named_in_every_task(runs):
+    named = ["family-1-model-d", "family-0-model-a", "family-0-model-c"]
+    compared = comparisons(*(runs / name for name in named))
+    assert len(compared) == 2
+    assert {comparison.reference.label for comparison in compared.values()} == {"family-1/model-d"}
 
 
 def tables_of(html):

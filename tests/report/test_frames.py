@@ -45,10 +45,7 @@ def test_the_first_screen_says_how_often_the_best_model_is_fooled(runs):
     before, _, shown = page.partition('id="headline"')
     assert shown and "<table" not in before
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", shown))
-    assert (
-        f"good_model, best of 2 models by clean R@1, puts an altered caption first for {tasks[hardest]['fr1']:.1f} %"
-        in text
-    )
+    assert f"good_model puts an altered caption first for {tasks[hardest]['fr1']:.1f} %" in text
     assert f"its R@1 goes from {tasks['clean']['r1']:.1f} to {tasks[hardest]['r1']:.1f}." in text
 
 

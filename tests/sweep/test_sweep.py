@@ -189,13 +189,15 @@ def test_the_table_holds_means_and_spreads_over_seeds(swept):
     assert 0 < memory[8] < memory[16]
 
 
-def test_a_run_with_itself_has_the_intervals_of_its_results(tmp_path):
+def test_a_run_with_itself_has_almost_the_intervals_of_its_results(tmp_path):
+    """Without a spread over seeds images alone count: a normal interval from the same draws, here of 60 images."""
     run = make_run(tmp_path / "run", "one", noise=1.0)
     results, hits = read_results(run / "results.json"), read_image_hits(run / "per_image.parquet")
     figures = figures_of_task([results, results], [hits, hits], "image_to_text")["danger"]
     for metric in ("r1", "fr1", "drop"):
         low, high = results["intervals"]["image_to_text"]["danger"][metric]
-        assert low < high and (figures[metric].low, figures[metric].high) == pytest.approx((low, high), abs=1e-9)
+        bounds = figures[metric].low, figures[metric].high
+        assert low < high and bounds == pytest.approx((low, high), abs=0.1 * (high - low))
 
 
 def test_the_mean_over_altered_variants_takes_in_alterations_alone():

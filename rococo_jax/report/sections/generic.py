@@ -13,8 +13,8 @@ from rococo_jax.report.vocabulary import order_metrics, percent, variant_label, 
 
 TABLE_NOTE = "Percentages, each with its 95 % bootstrap interval, resampled by image."
 BOARD_NOTE = (
-    " The best figure of a column is bold. Overlapping intervals are no ranking: whether two models differ, paired "
-    "differences say better."
+    " Intervals that overlap do not rule out a difference: models are compared image by image under Differences. "
+    "The highest value of a column was chosen from the same data and is not marked."
 )
 MEAN_NOTE = " Mean: over the parts, each with the same weight, whatever its size."
 

@@ -1,0 +1,97 @@
+"""`rococo compare`: which of two or more models is better, with intervals and corrected tests."""
+
+import dataclasses
+import math
+from typing import Annotated
+
+from rococo_jax.errors import InputError
+from rococo_jax.options import Option
+
+EXAMPLES = """\
+  rococo compare out/base out/finetuned
+  rococo compare out --reference clip-b32 --margin 1
+  rococo compare out --metrics r5,fr1 --json
+  rococo compare out > comparison.md
+
+The models must have been evaluated on the same data under the same conditions. The reference is the first model, or
+--reference. In a file or a pipe the table is Markdown."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Compare models with a reference: difference, interval, corrected p, detectable effect and a verdict.
+
+    Attributes:
+        results: results.json files, or folders that contain them
+        reference: the model to compare the others with (default: the first result)
+        metrics: names of metrics to compare instead of the primary ones (R@1 or accuracy, FR@1, grounding), such as
+            r5 or fr1; they are corrected together
+        margin: differences smaller than this many points do not matter; "equivalent" where that is shown
+        json: print the rows as JSON
+    """
+
+    results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
+    reference: Annotated[str | None, Option("NAME")] = None
+    metrics: Annotated[tuple[str, ...], Option("A,B")] = ()
+    margin: Annotated[float | None, Option("POINTS")] = None
+    json: bool = False
+
+    def __post_init__(self):
+        if self.margin is not None and not (math.isfinite(self.margin) and self.margin > 0):
+            raise InputError("rococo compare", "--margin", self.margin, "a number of points above 0")
+
+
+def run(options: Options) -> None:
+    import json
+    import sys
+
+    from rococo_jax.report.collection import group_by_fingerprint, load_results
+    from rococo_jax.report.comparison import compare_groups
+    from rococo_jax.report.verdicts import COLUMNS, legend, summary_lines, verdict_rows
+
+    groups = group_by_fingerprint(load_results(options.results))
+    models = [run.label for group in groups for run in group.runs]
+    if max((len(group.runs) for group in groups), default=0) < 2:
+        conditions = (
+            f"{len(models)} models under {len(groups)} different conditions" if len(models) > 1 else "one model"
+        )
+        wanted = "at least two models that were evaluated on the same data with the same protocol and versions"
+        raise InputError(", ".join(options.results), "models", conditions if models else "none", wanted)
+    try:
+        comparisons = compare_groups(groups, options.reference, options.metrics)
+    except InputError as error:
+        source = f"--{error.source}" if error.source in ("reference", "metrics") else error.source
+        raise InputError(source, error.field, error.found, error.wanted) from None
+    rows = verdict_rows(comparisons, options.margin)
+    if not rows:
+        wanted = "results of `rococo evaluate` with their per_image.parquet"
+        raise InputError(", ".join(options.results), "tables of counts", "none of the same queries", wanted)
+    if options.json:
+        print(json.dumps([row.as_json() for row in rows], indent=2, ensure_ascii=False))
+        return
+    cells = [row.cells() for row in rows]
+    if sys.stdout.isatty():
+        _print_table(COLUMNS, cells)
+    else:
+        from rococo_jax.report.markdown import escaped
+
+        for line in (COLUMNS, ("---",) * len(COLUMNS), *([escaped(cell) for cell in row] for row in cells)):
+            print("| " + " | ".join(line) + " |")
+        print()
+    for line in (*summary_lines(rows), "", legend(options.margin)):
+        print(line)
+
+
+def _print_table(columns, rows) -> None:
+    """Print the table; names fold where the terminal is narrow, numbers are never cut."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="right" if 4 <= place < len(columns) - 1 else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table, crop=False)

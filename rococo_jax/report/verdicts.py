@@ -1,0 +1,136 @@
+"""The primary differences between models as rows with a verdict: for the page, the terminal and as JSON."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rococo_jax.metrics import metric_of
+from rococo_jax.metrics.paired import Verdict
+from rococo_jax.report.blocks import Cell, Head, Note, Notes, Part, Table, rich
+from rococo_jax.report.comparison import Comparison, Comparisons, Difference, p_value
+from rococo_jax.report.vocabulary import percent, signed, task_label, variant_label
+
+# From this many rows on a table can be filtered.
+_LONG = 10
+_FIRST_NUMBER = 4
+LEGEND = (
+    "Difference: model minus reference, paired by image, with its 95 % bootstrap interval. p: permutation test, "
+    "corrected over all primary differences of a task (step-down max-T). MDE: the difference that the test would find "
+    "in 80 % of such samples. better, worse: the difference is significant (p below 0.05)."
+)
+COLUMNS = ("Model", "Task", "Variant", "Metric", "Value", "Reference", "Difference", "95 %", "p", "MDE", "Verdict")
+
+
+@dataclasses.dataclass(frozen=True)
+class VerdictRow:
+    """A primary difference between a model and the reference, and what it shows.
+
+    Attributes:
+        reference, model: labels of the two models.
+        value, reference_value: the metric of each, in its unit.
+        difference, low, high: model minus reference and its 95 % interval.
+        p: corrected over all primary differences of the task.
+        mde: minimum detectable effect; None if no image differs.
+        verdict: see `PairedDifference.verdict`.
+    """
+
+    reference: str
+    model: str
+    task: str
+    variant: str
+    metric: str
+    value: float
+    reference_value: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    mde: float | None
+    verdict: Verdict
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as people read it, in the order of `COLUMNS`."""
+        words = self.model, task_label(self.task), variant_label(self.variant), metric_of(self.metric).label
+        bounds = f"{signed(self.low)} to {signed(self.high)}"
+        numbers = percent(self.value), percent(self.reference_value), signed(self.difference), bounds
+        return *words, *numbers, p_value(self.p), percent(self.mde), self.verdict
+
+    def as_json(self) -> dict[str, Any]:
+        """The row with all digits."""
+        return dataclasses.asdict(self)
+
+
+def verdict_rows(comparisons: Comparisons, margin: float | None = None) -> list[VerdictRow]:
+    """Return the primary differences of all comparisons, in the order of the page.
+
+    Args:
+        margin: differences smaller than this, in points, do not matter; None to decide on significance alone.
+    """
+    return [
+        _verdict_row(comparison, task, row, margin)
+        for (_, task), comparison in comparisons.items()
+        for row in comparison.rows
+        if row.paired.corrected is not None and metric_of(row.metric).better is not None
+    ]
+
+
+def _verdict_row(comparison: Comparison, task: str, row: Difference, margin: float | None) -> VerdictRow:
+    model, reference = (run.figure(task, row.variant, row.metric).value for run in (row.run, comparison.reference))
+    paired = row.paired
+    return VerdictRow(
+        reference=comparison.reference.label,
+        model=row.run.label,
+        task=task,
+        variant=row.variant,
+        metric=row.metric,
+        value=model,
+        reference_value=reference,
+        difference=paired.points,
+        low=paired.low,
+        high=paired.high,
+        p=paired.corrected,
+        mde=paired.mde,
+        verdict=paired.verdict(metric_of(row.metric).better, margin),
+    )
+
+
+def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
+    """Return the table of primary differences of a group of results; None where no models were compared.
+
+    Args:
+        compared: the comparison of each task.
+    """
+    rows = verdict_rows({(0, task): comparison for task, comparison in compared.items()})
+    if not rows:
+        return None
+    heads = [Head(name, words=place < _FIRST_NUMBER or name == COLUMNS[-1]) for place, name in enumerate(COLUMNS)]
+    cells = [
+        [Cell(text, words=place < _FIRST_NUMBER) for place, text in enumerate(row.cells()[:-1])]
+        + [Cell(row.verdict, words=True, strong=row.verdict != "undecided")]
+        for row in rows
+    ]
+    reference = rows[0].reference
+    table = Table(f"Verdicts against {reference}", heads, cells, sortable=len(rows) > 1, filterable=len(rows) >= _LONG)
+    hint = rich("{} <code>rococo compare --margin POINTS</code> also tests whether it is too small to matter.", LEGEND)
+    return Part(f"Compared with {reference}", [Notes(summary_lines(rows)), table, Note(hint)], 3)
+
+
+def summary_lines(rows: Sequence[VerdictRow]) -> list[str]:
+    """Return a sentence for each model that counts its verdicts."""
+    lines = []
+    for reference, model in dict.fromkeys((row.reference, row.model) for row in rows):
+        verdicts = Counter(row.verdict for row in rows if (row.reference, row.model) == (reference, model))
+        names = [name for name in ("better", "worse", "equivalent", "undecided") if verdicts[name]]
+        counted = [f"{verdicts[name]} {name}" for name in names]
+        total = verdicts.total()
+        differences = f"{total} primary difference{'s' * (total != 1)}"
+        lines.append(f"{model} against {reference}: {', '.join(counted)} of {differences}.")
+    return lines
+
+
+def legend(margin: float | None) -> str:
+    """Return what a reader must know about the columns, in plain text."""
+    if margin is None:
+        return f"{LEGEND} --margin POINTS also tests whether it is too small to matter."
+    return f"{LEGEND} equivalent: it is smaller than {margin:g} points (two one-sided tests at 5 %)."
