@@ -194,7 +194,7 @@ def _paired_counts(shared: SharedHits, images: Sequence[str]) -> PairedCounts:
         for of_model, hits in zip(columns, pair, strict=True):
             on_all = hits.on(images)
             of_model.extend([on_all.hits, on_all.queries])
-    model, reference = (np.array(each, np.float64).reshape(-1, len(images)).T for each in columns)
+    model, reference = (np.array(each, np.float64).reshape(len(each), len(images)).T for each in columns)
     return PairedCounts(model, reference, metrics)
 
 
