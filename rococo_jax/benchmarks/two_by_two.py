@@ -21,7 +21,7 @@ archive. Its figure is the image score.
 
 VisMin (arXiv 2407.16772): one minimal change; a part is its category. The hub's Parquet copy, `default/test/*.parquet`,
 with its images, or `vismin.jsonl`: `id, image_0, text_0, image_1, text_1, category`. Text 0 belongs to image 0, as in
-`vismin-bench/metric.py` since January 2025 (github.com/rabiulcste/vismin, commit 680a3ee). The data of 2024, in which
+the authors' metric since January 2025 (github.com/rabiulcste/vismin, commit 680a3ee). The data of 2024, in which
 about half of the items were crossed, were withdrawn together with the solution file that said which.
 """
 
