@@ -24,6 +24,10 @@ from rococo_jax.perturb.text.lexicon import shipped_lexicon
 PARTS = {"visual_genome_relation": "relation", "visual_genome_attribution": "attribution"}
 SYMMETRIC = "symmetric_relations.txt"
 _LEAST_ATTRIBUTES = 25
+_ALL_RELATIONS = (
+    f"aro: By kind of relations is the published figure only where {SYMMETRIC}, beside the annotations, names the "
+    "symmetric relations that the authors' notebook leaves out; without it all relations count"
+)
 
 
 def items(record: Record) -> Iterator[Item]:
@@ -40,7 +44,7 @@ def items(record: Record) -> Iterator[Item]:
 
 
 INFO = choice_benchmark(
-    ChoiceReader(items, beside=(SYMMETRIC,)),
+    ChoiceReader(items, beside=(SYMMETRIC,), notes=(_ALL_RELATIONS,)),
     name="aro",
     question="Is a caption of a region more similar to it than the same words with roles exchanged?",
     paper="When and Why Vision-Language Models Behave like Bags-of-Words, and What to Do About It?, arXiv 2210.01936",

@@ -53,7 +53,8 @@ class Benchmark:
         name: as registered.
         images: names of the originals, as the annotations spell them.
         texts: strings as they are to be embedded.
-        image_sets: by name, `originals` first; each has one image for each of `images`.
+        image_sets: by name, `originals` first. Originals and what is made of them (mixed, corrupted) have one image for
+            each of `images`; `crops` has one for each part of an image, `out_NAME` those of another folder.
         tasks: all tasks; a baseline before the variants that are measured against it.
         notes: what a reader of the results must know, one sentence each; those of `lost` are added.
         data: what a reader needs to know of the data: folders, counts, coverage.

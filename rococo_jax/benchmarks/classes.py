@@ -1,15 +1,22 @@
 """The base of all benchmarks of classes: a reader lists labelled images; prompts, tasks and errors are here.
 
-Prompt templates are of this project's own wording, or those of a user's file with one template a line; `{}` stands for
-the class's name. The first n of the list are used, so 5 templates hold the 1.
+Prompt templates are of this project's own wording, of whose list the first n are used, so 5 templates hold the 1; or
+those of a user's file with one template a line; `{}` stands for the class's name. In our own the article fits the name.
+A user's are filled in as they are, by `template.format(name)`, as in OpenAI's and open_clip's zero-shot code, so that
+published templates give published prompts ("a photo of a owl.").
+
+Labels are what tables of images and folders call a class, names what prompts call it. A name that is given is used as
+it is; a label without one is used with blanks instead of underscores. Names may repeat: OpenAI's names of ImageNet's
+classes have two "missile".
 
 Anyone's own classes (`classes`) are a folder of class folders, or a table of labels:
 
 classes/images/CLASS/...                     the folders' names are the classes'
 classes/labels.csv, .tsv (image,label)       or labels.jsonl {"image", "label"}
-classes/classes.json                         optional: a list of labels, or {label: what prompts call it}
+classes/classes.json                         optional: a list of labels, or {label: name}
 """
 
+import collections
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,6 +27,7 @@ import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
 from rococo_jax.benchmarks.choices.records import read_records
+from rococo_jax.benchmarks.class_folders import class_folders, spoken
 from rococo_jax.benchmarks.lost_input import in_turns
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.sources import downloads_of
@@ -27,9 +35,10 @@ from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask
 from rococo_jax.benchmarks.variants import CLEAN
-from rococo_jax.data.image_files import image_names, is_hidden
+from rococo_jax.data.image_files import image_names
 from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.text.words import article_of
 from rococo_jax.storage import hash_json, read_json
 from rococo_jax.texts import find_file, read_lines
 
@@ -57,7 +66,7 @@ class LabelledImages:
 
     Attributes:
         images: all of them.
-        classes: label -> what prompts call it.
+        classes: label -> name, which prompts have.
         source: the file or folder that says so.
         notes: what a reader of any results must know.
     """
@@ -89,13 +98,11 @@ def _open(name: str, read: Read, folders: Mapping[str, Path], settings: Settings
     texts: dict[str, int] = {}
     # Names decide the order, whatever the labels are.
     classes = sorted(labelled.classes, key=lambda label: (labelled.classes[label], label))
-    prompts = {
-        templates: np.array([
-            [texts.setdefault(prompt(each, labelled.classes[label]), len(texts)) for each in templates_of(templates)]
-            for label in classes
-        ])
-        for templates in dict.fromkeys(settings.templates)
-    }  # fmt: skip
+    prompts = {}
+    for templates in dict.fromkeys(settings.templates):
+        of_classes = prompts_of(templates, [labelled.classes[label] for label in classes])
+        prompts[templates] = np.array([[texts.setdefault(each, len(texts)) for each in row] for row in of_classes])
+    printed_names = distinct_names(labelled.classes)
     place = {label: number for number, label in enumerate(classes)}
     tasks = []
     for task in dict.fromkeys(each.task or name for each in labelled.images):
@@ -108,7 +115,7 @@ def _open(name: str, read: Read, folders: Mapping[str, Path], settings: Settings
             tasks.append(ClassifyTask(
                 name=task,
                 variant=CLEAN if number == 0 else variant_of(templates),
-                classes=tuple(labelled.classes[label] for label in classes),
+                classes=tuple(printed_names[label] for label in classes),
                 prompts=texts_of,
                 images=Rows.of(ORIGINALS, rows),
                 image_names=rows,
@@ -164,12 +171,9 @@ def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]])
 def _check(labelled: LabelledImages, name: str) -> None:
     if len(labelled.classes) < 2:
         raise InputError(labelled.source, "classes", len(labelled.classes), f"at least 2 for {name}")
-    by_name: dict[str, str] = {}
-    for label, called in labelled.classes.items():
-        if not called.strip():
+    for label, name_of_class in labelled.classes.items():
+        if not name_of_class.strip():
             raise InputError(labelled.source, f"class {label!r}", "an empty name", "a name for prompts")
-        if by_name.setdefault(called, label) != label:
-            raise InputError(labelled.source, f"class {label!r}", f"the name of {by_name[called]!r}", "another name")
     seen = set()
     for each in labelled.images:
         for label in (each.label, each.texture):
@@ -182,38 +186,15 @@ def _check(labelled: LabelledImages, name: str) -> None:
         raise InputError(labelled.source, f"class {without[0]!r}", "no image", "at least one image of every class")
 
 
+def distinct_names(classes: Mapping[str, str]) -> dict[str, str]:
+    """Return what results call each label: its name, with the label where several have that name."""
+    counts = collections.Counter(classes.values())
+    return {label: name if counts[name] == 1 else f"{name} ({label})" for label, name in classes.items()}
+
+
 def _few(names: Mapping[str, str]) -> str:
     listed = list(names)
     return ", ".join(listed[:8]) + (f", ... ({len(listed)})" if len(listed) > 8 else "")
-
-
-def class_folders(folder: Path) -> dict[str, list[str]]:
-    """The images of each class in a folder of class folders, by the class folder's name, sorted.
-
-    Raises InputError: it is no folder, has no class folders, or one of them has no image.
-    """
-    if not folder.is_dir():
-        raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "class folders")
-    labels = sorted(path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))
-    images_of: dict[str, list[str]] = {label: [] for label in labels}
-    for name in image_names(folder):
-        label, in_folder, _ = name.partition("/")
-        if in_folder:
-            images_of[label].append(name)
-    if without := [label for label, images in images_of.items() if not images]:
-        raise InputError(folder / without[0], "class folder", "no image", "at least one image of every class")
-    if not images_of:
-        raise InputError(folder, "class folders", "none", "a folder of images for each class")
-    return images_of
-
-
-def spoken(label: str) -> str:
-    """Name of a folder's class in prompts.
-
-    >>> spoken("great_white_shark")
-    'great white shark'
-    """
-    return " ".join(label.replace("_", " ").split())
 
 
 def read_class_folders(folders: Mapping[str, Path]) -> LabelledImages:
@@ -235,6 +216,7 @@ _MANNERS = ("colourful", "dark", "noisy", "pale", "cropped", "plain", "good", "b
 _THINGS = ("picture of the {}.", "image of one {}.", "view of a {}.", "snapshot of a {}.", "rendering of a {}.")
 TEMPLATES = (*_WAYS, *(f"a {manner} {thing}" for thing in _THINGS for manner in _MANNERS))
 COUNTS = (1, 5, 30, 80)
+_OURS = {str(count): TEMPLATES[:count] for count in COUNTS}
 
 
 def templates_of(name: str) -> tuple[str, ...]:
@@ -242,8 +224,8 @@ def templates_of(name: str) -> tuple[str, ...]:
 
     Raises InputError: neither such a number nor a file, or a template is empty or has no place for the class.
     """
-    if name.isdecimal() and int(name) in COUNTS:
-        return TEMPLATES[: int(name)]
+    if name in _OURS:
+        return _OURS[name]
     path, wanted = Path(name), f"one of {', '.join(map(str, COUNTS))}, or a file with one template a line"
     if not path.is_file():
         raise InputError("templates", "name", name or "nothing", wanted)
@@ -251,20 +233,38 @@ def templates_of(name: str) -> tuple[str, ...]:
     if not lines:
         raise InputError(path, "templates", "none", "at least one, a line each")
     for number, line in enumerate(lines, 1):
-        if line.count("{}") != 1:
+        if not _is_template(line):
             raise InputError(path, f"line {number}", repr(line)[:80], "a template with {} once, for the class")
-    return tuple(line.strip() for line in lines)
+    return tuple(lines)
+
+
+def _is_template(line: str) -> bool:
+    try:
+        line.format("name")
+    except (IndexError, KeyError, ValueError, AttributeError):
+        return False
+    return line.count("{}") == 1
+
+
+def prompts_of(name: str, classes: Sequence[str]) -> list[list[str]]:
+    """Return the prompts of each class by the templates of that name: ours with fitting articles, a file's as they are.
+
+    Raises InputError: as `templates_of`.
+    """
+    templates = templates_of(name)
+    write = prompt if name in _OURS else str.format
+    return [[write(template, each) for template in templates] for each in classes]
 
 
 def prompt(template: str, name: str) -> str:
-    """A template with the class's name in it; its article fits.
+    """Return one of our templates with the class's name in it; its article fits.
 
-    >>> prompt("a picture of a {}.", "oven"), prompt("a {}.", "red car")
-    ('a picture of an oven.', 'a red car.')
+    >>> prompt("a picture of a {}.", "oven"), prompt("a {}.", "European robin")
+    ('a picture of an oven.', 'a European robin.')
     """
     before, _, after = template.partition("{}")
-    if name[:1].lower() in "aeiou" and (before == "a " or before.endswith(" a ")):
-        before = f"{before[:-1]}n "
+    if before == "a " or before.endswith(" a "):
+        before = f"{before[:-2]}{article_of(name)} "
     return f"{before}{name}{after}"
 
 
@@ -292,7 +292,7 @@ def read_own(folders: Mapping[str, Path]) -> LabelledImages:
 
 
 def read_classes(path: Path) -> dict[str, str]:
-    """Labels, and what prompts call them.
+    """Return the name of each label.
 
     Raises InputError: it is neither a list of labels nor an object of names by label.
     """

@@ -2,8 +2,8 @@
 
 The release of its authors: `data/{coco_qwen,coco_mistral,cc3m_qwen}.parquet`, `id, image, triplet_type, anchor,
 half_truth, full_truth`, with the images inside; or the same as JSON lines with paths, `coco_qwen.jsonl`. Both are read
-by the published code, `scripts/evaluate_half_truth.py` of github.com/kargibora/CS-CLIP (commit 6b064a0), which also
-gives the two scores. `triplet_type` is what was added, an entity or a relation. Ties are errors:
+by the authors' evaluation script (github.com/kargibora/CS-CLIP, commit 6b064a0), which also gives the two scores.
+`triplet_type` is what was added, an entity or a relation. Ties are errors:
 
     HT     s(anchor) > s(half_truth)                    OTA of a file, and of `FILE_entity` and `FILE_relation`
     COR    s(full_truth) > s(anchor) > s(half_truth)    the pairs of `FILE_order`, whose two comparisons are both right

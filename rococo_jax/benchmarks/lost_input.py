@@ -114,9 +114,13 @@ def turned_images(paths: Sequence[Place]) -> list[LostInput]:
 def without_twins(tasks: Sequence[Task], rows: TokenRows) -> tuple[tuple[Task, ...], list[LostInput]]:
     """Tasks of one benchmark without altered texts that a model cuts to what their originals are, and what is lost.
 
-    `rows` are those of all the benchmark's texts.
+    `rows` are those of all the benchmark's texts. Classes that are the same tokens stay, and the tasks know of them.
     """
     ids, cut = rows
+    if any(task.has_classes for task in tasks):
+        first_text: dict[tuple[int, ...], int] = {}
+        reading = np.array([first_text.setdefault(tuple(row), place) for place, row in enumerate(ids)])
+        tasks = [task.read_as(reading) for task in tasks]
     if not any(cut):
         return tuple(tasks), []
     longest = max(len(row) for row, was_cut in zip(ids, cut, strict=True) if was_cut)

@@ -5,7 +5,7 @@
 wiped; `synthscam`, the word put on it again by a program. All three ask between the same two words, and the `id` is
 the type and the number of the scene, `SCAM_img_0001`, so drops against `noscam` are resampled by scene.
 
-The vector of a word is the mean over the 32 templates of `main_vlm_openclip.py` in the authors' repository (MIT,
+The vector of a word is the mean over the 32 templates of the authors' script for OpenCLIP models (MIT,
 github.com/Bliss-e-V/SCAM), brought to length 1. The authors average vectors before they bring each to length 1; here
 encoders give unit vectors, so a template with a longer vector weighs no more than another [ours].
 """

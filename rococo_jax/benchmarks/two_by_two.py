@@ -17,11 +17,12 @@ COLA (arXiv 2305.03689): several objects exchange their attributes. `COLA_multio
 
 MMVP-VLM (arXiv 2401.06209): pairs of images that CLIP finds alike, with a statement each, in nine visual patterns.
 `Questions.csv`: `Question ID, Type, Statement`, two lines in a row a pair; images `TYPE/ID.jpg`, as in the published
-archive. Its figure is the image score.
+archive. The text is "a photo of STATEMENT", as in the authors' evaluation of CLIP models (github.com/tsb0601/MMVP). Its
+figure is the image score.
 
 VisMin (arXiv 2407.16772): one minimal change; a part is its category. The hub's Parquet copy, `default/test/*.parquet`,
 with its images, or `vismin.jsonl`: `id, image_0, text_0, image_1, text_1, category`. Text 0 belongs to image 0, as in
-`vismin-bench/metric.py` since January 2025 (github.com/rabiulcste/vismin, commit 680a3ee). The data of 2024, in which
+the authors' metric since January 2025 (github.com/rabiulcste/vismin, commit 680a3ee). The data of 2024, in which
 about half of the items were crossed, were withdrawn together with the solution file that said which.
 """
 
@@ -76,7 +77,7 @@ def mmvp_records(path: Path) -> tuple[str, Iterator[Record]]:
 
 
 def mmvp_items(record: Record) -> Iterator[Item]:
-    """Two images and their statements."""
+    """Two images and their statements, each with the published prefix."""
     one, other = record.value
     if other is None or one.word("Type") != other.word("Type"):
         raise one.refuse("Type", "no second line of its type", "two lines in a row a pair")
@@ -84,7 +85,8 @@ def mmvp_items(record: Record) -> Iterator[Item]:
     folder = kind.replace("{", "{{").replace("}", "}}")
     images = [each.image("Question ID", folder + "/{}.jpg") for each in (one, other)]
     part = "_".join(kind.lower().replace("&", "and").split())
-    yield choose_pairs(one.word("Question ID"), images, [one.text("Statement"), other.text("Statement")], part)
+    texts = [f"a photo of {each.text('Statement')}" for each in (one, other)]
+    yield choose_pairs(one.word("Question ID"), images, texts, part)
 
 
 def vismin_items(record: Record) -> Iterator[Item]:

@@ -126,7 +126,9 @@ def make_results(
     describe(own.values())
     all_notes = list(notes)
     for (task, variant), result in results.items():
-        all_notes += [*_chance_notes(runs[task, variant][0], variant, result, why_chance.get(task)), *result.notes]
+        outcome = runs[task, variant][0]
+        why = outcome.why_chance or why_chance.get(task)
+        all_notes += [*outcome.notes, *_chance_notes(outcome, variant, result, why), *result.notes]
     bootstrap = {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"}
     fewer, curves = by_task("resamples"), by_task("curves")
     return {
@@ -138,7 +140,7 @@ def make_results(
         "kinds": kinds,
         **{part: by_task(part) for part in ("tasks", "intervals", "sizes")},
         "bootstrap": bootstrap | ({"resamples_of": fewer} if fewer else {}),
-        "notes": all_notes,
+        "notes": list(dict.fromkeys(all_notes)),
         **({"curves": curves} if curves else {}),
         # What no version of this package says of them.
         **(

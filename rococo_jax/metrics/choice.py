@@ -60,6 +60,7 @@ _PAIRS = Metric("pairs_right", "Pairs", "higher", "%", "pairs of items of which 
 _SETS = Metric("sets_right", "Sets", "higher", "%", "sets of items of which all are right", "benchmark",
                _share_of("sets_right"))  # fmt: skip
 _OF_BUNDLES = {"kind": _BY_KIND, "pair": _PAIRS, "set": _SETS}
+TIES = percent("ties", "Ties", "lower", "decided by equal scores, which counts as an error", "ours")
 METRICS = (
     percent("ota", "OTA", "higher", "accuracy: the right text scores strictly higher than the wrong ones", "benchmark"),
     percent("ata", "ATA", "higher", "both right texts score strictly higher than the wrong ones", "benchmark"),
@@ -73,7 +74,7 @@ METRICS = (
     percent("text_score", "Text score", "higher", "every image scores its right text strictly highest", "benchmark"),
     percent("image_score", "Image score", "higher", "every text scores its right image strictly highest", "benchmark"),
     *_OF_BUNDLES.values(),
-    percent("ties", "Ties", "lower", "decided by equal scores, which counts as an error", "ours"),
+    TIES,
 )  # fmt: skip
 _BY_NAME = {metric.name: metric for metric in METRICS}
 

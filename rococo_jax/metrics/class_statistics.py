@@ -39,6 +39,7 @@ class ClassStatistics(Columns):
         label: the right class.
         predicted: the most probable class; a tie goes to a wrong one.
         rank: of the right class, ties against it; 1 is best.
+        tied: whether the right class shares the first place with another.
         half: which half of the images it is of, for temperatures.
         scaled_confidence, scaled_nll: at the temperature of the other half.
         temperatures: fitted on the half 0 and on the half 1.
@@ -48,6 +49,7 @@ class ClassStatistics(Columns):
     label: Int[np.ndarray, " images"]
     predicted: Int[np.ndarray, " images"]
     rank: Int[np.ndarray, " images"]
+    tied: Bool[np.ndarray, " images"]
     half: Int[np.ndarray, " images"]
     confidence: Float[np.ndarray, " images"]
     nll: Float[np.ndarray, " images"]
@@ -108,7 +110,7 @@ def class_statistics(
     return ClassStatistics(**columns, temperatures=temperatures, scale=scale)
 
 
-_DTYPES = {"predicted": np.int64, "rank": np.int64}
+_DTYPES = {"predicted": np.int64, "rank": np.int64, "tied": bool}
 
 
 def _runs(count: int, size: int) -> list[slice]:
@@ -133,9 +135,11 @@ def _measured(
     raw_log_sum, raw_entropy, _ = _softmax(shifted)
     scaled_log_sum = np.log(np.exp((scale / temperature)[:, None] * shifted).sum(axis=1))
     behind = np.where(known, top - own, np.nan)
+    has_wrong_top = is_wrong_top.any(axis=1)
     return {
-        "predicted": np.where(is_wrong_top.any(axis=1), is_wrong_top.argmax(axis=1), label),
+        "predicted": np.where(has_wrong_top, is_wrong_top.argmax(axis=1), label),
         "rank": np.where(known, (z >= own[:, None]).sum(axis=1), 0),
+        "tied": has_wrong_top & (own == top),
         "confidence": np.exp(-log_sum),
         "nll": log_sum + scale * behind,
         "brier": np.square(p).sum(axis=1),

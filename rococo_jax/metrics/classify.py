@@ -1,6 +1,8 @@
 """Accuracy and calibration of class probabilities.
 
     top-K            the right class is among the K most probable, ties against it
+    ties             the right class shares the first place with another, such as one that the tokenizer cannot tell
+                     from it; an error in top-1
     mean per class   mean over classes of their accuracy; over 64 classes or more, intervals weigh images by the whole
                      set's class sizes
     ECE              sum_b |sum_{i in b} (1[right] - confidence)| / N over 15 bins of confidence: of equal width,
@@ -19,6 +21,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
+from rococo_jax.metrics.choice import TIES
 from rococo_jax.metrics.class_statistics import ClassStatistics
 from rococo_jax.metrics.intervals import Counted, places_among
 from rococo_jax.metrics.metric import Metric, Shares, percent
@@ -77,6 +80,7 @@ METRICS = (
            "benchmark", plain("nll_scaled")),
     Metric("brier", "Brier", "lower", "", "mean squared distance of the probabilities from the truth, 0 to 2",
            "benchmark", plain("brier")),
+    TIES,
 )  # fmt: skip
 
 
@@ -150,6 +154,7 @@ def count_classes(statistics: ClassStatistics, group: Int[np.ndarray, " images"]
         "nll": statistics.nll,
         "nll_scaled": statistics.scaled_nll,
         "brier": statistics.brier,
+        "ties": statistics.tied,
     }
     columns = {name: np.asarray(column, np.float64) for name, column in columns.items() if column is not None}
     gap, scaled = right - statistics.confidence, right - statistics.scaled_confidence

@@ -7,6 +7,7 @@ import types
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import scipy.special
 
@@ -110,7 +111,6 @@ def test_corrupted_images_ask_the_clean_task_again(folder):
         ('["cat", "oven"]', "sea_lion"),
         ('["cat", "oven", "sea_lion", "dog"]', "'dog'"),
         ('["cat", "cat"]', "each once"),
-        ('{"cat": "x", "oven": "x", "sea_lion": "y"}', "another name"),
         ('{"cat": " ", "oven": "x", "sea_lion": "y"}', "an empty name"),
     ],
 )
@@ -141,7 +141,118 @@ def test_an_empty_class_folder_is_refused(folder):
     refused("no image", opened, folder)
 
 
-@pytest.mark.parametrize(("text", "said"), [("a {}\n\nthe {}", "line 2"), ("a thing", "line 1"), ("{} {}", "line 1")])
+NAMES = ("owl", "unicycle", "ox", "upright piano", "European garden spider", "one-piece swimsuit", "hourglass", "{x}")
+
+
+def write_names(folder, names):
+    """A class of one image for each name."""
+    write_pictures(folder / "classes" / "images", [f"{row}.png" for row in range(len(names))], noise(8, 8))
+    write_table(folder, [f"{row}.png,n{row}" for row in range(len(names))])
+    (folder / "classes" / "classes.json").write_text(json.dumps({f"n{row}": name for row, name in enumerate(names)}))
+    return folder
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_users_templates_are_filled_in_as_they_are(tmp_path, ours):
+    lines = ["a photo of a {}.", "itap of a {}.", " a {} in a video game. ", "the {}.", "a {}s' \u00e9t\u00e9"]
+    lines = list(TEMPLATES[:5]) if ours else lines
+    (tmp_path / "mine.txt").write_text("".join(f"{line}\n" for line in lines))
+    texts = opened(write_names(tmp_path, NAMES), templates=(str(tmp_path / "mine.txt"),)).texts
+    assert set(texts) == {line.format(name) for line in lines for name in NAMES}  # as OpenAI's notebook, open_clip
+
+
+def test_our_templates_have_articles_that_fit(folder):
+    articles = dict(zip(NAMES, ("an", "a", "an", "an", "a", "a", "an", "a"), strict=True))
+    texts = opened(write_names(folder, NAMES), templates=("1",)).texts
+    assert set(texts) == {f"a picture of {article} {name}." for name, article in articles.items()}
+
+
+def test_names_are_used_as_given_and_labels_without_underscores(folder):
+    named = {"cat": "Felis_catus", "oven": " gas  oven", "sea_lion": "SEA lion"}
+    (folder / "classes" / "classes.json").write_text(json.dumps(named))
+    (folder / "mine.txt").write_text("{}")
+    assert set(opened(folder, templates=(str(folder / "mine.txt"),)).texts) == set(named.values())
+    (folder / "classes" / "classes.json").write_text(json.dumps(list(named)))
+    assert set(opened(folder, templates=(str(folder / "mine.txt"),)).texts) == {"cat", "oven", "sea lion"}
+
+
+class LowerCase:
+    """A model that reads text in lower case and without blanks at its ends, as CLIP's tokenizer does."""
+
+    name = "lower"
+
+    def __init__(self, names, tells_tokens):
+        self.kinds = list(dict.fromkeys(map(self.read, names)))
+        if tells_tokens:
+            self.token_rows = lambda texts: ([[*self.read(text).encode()] for text in texts], [False] * len(texts))
+
+    def read(self, text):
+        return text.lower().strip()
+
+    def encode_image(self, images):
+        return np.eye(16)[: len(images)]
+
+    def encode_text(self, texts):
+        return np.eye(16)[[self.kinds.index(self.read(text)) for text in texts]]
+
+
+@pytest.mark.parametrize("tells_tokens", [True, False])
+@pytest.mark.parametrize("names", [("Truck", "cat", "dog", "truck "), ("missile", "cat", "dog", "missile")])
+def test_classes_that_are_one_text_tie_and_one_note_names_them(tmp_path, names, tells_tokens):
+    (tmp_path / "mine.txt").write_text("{}")
+    folder = write_names(tmp_path, names)
+    options = {"data": folder, "benchmarks": "classes", "templates": str(tmp_path / "mine.txt")}
+    results = rococo_jax.evaluate(LowerCase(names, tells_tokens), out=tmp_path / "out", **options)
+    clean = results["tasks"]["classes"]["clean"]
+    reader = "this model's tokenizer" if tells_tokens else "this model"
+    shown = ("missile (n0)", "missile (n3)") if "missile" in names else ("Truck", "truck ")
+    (note,) = [note for note in results["notes"] if "one text for" in note]
+    assert note.startswith(f"classes: {shown[0]!r} and {shown[1]!r} are one text for {reader}: images of such")
+    assert not any("untrained" in note for note in results["notes"])
+    rows = pq.read_table(tmp_path / "out" / "per_query.parquet").to_pylist()
+    by_label = {row["label"]: row["chosen"] for row in rows}
+    assert [by_label[name] for name in shown] == ["tie", "tie"]
+    assert clean["ties"] == pytest.approx(100 * np.mean([row["chosen"] == "tie" for row in rows]))
+    other = rococo_jax.evaluate(LowerCase(("a", "b", "c", "d"), tells_tokens), **options | {"data": write_names(
+        tmp_path / "other", ("a", "b", "c", "d"))})  # fmt: skip
+    assert other["tasks"]["classes"]["clean"]["ties"] == 0 and not any("one text" in note for note in other["notes"])
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (
+            ["train/cat/a.png", "train/dog/a.png", "val/cat/a.png"],
+            "only folders in train, val (cat, dog); .*images/val",
+        ),
+        (["Test/cat/a.png", "training/cat/a.png"], "only folders in Test, training (cat); .*images/Test"),
+        (["validation/a.png", "train2017/a.png"], "splits of a data set: train2017, validation"),
+        (["val/a.png"], "splits of a data set: val"),
+        (["imagenet/cat/a.png", "imagenet/dog/a.png"], r"only folders in imagenet (cat, dog); .*images/imagenet"),
+        (["cat/a.png", "dog/2020/a.png"], "only folders in dog (2020)"),
+    ],
+)
+def test_folders_of_splits_are_no_classes(tmp_path, files, said):
+    write_pictures(tmp_path / "classes" / "images", files, noise(8, 8))
+    refused(said.replace("(", r"\(").replace(")", r"\)"), opened, tmp_path)
+
+
+def test_a_train_among_other_vehicles_is_a_class(tmp_path):
+    write_pictures(tmp_path / "classes" / "images", ["train/a.png", "bus/a.png", "bus/more/b.png"], noise(8, 8))
+    assert opened(tmp_path).tasks[0].classes == ("bus", "train")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a {}\n\nthe {}", "line 2"),
+        ("a thing", "line 1"),
+        ("{} {}", "line 1"),
+        ("{} {x}", "line 1"),
+        ("{} {", "line 1"),
+        ("{0}", "line 1"),
+    ],
+)
 def test_a_template_without_its_place_is_refused(tmp_path, text, said):
     (tmp_path / "mine.txt").write_text(text)
     refused(said, templates_of, str(tmp_path / "mine.txt"))

@@ -373,6 +373,22 @@ def test_vismin_pairs_text_0_with_image_0_as_the_published_metric_does(tmp_path)
         assert task.score(Embeddings({"originals": images, TEXTS: texts})).counted.values()["group_score"] == 100.0
 
 
+def test_mmvp_asks_with_the_published_prefix_and_pairs_of_images(tmp_path):
+    rows = [{"Question ID": str(n), "Statement": f"statement {n}"} for n in range(1, 21)]
+    write_rows("mmvp", tmp_path, rows, images=tuple(f"Color & Look/{n}.jpg" for n in range(1, 21)))
+    benchmark = open_form("mmvp", tmp_path)
+    results, dot = of_dots(benchmark, seed=1)
+    assert set(benchmark.texts) == {f"a photo of statement {n}" for n in range(1, 21)}
+    # scripts of the authors: each statement chooses between the two images; a pair is right if both do.
+    right = []
+    for n in range(1, 21, 2):
+        one, other = f"Color & Look/{n}.jpg", f"Color & Look/{n + 1}.jpg"
+        first = dot(one, f"a photo of statement {n}") > dot(other, f"a photo of statement {n}")
+        second = dot(other, f"a photo of statement {n + 1}") > dot(one, f"a photo of statement {n + 1}")
+        right.append(first and second)
+    assert results["color_and_look"]["image_score"] == pytest.approx(100 * np.mean(right)) and 0 < np.mean(right) < 1
+
+
 def test_spec_is_the_published_accuracy_of_each_direction(tmp_path):
     images, random, expected = set(), np.random.default_rng(5), {}
     for subset, count in (("count", 4), ("existence", 2)):

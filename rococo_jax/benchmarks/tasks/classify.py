@@ -21,6 +21,9 @@ from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistic
 from rococo_jax.metrics.classify import count_classes, count_shapes, reliability, shape_shares
 from rococo_jax.metrics.intervals import Counted
 
+# Groups of classes that a note names.
+_NAMED = 5
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassifyTask(Task):
@@ -38,6 +41,8 @@ class ClassifyTask(Task):
         names: what decides the half that each image is of, for temperatures.
         label: its class.
         texture: its class by texture, where that is another question than its shape; see `metrics.classify`.
+        same_tokens: a number for each class; classes whose prompts are the same tokens have equal ones. None where the
+            tokens are not known.
     """
 
     classes: tuple[str, ...]
@@ -47,6 +52,7 @@ class ClassifyTask(Task):
     names: Sequence[str]
     label: Int[np.ndarray, " images"]
     texture: Int[np.ndarray, " images"] | None = None
+    same_tokens: Int[np.ndarray, " classes"] | None = None
 
     has_classes: ClassVar[bool] = True
 
@@ -72,7 +78,7 @@ class ClassifyTask(Task):
         scale = embeddings.logit_scale or DEFAULT_SCALE
         block = functools.partial(cosines, table, rows, vectors, embeddings.source)
         statistics = class_statistics(block, self.label, self.half, len(self.classes), scale)
-        return ClassOutcome(self, statistics)
+        return ClassOutcome(self, statistics, _equal_rows(vectors.astype(np.float32)))
 
     def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
         """Every image with every prompt of every class."""
@@ -82,7 +88,11 @@ class ClassifyTask(Task):
         """Probabilities of the classes, whose score is the mean over their prompts."""
         block = functools.partial(mean_scores, scores, scores.numbers(self.images), self.prompts)
         statistics = class_statistics(block, self.label, self.half, len(self.classes), scores.scale)
-        return ClassOutcome(self, statistics)
+        return ClassOutcome(self, statistics, _equal_rows(self.prompts))
+
+    def read_as(self, reading: Int[np.ndarray, " texts"]) -> "ClassifyTask":
+        """The task with the classes that the tokenizer cannot tell apart."""
+        return dataclasses.replace(self, same_tokens=_equal_rows(reading[self.prompts]))
 
     def share(self, which: Int[np.ndarray, " some"]) -> "ClassifyTask":
         """The task with some of its images."""
@@ -98,6 +108,18 @@ class ClassifyTask(Task):
         return dataclasses.replace(self, variant=images, images=changed, baseline=baseline, pooled=pooled)
 
 
+def _equal_rows(table: np.ndarray) -> Int[np.ndarray, " rows"]:
+    """Return a number for each row; equal rows have equal ones."""
+    return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _groups(numbers: Int[np.ndarray, " classes"]) -> list[tuple[int, ...]]:
+    """Return the classes of each number that several have."""
+    order = np.argsort(numbers, kind="stable")
+    runs = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
+    return sorted(tuple(run.tolist()) for run in runs if len(run) > 1)
+
+
 def cosines(
     table: np.ndarray, rows: np.ndarray, vectors: np.ndarray, source: str, run: slice
 ) -> Float[np.ndarray, "images classes"]:
@@ -110,10 +132,15 @@ def cosines(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassOutcome(Outcome):
-    """A classify task (`tasks.classify.ClassifyTask`) and one model's statistics for each of its images."""
+    """A classify task (`tasks.classify.ClassifyTask`) and one model's statistics for each of its images.
+
+    `same_vector` numbers the classes by their vectors, or by their prompts where there are none; classes that the model
+    cannot tell apart have equal numbers. None where neither is known.
+    """
 
     of: Task
     statistics: ClassStatistics
+    same_vector: Int[np.ndarray, " classes"] | None = None
 
     kind = property(lambda self: "classify" if self.of.texture is None else "shape")
 
@@ -140,6 +167,34 @@ class ClassOutcome(Outcome):
         classes, templates = self.of.prompts.shape
         return {"images": len(self.of.label), "classes": classes, "templates": templates}
 
+    @functools.cached_property
+    def inseparable(self) -> list[tuple[int, ...]]:
+        """Groups of classes that are one text for the model."""
+        if self.of.same_tokens is not None:
+            return _groups(self.of.same_tokens)
+        groups = [] if self.same_vector is None else _groups(self.same_vector)
+        # A model that gives all texts one vector has another fault.
+        are_distinct = len(np.unique(self.of.prompts, axis=0)) > 1
+        return [group for group in groups if not are_distinct or len(group) < len(self.of.classes)]
+
+    @property
+    def why_chance(self) -> str | None:
+        """Images whose class the model cannot tell from another, where there are some that tie."""
+        among = np.isin(self.statistics.label, [one for group in self.inseparable for one in group])
+        tied = int((self.statistics.tied & among).sum())
+        return f"{tied} of {len(among)} images are of classes that are one text, and tie" if tied else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One sentence on classes that the model cannot tell apart."""
+        if not self.inseparable:
+            return ()
+        names = [" and ".join(repr(self.of.classes[one]) for one in group) for group in self.inseparable]
+        listed = "; ".join(names[:_NAMED]) + (f"; ... ({len(names)} such groups)" if len(names) > _NAMED else "")
+        reader = "this model" if self.of.same_tokens is None else "this model's tokenizer"
+        effect = "images of such classes tie, which counts as an error"
+        return (f"{self.task}: {listed} are one text for {reader}: {effect}",)
+
     @property
     def chance(self) -> dict[str, float]:
         """Top-1 of a guess among the classes, in percent."""
@@ -160,7 +215,7 @@ class ClassOutcome(Outcome):
     def only(self, images: Bool[np.ndarray, " images"], suffix: str) -> "ClassOutcome":
         """The outcome over some of the images, as a variant with a suffix; temperatures stay those of all."""
         task = dataclasses.replace(self.of.share(np.flatnonzero(images)), **suffixed(self.of, suffix))
-        return ClassOutcome(task, self.statistics[images])
+        return ClassOutcome(task, self.statistics[images], self.same_vector)
 
     def rows(self, tables: Tables):
         """One row an image (`pyarrow.Table`): its class, the one predicted, and how sure the model is of it."""
@@ -174,7 +229,7 @@ class ClassOutcome(Outcome):
             "image": pa.array(names[task.image_names], pa.string()),
             "label": pa.array(classes[statistics.label], pa.string()),
             "predicted": pa.array(classes[statistics.predicted], pa.string()),
-            "chosen": pa.array(np.where(statistics.right, "right", "wrong")),
+            "chosen": pa.array(np.where(statistics.right, "right", np.where(statistics.tied, "tie", "wrong"))),
             "rank": pa.array(statistics.rank, pa.int64()),
         }
         if task.texture is not None:

@@ -87,6 +87,8 @@ class Outcome:
         differences: of the task's `pairs` (`tasks.pairs.AlteredPairs`); None without pairs.
         left_out: why there is no grounding where items could have it.
         chance: exact expectations of metrics for a model that ranks at random.
+        notes: what a reader of the results must know, one sentence each.
+        why_chance: why the model cannot do better than chance; None where the input does not explain it.
     """
 
     of: Any
@@ -96,6 +98,8 @@ class Outcome:
     differences: Any = None
     left_out: str | None = None
     chance: Mapping[str, float] = types.MappingProxyType({})
+    notes: tuple[str, ...] = ()
+    why_chance: str | None = None
 
     task = property(lambda self: self.of.name)
     variant = property(lambda self: self.of.variant)
@@ -219,6 +223,10 @@ class Task:
         these are, and of how many. Rows of the benchmark's texts that the model reads as one have equal numbers.
         """
         return self, 0, 0
+
+    def read_as(self, reading: Int[np.ndarray, " texts"]) -> "Task":
+        """The task with what a model's tokenizer makes of it: texts that are the same tokens have equal numbers."""
+        return self
 
     def compared_texts(self) -> Compared | None:
         """Right and wrong texts and the image of each pair, for baselines without images; None without any."""

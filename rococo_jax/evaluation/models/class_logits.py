@@ -16,7 +16,7 @@ import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.choices.records import read_records
-from rococo_jax.benchmarks.classes import read_classes
+from rococo_jax.benchmarks.classes import distinct_names, read_classes
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks import Outcome
@@ -213,7 +213,7 @@ def _columns(file: LogitsFile, classes: str | None) -> tuple[list[str], Mapping[
 
     Raises InputError: there are more or fewer, one comes twice, or some of the file's own are not among the labels.
     """
-    by_label = {} if classes is None else read_classes(Path(classes))
+    by_label = {} if classes is None else distinct_names(read_classes(Path(classes)))
     own = list(map(str, range(file.shape[1]) if file.classes is None else file.classes))
     named = list(by_label.values()) or own
     if file.classes is not None and by_label.keys() & {*own}:

@@ -3,9 +3,9 @@
 A kind that a command line can name registers the form of its source with `opens_sources`; the file need only lie in
 this folder.
 
-Every process has all embeddings, and scores a share of every task's queries on its own devices. A query's statistics do
-not depend on the other queries, to the last bit, so the joined outcome is that of one process alone. Only statistics
-are exchanged, some 72 bytes a query.
+Every process has all embeddings, and scores whole tasks on its own devices: each task goes to the process with the
+fewest similarities so far. So one large task runs on one process, and the joined outcomes are those of one process
+alone. Only outcomes are exchanged, some 72 bytes a query.
 """
 
 import dataclasses

@@ -16,7 +16,7 @@ from rococo_jax.report.vocabulary import percent, variant_label
 
 _FIGURES = (
     *("top1", "shape_bias", "saw_texture", "top5", "per_class", "prior", "confidence", "ece", "ece_mass", "ece_scaled"),
-    *("nll", "nll_scaled", "brier"),
+    *("nll", "nll_scaled", "brier", "ties"),
 )
 _SHORT = ("top1", "shape_bias", "per_class", "ece", "ece_scaled", "nll", "drop")
 _READ = (
