@@ -108,11 +108,9 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None, metric
             raise unknown_name("metrics", "name", name, sorted(measured), "results.json")
     comparisons: Comparisons = {}
     for place, group in enumerate(groups):
-        if len(group.runs) < 2:
-            continue
         base = next((run for run in group.runs if run.label == (reference or labels[0])), group.runs[0])
         tables = {run.label: read_image_hits(run.path.parent / PER_IMAGE) for run in group.runs}
-        for task in tasks_of([base]):
+        for task in tasks_of([base]) if len(group.runs) > 1 else ():
             if comparison := _compare(ordered(group.runs, task), task, tables, base, metrics):
                 comparisons[place, task] = comparison
     return comparisons

@@ -23,6 +23,7 @@ from rococo_jax.benchmarks.variants import Variant, parse_variants
 from rococo_jax.errors import is_number
 from rococo_jax.evaluation.per_image import PER_IMAGE, HitsByVariant, read_image_hits
 from rococo_jax.evaluation.results import RESULTS, read_results
+from rococo_jax.metrics import metric_of
 from rococo_jax.report.across_seeds import interval, over_draws, spread
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.sections import TaskSection, section_of_kind
@@ -155,7 +156,7 @@ def figures_of_task(
         drawn[variant] = {name: _drawn(results, runs, task, parsed[variant], name, section) for name in names}
     figures = {}
     for variant, metrics in drawn.items():
-        figures[variant] = {name: _figure(*pair) for name, pair in metrics.items()}
+        figures[variant] = {name: _figure_of_metric(name, *pair) for name, pair in metrics.items()}
         if len(results) == 1:
             bounds = results[0]["intervals"].get(task, {}).get(variant, {})
             for name, figure in figures[variant].items():
@@ -164,7 +165,7 @@ def figures_of_task(
     altered = [drawn[name] for name, variant in parsed.items() if section.alters and variant.is_attack]
     if altered:
         shared = [name for name in wanted or () if all(name in each for each in altered)]
-        figures[ALTERED] = {name: _figure(*_mean([each[name] for each in altered])) for name in shared}
+        figures[ALTERED] = {name: _figure_of_metric(name, *_mean([each[name] for each in altered])) for name in shared}
     return figures
 
 
@@ -199,6 +200,14 @@ def _mean(of_variants: Sequence[_Drawn]) -> _Drawn:
     values = np.mean([values for values, _ in of_variants], axis=0)
     drawn = [drawn for _, drawn in of_variants]
     return values, None if any(each is None for each in drawn) else np.mean(drawn, axis=0)
+
+
+def _figure_of_metric(name: str, values: np.ndarray, drawn: np.ndarray | None) -> Figure:
+    """The figure of a metric, whose interval ends where its range does: few seeds make intervals wider than that."""
+    figure, (lowest, highest) = _figure(values, drawn), metric_of(name).bounds
+    if not figure.has_interval:
+        return figure
+    return dataclasses.replace(figure, low=max(figure.low, lowest), high=min(figure.high, highest))
 
 
 def _figure(values: np.ndarray, drawn: np.ndarray | None = None) -> Figure:

@@ -82,7 +82,7 @@ def test_the_filter_keeps_rows_that_have_every_word(browser):
 
 
 def test_every_table_of_many_models_has_a_filter_and_rows_of_differences_filter_by_variant(browser):
-    assert browser.evaluate("document.querySelectorAll('.filter input').length") == 6
+    assert browser.evaluate("document.querySelectorAll('.filter input').length") == 7
     table = 'document.querySelectorAll("#s1-image_to_text table.filterable")[2]'
     browser.evaluate(
         f"(() => {{ const field = {table}.parentElement.previousElementSibling.querySelector('input');"
