@@ -236,19 +236,15 @@ def read_json_object(path: str | os.PathLike, wanted: str) -> dict[str, Any]:
 
 
 def load_arrays(path: str | os.PathLike, wanted: str) -> Any:
-    """The array of a `.npy` file, or those of a `.npz` by name, read whole. Nothing is ever unpickled.
+    """Return the array of a `.npy` file, or those of a `.npz` by name, each of which is loaded when it is looked up.
 
-    Raises InputError where the file is missing, damaged or something else; `wanted` describes the content for errors.
+    Raises InputError where the file is missing, damaged or something else, or a header claims more than the file holds;
+    `wanted` describes the content for errors.
     """
-    import numpy as np
+    from rococo_jax.npz import open_arrays
 
     # NumPy evaluates headers as Python, and lets their errors and those of zipfile through.
-    with whole_file(path, wanted):
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            return dict(loaded)
+    return open_arrays(Path(path), lambda: whole_file(path, wanted))
 
 
 def read_table(path: str | os.PathLike, wanted: str, columns: Sequence[str] | None = None) -> Any:
@@ -298,24 +294,6 @@ def why_unreadable(path: str | os.PathLike, error: Exception) -> str:
         if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
             return "a pointer of Git LFS in the file's place, which `git lfs pull` fetches"
     return first_line(error) or type(error).__name__
-
-
-def hub_snapshot(
-    source: object, name: str, files: Sequence[str], field: str, wanted: str, revision: str | None = None
-) -> Path:
-    """The Hugging Face hub's snapshot of a repository, with `files` (patterns) alone.
-
-    Raises InputError with `source`, `field` and `wanted` where the hub cannot be reached or has no such name.
-    """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.utils.logging import set_verbosity_error
-
-    set_verbosity_error()  # of its retries only what came of them is said
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
-    except Exception as error:  # no network, no such name, no right to read it
-        found = f"no such folder, and the hub answers: {first_line(error)}"
-        raise InputError(source, field, found, wanted) from None
 
 
 def hash_bytes(*parts: bytes) -> str:
