@@ -4,10 +4,8 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from rococo_jax.errors import InputError, first_line
-from rococo_jax.progress import say
 from rococo_jax.safe_paths import stays_inside
 
 # Old repositories, such as gpt2, have no owner. The revision may be a reference such as refs/pr/3.
@@ -92,11 +90,9 @@ def hub_snapshot(
         try:
             HfApi().repo_info(name, revision=commit)
         except Exception as error:
-            found = f"{', '.join(required)} not in the cache, and the hub answers: {first_line(failure or error)}"
+            answer = f"the hub answers: {first_line(failure or error)}"
+            found = f"none of {', '.join(required)} in the cache, and {answer}"
             raise InputError(source, field, found, wanted) from None
-    if failure is not None:
-        answer = f"the hub does not answer ({first_line(failure)})"
-        say(f"{source}: {answer}; the copy of commit {commit} in the cache is used")
     return folder
 
 
@@ -117,23 +113,21 @@ def _has_any(folder: Path, patterns: Sequence[str]) -> bool:
 def _find_commit(name: str, revision: str) -> str:
     """Return the commit that the hub has for a revision; a shortened one is looked up in the history."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import RevisionNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError
 
     if _COMMIT.fullmatch(revision):
         return revision
     api = HfApi()
     try:
         return str(api.repo_info(name, revision=revision).sha)
-    except RevisionNotFoundError:
-        commits = {str(commit.commit_id) for commit in _history(api, name, revision)}
+    except HfHubHTTPError as error:
+        if not _SHORT_COMMIT.fullmatch(revision):
+            raise
+        commits = {str(commit.commit_id) for commit in api.list_repo_commits(name)}
         matches = [commit for commit in commits if commit.startswith(revision)]
         if len(matches) != 1:
-            raise
+            raise error from None
         return matches[0]
-
-
-def _history(api: Any, name: str, revision: str) -> list[Any]:
-    return api.list_repo_commits(name) if _SHORT_COMMIT.fullmatch(revision) else []
 
 
 def _find_cached_commit(name: str, revision: str) -> str | None:

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, ItemsView, Iterator, ValuesView
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class Header(NamedTuple):
     dtype: np.dtype
 
 
-def read_header(file: BinaryIO, size: int) -> Header:
+def read_header(file: Any, size: int) -> Header:
     """Return the header at the beginning of a `.npy` file of `size` bytes, and leave the file behind it.
 
     Raises ValueError where it is no array of numbers or texts, or its values are not exactly the rest of the file.

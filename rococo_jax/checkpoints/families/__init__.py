@@ -57,7 +57,7 @@ def naming_task(path: Path, config: Mapping[str, Any]) -> Iterator[None]:
         if error.field != "tensors" or "For" not in classes:
             raise
         found = f"{classes}, a model for another task; its tensors: {error.found}"
-        wanted = f"a {config['model_type']} model with its image and text towers, or one of them alone; {_ELSEWHERE}"
+        wanted = f"a {config['model_type']} with both towers or one of them alone ({error.wanted}); {_ELSEWHERE}"
         raise InputError(path, "architectures", found, wanted) from None
 
 

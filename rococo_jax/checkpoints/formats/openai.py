@@ -168,15 +168,15 @@ def spec_from_tensors(
 
 
 def _image_size(tensors: Tensors, name: str, patch: int, requested: int | None) -> tuple[int, str]:
-    """Return the image size that OpenAI's archives store, else that of the positions, and how it is known."""
-    size, size_from = image_size_of(tensors.path, name, patch, tensors.shape(name)[0] - 1, OPEN_CLIP, requested)
-    if _STORED_SIZE not in tensors.names:
-        return size, size_from
-    stored = tensors.read(_STORED_SIZE)
-    if stored.size != 1 or int(stored.item()) // patch != size // patch:
-        wanted = f"the size of {size // patch} x {size // patch} patches of {patch} pixels"
-        raise InputError(tensors.path, _STORED_SIZE, stored.tolist(), wanted)
-    return int(stored.item()), _STORED_SIZE
+    """Return the image size that OpenAI's archives store, where the positions fit it, else that of the positions, as
+    OpenAI's `build_model` has it; and how it is known.
+    """
+    positions = tensors.shape(name)[0] - 1
+    if _STORED_SIZE in tensors.names and tensors.shape(_STORED_SIZE) == ():
+        stored = int(tensors.read(_STORED_SIZE))
+        if (stored // patch) ** 2 == positions:
+            return stored, _STORED_SIZE
+    return image_size_of(tensors.path, name, patch, positions, OPEN_CLIP, requested)
 
 
 _RESNET_NEEDS = ("visual.attnpool.positional_embedding",)
