@@ -43,7 +43,8 @@ def find_folder(
         raise InputError(source, field, "nothing there", wanted)
     suffix = Path(match["name"].lower()).suffix
     if not match["explicit"] and match["revision"] is None and suffix in _FILE_SUFFIXES:
-        raise InputError(source, field, f"no such file (the suffix {suffix} is a file's, so no hub was asked)", wanted)
+        found = f"nothing there (no such file, and names that end in {suffix} are not looked up on the hub)"
+        raise InputError(source, field, found, wanted)
     return hub_snapshot(source, match["name"], files, field, wanted, match["revision"], required)
 
 
@@ -77,10 +78,8 @@ def hub_snapshot(
     except Exception as error:  # no network, no such name or revision, no right to read it
         commit, failure = _find_cached_commit(name, revision or "main"), error
     try:
-        if commit is None and failure is not None:
-            raise failure
         # The files of a commit never change, so a cached copy of it is used where the hub does not answer.
-        folder = Path(snapshot_download(name, revision=commit, allow_patterns=list(files)))
+        folder = Path(snapshot_download(name, revision=commit or revision, allow_patterns=list(files)))
     except Exception as error:
         found = f"no such folder, and the hub answers: {first_line(failure or error)}"
         if isinstance(failure or error, RevisionNotFoundError):
