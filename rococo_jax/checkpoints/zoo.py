@@ -29,6 +29,7 @@ _BY_HAND = "https://drive.google.com/"
 TAGS = ASSETS / "open_clip_tags.csv"
 TAG_COLUMNS = ("hub", "activation", "image_size", "mean", "std", "interpolation", "resize_mode")
 QUICK_GELU = "-quickgelu"
+_PLAIN_NOTE = "trained with QuickGELU, which is used; open_clip itself runs this architecture with GELU and warns"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,6 +150,7 @@ def _published_tag(
         activation=activation,
         image_size=int(image_size),
         preprocessing={**colours, "interpolation": interpolation, "resize_mode": resize_mode},
+        note=_PLAIN_NOTE if activation == "quick_gelu" else "",
     )
 
 
@@ -168,7 +170,7 @@ def find_published(source: object) -> Published | None:
     architecture, _, tag = name.partition("/")
     plain = tags.get(f"{architecture.removesuffix(QUICK_GELU)}/{tag}")
     if plain is not None and plain.activation == "quick_gelu":
-        return dataclasses.replace(plain, name=name, architecture=architecture)
+        return dataclasses.replace(plain, name=name, architecture=architecture, note="")
     if not name:
         raise InputError(source, "model", "no name", f"one of {', '.join(zoo())}, or a tag of {version}")
     if "/" not in name:

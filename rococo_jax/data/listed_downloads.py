@@ -76,12 +76,13 @@ def _of_hub(download: Download, repository: str, name: str, revision: str, patte
         raise InputError(download.url, "hub", f"no such file in {len(about.siblings)}", pattern)
     if revision != about.sha:
         say(f"{name}: {revision} is commit {about.sha} now")
-    above = len(pattern.partition("*")[0].rpartition("/")[0])
+    folder, slash, _ = pattern.partition("*")[0].rpartition("/")
+    above = len(folder + slash)
     return [
         dataclasses.replace(
             download,
             url=f"{page}/resolve/{about.sha}/{quote(each.rfilename)}",
-            to=each.rfilename[above:].lstrip("/") if "*" in pattern else download.to,
+            to=each.rfilename[above:] if "*" in pattern else download.to,
             sha256=each.lfs.sha256 if each.lfs else None,
             git_blob=each.blob_id,
             size=each.size or 0,
