@@ -6,10 +6,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rococo_jax.errors import InputError, first_line
-from rococo_jax.safe_paths import stays_inside
 
 # Old repositories, such as gpt2, have no owner. The revision may be a reference such as refs/pr/3.
-_HUB_NAME = re.compile(r"(?P<explicit>hf-hub:)?(?P<name>(?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
+_HUB_NAME = re.compile(
+    r"(?P<explicit>hf-hub:)?(?P<name>(?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@(?P<revision>(?!.*\.\.)[\w./-]+))?"
+)
 # Suffixes of files: a name with one is a file that is missing, and the hub is not asked for it.
 _FILE_SUFFIXES = frozenset(
     ".safetensors .ckpt .pt .pth .bin .npz .npy .json .jsonl .msgpack .h5 .hdf5 .onnx .gguf .ggml .pkl .pickle "
@@ -65,6 +66,8 @@ def hub_snapshot(
         required: patterns of which a cached copy must have one where the hub does not answer. Without this check a copy
             that a cut download left incomplete would look like a repository without these files.
 
+    Where the hub does not answer, a cached copy is used: a branch or tag is then the commit that it last was.
+
     Raises InputError: the hub cannot be reached and no usable copy is cached, or it has no such name or revision.
     """
     from huggingface_hub import HfApi, snapshot_download
@@ -72,24 +75,19 @@ def hub_snapshot(
     from huggingface_hub.utils.logging import set_verbosity_error
 
     set_verbosity_error()  # the error below replaces the messages of its retries
-    failure: Exception | None = None
     try:
-        commit = _find_commit(name, revision or "main")
+        if revision is not None and _SHORT_COMMIT.fullmatch(revision):
+            revision = _find_commit(name, revision)
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except Exception as error:  # no network, no such name or revision, no right to read it
-        commit, failure = _find_cached_commit(name, revision or "main"), error
-    try:
-        # The files of a commit never change, so a cached copy of it is used where the hub does not answer.
-        folder = Path(snapshot_download(name, revision=commit or revision, allow_patterns=list(files)))
-    except Exception as error:
-        found = f"no such folder, and the hub answers: {first_line(failure or error)}"
-        if isinstance(failure or error, RevisionNotFoundError):
+        if isinstance(error, RevisionNotFoundError):
             wanted = f"{name}@REVISION, where REVISION is {REVISION}"
-        raise InputError(source, field, found, wanted) from None
+        raise InputError(source, field, f"no such folder, and the hub answers: {first_line(error)}", wanted) from None
     if required and not _has_any(folder, required):
         try:
-            HfApi().repo_info(name, revision=commit)
+            HfApi().repo_info(name, revision=folder.name)
         except Exception as error:
-            answer = f"the hub answers: {first_line(failure or error)}"
+            answer = f"the hub answers: {first_line(error)}"
             found = f"none of {', '.join(required)} in the cache, and {answer}"
             raise InputError(source, field, found, wanted) from None
     return folder
@@ -110,35 +108,20 @@ def _has_any(folder: Path, patterns: Sequence[str]) -> bool:
 
 
 def _find_commit(name: str, revision: str) -> str:
-    """Return the commit that the hub has for a revision; a shortened one is looked up in the history."""
-    from huggingface_hub import HfApi
+    """Return the commit of a shortened one, or of a branch or tag that looks like one: the hub's, else the cache's."""
+    from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.file_download import repo_folder_name
 
-    if _COMMIT.fullmatch(revision):
-        return revision
     api = HfApi()
     try:
         return str(api.repo_info(name, revision=revision).sha)
     except HfHubHTTPError as error:
-        if not _SHORT_COMMIT.fullmatch(revision):
-            raise
-        commits = {str(commit.commit_id) for commit in api.list_repo_commits(name)}
-        matches = [commit for commit in commits if commit.startswith(revision)]
-        if len(matches) != 1:
-            raise error from None
-        return matches[0]
-
-
-def _find_cached_commit(name: str, revision: str) -> str | None:
-    """Return the commit of a revision in the cache: as it was when the hub last answered, or a shortened commit."""
-    from huggingface_hub import constants
-    from huggingface_hub.file_download import repo_folder_name
-
-    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
-    reference = folder / "refs" / revision
-    if stays_inside(folder / "refs", revision) and reference.is_file():
-        return reference.read_text(encoding="utf-8").strip()
-    if not _SHORT_COMMIT.fullmatch(revision):
-        return None
-    matches = [path.name for path in folder.glob("snapshots/*") if path.name.startswith(revision)]
-    return matches[0] if len(matches) == 1 else None
+        commits, failure = {str(commit.commit_id) for commit in api.list_repo_commits(name)}, error
+    except Exception as error:  # no network
+        snapshots = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model") / "snapshots"
+        commits, failure = {path.name for path in snapshots.glob("*")}, error
+    matches = [commit for commit in commits if commit.startswith(revision)]
+    if len(matches) != 1:
+        raise failure
+    return matches[0]

@@ -13,14 +13,13 @@ import lzma
 import os
 import shutil
 import stat
-import struct
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rococo_jax.errors import InputError, first_line
 from rococo_jax.safe_paths import stays_inside
 from rococo_jax.storage import check_free_space, remove_folder
 
@@ -48,10 +47,6 @@ _OF_CONTENTS = {
     errno.ENOTDIR,
     errno.ENOTEMPTY,
 }
-_ERRORS = (
-    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError, ValueError,
-    OverflowError, MemoryError, shutil.Error,
-)  # fmt: skip
 
 
 class DamagedArchive(Exception):
@@ -75,9 +70,16 @@ def unpack(archive: Path, folder: Path) -> None:
             _resolve_links(folder)
     except BaseException as error:
         remove_folder(folder)
-        if isinstance(error, _ERRORS) or (isinstance(error, OSError) and error.errno in _OF_CONTENTS):
-            raise DamagedArchive(str(error) or type(error).__name__) from None
+        if _is_of_contents(error):
+            raise DamagedArchive(first_line(error)) from None
         raise
+
+
+def _is_of_contents(error: BaseException) -> bool:
+    """Return whether an error is the archive's: these libraries raise many classes for what is damaged in one."""
+    if isinstance(error, OSError):
+        return error.errno in _OF_CONTENTS
+    return isinstance(error, Exception) and not isinstance(error, InputError)
 
 
 def _all_paths(folder: Path) -> Iterator[Path]:

@@ -79,7 +79,17 @@ def test_without_the_hub_its_last_answer_holds(cache):
     (cache / "refs/main").write_text(OLD)
     for name in ("o/n", "o/n@main", "o/n@0123456", f"o/n@{OLD}"):
         assert load_model(name, tokenizer="none").provenance["commit"] == OLD
-    refused("the hub answers", load_model, "o/n@../snapshots/main")
+    refused("nothing there", load_model, "o/n@../snapshots/main")
+
+
+def test_the_hub_is_asked_for_the_branch_so_that_its_cache_knows_it_later(cache, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download", lambda name, revision, **_: asked.append(revision) or 1 / 0
+    )
+    for revision in ("", "@v1.0", f"@{OLD}", "@0123456"):
+        refused("the hub answers", load_model, f"o/n{revision}")
+    assert asked == [None, "v1.0", OLD, OLD]
 
 
 @pytest.mark.parametrize("name", ["o/n", f"o/n@{OLD}", "o/n@0123456"])

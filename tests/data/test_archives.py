@@ -163,6 +163,19 @@ def test_a_link_that_leads_out_is_refused(kind, target, get):
     refuse(get, make(("val/ok", b"ok"), ("val/link", (tarfile.SYMTYPE, target))), "link|outside")
 
 
+@pytest.mark.parametrize("target", ["../../../etc/passwd", "/etc/passwd", "nowhere", "val/link"])
+def test_a_hard_link_out_of_the_archive_or_to_nothing_is_refused(target, get):
+    refuse(get, tar_of(("val/ok", b"ok"), ("val/link", (tarfile.LNKTYPE, target))), "")
+
+
+def test_files_and_folders_of_one_name_are_refused(get):
+    refuse(get, tar_of(("val/a", b"a"), ("val/a/b", b"b")), "val/a")
+
+
+def test_a_device_is_refused(get):
+    refuse(get, tar_of(("val/ok", b"ok"), ("val/device", (tarfile.CHRTYPE, ""))), "special file")
+
+
 @pytest.mark.parametrize("target", ["nowhere", "../val", "link"])
 def test_a_link_to_nothing_or_to_itself_is_refused(target, get):
     refuse(get, tar_of(("val/ok", b"ok"), ("val/link", (tarfile.SYMTYPE, target))), "link")

@@ -36,7 +36,7 @@ _ATTENTION = "MultiHeadDotProductAttention_0"
 
 
 def read_big_vision(source: str | Path, choices: Choices) -> Checkpoint:
-    """Reads a `.npz` file. The default tokenizer is the one that fits the vocabulary."""
+    """Read a `.npz` file. The default tokenizer is the one that fits the vocabulary."""
     path = Path(source)
     tensors = open_npz(path)
     spec, size_from = _spec(tensors, choices.image_size)

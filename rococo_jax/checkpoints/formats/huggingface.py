@@ -58,7 +58,7 @@ _FILES = ("config.json", *SAFETENSORS, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKE
 
 
 def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
-    """Reads a folder with `config.json` and weights, or a name on the hub.
+    """Read a folder with `config.json` and weights, or a name on the hub.
 
     The pooling is by default what a sentence-transformers folder names, else the family's first. An adapter of PEFT is
     merged (`lora`). The tokenizer is None where the folder has no file for it; preprocessing is then the family's

@@ -69,7 +69,7 @@ _FILTERS = {"bicubic": 3, "bilinear": 2}
 
 
 def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = None) -> Checkpoint:
-    """Reads an open_clip folder or hub name. `folder` is where the files are, if not there: `source` is then only the
+    """Read an open_clip folder or hub name. `folder` is where the files are, if not there: `source` is then only the
     name of the checkpoint.
     """
     folder = folder or find_folder(source, _FILES, required=_WEIGHTS)

@@ -78,7 +78,7 @@ _CONFIGURED = "another architecture of open_clip is read from a folder with its 
 
 
 def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
-    """Reads a `.pt` file."""
+    """Read a `.pt` file."""
     path = Path(source)
     digest = hash_file(path)
     with open_torch_archive(path).unwrapped() as tensors:

@@ -51,7 +51,7 @@ def is_tips(path: Path) -> bool:
 
 
 def read_tips(source: str | Path, choices: Choices) -> Checkpoint:
-    """Reads a `.npz` file, and that of the other tower if it lies beside it."""
+    """Read a `.npz` file, and that of the other tower if it lies beside it."""
     path = Path(source)
     sides = (path.with_name(re.sub(r"_(vision|text)\.npz$", f"_{side}.npz", path.name)) for side in ("vision", "text"))
     paths = sorted({path, *filter(Path.is_file, sides)})
