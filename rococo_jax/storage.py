@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -93,7 +94,9 @@ def refuse_existing_folder(path: str | os.PathLike) -> None:
         raise InputError(path, "output folder", "something already there", "a new or empty folder")
 
 
-_held: set[Path] = set()
+# Locks of this process by the thread that holds them.
+_held: dict[Path, int] = {}
+_holders = threading.Condition()
 # As `atomic_write` names them.
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # git-lfs, docs/spec.md
 _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
@@ -105,25 +108,44 @@ def hold(path: str | os.PathLike, beside: bool = False, wait: bool = False) -> I
 
     The lock is `PATH/.lock` of a folder and `.NAME.lock` beside a file; `beside` it for a folder too, which may not be
     there yet. It ends with the process, however that ends. What a holder that was killed left half-written is removed.
-    Where the file system has no locks there is none. With `wait`, until another command that holds it ends.
+    Where the file system has no locks there is none. With `wait`, until another command or thread that holds it ends.
 
-    Raises InputError: it is a URL, another command holds it, without `wait`, or this process does.
+    Raises InputError: it is a URL, this thread holds it, or another thread or command does, without `wait`.
     """
     refuse_url(path, "output")
     path = Path(path).absolute()
     lock = path / ".lock" if path.is_dir() and not beside else path.with_name(f".{path.name}.lock")
-    if lock in _held:
-        raise _in_use(path, "this process")
-    file = _lock_file(path, lock, wait)
-    _held.add(lock)
+    _claim(path, lock, wait)
+    try:
+        file = _lock_file(path, lock, wait)
+    except BaseException:
+        _release(lock)
+        raise
     with contextlib.suppress(OSError):
         _remove_left_over(path, deep=lock.parent != path)
     try:
         yield
     finally:
-        _held.discard(lock)
         lock.unlink(missing_ok=True)
         os.close(file)
+        _release(lock)
+
+
+def _claim(path: Path, lock: Path, wait: bool) -> None:
+    """Claim a lock among the threads of this process, which a lock of the file system does not tell apart."""
+    me = threading.get_ident()
+    with _holders:
+        while lock in _held:
+            if not wait or _held[lock] == me:
+                raise _in_use(path, "this process")
+            _holders.wait()
+        _held[lock] = me
+
+
+def _release(lock: Path) -> None:
+    with _holders:
+        _held.pop(lock, None)
+        _holders.notify_all()
 
 
 def _lock_file(path: Path, lock: Path, wait: bool) -> int:
@@ -236,19 +258,15 @@ def read_json_object(path: str | os.PathLike, wanted: str) -> dict[str, Any]:
 
 
 def load_arrays(path: str | os.PathLike, wanted: str) -> Any:
-    """The array of a `.npy` file, or those of a `.npz` by name, read whole. Nothing is ever unpickled.
+    """Return the array of a `.npy` file, or those of a `.npz` by name, each of which is loaded when it is looked up.
 
-    Raises InputError where the file is missing, damaged or something else; `wanted` describes the content for errors.
+    Raises InputError where the file is missing, damaged or something else, or a header claims more than the file holds;
+    `wanted` describes the content for errors.
     """
-    import numpy as np
+    from rococo_jax.npz import open_arrays
 
     # NumPy evaluates headers as Python, and lets their errors and those of zipfile through.
-    with whole_file(path, wanted):
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            return dict(loaded)
+    return open_arrays(Path(path), lambda: whole_file(path, wanted))
 
 
 def read_table(path: str | os.PathLike, wanted: str, columns: Sequence[str] | None = None) -> Any:
@@ -298,24 +316,6 @@ def why_unreadable(path: str | os.PathLike, error: Exception) -> str:
         if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
             return "a pointer of Git LFS in the file's place, which `git lfs pull` fetches"
     return first_line(error) or type(error).__name__
-
-
-def hub_snapshot(
-    source: object, name: str, files: Sequence[str], field: str, wanted: str, revision: str | None = None
-) -> Path:
-    """The Hugging Face hub's snapshot of a repository, with `files` (patterns) alone.
-
-    Raises InputError with `source`, `field` and `wanted` where the hub cannot be reached or has no such name.
-    """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.utils.logging import set_verbosity_error
-
-    set_verbosity_error()  # of its retries only what came of them is said
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
-    except Exception as error:  # no network, no such name, no right to read it
-        found = f"no such folder, and the hub answers: {first_line(error)}"
-        raise InputError(source, field, found, wanted) from None
 
 
 def hash_bytes(*parts: bytes) -> str:

@@ -26,6 +26,8 @@ _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
 }  # fmt: skip
+# Texts pack 3 to 20 times, the most repetitive tables some 50 times; deflate itself reaches 1,032.
+_LARGEST_TEXT_RATIO, _ALWAYS_UNPACKED = 100, 1 << 26
 _DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 
 
@@ -54,14 +56,34 @@ def _text_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
     except IsADirectoryError:
         raise InputError(path, "file", "a folder", wanted) from None
     except UnicodeError:
-        with _open(path) as file:  # the error counts from the last block
+        with _open(path, wanted) as file:  # the error counts from the last block
             raise _no_text(path, file.read(), wanted) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(path, "file", f"badly packed ({first_line(error)})", f"{wanted}, whole") from None
 
 
-def _open(path: str | os.PathLike) -> Any:
-    return gzip.open(path) if str(path).lower().endswith(".gz") else Path(path).open("rb")
+class _Unpacked(gzip.GzipFile):
+    """A `.gz` file that is refused once it gives many times its packed size: a text never packs that well.
+
+    Without a limit a file of a few megabytes can take all memory.
+    """
+
+    def __init__(self, path: str | os.PathLike, wanted: str):
+        super().__init__(path, "rb")
+        self._path, self._wanted, self._packed = path, wanted, Path(path).stat().st_size
+        self._left = max(_ALWAYS_UNPACKED, _LARGEST_TEXT_RATIO * self._packed)
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(self._left + 1 if size is None or size < 0 else size)
+        self._left -= len(data)
+        if self._left < 0:
+            found = f"over {_LARGEST_TEXT_RATIO} times its {self._packed:,} bytes when unpacked"
+            raise InputError(self._path, "file", found, f"{self._wanted}; if that is right, unpacked (gunzip)")
+        return data
+
+
+def _open(path: str | os.PathLike, wanted: str) -> Any:
+    return _Unpacked(path, wanted) if str(path).lower().endswith(".gz") else Path(path).open("rb")
 
 
 def _encoding_of(start: bytes) -> str:
@@ -88,7 +110,7 @@ def decode_text(data: bytes, source: object, wanted: str) -> str:
 
 def read_text(path: str | os.PathLike, wanted: str) -> str:
     """A whole text. Raises InputError where the file is missing or no text; `wanted` describes the content."""
-    with _text_file(path, wanted), _open(path) as file:
+    with _text_file(path, wanted), _open(path, wanted) as file:
         return decode_text(file.read(), path, wanted)
 
 
@@ -109,7 +131,7 @@ def read_lines(path: str | os.PathLike, wanted: str) -> list[str]:
 
 def iterate_lines(path: str | os.PathLike, wanted: str) -> Iterator[str]:
     """The lines of a file with their ends, one in memory at a time. Raises InputError as `read_text`."""
-    with _text_file(path, wanted), _open(path) as packed, io.BufferedReader(packed, 2**16) as file:
+    with _text_file(path, wanted), _open(path, wanted) as packed, io.BufferedReader(packed, 2**16) as file:
         start = file.peek()
         encoding = _encoding_of(start)
         begins = start.decode(encoding, errors="ignore")

@@ -41,7 +41,9 @@ BELOW = {
     "cli": ("demo", "sweep", "studies"),
 }
 # One file each, beside the rooms: they import no room, and every room may import them.
-FOUNDATION = "cores errors options process_group processes progress runtime storage texts version".split()
+FOUNDATION = (
+    "cores errors hub_files npz options process_group processes progress runtime safe_paths storage texts version"
+).split()
 # What a room must not know, although the order would allow it.
 NOT_KNOWN = {"report": ("encoders", "checkpoints", "models", "training"), "benchmarks": ("models", "checkpoints")}
 

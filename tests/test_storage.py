@@ -55,6 +55,27 @@ def test_a_holder_that_waits_begins_when_the_other_ends(tmp_path):
     assert order == ["ends", "held"] and not list(tmp_path.iterdir())
 
 
+def test_a_holder_that_waits_begins_when_another_thread_ends(tmp_path):
+    order, held = [], threading.Event()
+
+    def first():
+        with hold(tmp_path, wait=True):
+            held.set()
+            threading.Event().wait(0.3)
+            order.append("first ends")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert held.wait(5)
+    refused("in use by this process", hold(tmp_path).__enter__)
+    with hold(tmp_path, wait=True):
+        order.append("second begins")
+        # Waiting for itself, a thread would never end.
+        refused("in use by this process", hold(tmp_path, wait=True).__enter__)
+    thread.join()
+    assert order == ["first ends", "second begins"] and not list(tmp_path.iterdir())
+
+
 def test_the_next_holder_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
     run = tmp_path / "run"
     (run / ".model.0123abcd.part/params").mkdir(parents=True)

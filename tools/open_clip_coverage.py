@@ -3,8 +3,8 @@
     pip install open_clip_torch timm            (beside torch; see tests/support/golden/make_open_clip.py for how)
     python tools/open_clip_coverage.py [--markdown docs/open_clip.md] [--tags]
 
-With `--tags` the package's table is written, which `zoo:ARCHITECTURE/TAG` reads: the hub name of each tag and the
-activation that it was trained with.
+With `--tags` the package's table is written, which `zoo:ARCHITECTURE/TAG` reads: the hub name of each tag, the
+activation that it was trained with, the image size of its architecture, and how its images are prepared.
 
 Every architecture is built by open_clip itself without memory (torch's `meta` device), and the names and shapes of its
 tensors, its configuration and the tag's preprocessing go through the converter as a folder from the hub would; only
@@ -28,7 +28,7 @@ import numpy as np
 from rococo_jax.checkpoints.formats.open_clip import preprocessing_of_open_clip, towers_of_open_clip
 from rococo_jax.checkpoints.parameters import parameter_shapes
 from rococo_jax.checkpoints.tensors import Tensors, check_tensors
-from rococo_jax.checkpoints.zoo import TAGS
+from rococo_jax.checkpoints.zoo import TAG_COLUMNS, TAGS
 from rococo_jax.errors import InputError
 from rococo_jax.storage import write_csv_rows, write_json
 
@@ -69,13 +69,28 @@ def published_tags(open_clip: Any) -> Iterator[tuple[str, str]]:
     return iter(pair for pair in tags if pair in plain)
 
 
-def tag_rows(open_clip: Any) -> Iterator[tuple[str, str, str]]:
-    """The package's table of tags. QuickGELU is what a tag says; open_clip only warns of another architecture's."""
-    yield f"open_clip {open_clip.__version__}", "hub", "activation"
+def tag_rows(open_clip: Any) -> Iterator[tuple[object, ...]]:
+    """The package's table of tags: what `create_model_and_transforms(ARCHITECTURE, pretrained=TAG)` uses."""
+    yield f"open_clip {open_clip.__version__}", *TAG_COLUMNS
     for architecture, tag in published_tags(open_clip):
         published = open_clip.get_pretrained_cfg(architecture, tag)
+        config = open_clip.get_model_config(architecture)
         hub = "/".join(published["hf_hub"].split("/")[:2])  # what follows is a file
-        yield f"{architecture}/{tag}", hub, "quick_gelu" if published.get("quick_gelu") else "gelu"
+        colours = (" ".join(map(repr, published[key])) for key in ("mean", "std"))
+        rules = (published["interpolation"], published["resize_mode"])
+        size = config["vision_cfg"]["image_size"]
+        yield f"{architecture}/{tag}", hub, activation_of_tag(config, published), size, *colours, *rules
+
+
+def activation_of_tag(config: Mapping[str, Any], published: Mapping[str, Any]) -> str:
+    """The activation that a tag was trained with; empty where its architecture has QuickGELU and the tag has not.
+
+    A tag with QuickGELU in a plain architecture is known: open_clip lists it under the `-quickgelu` architecture, too,
+    and warns where the plain one is asked for. The other way round, either of the two may be wrong.
+    """
+    if published.get("quick_gelu"):
+        return "quick_gelu"
+    return "" if config.get("quick_gelu") else "gelu"
 
 
 def shapes_of(open_clip: Any, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

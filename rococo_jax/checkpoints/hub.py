@@ -1,35 +1,15 @@
 """Find checkpoints and tokenizers: on the disk, on the hub, or with the package."""
 
 import os
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from rococo_jax.checkpoints.parameters import missing_choice
 from rococo_jax.data.tokenizer_files import TOKENIZER_FILES
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
-from rococo_jax.storage import hub_snapshot
 
-WANTED = "a model directory, a checkpoint's folder or file, or a hub name such as openai/clip-vit-base-patch32"
-# Old names of the hub, such as gpt2, have no owner; a name that ends like a file is none of the hub's.
-_HUB_NAME = re.compile(
-    r"(?:hf-hub:)?((?:[\w.-]+/)?[\w-][\w.-]*(?<!\.pt)(?<!\.pth)(?<!\.bin)(?<!\.npz))(?:@([0-9a-f]{40}))?"
-)
 _NO_TOKENIZER = "none"
-
-
-def find_folder(source: str | Path, files: Sequence[str], field: str = "model", wanted: str = WANTED) -> Path:
-    """The folder itself, or the hub's snapshot of it with `files` (patterns) alone, at `@REVISION`; else InputError."""
-    folder = Path(source)
-    if folder.is_dir():
-        return folder
-    if folder.exists():
-        raise InputError(source, field, "a file", wanted)
-    name = _HUB_NAME.fullmatch(str(source))
-    if name is None:
-        raise InputError(source, field, "nothing there", wanted)
-    return hub_snapshot(source, name[1], files, field, wanted, name[2])
 
 
 def has_tokenizer(folder: Path) -> bool:

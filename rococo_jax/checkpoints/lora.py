@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.checkpoints.hub import find_folder
 from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.checkpoints.weight_files import find_weights, open_weights
 from rococo_jax.errors import InputError, is_number
+from rococo_jax.hub_files import find_folder
 from rococo_jax.storage import read_json_object
 
 ADAPTER = "adapter_config.json"
@@ -41,10 +41,11 @@ _HARMLESS = {
 _PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
 
 
-def base_folder(folder: Path, files: tuple[str, ...]) -> Path:
+def base_folder(folder: Path, files: tuple[str, ...], weights: tuple[str, ...] = ()) -> Path:
     """Where the weights are that an adapter in `folder` is for; `folder` where it has none.
 
-    As in `transformers`, the model that the adapter names, where it is on this disk; else what is beside the adapter;
+    `files` are those of a model on the hub, `weights` the patterns of which a cached copy of it must have one. As in
+    `transformers`, the model that the adapter names, where it is on this disk; else what is beside the adapter;
     else the named model of the hub. Raises InputError where none is there.
     """
     path = folder / ADAPTER
@@ -60,7 +61,7 @@ def base_folder(folder: Path, files: tuple[str, ...]) -> Path:
     wanted = "a folder or hub name with the weights that the adapter is for, or these weights beside it"
     if not named:
         raise InputError(path, field, "none", wanted)
-    return find_folder(str(named), files, f"{field} of {path}", wanted)
+    return find_folder(str(named), files, f"{field} of {path}", wanted, weights)
 
 
 def with_adapter(base: Tensors, folder: Path) -> Tensors:

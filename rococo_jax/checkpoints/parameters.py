@@ -195,6 +195,7 @@ class Choices:
         activation: `quick_gelu` or `gelu`, for OpenAI and open_clip forms without it in the file.
         heads: of the image and the text tower, such as `16,8`, for a state dict in OpenAI's form of no known size.
         tokenizer: a folder or hub name, or `none`; by default the checkpoint's own or its family's.
+        image_size: the side in pixels of the images that it is used with; see `image_sizes`.
         declared: the user named the format.
     """
 
@@ -202,6 +203,7 @@ class Choices:
     activation: str | None = None
     heads: str | None = None
     tokenizer: str | None = None
+    image_size: int | None = None
     declared: bool = False
 
 

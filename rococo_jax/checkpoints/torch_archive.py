@@ -1,9 +1,8 @@
 """Tensors from torch's zip archives (`torch.save`, TorchScript) without torch, and without running what is in them.
 
 A file of either kind is a zip: `NAME/data.pkl` is a pickle of the object, in which every tensor is a call of one of
-torch's rebuilding functions on a storage, and `NAME/data/KEY` holds the bytes of a storage. The pickle is read by an
-unpickler that knows those functions, containers and dtypes and refuses every other name, so no code of the file is
-ever found, let alone called. The modules of a TorchScript archive (`__torch__....`) become plain records of attributes.
+torch's rebuilding functions on a storage, and `NAME/data/KEY` holds the bytes of a storage. `torch_pickle` reads the
+pickle. Of a storage only the bytes that a tensor covers are kept in memory.
 
 Source of the format: `torch/serialization.py`, `torch/_utils.py` and TorchScript's serialisation notes.
 """
@@ -13,16 +12,16 @@ import contextlib
 import io
 import pickle
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from rococo_jax.checkpoints.tensors import Tensors
+from rococo_jax.checkpoints.torch_pickle import Module, StoredTensor, TensorUnpickler
 from rococo_jax.errors import InputError, object_of
+from rococo_jax.npz import check_member
 from rococo_jax.storage import why_unreadable
 
 _WANTED = "a zip archive of tensors as torch.save or torch.jit.save writes it"
@@ -41,152 +40,8 @@ _STATE_KEYS = (
     "params",
 )
 _AVERAGES = ("ema", "average", "swa", "shadow")
-_DTYPES = {
-    "DoubleStorage": np.dtype("<f8"),
-    "FloatStorage": np.dtype("<f4"),
-    "HalfStorage": np.dtype("<f2"),
-    "BFloat16Storage": np.dtype(ml_dtypes.bfloat16),
-    "LongStorage": np.dtype("<i8"),
-    "IntStorage": np.dtype("<i4"),
-    "ShortStorage": np.dtype("<i2"),
-    "CharStorage": np.dtype("i1"),
-    "ByteStorage": np.dtype("u1"),
-    "BoolStorage": np.dtype("?"),
-}
-
-
-class _Aside(dict):
-    """An object beside the weights (a NumPy scalar, a path, a date), of which nothing is kept."""
-
-    def __init__(self, *_: Any, **__: Any):
-        super().__init__()
-
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-
-class Module:
-    """A module of a TorchScript archive: its attributes, none of its code."""
-
-    def __setstate__(self, state: Any) -> None:
-        if isinstance(state, dict):
-            self.__dict__.update({key: value for key, value in state.items() if isinstance(key, str)})
-
-
-@dataclass(frozen=True)
-class _Storage:
-    key: str
-    dtype: np.dtype
-    count: int
-
-
-def _rebuild_tensor(storage: _Storage, offset: int, size: tuple, stride: tuple, *_: Any) -> "_Tensor":
-    return _Tensor(storage, offset, tuple(size), tuple(stride))
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    """A view of a storage; `read` gives its values."""
-
-    storage: _Storage
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.storage.dtype
-
-    def check(self) -> None:
-        has_sizes = all(isinstance(n, int) and n >= 0 for n in (self.offset, *self.shape, *self.stride))
-        if not isinstance(self.storage, _Storage) or not has_sizes or len(self.shape) != len(self.stride):
-            raise ValueError("a tensor that is none")
-        last = self.offset + sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
-        if 0 not in self.shape and last >= self.storage.count:
-            raise ValueError("a tensor that reaches beyond its storage")
-
-    def of(self, storage: np.ndarray) -> np.ndarray:
-        strides = tuple(step * storage.itemsize for step in self.stride)
-        return np.lib.stride_tricks.as_strided(storage[self.offset :], self.shape, strides, writeable=False)
-
-
-def _parameter(tensor: Any, *_: Any) -> Any:
-    return tensor
-
-
-# Every name that a pickle may ask for. The functions build what is above, or keep their argument.
-_ALLOWED: dict[tuple[str, str], Callable | type | str] = {
-    ("collections", "OrderedDict"): collections.OrderedDict,
-    ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-    ("torch._utils", "_rebuild_parameter"): _parameter,
-    ("torch.jit._pickle", "build_intlist"): _parameter,
-    ("torch.jit._pickle", "build_doublelist"): _parameter,
-    ("torch.jit._pickle", "build_boollist"): _parameter,
-    ("torch.jit._pickle", "build_tensorlist"): _parameter,
-    ("torch.jit._pickle", "restore_type_tag"): _parameter,
-    ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
-    # What training scripts keep beside the weights.
-    **{
-        (module, name): _Aside
-        for module, name in (
-            ("argparse", "Namespace"),
-            ("types", "SimpleNamespace"),
-            ("_codecs", "encode"),
-            ("easydict", "EasyDict"),
-            *(
-                (module, name)
-                for module in ("numpy.core.multiarray", "numpy._core.multiarray")
-                for name in ("scalar", "_reconstruct")
-            ),
-            *(("numpy", name) for name in ("dtype", "ndarray", "float64", "float32", "int64", "int32", "bool_")),
-            *(("pathlib", name) for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")),
-            *(("datetime", name) for name in ("datetime", "date", "timedelta")),
-            ("collections", "defaultdict"),
-            ("collections", "Counter"),
-            *((module, name) for module in ("builtins", "__builtin__") for name in ("set", "frozenset", "complex")),
-        )
-    },
-    ("torch", "Size"): tuple,
-    ("torch", "device"): str,
-    # Types stay names.
-    **{("torch", name): name for name in (*_DTYPES, "float64", "float32", "float16", "bfloat16", "int64")},
-}
-
-
-class _Unpickler(pickle._Unpickler):
-    """Finds the names above and no other, and sets the attributes of nothing but modules.
-
-    The unpickler written in Python, because only there can the setting of attributes be taken over.
-    """
-
-    dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
-
-    def _build(self) -> None:
-        state, target = self.stack.pop(), self.stack[-1]
-        if isinstance(target, Module):
-            target.__setstate__(state)
-        elif not isinstance(target, collections.OrderedDict | _Aside):  # a state dict's version numbers: not needed
-            raise pickle.UnpicklingError(f"attributes for a {type(target).__name__}")
-
-    dispatch[pickle.BUILD[0]] = _build
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _ALLOWED:
-            return _ALLOWED[module, name]
-        if module.startswith("__torch__"):
-            return Module
-        if module == "numpy.dtypes":
-            return _Aside
-        raise pickle.UnpicklingError(f"the name {module}.{name}, which is none of a tensor's")
-
-    def persistent_load(self, identity: Any) -> _Storage:
-        if not isinstance(identity, tuple) or len(identity) < 5 or identity[0] != "storage":
-            raise pickle.UnpicklingError("something that is no storage")
-        _, dtype, key, _, count = identity[:5]
-        if dtype not in _DTYPES or not isinstance(key, str) or not isinstance(count, int) or count < 0:
-            raise pickle.UnpicklingError(f"a storage of type {dtype}")
-        return _Storage(key, _DTYPES[dtype], count)
+_LARGEST_PACKED_PICKLE = 1 << 26
+_CHUNK = 1 << 20
 
 
 def open_torch_archive(path: Path) -> Tensors:
@@ -206,7 +61,7 @@ def open_torch_archive(path: Path) -> Tensors:
     with _refusing(path), contextlib.ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path))
         root = _root(path, archive)
-        value = _Unpickler(io.BytesIO(archive.read(f"{root}data.pkl"))).load()
+        value = TensorUnpickler(io.BytesIO(_read_pickle(archive, f"{root}data.pkl"))).load()
         state, origin = _state_dict(path, value)
         tensors = dict(_tensors(state))
         for tensor in tensors.values():
@@ -215,18 +70,74 @@ def open_torch_archive(path: Path) -> Tensors:
             keys = ", ".join(map(str, list(object_of(value))[:8]))
             found = f"none (keys: {keys})" if keys else "none"
             raise InputError(path, "tensors", found, "a state dict, or a module with parameters")
+        big_endian = _is_big_endian(archive, f"{root}byteorder")
+        users = collections.defaultdict(list)
+        for tensor in tensors.values():
+            users[tensor.storage.key].append(tensor)
+        members = {key: archive.getinfo(f"{root}data/{key}") for key in users}
+        for key, member in members.items():
+            _check_storage(member, path.stat().st_size, users[key])
         close = stack.pop_all().close
 
     def read(name: str) -> np.ndarray:
         tensor = tensors[name]
         with _refusing(path):
-            data = archive.read(f"{root}data/{tensor.storage.key}")
-            if len(data) < tensor.storage.count * tensor.dtype.itemsize:
+            member = members[tensor.storage.key]
+            if member.file_size < tensor.storage.count * tensor.dtype.itemsize:
                 raise ValueError(f"the storage of {name} is cut short")
-            return tensor.of(np.frombuffer(data, tensor.dtype, tensor.storage.count))
+            data = _read_span(archive, member, tensor.span)
+            values = np.frombuffer(data, tensor.dtype)
+            if big_endian:  # as integers, since bfloat16 has no byte order in NumPy
+                values = values.view(f"u{tensor.dtype.itemsize}").byteswap().view(tensor.dtype)
+            return tensor.of(values)
 
     shapes = {name: (tensor.shape, tensor.dtype.name) for name, tensor in tensors.items()}
     return Tensors(path, shapes, read, close, origin)
+
+
+def _read_pickle(archive: zipfile.ZipFile, name: str) -> bytes:
+    member = archive.getinfo(name)
+    if member.compress_type != zipfile.ZIP_STORED and member.file_size > _LARGEST_PACKED_PICKLE:
+        raise ValueError(f"{name}, a packed pickle of {member.file_size:,} bytes, which torch never writes")
+    return archive.read(member)
+
+
+def _is_big_endian(archive: zipfile.ZipFile, name: str) -> bool:
+    """Return whether the storages are big-endian; archives before torch 2.1 do not say so and are read as little."""
+    if name not in archive.namelist():
+        return False
+    order = archive.read(name).decode(errors="replace") if archive.getinfo(name).file_size < 16 else "too long"
+    if order not in ("little", "big"):
+        raise ValueError(f"the byte order {order!r}, neither little nor big")
+    return order == "big"
+
+
+def _check_storage(member: zipfile.ZipInfo, archive_size: int, tensors: list[StoredTensor]) -> None:
+    """Raise ValueError where a storage claims more than the file holds, or is packed and longer than its tensors need.
+
+    torch stores storages as they are. A packed one can be a thousand times the size of its file.
+    """
+    check_member(member, archive_size)
+    needed = max(tensor.span.stop for tensor in tensors)
+    if member.compress_type != zipfile.ZIP_STORED and member.file_size > needed:
+        claimed = f"{member.file_size:,} bytes for {needed:,} of tensors"
+        raise ValueError(f"the packed storage {member.filename} of {claimed}")
+
+
+def _read_span(archive: zipfile.ZipFile, member: zipfile.ZipInfo, span: slice) -> bytes:
+    """Return these bytes of a member. It is read to its end, where the archive's check sum is compared."""
+    with archive.open(member) as file:
+        _skip(file, span.start)
+        data = file.read(span.stop - span.start)
+        _skip(file, member.file_size - span.stop)
+        if len(data) < span.stop - span.start or file.read(1):
+            raise ValueError(f"the storage {member.filename} has another length than its entry says")
+    return data
+
+
+def _skip(file: zipfile.ZipExtFile, count: int) -> None:
+    while count > 0:
+        count -= len(file.read(min(count, _CHUNK))) or count
 
 
 @contextlib.contextmanager
@@ -263,7 +174,7 @@ def _state_dict(path: Path, value: Any) -> tuple[Any, str]:
     parts = {
         str(key): item
         for key, item in object_of(value).items()
-        if isinstance(item, dict) and any(isinstance(each, _Tensor) for each in item.values())
+        if isinstance(item, dict) and any(isinstance(each, StoredTensor) for each in item.values())
     }
     averages = [key for key in parts if any(word in key.lower() for word in _AVERAGES)]
     named = [key for key in _STATE_KEYS if key in parts] or [key for key in parts if key not in averages] or averages
@@ -277,14 +188,14 @@ def _state_dict(path: Path, value: Any) -> tuple[Any, str]:
     return parts[named[0]], f"{path.name}: {named[0]}{beside}"
 
 
-def _tensors(value: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, _Tensor]]:
+def _tensors(value: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, StoredTensor]]:
     if depth > 64:
         raise ValueError("an archive that is nested too deep")
     items = value.__dict__ if isinstance(value, Module) else value
     if not isinstance(items, dict):
         return
     for key, item in items.items():
-        if isinstance(item, _Tensor):
+        if isinstance(item, StoredTensor):
             yield f"{prefix}{key}", item
         else:
             yield from _tensors(item, f"{prefix}{key}.", depth + 1)

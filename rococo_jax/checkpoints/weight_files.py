@@ -11,6 +11,7 @@ from pathlib import Path
 from rococo_jax.checkpoints.tensors import Tensors, open_safetensors
 from rococo_jax.checkpoints.torch_archive import open_torch_archive
 from rococo_jax.errors import InputError
+from rococo_jax.safe_paths import is_inner_name
 from rococo_jax.storage import read_json_object
 
 SAFETENSORS = ("model*.safetensors", "model.safetensors.index*.json")
@@ -60,7 +61,8 @@ def _open_shards(index: Path) -> Tensors:
     weight_map = read_json_object(index, "an index of weight files").get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise InputError(index, "weight_map", type(weight_map).__name__, "file names by tensor")
-    if outside := sorted(file for file in set(weight_map.values()) if Path(file).name != file):
+    names = set(weight_map.values())
+    if outside := sorted(file for file in names if not is_inner_name(file) or Path(file).name != file):
         raise InputError(index, "weight_map", outside[0], "file names inside the folder")
     with contextlib.ExitStack() as stack:
         shards = {

@@ -1,27 +1,35 @@
 """`zoo:NAME`: published fine-tunes by name, and the tags of open_clip as `zoo:ARCHITECTURE/TAG`.
 
 shipped/zoo.toml             families of fine-tunes; each fact is read in one of the family's `sources`, or left out
-shipped/open_clip_tags.csv   made by tools/open_clip_coverage.py: tag, hub name, activation; the head names the version
+shipped/open_clip_tags.csv   made by tools/open_clip_coverage.py: tag, hub name, and what open_clip runs it with; the
+                             head names the version
 
 Files of the hub lie in its own cache, others in `cache_folder()/zoo/NAME`, where one may put a file by hand as well.
 """
 
 import csv
 import dataclasses
+import difflib
 import functools
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rococo_jax.checkpoints.hub import ASSETS
 from rococo_jax.data.downloads import Download, fetch
 from rococo_jax.errors import InputError, unknown_name
+from rococo_jax.hub_files import hub_snapshot
 from rococo_jax.progress import progress, say
 from rococo_jax.runtime import cache_folder
-from rococo_jax.storage import hash_file, hold, hub_snapshot
+from rococo_jax.storage import hash_file, hold
 
 ZOO = "zoo:"
 _BY_HAND = "https://drive.google.com/"
 TAGS = ASSETS / "open_clip_tags.csv"
+TAG_COLUMNS = ("hub", "activation", "image_size", "mean", "std", "interpolation", "resize_mode")
+QUICK_GELU = "-quickgelu"
+_PLAIN_NOTE = "trained with QuickGELU, which is used; open_clip itself runs this architecture with GELU and warns"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,6 +46,8 @@ class Published:
         sha256: of the file.
         architecture: open_clip's name of the towers.
         activation: where the checkpoint does not tell it. A whole repository's configuration goes before it.
+        image_size: of open_clip's architecture, which goes before the repository's; 0 where the checkpoint tells.
+        preprocessing: of open_clip's tag, likewise, as `preprocess_cfg` has it.
         paper: its number on arXiv.
         licence: of the weights or, where they have none, of the repository that links them.
         note: what the converter should not be trusted with.
@@ -54,6 +64,8 @@ class Published:
     sha256: str = ""
     architecture: str = ""
     activation: str = ""
+    image_size: int = 0
+    preprocessing: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     paper: str = ""
     licence: str = ""
     note: str = ""
@@ -121,10 +133,25 @@ def zoo() -> dict[str, Published]:
 
 @functools.cache
 def open_clip_tags() -> tuple[str, dict[str, Published]]:
-    """The version of open_clip that the table was made from, and its tags, `ARCHITECTURE/TAG`."""
+    """The version of open_clip that the table was made from, and its tags, `ARCHITECTURE/TAG`, without aliases."""
     with TAGS.open(encoding="utf-8", newline="") as file:
         (version, *_), *rows = csv.reader(file)
-    return version, {tag: Published(name=tag, hub=hub, activation=activation) for tag, hub, activation in rows}
+    return version, {tag: _published_tag(tag, *cells) for tag, *cells in rows}
+
+
+def _published_tag(
+    name: str, hub: str, activation: str, image_size: str, mean: str, std: str, interpolation: str, resize_mode: str
+) -> Published:
+    colours = {key: [*map(float, text.split())] for key, text in (("mean", mean), ("std", std))}
+    return Published(
+        name=name,
+        hub=hub,
+        architecture=name.partition("/")[0],
+        activation=activation,
+        image_size=int(image_size),
+        preprocessing={**colours, "interpolation": interpolation, "resize_mode": resize_mode},
+        note=_PLAIN_NOTE if activation == "quick_gelu" else "",
+    )
 
 
 def find_published(source: object) -> Published | None:
@@ -137,11 +164,34 @@ def find_published(source: object) -> Published | None:
         return None
     name = str(source).removeprefix(ZOO)
     version, tags = open_clip_tags()
-    # open_clip lists the tags of `-quickgelu` architectures under the plain ones, too, and their files are the same.
-    row = zoo().get(name) or tags.get(name.replace("-quickgelu/", "/"))
-    if row is not None:
+    if (row := zoo().get(name) or tags.get(name)) is not None:
         return row
+    # open_clip lists the tags that were trained with QuickGELU under the `-quickgelu` architectures, too.
+    architecture, _, tag = name.partition("/")
+    plain = tags.get(f"{architecture.removesuffix(QUICK_GELU)}/{tag}")
+    if plain is not None and plain.activation == "quick_gelu":
+        return dataclasses.replace(plain, name=name, architecture=architecture, note="")
     if not name:
         raise InputError(source, "model", "no name", f"one of {', '.join(zoo())}, or a tag of {version}")
-    known = (f"tag of {version}", name, tags) if "/" in name else ("model", name, zoo(), f"rococo inspect {ZOO}")
-    raise unknown_name(source, *known)
+    if "/" not in name:
+        raise unknown_name(source, "model", name, zoo(), f"rococo inspect {ZOO}")
+    if plain is not None:
+        found = f"{name!r}: {architecture} has QuickGELU, and {plain.name} was not trained with it"
+        raise InputError(source, f"tag of {version}", found, " or ".join(_nearest_tags(name)))
+    wanted = f"one of {len(tags)} (did you mean {' or '.join(_nearest_tags(name))}?)"
+    raise InputError(source, f"tag of {version}", repr(name), wanted)
+
+
+def _nearest_tags(name: str) -> list[str]:
+    """Return up to three names of open_clip's list: of the same tag or architecture if there are some."""
+    _, tags = open_clip_tags()
+    quick = [
+        f"{row.architecture}{QUICK_GELU}/{tag.partition('/')[2]}"
+        for tag, row in tags.items()
+        if row.activation == "quick_gelu"
+    ]
+    known = [*tags, *quick]
+    architecture, _, tag = name.partition("/")
+    near = [each for each in known if tag and each.endswith(f"/{tag}")]
+    near = [*near, *(each for each in known if architecture and each.startswith(f"{architecture}/"))]
+    return difflib.get_close_matches(name, near or known, 3, cutoff=0) or known[:3]

@@ -38,7 +38,7 @@ def run(options: Options) -> None:
     from pathlib import Path
 
     from rococo_jax.benchmarks.benchmark import find_benchmark
-    from rococo_jax.data.downloads import clear_leftovers, terms
+    from rococo_jax.data.downloads import terms
     from rococo_jax.data.listed_downloads import fetch_listed
     from rococo_jax.errors import InputError
     from rococo_jax.progress import progress
@@ -60,7 +60,7 @@ def run(options: Options) -> None:
         return
     for download in wanted.values():
         if download.is_there(data):
-            clear_leftovers(download, data)  # of a run that was killed at its end
+            fetch_listed(download, data)  # compares its hash, and clears what a run left that was killed at its end
         else:
             with progress(f"getting {download.to}", download.size or None, "bytes") as advance:
                 fetch_listed(download, data, advance)

@@ -1,9 +1,10 @@
-"""Files from the web, resumed after an interruption, and there under their names only when they are whole.
+"""Files from the web, resumed after an interruption, and there under their names only when they are complete.
 
 A download grows in `DIR/.downloads/NAME.part`, beside a note of the server's version of the file. After a cut or a kill
-it goes on where it was, if the server still has the same version and answers ranges; otherwise it begins anew. It gets
-its name when its length is what the server said and its hash, where one is known, is right. An archive is then unpacked
-into a hidden folder, whose contents get their names last. Several files of one address: `listed_downloads`.
+it resumes where it was, if the server still has the same version and answers ranges; otherwise it begins anew. It gets
+its name when it has the length that the server gave, if it gave one, and its hash, where one is known, is right. An
+archive is then unpacked into a hidden folder (`archives`), whose contents get their names last. Several files of one
+address: `listed_downloads`.
 """
 
 import contextlib
@@ -15,16 +16,15 @@ import json
 import os
 import re
 import shutil
-import tarfile
 import time
 import urllib.error
 import urllib.request
-import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+from rococo_jax.data.archives import DamagedArchive, unpack
 from rococo_jax.errors import InputError, first_line
+from rococo_jax.safe_paths import is_inner_name
 from rococo_jax.storage import atomic_write, check_free_space
 
 DOWNLOADS = ".downloads"
@@ -88,7 +88,11 @@ def fetch(
     """
     data = Path(data)
     part = _part_of(download, data)
+    # Links that the user has put into the data folder may lead anywhere.
+    if not is_inner_name(download.to):
+        raise InputError(download.url, "name", repr(download.to), "a path below the data folder")
     if download.is_there(data):
+        _check_existing(download, data / download.to)
         clear_leftovers(download, data)
         return False
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -100,6 +104,7 @@ def fetch(
         _note_of(part).unlink(missing_ok=True)
     else:
         on_progress(whole.stat().st_size)
+        _check(download, whole)
     target = data / download.to
     target.parent.mkdir(parents=True, exist_ok=True)
     if download.unpack is None:
@@ -116,7 +121,8 @@ def clear_leftovers(download: Download, data: str | os.PathLike) -> None:
     whole, note = part.with_suffix(""), _note_of(part)
     for left in (part, note, whole, *note.parent.glob(f".{glob.escape(note.name)}.*.part")):
         left.unlink(missing_ok=True)
-    shutil.rmtree(_unpacked(whole), ignore_errors=True)
+    for left in part.parent.glob(f"{glob.escape(_unpacked(whole).name)}*"):
+        shutil.rmtree(left, ignore_errors=True)
     with contextlib.suppress(OSError):  # others are on their way, or it was never made
         part.parent.rmdir()
 
@@ -229,44 +235,54 @@ def _starts_at(content_range: str | None, start: int) -> bool:
     return content_range is not None and content_range.startswith(f"bytes {start}-")
 
 
-def _check(download: Download, part: Path) -> None:
-    """Removes the part and raises InputError where its hash is not the published one."""
-    size, wanted = part.stat().st_size, download.sha256 or download.git_blob
-    if wanted is None:
-        return
-    digest = hashlib.sha256() if download.sha256 else hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    with part.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: digest).hexdigest()
+def _check(download: Download, file: Path) -> None:
+    """Remove the file and raise InputError where its hash is not the published one."""
+    name, found, wanted = _compare_hash(download, file)
     if found != wanted:
-        part.unlink()
-        _note_of(part).unlink(missing_ok=True)
-        raise InputError(download.url, digest.name, f"{found} ({size:,} bytes)", wanted)
+        size = file.stat().st_size
+        file.unlink()
+        _note_of(file).unlink(missing_ok=True)
+        raise InputError(download.url, name, f"{found} ({size:,} bytes)", wanted)
+
+
+def _check_existing(download: Download, target: Path) -> None:
+    """Raise InputError where a file lies under the name already and is not the published one."""
+    if not target.is_file() or download.unpack is not None:
+        return
+    name, found, wanted = _compare_hash(download, target)
+    if found != wanted:
+        raise InputError(target, name, found, f"{wanted}, that of {download.url}: remove the file to get it anew")
+
+
+def _compare_hash(download: Download, file: Path) -> tuple[str, str | None, str | None]:
+    """Return the name of a hash, the file's and the published one; None for both where none was published."""
+    wanted = download.sha256 or download.git_blob
+    if wanted is None:
+        return "", None, None
+    blob = b"blob %d\0" % file.stat().st_size
+    digest = hashlib.sha256() if download.sha256 else hashlib.sha1(blob, usedforsecurity=False)
+    with file.open("rb") as contents:
+        return digest.name, hashlib.file_digest(contents, lambda: digest).hexdigest(), wanted
 
 
 def _unpack(download: Download, archive: Path, target: Path) -> None:
-    """The archive's folder as `target`, which appears whole; the archive is removed."""
+    """Move the archive's folder to `target`, which appears complete; the archive is removed, also where it is damaged,
+    so that the next call fetches it anew.
+    """
     hidden = _unpacked(archive)
     shutil.rmtree(hidden, ignore_errors=True)  # of a run that was killed
-    hidden.mkdir(parents=True)
     try:
-        if tarfile.is_tarfile(archive):
-            with tarfile.open(archive) as file:
-                file.extractall(hidden, filter="data")
-        else:
-            with zipfile.ZipFile(archive) as file:
-                check_free_space(archive.parent, sum(entry.file_size for entry in file.infolist()))
-                file.extractall(hidden)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError) as error:
-        shutil.rmtree(hidden, ignore_errors=True)
+        unpack(archive, hidden)
+    except DamagedArchive as error:
         archive.unlink()
         raise InputError(download.url, "archive", first_line(error), "a whole ZIP or tar archive") from None
-    inner, there = hidden / download.unpack, sorted(hidden.iterdir())
-    if there and all(path.is_file() for path in there):
+    inner, contents = hidden / download.unpack, sorted(hidden.iterdir())
+    if contents and all(path.is_file() for path in contents):
         inner = hidden
     if not inner.is_dir():
         archive.unlink()
         shutil.rmtree(hidden)
-        found = ", ".join(path.name for path in there)[:80] or "nothing in it"
+        found = ", ".join(path.name for path in contents)[:80] or "nothing in it"
         raise InputError(download.url, "archive", found, f"a folder {download.unpack}")
     inner.replace(target)
     shutil.rmtree(hidden, ignore_errors=True)

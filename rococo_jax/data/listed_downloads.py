@@ -24,6 +24,7 @@ from urllib.parse import quote, unquote
 from rococo_jax.data.downloads import DOWNLOADS, Download, clear_leftovers, fetch, terms
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.progress import say
+from rococo_jax.safe_paths import stays_inside
 from rococo_jax.storage import hash_json
 
 _HUB = re.compile(r"hf://(datasets/([^/]+/[^/@]+))@([^/]+)/(.+)")
@@ -38,8 +39,7 @@ def fetch_listed(
     """As `downloads.fetch`, for any download. Raises InputError: also where its list cannot be had, or is empty."""
     data = Path(data)
     if download.is_there(data):
-        clear_leftovers(download, data)
-        return False
+        return fetch(download, data, on_progress, wait)
     found = _HUB.fullmatch(download.url)
     if found is None and "*" not in download.url:
         return fetch(download, data, on_progress, wait)
@@ -47,6 +47,9 @@ def fetch_listed(
     if "*" not in download.url:
         return fetch(files[0], data, on_progress, wait)
     hidden, target = data / DOWNLOADS / hash_json([each.url for each in files])[:16], data / download.to
+    for each in files:
+        if not stays_inside(hidden, each.to):
+            raise InputError(download.url, "name", repr(each.to), "names of files below the folder")
     for each in files:
         if not fetch(each, hidden, on_progress, wait):
             on_progress((hidden / each.to).stat().st_size)
@@ -73,12 +76,13 @@ def _of_hub(download: Download, repository: str, name: str, revision: str, patte
         raise InputError(download.url, "hub", f"no such file in {len(about.siblings)}", pattern)
     if revision != about.sha:
         say(f"{name}: {revision} is commit {about.sha} now")
-    above = len(pattern.partition("*")[0].rpartition("/")[0])
+    folder, slash, _ = pattern.partition("*")[0].rpartition("/")
+    above = len(folder + slash)
     return [
         dataclasses.replace(
             download,
             url=f"{page}/resolve/{about.sha}/{quote(each.rfilename)}",
-            to=each.rfilename[above:].lstrip("/") if "*" in pattern else download.to,
+            to=each.rfilename[above:] if "*" in pattern else download.to,
             sha256=each.lfs.sha256 if each.lfs else None,
             git_blob=each.blob_id,
             size=each.size or 0,

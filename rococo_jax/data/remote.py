@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.errors import InputError, first_line
+from rococo_jax.safe_paths import is_inner_name
 from rococo_jax.storage import atomic_directory, hash_json, is_url
 
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "az": "adlfs", "abfs": "adlfs", "http": "aiohttp",
@@ -74,11 +75,13 @@ def local_copy(url: str, cache: Path) -> Path:
 
     Raises InputError where there is nothing, or it cannot be read.
     """
-    files = file_system(url)
+    files, copy = file_system(url), cache
     try:
         found = files.find(url, detail=True)
         if not found:
             raise FileNotFoundError(url)
+        if outside := next((name for name in sorted(found) if not is_inner_name(name.lstrip("/"))), None):
+            raise InputError(url, "name", repr(outside), "names of files below the folder")
         state = [[name, *(str(about.get(key)) for key in _STATE)] for name, about in sorted(found.items())]
         copy = cache / hash_json(state)[:24] / url.rstrip("/").rpartition("/")[2]
         if not copy.exists():
@@ -86,7 +89,7 @@ def local_copy(url: str, cache: Path) -> Path:
                 files.get(url.rstrip("/") + "/", str(folder) + "/", recursive=True)
         return copy
     except InputError:
-        if copy.exists():  # another process was faster
+        if copy != cache and copy.exists():  # another process was faster
             return copy
         raise
     except Exception as error:

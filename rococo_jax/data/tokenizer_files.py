@@ -18,7 +18,8 @@ import tokenizers
 
 from rococo_jax.data.tokenizers import WORD_MARK, Tokenizer, TokenizerSpec, read_rust_tokenizer
 from rococo_jax.errors import InputError, first_line
-from rococo_jax.storage import hub_snapshot, read_json_object
+from rococo_jax.hub_files import find_folder
+from rococo_jax.storage import read_json_object
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -206,10 +207,7 @@ def _family(source: object, kind: str) -> str:
 
 
 def _folder(source: str | Path) -> Path:
-    folder = Path(source)
-    if folder.is_dir():
-        return folder
-    return hub_snapshot(source, str(source), TOKENIZER_FILES, "tokenizer", "a folder, or a name on the hub")
+    return find_folder(source, TOKENIZER_FILES, "tokenizer", "a folder, or a name on the hub", TOKENIZER_FILES)
 
 
 def _settings(folder: Path, family: str) -> tuple[dict[str, Any], dict[str, str]]:

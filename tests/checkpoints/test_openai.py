@@ -109,7 +109,7 @@ def test_the_nine_published_architectures_are_told_by_their_shapes(name):
         shapes |= {f"visual.transformer.resblocks.{i}.mlp.c_fc.weight": (4 * width, width) for i in range(layers)}
     # Nothing reads their values.
     tensors = Tensors(Path("shapes"), {name: (shape, "F16") for name, shape in shapes.items()}, {}.__getitem__)
-    spec = spec_from_tensors(tensors, "quick_gelu", lambda tower, width, layers: width // 64)
+    spec, _ = spec_from_tensors(tensors, "quick_gelu", lambda tower, width, layers: width // 64)
     assert spec.vision.image_size == size
     assert spec.vision.heads == {80: 40, 96: 48, 128: 64, 64: 32, 768: 12, 1024: 16}[spec.vision.width]
     assert sum(parameter_counts(spec).values()) == parameters

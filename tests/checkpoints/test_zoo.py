@@ -15,6 +15,7 @@ from rococo_jax.checkpoints.formats.openai import ACTIVATIONS, PUBLISHED, activa
 from rococo_jax.checkpoints.zoo import Published, find_published, open_clip_tags, zoo
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import load_model
+from rococo_jax.encoders.inspection import rules_of
 from rococo_jax.evaluation.model_list import read_models
 from tests.support.file_server import serving
 from tests.support.models import MESH, assert_same_model, read_towers
@@ -65,11 +66,122 @@ def test_tags_are_those_of_the_table_in_the_docs_and_their_activation_is_what_na
     page = (CHECKOUT / "docs/open_clip.md").read_text()
     assert f"of {len(tags)} pretrained tags of {version} convert" in page
     assert {"/".join(row) for row in re.findall(r"^\| (\S+) \| (\w+) \| vision_cfg", page, re.MULTILINE)} < tags.keys()
+    assert [tag for tag, row in tags.items() if not row.activation] == ["roberta-ViT-B-32/laion2b_s12b_b32k"]
     for tag, row in tags.items():
-        assert activation_hints(row.hub).keys() <= {row.activation}, tag
-    assert find_published("zoo:ViT-H-14-quickgelu/dfn5b") is tags["ViT-H-14/dfn5b"]
+        assert activation_hints(row.hub).keys() <= {row.activation} or not row.activation, tag
     models = read_models(["zoo:fare2", "zoo:ViT-B-32/openai", "demo:plain"])
     assert [model.name for model in models] == ["fare2", "ViT-B-32-openai", "plain"]
+
+
+def test_rows_have_the_size_and_preprocessing_of_open_clip():
+    """Facts of open_clip 3.3.0: `image_size` of its model_configs, and `_pcfg`, `_slpcfg`, ... of pretrained.py."""
+    _, tags = open_clip_tags()
+    clip = {"mean": [0.48145466, 0.4578275, 0.40821073], "std": [0.26862954, 0.26130258, 0.27577711]}
+    half = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash"}
+    expected = {
+        "ViT-B-32/openai": (224, {**clip, "interpolation": "bicubic", "resize_mode": "shortest"}),
+        "ViT-SO400M-14-SigLIP-384/webli": (384, half),
+        "ViT-SO400M-14-SigLIP-378/webli": (378, half),
+        "ViT-H-14-378/dfn5b": (378, {**clip, "interpolation": "bicubic", "resize_mode": "squash"}),
+        "MobileCLIP-B/datacompdr": (224, {"mean": [0.0] * 3, "std": [1.0] * 3, "interpolation": "bilinear",
+                                          "resize_mode": "shortest"}),
+        "convnext_base_w_320/laion_aesthetic_s13b_b82k": (320, {**clip, "interpolation": "bicubic",
+                                                                "resize_mode": "shortest"}),
+        "ViT-L-14-CLIPA-336/datacomp1b": (336, {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225],
+                                                "interpolation": "bilinear", "resize_mode": "squash"}),
+    }  # fmt: skip
+    assert {tag: (tags[tag].image_size, dict(tags[tag].preprocessing)) for tag in expected} == expected
+
+
+def test_quickgelu_architectures_have_the_tags_that_were_trained_with_it():
+    """As open_clip derives their list from the `quick_gelu` of tags."""
+    _, tags = open_clip_tags()
+    for name, row in tags.items():
+        quick = f"zoo:{row.architecture}-quickgelu/{name.partition('/')[2]}"
+        if row.activation == "quick_gelu":
+            found = find_published(quick)
+            assert (found.hub, found.activation, found.image_size) == (row.hub, "quick_gelu", row.image_size)
+            assert f"zoo:{found.name}" == quick and find_published(f"zoo:{name}") is row
+        else:
+            refused("has QuickGELU, and .* was not trained with it; wanted ", find_published, quick)
+    said = (
+        "ViT-H-14-quickgelu has QuickGELU, and ViT-H-14/laion2b_s32b_b79k was not .*wanted ViT-H-14/laion2b_s32b_b79k"
+    )
+    refused(said, find_published, "zoo:ViT-H-14-quickgelu/laion2b_s32b_b79k")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("ViT-B-32-256/openai", "ViT-B-32/openai"), ("ViT-L-16-SigLIP-512/webli", "ViT-L-16-SigLIP2?-512/webli"),
+     ("ViT-B-16/laion2b_s34b_b79k", "ViT-B-16/laion2b_s34b_b88k"), ("vit-b-32/OpenAI", "ViT-B-32")],
+)  # fmt: skip
+def test_a_combination_that_open_clip_does_not_list_is_refused_with_the_nearest(name, near):
+    refused(f"tag of open_clip .*: found '{name}'; .*did you mean .*{near}", find_published, f"zoo:{name}")
+
+
+@pytest.fixture
+def tagged(publish, tmp_path):
+    """Make `zoo:tiny` a tag of open_clip whose repository is the golden case."""
+    snapshot = tmp_path / "hub" / "models--o--n" / "snapshots" / REVISION
+
+    def tagged(case, change=lambda config, tensors: None, **facts):
+        snapshot.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(snapshot, ignore_errors=True)
+        publish(hub="o/n", revision=REVISION, **facts)
+        return open_clip_folder(case, snapshot, change)
+
+    return tagged
+
+
+def test_a_tag_is_run_at_the_size_of_the_architecture_that_is_named(tagged, capsys):
+    """The weights of a repository have positions for 2 x 2 patches of 16 pixels, at 32 pixels as at 40."""
+    folder = tagged("siglip", architecture="ViT-B-16-SigLIP-40", image_size=40)
+    model, plain = load_model("zoo:tiny", **{**OPTIONS, "heads": None}), read_towers(folder)
+    assert "zoo:tiny: read at 40 pixels, the size of ViT-B-16-SigLIP-40" in capsys.readouterr().err
+    assert (plain.spec.vision.image_size, model.spec.vision.image_size) == (32, 40)
+    assert model.preprocessing == plain.preprocessing.with_image_size(40) and model.spec.vision.position_grid is None
+    assert model.weights_sha256 == plain.weights_sha256 and model.fingerprint() != plain.fingerprint()
+    assert rules_of(model)["image size"]["from"] == "zoo:tiny: ViT-B-16-SigLIP-40 of open_clip"
+    larger = load_model("zoo:tiny", **{**OPTIONS, "heads": None, "image_size": 64})
+    assert rules_of(larger)["image size"] == {"value": 64, "from": "the argument image_size"}
+
+
+def test_a_tag_is_run_with_its_own_preprocessing(tagged, capsys):
+    preprocessing = {"mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bilinear", "resize_mode": "squash"}
+    tagged("vit_gelu", activation="gelu", image_size=32, preprocessing=preprocessing)
+    model = load_model("zoo:tiny", **{**OPTIONS, "heads": None})
+    assert "mean, std, interpolation, resize, crop as open_clip's tag has it" in capsys.readouterr().err
+    images = model.preprocessing
+    assert (images.mean, images.std, images.resample) == ((0.5,) * 3, (0.25,) * 3, "bilinear")
+    assert (images.exact_size, images.shortest_edge, images.crop_size) == ((32, 32), None, None)
+    assert rules_of(model)["mean"]["from"] == "zoo:tiny"
+
+
+def test_an_activation_that_the_table_and_the_repository_see_differently(tagged, capsys):
+    options = {**OPTIONS, "heads": None}
+    tagged("vit_quick_gelu", activation="gelu")  # says so in its configuration, which goes first
+    assert load_model("zoo:tiny", **options).spec.text.activation == "quick_gelu"
+    assert "quick_gelu in the repository's configuration is used; the table has gelu" in capsys.readouterr().err
+    off = {"quick_gelu": False}
+    tagged(
+        "vit_gelu",
+        lambda config, _: config["model_cfg"].update(off),
+        activation="quick_gelu",
+        architecture="ViT-quickgelu",
+    )
+    refused(
+        "activation: found gelu in the repository's configuration; wanted quick_gelu", load_model, "zoo:tiny", **options
+    )
+    assert load_model("zoo:tiny", **options, activation="quick_gelu").spec.text.activation == "quick_gelu"
+    tagged("vit_gelu", activation="")  # the table is not sure either
+    refused(
+        "activation: found neither quick_gelu in the configuration nor a known name", load_model, "zoo:tiny", **options
+    )
+
+
+def test_a_name_that_says_both_activations_is_asked_about():
+    assert activation_hints("laion/CLIP-ViT-B-32-roberta-base-laion2B-s12B-b32k").keys() == {"quick_gelu", "gelu"}
+    assert activation_hints("laion/CLIP-ViT-B-32-xlm-roberta-base-laion5B-s13B-b90k").keys() == {"gelu"}
 
 
 def test_a_name_that_is_not_known_is_refused_with_the_nearest(refusal):

@@ -157,11 +157,49 @@ def test_what_a_run_left_that_was_killed_at_its_end_is_removed(server, tmp_path,
         assert not (tmp_path / DOWNLOADS).exists()
 
 
+@pytest.mark.parametrize(
+    "known", [{}, {"sha256": None, "git_blob": hashlib.sha1(b"blob 400000\0" + CONTENT).hexdigest()}]
+)
+def test_another_file_under_the_name_is_not_taken_for_the_published_one(known, server, tmp_path):
+    target = tmp_path / "folder/file.bin"
+    target.parent.mkdir()
+    for content in (CONTENT[:-1], CONTENT[:-1] + b"x"):
+        target.write_bytes(content)
+        refused(r"folder/file.bin: sha\d+: found .*: remove the file to get it anew", get, server, tmp_path, **known)
+        assert target.read_bytes() == content and server.asked == []
+    target.write_bytes(CONTENT)
+    assert get(server, tmp_path, **known) == (False, 0)
+
+
+def test_a_complete_download_of_a_killed_run_is_checked_once_more(server, tmp_path):
+    (tmp_path / DOWNLOADS).mkdir()
+    name = hashlib.sha256(file_of(server).url.encode()).hexdigest()[:8] + "-file.bin"
+    (tmp_path / DOWNLOADS / name).write_bytes(CONTENT[:-1])
+    refused("sha256: found", get, server, tmp_path)
+    assert get(server, tmp_path)[0] and files_of(tmp_path) == ["folder/file.bin"]
+
+
+@pytest.mark.parametrize("to", ["../out.bin", "/tmp/out.bin", "a/../../out.bin", "a\\b", "C:/a", ""])
+def test_a_place_outside_the_data_folder_is_refused(to, server, tmp_path):
+    refused("name: found .*; wanted a path below the data folder", get, server, tmp_path / "data", to=to)
+    assert files_of(tmp_path) == [] and server.asked == []
+
+
+def test_a_folder_that_the_user_has_linked_is_written_to(server, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/folder").symlink_to(tmp_path / "elsewhere")
+    assert get(server, tmp_path / "data")[0] and (tmp_path / "elsewhere/file.bin").read_bytes() == CONTENT
+
+
 def test_an_archive_appears_unpacked_or_not_at_all(server, tmp_path):
     server.files["/file.bin"] = zipped()
     assert get(server, tmp_path, to="coco/images/val", sha256=None, unpack="val")[0]
     assert files_of(tmp_path) == ["coco/images/val/a.txt"]
-    for content, said in ((zipped("other/a.txt"), "found other; wanted a folder val"), (CONTENT, "not a zip file")):
+    for content, said in (
+        (zipped("other/a.txt"), "found other; wanted a folder val"),
+        (CONTENT, "neither a ZIP nor a tar file"),
+    ):
         server.files["/file.bin"] = content
         refused(said, get, server, tmp_path, to="again/val", sha256=None, unpack="val")
         assert files_of(tmp_path) == ["coco/images/val/a.txt"]

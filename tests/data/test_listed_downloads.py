@@ -100,6 +100,31 @@ def test_what_the_hub_does_not_have_is_one_line(hub, tmp_path):
     assert files_of(tmp_path) == {}
 
 
+@pytest.mark.parametrize("name", ["../../../../out.parquet", "//tmp/out.parquet", "a\\..\\b.parquet", "C:/a.parquet"])
+def test_a_name_of_a_hub_that_leads_out_of_the_folder_is_refused(name, hub, tmp_path):
+    publish(hub, NAME, {**FILES, f"data/test-/{name}": b"bad"})
+    each = Download(f"hf://datasets/{NAME}@main/data/*.parquet", "set/data", "annotations")
+    outer = SHARDS if name.startswith("..") else each
+    if name.startswith(("/", "C")):  # below the folder of the pattern, it is the name itself
+        publish(hub, NAME, {**FILES, f"data/{name}": b"bad"})
+    refused("name: found .*; wanted names of files below the folder", fetch_listed, outer, tmp_path / "data")
+    assert files_of(tmp_path) == {}
+
+
+def test_a_link_in_the_way_of_a_name_is_refused(hub, tmp_path, monkeypatch):
+    from rococo_jax.data import listed_downloads
+
+    folder = tmp_path / DOWNLOADS / "0123456789abcdef"
+    folder.mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "deep").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr(listed_downloads, "hash_json", lambda _: folder.name)
+    publish(hub, NAME, {"data/deep/test-0.parquet": b"bad"})
+    each = Download(f"hf://datasets/{NAME}@main/data/*.parquet", "set/data", "annotations")
+    refused("name: found 'deep/test-0.parquet'", fetch_listed, each, tmp_path)
+    assert files_of(tmp_path / "elsewhere") == {}
+
+
 def test_the_token_goes_to_the_hub_and_no_further(hub, tmp_path, monkeypatch):
     hub.wants_token = "Bearer hf_mine"
     refused("401 .*accept the terms at .*/datasets/owner/set, then set HF_TOKEN", fetch_listed, LIST, tmp_path)

@@ -24,7 +24,7 @@ from rococo_jax.benchmarks import two_by_two
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
-from rococo_jax.checkpoints.formats.big_vision import read_npz
+from rococo_jax.checkpoints.formats.big_vision import open_npz
 from rococo_jax.checkpoints.tensors import open_safetensors, write_safetensors
 from rococo_jax.checkpoints.torch_archive import open_torch_archive
 from rococo_jax.data.captioned_images import open_pairs
@@ -155,7 +155,7 @@ KINDS = {
     "PNG": ("a.png", lambda path: path.write_bytes(_encoded("PNG")), lambda p: decode_image(p.read_bytes(), p)),
     "JPEG": ("a.jpg", lambda path: path.write_bytes(_encoded("JPEG")), lambda p: decode_image(p.read_bytes(), p)),
     ".npz": ("a.npz", lambda path: np.savez(path, **{"params/img/kernel": np.ones((2, 3)), "params/t": np.float16(0)}),
-             read_npz),
+             lambda path: _all_tensors(open_npz(path))),
     "safetensors": ("a.safetensors", lambda path: write_safetensors(path, {"a": np.eye(3), "b": np.zeros(4, int)}),
                     lambda path: _all_tensors(open_safetensors(path))),
     ".pt": ("a.pt", _pt, _open_pt),

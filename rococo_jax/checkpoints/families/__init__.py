@@ -3,7 +3,8 @@
 A new family is one file beside this one, with a `Family` object, and its place in `FAMILIES`.
 """
 
-from collections.abc import Collection, Mapping
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from rococo_jax.checkpoints.families.exported import Exported
 from rococo_jax.checkpoints.families.siglip import SIGLIP
 from rococo_jax.checkpoints.families.siglip2 import SIGLIP2
 from rococo_jax.checkpoints.families.tipsv2 import TIPSV2
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.models import ModelSpec
 
 _ALL = (CLIP, SIGLIP, METACLIP2, DINOV2, DINOV2_WITH_REGISTERS, DINOV3, BERT, ROBERTA, BLIP, ALIGN, TIPSV2, SIGLIP2)
+_ELSEWHERE = "transformers:NAME runs a model in its own library if that gives image and text features"
 FAMILIES: dict[str, Family] = {kind: family for family in _ALL for kind in family.model_types}
 
 
@@ -31,8 +33,32 @@ def family_of_config(config: Mapping[str, Any], path: Path) -> Family:
     if kind == "dinov3_convnext":
         raise InputError(path, "model_type", f"{kind!r}, DINOv3's ConvNeXt", "its ViT, whose model_type is dinov3_vit")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise InputError(path, "model_type", repr(kind), f"one of {', '.join(FAMILIES)}")
+        classes = _architectures(config)
+        found = repr(kind) + (f" ({classes})" if classes else "")
+        raise InputError(path, "model_type", found, f"one of {', '.join(FAMILIES)}; {_ELSEWHERE}")
     return FAMILIES[kind]
+
+
+def _architectures(config: Mapping[str, Any]) -> str:
+    """Return the classes of `transformers` that a `config.json` names, empty where it names none."""
+    names = config.get("architectures")
+    return ", ".join(names) if is_list_of(str, names) else ""
+
+
+@contextlib.contextmanager
+def naming_task(path: Path, config: Mapping[str, Any]) -> Iterator[None]:
+    """Name the class of a checkpoint for another task, such as CLIPForImageClassification, where its tensors do not
+    fit: their list alone does not say what the file is.
+    """
+    try:
+        yield
+    except InputError as error:
+        classes = _architectures(config)
+        if error.field != "tensors" or "For" not in classes:
+            raise
+        found = f"{classes}, a model for another task; its tensors: {error.found}"
+        wanted = f"a {config['model_type']} with both towers or one of them alone ({error.wanted}); {_ELSEWHERE}"
+        raise InputError(path, "architectures", found, wanted) from None
 
 
 def spec_from_config(

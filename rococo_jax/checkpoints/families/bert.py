@@ -20,6 +20,7 @@ import numpy as np
 
 from rococo_jax.checkpoints.families.base import IGNORED, Section, library_defaults
 from rococo_jax.checkpoints.families.exported import Exported, text_config
+from rococo_jax.checkpoints.sentence_folder import find_model_path
 from rococo_jax.checkpoints.tensors import (
     NameTable,
     Row,
@@ -35,6 +36,7 @@ from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec
 from rococo_jax.models.text import sinusoids
+from rococo_jax.safe_paths import stays_inside
 from rococo_jax.storage import read_json, read_json_object, write_json
 
 _PROMPTS = "config_sentence_transformers.json"
@@ -175,7 +177,7 @@ def sentence_pooling(folder: Path) -> str | None:
 
     Raises InputError where it pools in another way, or adds a module that changes the vectors.
     """
-    path = folder / _module_paths(folder).get("Pooling", "1_Pooling") / "config.json"
+    path = _pipeline_folder(folder) / _module_paths(folder).get("Pooling", "1_Pooling") / "config.json"
     if not path.is_file():
         return None
     config, flag = read_json_object(path, "a pooling configuration"), "pooling_mode_"
@@ -187,8 +189,14 @@ def sentence_pooling(folder: Path) -> str | None:
     return _POOLINGS[modes[0]]
 
 
+def _pipeline_folder(folder: Path) -> Path:
+    """Return the folder above where its `modules.json` names this one as the model, else the folder itself."""
+    return folder.parent if find_model_path(folder.parent) == folder.name else folder
+
+
 def _module_paths(folder: Path) -> dict[str, str]:
     """The place of each module in the folder, by its kind; empty without `modules.json`."""
+    folder = _pipeline_folder(folder)
     prompts = read_json_object(folder / _PROMPTS, "prompts") if (folder / _PROMPTS).is_file() else {}
     if (name := prompts.get("default_prompt_name")) is not None:
         raise InputError(folder / _PROMPTS, "default_prompt_name", repr(name), "null: texts are read without a prompt")
@@ -201,7 +209,7 @@ def _module_paths(folder: Path) -> dict[str, str]:
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     other = [kind for kind in kinds if kind not in _MODULES or kinds.count(kind) > 1]
     places = {kind: str(module.get("path", "")) for kind, module in zip(kinds, modules, strict=True)}
-    if other or any(Path(place).is_absolute() or ".." in Path(place).parts for place in places.values()):
+    if other or not all(stays_inside(folder, place) for place in places.values() if place):
         found = ", ".join(other or places.values())
         raise InputError(path, "modules", found, f"only {', '.join(_MODULES)}, once each, inside the folder")
     return places
@@ -212,7 +220,7 @@ def _read_dense(folder: Path, text: TextSpec) -> tuple[HeadSpec, dict[str, np.nd
     path = _module_paths(folder).get("Dense")
     if path is None:
         return HeadSpec(), {}
-    dense = folder / path
+    dense = _pipeline_folder(folder) / path
     config = read_json_object(dense / "config.json", "a dense module")
     activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
     if activation != _IDENTITY:

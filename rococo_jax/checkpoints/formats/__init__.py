@@ -3,26 +3,29 @@
 FILE.npz                               big_vision, or TIPSv2 by the names in it
 FILE.pt, .pth, .bin                    OpenAI, or a state dict in its naming
 folder or hub name, config.json        Hugging Face, where its `model_type` is known
+folder or hub name, modules.json       sentence-transformers, with a model of Hugging Face in a subfolder
 folder or hub name, open_clip_config   open_clip
 zoo:NAME                               a published one of these (`checkpoints.zoo`)
 """
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rococo_jax.checkpoints.families import FAMILIES
 from rococo_jax.checkpoints.formats.big_vision import read_big_vision
 from rococo_jax.checkpoints.formats.huggingface import read_huggingface
 from rococo_jax.checkpoints.formats.open_clip import CONFIG, read_open_clip
 from rococo_jax.checkpoints.formats.openai import ACTIVATIONS, read_openai
+from rococo_jax.checkpoints.formats.published import convert_published
 from rococo_jax.checkpoints.formats.tips import is_tips, read_tips
-from rococo_jax.checkpoints.hub import WANTED, find_folder
 from rococo_jax.checkpoints.lora import ADAPTER
 from rococo_jax.checkpoints.parameters import Checkpoint, Choices, finish_checkpoint
+from rococo_jax.checkpoints.sentence_folder import MODULES, find_model_path
 from rococo_jax.checkpoints.weight_files import find_weights
-from rococo_jax.checkpoints.zoo import Published, find_published
+from rococo_jax.checkpoints.zoo import find_published
 from rococo_jax.errors import InputError
+from rococo_jax.hub_files import MODEL_WANTED, find_folder
 from rococo_jax.storage import read_json_object
 
 _READERS: dict[str, Callable[[str | Path, Choices], Checkpoint]] = {
@@ -43,7 +46,7 @@ def convert(
     """The spec, parameters (float32 whatever the source holds), preprocessing, tokenizer and provenance of a model.
 
     Args:
-        source: a file, a folder, a hub name (`owner/name@REVISION` of one revision), or `zoo:NAME`.
+        source: a file, a folder, a hub name (`owner/name@REVISION`: a branch, tag or commit), or `zoo:NAME`.
         source_format: one of `FORMATS`; `auto` finds out.
         image_size: for images of another size than the checkpoint's.
         choices: see `Choices`.
@@ -53,9 +56,11 @@ def convert(
             checkpoint is missing, unknown, broken or does not fit together.
     """
     if (published := find_published(source)) is not None:
-        return _convert_published(published, source_format=source_format, image_size=image_size, **choices)
+        return convert_published(
+            published, functools.partial(convert, source_format=source_format), {"image_size": image_size, **choices}
+        )
     form = find_format(source, source_format)
-    chosen = Choices(**choices, declared=source_format == form)
+    chosen = Choices(**choices, image_size=image_size, declared=source_format == form)
     for option, forms in _FORMS_THAT_CHOOSE.items():
         if (value := getattr(chosen, option)) is not None and form not in forms:
             wanted = f"no choice: it is fixed in the {form} form"
@@ -63,22 +68,6 @@ def convert(
     if chosen.activation not in (None, *ACTIVATIONS):
         raise InputError("activation", "activation", chosen.activation, " or ".join(ACTIVATIONS))
     return finish_checkpoint(_READERS[form](source, chosen), image_size)
-
-
-def _convert_published(published: Published, **options: Any) -> Checkpoint:
-    """The checkpoint, with the table's answer where the converter has to ask for the activation."""
-    place = published.get()
-    try:
-        checkpoint, answered = convert(place, **options), {}
-    except InputError as error:
-        if error.field != "activation" or not published.activation or options.get("activation") is not None:
-            raise
-        checkpoint = convert(place, **{**options, "activation": published.activation})
-        answered = dict.fromkeys(("image activation", "text activation"), f"zoo:{published.name}")
-    facts = {"address": published.address, "licence": published.licence or "not known"}
-    provenance = {**checkpoint.provenance, "source": f"zoo:{published.name}", "published": facts}
-    provenance["read_from"] = {**provenance["read_from"], **answered}
-    return checkpoint._replace(provenance=provenance)
 
 
 def find_format(source: str | Path, source_format: str = "auto") -> str:
@@ -93,7 +82,7 @@ def find_format(source: str | Path, source_format: str = "auto") -> str:
             wanted = "its folder, with the config.json (Hugging Face) or open_clip_config.json that says what it is"
             raise InputError(source, "model", "a .safetensors file alone: weights without an architecture", wanted)
         if form is None or source_format not in ("auto", form):
-            known = f"{WANTED} (files: {', '.join(_SUFFIXES)})"
+            known = f"{MODEL_WANTED} (files: {', '.join(_SUFFIXES)})"
             wanted = known if source_format == "auto" else f"a file for {source_format}"
             raise InputError(source, "model", f"a file {path.suffix or 'without a suffix'}", wanted)
         return form
@@ -101,8 +90,10 @@ def find_format(source: str | Path, source_format: str = "auto") -> str:
         raise InputError(source, "model", "no file", f"a file of {source_format}: {', '.join(_SUFFIXES)}")
     if source_format != "auto":
         return source_format
-    folder = find_folder(source, ("config.json", CONFIG, ADAPTER))
+    descriptions = ("config.json", CONFIG, ADAPTER, MODULES)
+    folder = find_folder(source, descriptions, required=descriptions)
     has_config = (folder / "config.json").is_file() or (folder / ADAPTER).is_file()
+    has_config = has_config or find_model_path(folder) is not None
     has_open_clip = (folder / CONFIG).is_file()
     if has_open_clip and not (has_config and _is_known_huggingface(folder, path.is_dir())):
         return "open_clip"

@@ -1,24 +1,29 @@
 """SigLIP as big_vision stores it: one `.npz` of Flax parameters, `params/img/...`, `params/txt/...`, `params/t`, `b`.
 
-Shapes tell all but the activation (GELU by tanh, Flax's default) and the norms' epsilon (1e-6, Flax's default).
-Layers are apart (`encoderblock_3/...`) or stacked (`encoderblock/...`). Images are prepared as the SigLIP processor of
-`transformers` does it. Source: `models/vit.py`, `models/proj/image_text/two_towers.py` of big_vision.
+Shapes tell all but the activation (GELU by tanh, Flax's default), the norms' epsilon (1e-6, Flax's default) and, where
+it is no multiple of the patch, the image size (`image_sizes`). Layers are apart (`encoderblock_3/...`) or stacked
+(`encoderblock/...`). Images are prepared as the SigLIP processor of `transformers` does it. Source: `models/vit.py`,
+`models/proj/image_text/two_towers.py` of big_vision.
 """
 
 import functools
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 
 from rococo_jax.checkpoints.families.siglip import SIGLIP, SIGLIP_TEXT, SIGLIP_VISION
 from rococo_jax.checkpoints.hub import choose_tokenizer
+from rococo_jax.checkpoints.image_sizes import BIG_VISION, image_size_of
 from rococo_jax.checkpoints.parameters import Checkpoint, Choices, parameter_shapes
 from rococo_jax.checkpoints.tensors import NameTable, Row, Tensors, leading_ones, read_parameters
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
+from rococo_jax.npz import NpzArrays
 from rococo_jax.storage import hash_file, load_arrays
 
 # The vocabulary's size tells the tokenizer.
@@ -31,12 +36,11 @@ _ATTENTION = "MultiHeadDotProductAttention_0"
 
 
 def read_big_vision(source: str | Path, choices: Choices) -> Checkpoint:
-    """Reads a `.npz` file. The default tokenizer is the one that fits the vocabulary."""
+    """Read a `.npz` file. The default tokenizer is the one that fits the vocabulary."""
     path = Path(source)
-    arrays = read_npz(path)
-    spec = _spec(tensors_of(path, arrays))
-    flat = tensors_of(path, {name: flattened(name, array) for name, array in arrays.items()})
-    parameters = read_parameters(flat, _table(spec), parameter_shapes(spec))
+    tensors = open_npz(path)
+    spec, size_from = _spec(tensors, choices.image_size)
+    parameters = read_parameters(flattened(tensors), _table(spec), parameter_shapes(spec))
     config = {"model_type": "siglip", "text_config": {"max_position_embeddings": spec.text.context_length}}
     default = _TOKENIZERS.get(spec.text.vocabulary_size, _TOKENIZERS[32000])
     tokenizer, tokenizer_from = choose_tokenizer(
@@ -52,6 +56,7 @@ def read_big_vision(source: str | Path, choices: Choices) -> Checkpoint:
         "file_sha256": hash_file(path),
         "read_from": {
             **dict.fromkeys(("resize", "crop", "interpolation", "mean", "std"), "the family's default"),
+            "image size": size_from,
             "other": "big_vision's code and the shapes of the tensors",
         },
         "tokenizer": tokenizer_from,
@@ -59,40 +64,75 @@ def read_big_vision(source: str | Path, choices: Choices) -> Checkpoint:
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays by name without `params/`, stacked layers apart. Raises InputError for a damaged file or Python
-    objects.
+def open_npz(path: Path) -> Tensors:
+    """Return the tensors of a file without `params/` in their names, stacked layers apart, each read when it is needed.
+
+    Raises InputError for a damaged file or Python objects.
     """
     wanted = "a .npz file of numbers"
-    loaded = load_arrays(path, wanted)
-    if not isinstance(loaded, dict):
+    arrays = load_arrays(path, wanted)
+    if not isinstance(arrays, NpzArrays):
         raise InputError(path, "arrays", "one without a name", wanted)
-    arrays = {name.removeprefix("params/"): array for name, array in loaded.items()}
-    apart = {}
-    for name, array in arrays.items():
+    views: dict[str, View] = {}
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+    for stored, (shape, dtype) in arrays.headers.items():
+        name = stored.removeprefix("params/")
         # NumPy stores bfloat16 as an opaque type of two bytes.
-        array = array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array
-        if "encoderblock/" not in name:
-            apart[name] = array
+        shapes[stored] = (shape, "bfloat16" if dtype == np.dtype("V2") else dtype.name)
+        if "encoderblock/" not in name or 0 in (shape or (0,)):
+            views[name] = View(stored, _as_it_is)
             continue
-        apart |= {name.replace("encoderblock/", f"encoderblock_{n}/"): layer for n, layer in enumerate(array)}
-    return apart
+        for layer in range(shape[0]):
+            views[name.replace("encoderblock/", f"encoderblock_{layer}/")] = View(stored, operator.itemgetter(layer))
+
+    def read(stored: str) -> np.ndarray:
+        array = arrays[stored]
+        return array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array
+
+    return with_views(Tensors(path, shapes, read), views)
 
 
-def tensors_of(path: Path, arrays: Mapping[str, np.ndarray]) -> Tensors:
-    """Arrays in memory as the tensors of a checkpoint."""
-    return Tensors(path, {name: (array.shape, array.dtype.name) for name, array in arrays.items()}, arrays.__getitem__)
+class View(NamedTuple):
+    """A tensor that is made of a stored one."""
+
+    stored: str
+    change: Callable[[np.ndarray], np.ndarray]
 
 
-def flattened(name: str, array: np.ndarray) -> np.ndarray:
-    """As the layers here have it: the values of a patch, and the channels of all heads, along one axis."""
+def _as_it_is(array: np.ndarray) -> np.ndarray:
+    return array
+
+
+def with_views(tensors: Tensors, views: Mapping[str, View]) -> Tensors:
+    """Return tensors that are views of stored ones; their shapes are worked out without reading a value."""
+
+    def about(view: View) -> tuple[tuple[int, ...], str]:
+        shape, kind = tensors.about(view.stored)
+        return view.change(np.broadcast_to(np.float32(0), shape)).shape, kind
+
+    def read(name: str) -> np.ndarray:
+        return views[name].change(tensors.stored(views[name].stored))
+
+    return Tensors(tensors.path, {name: about(view) for name, view in views.items()}, read, tensors.close)
+
+
+def flattened(tensors: Tensors) -> Tensors:
+    """Return the tensors as the layers here have them: the values of a patch, and the channels of all heads, along one
+    axis.
+    """
+    return with_views(tensors, {name: View(name, functools.partial(flatten, name)) for name in tensors.names})
+
+
+def flatten(name: str, array: np.ndarray) -> np.ndarray:
+    """Return the array of that name as `flattened` does."""
     if name.endswith(("/embedding/kernel", "/out/kernel")) and array.ndim > 1:
         return array.reshape(-1, array.shape[-1])
-    by_head = _ATTENTION in name and not name.endswith("/out/bias")
+    by_head = _ATTENTION in name and not name.endswith("/out/bias") and array.ndim > 1
     return array.reshape(*array.shape[:-2], -1) if by_head else array
 
 
-def _spec(tensors: Tensors) -> ModelSpec:
+def _spec(tensors: Tensors, image_size: int | None) -> tuple[ModelSpec, str]:
+    """Return the spec, read off the shapes, and how the image size is known."""
     needed = [f"{tower}pos_embedding" for tower in ("img/", "txt/")] + ["img/embedding/kernel", "txt/Embed_0/embedding"]
     needed += ["img/MAPHead_0/probe", "txt/head/kernel", f"img/Transformer/encoderblock_0/{_ATTENTION}/query/kernel"]
     tensors.require(needed, "the parameters of a SigLIP of big_vision, or of TIPSv2 for JAX")
@@ -100,11 +140,12 @@ def _spec(tensors: Tensors) -> ModelSpec:
         if len(tensors.shape(name)) != axes:
             raise InputError(tensors.path, name, f"the shape {tensors.shape(name)}", f"{axes} axes")
     patch, _, _, width = tensors.shape("img/embedding/kernel")
-    _, patches, _ = tensors.shape("img/pos_embedding")
+    _, positions, _ = tensors.shape("img/pos_embedding")
+    size, size_from = image_size_of(tensors.path, "img/pos_embedding", patch, positions, BIG_VISION, image_size)
     _, context, text_width = tensors.shape("txt/pos_embedding")
     common = {"activation": "gelu_tanh", "norm_eps": 1e-6}
     vision = VisionSpec(
-        image_size=patch * round(patches**0.5),
+        image_size=size,
         patch_size=patch,
         width=width,
         **SIGLIP_VISION,
@@ -120,7 +161,7 @@ def _spec(tensors: Tensors) -> ModelSpec:
         **common,
     )
     head = HeadSpec("linear", tensors.shape("txt/head/kernel")[-1], bias=True)
-    return ModelSpec(vision, text, text_head=head, logit_bias="b" in tensors.names)
+    return ModelSpec(vision, text, text_head=head, logit_bias="b" in tensors.names), size_from
 
 
 def block_sizes(tensors: Tensors, prefix: str, mlp: str = "MlpBlock_0") -> dict[str, int]:

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.checkpoints.families import family_of_config, family_of_spec
+from rococo_jax.checkpoints.families import family_of_config, family_of_spec, naming_task
 from rococo_jax.checkpoints.families.base import Family
 from rococo_jax.checkpoints.families.bert import SENTENCE_FILES
-from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder, has_tokenizer
+from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, has_tokenizer
 from rococo_jax.checkpoints.lora import ADAPTER_FILES, base_folder, with_adapter
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
@@ -28,11 +28,13 @@ from rococo_jax.checkpoints.parameters import (
     places_of,
     with_own_positions,
 )
+from rococo_jax.checkpoints.sentence_folder import check_modules, find_model_path
 from rococo_jax.checkpoints.tensors import write_safetensors, write_tensors
 from rococo_jax.checkpoints.weight_files import PICKLES, SAFETENSORS, find_weights, open_weights
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import for_open_clip, for_transformers
 from rococo_jax.errors import InputError
+from rococo_jax.hub_files import commit_of, find_folder
 from rococo_jax.models import ModelSpec
 from rococo_jax.progress import say
 from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
@@ -56,30 +58,38 @@ _FILES = ("config.json", *SAFETENSORS, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKE
 
 
 def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
-    """Reads a folder with `config.json` and weights, or a name on the hub.
+    """Read a folder with `config.json` and weights, or a name on the hub.
 
     The pooling is by default what a sentence-transformers folder names, else the family's first. An adapter of PEFT is
     merged (`lora`). The tokenizer is None where the folder has no file for it; preprocessing is then the family's
     default, and provenance tells so.
     """
-    folder = find_folder(source, (*_FILES, *ADAPTER_FILES))
-    base = base_folder(folder, _FILES)
+    root = folder = find_folder(source, (*_FILES, *ADAPTER_FILES))
+    inner = find_model_path(root)
+    if inner is not None:
+        within = [f"{inner}/{name}" for name in (*_FILES, *PICKLES)]
+        weights = [f"{inner}/{name}" for name in (*SAFETENSORS, *PICKLES)]
+        folder = find_folder(source, within, required=weights) / inner
+    base = base_folder(folder, _FILES, (*SAFETENSORS, *PICKLES))
     path = base / "config.json"
     config = read_json_object(path, "a Hugging Face config.json")
     family = family_of_config(config, path)
     if config.get("quantization_config") is not None:
         raise InputError(path, "quantization_config", "quantized weights", "weights of floating-point numbers")
-    if base == folder and find_weights(folder) is None:  # on the hub, perhaps older ones
-        find_folder(source, PICKLES)
+    if base == folder and inner is None and find_weights(folder) is None:  # on the hub, perhaps older ones
+        find_folder(source, PICKLES, required=(*SAFETENSORS, *PICKLES))
+    pipeline = root if inner is not None else base
+    check_modules(pipeline)
     with open_weights(base) as stored:
         tensors = with_adapter(stored, folder)
-        spec, parameters = family.read(base, tensors, config, choices.pooling)
+        with naming_task(path, config):
+            spec, parameters = family.read(base, tensors, config, choices.pooling)
     provenance = {"source": str(source), "format": "huggingface", "model_type": config["model_type"]}
     provenance["weights"] = tensors.origin
     places = places_of("config.json", config, _TOWER_KEYS, "the library's default")
     if spec.text is not None and spec.text.attention != "causal":
         places["text pooling"] = "the library's default"
-    pooled = next((f"{place.parent.name}/{place.name}" for place in base.glob("*_Pooling/config.json")), None)
+    pooled = next((f"{place.parent.name}/{place.name}" for place in pipeline.glob("*_Pooling/config.json")), None)
     if pooled := "the argument pooling" if choices.pooling else pooled:
         places |= {"image pooling": pooled, "text pooling": pooled}
     provenance |= family.notes(spec)
@@ -94,6 +104,8 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
         read = functools.partial(family.read_tokenizer, config=config)
         tokenizer, provenance["tokenizer"] = choose_tokenizer(source, choices.tokenizer, place, str(place), read)
     provenance["read_from"] = places
+    if commit := commit_of(root):
+        provenance["commit"] = commit
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
 
 

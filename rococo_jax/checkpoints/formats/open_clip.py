@@ -20,7 +20,7 @@ from rococo_jax.checkpoints.formats.open_clip_config import (
 from rococo_jax.checkpoints.formats.openai import TOKENIZER, activation_of_open_clip
 from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.timm_towers import timm_rows
-from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, find_folder
+from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer
 from rococo_jax.checkpoints.lora import ADAPTER
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
@@ -42,6 +42,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import read_open_clip_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError, first_line
+from rococo_jax.hub_files import commit_of, find_folder
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.spec import Activation
 from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
@@ -68,10 +69,10 @@ _FILTERS = {"bicubic": 3, "bilinear": 2}
 
 
 def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = None) -> Checkpoint:
-    """Reads an open_clip folder or hub name. `folder` is where the files are, if not there: `source` is then only the
+    """Read an open_clip folder or hub name. `folder` is where the files are, if not there: `source` is then only the
     name of the checkpoint.
     """
-    folder = folder or find_folder(source, _FILES)
+    folder = folder or find_folder(source, _FILES, required=_WEIGHTS)
     path = folder / CONFIG
     config = read_json_object(path, "an open_clip configuration")
     model = config.get("model_cfg", config)
@@ -102,6 +103,8 @@ def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = N
         },
         "tokenizer": tokenizer_from,
     }
+    if commit := commit_of(folder):
+        provenance["commit"] = commit
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
 
 

@@ -17,6 +17,7 @@ from rococo_jax.checkpoints.families.clip import CLIP, CLIP_VISION
 from rococo_jax.checkpoints.formats.openai_names import LONG_CLIP, openai_table
 from rococo_jax.checkpoints.formats.timm_towers import find_timm_tower
 from rococo_jax.checkpoints.hub import choose_tokenizer
+from rococo_jax.checkpoints.image_sizes import OPEN_CLIP, image_size_of
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     Choices,
@@ -52,13 +53,17 @@ _KNOWN_NAMES: tuple[tuple[str, Activation], ...] = (
     (r"metaclip(?!_altogether|_?2_)|huge_patch14_clip_224_metaclip2_|dfn5b|dfn2b(?!.*39b)", "quick_gelu"),
     (r"resnet.*_clip_(yfcc15m|cc12m)", "quick_gelu"),
     (r"vit_base_patch32_clip_224_laion400m", "quick_gelu"),
+    # Its architecture in open_clip has QuickGELU, its training data suggest GELU: a name that says both.
+    (r"(?<!xlm_)roberta_base_laion2b", "quick_gelu"),
     (r"(?<!quick_)(?<!quick)gelu", "gelu"),
     (r"metaclip_altogether|(huge_patch14_clip_378|gigantic_patch14_clip_[0-9]+)_metaclip2_|dfn2b.*39b", "gelu"),
     (r"vit_(base_patch16|large_patch14).*_laion400m", "gelu"),
     (r"clipa_|coca_|convnext|mobileclip|(?<![a-z])eva(0?[12]_|_)|eva_giant|pe_core", "gelu"),
     (r"laion2b|laion5b|laion_aesthetic|datacomp|commonpool|nllb_(clip|siglip)", "gelu"),
 )
-_OWN_NUMBERS = {"input_resolution", "context_length", "vocab_size"}
+_STORED_SIZE = "input_resolution"
+_OWN_NUMBERS = {_STORED_SIZE, "context_length", "vocab_size"}
+_RESNET_STRIDE = 32
 _HEAD_WIDTH = 64
 # (width, layers) of the towers in open_clip's configurations whose heads are 64 wide, and of those with 16 heads.
 _HEADS_OF_64 = {
@@ -73,7 +78,7 @@ _CONFIGURED = "another architecture of open_clip is read from a folder with its 
 
 
 def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
-    """Reads a `.pt` file."""
+    """Read a `.pt` file."""
     path = Path(source)
     digest = hash_file(path)
     with open_torch_archive(path).unwrapped() as tensors:
@@ -84,7 +89,7 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
         own = "Long-CLIP" if LONG_CLIP in tensors.names else own
         known, how = activation_of_openai(source, choices.activation, own)
         heads, heads_from = choose_heads(source, choices.heads, own)
-        spec = spec_from_tensors(tensors, known, heads)
+        spec, size_from = spec_from_tensors(tensors, known, heads, choices.image_size)
         axes = len(tensors.shape("logit_scale"))
         parameters = read_parameters(
             tensors, openai_table(spec, scalar_axes=axes, long_clip=own == "Long-CLIP"), parameter_shapes(spec)
@@ -99,6 +104,7 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
         "file_sha256": digest,
         "weights": tensors.origin,
         "read_from": {
+            "image size": size_from,
             "other": "OpenAI's code and the shapes of the tensors",
             **dict.fromkeys(("image activation", "text activation"), how),
             **dict.fromkeys(("image heads", "text heads"), heads_from),
@@ -122,10 +128,16 @@ def clip_preprocessing(size: int):
     return dataclasses.replace(preprocessing, library="open_clip")
 
 
-def spec_from_tensors(tensors: Tensors, activation: Activation, heads: Callable[[str, int, int], int]) -> ModelSpec:
-    """The spec, read off the shapes; `heads` gives those of a tower (vision or text) by width and layers.
+def spec_from_tensors(
+    tensors: Tensors, activation: Activation, heads: Callable[[str, int, int], int], requested_size: int | None = None
+) -> tuple[ModelSpec, str]:
+    """Return the spec, read off the shapes, and how the image size is known.
 
-    Raises InputError where the shapes are not those of a CLIP.
+    Args:
+        heads: gives the heads of a tower (vision or text) by width and layers.
+        requested_size: the image size that the caller chose.
+
+    Raises InputError where the shapes are not those of a CLIP, or belong to several image sizes.
     """
     shapes = {name: tensors.shape(name) for name in tensors.names}
     needed = ("text_projection", "positional_embedding", "token_embedding.weight", "ln_final.weight", "logit_scale")
@@ -147,20 +159,35 @@ def spec_from_tensors(tensors: Tensors, activation: Activation, heads: Callable[
         pooling="highest_id",
     )
     head = HeadSpec("linear", shapes["text_projection"][-1])
+    name = "visual.attnpool.positional_embedding" if resnet else "visual.positional_embedding"
+    patch = _RESNET_STRIDE if resnet else shapes["visual.conv1.weight"][-1]
+    size, size_from = _image_size(tensors, name, patch, requested_size)
     if resnet:
-        return ModelSpec(_resnet(tensors, shapes), text, HeadSpec("linear", head.dim, bias=True), head)
-    return ModelSpec(_vit(tensors, shapes, activation, heads), text, head, head)
+        return ModelSpec(_resnet(tensors, shapes, size), text, HeadSpec("linear", head.dim, bias=True), head), size_from
+    return ModelSpec(_vit(tensors, shapes, activation, heads, size), text, head, head), size_from
+
+
+def _image_size(tensors: Tensors, name: str, patch: int, requested: int | None) -> tuple[int, str]:
+    """Return the image size that OpenAI's archives store, where the positions fit it, else that of the positions, as
+    OpenAI's `build_model` has it; and how it is known.
+    """
+    positions = tensors.shape(name)[0] - 1
+    if _STORED_SIZE in tensors.names and tensors.shape(_STORED_SIZE) == ():
+        stored = int(tensors.read(_STORED_SIZE))
+        if (stored // patch) ** 2 == positions:
+            return stored, _STORED_SIZE
+    return image_size_of(tensors.path, name, patch, positions, OPEN_CLIP, requested)
 
 
 _RESNET_NEEDS = ("visual.attnpool.positional_embedding",)
 _VIT_NEEDS = ("visual.conv1.weight", "visual.positional_embedding", "visual.transformer.resblocks.0.mlp.c_fc.weight")
 
 
-def _resnet(tensors: Tensors, shapes: dict[str, tuple[int, ...]]) -> ResNetSpec:
+def _resnet(tensors: Tensors, shapes: dict[str, tuple[int, ...]], image_size: int) -> ResNetSpec:
     width = shapes["visual.layer1.0.conv1.weight"][0]
     counts = tuple(tensors.count(rf"visual\.layer{stage}\.(\d+)\.") for stage in (1, 2, 3, 4))
     return ResNetSpec(
-        image_size=32 * round((shapes["visual.attnpool.positional_embedding"][0] - 1) ** 0.5),
+        image_size=image_size,
         width=width,
         stage_layers=counts,
         heads=_build_model_heads(tensors.path, "vision", 32 * width, sum(counts)),
@@ -172,11 +199,12 @@ def _vit(
     shapes: dict[str, tuple[int, ...]],
     activation: Activation,
     heads: Callable[[str, int, int], int],
+    image_size: int,
 ) -> VisionSpec:
     width, _, _, patch = shapes["visual.conv1.weight"]
     layers = tensors.count(r"visual\.transformer\.resblocks\.(\d+)\.")
     return VisionSpec(
-        image_size=patch * round((shapes["visual.positional_embedding"][0] - 1) ** 0.5),
+        image_size=image_size,
         patch_size=patch,
         width=width,
         layers=layers,

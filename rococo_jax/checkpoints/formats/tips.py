@@ -11,21 +11,23 @@ import contextlib
 import functools
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from rococo_jax.checkpoints.families.tipsv2 import TEMPERATURE, TIPSV2
 from rococo_jax.checkpoints.formats.big_vision import (
+    View,
     block_sizes,
-    flattened,
+    flatten,
     layer_rows,
-    read_npz,
-    tensors_of,
+    open_npz,
     tower_rows,
+    with_views,
 )
 from rococo_jax.checkpoints.hub import choose_tokenizer
+from rococo_jax.checkpoints.image_sizes import image_size_of
 from rococo_jax.checkpoints.parameters import Checkpoint, Choices, parameter_shapes
 from rococo_jax.checkpoints.tensors import NameTable, Row, Tensors, Transform, read_parameters
 from rococo_jax.data.preprocessing import Preprocessing
@@ -49,18 +51,20 @@ def is_tips(path: Path) -> bool:
 
 
 def read_tips(source: str | Path, choices: Choices) -> Checkpoint:
-    """Reads a `.npz` file, and that of the other tower if it lies beside it."""
+    """Read a `.npz` file, and that of the other tower if it lies beside it."""
     path = Path(source)
     sides = (path.with_name(re.sub(r"_(vision|text)\.npz$", f"_{side}.npz", path.name)) for side in ("vision", "text"))
     paths = sorted({path, *filter(Path.is_file, sides)})
-    arrays = {name: array for each in paths for name, array in read_npz(each).items()}
-    spec = _spec(tensors_of(path, arrays))
-    tensors = tensors_of(path, dict(_flat(arrays)))
-    parameters = read_parameters(tensors, _table(spec), parameter_shapes(spec))
+    tensors = _merged(path, [open_npz(each) for each in paths])
+    spec, size_from = _spec(tensors, choices.image_size)
+    parameters = read_parameters(with_views(tensors, _views(tensors)), _table(spec), parameter_shapes(spec))
     hashes = {f"{each.stem}_sha256": hash_file(each) for each in paths}
     provenance = {"source": str(source), "format": "tips", "model_type": TIPSV2.name, **hashes}
     provenance["position_rule"] = TIPSV2.position_rule
-    provenance["read_from"] = {"other": "its authors' code and the shapes of the tensors"}
+    provenance["read_from"] = {
+        **({} if spec.vision is None else {"image size": size_from}),
+        "other": "its authors' code and the shapes of the tensors",
+    }
     tokenizer, preprocessing = None, None
     if spec.text is not None:
         config = {"model_type": TIPSV2.name, "text_config": {"max_position_embeddings": _CONTEXT}}
@@ -72,31 +76,51 @@ def read_tips(source: str | Path, choices: Choices) -> Checkpoint:
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
 
 
-def _flat(arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """As the table below has them: first class token and others apart, heads and cells along one axis."""
-    for name, array in arrays.items():
+def _merged(path: Path, files: Sequence[Tensors]) -> Tensors:
+    """Return the tensors of several files, whose names differ."""
+    places = {name: file for file in files for name in file.names}
+    about = {name: file.about(name) for name, file in places.items()}
+    return Tensors(path, about, lambda name: places[name].stored(name))
+
+
+def _views(tensors: Tensors) -> dict[str, View]:
+    """Return the tensors as the table below has them: first class token and others apart, heads and cells along one
+    axis.
+    """
+    views: dict[str, View] = {}
+    for stored in tensors.names:
+        name = stored
         for theirs, ours in _NORMS.items():
             name = name.replace(theirs, ours) if name.startswith(theirs) else name
         if name == f"{_TOKENS}/cls":
-            yield from ((f"{_TOKENS}/cls", array[0, 0]), (f"{_TOKENS}/registers", array[0, 1:]))
+            views[name] = View(stored, lambda array: array[0, 0])
+            views[f"{_TOKENS}/registers"] = View(stored, lambda array: array[0, 1:])
+        elif name.endswith("/posembed_input"):
+            views[name] = View(stored, lambda array: array.reshape(-1, array.shape[-1]))
         else:
-            cells = name.endswith("/posembed_input")
-            yield name, array.reshape(-1, array.shape[-1]) if cells else flattened(name, array)
+            views[name] = View(stored, functools.partial(flatten, name))
+    return views
 
 
-def _spec(tensors: Tensors) -> ModelSpec:
+def _spec(tensors: Tensors, image_size: int | None) -> tuple[ModelSpec, str]:
+    """Return the spec, read off the shapes, and how the image size is known."""
     heads = {name.partition("/")[0] for name in tensors.names}
-    return ModelSpec(_vision(tensors) if "encoder" in heads else None, _text(tensors) if _TEXTS in heads else None)
+    vision, size_from = _vision(tensors, image_size) if "encoder" in heads else (None, "")
+    return ModelSpec(vision, _text(tensors) if _TEXTS in heads else None), size_from
 
 
-def _vision(tensors: Tensors) -> VisionSpec:
+def _vision(tensors: Tensors, image_size: int | None) -> tuple[VisionSpec, str]:
     for name, axes in {"embedding/kernel": 4, "posembed_input": 4, "cls": 3}.items():
         if len(shape := tensors.shape(f"{_TOKENS}/{name}")) != axes:
             raise InputError(tensors.path, f"{_TOKENS}/{name}", f"the shape {shape}", f"{axes} axes")
     patch, _, _, width = tensors.shape(f"{_TOKENS}/embedding/kernel")
+    _, rows, columns, _ = tensors.shape(f"{_TOKENS}/posembed_input")
+    if rows != columns:
+        raise InputError(tensors.path, f"{_TOKENS}/posembed_input", f"{rows} x {columns} positions", "a square of them")
+    size, size_from = image_size_of(tensors.path, f"{_TOKENS}/posembed_input", patch, rows * columns, None, image_size)
     gated = any(_GATED in name for name in tensors.names)
-    return VisionSpec(
-        image_size=patch * tensors.shape(f"{_TOKENS}/posembed_input")[1],
+    vision = VisionSpec(
+        image_size=size,
         patch_size=patch,
         width=width,
         activation="silu" if gated else "gelu_tanh",
@@ -110,6 +134,7 @@ def _vision(tensors: Tensors) -> VisionSpec:
         registers=tensors.shape(f"{_TOKENS}/cls")[1] - 1,
         **block_sizes(tensors, _IMAGES, _GATED if gated else "MlpBlock_0"),
     )
+    return vision, size_from
 
 
 def _text(tensors: Tensors) -> TextSpec:

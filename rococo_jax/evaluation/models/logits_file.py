@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.errors import InputError
+from rococo_jax.npz import open_arrays
 from rococo_jax.progress import say
-from rococo_jax.storage import whole_file
+from rococo_jax.storage import check_free_space, whole_file
 
 _WANTED = "an .npz file with 'logits' (images, classes) of float16, float32 or float64, or such an .npy file"
 
@@ -61,13 +62,16 @@ def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
     words = {}
     with whole_file(path, _WANTED):
         if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as arrays:
-                if "logits" not in arrays:
-                    raise InputError(path, "arrays", ", ".join(arrays) or "none", _WANTED)
-                if others := sorted({*arrays} - {"logits", "names", "classes"}):
-                    say(f"{path.name}: arrays that are not read: {', '.join(others)}; names of rows are in 'names'")
-                words = {name: arrays[name] for name in ("names", "classes") if name in arrays}
-                table_path = Path(archive.extract("logits.npy", stack.enter_context(tempfile.TemporaryDirectory())))
+            arrays = open_arrays(path)
+            if "logits" not in arrays:
+                raise InputError(path, "arrays", ", ".join(arrays) or "none", _WANTED)
+            if others := sorted({*arrays} - {"logits", "names", "classes"}):
+                say(f"{path.name}: arrays that are not read: {', '.join(others)}; names of rows are in 'names'")
+            words = {name: arrays[name] for name in ("names", "classes") if name in arrays}
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            with zipfile.ZipFile(path) as archive:
+                check_free_space(folder / "logits.npy", archive.getinfo("logits.npy").file_size)
+                table_path = Path(archive.extract("logits.npy", folder))
         table = np.lib.format.open_memmap(table_path, mode="r")
     if table.dtype.newbyteorder("=") not in (np.float16, np.float32, np.float64):
         raise InputError(path, "numbers", table.dtype, _WANTED)

@@ -28,6 +28,7 @@ from rococo_jax.data.pictures import as_rgb, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import Corruption, check_severity
 from rococo_jax.progress import progress
+from rococo_jax.safe_paths import stays_inside
 from rococo_jax.storage import atomic_write, hash_file, read_json_object, write_json
 
 MANIFEST = "manifest.json"
@@ -65,8 +66,10 @@ class ResumableFolder:
         self.done = kept.get("files_sha256", {}) if found.name == MANIFEST else _hashes_written(self.out / _WRITTEN)
 
     def missing(self, names: Iterable[str]) -> set[str]:
-        """Files that are not there, or are not as they were written."""
+        """Files that are not there, or are not as they were written. Raises InputError for names outside the folder."""
         paths = {name: self.out / name for name in names}
+        if outside := next((name for name in paths if not stays_inside(self.out, name)), None):
+            raise InputError(self.out, "image", repr(outside), "names of files below the folder")
         return {name for name, path in paths.items() if not path.is_file() or hash_file(path) != self.done.get(name)}
 
     def write(self, name: str, content: bytes) -> None:

@@ -1,0 +1,213 @@
+"""Unpack a ZIP or tar archive only if it is undamaged, fits on the disk and stays inside its folder.
+
+A tar is read twice: first to its end, which compares the check sum of its compression, adds up its sizes and looks at
+every name; then to unpack it. `tarfile` alone takes an archive whose headers are damaged or cut off for one that ends
+there, and never reads what follows the last file. Symbolic links become what they lead to.
+"""
+
+import bz2
+import contextlib
+import errno
+import gzip
+import lzma
+import os
+import shutil
+import stat
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rococo_jax.errors import InputError, first_line
+from rococo_jax.safe_paths import stays_inside
+from rococo_jax.storage import check_free_space, remove_folder
+
+_BLOCK = tarfile.BLOCKSIZE
+_CHUNK = 1 << 20
+# Extended headers of tar (long names, PAX records) are read whole; real ones have a few kB.
+_LARGEST_HEADER = 1 << 20
+_LARGEST_LINK = 4096
+_COMPRESSIONS = (
+    (b"\x1f\x8b", gzip.open),
+    (b"\xfd7zXZ\x00", lzma.open),
+    (b"]\x00\x00", lzma.open),
+    (b"BZh", bz2.open),
+)
+# What the contents of an archive can make the file system say; other errors are the machine's.
+_OF_CONTENTS = {
+    None,
+    errno.EEXIST,
+    errno.EILSEQ,
+    errno.EINVAL,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ENOTEMPTY,
+}
+
+
+class DamagedArchive(Exception):
+    """An archive that cannot be unpacked, or must not be."""
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack an archive into a new folder, which is removed again where that fails.
+
+    Raises:
+        DamagedArchive: it is no ZIP or tar, is damaged, encrypted or cut short, or a name or link leads out of it.
+        DiskFull: the disk has no room for its contents.
+    """
+    folder.mkdir(parents=True)
+    try:
+        if zipfile.is_zipfile(archive) and not _is_tar(archive):
+            _unpack_zip(archive, folder)
+        else:
+            _unpack_tar(archive, folder)
+        if any(path.is_symlink() for path in _all_paths(folder)):
+            _resolve_links(folder)
+    except BaseException as error:
+        remove_folder(folder)
+        if _is_of_contents(error):
+            raise DamagedArchive(first_line(error)) from None
+        raise
+
+
+def _is_of_contents(error: BaseException) -> bool:
+    """Return whether an error is the archive's: these libraries raise many classes for what is damaged in one."""
+    if isinstance(error, OSError):
+        return error.errno in _OF_CONTENTS
+    return isinstance(error, Exception) and not isinstance(error, InputError)
+
+
+def _all_paths(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        yield from (Path(place) / name for name in (*folders, *files))
+
+
+def _is_tar(archive: Path) -> bool:
+    # The end of a tar may happen to hold a ZIP's directory: what begins like a tar is one.
+    with archive.open("rb") as file:
+        start = file.read(_BLOCK)
+    return start[257:262] == b"ustar" or any(start.startswith(magic) for magic, _ in _COMPRESSIONS)
+
+
+def _check_name(folder: Path, name: str) -> None:
+    if name.rstrip("/") not in ("", ".") and not stays_inside(folder, name):
+        raise ValueError(f"the name {name!r}, which leads out of the archive")
+
+
+def _unpack_zip(archive: Path, folder: Path) -> None:
+    with zipfile.ZipFile(archive) as file:
+        files, links = [], []
+        for member in file.infolist():
+            if member.flag_bits & 0x1:
+                raise ValueError(f"{member.filename!r} is encrypted")
+            _check_name(folder, member.filename)
+            (links if stat.S_ISLNK(member.external_attr >> 16) else files).append(member)
+        check_free_space(folder, sum(member.file_size for member in files))
+        for member in files:
+            file.extract(member, folder)  # reads to the end, where the check sum is compared
+        # Last, so that nothing is unpacked through them.
+        for member in links:
+            if member.file_size > _LARGEST_LINK:
+                raise ValueError(f"the link {member.filename!r} of {member.file_size:,} bytes")
+            _make_link(folder, member.filename, file.read(member).decode())
+
+
+def _make_link(folder: Path, name: str, target: str) -> None:
+    place = folder / name
+    if Path(target).is_absolute() or not (place.parent / target).resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"the link {name!r} to {target!r}, out of the archive")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(target)
+
+
+def _unpack_tar(archive: Path, folder: Path) -> None:
+    size = 0
+    with _open_tar(archive) as (tar, stream):
+        for member in tar:
+            _check_name(folder, member.name)
+            size += member.size if member.isreg() else 0
+            check_free_space(folder, size)
+        # The block that `tarfile` took for the end.
+        if len(stream.last_read) < _BLOCK or stream.last_read.strip(b"\0"):
+            raise ValueError(f"no end where the last file ends (byte {tar.offset:,}): cut short or damaged")
+        while stream.read(_CHUNK):
+            pass
+    with _open_tar(archive) as (tar, _):
+        tar.extractall(folder, filter="data")
+
+
+@contextlib.contextmanager
+def _open_tar(archive: Path) -> Iterator[tuple[tarfile.TarFile, "_BoundedStream"]]:
+    with archive.open("rb") as file:
+        start = file.read(8)
+    opener: Any = next((opener for magic, opener in _COMPRESSIONS if start.startswith(magic)), open)
+    with opener(archive, "rb") as file:
+        stream = _BoundedStream(file)
+        try:
+            tar = tarfile.open(fileobj=stream, mode="r:")  # type: ignore[call-overload]  # noqa: SIM115
+        except tarfile.ReadError as error:
+            raise ValueError(f"neither a ZIP nor a tar file ({error})") from None
+        with tar:
+            yield tar, stream
+
+
+class _BoundedStream:
+    """A stream that refuses to read much at once: files are copied in small pieces, and headers are small."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+        self.seek, self.tell = stream.seek, stream.tell
+        self.last_read = b""
+
+    def read(self, size: int) -> bytes:
+        if size > _LARGEST_HEADER:
+            raise ValueError(f"a header of {size:,} bytes")
+        self.last_read = self._stream.read(size)
+        return self.last_read
+
+
+def _resolve_links(folder: Path) -> None:
+    """Replace symbolic links by what they lead to, so that a part of the folder can be moved away.
+
+    Files are hard links of one file, which takes no room. Raises ValueError where a link leads out of the folder, into
+    a circle or to nothing.
+    """
+    resolved = folder.with_name(f"{folder.name}.resolved")
+    shutil.rmtree(resolved, ignore_errors=True)
+    try:
+        _copy_resolved(folder, resolved, folder.resolve(), ())
+        shutil.rmtree(folder)
+        resolved.replace(folder)
+    finally:
+        shutil.rmtree(resolved, ignore_errors=True)
+
+
+def _copy_resolved(source: Path, target: Path, root: Path, above: tuple[Path, ...]) -> None:
+    try:
+        real = source.resolve(strict=True)
+    except (OSError, RuntimeError):
+        raise ValueError(f"the link {source.name!r} to something that is not in the archive") from None
+    if not real.is_relative_to(root):
+        raise ValueError(f"the link {source.name!r} leads out of the archive")
+    if real in above:
+        raise ValueError(f"the link {source.name!r} to a folder that it is in")
+    if not real.is_dir():
+        _link_or_copy(real, target)
+        return
+    target.mkdir()
+    for each in sorted(real.iterdir()):
+        _copy_resolved(each, target / each.name, root, (*above, real))
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOSPC):
+            raise
+        shutil.copy2(source, target)  # a file system without hard links

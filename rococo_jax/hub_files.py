@@ -1,0 +1,127 @@
+"""Files of the Hugging Face hub: a repository's snapshot at the commit that a revision names."""
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from rococo_jax.errors import InputError, first_line
+
+# Old repositories, such as gpt2, have no owner. The revision may be a reference such as refs/pr/3.
+_HUB_NAME = re.compile(
+    r"(?P<explicit>hf-hub:)?(?P<name>(?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@(?P<revision>(?!.*\.\.)[\w./-]+))?"
+)
+# Suffixes of files: a name with one is a file that is missing, and the hub is not asked for it.
+_FILE_SUFFIXES = frozenset(
+    ".safetensors .ckpt .pt .pth .bin .npz .npy .json .jsonl .msgpack .h5 .hdf5 .onnx .gguf .ggml .pkl .pickle "
+    ".tflite .pb .pdparams .tar .tgz .gz .xz .bz2 .zst .zip .7z .txt .csv .tsv .yaml .yml .toml .py .md "
+    ".model .parquet .arrow".split()
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHORT_COMMIT = re.compile(r"[0-9a-f]{7,39}")
+MODEL_WANTED = "a model directory, a checkpoint's folder or file, or a hub name such as openai/clip-vit-base-patch32"
+REVISION = "a branch, a tag, or a commit of at least 7 digits"
+
+
+def find_folder(
+    source: str | Path,
+    files: Sequence[str],
+    field: str = "model",
+    wanted: str = MODEL_WANTED,
+    required: Sequence[str] = (),
+) -> Path:
+    """Return a folder itself, or the snapshot of the hub name `OWNER/NAME[@REVISION]` as `hub_snapshot` does.
+
+    Raises InputError where the source is a file, is named like a file and missing, or is no hub name.
+    """
+    folder = Path(source)
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise InputError(source, field, "a file", wanted)
+    match = _HUB_NAME.fullmatch(str(source))
+    if match is None:
+        raise InputError(source, field, "nothing there", wanted)
+    suffix = Path(match["name"].lower()).suffix
+    if not match["explicit"] and match["revision"] is None and suffix in _FILE_SUFFIXES:
+        found = f"nothing there (no such file, and names that end in {suffix} are not looked up on the hub)"
+        raise InputError(source, field, found, wanted)
+    return hub_snapshot(source, match["name"], files, field, wanted, match["revision"], required)
+
+
+def hub_snapshot(
+    source: object,
+    name: str,
+    files: Sequence[str],
+    field: str,
+    wanted: str,
+    revision: str | None = None,
+    required: Sequence[str] = (),
+) -> Path:
+    """Return the folder of a repository's snapshot, which has the `files` (patterns) alone.
+
+    Args:
+        source, field, wanted: of the error.
+        revision: a branch, tag or commit, which may be shortened; the default branch by default.
+        required: patterns of which a cached copy must have one where the hub does not answer. Without this check a copy
+            that a cut download left incomplete would look like a repository without these files.
+
+    Where the hub does not answer, a cached copy is used: a branch or tag is then the commit that it last was.
+
+    Raises InputError: the hub cannot be reached and no usable copy is cached, or it has no such name or revision.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import RevisionNotFoundError
+    from huggingface_hub.utils.logging import set_verbosity_error
+
+    set_verbosity_error()  # the error below replaces the messages of its retries
+    try:
+        if revision is not None and _SHORT_COMMIT.fullmatch(revision):
+            revision = _find_commit(name, revision)
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
+    except Exception as error:  # no network, no such name or revision, no right to read it
+        if isinstance(error, RevisionNotFoundError):
+            wanted = f"{name}@REVISION, where REVISION is {REVISION}"
+        raise InputError(source, field, f"no such folder, and the hub answers: {first_line(error)}", wanted) from None
+    if required and not _has_any(folder, required):
+        try:
+            HfApi().repo_info(name, revision=folder.name)
+        except Exception as error:
+            answer = f"the hub answers: {first_line(error)}"
+            found = f"none of {', '.join(required)} in the cache, and {answer}"
+            raise InputError(source, field, found, wanted) from None
+    return folder
+
+
+def commit_of(folder: Path) -> str | None:
+    """Return the commit of a snapshot's folder, None for other folders.
+
+    >>> commit_of(Path("models--o--n/snapshots") / ("c0ffee" * 6 + "beef")) == "c0ffee" * 6 + "beef"
+    True
+    """
+    return folder.name if folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name) else None
+
+
+def _has_any(folder: Path, patterns: Sequence[str]) -> bool:
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _find_commit(name: str, revision: str) -> str:
+    """Return the commit of a shortened one, or of a branch or tag that looks like one: the hub's, else the cache's."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.file_download import repo_folder_name
+
+    api = HfApi()
+    try:
+        return str(api.repo_info(name, revision=revision).sha)
+    except HfHubHTTPError as error:
+        commits, failure = {str(commit.commit_id) for commit in api.list_repo_commits(name)}, error
+    except Exception as error:  # no network
+        snapshots = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model") / "snapshots"
+        commits, failure = {path.name for path in snapshots.glob("*")}, error
+    matches = [commit for commit in commits if commit.startswith(revision)]
+    if len(matches) != 1:
+        raise failure
+    return matches[0]

@@ -1,0 +1,229 @@
+"""Files that claim or unpack to far more than they hold: one line, and no memory for what is not read."""
+
+import gzip
+import io
+import pickle
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+
+from rococo_jax.checkpoints.torch_archive import open_torch_archive
+from rococo_jax.npz import open_arrays
+from rococo_jax.storage import load_arrays
+from rococo_jax.texts import iterate_lines, read_text
+from tests.support.peak_memory import peak_memory_of
+from tests.support.refusals import refused
+
+# What importing NumPy, JAX and the readers takes, with a margin.
+LIMIT = 450e6
+
+
+def pickled_tensor(shape, stride, count, offset=0, name="w"):
+    """A state dict of one float32 tensor, as torch pickles it."""
+
+    def number(value):
+        return b"\x8a\x08" + struct.pack("<q", value)
+
+    def numbers(values):
+        return b"(" + b"".join(map(number, values)) + b"t"
+
+    def text(value):
+        return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+    storage = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu") + number(count) + b"tQ"
+    hooks = b"\x89ccollections\nOrderedDict\n)R"
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + number(offset) + numbers(shape) + numbers(stride)
+    return b"\x80\x02}" + text(name) + tensor + hooks + b"tRs."
+
+
+def torch_file(path, pickled, storage, compression=zipfile.ZIP_STORED, order=None):
+    with zipfile.ZipFile(path, "w", compression) as file:
+        file.writestr("a/data.pkl", pickled)
+        if order is not None:
+            file.writestr("a/byteorder", order)
+        with file.open("a/data/0", "w", force_zip64=True) as member:
+            for part in storage:
+                member.write(part)
+    return path
+
+
+READ_TENSOR = """
+import sys
+from pathlib import Path
+from rococo_jax.errors import InputError
+from rococo_jax.checkpoints.torch_archive import open_torch_archive
+try:
+    with open_torch_archive(Path(sys.argv[1])) as tensors:
+        print(tensors.read("w")[:1])
+except InputError as error:
+    assert sys.argv[2] in str(error), error
+else:
+    assert not sys.argv[2]
+"""
+
+
+def megabytes(count, byte=b"\0"):
+    return (byte * 2**20 for _ in range(count))
+
+
+def test_a_packed_storage_that_is_longer_than_its_tensors_takes_no_memory(tmp_path):
+    path = torch_file(tmp_path / "a.pt", pickled_tensor((1,), (1,), 1), megabytes(400), zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 2e6 and peak_memory_of(READ_TENSOR, path, "the packed storage") < LIMIT
+    claimed = pickled_tensor((1,), (1,), 100 * 2**20)
+    torch_file(path, claimed, megabytes(400), zipfile.ZIP_DEFLATED)
+    assert peak_memory_of(READ_TENSOR, path, "the packed storage") < LIMIT
+
+
+def test_of_a_long_storage_only_the_part_of_the_tensor_is_in_memory(tmp_path):
+    path = torch_file(tmp_path / "a.pt", pickled_tensor((1,), (1,), 100 * 2**20, offset=2**26), megabytes(400))
+    assert peak_memory_of(READ_TENSOR, path, "") < LIMIT
+
+
+def test_a_tensor_of_one_value_repeated_a_billion_times_takes_no_memory(tmp_path):
+    path = torch_file(tmp_path / "a.pt", pickled_tensor((2**30,), (0,), 1), [bytes(4)])
+    assert peak_memory_of(READ_TENSOR, path, "that repeats a storage of 1") < LIMIT
+
+
+def test_a_pickle_that_is_packed_or_claims_a_long_array_takes_no_memory(tmp_path):
+    path = torch_file(tmp_path / "a.pt", b"\x80\x05\x96" + struct.pack("<Q", 2**29) + b".", [])
+    assert peak_memory_of(READ_TENSOR, path, "archive: found") < LIMIT
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file, file.open("a/data.pkl", "w") as member:
+        for part in megabytes(400):
+            member.write(part)
+    assert peak_memory_of(READ_TENSOR, path, "a packed pickle") < LIMIT
+
+
+def test_a_packed_archive_that_holds_what_it_says_is_read(tmp_path):
+    """As a tool that packs archives anew leaves it."""
+    values = np.arange(12, dtype="<f4")
+    pickled = pickled_tensor((3, 3), (4, 1), 12, offset=1)
+    with open_torch_archive(
+        torch_file(tmp_path / "a.pt", pickled, [values.tobytes()], zipfile.ZIP_DEFLATED)
+    ) as tensors:
+        np.testing.assert_array_equal(tensors.read("w"), values.reshape(3, 4)[:, 1:])
+
+
+@pytest.mark.parametrize("place", [0, 20, 47])
+def test_a_damaged_storage_is_refused_though_a_part_of_it_is_read(place, tmp_path):
+    path = torch_file(
+        tmp_path / "a.pt", pickled_tensor((2,), (1,), 12, offset=4), [np.arange(12, dtype="<f4").tobytes()]
+    )
+    raw = bytearray(path.read_bytes())
+    raw[raw.find(np.arange(12, dtype="<f4").tobytes()) + place] ^= 1
+    path.write_bytes(raw)
+    with open_torch_archive(path) as tensors:
+        refused("archive: found Bad CRC-32", tensors.read, "w")
+
+
+@pytest.mark.parametrize(("order", "form"), [("little", "<f4"), ("big", ">f4"), (None, "<f4")])
+def test_storages_have_the_byte_order_that_the_archive_says(order, form, tmp_path):
+    values = np.array([1.5, -2.0, 3e-9], form)
+    with open_torch_archive(
+        torch_file(tmp_path / "a.pt", pickled_tensor((3,), (1,), 3), [values.tobytes()], order=order)
+    ) as tensors:
+        np.testing.assert_array_equal(tensors.read("w"), values.astype("<f4"))
+
+
+def test_an_unknown_byte_order_is_refused(tmp_path):
+    path = torch_file(tmp_path / "a.pt", pickled_tensor((1,), (1,), 1), [bytes(4)], order="middle")
+    refused("the byte order 'middle', neither little nor big", open_torch_archive, path)
+
+
+READ_NPZ = """
+import sys
+from rococo_jax.errors import InputError
+from rococo_jax.checkpoints.formats import convert
+try:
+    convert(sys.argv[1], tokenizer="none")
+except InputError as error:
+    assert sys.argv[2] in str(error), error
+else:
+    raise AssertionError
+"""
+
+
+def test_the_names_of_a_npz_are_looked_at_before_its_arrays(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, **{"params/img/embedding/kernel": np.zeros(2**27, np.float32)})
+    assert path.stat().st_size < 2e6 and peak_memory_of(READ_NPZ, path, "tensors: found no img/pos_embedding") < 600e6
+
+
+def npy_header(shape):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return header.getvalue()
+
+
+@pytest.mark.parametrize("shape", [(10**12,), (17,), (15,), (2, 2**40)])
+def test_a_header_that_does_not_fit_its_file_is_refused(shape, tmp_path):
+    content = npy_header(shape) + bytes(64)
+    (tmp_path / "a.npy").write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("w.npy", content)
+    for name in ("a.npy", "a.npz"):
+        refused(
+            "header claims [0-9,]+ bytes, and the file has 64\\); wanted arrays", load_arrays, tmp_path / name, "arrays"
+        )
+
+
+def test_arrays_are_loaded_when_they_are_looked_up_and_are_numpys(tmp_path):
+    arrays = {"a": np.arange(6).reshape(2, 3), "b": np.array(["x", "yy"]), "c": np.float16(2), "d": np.zeros((0, 3))}
+    arrays["e"] = np.asfortranarray(np.random.default_rng(0).random((3, 4)))
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "a.npz", **arrays)
+        loaded, theirs = open_arrays(tmp_path / "a.npz"), dict(np.load(tmp_path / "a.npz"))
+        for read in (dict(loaded), {**loaded}, dict(loaded.items()), {name: loaded.get(name) for name in loaded}):
+            assert read.keys() == theirs.keys()
+            for name, array in theirs.items():
+                assert read[name].dtype == array.dtype
+                np.testing.assert_array_equal(read[name], array)
+    assert loaded.get("z") is None and len(list(loaded.values())) == 5
+
+
+def test_a_damaged_array_is_refused_when_it_is_looked_up(tmp_path):
+    np.savez(tmp_path / "a.npz", a=np.arange(100_000), b=np.ones(3))
+    raw = bytearray((tmp_path / "a.npz").read_bytes())
+    raw[raw.find(np.arange(100_000).tobytes()) + 300_000] ^= 1
+    (tmp_path / "a.npz").write_bytes(raw)
+    arrays = load_arrays(tmp_path / "a.npz", "arrays")
+    assert arrays["b"].sum() == 3
+    refused("contents: found something else \\(Bad CRC-32", arrays.__getitem__, "a")
+
+
+READ_TEXT = """
+import sys
+from rococo_jax.errors import InputError
+from rococo_jax.texts import iterate_lines, read_text
+for read in (read_text, lambda path, wanted: list(iterate_lines(path, wanted))):
+    try:
+        read(sys.argv[1], "a text")
+    except InputError as error:
+        assert "over 100 times its" in str(error) and "gunzip" in str(error), error
+    else:
+        raise AssertionError
+"""
+
+
+def test_a_packed_text_that_is_a_thousand_times_its_file_takes_no_memory(tmp_path):
+    with gzip.open(tmp_path / "a.jsonl.gz", "wb", 9) as file:
+        for part in megabytes(450, b" "):
+            file.write(part)
+    assert peak_memory_of(READ_TEXT, tmp_path / "a.jsonl.gz") < LIMIT
+
+
+def test_packed_texts_are_read(tmp_path):
+    text = "".join(f"a dog of {number}\n" for number in range(10_000))
+    for name, content in (("a.txt.gz", text), ("b.txt.gz", "a" * 50_000_000)):
+        with gzip.open(tmp_path / name, "wt") as file:
+            file.write(content)
+        assert read_text(tmp_path / name, "a text") == content
+    assert "".join(iterate_lines(tmp_path / "a.txt.gz", "a text")) == text
+
+
+def test_a_pickled_object_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([{"a": 1}], object))
+    refused("Python objects", load_arrays, tmp_path / "a.npy", "an array")
+    (tmp_path / "a.npy").write_bytes(pickle.dumps([1]))
+    refused("something else", load_arrays, tmp_path / "a.npy", "an array")
