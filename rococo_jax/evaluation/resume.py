@@ -179,7 +179,10 @@ def make_plan(
         each: unions[each] for each in requests if each not in stored or _missing(stored[each]["request"], unions[each])
     }
     kept = tuple(each for each in stored if each not in grown)
-    return Plan(results, kept, grown, tuple(_lines(folder, stored, requests, grown, kept)))
+    lines = list(_lines(folder, stored, requests, grown, kept))
+    if not grown and results["model"] != name:
+        lines.append(f"{folder}: its results are called {results['model']!r}, not {name!r}")
+    return Plan(results, kept, grown, tuple(lines))
 
 
 def _lines(

@@ -31,6 +31,9 @@ def fingerprint(model: Model, benchmarks: Sequence[Benchmark], settings: Setting
     """Return all conditions that decide the results of an evaluation; what is requested is none of them."""
     described = model.describe()
     described |= {key: hash_json(value) for key, value in described.items() if isinstance(value, dict) and key != FILES}
+    if model.training_images is not None:
+        # They decide which items are unseen.
+        described["training_images"] = hash_json(sorted(model.training_images.keys))
     data = {benchmark.name: benchmark.fingerprint() for benchmark in benchmarks}
     return make_fingerprint(model=described, data=data, protocol=settings.protocol, versions=model.versions)
 

@@ -15,6 +15,7 @@ import rococo_jax
 from rococo_jax.benchmarks.cue_conflict import CLASSES
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
+from rococo_jax.data.training_images import training_images, write_training_images
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation import results
 from rococo_jax.evaluation.examples import read_examples
@@ -22,6 +23,7 @@ from rococo_jax.evaluation.per_image import read_image_hits
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from tests.benchmarks.published_forms import FORMS, write
 from tests.support.kills import Killed, killed_at, watched
+from tests.support.processes import run_command_together
 from tests.support.tiny import WORDS, tiny_encoder
 from tests.support.world import noise, write_pictures, write_world
 
@@ -235,6 +237,43 @@ def test_a_limit_that_leaves_nothing_out_is_no_other_request(folder):
     other.evaluate(**ROCOCO, limit=7)
     other.evaluate(**CIFAR, limit=7)
     assert other.results["data"]["cifar10"]["coverage"]["limit"] == 7
+
+
+def test_a_file_of_altered_captions_is_added_and_one_that_is_gone_is_missed(folder, world, tmp_path):
+    data = shutil.copytree(world / "data", tmp_path / "changed")
+    danger = data / "rococo" / "annotations" / "danger.json"
+    out, whole, there = folder("out"), folder("whole"), {"data": data, **ROCOCO}
+    out.evaluate(**there)
+    shutil.copy(danger, danger.with_name("same_concept.json"))
+    out.evaluate(**there)
+    whole.evaluate(**there)
+    assert out.files == whole.files
+    danger.unlink()
+    assert out.evaluate(**there)[0] == 0 and out.files == whole.files
+    with pytest.raises(
+        InputError, match="rococo: data: found no variants danger, which the results in the folder have"
+    ):
+        out.evaluate(**there, corruptions=("fog",), severities=(2,))
+    assert out.files == whole.files
+
+
+def test_a_model_with_another_list_of_training_images_is_another_model(folder, world, tmp_path):
+    out, model = folder("out"), shutil.copytree(world / "m0" / "tiny", tmp_path / "tiny")
+    names = [f"{number:02}.png" for number in range(3)]
+    seen = training_images(names, [world / "data" / "coco" / "images" / name for name in names])
+    out.evaluate(source=model, **ROCOCO)
+    write_training_images(model, seen)
+    with pytest.raises(InputError, match=r"model\.training_images: found .* with nothing"):
+        out.evaluate(source=model, **ROCOCO)
+
+
+def test_a_name_is_no_condition_and_the_results_keep_theirs(world, tmp_path, capsys):
+    command = words(world, tmp_path / "out", tmp_path / "cache", "--benchmarks", "sugarcrepe", "--no-report")
+    assert main(command) == 0
+    command[1] = f"other={command[1]}"
+    assert main(command) == 0
+    assert "its results are called 'tiny', not 'other'" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["model"] == "tiny"
 
 
 def test_comparable_does_not_depend_on_how_much_was_requested(folder, world, monkeypatch):
@@ -531,3 +570,16 @@ def test_sets_of_one_name_and_other_contents_are_not_compared(folder, world):
     other.evaluate("m1", **CIFAR, out_images=(("near", str(world / "far")),))
     (_, second) = group_by_fingerprint(load_results([one.out, other.out]))
     assert [field for field, *_ in second.differences] == ["cifar10: out_images near"]
+
+
+@pytest.mark.slow
+def test_two_processes_add_what_is_missing_as_one(world, tmp_path):
+    """Process 0 decides what is missing, and both embed and score it."""
+    tasks = ["--benchmarks", "cue_conflict", "--templates", "1", "--tasks", "edges", "--no-report"]
+    more = ["--benchmarks", "cue_conflict,sugarcrepe", "--templates", "1", "--no-report"]
+    run_command_together(words(world, tmp_path / "two", tmp_path / "cache", *tasks), 2)
+    said = run_command_together(words(world, tmp_path / "two", tmp_path / "cache", *more), 2)
+    assert said.count("adding sugarcrepe; cue_conflict (tasks silhouettes)") == 1
+    assert main(words(world, tmp_path / "one", tmp_path / "cache", *more)) == 0
+    two, one = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("two", "one"))
+    assert two["tasks"] == one["tasks"] and two["benchmarks"] == one["benchmarks"] and two["sha256"] == one["sha256"]
