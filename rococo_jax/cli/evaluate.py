@@ -29,7 +29,7 @@ class Options:
             name=source, or a pattern such as 'runs/*/model'
         model_list: file with further models, one a line; # begins a comment
         out: folder of results.json, per_query.parquet and examples.parquet (of several models a folder each),
-            report.html, .csv and .md, and journal.jsonl
+            report.html, .csv and .md, and journal.jsonl; what is missing is added to results of the same model and data
         baseline_captions: training captions, Karpathy form, for the baselines that see no image: n-gram models
             (default: only those that need none)
         no_report: do not write the report

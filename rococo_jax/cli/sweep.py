@@ -112,6 +112,7 @@ def _run(options: Options, plan, workdir) -> int:
         refuse_other_evaluations,
         refuse_other_points,
         refuse_what_cannot_train,
+        requests_of_all_points,
         run_points,
         train_point,
     )
@@ -136,6 +137,8 @@ def _run(options: Options, plan, workdir) -> int:
     evaluation = run_on_all_processes("benchmarks", lambda: _evaluation(options, plan.base))
     if evaluation is not None:
         broadcast_from_process_0("results", lambda: refuse_other_evaluations(plan, workdir, evaluation))
+        requests = broadcast_from_process_0("requests", lambda: requests_of_all_points(plan, workdir, evaluation))
+        evaluation = run_on_all_processes("benchmarks", lambda: _extended(evaluation, requests))
     if here:
         run_on_all_processes("batches", lambda: refuse_what_cannot_train(plan))
     broadcast_from_process_0("the plan", say)
@@ -181,6 +184,15 @@ def _write(plan, workdir, failed, evaluation) -> None:
         print(f"{waiting}: --collect tabulates what is there, the same command goes on", file=sys.stderr)
     for name, error in failed.items():
         print(f"rococo: {name} failed: {' '.join(error.split())}", file=sys.stderr)
+
+
+def _extended(evaluation, requests):
+    """The evaluation with benchmarks that were opened with these requests."""
+    from rococo_jax.evaluation.resume import with_request
+
+    settings = evaluation.settings
+    benchmarks = [with_request(each, requests[each.name], settings) for each in evaluation.benchmarks]
+    return dataclasses.replace(evaluation, benchmarks=benchmarks)
 
 
 def _evaluation(options: Options, base):

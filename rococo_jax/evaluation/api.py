@@ -39,8 +39,8 @@ def evaluate(
         images, annotations: the folders of one benchmark, which is recognised by its annotation files.
         data: instead of the two, the folder that holds benchmarks in the documented layout.
         benchmarks: one name or several; all whose files are under `data` by default.
-        out: also write `results.json` and the tables beside it into this folder; results of the same model and data
-            that are there are returned as they are.
+        out: also write `results.json` and the tables beside it into this folder. What is missing is added to results of
+            the same model, data and protocol that are there, and all results of the folder are returned.
         allow_missing_images: leave out images that have no file, with a note.
         cache: folder to keep embeddings in; none by default.
         precision: `float32`, `high` or `bfloat16`, for models of this project; see `encoders.programs`. By default

@@ -15,7 +15,7 @@ from PIL import Image
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tasks import Example, Outcome, Side
 from rococo_jax.data.pictures import as_rgb
-from rococo_jax.evaluation.results import refuse_other_results, written_with
+from rococo_jax.evaluation.table_metadata import refuse_other_results, written_with
 from rococo_jax.progress import progress
 from rococo_jax.storage import atomic_write, read_table, whole_file
 
@@ -107,8 +107,8 @@ def _jpeg(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def write_examples(folder: Path, examples: Sequence[Example], checksum: str | None = None) -> None:
-    """Writes `examples.parquet`, by rename; `checksum` is that of the results it belongs to."""
+def write_examples(folder: Path, examples: Sequence[Example], numbers: str | None = None) -> None:
+    """Writes `examples.parquet`, by rename; `numbers` is the hash of the numbers of its results."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -122,7 +122,7 @@ def write_examples(folder: Path, examples: Sequence[Example], checksum: str | No
             row[name].pop("picture")
     table = pa.Table.from_pylist(rows, schema=schema)
     with atomic_write(folder / EXAMPLES) as temporary:
-        parquet.write_table(written_with(table, checksum) if checksum else table, temporary, write_page_checksum=True)
+        parquet.write_table(written_with(table, numbers) if numbers else table, temporary, write_page_checksum=True)
 
 
 def read_examples(folder: Path) -> list[Example]:

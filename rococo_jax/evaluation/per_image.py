@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.results import refuse_other_results
+from rococo_jax.evaluation.table_metadata import refuse_other_results
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.storage import read_table, whole_file
 

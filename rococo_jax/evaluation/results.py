@@ -17,8 +17,7 @@ row for each pair of an original and its altered copy, each query that shows it,
 `benchmarks.tasks.pairs`).
 
 `benchmarks` says what each benchmark was requested with (`Benchmark.requested`), so that a later evaluation can add to
-it (`evaluation.resume`), and which tasks and notes are its own. The metadata of the tables carry the `sha256` of the
-`results.json` that they were written with, so that neither is ever read beside the other of another evaluation.
+it (`evaluation.resume`), and which tasks and notes are its own.
 """
 
 import dataclasses
@@ -47,8 +46,6 @@ FORMAT, VERSION = "rococo_jax.results", 2
 # The kind of a task whose variants are of several: some ask for texts, others for images, ...
 MIXED = "mixed"
 _ROWS_AT_ONCE = 2**17
-# Key of a table's metadata: the `sha256` of the results.json that it belongs to.
-WRITTEN_WITH = b"rococo_jax.results"
 RESULTS, PER_QUERY, PAIRS = "results.json", "per_query.parquet", "pairs.parquet"
 _TOLERANCE = 1e-4
 # What results say of each metric of another package.
@@ -213,27 +210,6 @@ def with_columns(tables: Sequence[Any], columns: Sequence[Mapping[str, np.ndarra
             table = table.append_column(name, pa.array(values))
         extended.append(table)
     return extended
-
-
-def written_with(table: Any, checksum: str) -> Any:
-    """Return the table with the checksum of the results that it belongs to in its metadata."""
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), WRITTEN_WITH: checksum.encode()})
-
-
-def refuse_other_results(path: Path, table: Any) -> None:
-    """Raises InputError where a table was written with other results than the `results.json` beside it.
-
-    Such files are left by an evaluation that was killed while it replaced results, or by copying single files.
-    """
-    checksum = (table.schema.metadata or {}).get(WRITTEN_WITH)
-    results = path.with_name(RESULTS)
-    if checksum is None or not results.exists():
-        return
-    stored = read_json(results, "a results file")
-    if isinstance(stored, dict) and stored.get("sha256") not in (None, checksum.decode()):
-        raise InputError(
-            path, "results", f"rows of another evaluation than that of {RESULTS}", "the same evaluation; run it again"
-        )
 
 
 def pair_table(outcomes: Iterable[Outcome], tables: Tables):

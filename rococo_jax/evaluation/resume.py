@@ -24,15 +24,17 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.errors import InputError, object_of
 from rococo_jax.evaluation.companions import Companion
+from rococo_jax.evaluation.conditions import (
+    Request,
+    other_contents,
+    refuse_other_conditions,
+    request_of,
+    short,
+    unequal,
+)
 from rococo_jax.evaluation.results import RESULTS, read_results
-from rococo_jax.evaluation.sections import Evaluated, read_evaluated
+from rococo_jax.evaluation.sections import Evaluated, are_written_with, read_evaluated
 from rococo_jax.storage import read_json
-
-# Option -> names or numbers; or name -> {"from": source, "sha256": of the contents}.
-Request = Mapping[str, Any]
-# Conditions that are the same for all benchmarks of a folder.
-_OF_THE_RUN = "rerank"
-_MOST_FIELDS, _LONGEST_VALUE = 4, 20
 
 
 class Plan(NamedTuple):
@@ -49,11 +51,6 @@ class Plan(NamedTuple):
     kept: tuple[str, ...]
     requests: dict[str, Request]
     lines: tuple[str, ...] = ()
-
-
-def request_of(benchmark: Benchmark) -> dict[str, Any]:
-    """Return the request that a benchmark was opened with; its tasks alone where it does not know."""
-    return {"tasks": list(dict.fromkeys(task.name for task in benchmark.tasks)), **benchmark.requested}
 
 
 def covers(stored: Request, request: Request) -> bool:
@@ -105,8 +102,8 @@ def with_request(benchmark: Benchmark, request: Request, settings: Settings) -> 
     if missing := _missing(request_of(opened), request):
         found = f"no {_in_words(missing)}, which the results in the folder have"
         raise InputError(benchmark.name, "data", found, "the same data, or another output folder")
-    for field, old, new in _other_contents(request, request_of(opened)):
-        found = f"{_short(new)}, and {_short(old)} in the results of the folder"
+    for field, old, new in other_contents(request, request_of(opened)):
+        found = f"{short(new)}, and {short(old)} in the results of the folder"
         raise InputError(benchmark.name, field, found, "the same contents, or another output folder")
     return opened
 
@@ -125,17 +122,26 @@ def _settings_for(request: Request, settings: Settings) -> Settings:
 _WITH_SOURCES = ("templates", "out_images")
 
 
-def holds(folder: Path, benchmarks: Sequence[Benchmark]) -> bool:
-    """Whether a folder has results of all that is requested, whatever model, data and protocol they are of."""
+def requests_in(folder: Path) -> dict[str, Request]:
+    """Return the requests of the results in a folder, by benchmark, whatever model, data and protocol they are of.
+
+    There are none where no results can be read, or where the tables beside them are missing or of other results.
+    """
     path = folder / RESULTS
     if not path.exists():
-        return False
+        return {}
     try:
-        stored = object_of(object_of(read_json(path, "a results file")).get("benchmarks"))
+        results = object_of(read_json(path, "a results file"))
     except InputError:
-        return False
-    requests = {benchmark.name: request_of(benchmark) for benchmark in benchmarks}
-    return all(covers(object_of(object_of(stored.get(name)).get("request")), each) for name, each in requests.items())
+        return {}
+    stored = object_of(results.get("benchmarks")) if are_written_with(folder, results) else {}
+    return {name: object_of(object_of(about).get("request")) for name, about in stored.items()}
+
+
+def holds(folder: Path, benchmarks: Sequence[Benchmark]) -> bool:
+    """Whether a folder has results of all that is requested, whatever model, data and protocol they are of."""
+    stored = requests_in(folder)
+    return all(covers(stored.get(benchmark.name, {}), request_of(benchmark)) for benchmark in benchmarks)
 
 
 def make_plan(
@@ -173,7 +179,10 @@ def make_plan(
         each: unions[each] for each in requests if each not in stored or _missing(stored[each]["request"], unions[each])
     }
     kept = tuple(each for each in stored if each not in grown)
-    return Plan(results, kept, grown, tuple(_lines(folder, stored, requests, grown, kept)))
+    lines = list(_lines(folder, stored, requests, grown, kept))
+    if not grown and results["model"] != name:
+        lines.append(f"{folder}: its results are called {results['model']!r}, not {name!r}")
+    return Plan(results, kept, grown, tuple(lines))
 
 
 def _lines(
@@ -207,108 +216,6 @@ def _stored_benchmarks(path: Path, results: Mapping[str, Any]) -> dict[str, dict
     return stored
 
 
-def refuse_other_conditions(
-    path: Path,
-    results: Mapping[str, Any],
-    fingerprint: Mapping[str, Any],
-    benchmarks: Sequence[Benchmark],
-    name: str | None = None,
-) -> None:
-    """Raises InputError where results are of other data or another protocol, or not of the model that is named."""
-    different = list(_differences(results, fingerprint, benchmarks, with_model=name is not None))
-    if not different:
-        return
-    # A number or a name tells people more than a hash.
-    different.sort(key=lambda each: max(len(str(value)) for value in each[1:]) > _LONGEST_VALUE)
-    listed = different[:_MOST_FIELDS]
-    more = f", and {len(different) - len(listed)} more" if len(different) > len(listed) else ""
-    found = ", ".join(f"{_short(old)}" for _, old, _ in listed)
-    wanted = ", ".join(f"{_short(new)}" for _, _, new in listed)
-    model = f" for {name!r}" if name else ""
-    raise InputError(
-        path,
-        f"fingerprint: {', '.join(field for field, _, _ in listed)}{more}",
-        f"results of {results['model']!r} with {found}",
-        f"{wanted}{model} as requested, or another output folder",
-    )
-
-
-def _differences(
-    results: Mapping[str, Any], fingerprint: Mapping[str, Any], benchmarks: Sequence[Benchmark], with_model: bool
-) -> Iterator[tuple[str, Any, Any]]:
-    """Field, stored value and requested value of each condition that differs."""
-    stored = results["fingerprint"]
-    if with_model:
-        yield from _unequal("model", object_of(stored.get("model")), fingerprint["model"])
-    if stored.get("protocol") != fingerprint["protocol"]:
-        yield "protocol", stored.get("protocol"), fingerprint["protocol"]
-    of_data = object_of(stored.get("data"))
-    for benchmark in benchmarks:
-        request, data = request_of(benchmark), fingerprint["data"][benchmark.name]
-        if benchmark.name not in of_data:
-            continue
-        old = object_of(of_data[benchmark.name])
-        # Contents of what a request names are compared one by one.
-        one, other = ({key: value for key, value in each.items() if key not in request} for each in (old, data))
-        yield from _unequal(f"data.{benchmark.name}", one, other)
-        old_request = object_of(object_of(object_of(results.get("benchmarks")).get(benchmark.name)).get("request"))
-        for field, old, new in _other_contents(old_request, request):
-            yield f"data.{benchmark.name}.{field}", old, new
-    yield from _differences_of_run(results, fingerprint, benchmarks)
-
-
-def _differences_of_run(
-    results: Mapping[str, Any], fingerprint: Mapping[str, Any], benchmarks: Sequence[Benchmark]
-) -> Iterator[tuple[str, Any, Any]]:
-    """Settings that are the same for all benchmarks of one evaluation, in benchmarks that only one side has."""
-    requested = fingerprint["data"]
-    others = {
-        name: each for name, each in object_of(results["fingerprint"].get("data")).items() if name not in requested
-    }
-    for name, old in others.items():
-        for new in requested.values():
-            if old.get(_OF_THE_RUN) != new.get(_OF_THE_RUN):
-                yield f"data.{name}.{_OF_THE_RUN}", old.get(_OF_THE_RUN), new.get(_OF_THE_RUN)
-                break
-    about = object_of(results.get("data"))
-    counts = {name: _taken(object_of(about.get(name)), each) for name, each in others.items()}
-    new_counts = {benchmark.name: _taken(benchmark.data, requested[benchmark.name]) for benchmark in benchmarks}
-    for name, (limit, present) in counts.items():
-        for new_limit, new_present in new_counts.values():
-            # One limit explains both, or no limit does.
-            if limit != new_limit and (present > (new_limit or present) or new_present > (limit or new_present)):
-                yield f"data.{name}.limit", limit, new_limit
-                break
-
-
-def _taken(about: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[int | None, int]:
-    """The limit on a benchmark's images, where it left out some, and how many images there are."""
-    return data.get("limit"), object_of(about.get("coverage")).get("present", 0)
-
-
-def _unequal(field: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    for key in {**one, **other}:
-        old, new = one.get(key), other.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _unequal(f"{field}.{key}", old, new)
-        elif old != new:
-            yield f"{field}.{key}", old, new
-
-
-def _other_contents(stored: Request, request: Request) -> Iterator[tuple[str, Any, Any]]:
-    """What both requests name, and what has other contents now."""
-    for option, names in request.items():
-        for name in names if isinstance(names, Mapping) else ():
-            old = object_of(object_of(stored.get(option)).get(name))
-            if old and old.get("sha256") != names[name]["sha256"]:
-                yield f"{option}.{name}", old.get("sha256"), names[name]["sha256"]
-
-
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:12]}..."
-
-
 def _refuse_same_tasks(path: Path, stored: Mapping[str, Mapping[str, Any]], benchmarks: Sequence[Benchmark]) -> None:
     for benchmark in benchmarks:
         tasks = {task.name for task in benchmark.tasks}
@@ -326,7 +233,7 @@ def _why_nothing_is_kept(
     if "fingerprint" in fingerprint["model"] and fingerprint["model"]["fingerprint"] is None:
         return "the model has no fingerprint, so it may have changed since"
     if stored != versions:
-        changed = [f"{name} {old} -> {new}" for name, old, new in _unequal("", object_of(stored), versions)]
+        changed = [f"{name} {old} -> {new}" for name, old, new in unequal("", object_of(stored), versions)]
         return f"they were made by other versions ({', '.join(changed).replace('.', '', 1)})"
     if read_evaluated(folder, results) is None:
         return "a table beside results.json is missing or damaged, or belongs to other results"

@@ -14,12 +14,13 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation.companions import Companion, Scored
+from rococo_jax.evaluation.conditions import FILES, request_of
 from rococo_jax.evaluation.examples import collect_examples
 from rococo_jax.evaluation.inputs import canonical_place
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.per_image import per_image_table
 from rococo_jax.evaluation.results import make_fingerprint, make_results, pair_table, per_query_table, with_columns
-from rococo_jax.evaluation.resume import kept_results, make_plan, request_of, with_request
+from rococo_jax.evaluation.resume import kept_results, make_plan, with_request
 from rococo_jax.evaluation.sections import Evaluated, join, merged, part_of, with_columns_of, write_evaluated
 from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
 from rococo_jax.progress import say
@@ -29,7 +30,10 @@ from rococo_jax.storage import hash_json
 def fingerprint(model: Model, benchmarks: Sequence[Benchmark], settings: Settings) -> dict[str, Any]:
     """Return all conditions that decide the results of an evaluation; what is requested is none of them."""
     described = model.describe()
-    described = {key: hash_json(value) if isinstance(value, dict) else value for key, value in described.items()}
+    described |= {key: hash_json(value) for key, value in described.items() if isinstance(value, dict) and key != FILES}
+    if model.training_images is not None:
+        # They decide which items are unseen.
+        described["training_images"] = hash_json(sorted(model.training_images.keys))
     data = {benchmark.name: benchmark.fingerprint() for benchmark in benchmarks}
     return make_fingerprint(model=described, data=data, protocol=settings.protocol, versions=model.versions)
 

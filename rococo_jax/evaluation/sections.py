@@ -17,13 +17,12 @@ from rococo_jax.evaluation.results import (
     PAIRS,
     PER_QUERY,
     RESULTS,
-    WRITTEN_WITH,
     comparable_hash,
     per_query_table,
     with_checksum,
     write_per_query,
-    written_with,
 )
+from rococo_jax.evaluation.table_metadata import numbers_hash, numbers_of, written_with
 from rococo_jax.storage import read_table, write_json
 
 # Parts of results.json that have an entry for each task, and those that have one for each benchmark.
@@ -154,32 +153,40 @@ def read_evaluated(folder: Path, results: dict[str, Any]) -> Evaluated | None:
 
     Returns None where one is missing or damaged, or was written with other results.
     """
-    tables = {}
-    for name in (PER_QUERY, PAIRS, PER_IMAGE):
-        tables[name] = _read_written_with(folder / name, results)
-    is_complete = all(table is not None for table in tables.values())
-    if not is_complete or _read_written_with(folder / EXAMPLES, results) is None:
+    if not are_written_with(folder, results):
         return None
-    return Evaluated(results, tables[PER_QUERY], read_examples(folder), tables[PAIRS], tables[PER_IMAGE])
-
-
-def _read_written_with(path: Path, results: Mapping[str, Any]) -> Any:
     try:
-        table = read_table(path, "a table of results")
+        tables = {name: read_table(folder / name, "a table of results") for name in (PER_QUERY, PAIRS, PER_IMAGE)}
+        examples = read_examples(folder)
     except InputError:
         return None
-    checksum = (table.schema.metadata or {}).get(WRITTEN_WITH, b"").decode()
-    return table if checksum == results.get("sha256") else None
+    return Evaluated(results, tables[PER_QUERY], examples, tables[PAIRS], tables[PER_IMAGE])
+
+
+def are_written_with(folder: Path, results: Mapping[str, Any]) -> bool:
+    """Whether all tables beside a `results.json` of these contents are there and were written with it.
+
+    Their rows are not read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        schemas = [pyarrow.parquet.read_schema(folder / name) for name in (PER_QUERY, PAIRS, PER_IMAGE, EXAMPLES)]
+    except (OSError, pa.ArrowException):
+        return False
+    numbers = numbers_hash(results)
+    return all(numbers_of(schema) == numbers for schema in schemas)
 
 
 def write_evaluated(folder: Path, evaluated: Evaluated) -> dict[str, Any]:
     """Write all files of an evaluation, each by rename and `results.json` last, and return its contents."""
     results = with_checksum(evaluated.results)
-    checksum = results["sha256"]
-    write_per_query(folder / PER_QUERY, written_with(evaluated.per_query, checksum))
-    write_per_query(folder / PAIRS, written_with(evaluated.pairs, checksum))
-    write_per_query(folder / PER_IMAGE, written_with(evaluated.per_image, checksum))
-    write_examples(folder, evaluated.examples, checksum)
+    numbers = numbers_hash(results)
+    write_per_query(folder / PER_QUERY, written_with(evaluated.per_query, numbers))
+    write_per_query(folder / PAIRS, written_with(evaluated.pairs, numbers))
+    write_per_query(folder / PER_IMAGE, written_with(evaluated.per_image, numbers))
+    write_examples(folder, evaluated.examples, numbers)
     # Last: tables that were written with other results are not kept.
     write_json(folder / RESULTS, results)
     return results

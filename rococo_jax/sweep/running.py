@@ -39,11 +39,12 @@ from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.evaluation.companions import standard_companions
+from rococo_jax.evaluation.conditions import Request, refuse_other_conditions, request_of
 from rococo_jax.evaluation.model_series import JOURNAL, write_journal
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.per_image import PER_IMAGE
 from rococo_jax.evaluation.results import RESULTS, read_results
-from rococo_jax.evaluation.resume import holds, refuse_other_conditions
+from rococo_jax.evaluation.resume import holds, requests_in, union
 from rococo_jax.evaluation.runner import evaluate_into
 from rococo_jax.processes import broadcast_from_process_0, is_error_of_all, run_on_all_processes
 from rococo_jax.runtime import make_mesh
@@ -110,6 +111,25 @@ def refuse_other_evaluations(plan: Plan, workdir: Path, evaluation: Evaluation) 
         path = plan.folder(workdir, point) / EVALUATION / RESULTS
         if is_evaluated(path.parent.parent):
             refuse_other_conditions(path, read_results(path), conditions, evaluation.benchmarks)
+
+
+def requests_of_all_points(plan: Plan, workdir: Path, evaluation: Evaluation) -> dict[str, Request]:
+    """Return the request of each benchmark, joined with those of the results of all points.
+
+    A mean over seeds of the training then has the same variants, seeds of the mixing and corruptions of each.
+
+    Raises InputError: some points alone have results of a benchmark that is not requested.
+    """
+    requests = {benchmark.name: request_of(benchmark) for benchmark in evaluation.benchmarks}
+    stored = {point.run: requests_in(plan.folder(workdir, point) / EVALUATION) for point in plan.runs}
+    for of_point in stored.values():
+        for name, request in of_point.items():
+            if name in requests:
+                requests[name] = union(request, requests[name])
+            elif lacking := [run for run, others in stored.items() if name not in others]:
+                found = f"none of {', '.join(lacking)}, which other points have"
+                raise InputError(workdir, f"results of {name}", found, f"{name} among the benchmarks, too")
+    return requests
 
 
 def refuse_what_cannot_train(plan: Plan) -> None:

@@ -14,8 +14,16 @@ import pytest
 import rococo_jax
 from rococo_jax.benchmarks.cue_conflict import CLASSES
 from rococo_jax.checkpoints import save_model
+from rococo_jax.cli.main import main
+from rococo_jax.data.training_images import training_images, write_training_images
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation import results
+from rococo_jax.evaluation.examples import read_examples
+from rococo_jax.evaluation.per_image import read_image_hits
+from rococo_jax.report.collection import group_by_fingerprint, load_results
 from tests.benchmarks.published_forms import FORMS, write
+from tests.support.kills import Killed, killed_at, watched
+from tests.support.processes import run_command_together
 from tests.support.tiny import WORDS, tiny_encoder
 from tests.support.world import noise, write_pictures, write_world
 
@@ -84,60 +92,48 @@ def folder(world, tmp_path, capsys):
 
 ROCOCO, CIFAR, CUES, SUGAR = ({"benchmarks": [name]} for name in ("rococo", "cifar10", "cue_conflict", "sugarcrepe"))
 MIXED = {**ROCOCO, "tasks": ("text_to_image",)}
+MIX = {**MIXED, "mixed_galleries": ("mix_0.9",)}
+FOG = {**CIFAR, "corruptions": ("fog",), "severities": (2,)}
+BOTH = {"benchmarks": ["rococo", "cifar10"]}
+FOG_OF_BOTH = {**FOG, **BOTH}
+TWO_OTHERS = {"benchmarks": ["cue_conflict", "rococo"]}
+ITEMS_AND_SHAPES = {"benchmarks": ["cue_conflict", "sugarcrepe"]}
+NEAR, FAR = ("near", "near"), ("far", "far")
 # What is evaluated first, then, and at once, which is the second where that has all of the first.
 ADDED = {
     "a task": ({**CUES, "tasks": ("edges",)}, CUES, None),
-    "another task": ({**CUES, "tasks": ("silhouettes",)}, {**CUES, "tasks": ("edges",)}, {**CUES, "tasks": ("edges", "silhouettes")}),
+    "another task": ({**CUES, "tasks": ("silhouettes",)}, {**CUES, "tasks": ("edges",)}, CUES),
     "a direction": ({**ROCOCO, "tasks": ("text_to_image",)}, ROCOCO, None),
-    "a seed": (
-        {**MIXED, "mixed_galleries": ("mix_0.9",), "seeds": (10,)}, {**MIXED, "mixed_galleries": ("mix_0.9",), "seeds": (10, 1)}, None
-    ),
-    "another seed": (
-        {**MIXED, "mixed_galleries": ("mix_0.9",), "seeds": (1,)},
-        {**MIXED, "mixed_galleries": ("mix_0.9",), "seeds": (10,)},
-        {**MIXED, "mixed_galleries": ("mix_0.9",), "seeds": (1, 10)},
-    ),
+    "a seed": ({**MIX, "seeds": (10,)}, {**MIX, "seeds": (10, 1)}, None),
+    "another seed": ({**MIX, "seeds": (1,)}, {**MIX, "seeds": (10,)}, {**MIX, "seeds": (1, 10)}),
     "a mixed gallery": (
         {**MIXED, "seeds": (1,), "mixed_galleries": ("patch_0.9",)},
         {**MIXED, "seeds": (1,), "mixed_galleries": ("mix_0.9",)},
         {**MIXED, "seeds": (1,), "mixed_galleries": ("mix_0.9", "patch_0.9")},
     ),
-    "corruptions": (CIFAR, {**CIFAR, "corruptions": ("fog",), "severities": (2,)}, None),
-    "a kind of corruption": (
-        {**CIFAR, "corruptions": ("fog",), "severities": (2,)},
-        {**CIFAR, "corruptions": ("pixelate", "fog"), "severities": (2,)},
-        None,
-    ),
-    "a severity": (
-        {**CIFAR, "corruptions": ("fog",), "severities": (5,)},
-        {**CIFAR, "corruptions": ("fog",), "severities": (2, 5)},
-        None,
-    ),
-    "corruptions of one benchmark more": (
-        {"benchmarks": ["cifar10", "rococo"], "corruptions": ("fog",), "severities": (2,), "corrupted_benchmarks": ("cifar10",)},
-        {"benchmarks": ["cifar10", "rococo"], "corruptions": ("fog",), "severities": (2,)},
-        None,
-    ),
+    "corruptions": (CIFAR, FOG, None),
+    "a kind of corruption": (FOG, {**FOG, "corruptions": ("pixelate", "fog")}, None),
+    "a severity": ({**FOG, "severities": (5,)}, {**FOG, "severities": (2, 5)}, None),
+    "corruptions of a benchmark": ({**FOG_OF_BOTH, "corrupted_benchmarks": ("cifar10",)}, FOG_OF_BOTH, None),
     "a set of templates": ({**CIFAR, "templates": ("5",)}, {**CIFAR, "templates": ("5", "1")}, None),
     "a file of templates": (
         {**CIFAR, "templates": ("5", "mine.txt")},
         {**CIFAR, "templates": ("5", "1")},
         {**CIFAR, "templates": ("5", "1", "mine.txt")},
     ),
-    "other images": (CIFAR, {**CIFAR, "out_images": (("near", "near"),)}, None),
-    "further other images": (
-        {**CIFAR, "out_images": (("near", "near"),)},
-        {**CIFAR, "out_images": (("far", "far"),)},
-        {**CIFAR, "out_images": (("near", "near"), ("far", "far"))},
+    "other images": (CIFAR, {**CIFAR, "out_images": (NEAR,)}, None),
+    "further images": (
+        {**CIFAR, "out_images": (NEAR,)},
+        {**CIFAR, "out_images": (FAR,)},
+        {**CIFAR, "out_images": (NEAR, FAR)},
     ),
     "a benchmark": (SUGAR, {"benchmarks": ["sugarcrepe", "rococo"]}, None),
-    "another benchmark": (CIFAR, ROCOCO, {"benchmarks": ["cifar10", "rococo"]}),
-    "a benchmark between two": (
-        {"benchmarks": ["cue_conflict", "rococo"]}, SUGAR, {"benchmarks": ["rococo", "sugarcrepe", "cue_conflict"]}
-    ),
+    "another benchmark": (CIFAR, ROCOCO, BOTH),
+    "a benchmark between two": (TWO_OTHERS, SUGAR, {"benchmarks": ["rococo", "sugarcrepe", "cue_conflict"]}),
     "a task and a benchmark": (
-        {**CUES, "tasks": ("edges",)}, {"benchmarks": ["cue_conflict", "sugarcrepe"], "tasks": ("silhouettes", "sugarcrepe")},
-        {"benchmarks": ["cue_conflict", "sugarcrepe"], "tasks": ("edges", "silhouettes", "sugarcrepe")},
+        {**CUES, "tasks": ("edges",)},
+        {**ITEMS_AND_SHAPES, "tasks": ("silhouettes", "sugarcrepe")},
+        {**ITEMS_AND_SHAPES, "tasks": ("edges", "silhouettes", "sugarcrepe")},
     ),
 }  # fmt: skip
 
@@ -188,7 +184,6 @@ def with_other_items(data: Path) -> None:
     write(FORMS["sugarcrepe"], data / "sugar_crepe", reword)
 
 
-BOTH = {"benchmarks": ["rococo", "cifar10"]}
 # First, then, the field, and what is said of it.
 REFUSED = {
     "model": (CIFAR, {**CIFAR, "model": "m1"}, "model.weights", ""),
@@ -210,7 +205,7 @@ REFUSED = {
     ),
     "captions": (ROCOCO, {**ROCOCO, "change": with_other_captions}, "data.rococo.variants.danger", ""),
     "an image": (CIFAR, {**CIFAR, "change": with_another_picture}, "data.cifar10.images", ""),
-    "names of classes": (CIFAR, {**CIFAR, "change": with_other_names}, "data.cifar10.classes.cat", "cat.*; wanted nothing"),
+    "names of classes": (CIFAR, {**CIFAR, "change": with_other_names}, "data.cifar10.classes.cat", "nothing, wolf"),
     "items": (SUGAR, {**SUGAR, "change": with_other_items}, "data.sugarcrepe.parts.swap_att", ""),
 }  # fmt: skip
 
@@ -242,6 +237,43 @@ def test_a_limit_that_leaves_nothing_out_is_no_other_request(folder):
     other.evaluate(**ROCOCO, limit=7)
     other.evaluate(**CIFAR, limit=7)
     assert other.results["data"]["cifar10"]["coverage"]["limit"] == 7
+
+
+def test_a_file_of_altered_captions_is_added_and_one_that_is_gone_is_missed(folder, world, tmp_path):
+    data = shutil.copytree(world / "data", tmp_path / "changed")
+    danger = data / "rococo" / "annotations" / "danger.json"
+    out, whole, there = folder("out"), folder("whole"), {"data": data, **ROCOCO}
+    out.evaluate(**there)
+    shutil.copy(danger, danger.with_name("same_concept.json"))
+    out.evaluate(**there)
+    whole.evaluate(**there)
+    assert out.files == whole.files
+    danger.unlink()
+    assert out.evaluate(**there)[0] == 0 and out.files == whole.files
+    with pytest.raises(
+        InputError, match="rococo: data: found no variants danger, which the results in the folder have"
+    ):
+        out.evaluate(**there, corruptions=("fog",), severities=(2,))
+    assert out.files == whole.files
+
+
+def test_a_model_with_another_list_of_training_images_is_another_model(folder, world, tmp_path):
+    out, model = folder("out"), shutil.copytree(world / "m0" / "tiny", tmp_path / "tiny")
+    names = [f"{number:02}.png" for number in range(3)]
+    seen = training_images(names, [world / "data" / "coco" / "images" / name for name in names])
+    out.evaluate(source=model, **ROCOCO)
+    write_training_images(model, seen)
+    with pytest.raises(InputError, match=r"model\.training_images: found .* with nothing"):
+        out.evaluate(source=model, **ROCOCO)
+
+
+def test_a_name_is_no_condition_and_the_results_keep_theirs(world, tmp_path, capsys):
+    command = words(world, tmp_path / "out", tmp_path / "cache", "--benchmarks", "sugarcrepe", "--no-report")
+    assert main(command) == 0
+    command[1] = f"other={command[1]}"
+    assert main(command) == 0
+    assert "its results are called 'tiny', not 'other'" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["model"] == "tiny"
 
 
 def test_comparable_does_not_depend_on_how_much_was_requested(folder, world, monkeypatch):
@@ -312,11 +344,16 @@ def test_a_model_without_a_fingerprint_is_evaluated_again_and_its_old_results_ar
 DAMAGE = {
     "a missing table": lambda out: (out / "pairs.parquet").unlink(),
     "missing examples": lambda out: (out / "examples.parquet").unlink(),
-    "a table cut short": lambda out: (out / "per_query.parquet").write_bytes((out / "per_query.parquet").read_bytes()[:-9]),
+    "a table cut short": lambda out: rewritten(out, lambda content: content[:-9]),
+    "a flipped bit": lambda out: rewritten(out, flipped),
     "a table of other results": lambda out: shutil.copy(out.parent.parent / "other/out/per_image.parquet", out),
-    "a flipped bit": lambda out: (out / "per_query.parquet").write_bytes(flipped((out / "per_query.parquet").read_bytes())),
     "a table written again": lambda out: written_again(out / "per_query.parquet"),
-}  # fmt: skip
+}
+
+
+def rewritten(out: Path, change) -> None:
+    path = out / "per_query.parquet"
+    path.write_bytes(change(path.read_bytes()))
 
 
 def flipped(content: bytes) -> bytes:
@@ -390,3 +427,159 @@ def test_two_sets_of_one_name_are_refused(folder, world):
                     {"out_images": (("near", str(world / "near")), ("near", str(world / "far")))}):  # fmt: skip
         with pytest.raises(InputError, match=r"settings: (templates|out_images): found .* one name"):
             folder("out").evaluate(**CIFAR | options)
+
+
+def test_an_evaluation_that_is_killed_between_two_files_never_leaves_a_pair_of_others(folder):
+    few, whole = folder("few"), folder("whole")
+    edges, cues = {**CUES, "tasks": ("edges",)}, CUES
+    few.evaluate(**edges)
+    whole.evaluate(**cues)
+    out = folder("out")
+    out.evaluate(**edges)
+
+    def restore() -> None:
+        shutil.rmtree(out.out)
+        shutil.copytree(few.out, out.out)
+
+    def report() -> bool:
+        """Whether a report could be written."""
+        try:
+            read_image_hits(out.out / "per_image.parquet"), read_examples(out.out)
+        except InputError as error:
+            assert "rows of another evaluation than that of results.json" in str(error)
+            return False
+        return True
+
+    restore()
+    operations = watched(out.out, lambda _: None, lambda: out.evaluate(**cues))
+    assert out.files == whole.files
+    refused_reports = 0
+    for number in range(1, operations + 1):
+        restore()
+        with pytest.raises(Killed):
+            watched(out.out, killed_at(number), lambda: out.evaluate(**cues))
+        half = out.files
+        reported = report()
+        assert reported or half["per_image.parquet"] != few.files["per_image.parquet"]
+        refused_reports += not reported
+        # The same command, or that before it, makes the folder consistent again.
+        out.evaluate(**(cues if number % 2 else edges))
+        assert out.files == (whole if number % 2 or half == whole.files else few).files
+    assert refused_reports > 0
+
+
+def test_other_versions_are_computed_again_for_both_requests(folder, monkeypatch):
+    out, whole = folder("out"), folder("whole")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(results, "__version__", "0.0.1")
+        out.evaluate(**CUES, tasks=("edges",))
+        earlier.setattr(results, "__version__", "0.0.2")
+        with pytest.raises(
+            InputError, match=r"other versions \(rococo_jax 0\.0\.1 -> 0\.0\.2\); wanted these requested"
+        ):
+            out.evaluate(**SUGAR)
+    _, said = out.evaluate(**CUES, tasks=("silhouettes",))
+    whole.evaluate(**CUES)
+    assert "made by other versions (rococo_jax 0.0.1 -> " in said and out.files == whole.files
+
+
+def words(world: Path, out: Path, cache: Path, *more: object) -> list[str]:
+    """The command line of an evaluation."""
+    options = ["--data", world / "data", "--out", out, "--cache", cache, "--mixed-galleries", "none"]
+    return [*map(str, ["evaluate", world / "m0" / "tiny", *options, *more])]
+
+
+def test_the_command_twice_gives_the_reports_of_once_and_training_captions_are_kept(world, tmp_path, capsys):
+    captions = ["--baseline-captions", world / "made" / "captions.json"]
+    apart, together, cache = tmp_path / "apart", tmp_path / "together", tmp_path / "cache"
+    assert main(words(world, apart / "out", cache, "--benchmarks", "sugarcrepe", *captions)) == 0
+    assert main(words(world, apart / "out", cache, "--benchmarks", "rococo")) == 0
+    said = capsys.readouterr()
+    assert "adding rococo; keeping sugarcrepe" in said.err and "sugarcrepe" in said.out.split("report:")[1]
+    assert main(words(world, together / "out", cache, "--benchmarks", "rococo,sugarcrepe", *captions)) == 0
+    names = ("report.html", "report.csv", "report.md", *FILES)
+    assert {path.name for path in (together / "out").iterdir()} == {*names, "journal.jsonl"}
+    for name in names:
+        assert (apart / "out" / name).read_bytes() == (together / "out" / name).read_bytes(), name
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps([{"image": "a", "caption": ["a house on a boat"]}]))
+    command = words(world, apart / "out", cache, "--benchmarks", "rococo", "--baseline-captions", other)
+    assert main(command) == 2
+    assert "baseline_captions: found results with baselines of" in capsys.readouterr().err
+
+
+def test_captions_for_baselines_are_added_and_their_file_must_still_be_there(world, tmp_path, capsys):
+    captions = shutil.copy(world / "made" / "captions.json", tmp_path)
+    out, whole, cache = tmp_path / "out", tmp_path / "whole", tmp_path / "cache"
+    named = ["--baseline-captions", captions, "--no-report"]
+    assert main(words(world, out, cache, "--benchmarks", "sugarcrepe", "--no-report")) == 0
+    assert main(words(world, out, cache, "--benchmarks", "rococo", *named)) == 2
+    assert "sugarcrepe, which cannot be kept: they lack the baselines" in capsys.readouterr().err
+    assert main(words(world, out, cache, "--benchmarks", "sugarcrepe", *named)) == 0
+    assert main(words(world, out, cache, "--benchmarks", "rococo", *named)) == 0
+    assert main(words(world, whole, cache, "--benchmarks", "rococo,sugarcrepe", *named)) == 0
+    assert (out / "results.json").read_bytes() == (whole / "results.json").read_bytes()
+    Path(captions).unlink()
+    assert main(words(world, out, cache, "--benchmarks", "rococo,cifar10", "--templates", "1", "--no-report")) == 2
+    assert "baseline_captions: found file: nothing there; wanted the file that the results" in capsys.readouterr().err
+
+
+def test_a_model_that_may_have_seen_the_images_is_refused_although_its_results_are_there(world, tmp_path, refusal):
+    command = words(world, tmp_path / "out", tmp_path / "cache", "--benchmarks", "sugarcrepe", "--no-report")
+    assert main(command) == 0
+    assert "training images: found not known" in refusal(*command, "--require-clean")
+
+
+def test_a_list_of_models_gets_what_each_lacks(world, tmp_path, capsys):
+    shutil.copytree(world / "m1" / "tiny", tmp_path / "second")
+    (tmp_path / "models.txt").write_text(f"first={world}/m0/tiny\n{tmp_path}/second\n")
+    out = tmp_path / "out"
+
+    def run(*more) -> str:
+        command = ["evaluate", "--models", tmp_path / "models.txt", "--data", world / "data", "--out", out]
+        command += ["--cache", tmp_path / "cache", "--mixed-galleries", "none", "--no-report", *more]
+        assert main([*map(str, command)]) == 0
+        return capsys.readouterr().err
+
+    run("--benchmarks", "sugarcrepe", "--shard", "2/2")
+    said = run("--benchmarks", "sugarcrepe")
+    assert (
+        "1 model(s) have results here" in said and "1 of 2: first evaluated" in said and "2 of 2: second kept" in said
+    )
+    said = run("--benchmarks", "rococo")
+    assert "2 model(s) to do" in said and said.count("adding rococo; keeping sugarcrepe") == 2
+    for name in ("first", "second"):
+        assert set(json.loads((out / name / "results.json").read_text())["benchmarks"]) == {"rococo", "sugarcrepe"}
+
+
+def test_models_of_which_one_was_asked_for_more_stand_in_one_table_unless_a_mean_is_over_others(folder):
+    few, many, other = folder("few"), folder("many"), folder("other")
+    mixed = {"mixed_galleries": ("mix_0.9",), "seeds": (1,)}
+    few.evaluate("m0", **ROCOCO | mixed)
+    many.evaluate("m1", **BOTH | mixed)
+    assert len(group_by_fingerprint(load_results([few.out, many.out]))) == 1
+    other.evaluate("m1", **ROCOCO | mixed | {"seeds": (1, 10)})
+    _, second = group_by_fingerprint(load_results([few.out, other.out]))
+    assert second.differences == (("seeds of text_to_image, mix_0.9", "[1]", "[1, 10]"),)
+    assert len(group_by_fingerprint(load_results([few.out, many.out, other.out]))) == 2
+
+
+def test_sets_of_one_name_and_other_contents_are_not_compared(folder, world):
+    one, other = folder("one"), folder("other")
+    one.evaluate("m0", **CIFAR, out_images=(("near", str(world / "near")),))
+    other.evaluate("m1", **CIFAR, out_images=(("near", str(world / "far")),))
+    (_, second) = group_by_fingerprint(load_results([one.out, other.out]))
+    assert [field for field, *_ in second.differences] == ["cifar10: out_images near"]
+
+
+@pytest.mark.slow
+def test_two_processes_add_what_is_missing_as_one(world, tmp_path):
+    """Process 0 decides what is missing, and both embed and score it."""
+    tasks = ["--benchmarks", "cue_conflict", "--templates", "1", "--tasks", "edges", "--no-report"]
+    more = ["--benchmarks", "cue_conflict,sugarcrepe", "--templates", "1", "--no-report"]
+    run_command_together(words(world, tmp_path / "two", tmp_path / "cache", *tasks), 2)
+    said = run_command_together(words(world, tmp_path / "two", tmp_path / "cache", *more), 2)
+    assert said.count("adding sugarcrepe; cue_conflict (tasks silhouettes)") == 1
+    assert main(words(world, tmp_path / "one", tmp_path / "cache", *more)) == 0
+    two, one = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("two", "one"))
+    assert two["tasks"] == one["tasks"] and two["benchmarks"] == one["benchmarks"] and two["sha256"] == one["sha256"]

@@ -1,6 +1,7 @@
 """Vectors and similarities made elsewhere from exported inputs give the results of the model that made them."""
 
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -190,3 +191,34 @@ def test_bad_combinations_are_one_line(world, tmp_path, refusal, monkeypatch, op
     monkeypatch.chdir(tmp_path)
     data = () if "--annotation" in options else data
     assert said in refusal("score", *options, *data, "--out", "out").splitlines()[-1]
+
+
+@pytest.mark.parametrize(("option", "of"), [("--similarities", "scores"), ("--embeddings", "vectors")])
+def test_further_files_of_a_folder_add_results_and_changed_ones_are_refused(world, tmp_path, refusal, option, of):
+    folder, data, *_ = world
+    images, stored = data[:4], tmp_path / of
+    if of == "scores":
+        shutil.copytree(folder / of, stored, ignore=shutil.ignore_patterns("*_seed10.npy"))
+        (later,) = (folder / of).glob("*_seed10.npy")
+    else:
+        stored.mkdir()
+        arrays = np.load(folder / of / "images.npz")
+        is_later = np.array([name.startswith("mix_0.9_seed10/") for name in arrays["image_names"].tolist()])
+        for name, rows in (("images", ~is_later), ("more", is_later)):
+            place = (stored if name == "images" else tmp_path) / f"{name}.npz"
+            np.savez(place, **{key: values[rows] for key, values in arrays.items()})
+        shutil.copy(folder / of / "captions.parquet", stored)
+        later = tmp_path / "more.npz"
+
+    def score(out: str, seeds: str) -> list[str]:
+        words = ["score", option, str(stored), *images, "--mixed-galleries", "mix_0.9", "--seeds", seeds]
+        return [*words, "--corruptions", "contrast", "--severities", "3", "--out", str(tmp_path / out)]
+
+    assert main(score("apart", "1")) == 0
+    shutil.copy(later, stored)
+    assert main(score("apart", "1,10")) == 0 and main(score("together", "1,10")) == 0
+    for file in ("results.json", "per_query.parquet", "pairs.parquet", "per_image.parquet", "examples.parquet"):
+        assert (tmp_path / "apart" / file).read_bytes() == (tmp_path / "together" / file).read_bytes(), file
+    if of == "scores":
+        np.save(stored / "originals.npy", np.load(stored / "originals.npy") + 1)
+        assert "fingerprint: model.files.originals.npy: found" in refusal(*score("apart", "1,10"))

@@ -121,6 +121,26 @@ def test_a_killed_sweep_goes_on_and_does_nothing_twice(data, swept, capsys):
     assert not [path for path in swept.iterdir() if path.name.startswith(".sweep")]
 
 
+def test_more_is_added_to_the_results_of_all_points_and_nothing_is_trained_again(data, swept, tmp_path, capsys):
+    workdir = shutil.copytree(swept, tmp_path / "out")
+    done = journal(workdir)
+    mixed = ["--over", "batch_size=8", "--seeds", "0", "--mixed-galleries", "mix_0.9", "--mixing-seeds", "1"]
+    assert main(command_of(data, workdir, *mixed)) == 0
+    assert journal(workdir) == [*done, ("batch_size_8-0", "evaluated")]
+    # A mean over both seeds of the training is of one request, although no mixed gallery is requested now.
+    assert main(command_of(data, workdir, "--over", "batch_size=8")) == 0
+    assert journal(workdir) == [*done, ("batch_size_8-0", "evaluated"), ("batch_size_8-1", "evaluated")]
+    for seed in (0, 1):
+        now, before = results_of(workdir, 8, seed), results_of(swept, 8, seed)
+        assert now["sizes"]["text_to_image"]["mix_0.9"]["seeds"] == [1]
+        assert now["tasks"]["image_to_text"] == before["tasks"]["image_to_text"]
+    (row,) = json.loads((workdir / "sweep.json").read_text())["rows"]
+    assert "mix_0.9" in row["tasks"]["text_to_image"] and row["seeds"] == [0, 1]
+    capsys.readouterr()
+    assert main(command_of(data, workdir, "--protocol", "strict")) == 2
+    assert "fingerprint: protocol: found results of 'batch_size_8-0' with paper" in capsys.readouterr().err
+
+
 def test_every_batch_size_sees_the_same_samples_at_a_rate_that_follows_the_rule(swept):
     configs = {b: json.loads((folder_of(swept, b, 0) / "config.json").read_text()) for b in (8, 16)}
     assert {b: config["steps"] for b, config in configs.items()} == {8: 12, 16: 6}
@@ -353,7 +373,7 @@ def test_points_of_one_config_are_one_run(tmp_path):
     assert [point.arm for point in at_zero[:3]] == ["sc", "vc", "sc-vc"]
     first = next(plan_lines(plan, tmp_path, None, None))
     assert first.endswith("x 2 seed(s), 32 runs: 4 have the config of another")
-    lines = list(point_lines(plan, tmp_path, False))
+    lines = list(point_lines(plan, tmp_path, None))
     shared = [point.name for point in plan.points if point.name != point.run]
     assert [line.split()[0] for line in lines if "(as " in line] == shared and len(shared) == 4
     assert sum(line.endswith(f"(as {at_zero[0].run})") for line in lines) == 2
@@ -445,7 +465,7 @@ def test_images_without_annotations_and_folders_of_other_runs_are_refused(data, 
     command = ["sweep", "--config", str(data / "config.py"), "--workdir", str(swept), "--images", str(data / "images")]
     assert "--annotations" in refusal(*command).splitlines()[-1]
     assert "config.ema" in refusal(*command_of(data, swept, "--config.ema=0.5")).splitlines()[-1]
-    assert "results on other data" in refusal(*command_of(data, swept, "--protocol", "strict")).splitlines()[-1]
+    assert "fingerprint: protocol" in refusal(*command_of(data, swept, "--protocol", "strict")).splitlines()[-1]
 
 
 def test_what_is_swept_reads_as_it_is_written():

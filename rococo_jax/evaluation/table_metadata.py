@@ -1,0 +1,48 @@
+"""Tables name the results that they were written with, so that neither is read beside the other of another evaluation.
+
+The metadata of each Parquet file carry a hash of the numbers in `results.json`. It is not the hash of the whole file,
+so the same numbers from a data folder of another name give the same tables.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.results import RESULTS
+from rococo_jax.storage import hash_json, read_json
+
+_KEY = b"rococo_jax.results"
+
+
+def numbers_hash(results: Mapping[str, Any]) -> str:
+    """Return the hash of the numbers of results and of what decides them; folders and notes are no part of it."""
+    parts = {part: results.get(part) for part in ("fingerprint", "tasks", "intervals", "sizes")}
+    return hash_json(json.loads(json.dumps(parts)))
+
+
+def written_with(table: Any, numbers: str) -> Any:
+    """Return the table with the hash of the numbers of the results that it belongs to in its metadata."""
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), _KEY: numbers.encode()})
+
+
+def numbers_of(schema: Any) -> str | None:
+    """Return the hash of the numbers that a table was written with; None where it names none."""
+    stored = (schema.metadata or {}).get(_KEY)
+    return None if stored is None else stored.decode()
+
+
+def refuse_other_results(path: Path, table: Any) -> None:
+    """Raises InputError where a table was written with other results than the `results.json` beside it.
+
+    Such files are left by an evaluation that was killed while it replaced results, or by copying single files.
+    """
+    numbers, results = numbers_of(table.schema), path.with_name(RESULTS)
+    if numbers is None or not results.exists():
+        return
+    stored = read_json(results, "a results file")
+    if isinstance(stored, dict) and numbers_hash(stored) != numbers:
+        raise InputError(
+            path, "results", f"rows of another evaluation than that of {RESULTS}", "the same evaluation; run it again"
+        )
