@@ -49,7 +49,7 @@ class TokenScorer(ForeignObject, PairScorer):
         return max_sim(of_images, [self._texts[text] for text in texts], pairs, on_progress)
 
     def describe(self) -> dict[str, Any]:
-        """Name, class and fingerprint."""
+        """Return the description of the object, and how its matrices become scores."""
         return {**super().describe(), "scores": "MaxSim"}
 
     def _encoded(self, method: str, items: Iterable[Any]) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ and models that answer a question about an image (VQAScore, arXiv 2404.01291).
 from collections.abc import Mapping
 from typing import Any
 
-from rococo_jax.encoders.adapters.torch_module import TorchModule, TorchOptions, plain, taking_prompts
+from rococo_jax.encoders.adapters.torch_module import TorchModule, TorchOptions, taking_prompts
 from rococo_jax.errors import InputError
 
 # Architectures of transformers with a matching head: what its call is given beside the inputs, where the logits are,
@@ -38,8 +38,7 @@ def load_matching_head(model: str, architecture: str, processor: str | None, opt
         logits = getattr(module(**inputs.to(options.device, module.dtype), **arguments), field)
         return logits[:, column]
 
-    settings = {"transformers": transformers.__version__, "config": plain(made.config.to_dict())}
-    settings |= {"head": architecture, "processor": plain(ready.to_dict())}
+    settings = {"head": architecture, "processor": ready}
     return TorchPairs(module, options, settings, score_pairs=score)
 
 
@@ -55,8 +54,7 @@ def load_cross_encoder(model: str, query: str = "text", **options: Any) -> Torch
     options = TorchOptions(**options)
     how = {"device": options.device, "model_kwargs": {"dtype": options.torch_dtype}, **options.hub}
     made = sentence_transformers.CrossEncoder(model, **how)
-    settings = {"sentence_transformers": sentence_transformers.__version__, "modules": repr(made), "query": query}
-    settings |= {"activation": repr(made.activation_fn), "prompts": made.prompts}
+    settings = {"query": query, "activation": made.activation_fn}
 
     def under(prompt: Mapping[str, str]) -> TorchPairs:
         def score(images: list, texts: list[str]) -> Any:
@@ -104,7 +102,5 @@ def load_vqascore(model: str, question: str = QUESTION, answer: str = ANSWER, **
         after = logits[torch.arange(len(texts), device=logits.device), last.to(logits.device)]
         return torch.softmax(after.float(), dim=-1)[:, ids[0]]
 
-    settings = {"transformers": transformers.__version__, "config": plain(module.config.to_dict())}
-    settings |= {"processor": plain(ready.to_dict()), "template": ready.chat_template}
-    settings |= {"question": question, "answer": answer}
+    settings = {"processor": ready, "question": question, "answer": answer}
     return TorchPairs(module, options, settings, score_pairs=score)
