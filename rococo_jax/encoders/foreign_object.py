@@ -161,10 +161,10 @@ def as_numpy(value: Any) -> np.ndarray:
 def run_user_code(
     source: str, make: Callable[[], Any], field: str = "encoder", wanted: str = "a model that loads"
 ) -> Any:
-    """What a user's own code, or another library, gives. Raises InputError for whatever it raises."""
+    """Return what a user's own code, or another library, gives. Raises InputError for whatever it raises."""
     try:
         return make()
-    except InputError:
+    except (InputError, KeyboardInterrupt, GeneratorExit):
         raise
-    except (Exception, SystemExit) as error:  # whatever a user's own code raises
+    except BaseException as error:  # whatever a user's own code raises; panics of Rust and exits are no Exception
         raise InputError(source, field, f"an error, {type(error).__name__}: {error}", wanted) from error

@@ -33,8 +33,8 @@ class TokenScorer(ForeignObject, PairScorer):
         if not super().fits(model):
             return False
         try:
-            return getattr(as_numpy(model.encode_text(["a photo"])[0]), "ndim", 1) == 2
-        except Exception:  # whatever a user's own code raises; the first real call reports it
+            return run_user_code("", lambda: as_numpy(model.encode_text(["a photo"])[0]).ndim) == 2
+        except InputError:  # the first real call reports it
             return False
 
     def score(

@@ -7,7 +7,7 @@ to `hash_weights`, which hashes gigabytes once; buffers outside of the state dic
     tokenizers of Rust         their serialised form: vocabulary in its order, merges, added tokens, normaliser
     sentencepiece models       their serialised form
     arrays and tensors         dtype, shape and bytes
-    functions                  qualified name, defaults, and the values they close over
+    functions                  qualified name, defaults, the values they close over, and the code of nameless ones
     other objects              class, and the contents of all attributes but those in `_NOT_DECISIVE`
 """
 
@@ -162,7 +162,14 @@ class _Reader:
     def _read_function(self, function: Any) -> Any:
         closed_over = [_cell_contents(cell) for cell in function.__closure__ or ()]
         values = [function.__defaults__, function.__kwdefaults__, *closed_over]
-        return {"function": f"{function.__module__}.{function.__qualname__}", "values": self.read(values)}
+        # Functions inside of others share one name.
+        code = self._read_code(function.__code__) if "<" in function.__qualname__ else None
+        return {"function": f"{function.__module__}.{function.__qualname__}", "values": self.read(values), "code": code}
+
+    def _read_code(self, code: types.CodeType) -> Any:
+        inside = [self._read_code(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+        constants = [each for each in code.co_consts if not isinstance(each, types.CodeType)]
+        return [code.co_code.hex(), list(code.co_names), self.read(constants), inside]
 
     def _read_attributes(self, value: Any, without: frozenset[str] = frozenset()) -> Any:
         if hasattr(value, "serialized_model_proto"):

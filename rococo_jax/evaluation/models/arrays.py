@@ -120,7 +120,8 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for name in sorted(arrays):
         values = np.ascontiguousarray(arrays[name], "<f4")
-        digest.update(bytes.fromhex(hash_bytes(name.encode(), repr(values.shape).encode(), values.data.cast("B"))))
+        parts = name.encode(errors="surrogatepass"), repr(values.shape).encode(), values.tobytes()
+        digest.update(bytes.fromhex(hash_bytes(*parts)))
     return digest.hexdigest()
 
 
