@@ -1,4 +1,4 @@
-"""Contents of other libraries' objects: tokenizers of every kind, functions, buffers, and code that comes with models."""
+"""Contents of other libraries' objects: tokenizers of every kind, functions, buffers, and code that comes with a model."""
 
 import functools
 import json
@@ -85,7 +85,8 @@ def test_objects_are_identified_by_the_types_and_values_of_their_attributes():
     values = [
         0, 0.0, False, None, "0", [0], {"0": 0}, {0: 0}, {0, 1}, b"0", np.zeros(2), np.zeros((1, 2)),
         np.zeros(2, np.float32), torch.zeros(2), torch.zeros(2, dtype=torch.bfloat16), torch.float32, torch.float16,
-        Own(0), Own(1), Own(0, Own(0)), Own(0, Own(1)), Own, transformers.AddedToken("a"), transformers.AddedToken("a", lstrip=True),
+        Own(0), Own(1), Own(0, Own(0)), Own(0, Own(1)), Own,
+        transformers.AddedToken("a"), transformers.AddedToken("a", lstrip=True),
     ]  # fmt: skip
     assert distinct(values) == len(values)
     itself = Own(0)
