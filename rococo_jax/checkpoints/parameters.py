@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.experimental.multihost_utils import process_allgather
 from jax.typing import DTypeLike
 
 from rococo_jax.errors import InputError
@@ -90,16 +91,23 @@ def on_this_process(parameters: Mapping[str, Any]) -> bool:
 
 
 def hash_parameters(parameters: Mapping[str, Any]) -> str:
-    """SHA-256 of names, shapes and float32 values; the same however the arrays are laid out over devices."""
+    """Return the SHA-256 of names, shapes and float32 values, the same however arrays are laid out over devices.
 
-    def parts(path: str) -> tuple[bytes, bytes, bytes]:
-        array = np.ascontiguousarray(np.asarray(parameters[path], dtype="<f4"))
-        shape = np.shape(parameters[path])
-        return path.encode(), repr(shape).encode(), hashlib.sha256(array.data).digest()
+    Arrays that are sharded over several processes are gathered one after the other, so all processes must call this.
+    """
 
+    def parts(path: str, values: Any) -> tuple[bytes, bytes, bytes]:
+        array = np.ascontiguousarray(np.asarray(values, dtype="<f4"))
+        return path.encode(), repr(np.shape(values)).encode(), hashlib.sha256(array.data).digest()
+
+    paths = sorted(parameters)
+    sharded = [path for path in paths if not on_this_process({path: parameters[path]})]
+    hashed = {path: parts(path, process_allgather(parameters[path], tiled=True)) for path in sharded}
+    rest = [path for path in paths if path not in hashed]
     # Hashing releases the GIL: a model of 600 MB takes as long as its loading from memory.
     with ThreadPoolExecutor() as pool:
-        return hash_bytes(*itertools.chain.from_iterable(pool.map(parts, sorted(parameters))))
+        hashed |= zip(rest, pool.map(parts, rest, map(parameters.get, rest)), strict=True)
+    return hash_bytes(*itertools.chain.from_iterable(hashed[path] for path in paths))
 
 
 def check_parameters(parameters: Mapping[str, Any], source: object, recorded: str | None = None) -> None:
@@ -138,14 +146,20 @@ def check_tokenizer(tokenizer: Any, spec: ModelSpec, source: object) -> None:
         raise InputError(source, "text.eos_id", found, "the id that ends a text")
 
 
-def check_patches(preprocessing: Any, spec: ModelSpec, source: object) -> None:
-    """Raises InputError where images keep their shape and the tower has one grid, or the other way round."""
+def check_images(checkpoint: Checkpoint, source: object) -> Checkpoint:
+    """Return the checkpoint. Raises InputError where its images are no squares, as towers read them, or where images
+    keep their shape and the tower has one grid, or the other way round."""
+    spec, _, preprocessing, _, _ = checkpoint
     if spec.vision is None or preprocessing is None:
-        return
+        return checkpoint
+    height, width = preprocessing.image_size
+    if height != width:
+        raise InputError(source, "preprocessing", f"images of {height} x {width} pixels", "square images")
     expected = spec.vision.patch_size if spec.vision.flexible_grid else None
     if preprocessing.patch_size != expected:
         wanted = f"{expected}, the patch of a tower whose grid follows the image" if expected else "none: one grid"
         raise InputError(source, "preprocessing.patch_size", preprocessing.patch_size, wanted)
+    return checkpoint
 
 
 def with_image_size(checkpoint: Checkpoint, image_size: int | None) -> Checkpoint:
@@ -232,10 +246,11 @@ def finish_checkpoint(checkpoint: Checkpoint, image_size: int | None = None) -> 
     source = provenance.get("source", "model")
     check_parameters(parameters, source)
     check_tokenizer(tokenizer, spec, source)
-    check_patches(preprocessing, spec, source)
     places = {**provenance.get("read_from", {}), **(tokenizer.read_from if tokenizer else {})}
     provenance = {**provenance, "read_from": places, "weights_sha256": hash_parameters(parameters)}
     checkpoint = checkpoint._replace(provenance=provenance)
     if image_size is None and preprocessing is not None:
-        return with_image_size(checkpoint, preprocessing.image_size[0])._replace(provenance=provenance)
-    return with_image_size(checkpoint, image_size)
+        sized = with_image_size(checkpoint, preprocessing.image_size[0])._replace(provenance=provenance)
+    else:
+        sized = with_image_size(checkpoint, image_size)
+    return check_images(sized, source)

@@ -12,6 +12,7 @@ cache folder of one process alone is sent to the others.
 """
 
 import contextlib
+import importlib.metadata
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.data.images import IMAGES_PER_RUN, ORIGINALS, FileImages, ImageSet, chunks, read_images
+from rococo_jax.data.pictures import RULE_VERSION
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.device_steps import BatchFeatures, MadeAhead
 from rococo_jax.encoders.protocol import FeatureEncoder
@@ -37,6 +39,8 @@ _TEXTS_PER_PART = 4096
 _PARTS_PER_ROUND = 16
 # Of pixels that are decoded while devices do other work.
 _BYTES_AHEAD = 2**28
+
+_INPUT_LIBRARIES = ("pillow", "tokenizers", "ftfy")
 
 # Batch by batch the places of the items given, and their features.
 Encode = Callable[[Any], Iterator[BatchFeatures]]
@@ -222,10 +226,14 @@ class EmbeddingPass:
 
 
 def encoding_versions() -> dict[str, str]:
-    """What could change an embedding's last bits without changing the model: this project, JAX, and the device kind."""
+    """Return what can change an embedding without changing the model: this project, JAX and the kind of device, the
+    libraries that decode images and tokenize texts, and how images become the pictures that models are given.
+    """
     return {
         "rococo_jax": __version__,
         "jax": jax.__version__,
         "device": jax.devices()[0].device_kind,
+        **{library: importlib.metadata.version(library) for library in _INPUT_LIBRARIES},
+        "pictures": str(RULE_VERSION),
         **numeric_flags(),
     }

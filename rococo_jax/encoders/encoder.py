@@ -1,7 +1,8 @@
 """A loaded model as users hold it: `encode_image` and `encode_text` give unit vectors in float32.
 
 The module inside is a pure function of its parameters; this class adds what surrounds it: preprocessing, tokenizer,
-batches of one static shape, and the mesh. A vector depends neither on the batch size of the call nor on the other
+batches of one static shape, and the mesh. A model whose weights are changed in place is computed, and identified, with
+the weights that it has when a method is called. A vector depends neither on the batch size of the call nor on the other
 items, their order, or the number of devices: every device always runs the same program on the same number of rows
 (`device_steps`).
 """
@@ -9,25 +10,24 @@ items, their order, or the number of devices: every device always runs the same 
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float
 from PIL import Image
 
-from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
 from rococo_jax.data.pixels import View
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenRows
 from rococo_jax.encoders import programs
 from rococo_jax.encoders.device_steps import STEPS_UNDER_WAY, BatchFeatures, DeviceSteps, Rows
 from rococo_jax.encoders.matching import MatchingHead
+from rococo_jax.encoders.placed_model import PlacedModel
 from rococo_jax.encoders.programs import (
     Compute,
     as_pixels,
@@ -42,8 +42,6 @@ from rococo_jax.encoders.programs import (
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder
-from rococo_jax.models.attention import use_fused_attention
-from rococo_jax.models.fsdp import shard_model
 from rococo_jax.models.products import Products
 from rococo_jax.runtime import AXES, make_mesh
 from rococo_jax.storage import hash_json
@@ -56,7 +54,7 @@ class Encoder(FeatureEncoder, MatchingHead):
         model: the `DualEncoder` module.
         preprocessing: how images become pixels; None for a text tower.
         tokenizer: how strings become token ids; None for an image tower.
-        provenance: where the weights came from, and the hash that was written down with them.
+        provenance: where the weights came from, and the hash that was written down with them; no part of the identity.
         name: what reports call it.
         mesh: the devices it runs on; parameters are sharded over its axis `fsdp`.
     """
@@ -70,27 +68,41 @@ class Encoder(FeatureEncoder, MatchingHead):
         name: str = "model",
         mesh: Mesh | None = None,
     ):
-        self.model, self.preprocessing, self.tokenizer = model, preprocessing, tokenizer
+        self.preprocessing, self.tokenizer = preprocessing, tokenizer
         self.provenance, self.name = dict(provenance or {}), name
         self.mesh = make_mesh() if mesh is None else mesh
-        use_fused_attention(model, self.mesh, model.dtype)
-        if self.mesh.shape["fsdp"] > 1 or self.mesh.is_multi_process:
-            self._graph, self._state = shard_model(model, self.mesh)
-            self.model = nnx.merge(self._graph, self._state)
-        else:
-            self._graph, state = nnx.split(model)
-            self._state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
+        self._placed = PlacedModel.place(model, self.mesh)
+        self.model = self._placed.model
         platform = self.mesh.devices.flat[0].platform
         self._image_rows, self._images_fit = images_at_once(self.spec, platform), False
         self._tokens = text_tokens_at_once(self.spec, platform)
         self.steps = DeviceSteps(self.name, self.mesh, self._on_halved)
-        self._tower_hashes: dict[str, str] = {}
         self.compute = Compute("bfloat16" if model.dtype == jnp.bfloat16 else "float32")
 
-    @cached_property
+    def _current(self) -> PlacedModel:
+        """Return the model on the mesh, placed anew where it was changed since."""
+        if not self._placed.is_of(self.model):
+            self._placed = PlacedModel.place(self.model, self.mesh)
+            self.model = self._placed.model
+        return self._placed
+
+    @property
+    def _graph(self) -> Any:
+        return self._current().graph
+
+    @property
+    def _state(self) -> Any:
+        return self._current().state
+
+    @property
     def weights_sha256(self) -> str:
-        """The hash of the weights as they are; `load_model` sets it to the one that it computed."""
-        return hash_parameters(parameters_of(self.model))
+        """The hash of the weights as they are now. All processes must ask for it where parameters are sharded over
+        several."""
+        return self._current().hash()
+
+    def remember_hash(self, sha256: str) -> None:
+        """Take the hash of the weights from a caller that has just computed it from them."""
+        self._placed.hashes[""] = sha256
 
     @property
     def spec(self):
@@ -105,12 +117,13 @@ class Encoder(FeatureEncoder, MatchingHead):
         self._image_rows = compute.images_at_once or self._image_rows
 
     def describe(self) -> dict[str, Any]:
-        """All that decides an embedding, as JSON: weights, architecture, preprocessing, tokenizer, dtype, and how
-        float32 products are computed where not at full precision.
+        """Return the name and everything that decides an embedding, as JSON: hash of the weights as they are now,
+        architecture, preprocessing, hash of the tokenizer, dtype, and the precision of float32 products where it is not
+        the highest.
         """
         about = {
             "name": self.name,
-            "weights": self.provenance.get("weights_sha256"),
+            "weights": self.weights_sha256,
             "spec": self.spec.to_json(),
             "preprocessing": None if self.preprocessing is None else self.preprocessing.to_json(),
             "tokenizer": None if self.tokenizer is None else self.tokenizer.hash(),
@@ -119,7 +132,7 @@ class Encoder(FeatureEncoder, MatchingHead):
         return about | ({"precision": "high"} if self.compute.precision == "high" else {})
 
     def fingerprint(self) -> str:
-        """A hash of all that decides an embedding; the name is no part of it."""
+        """Return a hash of `describe` without the name."""
         return hash_json({key: value for key, value in self.describe().items() if key != "name"})
 
     def prepare(self, image: Image.Image) -> np.ndarray:
@@ -146,20 +159,15 @@ class Encoder(FeatureEncoder, MatchingHead):
         return {**{key: facts[key] for key in told}, "preprocessing": preprocessing, "tokenizer": tokenizer}
 
     def describe_tower(self, side: str) -> dict[str, Any]:
-        """All that decides a feature of one tower (`vision` or `text`), heads left out: models that share a tower and
-        differ in what was trained on top of it agree here."""
-        if side not in self._tower_hashes:
-            parameters = parameters_of(self.model)
-            self._tower_hashes[side] = hash_parameters(
-                {k: v for k, v in parameters.items() if k.startswith(f"{side}.")}
-            )
+        """Return everything that decides a feature of one tower (`vision` or `text`), without the heads: models that
+        share a tower and differ in what was trained on top of it agree here."""
         about = self.describe()
         before = "preprocessing" if side == "vision" else "tokenizer"
         kept = {before: about[before], "dtype": about["dtype"], "spec": about["spec"][side]}
         kept |= {"precision": about["precision"]} if "precision" in about else {}
         if side == "vision" and self.compute.images_at_once is not None:
             kept["images_at_once"] = self.compute.images_at_once  # decides the last bits
-        return {"weights": self._tower_hashes[side], **kept}
+        return {"weights": self._current().hash(f"{side}."), **kept}
 
     @property
     def logit_scale(self) -> float:
@@ -199,7 +207,8 @@ class Encoder(FeatureEncoder, MatchingHead):
             InputError: the model has no text tower, or a text has more tokens than its context.
         """
         ids = self.token_ids(texts) if len(texts) or not self.mesh.is_multi_process else []
-        program = partial(programs.text_features, self.mesh, self._graph, self._products, self._state)
+        placed = self._current()
+        program = partial(programs.text_features, self.mesh, placed.graph, self._products, placed.state)
         yield from self.steps.run(self._text_rows(ids), program)
 
     def prepare_texts(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
@@ -221,7 +230,8 @@ class Encoder(FeatureEncoder, MatchingHead):
         return self._project("project_text", features)
 
     def _project(self, method: str, features: np.ndarray) -> np.ndarray:
-        vectors = programs.project(self.mesh, self._graph, self._state, method, features)
+        placed = self._current()
+        vectors = programs.project(self.mesh, placed.graph, placed.state, method, features)
         lengths = np.linalg.norm(vectors, axis=1)
         if not (lengths > 0.5).all():
             found = f"NaN, infinite or zero vectors in {int((~(lengths > 0.5)).sum())} of {len(vectors)} rows"
@@ -230,12 +240,13 @@ class Encoder(FeatureEncoder, MatchingHead):
 
     def _image_batches(self, images, program: Callable) -> Iterator[BatchFeatures]:
         self._require_images()
-        static = self.mesh, self._graph, self.preprocessing, self._products
+        placed = self._current()
+        static = self.mesh, placed.graph, self.preprocessing, self._products
         if not self._images_fit:
-            self._fit_images(program, static)
-        yield from self.steps.run(self._image_rows_of(images), partial(program, *static, self._state))
+            self._fit_images(program, static, placed.state)
+        yield from self.steps.run(self._image_rows_of(images), partial(program, *static, placed.state))
 
-    def _fit_images(self, program: Callable, static: tuple) -> None:
+    def _fit_images(self, program: Callable, static: tuple, state: Any) -> None:
         """Takes as many images at once as the compiled program leaves room for; refuses where not one fits."""
         self._images_fit, free = True, free_bytes(self.mesh)
         if free is None:
@@ -246,7 +257,7 @@ class Encoder(FeatureEncoder, MatchingHead):
             sharding = NamedSharding(self.mesh, PartitionSpec(AXES))
             active = jax.ShapeDtypeStruct((self.mesh.size,), bool, sharding=sharding)
             images = jax.ShapeDtypeStruct((rows, *shape), np.uint8, sharding=sharding)
-            memory = program.lower(*static, self._state, active, images).compile().memory_analysis()
+            memory = program.lower(*static, state, active, images).compile().memory_analysis()
             under_way = STEPS_UNDER_WAY + self.mesh.size
             return memory.temp_size_in_bytes + under_way * (unit * math.prod(shape) + memory.output_size_in_bytes)
 

@@ -10,7 +10,6 @@ object, or the object itself.
 """
 
 import functools
-import hashlib
 import importlib
 import importlib.util
 import itertools
@@ -22,13 +21,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from rococo_jax.data.pictures import RULE_VERSION
 from rococo_jax.encoders.device_steps import BatchFeatures
 from rococo_jax.encoders.foreign_object import ENCODES, ForeignObject, run_user_code
 from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.encoders.programs import separate_images
 from rococo_jax.encoders.protocol import FeatureEncoder, ImageTextEncoder, ScoresPairs
 from rococo_jax.errors import InputError
+from rococo_jax.storage import hash_file
 
 _TEXTS_AT_ONCE = 256
 
@@ -62,9 +61,9 @@ class ForeignEncoder(ForeignObject, FeatureEncoder):
     project_text_features = project_image_features
 
     def describe_tower(self, side: str) -> dict[str, Any] | None:
-        """The fingerprint, which is of both towers, and how images became the pictures that the object is given."""
-        found, rule = self.fingerprint(), {"pictures": RULE_VERSION} if side == "vision" else {}
-        return None if found is None else {"foreign": found, "side": side, **rule}
+        """Return the object's identity, which is of both towers; None where it has no fingerprint."""
+        identity = self.identity()
+        return None if identity["fingerprint"] is None else {"foreign": identity, "side": side}
 
     def _encode(self, method: str, items: Iterable, at_once: int) -> Iterator[BatchFeatures]:
         items, done, width = iter(items), 0, None
@@ -132,8 +131,8 @@ def load_factory(source: str, arguments: Mapping[str, Any] | None = None) -> Any
 def _load_file(source: str, path: Path) -> Any:
     if not path.is_file():
         raise InputError(path, "file", "a folder" if path.is_dir() else "nothing there", "a Python file of a model")
-    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
-    name = f"rococo_user_{path.stem}_{digest}"
+    # The name of the module is part of the identity of its objects. So another file has another one, wherever it lies.
+    name = f"rococo_user_{path.stem}_{hash_file(path)[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -32,6 +32,8 @@ class ForeignObject(LoadedModel):
 
     Attributes:
         methods: that an object of this kind must have, and what they take.
+        own_name: the object's own name, whatever tables call it; empty where it has none.
+        prompts: the instructions that the object was given by `with_prompt`, by role.
 
     Raises:
         InputError: the object lacks a method.
@@ -42,8 +44,10 @@ class ForeignObject(LoadedModel):
     def __init__(
         self, model: Any, name: str | None = None, mesh: Mesh | None = None, images_at_once: int | None = None
     ):
-        self.model, own = model, getattr(model, "name", None)
-        self.name = name or (own if isinstance(own, str) and own else type(model).__name__)
+        self.model, own_name = model, getattr(model, "name", None)
+        self.own_name = own_name if isinstance(own_name, str) else ""
+        self.prompts: dict[str, str] = {}
+        self.name = name or self.own_name or type(model).__name__
         self.mesh = make_mesh(jax.local_devices()) if mesh is None else mesh
         self._images_at_once, self._compared = images_at_once or _IMAGES_AT_ONCE, set()
         for method in self.methods:
@@ -61,7 +65,9 @@ class ForeignObject(LoadedModel):
         if role not in self.prompt_roles or not callable(getattr(self.model, "with_prompt", None)):
             return super().with_prompt(prompt, role)
         prompted = run_user_code(self.name, lambda: self.model.with_prompt(prompt, role))
-        return type(self)(prompted, self.name, self.mesh, self._images_at_once)
+        loaded = type(self)(prompted, self.name, self.mesh, self._images_at_once)
+        loaded.prompts = {**self.prompts, role: prompt}
+        return loaded
 
     @property
     def logit_scale(self) -> float | None:
@@ -89,9 +95,18 @@ class ForeignObject(LoadedModel):
         return rows, cut
 
     def describe(self) -> dict[str, Any]:
-        """Name, class and fingerprint."""
+        """Return what tables call it, its identity, and the scale that makes probabilities of its results."""
+        return {"name": self.name, **self.identity(), "logit_scale": self.logit_scale}
+
+    def identity(self) -> dict[str, Any]:
+        """Return class, own name, prompts and fingerprint: everything that identifies what the object computes."""
         kind = type(self.model)
-        return {"name": self.name, "class": f"{kind.__module__}.{kind.__qualname__}", "fingerprint": self.fingerprint()}
+        return {
+            "class": f"{kind.__module__}.{kind.__qualname__}",
+            "own_name": self.own_name,
+            "given_prompts": self.prompts,
+            "fingerprint": self.fingerprint(),
+        }
 
     def fingerprint(self) -> str | None:
         """The object's own fingerprint, or None: then nothing is cached and no result is kept.
@@ -147,10 +162,10 @@ def as_numpy(value: Any) -> np.ndarray:
 def run_user_code(
     source: str, make: Callable[[], Any], field: str = "encoder", wanted: str = "a model that loads"
 ) -> Any:
-    """What a user's own code, or another library, gives. Raises InputError for whatever it raises."""
+    """Return what a user's own code, or another library, gives. Raises InputError for whatever it raises."""
     try:
         return make()
-    except InputError:
+    except (InputError, KeyboardInterrupt, GeneratorExit):
         raise
-    except (Exception, SystemExit) as error:  # whatever a user's own code raises
+    except BaseException as error:  # whatever a user's own code raises; panics of Rust and exits are no Exception
         raise InputError(source, field, f"an error, {type(error).__name__}: {error}", wanted) from error

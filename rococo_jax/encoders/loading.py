@@ -32,8 +32,8 @@ from rococo_jax.checkpoints.model_directory import (
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     build_model,
+    check_images,
     check_parameters,
-    check_patches,
     check_tokenizer,
     hash_parameters,
     on_this_process,
@@ -46,7 +46,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.remote import local_copy
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.data.training_images import read_training_images
-from rococo_jax.encoders.adapters import is_adapted, load_adapted
+from rococo_jax.encoders.adapters import is_adapted, load_adapted, name_of
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
 from rococo_jax.encoders.foreign_object import ForeignObject
@@ -112,9 +112,9 @@ def load_encoder(
     Raises:
         InputError: as `load_model`, or the object lacks `encode_image` or `encode_text`.
     """
-    options, compute = options or LoadOptions(), compute or Compute()
+    options, compute, name = options or LoadOptions(), compute or Compute(), None
     if isinstance(source, str) and is_adapted(source):
-        source = load_adapted(source, options.arguments)
+        source, name = load_adapted(source, options.arguments), name_of(source)
     elif isinstance(source, str) and is_factory(source):
         source = load_factory(source, options.arguments)
     if isinstance(source, str | os.PathLike):
@@ -123,12 +123,12 @@ def load_encoder(
         encoder.use(compute)
         return encoder
     if options.image_size is not None:
-        name, wanted = getattr(source, "name", source), "none: the model's own library decides the size"
-        raise InputError(name, "image_size", options.image_size, wanted)
+        wanted = "none: the model's own library decides the size"
+        raise InputError(name or getattr(source, "name", source), "image_size", options.image_size, wanted)
     if isinstance(source, LoadedModel):
         return source
     kind = next((kind for kind in kinds if kind.fits(source)), ForeignEncoder)
-    return kind(source, None, mesh, compute.images_at_once)
+    return kind(source, name, mesh, compute.images_at_once)
 
 
 def load_model(
@@ -182,9 +182,10 @@ def _encoder(checkpoint: Checkpoint, name: str, mesh: Mesh, dtype: DTypeLike, fo
     spec, parameters, *rest = checkpoint
     encoder = Encoder(build_model(spec, parameters, dtype), *rest, name, mesh)
     encoder.training_images = folder and read_training_images(folder)
-    # Computed, or compared, while the weights were read.
-    if recorded := encoder.provenance.get("weights_sha256"):
-        encoder.weights_sha256 = recorded
+    recorded = encoder.provenance.get("weights_sha256")
+    # Computed, or compared, while the weights were read; parameters that lie on several processes were not compared.
+    if recorded and on_this_process(parameters):
+        encoder.remember_hash(recorded)
     return encoder
 
 
@@ -200,8 +201,8 @@ def _described(
     if tokenizer is not None:
         tokenizer = Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(tokenizer, path))
     check_tokenizer(tokenizer, spec, path)
-    check_patches(preprocessing, spec, path)
-    return with_image_size(Checkpoint(spec, parameters, preprocessing, tokenizer, provenance), image_size)
+    checkpoint = Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
+    return check_images(with_image_size(checkpoint, image_size), path)
 
 
 def find_checkpoint(source: str | os.PathLike) -> Path | None:
@@ -268,7 +269,7 @@ def _read_checkpoint(folder: Path, mesh: Mesh) -> tuple[Path, dict[str, Any], di
             parameters[name] = jax.device_put(whole, place(name))
     provenance["trained"] = {**provenance["trained"], "step": int(folder.name)}
     # Not the hash of the starting model, which stands in the description.
-    provenance["weights_sha256"] = hash_parameters(parameters) if on_this_process(parameters) else None
+    provenance["weights_sha256"] = hash_parameters(parameters)
     return origin, provenance, parameters
 
 

@@ -72,6 +72,7 @@ class MatchingHead(PairScorer):
         """
         ids, first = self.token_ids(texts), self.spec.matching.first_id
         ids = ids if first is None else [[first, *row[1:]] for row in ids]
+        placed = self._current()
         logits = np.empty((len(pairs[0]), 2), np.float32)
         for start in range(0, len(image_tokens), _IMAGES_PLACED):
             some = image_tokens[start : start + _IMAGES_PLACED]
@@ -80,7 +81,7 @@ class MatchingHead(PairScorer):
             # Few shapes of what lies on the devices, since each is a program to compile: powers of two.
             tokens = programs.pad_rows(some, 1 << (len(some) - 1).bit_length())
             tokens = jax.device_put(tokens, NamedSharding(self.mesh, PartitionSpec()))
-            program = partial(programs.matching_logits, self.mesh, self._graph, (self._state, tokens))
+            program = partial(programs.matching_logits, self.mesh, placed.graph, (placed.state, tokens))
             places, rows = self._groups(pairs[0][here] - start, pairs[1][here], ids)
             for index, values in self.steps.run(rows, program):
                 real = places[index] >= 0

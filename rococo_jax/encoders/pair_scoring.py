@@ -5,6 +5,7 @@ class MyReranker:
     def score_pairs(self, images, texts): ...  # lists of equal length, PIL images and str -> (n,), higher is better
 """
 
+import numbers
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,7 +24,9 @@ _PAIRS_AT_ONCE = 32
 class ForeignPairScorer(ForeignObject, PairScorer):
     """An object with `score_pairs` as evaluation uses it: checked, in batches, halved where memory runs out.
 
-    The object's own `batch_size`, if it has one, is given to a call, else 32.
+    The object's own `batch_size`, if it has one, is the number of pairs in a call, else 32.
+
+    Raises InputError: `batch_size` is no whole number above 0.
     """
 
     methods, prompt_roles = {"score_pairs": "(list of PIL images, list of str)"}, ("query",)
@@ -31,7 +34,10 @@ class ForeignPairScorer(ForeignObject, PairScorer):
     def __init__(self, model: Any, *args: Any):
         super().__init__(model, *args)
         self.scale = self.logit_scale or 1.0
-        self.pairs_at_once = int(getattr(model, "batch_size", _PAIRS_AT_ONCE))
+        batch_size = getattr(model, "batch_size", None)
+        if batch_size is not None and not (isinstance(batch_size, numbers.Integral) and batch_size >= 1):
+            raise InputError(self.name, "batch_size", repr(batch_size), "a whole number, at least 1, or None")
+        self.pairs_at_once = int(batch_size or _PAIRS_AT_ONCE)
 
     def score(
         self, images: Iterable[Any], texts: Sequence[str], pairs: PairPlaces, on_progress: OnProgress

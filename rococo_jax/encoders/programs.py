@@ -238,7 +238,9 @@ def _pixels(image: Any, name: str, preprocessing: Preprocessing) -> np.ndarray:
     if pixels.shape != shape:
         raise InputError(name, "shape of float pixels", pixels.shape, f"{shape}, as the model sees them")
     most = max(map(abs, preprocessing.limits))
-    if (largest := float(np.abs(pixels).max())) > _MOST_BEYOND * most:
+    # The last patch of a packed sequence holds the grid's size, not colours.
+    colours = pixels if preprocessing.patch_size is None else pixels[: -preprocessing.patch_size]
+    if (largest := float(np.abs(colours).max())) > _MOST_BEYOND * most:
         wanted = f"values normalised as the model sees them, at most {most:.3g}; as uint8 they are normalised here"
         raise InputError(name, "float pixels", f"values up to {largest:.4g}", wanted)
     return pixels

@@ -33,8 +33,8 @@ class TokenScorer(ForeignObject, PairScorer):
         if not super().fits(model):
             return False
         try:
-            return getattr(as_numpy(model.encode_text(["a photo"])[0]), "ndim", 1) == 2
-        except Exception:  # whatever a user's own code raises; the first real call reports it
+            return run_user_code("", lambda: as_numpy(model.encode_text(["a photo"])[0]).ndim) == 2
+        except InputError:  # the first real call reports it
             return False
 
     def score(
@@ -49,7 +49,7 @@ class TokenScorer(ForeignObject, PairScorer):
         return max_sim(of_images, [self._texts[text] for text in texts], pairs, on_progress)
 
     def describe(self) -> dict[str, Any]:
-        """Name, class and fingerprint."""
+        """Return the description of the object, and how its matrices become scores."""
         return {**super().describe(), "scores": "MaxSim"}
 
     def _encoded(self, method: str, items: Iterable[Any]) -> list[np.ndarray]:

@@ -1,14 +1,20 @@
 """The encoder's promises: a vector does not depend on its company, on padding, on batches, or on devices."""
 
+import json
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from PIL import Image
 
+from rococo_jax.checkpoints import save_model
 from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.encoders import load_model
 from rococo_jax.encoders.programs import text_batches, text_tokens_at_once
+from tests.support import reference_models
+from tests.support.models import change_json, read_towers
 from tests.support.refusals import refused
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
 
@@ -70,6 +76,37 @@ def test_what_cannot_be_encoded_is_named(encoder):
     refused(r"found \(40, 40, 3\); wanted \(32, 32, 3\)", encoder.encode_image, np.zeros((1, 40, 40, 3), np.float32))
     refused("wanted a non-empty sequence", encoder.encode_text, "a dog")
     refused(r"\(2, 32, 32\)", encoder.encode_image, np.zeros((2, 32, 32), np.uint8))
+
+
+def test_normalised_pixels_of_images_that_keep_their_shape_are_taken_and_others_refused(tmp_path):
+    reference = reference_models.siglip2(patches=9, patch_size=8)
+    settings = {"image_processor_type": "Siglip2ImageProcessor", "max_num_patches": 12, "patch_size": 8}
+    folder = reference_models.saved(reference, tmp_path)
+    colours = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings | colours))
+    encoder = read_towers(folder)
+    images = [Image.fromarray(random_images(1, size)[0]) for size in (20, 40)] + [Image.new("RGB", (90, 10), "red")]
+    packed = np.stack([encoder.preprocessing.resize(image) for image in images])
+    # The grid of the last one is 1 x 12, far above any normalised colour.
+    pixels = np.asarray(encoder.preprocessing.normalise(jnp.asarray(packed)))
+    assert pixels.max() > 10
+    np.testing.assert_allclose(encoder.encode_image(pixels), encoder.encode_image(images), atol=2e-6)
+    refused("float pixels: found values up to", encoder.encode_image, packed.astype(np.float32))
+
+
+def test_a_crop_that_is_no_square_is_refused_when_the_model_is_read(tmp_path):
+    folder = reference_models.saved(reference_models.dinov2(), tmp_path / "theirs")
+    settings = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 40}, "do_center_crop": True}
+    colours = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 3}
+    for height, width in ((40, 20), (20, 40)):
+        crop = {"crop_size": {"height": height, "width": width}}
+        (folder / "preprocessor_config.json").write_text(json.dumps(settings | colours | crop))
+        refused(f"preprocessing: found images of {height} x {width} pixels; wanted square", read_towers, folder)
+        assert read_towers(folder, image_size=30).preprocessing.image_size == (30, 30)
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings | colours | {"crop_size": 40}))
+    save_model(tmp_path / "ours", read_towers(folder))
+    change_json(tmp_path / "ours" / "model.json", lambda about: about["preprocessing"].update(crop_size=[40, 20]))
+    refused("model.json: preprocessing: found images of 40 x 20", load_model, tmp_path / "ours")
 
 
 def test_batches_cover_all_texts_once_and_waste_little_on_captions():

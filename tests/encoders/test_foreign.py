@@ -1,6 +1,7 @@
 """Models of any framework: a torch CLIP beside our conversion of it, and bad encoders refused."""
 
 import json
+import types
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ from rococo_jax.cli.main import main
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import ForeignEncoder, load_encoder
 from rococo_jax.encoders.foreign_object import as_numpy
+from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from tests.support import reference_models
 from tests.support.models import encoder_of, read_model
 from tests.support.reference_models import saved, torch
@@ -133,6 +135,28 @@ def test_embeddings_are_cached_where_a_fingerprint_tells_the_state_of_the_model(
 )  # fmt: skip
 def test_bad_vectors_and_objects_without_the_methods_are_refused(data, change, said):
     refused(said, evaluate, data, change if said.startswith("without") else Colours(change))
+
+
+@pytest.mark.parametrize(("batch_size", "most"), [(None, 32), (1, 1), (np.int64(7), 7)])
+def test_pairs_come_in_batches_as_large_as_the_object_says(batch_size, most):
+    class Pairs:
+        counts = ()
+
+        def score_pairs(self, images, texts):
+            self.counts = (*self.counts, len(texts))
+            return np.arange(len(texts), dtype=float)
+
+    pairs = Pairs()
+    pairs.batch_size = batch_size
+    places = np.zeros(40, int), np.arange(40)
+    ForeignPairScorer(pairs).score([None], list(map(str, range(40))), places, lambda count: None)
+    assert max(pairs.counts) == most
+
+
+@pytest.mark.parametrize("batch_size", [0, -3, 2.5, "8", lambda: 8])
+def test_a_batch_size_that_is_no_number_of_pairs_is_refused(batch_size):
+    pairs = types.SimpleNamespace(name="mine", batch_size=batch_size, score_pairs=lambda images, texts: [])
+    refused("mine: batch_size: found .*; wanted a whole number, at least 1, or None", ForeignPairScorer, pairs)
 
 
 def test_other_vectors_in_a_second_call_are_warned_of(data, capsys):

@@ -53,9 +53,7 @@ def load_adapted(source: str, arguments: Mapping[str, Any] | None = None) -> Any
             extra = library.replace("_", "-")
             raise InputError(source, "library", f"no {module} installed", f"pip install 'rococo-jax[{extra}]'")
     load = getattr(importlib.import_module(f"rococo_jax.encoders.adapters.{place}"), function)
-    made = run_user_code(source, lambda: load(model, **(arguments or {})))
-    made.name = name_of(source)
-    return made
+    return run_user_code(source, lambda: load(model, **(arguments or {})))
 
 
 def name_of(source: str) -> str:

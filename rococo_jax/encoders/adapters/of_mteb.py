@@ -6,6 +6,7 @@ mteb hands a loader of batches, dictionaries with a list under `text`, `image` o
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from rococo_jax.data.pictures import as_rgb
+from rococo_jax.encoders.adapters.contents import hash_with_weights, library_versions
 from rococo_jax.encoders.foreign_object import as_numpy
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
@@ -27,7 +29,7 @@ def load(model: str, revision: str | None = None, device: str | None = None, bat
 
     made = mteb.get_model(model, revision, device)
     meta = made.mteb_model_meta
-    about = {"mteb": mteb.__version__, "model": meta.name, "revision": revision or meta.revision}
+    about = {"model": meta.name, "revision": revision or meta.revision}
     return FromMteb(made, mteb.get_task(_TASK).metadata, batch_size, about=about)
 
 
@@ -56,7 +58,8 @@ class FromMteb:
         task_metadata: of the task whose prompts are used.
         batch_size: images or texts at once.
         name: what tables call it; its class's by default.
-        about: name and revision, by which vectors are cached; None where they are not known.
+        about: name and revision, which identify a model that is computed elsewhere; None where they are not known, and
+            then nothing is cached.
         role: `query` or `document`, as mteb's `prompt_type`.
     """
 
@@ -70,9 +73,12 @@ class FromMteb:
     def __post_init__(self):
         self.name = self.name or type(self.encoder).__name__
         if self.about is not None:
-            prompts = getattr(self.encoder, "model_prompts", None) or {}
-            told = {"role": self.role, "prompts": {str(name): str(prompt) for name, prompt in prompts.items()}}
-            self.fingerprint = lambda: hash_json({**self.about, **told})
+            self.fingerprint = functools.cache(self._fingerprint)
+
+    def _fingerprint(self) -> str:
+        """Return a hash of the object with its weights and prompts, and of its other arguments."""
+        contents = hash_with_weights([self.encoder, self.task_metadata])
+        return hash_json({**self.about, "role": self.role, "contents": contents, "versions": library_versions()})
 
     def with_prompt(self, prompt: str, role: str) -> "FromMteb":
         """The same with `prompt` for that role in place of the model's own.

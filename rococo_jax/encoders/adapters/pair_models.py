@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rococo_jax.encoders.adapters.torch_module import TorchModule, TorchOptions, plain, taking_prompts
+from rococo_jax.encoders.adapters.torch_module import TorchModule, TorchOptions, taking_prompts
 from rococo_jax.encoders.foreign_object import as_numpy
 from rococo_jax.errors import InputError
 
@@ -101,8 +101,7 @@ def load_matching_head(model: str, architecture: str, processor: str | None, opt
         logits = getattr(module(**inputs.to(options.device, module.dtype), **arguments), field)
         return logits[:, column]
 
-    settings = {"transformers": transformers.__version__, "config": plain(made.config.to_dict())}
-    settings |= {"head": architecture, "processor": plain(ready.to_dict())}
+    settings = {"head": architecture, "processor": ready}
     return TorchPairs(module, options, settings, score)
 
 
@@ -124,8 +123,7 @@ def load_cross_encoder(model: str, query: str = "text", **options: Any) -> Torch
     made = sentence_transformers.CrossEncoder(model, **how)
     saturates = isinstance(made.activation_fn, torch.nn.Sigmoid | torch.nn.Tanh)
     activation = torch.nn.Identity() if saturates else made.activation_fn
-    settings = {"sentence_transformers": sentence_transformers.__version__, "modules": repr(made), "query": query}
-    settings |= {"activation": repr(activation), "prompts": made.prompts}
+    settings = {"query": query, "activation": activation, "prompts": made.prompts}
 
     def under(prompt: Mapping[str, str]) -> TorchPairs:
         def score(images: list, texts: list[str]) -> Any:
@@ -179,9 +177,7 @@ def load_vqascore(model: str, question: str = QUESTION, answer: str = ANSWER, **
                 raise InputError(pairs.name or model, "caption", repr(text), wanted)
 
     control_tokens = _control_tokens(ready)
-    settings = {"transformers": transformers.__version__, "config": plain(module.config.to_dict())}
-    settings |= {"processor": plain(ready.to_dict()), "template": ready.chat_template}
-    settings |= {"question": question, "answer": answer}
+    settings = {"processor": ready, "question": question, "answer": answer}
     pairs = TorchPairs(module, options, settings, score, in_logs=True)
     pairs.check_texts = check_texts
     return pairs

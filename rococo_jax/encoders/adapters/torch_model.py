@@ -7,7 +7,7 @@ from typing import Any
 from rococo_jax.data.pictures import as_picture
 from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.encoders.adapters.pair_models import MATCHING_HEADS, TorchPairs, load_matching_head
-from rococo_jax.encoders.adapters.torch_module import TorchModule, TorchOptions, plain, taking_prompts
+from rococo_jax.encoders.adapters.torch_module import TorchModule, TorchOptions, taking_prompts
 from rococo_jax.errors import InputError
 
 # Trained on texts padded to one length, and without an attention mask: padding is part of the input.
@@ -41,7 +41,8 @@ def load_open_clip(
     weights = None if hub or pretrained == "random" else pretrained
     precision = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
     module, _, prepare = open_clip.create_model_and_transforms(model, weights, device=device, precision=precision)
-    tokenize, settings = open_clip.get_tokenizer(model), {"open_clip": open_clip.__version__, "model": model}
+    tokenize = open_clip.get_tokenizer(model)
+    settings = {"open_clip": open_clip.__version__, "images": prepare, "tokenizer": tokenize}
 
     def encode_images(images: list) -> Any:
         pixels = torch.stack([prepare(image) for image in images])
@@ -56,7 +57,6 @@ def load_open_clip(
         longer = tokenize(texts, context_length=rows.shape[1] + 1).numpy()
         return rows.tolist(), (longer[:, :-1] != rows).any(axis=1).tolist()
 
-    settings |= {"images": repr(prepare)}
     encoder = TorchModel(module, options, settings, encode_image=encode_images, encode_text=encode_texts)
     encoder.token_rows = token_rows
     encoder.picture_for_library = as_picture
@@ -81,11 +81,10 @@ def load_transformers(model: str, processor: str | None = None, **options: Any) 
             raise InputError(model, "model", f"{type(made).__name__} without {method}", "a dual encoder")
     ready = transformers.AutoProcessor.from_pretrained(processor or model, **options.hub)
     module, config = made.to(options.device), made.config.to_dict()
-    settings = {"transformers": transformers.__version__, "config": plain(config)}
-    settings["processor"] = plain({"images": ready.image_processor.to_dict(), "texts": ready.tokenizer.init_kwargs})
     length = (config.get("text_config") or {}).get("max_position_embeddings")
     padding = {"padding": "max_length" if made.config.model_type in _PADDED else True}
     padding |= {"truncation": True, "max_length": length, "return_tensors": "pt"}
+    settings = {"processor": ready, "padding": padding}
 
     # The processor and not its parts, as it has defaults of its own for both.
     def encode_images(images: list) -> Any:
@@ -121,11 +120,9 @@ def load_sentence_transformers(model: str, **options: Any) -> TorchModel:
     options = TorchOptions(**options)
     how = {"device": options.device, "model_kwargs": {"dtype": options.torch_dtype}, **options.hub}
     made = sentence_transformers.SentenceTransformer(model, **how)
-    settings = {"sentence_transformers": sentence_transformers.__version__, "modules": repr(made)}
 
     def under(prompt: Mapping[str, str]) -> TorchModel:
         encode = functools.partial(made.encode, batch_size=options.batch_size, show_progress_bar=False, **prompt)
-        about = settings | {"prompt": dict(prompt)}
-        return TorchModel(made, options, about, encode_image=encode, encode_text=encode)
+        return TorchModel(made, options, {"prompt": dict(prompt)}, encode_image=encode, encode_text=encode)
 
     return taking_prompts(under, made.prompts)

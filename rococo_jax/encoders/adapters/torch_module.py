@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from rococo_jax.data.pictures import as_rgb
+from rococo_jax.encoders.adapters.contents import contents_of, hash_weights, library_versions, state_of_weights
 from rococo_jax.encoders.foreign_object import as_numpy
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
@@ -20,7 +20,7 @@ class TorchOptions:
 
     Attributes:
         device, dtype: where and in what it computes.
-        batch_size: given to the module at once.
+        batch_size: number of items in one call of the module.
         revision, trust_remote_code: of models of the Hugging Face hub.
 
     Raises:
@@ -36,8 +36,8 @@ class TorchOptions:
     def __post_init__(self):
         if self.dtype not in (dtypes := ("float32", "float16", "bfloat16")):
             raise InputError("model argument", "dtype", repr(self.dtype), "{}, {} or {}".format(*dtypes))
-        if self.batch_size < 1:
-            raise InputError("model argument", "batch_size", self.batch_size, "at least 1")
+        if type(self.batch_size) is not int or self.batch_size < 1:
+            raise InputError("model argument", "batch_size", repr(self.batch_size), "a whole number, at least 1")
 
     @property
     def torch_dtype(self) -> Any:
@@ -55,10 +55,13 @@ class TorchOptions:
 class TorchModule:
     """A module in evaluation.
 
+    Its identity is that of its contents: weights, attributes and configuration of all modules, processors, tokenizers,
+    and whatever else `settings` names. Paths, devices and batch sizes are no part of it.
+
     Args:
-        module: whose parameters and buffers decide its numbers.
+        module: the object whose parameters and buffers decide its numbers.
         options: how it runs.
-        settings: what else decides them, as JSON: preprocessing, tokenizer, versions.
+        settings: everything else that decides them, objects of any type: processors, prompts, adapter options.
         methods: by name, of one batch of each of their lists.
     """
 
@@ -68,7 +71,10 @@ class TorchModule:
 
     def __init__(self, module: Any, options: TorchOptions, settings: Mapping[str, Any], **methods: Callable[..., Any]):
         self.module, self.batch_size = module.eval(), options.batch_size
-        self.settings = {**settings, "dtype": options.dtype}
+        # Read before the first call: libraries keep caches and the padding of the last call in the same objects.
+        self.settings = {name: contents_of(value) for name, value in settings.items()}
+        self.settings |= {"module": contents_of(module), "dtype": options.dtype, "versions": library_versions()}
+        self._hashed_state: list[tuple[int, int]] | None = None
         for name, function in methods.items():
             setattr(self, name, functools.partial(self._in_batches, function))
 
@@ -80,18 +86,16 @@ class TorchModule:
             return np.concatenate([as_numpy(function(*(list(each[some]) for each in inputs))) for some in batches])
 
     def fingerprint(self) -> str:
-        """A hash of weights and settings."""
+        """Return a hash of the weights as they are now and of the settings as they were when the module was loaded."""
+        state = state_of_weights(self.module)
+        if state != self._hashed_state:
+            self.__dict__.pop("_weights", None)
+            self._hashed_state = state
         return hash_json({**self.settings, "weights": self._weights})
 
     @functools.cached_property
     def _weights(self) -> str:
-        import torch
-
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.module.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        return hash_weights(self.module)
 
 
 def taking_prompts(make: Callable[..., TorchModule], prompts: Mapping[str, str]) -> TorchModule:
@@ -103,12 +107,3 @@ def taking_prompts(make: Callable[..., TorchModule], prompts: Mapping[str, str])
     model = make({})
     model.with_prompt = under
     return model
-
-
-def plain(value: Any) -> Any:
-    """The value with whatever JSON does not know as text; paths, which differ between machines, left out."""
-    if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items() if "path" not in str(key)}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)

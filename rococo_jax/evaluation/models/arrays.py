@@ -1,5 +1,6 @@
 """Arrays that other programs wrote, checked; and an annotation file as the benchmark that they follow row by row."""
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.captions import CaptionedImage, captions_from_json
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import VARIANTS
-from rococo_jax.storage import hash_file, read_json
+from rococo_jax.storage import hash_bytes, hash_file, read_json
 
 # Vectors this near to length 1 are taken as they are: float32 rounding of a normalised vector is a thousand times less.
 _UNIT_TOLERANCE = 1e-4
@@ -109,6 +110,19 @@ def to_unit_length(rows: np.ndarray, path: str | os.PathLike, notes: list[str]) 
     for block in blocks:
         unit[block] = rows[block].astype(np.float64) / norms[block, None]
     return unit
+
+
+def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+    """Return the SHA-256 of arrays under their names, in whatever order and whatever file they were stored.
+
+    Values are compared as float32, as all scores are computed.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        values = np.ascontiguousarray(arrays[name], "<f4")
+        parts = name.encode(errors="surrogatepass"), repr(values.shape).encode(), values.tobytes()
+        digest.update(bytes.fromhex(hash_bytes(*parts)))
+    return digest.hexdigest()
 
 
 def select(by_key: Mapping[str, Any], keys: Sequence[str], path: str | os.PathLike, field: str, what: str) -> list[Any]:

@@ -32,7 +32,7 @@ from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.evaluation.sections import Evaluated
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
-from rococo_jax.storage import hash_file, load_arrays, read_json, read_table
+from rococo_jax.storage import hash_json, load_arrays, read_json, read_table
 from rococo_jax.texts import JSON_LINES, TABLES, form_of, read_lines
 
 
@@ -64,6 +64,8 @@ class ClassLogits(Model):
         outside: by name, of images of none of the classes.
         gather: reads some rows of a file, a column a class.
         truth: the labels; their versions stand for those of the logits' makers.
+        columns: names of the columns of the logits.
+        groups: coarse classes, by the names of their columns; none where the columns are the classes.
     """
 
     def __init__(
@@ -73,16 +75,23 @@ class ClassLogits(Model):
         outside: Mapping[str, LogitsFile],
         gather: "Gather",
         truth: Labels,
+        columns: Sequence[str],
+        groups: Mapping[str, Sequence[str]],
     ):
         self.name, self.files, self.outside, self.gather = name, files, outside, gather
+        self.columns, self.groups = columns, groups
         self.versions = truth.versions
         unnamed = bool(truth.images) and files[CLEAN].names is None
         by_place = ("rows of logits without names are taken to be in the order of the labels",) * unnamed
         self.notes = ("scored from logits", *by_place)
 
     def describe(self) -> dict[str, Any]:
-        """The hash of each file."""
-        return {variant: hash_file(file.source) for variant, file in {**self.files, **self.outside}.items()}
+        """Return the hash of each table of logits, and what its columns stand for."""
+        return {
+            **{variant: file.hash() for variant, file in self.files.items()},
+            "outside": {name: file.hash() for name, file in self.outside.items()},
+            "columns": {"names": list(self.columns), "groups": dict(self.groups)},
+        }
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcomes of each task: clean, then every corruption and every set of other images.
@@ -156,13 +165,15 @@ def score_logits(
                 raise InputError(file.source, "rows", file.shape[0], f"{len(truth.labels)}, as {labels} has labels")
             if truth.images and file.names not in (None, truth.images):
                 raise InputError(file.source, "names", "other images, or in another order", f"those of {labels}")
-        class_names, gather = _grouped(columns, groups)
+        coarse = {} if groups is None else _read_groups(groups)
+        class_names, gather = _grouped(columns, coarse, groups)
         question = _task(task, class_names, named, labels)
-        decides = truth.data or {"classes": {"labels": hash_file(labels), "groups": groups and hash_file(groups)}}
+        answers = {"images": list(truth.images), "labels": list(named.labels)}
+        decides = truth.data or {"classes": {"labels": hash_json(answers), "groups": hash_json(coarse)}}
         # Evaluated results may be of several benchmarks, all of which stand in the fingerprint.
         tasks = {benchmark: (question,) if place == 0 else () for place, benchmark in enumerate(decides)}
         benchmarks = [Benchmark(each, question.names, (), {}, tasks[each], decides=decides[each]) for each in decides]
-        model = ClassLogits(name or Path(logits).stem, files, others, gather, truth)
+        model = ClassLogits(name or Path(logits).stem, files, others, gather, truth, columns, coarse)
         return evaluate_model(model, benchmarks, Settings(), EmbeddingCache(None))
 
 
@@ -256,16 +267,26 @@ def _named(
 Gather = Callable[[LogitsFile, slice], np.ndarray]
 
 
-def _grouped(columns: Sequence[str], groups: str | None) -> tuple[tuple[str, ...], Gather]:
-    """Names of the classes, sorted, and what reads their logits."""
+def _read_groups(groups: str) -> dict[str, Any]:
+    """Return the classes of each coarse class. Raises InputError: there are fewer than two coarse classes."""
+    classes_by_group = read_json(Path(groups), "coarse classes: {coarse: [class, ...]}")
+    if not isinstance(classes_by_group, dict) or len(classes_by_group) < 2:
+        raise InputError(groups, "groups", str(classes_by_group)[:80], "an object with 2 coarse classes or more")
+    return classes_by_group
+
+
+def _grouped(
+    columns: Sequence[str], classes_by_group: Mapping[str, Any], groups: str | None
+) -> tuple[tuple[str, ...], Gather]:
+    """Return the names of the classes, sorted, and a function that reads their logits.
+
+    Raises InputError: the file `groups` names no class of the logits, or one twice.
+    """
     order = np.array(sorted(range(len(columns)), key=lambda place: columns[place]))
     names = tuple(columns[place] for place in order)
     if groups is None:
         return names, lambda file, run: file.block(order, run)
-    classes_by_group = read_json(Path(groups), "coarse classes: {coarse: [class, ...]}")
     place = {name: number for number, name in enumerate(columns)}
-    if not isinstance(classes_by_group, dict) or len(classes_by_group) < 2:
-        raise InputError(groups, "groups", str(classes_by_group)[:80], "an object with 2 coarse classes or more")
     members = []
     for coarse in sorted(classes_by_group):
         if not isinstance(classes_by_group[coarse], list) or not classes_by_group[coarse]:

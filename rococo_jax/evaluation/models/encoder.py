@@ -16,7 +16,15 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.model import Loading, Model, as_read_by, embed_benchmark, no_pairs, score_tasks
+from rococo_jax.evaluation.models.model import (
+    Loading,
+    Model,
+    as_read_by,
+    embed_benchmark,
+    identity_of,
+    no_pairs,
+    score_tasks,
+)
 from rococo_jax.evaluation.models.pairs import check_count
 from rococo_jax.evaluation.pairs import Candidates, outcomes_by_pairs
 
@@ -37,8 +45,8 @@ class EncoderModel(Model):
         self.encoder.name = name
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides its embeddings."""
-        return {key: value for key, value in self.encoder.describe().items() if key != "name"}
+        """Return everything that decides its embeddings."""
+        return identity_of(self.encoder)[0]
 
     def facts(self) -> dict[str, Any]:
         """Provenance, size, cost and warnings of the encoder."""

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from rococo_jax.errors import InputError
 from rococo_jax.npz import open_arrays
 from rococo_jax.progress import say
-from rococo_jax.storage import check_free_space, whole_file
+from rococo_jax.storage import check_free_space, hash_file, hash_json, whole_file
 
 _WANTED = "an .npz file with 'logits' (images, classes) of float16, float32 or float64, or such an .npy file"
 
@@ -37,6 +37,10 @@ class LogitsFile:
     shape: tuple[int, int]
     classes: tuple[str | int, ...] | None = None
     names: tuple[str, ...] | None = None
+
+    def hash(self) -> str:
+        """Return the SHA-256 of the table and of the names of its rows."""
+        return hash_json([hash_file(self.path), self.names])
 
     def block(self, order: Int[np.ndarray, " columns"], run: slice) -> Float[np.ndarray, "images columns"]:
         """Some rows in float64, columns in another order. Called from several threads.

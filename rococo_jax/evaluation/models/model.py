@@ -82,6 +82,17 @@ class Model(Protocol):
         ...
 
 
+def identity_of(*parts: LoadedModel) -> list[dict[str, Any]]:
+    """Return for each of the loaded models of one evaluation what decides its results, without its name.
+
+    Where one of them has no fingerprint, the first has none, so that no result of the evaluation is taken as it is.
+    """
+    described = [{key: value for key, value in part.describe().items() if key != "name"} for part in parts]
+    if any(each.get("fingerprint", "") is None for each in described):
+        described[0]["fingerprint"] = None
+    return described
+
+
 def no_pairs(name: str) -> InputError:
     """The error for a model that is asked to score pairs and cannot."""
     return InputError(name, "score_pairs", "none", "a model that scores pairs, such as BLIP with its matching head")

@@ -10,7 +10,7 @@ from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.protocol import FeatureEncoder, PairScorer
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.model import Loading, Model, as_read_by, embed_benchmark, no_pairs
+from rococo_jax.evaluation.models.model import Loading, Model, as_read_by, embed_benchmark, identity_of, no_pairs
 from rococo_jax.evaluation.pairs import Candidates, outcomes_by_pairs
 from rococo_jax.progress import say
 
@@ -33,10 +33,11 @@ class PairModel(Model):
         self.notes = ["asked by pairs: scores of each image with each text, no vectors"]
 
     def describe(self) -> dict[str, Any]:
-        """All that decides a score, and what chooses the candidates."""
-        described = {key: value for key, value in self.scorer.describe().items() if key != "name"}
-        chosen_by = {} if self.candidates is None else {"candidates": self.candidates.describe()}
-        return {**described, "asked": "by pairs", **chosen_by}
+        """Return everything that decides a score, and what chooses the candidates."""
+        if self.candidates is None:
+            return {**identity_of(self.scorer)[0], "asked": "by pairs"}
+        scorer, candidates = identity_of(self.scorer, self.candidates)
+        return {**scorer, "asked": "by pairs", "candidates": candidates}
 
     def facts(self) -> dict[str, Any]:
         """Facts of the scorer."""

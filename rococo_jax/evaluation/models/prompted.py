@@ -14,7 +14,7 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.protocol import FeatureEncoder
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.encoder import EncoderModel
-from rococo_jax.evaluation.models.model import Loading, embed_benchmark, score_tasks
+from rococo_jax.evaluation.models.model import Loading, embed_benchmark, identity_of, score_tasks
 
 
 class PromptedModel(EncoderModel):
@@ -27,9 +27,9 @@ class PromptedModel(EncoderModel):
         self.notes = [f"{role} prompt: {prompt!r}" for role, prompt in prompts.items()]
 
     def describe(self) -> dict[str, Any]:
-        """What decides the vectors of both roles."""
-        document = {key: value for key, value in self.document.describe().items() if key != "name"}
-        return {**super().describe(), "document": document, "prompts": self.prompts}
+        """Return everything that decides the embeddings of both roles."""
+        query, document = identity_of(self.encoder, self.document)
+        return {**query, "document": document, "prompts": self.prompts}
 
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
         """Raises InputError: settings ask for reranking."""

@@ -5,6 +5,7 @@ By key, a file or a folder of files: `.npz` with `image_names (n,)`, `image_embe
 `caption` and a column `embedding`. Or in the order of an annotation file: two `.npy` files.
 """
 
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,15 @@ from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.arrays import LISTS, check_shape, file_order_notes, read_array, select, to_unit_length
+from rococo_jax.evaluation.models.arrays import (
+    LISTS,
+    check_shape,
+    file_order_notes,
+    hash_arrays,
+    read_array,
+    select,
+    to_unit_length,
+)
 from rococo_jax.evaluation.models.model import Loading, Model, opens_sources, score_tasks
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_file, load_arrays, read_table
@@ -51,7 +60,6 @@ class StoredEmbeddings(Model):
         if not files or not files[0].is_file():
             raise InputError(path, "embeddings", "nothing there", _WANTED)
         self.path, self.name = path, name or (path.resolve().name if path.is_dir() else path.stem)
-        self.hashes = {file.name: hash_file(file) for file in files}
         self.allow_unknown, self.notes = allow_unknown, []
         parts: dict[str, list[np.ndarray]] = {side: [] for side in _SIDES}
         self.rows: dict[str, dict[str, int]] = {side: {} for side in _SIDES}
@@ -77,8 +85,15 @@ class StoredEmbeddings(Model):
                 raise InputError(file, side, f"{key!r} twice", f"each {side} once")
 
     def describe(self) -> dict[str, Any]:
-        """Kind and the hash of each file."""
-        return {"class": "stored embeddings", "files": self.hashes}
+        """Return kind and the hash of the keys and unit vectors of each side."""
+        return {"class": "stored embeddings", "vectors": self._hashes}
+
+    @functools.cached_property
+    def _hashes(self) -> dict[str, str]:
+        return {
+            side: hash_arrays({key: self.vectors[side][row] for key, row in rows.items()})
+            for side, rows in self.rows.items()
+        }
 
     def facts(self) -> dict[str, Any]:
         """Where the vectors are from."""

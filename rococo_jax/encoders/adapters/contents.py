@@ -1,0 +1,239 @@
+"""Contents of another library's objects, as JSON: the attributes that decide its numbers, whatever their types.
+
+Models, processors, tokenizers, image transforms and prompts are read attribute by attribute, so that two objects have
+equal contents where they compute the same, wherever their files lie and on whatever device they run. Weights are left
+to `hash_weights`, which hashes gigabytes once; buffers outside of the state dict are read here.
+
+    tokenizers of Rust         their serialised form: vocabulary in its order, merges, added tokens, normaliser
+    sentencepiece models       their serialised form
+    arrays and tensors         dtype, shape and bytes
+    functions                  qualified name, defaults, the values they close over, and the code of nameless ones
+    other objects              class, and the contents of all attributes but those in `_NOT_DECISIVE`
+"""
+
+import enum
+import functools
+import hashlib
+import importlib.metadata
+import inspect
+import json
+import logging
+import pickle
+import sys
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from rococo_jax.storage import hash_bytes, hash_json
+
+# Attributes of objects of other libraries that decide no number.
+_NOT_DECISIVE = frozenset({
+    # where an object was read from, and which release wrote the file
+    "name_or_path", "_name_or_path", "_commit_hash", "transformers_version", "vocab_file", "merges_file",
+    "tokenizer_file", "tokenizer_config_file", "special_tokens_map_file", "added_tokens_file", "chat_template_file",
+    "files_loaded", "cache_dir", "is_local", "local_files_only", "revision", "trust_remote_code", "_from_auto",
+    # what it is called and how it is described
+    "model_card_data", "_model_card_vars", "_model_card_text", "mteb_model_meta", "verbose",
+    # where it runs, and on how many items at once
+    "device", "_device", "_target_device", "device_map", "_device_map", "hf_device_map", "_accelerate_placement_hook",
+    "_modules_placed", "batch_size",
+    # records of what it has done
+    "warnings_issued", "deprecation_warnings",
+})  # fmt: skip
+# Libraries whose release may decide a number of a model that torch runs.
+_LIBRARIES = ("torch", "torchvision", "transformers", "tokenizers", "sentencepiece", "sentence-transformers",
+              "open_clip_torch", "timm", "mteb", "ftfy", "pillow")  # fmt: skip
+# `transformers` puts code that came with a model into a package named after the model's folder.
+_CODE_OF_MODELS = "transformers_modules"
+
+
+def contents_of(value: Any) -> Any:
+    """Return the contents of an object as JSON; those of objects inside as hashes. Weights are left out."""
+    return _Reader().read(value)
+
+
+def hash_with_weights(value: Any) -> str:
+    """Return the SHA-256 of an object's contents and of the weights of all torch modules inside."""
+    reader = _Reader()
+    return hash_json({"contents": reader.read(value), "weights": [hash_weights(each) for each in reader.modules]})
+
+
+@functools.cache
+def library_versions() -> dict[str, str]:
+    """Return the installed releases of the libraries that torch's models are run with."""
+    versions = {}
+    for library in _LIBRARIES:
+        try:
+            versions[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def hash_weights(module: Any) -> str:
+    """Return the SHA-256 of a torch module's state dict: parameters and buffers by name, and what else it holds."""
+    return hash_json({name: contents_of(value) for name, value in module.state_dict(keep_vars=True).items()})
+
+
+def state_of_weights(module: Any) -> list[tuple[int, int]]:
+    """Return a value that changes when a tensor of a torch module's state dict is replaced or written to.
+
+    Torch counts the writes to a tensor. It does not count those through `tensor.data`.
+    """
+    import torch
+
+    tensors = [value for value in module.state_dict(keep_vars=True).values() if isinstance(value, torch.Tensor)]
+    return [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+
+
+class _Reader:
+    """Read the contents of objects that may refer to each other, each object once.
+
+    Attributes:
+        modules: the torch modules that were read, without those inside of another.
+    """
+
+    def __init__(self):
+        import torch
+
+        self.modules: list[Any] = []
+        # Of types whose attributes do not show their contents.
+        self._readers: dict[Any, Callable[[Any], Any]] = {
+            bytes | bytearray: lambda value: {"bytes": hashlib.sha256(value).hexdigest()},
+            np.ndarray | np.generic: _read_array,
+            torch.Tensor: _read_tensor,
+            torch.dtype | np.dtype: str,
+            torch.device | PurePath | logging.Logger: lambda value: {},
+            torch.nn.Module: self._read_outermost_module,
+            tokenizers.Tokenizer: lambda value: {"tokenizer": json.loads(value.to_str())},
+            type: class_contents,
+            types.ModuleType: lambda value: {"module": value.__name__},
+            functools.partial: lambda value: {"partial": self.read([value.func, value.args, value.keywords])},
+            types.MethodType: lambda value: {"method": value.__name__, "of": self.read(value.__self__)},
+            types.FunctionType: self._read_function,
+        }
+        self._hashes: dict[int, str] = {}
+        # Kept, so that no other object takes an `id` that was read.
+        self._objects: list[Any] = []
+
+    def read(self, value: Any) -> Any:
+        """Return the contents of one value."""
+        if isinstance(value, enum.Enum):
+            return self.read(value.value)
+        if isinstance(value, str):
+            return value.encode(errors="backslashreplace").decode()
+        if isinstance(value, int | float | bool | None):
+            return value
+        if isinstance(value, Mapping):
+            return {"mapping": sorted(([self.read(k), self.read(v)] for k, v in value.items()), key=_sorting_key)}
+        if isinstance(value, list | tuple):
+            return [self.read(each) for each in value]
+        if isinstance(value, set | frozenset):
+            return {"set": sorted(map(self.read, value), key=_sorting_key)}
+        if id(value) not in self._hashes:
+            self._objects.append(value)
+            self._hashes[id(value)] = "an object that refers to itself"
+            self._hashes[id(value)] = hash_json(self._read_object(value))
+        return self._hashes[id(value)]
+
+    def _read_object(self, value: Any) -> Any:
+        for kinds, read in self._readers.items():
+            if isinstance(value, kinds):
+                return read(value)
+        return self._read_attributes(value)
+
+    def _read_outermost_module(self, module: Any) -> Any:
+        self.modules.append(module)
+        return self._read_module(module)
+
+    def _read_module(self, module: Any) -> Any:
+        """Read a torch module: class, attributes and modules inside, without weights and torch's own records."""
+        inside = {name: each for name, each in module._modules.items() if each is not None}
+        return {
+            **self._read_attributes(module, _attributes_of_modules()),
+            "buffers": {name: self.read(module._buffers[name]) for name in module._non_persistent_buffers_set},
+            "modules": {name: hash_json(self._read_module(each)) for name, each in inside.items()},
+        }
+
+    def _read_function(self, function: Any) -> Any:
+        closed_over = [_cell_contents(cell) for cell in function.__closure__ or ()]
+        values = [function.__defaults__, function.__kwdefaults__, *closed_over]
+        # Functions inside of others share one name.
+        code = self._read_code(function.__code__) if "<" in function.__qualname__ else None
+        return {"function": f"{function.__module__}.{function.__qualname__}", "values": self.read(values), "code": code}
+
+    def _read_code(self, code: types.CodeType) -> Any:
+        inside = [self._read_code(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+        constants = [each for each in code.co_consts if not isinstance(each, types.CodeType)]
+        return [code.co_code.hex(), list(code.co_names), self.read(constants), inside]
+
+    def _read_attributes(self, value: Any, without: frozenset[str] = frozenset()) -> Any:
+        if hasattr(value, "serialized_model_proto"):
+            return {"sentencepiece": hashlib.sha256(value.serialized_model_proto()).hexdigest()}
+        declared = [getattr(kind, "__slots__", ()) for kind in type(value).__mro__]
+        slots = [name for names in declared for name in ([names] if isinstance(names, str) else names)]
+        attributes = {name: getattr(value, name) for name in slots if name[:2] != "__" and hasattr(value, name)}
+        attributes |= getattr(value, "__dict__", {})
+        if not attributes:
+            return {"class": class_contents(type(value)), "pickled": _pickled(value)}
+        decisive = {k: v for k, v in attributes.items() if k not in _NOT_DECISIVE and k not in without}
+        if isinstance(arguments := decisive.get("init_kwargs"), dict):  # of a tokenizer's constructor
+            decisive["init_kwargs"] = {k: v for k, v in arguments.items() if k not in _NOT_DECISIVE}
+        return {
+            "class": class_contents(type(value)),
+            "attributes": {str(name): self.read(each) for name, each in sorted(decisive.items())},
+        }
+
+
+def class_contents(kind: type) -> Any:
+    """Return module and name of a class; for a class that came with a model's files, its name and its source code."""
+    package, _, _ = kind.__module__.rpartition(".")
+    if not package.startswith(_CODE_OF_MODELS):
+        return f"{kind.__module__}.{kind.__qualname__}"
+    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith(f"{package}.")]
+    files = [Path(file) for file in map(inspect.getsourcefile, modules) if file]
+    return {"class": kind.__qualname__, "code": {file.name: hash_bytes(file.read_bytes()) for file in files}}
+
+
+@functools.cache
+def _attributes_of_modules() -> frozenset[str]:
+    """Return the names of the attributes that every torch module has: parameters, hooks and the like."""
+    import torch
+
+    return frozenset(vars(torch.nn.Module()))
+
+
+def _read_tensor(tensor: Any) -> dict[str, Any]:
+    import torch
+
+    values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return {"tensor": str(tensor.dtype), "shape": list(tensor.shape), "values": hashlib.sha256(values).hexdigest()}
+
+
+def _read_array(array: Any) -> dict[str, Any]:
+    array = np.ascontiguousarray(array)
+    values = array.tolist() if array.dtype == object else hashlib.sha256(array.reshape(-1).view(np.uint8)).hexdigest()
+    return {"array": array.dtype.str, "shape": list(array.shape), "values": str(values)}
+
+
+def _cell_contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # of a name that has no value yet
+        return None
+
+
+def _pickled(value: Any) -> str:
+    """Return the hash of an object of a compiled type, whose pickle shows its contents; none for locks and the like."""
+    try:
+        return hashlib.sha256(pickle.dumps(value, protocol=4)).hexdigest()
+    except Exception:  # types without contents raise whatever their authors chose
+        return ""
+
+
+def _sorting_key(contents: Any) -> str:
+    return json.dumps(contents, sort_keys=True)

@@ -1,0 +1,69 @@
+"""A model's parameters on a mesh, with their hashes: both belong to the weights that the model had when it was placed.
+
+Arrays of JAX never change: whoever changes a model puts other arrays into it. So a model is the one that was placed as
+long as it holds the same arrays, which takes no look at their values.
+"""
+
+import dataclasses
+import operator
+from typing import Any
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from rococo_jax.checkpoints.parameters import hash_parameters, parameters_of
+from rococo_jax.models import DualEncoder
+from rococo_jax.models.attention import use_fused_attention
+from rococo_jax.models.fsdp import shard_model
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlacedModel:
+    """A model as its programs take it.
+
+    Attributes:
+        model: the module; where parameters are sharded, one that holds the sharded ones.
+        graph, state: the module as `nnx.split` gives it, the state on the devices.
+        arrays: the module's own arrays.
+        hashes: by the prefix of the parameters' paths.
+    """
+
+    model: DualEncoder
+    graph: Any
+    state: Any
+    arrays: list[jax.Array]
+    hashes: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def place(cls, model: DualEncoder, mesh: Mesh) -> "PlacedModel":
+        """Put a model's parameters on a mesh: sharded over its axis `fsdp`, else a copy on every device."""
+        use_fused_attention(model, mesh, model.dtype)
+        if mesh.shape["fsdp"] > 1 or mesh.is_multi_process:
+            graph, state = shard_model(model, mesh)
+            model = nnx.merge(graph, state)
+            return cls(model, graph, state, _arrays_of(model))
+        graph, state = nnx.split(model)
+        return cls(model, graph, jax.device_put(state, NamedSharding(mesh, PartitionSpec())), jax.tree.leaves(state))
+
+    def is_of(self, model: DualEncoder) -> bool:
+        """Whether a model is the one that was placed, unchanged since."""
+        graph, state = nnx.split(model)
+        arrays = jax.tree.leaves(state)
+        same_arrays = len(arrays) == len(self.arrays) and all(map(operator.is_, arrays, self.arrays))
+        return same_arrays and graph == self.graph
+
+    def hash(self, prefix: str = "") -> str:
+        """Return the hash of the parameters whose paths begin with a prefix.
+
+        All processes must call this where parameters are sharded over several.
+        """
+        if prefix not in self.hashes:
+            parameters = parameters_of(self.model)
+            chosen = {path: array for path, array in parameters.items() if path.startswith(prefix)}
+            self.hashes[prefix] = hash_parameters(chosen)
+        return self.hashes[prefix]
+
+
+def _arrays_of(model: DualEncoder) -> list[jax.Array]:
+    return jax.tree.leaves(nnx.split(model)[1])
