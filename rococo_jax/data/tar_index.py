@@ -3,11 +3,11 @@
 The index is an Arrow file with a record batch for each tar: name, offset and size of each image, its captions, and a
 digest of the image by which `tar_pairs` knows at each read that the bytes are those that were indexed; about 170 bytes
 a sample. It lies beside the tars, as `rococo-index-HASH.arrow`, or in the cache folder where nothing can be written
-there, or in memory where that cannot be written either.
+there, or in memory where that cannot be written either. The same tars have the same index, byte for byte.
 
-Every tar is read once, whole. It is read again as soon as its state (`file_state`) is not the one that the index has
-of it, so an index never gives the captions of another tar, whatever its name, size and time of modification. A part is
-kept for each tar until all are there, so that an interrupted run resumes, and several processes share the work.
+An entry counts for a tar of the same contents, whatever its name, size and time of modification. Tars are read once,
+whole: the hashes of their contents are kept in the cache folder (`content_hashes`) until a tar changes. A part is kept
+for each tar until all are there, so that an interrupted run resumes, and several processes share the work.
 """
 
 import contextlib
@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from rococo_jax.cores import usable_cores
-from rococo_jax.data.file_state import FileState, file_state, is_unchanged
+from rococo_jax.data.content_hashes import KeptHashes
+from rococo_jax.data.file_state import FileState, file_state, is_unchanged, local_state
 from rococo_jax.data.tar_samples import SCHEMA, WANTED, read_tar
 from rococo_jax.data.verified_files import append_digest, map_content, map_verified
 from rococo_jax.errors import InputError
@@ -33,6 +34,9 @@ from rococo_jax.progress import say
 from rococo_jax.storage import atomic_write, hash_json, is_url
 
 FORMAT = "rococo_jax.tar_index 4"
+# What an index has of each tar, and what a part has beside it: when, and in which state, its tar was read.
+_OF_INDEX = ("tar", "content", "hash", "samples", "captions", "no_image", "no_caption", "first")
+_OF_PARTS = ("state", "settled", "read_at")
 # Below, starting processes takes longer than reading.
 _BYTES_WORTH_PROCESSES = 2 * 10**9
 
@@ -52,11 +56,6 @@ class _Source(NamedTuple):
     state: FileState
     opened_at: float
 
-    def is_described_by(self, about: dict[str, Any]) -> bool:
-        """Return whether an entry of an index is of this tar as it is now."""
-        recorded, settled, read_at = about["state"], about["settled"], about["read_at"]
-        return about["tar"] == self.name and is_unchanged(recorded, settled, read_at, self.state, self.opened_at)
-
 
 def open_index(tars: Sequence[str], on_progress: Callable[[int], None] = lambda count: None) -> Path | bytes:
     """Return the index of these tars, which is made where there is none, or a tar has changed.
@@ -70,30 +69,50 @@ def open_index(tars: Sequence[str], on_progress: Callable[[int], None] = lambda 
     Raises InputError: a tar is missing, cut short, compressed or damaged, or changes while it is read.
     """
     opened_at, names = time.time(), _names(tars)
-    sources = [_Source(tar, name, file_state(tar, WANTED), opened_at) for tar, name in zip(tars, names, strict=True)]
+    states = [file_state(tar, WANTED) for tar in tars]
+    sources = [_Source(*each, opened_at) for each in zip(tars, names, states, strict=True)]
+    kept = KeptHashes([tar if is_url(tar) else str(Path(tar).absolute()) for tar in tars], states)
+    contents = [kept.get(row) for row in range(len(sources))]
     places = _places(tars, names)
+    versions = {place: _version_of(place) for place in places}
     known: dict[int, pa.RecordBatch] = {}
     for place in places:
-        known = max(known, _known_batches(place, sources), key=len)
+        known = max(known, _known_batches(place, sources, contents), key=len)
         if len(known) == len(sources):
             return place
-    writable = (place for place in places if _is_writable(place.parent))
-    index = next(writable, None)
-    batches = _read_missing(sources, known, index, on_progress)
-    if index is not None:
-        with contextlib.suppress(OSError):
-            with atomic_write(index) as temporary:
-                _write(temporary, batches)
-                append_digest(temporary, index.name)
-            shutil.rmtree(_parts_of(index), ignore_errors=True)
-            return index
-    say(
-        f"{tars[0]}: the index of these tars cannot be kept beside them or in {places[-1].parent}, so each start reads "
-        "them again; set ROCOCO_CACHE to a folder that can be written"
-    )
+    index = next((place for place in places if _is_writable(place.parent)), None)
+    batches = _read_missing(sources, known, index, versions.get(index), on_progress)
+    for row, (source, batch) in enumerate(zip(sources, batches, strict=True)):
+        if file_state(source.path, WANTED) != source.state:
+            raise InputError(source.path, "tar", "changed while it was read", "a tar that nothing writes to")
+        about = _about(batch)
+        if about["settled"]:
+            kept.put(row, about["content"])
+    is_kept = kept.save()
+    is_written = index is not None and _join(index, batches)
+    if not (is_kept and is_written):
+        say(
+            f"{tars[0]}: {kept.file.parents[1]} cannot be written, so each start reads the tars whole; set "
+            "ROCOCO_CACHE to a folder that can be written"
+        )
+    if index is not None and is_written:
+        return index
     content = pa.BufferOutputStream()
     _write(content, batches)
     return content.getvalue().to_pybytes()
+
+
+def _join(index: Path, batches: Sequence[pa.RecordBatch]) -> bool:
+    """Write the index and remove its parts; return whether that was possible."""
+    try:
+        with atomic_write(index) as temporary:
+            _write(temporary, batches)
+            append_digest(temporary, index.name)
+    except OSError:
+        return False
+    finally:
+        shutil.rmtree(_parts_of(index), ignore_errors=True)
+    return True
 
 
 def open_batches(index: Path | bytes) -> pa.ipc.RecordBatchFileReader:
@@ -102,8 +121,8 @@ def open_batches(index: Path | bytes) -> pa.ipc.RecordBatchFileReader:
 
 
 def about_tars(reader: pa.ipc.RecordBatchFileReader) -> list[dict[str, Any]]:
-    """Name, samples, captions and hash of each tar, how many samples were left out (`no_image`, `no_caption`), the
-    first of them, and the state of the file that was read.
+    """Name, content (`read_tar`), samples, captions and hash of each tar, how many samples were left out (`no_image`,
+    `no_caption`), and the first of them.
     """
     return json.loads(reader.schema.metadata[b"tars"])
 
@@ -137,28 +156,35 @@ def _parts_of(index: Path) -> Path:
     return index.with_name(f".{index.name}.parts")
 
 
-def _known_batches(index: Path, sources: Sequence[_Source]) -> dict[int, pa.RecordBatch]:
-    """The batches of an index, or of a part of one, that are of these tars as they are now; by number of the tar."""
+def _known_batches(
+    index: Path, sources: Sequence[_Source], contents: Sequence[str | None]
+) -> dict[int, pa.RecordBatch]:
+    """The batches of an index that are of tars of these contents, by number of the tar."""
+    return {
+        row: _described(batch, about | {"settled": True})
+        for row, (batch, about) in _entries(index, sources).items()
+        if about["content"] == contents[row]
+    }
+
+
+def _entries(index: Path, sources: Sequence[_Source]) -> dict[int, tuple[pa.RecordBatch, dict[str, Any]]]:
+    """The batches of an index, or of a part of one, under the names of these tars; by number of the tar."""
     content = map_verified(index)
     if content is None:
         return {}
     try:
         reader = pa.ipc.open_file(pa.py_buffer(content))
-        entries = {about["tar"]: (number, about) for number, about in enumerate(about_tars(reader))}
-        known = {}
-        for number, source in enumerate(sources):
-            place, about = entries.get(source.name, (0, None))
-            if about is not None and source.is_described_by(about):
-                known[number] = _described(reader.get_batch(place), about)
-        return known
+        entries = {about["tar"]: (reader.get_batch(place), about) for place, about in enumerate(about_tars(reader))}
     except (pa.ArrowInvalid, KeyError, TypeError, ValueError):  # of another format
         return {}
+    return {row: entries[source.name] for row, source in enumerate(sources) if source.name in entries}
 
 
 def _read_missing(
     sources: Sequence[_Source],
     known: dict[int, pa.RecordBatch],
     index: Path | None,
+    version: FileState | None,
     on_progress: Callable[[int], None],
 ) -> list[pa.RecordBatch]:
     """The batches of all tars, in order; those that are not known are read, or found in parts of other processes."""
@@ -176,9 +202,15 @@ def _read_missing(
             if batch is not None:
                 known[number] = batch
             on_progress(1)
-    if index is not None and len(known) < len(sources):  # another process has joined the parts
-        known |= _known_batches(index, sources)
+    if index is not None and len(known) < len(sources) and _version_of(index) != version:
+        # Another process has joined the parts since this one began, and made sure that no tar had changed by then.
+        for row, (batch, about) in _entries(index, sources).items():
+            known.setdefault(row, _described(batch, about | {"settled": True}))
     return [known[number] if number in known else _read_now(source) for number, source in enumerate(sources)]
+
+
+def _version_of(index: Path) -> FileState | None:
+    return local_state(index) if index.is_file() else None
 
 
 def _part_of(source: _Source, index: Path | None) -> Path | None:
@@ -195,39 +227,38 @@ def _read_part(of: tuple[_Source, Path | None]) -> pa.RecordBatch | None:
         return _read_now(source)
     if not part.parent.is_dir():
         return None
-    batch = _known_batches(part, [source]).get(0)
-    if batch is None:
+    batch, about = _entries(part, [source]).get(0, (None, {}))
+    if batch is None or not is_unchanged(
+        about["state"], about["settled"], about["read_at"], source.state, source.opened_at
+    ):
         batch = _read_now(source)
         if part.parent.is_dir():
             with contextlib.suppress(OSError), atomic_write(part) as temporary:  # without it, the batch is at hand
-                _write(temporary, [batch])
+                _write(temporary, [batch], also=_OF_PARTS)
                 append_digest(temporary, part.name)
-    return batch
+        return batch
+    return _described(batch, about)
 
 
 def _read_now(source: _Source) -> pa.RecordBatch:
     source.state.wait_until_settled()
     read_at = time.time()
     batch = read_tar(source.path)
-    if file_state(source.path, WANTED).to_json() != source.state.to_json():
-        raise InputError(source.path, "tar", "changed while it was read", "a tar that nothing writes to")
-    about = {
-        "tar": source.name,
-        "state": source.state.to_json(),
-        "settled": source.state.is_settled(read_at),
-        "read_at": read_at,
-        "samples": batch.num_rows,
-        **json.loads(batch.schema.metadata[b"tar"]),
-    }
-    return _described(batch, about)
+    of_part = {"state": source.state.to_json(), "settled": source.state.is_settled(read_at), "read_at": read_at}
+    return _described(batch, {"tar": source.name, "samples": batch.num_rows, **_about(batch), **of_part})
+
+
+def _about(batch: pa.RecordBatch) -> dict[str, Any]:
+    return json.loads(batch.schema.metadata[b"tar"])
 
 
 def _described(batch: pa.RecordBatch, about: dict[str, Any]) -> pa.RecordBatch:
     return batch.replace_schema_metadata({"tar": json.dumps(about)})
 
 
-def _write(target: Path | pa.NativeFile, batches: Sequence[pa.RecordBatch]) -> None:
-    about = [json.loads(batch.schema.metadata[b"tar"]) for batch in batches]
+def _write(target: Path | pa.NativeFile, batches: Sequence[pa.RecordBatch], also: Sequence[str] = ()) -> None:
+    names = {*_OF_INDEX, *also}
+    about = [{name: value for name, value in _about(batch).items() if name in names} for batch in batches]
     schema = SCHEMA.with_metadata({"tars": json.dumps(about)})
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(pa.OSFile(str(target), "wb")) if isinstance(target, Path) else target

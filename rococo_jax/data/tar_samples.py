@@ -40,8 +40,10 @@ _SAMPLE = re.compile(r"((?:.*/)?[^/.]+)\.([^/]+)")
 
 
 def read_tar(path: str) -> pa.RecordBatch:
-    """Read a tar's samples; the metadata of the schema holds the hash of names, captions and images, and what is left
-    out.
+    """Read a tar's samples.
+
+    The metadata of the schema holds the hash of names, captions and images, what is left out, and `content`, the hash
+    of all that is read here, the places of the members included.
 
     Raises InputError: not a tar, compressed, cut short or damaged, or a sample has two members of one kind.
     """
@@ -64,6 +66,7 @@ def read_tar(path: str) -> pa.RecordBatch:
             images.append(digest.hex())
             checks.append(check_of(image.header, digest))
     about = {"hash": hash_json([names, captions, images]), "captions": sum(map(len, captions)), **left_out}
+    about["content"] = hash_json([about, offsets, sizes, [check.hex() for check in checks]])
     columns = zip((names, offsets, sizes, captions, checks), SCHEMA.types, strict=True)
     columns = [pa.array(column, of_type) for column, of_type in columns]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA.with_metadata({"tar": json.dumps(about)}))
