@@ -27,7 +27,7 @@ from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask
 from rococo_jax.benchmarks.variants import CLEAN
-from rococo_jax.data.image_files import image_names, is_hidden
+from rococo_jax.data.image_files import image_names, is_hidden, left_out_notes
 from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json, read_json
@@ -133,12 +133,13 @@ def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]])
     clean_tasks = [task for task in benchmark.tasks if task.has_classes and task.variant == CLEAN]
     if not out_images or not clean_tasks:
         return benchmark
-    sets, tasks, hashes = dict(benchmark.image_sets), list(benchmark.tasks), {}
+    sets, tasks, hashes, notes = dict(benchmark.image_sets), list(benchmark.tasks), {}, list(benchmark.notes)
     for name, folder in out_images:
         files = image_names(Path(folder))
         if not files:
             found = "no image" if Path(folder).is_dir() else "nothing there"
             raise InputError(folder, "out images", found, "a folder of images")
+        notes += [f"{name}: {note}" for note in left_out_notes(Path(folder))]
         names = tuple(f"{name}/{file}" for file in files)
         paths = tuple(Path(folder) / file for file in files)
         sets[f"out_{name}"] = images = FileImages(names, paths, f"out_{name}")
@@ -146,7 +147,7 @@ def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]])
         outside = Rows.of(images.name, np.arange(len(names)))
         tasks += [OutOfDistributionTask(f"{task.name}_ood", name, task, outside, names) for task in clean_tasks]
     decides = {**benchmark.decides, "out_images": hashes}
-    return dataclasses.replace(benchmark, image_sets=sets, tasks=tuple(tasks), decides=decides)
+    return dataclasses.replace(benchmark, image_sets=sets, tasks=tuple(tasks), decides=decides, notes=tuple(notes))
 
 
 def _check(labelled: LabelledImages, name: str) -> None:
@@ -208,7 +209,8 @@ def read_class_folders(folders: Mapping[str, Path]) -> LabelledImages:
     """A folder of class folders, whose names are the classes'."""
     images_of = class_folders(folders["images"])
     images = tuple(Labelled(image, label) for label, names in images_of.items() for image in names)
-    return LabelledImages(images, {label: spoken(label) for label in images_of}, folders["images"])
+    notes = left_out_notes(folders["images"])
+    return LabelledImages(images, {label: spoken(label) for label in images_of}, folders["images"], notes)
 
 
 _WAYS = (
