@@ -139,7 +139,7 @@ def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]])
         if not files:
             found = "no image" if Path(folder).is_dir() else "nothing there"
             raise InputError(folder, "out images", found, "a folder of images")
-        notes += [f"{name}: {note}" for note in left_out_notes(Path(folder))]
+        notes += left_out_notes(Path(folder))
         names = tuple(f"{name}/{file}" for file in files)
         paths = tuple(Path(folder) / file for file in files)
         sets[f"out_{name}"] = images = FileImages(names, paths, f"out_{name}")

@@ -180,9 +180,9 @@ def image_names(folder: Path) -> list[str]:
 
 
 def left_out_notes(*folders: Path) -> tuple[str, ...]:
-    """Return the notes on the files below folders that are taken for no images; none where all are images."""
-    others = sum((list_folder(folder).others for folder in folders), Counter[str]())
-    return (note,) if (note := Listing([], others).note) else ()
+    """Return a note for each folder with files below it that are taken for no images."""
+    listings = {folder: list_folder(folder) for folder in folders}
+    return tuple(f"{folder}: {listing.note}" for folder, listing in listings.items() if listing.note)
 
 
 def list_folder(folder: Path) -> Listing:
