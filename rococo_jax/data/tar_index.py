@@ -72,12 +72,11 @@ def open_index(tars: Sequence[str], on_progress: Callable[[int], None] = lambda 
     states = [file_state(tar, WANTED) for tar in tars]
     sources = [_Source(*each, opened_at) for each in zip(tars, names, states, strict=True)]
     kept = KeptHashes([tar if is_url(tar) else str(Path(tar).absolute()) for tar in tars], states)
-    contents = [kept.get(row) for row in range(len(sources))]
     places = _places(tars, names)
     versions = {place: _version_of(place) for place in places}
     known: dict[int, pa.RecordBatch] = {}
     for place in places:
-        known = max(known, _known_batches(place, sources, contents), key=len)
+        known = max(known, _known_batches(place, sources, kept.contents), key=len)
         if len(known) == len(sources):
             return place
     index = next((place for place in places if _is_writable(place.parent)), None)
@@ -86,8 +85,7 @@ def open_index(tars: Sequence[str], on_progress: Callable[[int], None] = lambda 
         if file_state(source.path, WANTED) != source.state:
             raise InputError(source.path, "tar", "changed while it was read", "a tar that nothing writes to")
         about = _about(batch)
-        if about["settled"]:
-            kept.put(row, about["content"])
+        kept.put(row, about["content"], about["settled"])
     is_kept = kept.save()
     is_written = index is not None and _join(index, batches)
     if not (is_kept and is_written):
