@@ -83,13 +83,13 @@ class ParquetTable(NamedTuple):
         with whole_file(self.path, "a Parquet file"):
             state = local_state(self.path)
         for _ in range(2):
-            copy = _open_copy(self.path, column, state)
+            copy = _copy(self.path, column, state)
             if copy is None:
                 break
             image = copy["image"][row].as_py()
             if copy["sha256"][row].as_py() == _digest(image):
                 return image
-            _discard_copy(self.path, column, state)
+            _discard_copy(self.path, column)
         ends = _ends(self.path, state)
         group = bisect.bisect_right(ends, row)
         return _images(self.path, group, column, state)[row - (ends[group - 1] if group else 0)]
@@ -144,13 +144,13 @@ def _holds_images(kind: pa.DataType) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _open_copy(path: Path, column: str, state: FileState) -> pa.Table | None:
+def _copy(path: Path, column: str, state: FileState) -> pa.Table | None:
     """Open the copy of a column's images, mapped into memory; it is written to the cache folder once.
 
     None where that fails or would take more than half of the disk's free space: each row then reads its row group.
     """
     try:
-        copy = _copy_of(path, column)
+        copy = _place_of(path, column)
         with _copying, hold(copy, wait=True):
             if (table := _read_copy(copy)) is None:
                 check_free_space(copy, 2 * state.size)
@@ -169,7 +169,7 @@ def _open_copy(path: Path, column: str, state: FileState) -> pa.Table | None:
 _copying = threading.Lock()
 
 
-def _copy_of(path: Path, column: str) -> Path:
+def _place_of(path: Path, column: str) -> Path:
     key = hash_json([_COPY_FORMAT, str(path.resolve()), column, *hash_files([path])])
     return cache_folder() / "tables" / f"{key[:32]}.arrow"
 
@@ -184,11 +184,10 @@ def _read_copy(copy: Path) -> pa.Table | None:
     return table
 
 
-def _discard_copy(path: Path, column: str, state: FileState) -> None:
-    say(f"{path}: the copy of its images in {cache_folder()} is damaged; making it again")
+def _discard_copy(path: Path, column: str) -> None:
     with _copying:
-        _copy_of(path, column).unlink(missing_ok=True)
-        _open_copy.cache_clear()
+        _place_of(path, column).unlink(missing_ok=True)
+        _copy.cache_clear()
 
 
 def _write_copy(path: Path, column: str, copy: Path) -> None:

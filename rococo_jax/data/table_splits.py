@@ -7,7 +7,8 @@ choice, as `?split=test` or `--split test`, is looked for in both:
 - a split of the data set is read; where its rows have a column of several splits, the choice is made in that column,
   too, and must be one of them;
 - otherwise the choice is one of the column's splits, in whichever split of the data set;
-- with both `?split=` and `--split`, the first chooses the split of the data set and the second in the column;
+- with both `?split=` and `--split`, the first chooses the split of the data set and the second in the column, if there
+  is one;
 - `all` is all rows; without a choice there must be nothing to choose.
 """
 
@@ -73,7 +74,8 @@ def choose_tables(
             raise InputError(source, "split", "none named, of several", wanted)
         return ChosenTables(every, "", must_choose=True)
     if choice.either == ALL:
-        return ChosenTables(every, choice.option or ALL)
+        in_column = _column_counts(every, columns, source)
+        return ChosenTables(every, (choice.option or ALL) if in_column else "")
     chosen = splits_of(choice.either)
     if not chosen <= tables.keys():
         in_column = _column_counts(every, columns, source)
