@@ -151,13 +151,14 @@ def _copy(path: Path, column: str, state: FileState) -> pa.Table | None:
     """
     try:
         copy = _place_of(path, column)
+        if (table := _read_copy(copy)) is not None:
+            return table
         with _copying, hold(copy, wait=True):
-            if (table := _read_copy(copy)) is None:
+            if _read_copy(copy) is None:
                 check_free_space(copy, 2 * state.size)
                 _write_copy(path, column, copy)
                 _remove_outdated(copy, path, column)
-                table = _read_copy(copy)
-        return table
+        return _read_copy(copy)
     except (InputError, OSError, pa.ArrowException) as error:
         say(
             f"{path}: no copy of its images that is quick to read in any order: {first_line(error)[:200]}; set "
