@@ -35,7 +35,7 @@ from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask
 from rococo_jax.benchmarks.variants import CLEAN
-from rococo_jax.data.image_files import image_names
+from rococo_jax.data.image_files import image_names, is_hidden, left_out_notes
 from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.words import article_of
@@ -151,12 +151,13 @@ def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]])
     clean_tasks = [task for task in benchmark.tasks if task.has_classes and task.variant == CLEAN]
     if not out_images or not clean_tasks:
         return benchmark
-    sets, tasks, hashes = dict(benchmark.image_sets), list(benchmark.tasks), {}
+    sets, tasks, hashes, notes = dict(benchmark.image_sets), list(benchmark.tasks), {}, list(benchmark.notes)
     for name, folder in out_images:
         files = image_names(Path(folder))
         if not files:
             found = "no image" if Path(folder).is_dir() else "nothing there"
             raise InputError(folder, "out images", found, "a folder of images")
+        notes += left_out_notes(Path(folder))
         names = tuple(f"{name}/{file}" for file in files)
         paths = tuple(Path(folder) / file for file in files)
         sets[f"out_{name}"] = images = FileImages(names, paths, f"out_{name}")
@@ -164,8 +165,8 @@ def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]])
         hashes[name] = {"from": source, "sha256": hash_json(dict(zip(names, images.hashes, strict=True)))}
         outside = Rows.of(images.name, np.arange(len(names)))
         tasks += [OutOfDistributionTask(f"{task.name}_ood", name, task, outside, names) for task in clean_tasks]
-    requested = {**benchmark.requested, "out_images": hashes}
-    return dataclasses.replace(benchmark, image_sets=sets, tasks=tuple(tasks), requested=requested)
+    requested, notes = {**benchmark.requested, "out_images": hashes}, tuple(notes)
+    return dataclasses.replace(benchmark, image_sets=sets, tasks=tuple(tasks), requested=requested, notes=notes)
 
 
 def _check(labelled: LabelledImages, name: str) -> None:
@@ -201,7 +202,8 @@ def read_class_folders(folders: Mapping[str, Path]) -> LabelledImages:
     """A folder of class folders, whose names are the classes'."""
     images_of = class_folders(folders["images"])
     images = tuple(Labelled(image, label) for label, names in images_of.items() for image in names)
-    return LabelledImages(images, {label: spoken(label) for label in images_of}, folders["images"])
+    notes = left_out_notes(folders["images"])
+    return LabelledImages(images, {label: spoken(label) for label in images_of}, folders["images"], notes)
 
 
 _WAYS = (

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rococo_jax.benchmarks.classes import Labelled, LabelledImages, class_benchmark
-from rococo_jax.data.image_files import image_names
+from rococo_jax.data.image_files import image_names, left_out_notes
 from rococo_jax.errors import InputError
 
 # Coarse class -> the places of its classes in ImageNet.
@@ -46,8 +46,8 @@ _PHOTOGRAPH = re.compile(r"(n\d{8})_.+")
 def read(folders: Mapping[str, Path]) -> LabelledImages:
     """The stimuli that are there, by the names of their files."""
     folder, stimuli = folders["images"], []
-    for task in TASKS:
-        inside = task if (folder / task).is_dir() else _PUBLISHED.get(task, task)
+    folder_of = {task: task if (folder / task).is_dir() else _PUBLISHED.get(task, task) for task in TASKS}
+    for task, inside in folder_of.items():
         for name in image_names(folder / inside):
             path = folder / inside / name
             parts = _NAME.fullmatch(path.stem)
@@ -56,7 +56,8 @@ def read(folders: Mapping[str, Path]) -> LabelledImages:
             stimuli.append(Labelled(f"{inside}/{name}", parts[1], task, parts[2]))
     if not stimuli:
         raise InputError(folder, "stimuli", "none", f"images under {', '.join(TASKS)}")
-    return LabelledImages(tuple(stimuli), {name: name for name in CLASSES}, folder)
+    notes = left_out_notes(*(folder / inside for inside in folder_of.values()))
+    return LabelledImages(tuple(stimuli), {name: name for name in CLASSES}, folder, notes)
 
 
 def coarse_places() -> dict[int, str]:
@@ -85,7 +86,7 @@ def read_photographs(folders: Mapping[str, Path]) -> LabelledImages:
         raise InputError(folder, "classes of ImageNet", len(place), f"{_ALL}, whose order says which is which")
     coarse = coarse_places()
     images = tuple(Labelled(name, coarse[at]) for name, match in matches if (at := place[match[1]]) in coarse)
-    return LabelledImages(images, {name: name for name in CLASSES}, folder)
+    return LabelledImages(images, {name: name for name in CLASSES}, folder, left_out_notes(folder))
 
 
 class_benchmark(

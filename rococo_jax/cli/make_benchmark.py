@@ -12,6 +12,7 @@ EXAMPLES = """\
   rococo make-benchmark --images photos --captions photos.csv --columns image=file,caption=de --name urlaub --out DATA
   rococo make-benchmark --images hf:nlphuji/flickr30k?split=test --model models/clip-b32 --name flickr --out DATA
   rococo make-benchmark --images photos --mixed mix_0.9,patch_0.9 --seeds 1,10 --licence CC-BY-4.0 --out DATA
+(nlphuji/flickr30k has all its images in one split of the hub; `?split=test` takes the 1,000 of its column `split`.)
 Then `rococo evaluate MODEL --data DATA --out OUT`. The same command goes on where it was stopped."""
 
 

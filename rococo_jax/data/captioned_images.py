@@ -33,8 +33,9 @@ from rococo_jax.data.caption_tables import (
     table_rows,
 )
 from rococo_jax.data.captions import CaptionedImage, caption_lines, check_no_image_twice
-from rococo_jax.data.image_files import find_images, list_images
+from rococo_jax.data.image_files import find_images, image_names, is_hidden, list_images
 from rococo_jax.data.pair_source import CaptionedImages, ImageOfSource, JoinedPairs, PairSource, open_tfds
+from rococo_jax.data.table_splits import SplitChoice
 from rococo_jax.data.tar_pairs import is_tars, open_tars, split_names
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
@@ -60,12 +61,12 @@ def read_captions(
     Raises:
         InputError: it names the source, and the item, column or line with its field.
     """
-    file = _open_captions(str(source), columns or {}, roots, split)
+    file = _open_captions(str(source), columns or {}, roots, SplitChoice(option=split))
     say(file.summary())
     return file
 
 
-def _open_captions(source: str, columns: Columns, roots: Iterable[Path], split: str) -> CaptionsFile:
+def _open_captions(source: str, columns: Columns, roots: Iterable[Path], split: SplitChoice) -> CaptionsFile:
     if source.startswith("hf:"):
         from rococo_jax.data.table_images import open_dataset
 
@@ -73,30 +74,40 @@ def _open_captions(source: str, columns: Columns, roots: Iterable[Path], split: 
     if "?" in source and not Path(source).exists():
         source, _, query = source.partition("?")
         named = dict(part.partition("=")[::2] for part in query.replace("&", ",").split(","))
-        split = named.pop("split", split)
+        split = SplitChoice(named.pop("split", split.source), split.option)
         columns = {**columns, **parse_columns(",".join(map("=".join, named.items())))}
     path = Path(source)
     if path.is_dir():
         return _open_folder(path, columns, roots, split)
     if form_of(path) == ".parquet":
-        from rococo_jax.data.table_images import open_parquet
-
-        return open_parquet(source, [path], columns, roots, split)
+        return _open_parquet(source, [path], columns, roots, split)
     if form_of(path) in _TABLES:
-        return collect_rows(source, table_rows(source, columns), columns, roots, split)
-    return open_json(source, columns, roots, split)
+        return collect_rows(source, table_rows(source, columns), columns, roots, split.either)
+    return open_json(source, columns, roots, split.either)
 
 
-def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path], split: str) -> CaptionsFile:
-    from rococo_jax.data.table_images import is_saved_dataset, open_dataset, open_parquet
+def _open_parquet(
+    source: str, files: Sequence[Path], columns: Columns, roots: Iterable[Path], split: SplitChoice
+) -> CaptionsFile:
+    from rococo_jax.data.downloaded_images import lists_files, read_downloads
+    from rococo_jax.data.table_images import open_parquet
+
+    if lists_files(files):
+        said_of_splits(source, split.either, {})
+        return read_downloads(source, files, columns)
+    return open_parquet(source, files, columns, roots, split)
+
+
+def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path], split: SplitChoice) -> CaptionsFile:
+    from rococo_jax.data.table_images import is_saved_dataset, open_dataset
 
     if is_saved_dataset(folder):
         return open_dataset(str(folder), columns, split)
     metadata = find_file(folder, _METADATA)
     if metadata is not None:
         return dataclasses.replace(_open_captions(str(metadata), columns, [folder], split), folder=folder)
-    if tables := sorted(path for path in folder.iterdir() if form_of(path) == ".parquet"):
-        return open_parquet(str(folder), tables, columns, roots, split)
+    if tables := _parquet_files(folder):
+        return _open_parquet(str(folder), tables, columns, roots, split)
     names = list_images(folder)
     texts = {name: _text_beside(folder / name) for name in names}
     missing = [name for name, path in texts.items() if path is None]
@@ -104,11 +115,30 @@ def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path], split: s
         found = f"{len(missing)} of {len(names)} images without a text; the first is {missing[0]!r}"
         found = f"no captions file and no texts beside its {len(names)} images" if len(missing) == len(names) else found
         raise InputError(folder, "captions", found, _FOLDER)
-    said_of_splits(folder, split, {})
+    said_of_splits(folder, split.either, {})
     items = tuple(CaptionedImage(name, _lines_of(path)) for name, path in texts.items() if path)
     alone = len({path for path in folder.rglob("*") if form_of(path) == ".txt"} - {*texts.values()})
     also = ", a caption a line of NAME.txt" + (f", {alone:,} texts without an image left out" if alone else "")
     return CaptionsFile(str(folder), items, folder=folder, also=also)
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    """The Parquet files of a folder, or, where it has neither any nor images, those below it.
+
+    A snapshot of a data set of the hub has them in `data/`, and in `CONFIG/` where there are several configurations.
+
+    Raises InputError: they lie in several folders.
+    """
+    files = sorted(path for path in folder.iterdir() if form_of(path) == ".parquet" and not is_hidden(path.name))
+    if files or image_names(folder):
+        return files
+    below = sorted(path for path in folder.rglob("*") if form_of(path) == ".parquet" and path.is_file())
+    below = [path for path in below if not is_hidden(path.relative_to(folder).as_posix())]
+    folders = list(dict.fromkeys(path.parent.relative_to(folder).as_posix() for path in below))
+    if len(folders) > 1:
+        found = f"Parquet files in {len(folders)} folders: {', '.join(folders[:6])}{', ...' * (len(folders) > 6)}"
+        raise InputError(folder, "captions", found, f"one of them, as {folder / folders[0]}")
+    return below
 
 
 def _text_beside(image: Path) -> Path | None:
@@ -264,10 +294,22 @@ def read_captioned_images(
     if not any(is_tars(part) or part.startswith(tuple(_REGISTERED)) for part in parts):
         return _read_folders(parts, captions, allow_missing, columns, split)
     source = open_pairs(images, captions, allow_missing=allow_missing, columns=columns, split=split)
-    # Names of tars begin with where the tars are.
-    items = [
-        CaptionedImage("/".join(PurePosixPath(item.image).parts[-2:]), item.captions)
-        for item in map(source.captioned, range(len(source)))
-    ]
+    captioned = list(map(source.captioned, range(len(source))))
+    names = _short_names([item.image for item in captioned])
+    items = [CaptionedImage(name, item.captions) for name, item in zip(names, captioned, strict=True)]
     check_no_image_twice([item.image for item in items], images)
     return CaptionedImages(items, [ImageOfSource(source, number) for number in range(len(items))])
+
+
+def _short_names(names: Sequence[str]) -> list[str]:
+    """Names of images in tars, which begin with where the tars are, without what they need not be told apart.
+
+    >>> _short_names(["/data/x/0.tar/a.jpg", "/data/y/0.tar/a.jpg"]), _short_names(["/data/x/0.tar/a.jpg"])
+    (['x/0.tar/a.jpg', 'y/0.tar/a.jpg'], ['0.tar/a.jpg'])
+    """
+    parts = [PurePosixPath(name).parts for name in names]
+    for count in range(2, max(map(len, parts), default=2) + 1):
+        short = ["/".join(each[-count:]).lstrip("/") for each in parts]
+        if len({*short}) == len(short):
+            return short
+    return ["/".join(each[-2:]) for each in parts]

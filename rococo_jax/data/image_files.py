@@ -5,13 +5,15 @@ import itertools
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from PIL import Image
 
 from rococo_jax.errors import InputError
+from rococo_jax.progress import say
 
 # Folder -> the names of its files by their composed spelling.
 Listings = dict[Path, dict[str, list[str]]]
@@ -42,11 +44,11 @@ def refuse_missing_images(folder: object, missing: list[str], wanted: int, allow
 def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[str, Path], list[str]]:
     """Looks for image files in a folder: (name -> file of those present, names of the missing ones).
 
-    Names are relative to `folder`, or, where it holds none of them, to its parent: `val2014/a.jpg` is found under
-    `images/` and under `images/val2014/`. An image of COCO that is missing under its own name is looked for under
-    COCO's other names for it, in `folder` and in its direct subfolders: `000000391895.jpg` finds
-    `val2014/COCO_val2014_000000391895.jpg`, and the other way round. The two folders of Visual Genome are looked into,
-    too. Folders are listed once; no image is opened.
+    Names are relative to `folder`, or, where it does not hold them, to its parent: `val2014/a.jpg` is found under
+    `images/` and under `images/val2014/`, and a list may have names of both kinds. An image of COCO that is missing
+    under its own name is looked for under COCO's other names for it, in `folder` and in its direct subfolders:
+    `000000391895.jpg` finds `val2014/COCO_val2014_000000391895.jpg`, and the other way round. The two folders of Visual
+    Genome are looked into, too. Folders are listed once; no image is opened.
 
     Raises InputError: `folder` is missing or is not a folder.
     """
@@ -54,7 +56,10 @@ def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[s
     if not folder.is_dir():
         raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "a folder of images")
     listings: Listings = {}
-    present = _find_under(names, folder, listings) or _find_under(names, folder, listings, inside=folder.resolve().name)
+    present = _find_under(names, folder, listings)
+    for inside in dict.fromkeys([folder.absolute().name, folder.resolve().name]):
+        missing = [name for name in names if name not in present]
+        present |= _find_under(missing, folder, listings, inside=inside)
     present |= _find_coco([name for name in names if name not in present], folder, listings)
     for inside in _VISUAL_GENOME:
         present |= _find_under([name for name in names if name not in present], folder / inside, listings)
@@ -135,25 +140,60 @@ def _list_files(folder: Path, listings: Listings) -> dict[str, list[str]]:
     return listings[folder]
 
 
+class Listing(NamedTuple):
+    """The files below a folder: names of the images, relative to it and sorted, and the others by their suffix."""
+
+    names: list[str]
+    others: Counter[str]
+
+    @property
+    def note(self) -> str:
+        """For people: the files that are taken for no images, such as "3 files of other kinds left out: .HEIC 3"."""
+        if not self.others:
+            return ""
+        count = self.others.total()
+        kinds = ", ".join(f"{suffix} {number:,}" for suffix, number in sorted(self.others.items())[:_KINDS_NAMED])
+        more = ", ..." if len(self.others) > _KINDS_NAMED else ""
+        return f"{count:,} {'file' if count == 1 else 'files'} of other kinds left out: {kinds}{more}"
+
+
 def list_images(folder: str | os.PathLike) -> list[str]:
-    """As `image_names`. Raises InputError where `folder` is missing, a file, or holds no images."""
+    """Return the names of the images below a folder, as `image_names`, and say which files are left out.
+
+    Raises InputError where `folder` is missing, a file, or holds no images.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "a folder of images")
-    names = image_names(folder)
-    if not names:
-        raise InputError(folder, "image folder", "no image files", "at least one image")
-    return names
+    listing = list_folder(folder)
+    if not listing.names:
+        found = "no image files" + (f" ({listing.note})" if listing.note else "")
+        raise InputError(folder, "image folder", found, "at least one image")
+    if listing.note:
+        say(f"{folder}: {listing.note}")
+    return listing.names
 
 
 def image_names(folder: Path) -> list[str]:
-    """Names, relative to `folder`, of all image files below it, sorted: the one listing of images that there is.
+    """Return the names of all image files below a folder, relative to it and sorted (`list_folder`)."""
+    return list_folder(folder).names
+
+
+def left_out_notes(*folders: Path) -> tuple[str, ...]:
+    """Return a note for each folder with files below it that are taken for no images."""
+    listings = {folder: list_folder(folder) for folder in folders}
+    return tuple(f"{folder}: {listing.note}" for folder, listing in listings.items() if listing.note)
+
+
+def list_folder(folder: Path) -> Listing:
+    """List the files below a folder: the one listing of images that there is.
 
     An image file has a suffix that Pillow reads as a picture, in upper or lower case. Hidden files and folders are left
     out (`is_hidden`). Links are followed, but not into a folder that they lie in; a link to nothing is listed, and
-    reading it says so.
+    reading it says so. Other files are counted, but for those that usually accompany images: texts, tables, archives.
     """
     registered = Image.registered_extensions()
+    others: Counter[str] = Counter()
 
     def below(path: str, name: str, above: tuple[str, ...]) -> Iterator[str]:
         real = os.path.realpath(path)
@@ -163,15 +203,33 @@ def image_names(folder: Path) -> list[str]:
             for entry in entries:
                 if is_hidden(entry.name):
                     continue
+                suffix = Path(entry.name).suffix
                 if entry.is_dir():
                     yield from below(entry.path, f"{name}{entry.name}/", (*above, real))
-                elif registered.get(Path(entry.name).suffix.lower(), _NO_PICTURE) not in _NO_PICTURES:
+                elif registered.get(suffix.lower(), _NO_PICTURE) not in _NO_PICTURES:
                     yield name + entry.name
+                elif not _accompanies_images(entry.name):
+                    others[suffix or _NO_SUFFIX] += 1
 
-    return sorted(below(str(folder), "", ())) if folder.is_dir() else []
+    return Listing(sorted(below(str(folder), "", ())) if folder.is_dir() else [], others)
+
+
+def _accompanies_images(name: str) -> bool:
+    """Return whether a file is a usual companion of images, which nobody takes for one."""
+    path = Path(name)
+    return path.suffix.lower() in _COMPANIONS or path.stem.upper().rstrip("S") in _DOCUMENTS
 
 
 _NO_PICTURE = "none"
+_NO_SUFFIX = "without a suffix"
+_KINDS_NAMED = 8
+_COMPANIONS = {
+    ".txt", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".tab", ".parquet", ".arrow", ".feather", ".npy", ".npz",
+    ".pkl", ".pt", ".safetensors", ".h5", ".md", ".rst", ".html", ".htm", ".xml", ".yaml", ".yml", ".toml", ".ini",
+    ".log", ".py", ".sh", ".ipynb", ".tar", ".gz", ".zip", ".lock", ".part", ".sha256", ".md5", ".cff", ".bib", ".db",
+}  # fmt: skip
+_DOCUMENTS = {"README", "LICENSE", "LICENCE", "COPYING", "NOTICE", "CHANGELOG", "CITATION", "CHECKSUM", "SHA256SUM",
+              "MD5SUM", "MAKEFILE", "DESKTOP", "THUMB"}  # fmt: skip
 # What Pillow registers beside pictures: documents, films and data.
 _NO_PICTURES = {_NO_PICTURE, "PDF", "EPS", "WMF", "MPEG", "BUFR", "GRIB", "HDF5", "PALM"}
 # Folders that systems put beside images, with copies of them or files that only look like images.

@@ -20,11 +20,12 @@ from PIL import Image
 
 from rococo_jax.data.captions import caption_lines
 from rococo_jax.data.images import Task, run_tasks
-from rococo_jax.data.pair_source import PairSource, content_hash
+from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.pictures import as_rgb, image_form
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.tar_index import IMAGES, open_index
+from rococo_jax.data.tar_index import open_index
 from rococo_jax.data.tar_pairs import TarPairs
+from rococo_jax.data.tar_samples import IMAGES
 from rococo_jax.errors import InputError
 from rococo_jax.storage import atomic_write, read_json, write_json
 
@@ -71,7 +72,7 @@ def pack_pairs(
         raise InputError("packing", "shards", shards, f"1 to {len(source)}, the number of images")
     if image_size is not None and image_size < 1:
         raise InputError("packing", "image_size", image_size, "pixels, 1 or more")
-    _begin(folder, {"data": source.hash(), "images": content_hash(source), "image_size": image_size, "shards": shards,
+    _begin(folder, {"data": source.hash(), "image_size": image_size, "shards": shards,
                     "leave_out_broken": leave_out_broken})  # fmt: skip
     tars = [folder / f"pairs-{number:05d}-of-{shards:05d}.tar" for number in range(shards)]
     written, left_out = 0, []

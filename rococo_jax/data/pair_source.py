@@ -16,7 +16,6 @@ import dataclasses
 import itertools
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +24,11 @@ from jaxtyping import Int
 from PIL import Image
 
 from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.content_hashes import hash_files, hash_in_threads
+from rococo_jax.data.image_files import hash_image
 from rococo_jax.data.pictures import decode_image, open_image
 from rococo_jax.errors import InputError
-from rococo_jax.storage import hash_bytes, hash_file, hash_json
-
-_SAMPLED = 64
+from rococo_jax.storage import hash_bytes, hash_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +81,10 @@ class PairSource(abc.ABC):
 
     @abc.abstractmethod
     def hash(self) -> str:
-        """Hash of what decides which sample has which number: a run resumes only with a source of the same hash."""
+        """Hash of what the samples are and of their order: names, captions and the bytes of every image.
+
+        It does not depend on where the data lie. A run resumes only with a source of the same hash.
+        """
 
     @property
     def parts(self) -> "tuple[PairSource, ...]":
@@ -93,28 +95,6 @@ class PairSource(abc.ABC):
         """The name and the captions of image `index`; the image is left unread where that is possible."""
         sample = self[index]
         return CaptionedImage(sample.name, sample.captions)
-
-
-def content_sample(source: PairSource) -> str:
-    """Hash of the bytes of 64 images, evenly spread: cheap, and another set of images under the same names has another.
-
-    A single image that changed is seen only if it is one of them.
-    """
-    places = sorted({number * len(source) // _SAMPLED for number in range(_SAMPLED)})
-    return hash_json([_bytes_hash(source[place].image) for place in places])
-
-
-def content_hash(source: PairSource) -> str:
-    """Hash of the bytes of all images; reads every file."""
-    with ThreadPoolExecutor(thread_name_prefix="hash") as pool:
-        return hash_json(list(pool.map(lambda place: _bytes_hash(source[place].image), range(len(source)))))
-
-
-def _bytes_hash(image: Path | bytes) -> str:
-    if isinstance(image, bytes):
-        return hash_bytes(image)
-    # A file that cannot be read is skipped in training, too.
-    return hash_file(image) if image.is_file() else "nothing there"
 
 
 class CaptionedImages(PairSource):
@@ -130,6 +110,7 @@ class CaptionedImages(PairSource):
         # Strings take a fifth of the memory of paths, and pickle as much faster.
         self._places = tuple(str(place) if isinstance(place, Path) else place for place in places)
         self.missing = tuple(missing)
+        self._hash: str | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -168,8 +149,17 @@ class CaptionedImages(PairSource):
         return np.repeat(np.arange(len(self)), list(map(len, self.captions_by_image)))
 
     def hash(self) -> str:
-        """Hash of names and captions in their order; not of the folder, so that data may be moved."""
-        return hash_json({"names": self.names, "captions": self.captions_by_image})
+        """Hash of names, captions and bytes of the images in their order; not of the folder, so that data may be moved.
+
+        Files of images are read once, and again only where they may have changed (`content_hashes`).
+        """
+        if self._hash is None:
+            files = [place for place in self._places if isinstance(place, str)]
+            inside = [place for place in self._places if not isinstance(place, str)]
+            of_files, of_tables = iter(hash_files(files)), iter(hash_in_threads(hash_image, inside))
+            images = [next(of_files if isinstance(place, str) else of_tables) for place in self._places]
+            self._hash = hash_json({"names": self.names, "captions": self.captions_by_image, "images": images})
+        return self._hash
 
 
 class ImageOfSource(NamedTuple):
@@ -232,10 +222,20 @@ class TfdsPairs(PairSource):
         examples: mappings of features by number; images as the bytes of their file, texts as bytes or strings.
         features: which feature is the `image`, the `captions`, and the `name` (None for the number).
         identity: JSON values that identify the dataset, version and split.
+        files: that hold the examples, where they are local files.
     """
 
-    def __init__(self, examples: Sequence, features: Mapping[str, str | None], identity: Any, source: str):
+    def __init__(
+        self,
+        examples: Sequence,
+        features: Mapping[str, str | None],
+        identity: Any,
+        source: str,
+        files: Sequence[Path] = (),
+    ):
         self.examples, self.features, self.identity, self.source = examples, dict(features), identity, source
+        self.files = tuple(files)
+        self._hash: str | None = None
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -254,8 +254,19 @@ class TfdsPairs(PairSource):
         return PairSample(image, _text(own) if own else name, captions)
 
     def hash(self) -> str:
-        """Hash of the dataset's name, version and split, its length, and the features that are read."""
-        return hash_json({"identity": self.identity, "examples": len(self), "features": self.features})
+        """Hash of the dataset's name, version and split, the features that are read, and the bytes of its files.
+
+        Where the files are not local, all examples are read.
+        """
+        if self._hash is None:
+            contents = hash_files(self.files) if self.files else hash_in_threads(self._hash_of, range(len(self)))
+            about = {"identity": self.identity, "examples": len(self), "features": self.features}
+            self._hash = hash_json({**about, "contents": contents})
+        return self._hash
+
+    def _hash_of(self, index: int) -> str:
+        sample = self[index]
+        return hash_bytes(sample.read_bytes(), hash_json([sample.name, sample.captions]).encode())
 
 
 def open_tfds(name: str) -> TfdsPairs:
@@ -272,7 +283,13 @@ def open_tfds(name: str) -> TfdsPairs:
     split = options.get("split", "train")
     examples, first = _open(name, dataset, split, options)
     features = {role: _choose(role, options, first, name) for role in _USUAL}
-    return TfdsPairs(examples, features, [examples.dataset_info.full_name, split], name)
+    return TfdsPairs(examples, features, [examples.dataset_info.full_name, split], name, _local_files(examples, split))
+
+
+def _local_files(examples: Any, split: str) -> list[Path]:
+    """The files that hold a split; none where one of them is not local."""
+    paths = [Path(path) for path in examples.dataset_info.splits[split].filepaths]
+    return paths if all(path.is_file() for path in paths) else []
 
 
 def _open(name: str, dataset: str, split: str, options: Mapping[str, str]) -> tuple[Any, Mapping]:

@@ -1,32 +1,65 @@
-"""Parquet files as tables of images.
+"""Tables of images, and Parquet files as such.
 
 A file can only be decoded by row groups, so its images are copied once to an Arrow file in the cache folder, as the
-`datasets` library does with its own, and read there in any order.
+`datasets` library does with its own, and read there in any order. The copy is named by the contents of the Parquet
+file and holds the SHA-256 of each image, which is checked at each read: a damaged copy is made again. When a copy is
+made, those of tables that are gone, or of an earlier version of this one, are removed.
 """
 
 import bisect
 import contextlib
+import hashlib
 import itertools
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
+from rococo_jax.data.content_hashes import hash_files
+from rococo_jax.data.file_state import FileState, local_state
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
 from rococo_jax.storage import atomic_write, check_free_space, hash_json, hold, whole_file
 
 _GROUPS_KEPT = 4
+_COPY_FORMAT = "rococo_jax.table_copy 2"
+_KINDS_OF_BYTES = (
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+    pa.types.is_fixed_size_binary,
+)
+
+
+@runtime_checkable
+class ImageTable(Protocol):
+    """A table with images in it."""
+
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """Some columns, of images their paths in place of the bytes."""
+
+    def image(self, row: int, column: str) -> bytes | None:
+        """The bytes of an image file."""
+
+    def first_images(self, column: str, count: int) -> list[bytes | None]:
+        """The bytes of the first image files, read without the others."""
+
+    def row_count(self) -> int:
+        """The number of rows."""
 
 
 class ParquetTable(NamedTuple):
-    """A Parquet file as an `ImageTable` of `table_images`. It pickles, and holds nothing open."""
+    """A Parquet file as an `ImageTable`. It pickles, and holds nothing open."""
 
     path: Path
 
@@ -35,7 +68,7 @@ class ParquetTable(NamedTuple):
         return _opened(self.path).schema_arrow
 
     def read(self, columns: Sequence[str]) -> pa.Table:
-        """See `table_images.ImageTable`. Raises InputError where the file is damaged."""
+        """See `ImageTable`. Raises InputError where the file is damaged."""
         inside = image_columns(self.schema())
         fields = [f"{name}.path" if pa.types.is_struct(inside.get(name, pa.null())) else name for name in columns]
         wanted = [field for field in fields if field not in inside]
@@ -46,14 +79,31 @@ class ParquetTable(NamedTuple):
         return with_paths(table, columns)
 
     def image(self, row: int, column: str) -> bytes | None:
-        """See `table_images.ImageTable`."""
+        """See `ImageTable`."""
         with whole_file(self.path, "a Parquet file"):
-            about = self.path.stat()
-        if (copy := _copy(self.path, column, about.st_size, about.st_mtime_ns)) is not None:
-            return copy[row].as_py()
-        ends = _ends(self.path)
+            state = local_state(self.path)
+        for _ in range(2):
+            copy = _copy(self.path, column, state)
+            if copy is None:
+                break
+            image = copy["image"][row].as_py()
+            if copy["sha256"][row].as_py() == _digest(image):
+                return image
+            _discard_copy(self.path, column)
+        ends = _ends(self.path, state)
         group = bisect.bisect_right(ends, row)
-        return _images(self.path, group, column)[row - (ends[group - 1] if group else 0)]
+        return _images(self.path, group, column, state)[row - (ends[group - 1] if group else 0)]
+
+    def first_images(self, column: str, count: int) -> list[bytes | None]:
+        """See `ImageTable`."""
+        with whole_file(self.path, "a table of images and captions"):
+            batches = _opened(self.path).iter_batches(count, columns=[column])
+            values = next(batches)[column].to_pylist() if self.row_count() else []
+        return [value["bytes"] if isinstance(value, dict) else value for value in values]
+
+    def row_count(self) -> int:
+        """See `ImageTable`."""
+        return _opened(self.path).metadata.num_rows
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows, with the name `FILE.parquet/ROW/COLUMN` in place of an image."""
@@ -89,51 +139,105 @@ def image_columns(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def _holds_images(kind: pa.DataType) -> bool:
-    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    is_bytes = any(is_kind(kind) for is_kind in _KINDS_OF_BYTES)
     return is_bytes or (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
 
 
 @lru_cache(maxsize=256)
-def _copy(path: Path, column: str, size: int, changed: int) -> pa.ChunkedArray | None:
-    """The images of a column, in an Arrow file that is mapped into memory; it is written to the cache folder once.
+def _copy(path: Path, column: str, state: FileState) -> pa.Table | None:
+    """Open the copy of a column's images, mapped into memory; it is written to the cache folder once.
 
     None where that fails or would take more than half of the disk's free space: each row then reads its row group.
     """
-    key = hash_json([str(path.resolve()), column, size, changed])
-    file = cache_folder() / "tables" / f"{key[:32]}.arrow"
     try:
-        with _copying, hold(file, wait=True):
-            if not file.is_file():
-                check_free_space(file, 2 * size)
-                _write_copy(path, column, file)
-        return pa.ipc.open_file(pa.memory_map(str(file))).read_all().column(0)
+        copy = _place_of(path, column)
+        if (table := _read_copy(copy)) is not None:
+            return table
+        with _copying, hold(copy, wait=True):
+            if _read_copy(copy) is None:
+                check_free_space(copy, 2 * state.size)
+                _write_copy(path, column, copy)
+                _remove_outdated(copy, path, column)
+        return _read_copy(copy)
     except (InputError, OSError, pa.ArrowException) as error:
-        say(f"{path}: no copy of its images that is quick to read in any order: {first_line(error)[:200]}")
+        say(
+            f"{path}: no copy of its images that is quick to read in any order: {first_line(error)[:200]}; set "
+            "ROCOCO_CACHE to a folder that can be written and has room for it"
+        )
         return None
 
 
 _copying = threading.Lock()
 
 
-def _write_copy(path: Path, column: str, file: Path) -> None:
-    with atomic_write(file) as temporary, contextlib.ExitStack() as stack:
+def _place_of(path: Path, column: str) -> Path:
+    key = hash_json([_COPY_FORMAT, str(path.resolve()), column, *hash_files([path])])
+    return cache_folder() / "tables" / f"{key[:32]}.arrow"
+
+
+def _read_copy(copy: Path) -> pa.Table | None:
+    """The table of a copy; None where there is none, or it is damaged."""
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(copy))).read_all().select(["image", "sha256"])
+        table.validate(full=True)  # the places of the images; their bytes are checked as they are read
+    except (OSError, KeyError, pa.ArrowException):
+        return None
+    return table
+
+
+def _discard_copy(path: Path, column: str) -> None:
+    with _copying:
+        _place_of(path, column).unlink(missing_ok=True)
+        _copy.cache_clear()
+
+
+def _write_copy(path: Path, column: str, copy: Path) -> None:
+    source = {"source": json.dumps([str(path.resolve()), column])}
+    with atomic_write(copy) as temporary, contextlib.ExitStack() as stack:
         writer = None
         for group in range(_opened(path).num_row_groups):
             values = _read(path, group, [column])[column]
             values = pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
-            images = pa.table({column: values})
+            digests = pa.array([_digest(image.as_py()) for image in values], pa.binary())
+            images = pa.table({"image": values, "sha256": digests}).replace_schema_metadata(source)
             writer = writer or stack.enter_context(pa.ipc.new_file(temporary, images.schema))
             writer.write_table(images)
 
 
+def _digest(image: bytes | None) -> bytes | None:
+    return None if image is None else hashlib.sha256(image).digest()
+
+
+def _remove_outdated(copy: Path, path: Path, column: str) -> None:
+    """Remove the copies of tables that are gone, and those of earlier versions of a table."""
+    for other in copy.parent.glob("*.arrow"):
+        if other == copy:
+            continue
+        with contextlib.suppress(OSError):
+            source = _source_of(other)
+            if source is None or source == [str(path.resolve()), column] or not Path(source[0]).exists():
+                other.unlink()
+
+
+def _source_of(copy: Path) -> list[str] | None:
+    """The table and the column of a copy; None where it is damaged, or of another format."""
+    try:
+        with pa.memory_map(str(copy)) as file:
+            return json.loads(pa.ipc.open_file(file).schema.metadata[b"source"])
+    except (KeyError, TypeError, ValueError, pa.ArrowException):
+        return None
+
+
 @lru_cache(maxsize=8)
-def _ends(path: Path) -> list[int]:
+def _ends(path: Path, state: FileState) -> list[int]:
+    del state  # of the file, so that another version is read again
     about = _opened(path).metadata
     return list(itertools.accumulate(about.row_group(group).num_rows for group in range(about.num_row_groups)))
 
 
 @lru_cache(maxsize=_GROUPS_KEPT)
-def _images(path: Path, group: int, column: str) -> list[bytes | None]:
+def _images(path: Path, group: int, column: str, state: FileState) -> list[bytes | None]:
+    del state
     values = _read(path, group, [column])[column].to_pylist()
     return [value["bytes"] if isinstance(value, dict) else value for value in values]
 

@@ -12,6 +12,7 @@ to 8, which Pillow's own `convert` would clip; what has no known range is refuse
 import contextlib
 import functools
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +35,8 @@ _PIXELS = "whole numbers from 0 to 255 as uint8, (height, width, 3)"
 # Modes that some library cannot read, or resizes wrongly, and what they are without loss.
 _PLAIN_MODES = {"La": "LA", "RGBa": "RGBA", "PA": "RGBA", "LAB": "RGB"}
 _BITS_PER_SAMPLE = 258
+# Raw modes of Pillow with 16 bits a channel, in some order of bytes; RGB;16 and BGR;16 have 16 bits a pixel.
+_RAW_16_BITS = re.compile(r"^I;16|;16[BLN]")
 # Of the longer side to the shorter: no photograph is a line, and a square crop of one shows nothing.
 _MOST_ELONGATED = 1000
 
@@ -51,13 +54,19 @@ def open_image(place: Place | str) -> Image.Image:
 def decode_image(data: bytes, source: object) -> Image.Image:
     """Like `open_image`, for the bytes of an image file; `source` names it in errors."""
     image = _header(data, source)
-    if any("16" in str(tile.args) for tile in image.tile):  # the decoder's mode, such as RGB;16B
+    if image.mode.startswith("I;16") or any(_has_16_bits(tile.args) for tile in image.tile):
         _say_once("images of 16 bits a channel are scaled to 8 bits")
     picture = as_picture(image, source)
     with contextlib.suppress(Exception):  # a damaged second frame, which is looked for in a GIF
         if image.is_animated and image.format != "MPO":  # a camera's previews
             _say_once("of images with several frames or pages the first is read")
     return picture
+
+
+def _has_16_bits(decoder_arguments: Any) -> bool:
+    """Return whether a decoder reads 16 bits a channel: its raw mode, alone or the first argument, says so."""
+    raw_mode = decoder_arguments[0] if isinstance(decoder_arguments, tuple) else decoder_arguments
+    return isinstance(raw_mode, str) and _RAW_16_BITS.search(raw_mode) is not None
 
 
 def image_size(place: Place) -> tuple[int, int]:

@@ -3,17 +3,21 @@
 Nothing is written to a URL.
 """
 
+import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.safe_paths import is_inner_name
-from rococo_jax.storage import atomic_directory, hash_json, is_url
+from rococo_jax.storage import atomic_directory, hash_file, hash_json, is_url, remove_folder
 
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "az": "adlfs", "abfs": "adlfs", "http": "aiohttp",
              "https": "aiohttp"}  # fmt: skip
-# What tells versions of a file apart, by the names that file systems have for it.
-_STATE = ("size", "ETag", "etag", "md5Hash", "updated", "LastModified", "mtime", "created")
+# Facts that differ for each version of a file, by the names that file systems have for them. A time of modification
+# (`mtime`) is none: programs that copy files set it.
+_CONTENT_FACTS = ("ETag", "etag", "md5Hash", "crc32c", "generation", "VersionId", "Content-MD5", "Digest", "ino")
+_DATES = ("updated", "LastModified", "last_modified", "created")
 
 
 def file_system(url: str) -> Any:
@@ -31,24 +35,40 @@ def file_system(url: str) -> Any:
         raise InputError(url, "storage", f"{scheme}://", "a local path, gs://, s3:// or https://") from None
 
 
-def _refused(path: str, error: Exception, wanted: str) -> InputError:
+def why_refused(path: str, error: Exception, wanted: str) -> InputError:
+    """Return the refusal of a file that cannot be read; `wanted` describes the content."""
     if isinstance(error, FileNotFoundError):
         return InputError(path, "file", "nothing there", wanted)
     return InputError(path, "file", first_line(error) or type(error).__name__, f"{wanted}, and the right to read it")
 
 
-def file_size(path: str, wanted: str) -> int:
-    """Bytes of a file. Raises InputError where there is none, or it cannot be read."""
+def url_facts(url: str, wanted: str) -> tuple[int, tuple[str, ...], float]:
+    """Return the size of a file, what its storage records of its version, and when it was last changed.
+
+    The version is empty where the storage records none; the time is 0 where it is no number, as the version then holds
+    a finer one, or does not depend on time.
+
+    Raises InputError: there is none, or it cannot be read; `wanted` describes the content for errors.
+    """
     try:
-        if is_url(path):
-            return int(file_system(path).size(path))
-        if Path(path).is_dir():
-            raise InputError(path, "file", "a folder", wanted)
-        return Path(path).stat().st_size
+        info = file_system(url).info(url)
+        size = int(info["size"])
     except InputError:
         raise
     except Exception as error:  # what storage services raise differs from one to the next
-        raise _refused(path, error, wanted) from None
+        raise why_refused(url, error, wanted) from None
+    changed = info.get("created")
+    return size, _version(info), changed if isinstance(changed, float) else 0.0
+
+
+def _version(info: Mapping[str, Any]) -> tuple[str, ...]:
+    facts = {name: info[name] for name in (*_CONTENT_FACTS, *_DATES) if info.get(name)}
+    return () if facts.keys() == {"ino"} else tuple(f"{name} {fact}" for name, fact in facts.items())
+
+
+def forget_listings(url: str) -> None:
+    """Forget what an earlier listing said of the files behind a URL, so that facts are asked for again."""
+    file_system(url).invalidate_cache()
 
 
 def open_binary(path: str) -> Any:
@@ -58,7 +78,7 @@ def open_binary(path: str) -> Any:
     except InputError:
         raise
     except Exception as error:
-        raise _refused(path, error, "a file") from None
+        raise why_refused(path, error, "a file") from None
 
 
 def matching_urls(pattern: str) -> list[str]:
@@ -67,30 +87,49 @@ def matching_urls(pattern: str) -> list[str]:
     try:
         return sorted(map(files.unstrip_protocol, files.glob(pattern)))
     except Exception as error:
-        raise _refused(pattern, error, "files of that name") from None
+        raise why_refused(pattern, error, "files of that name") from None
 
 
 def local_copy(url: str, cache: Path) -> Path:
-    """The folder behind a URL, copied below `cache` once for each state that it is in (names, sizes, versions).
+    """Return the folder behind a URL, copied below `cache` once for each version of its files.
+
+    Where the storage records no versions, the folder is copied again each time, and kept by its contents.
 
     Raises InputError where there is nothing, or it cannot be read.
     """
     files, copy = file_system(url), cache
+    name = url.rstrip("/").rpartition("/")[2]
+    forget_listings(url)
     try:
-        found = files.find(url, detail=True)
-        if not found:
+        listed = files.find(url, detail=True)
+        if not listed:
             raise FileNotFoundError(url)
-        if outside := next((name for name in sorted(found) if not is_inner_name(name.lstrip("/"))), None):
+        if outside := next((path for path in sorted(listed) if not is_inner_name(path.lstrip("/"))), None):
             raise InputError(url, "name", repr(outside), "names of files below the folder")
-        state = [[name, *(str(about.get(key)) for key in _STATE)] for name, about in sorted(found.items())]
-        copy = cache / hash_json(state)[:24] / url.rstrip("/").rpartition("/")[2]
+        state = [[path, str(info.get("size")), *_version(info)] for path, info in sorted(listed.items())]
+        is_versioned = all(len(facts) > 2 for facts in state)
+        copy = cache / (hash_json(state)[:24] if is_versioned else f"unversioned-{uuid.uuid4().hex[:24]}") / name
         if not copy.exists():
             with atomic_directory(copy) as folder:
                 files.get(url.rstrip("/") + "/", str(folder) + "/", recursive=True)
-        return copy
+        return copy if is_versioned else _kept_by_contents(copy, cache)
     except InputError:
         if copy != cache and copy.exists():  # another process was faster
             return copy
         raise
     except Exception as error:
-        raise _refused(url, error, "a folder") from None
+        raise why_refused(url, error, "a folder") from None
+
+
+def _kept_by_contents(copy: Path, cache: Path) -> Path:
+    """Move a copied folder to a place that its contents name."""
+    paths = sorted(path for path in copy.rglob("*") if path.is_file())
+    contents = [[path.relative_to(copy).as_posix(), hash_file(path)] for path in paths]
+    place = cache / hash_json(contents)[:24] / copy.name
+    if place.exists():
+        remove_folder(copy.parent)
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    copy.replace(place)
+    copy.parent.rmdir()
+    return place

@@ -6,10 +6,14 @@ Tables are Parquet files (`parquet_table`) and data sets of the `datasets` libra
     hf:NAME:CONFIG?split=test&image=photo&caption=texts
     a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote, also as hf:FOLDER?split=test
 
-Options: `split` (`test` by default, or the only one), and the columns of the image, the captions and the image's name.
+Options: `split` (`table_splits`; there must be one where a data set has several), and the columns of the image, the
+captions and the image's name.
 """
 
+import base64
+import contextlib
 import dataclasses
+import errno
 import hashlib
 import itertools
 import re
@@ -17,7 +21,7 @@ import urllib.parse
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -28,30 +32,21 @@ from rococo_jax.data.caption_tables import (
     caption_columns,
     choose_column,
     collect_rows,
-    said_of_splits,
     split_column,
     splits_of,
 )
 from rococo_jax.data.captions import stays_inside
-from rococo_jax.data.parquet_table import ParquetTable, image_columns, with_paths
+from rococo_jax.data.downloaded_images import STATUS, is_download_table, is_downloaded, said_of_failed
+from rococo_jax.data.parquet_table import ImageTable, ParquetTable, image_columns, with_paths
+from rococo_jax.data.pictures import image_form
+from rococo_jax.data.table_splits import ALL, NO_CHOICE, ChosenTables, SplitChoice, choose_tables
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.storage import is_url
 
+_CELLS_CHECKED = 8
 _SUFFIXES = ((b"\xff\xd8", ".jpg"), (b"\x89PNG", ".png"), (b"GIF8", ".gif"), (b"RIFF", ".webp"), (b"BM", ".bmp"))
-
-
-@runtime_checkable
-class ImageTable(Protocol):
-    """A table with images in it."""
-
-    def schema(self) -> pa.Schema:
-        """Names and types of the columns."""
-
-    def read(self, columns: Sequence[str]) -> pa.Table:
-        """Some columns, of images their paths in place of the bytes."""
-
-    def image(self, row: int, column: str) -> bytes | None:
-        """The bytes of an image file."""
+_BEGINNINGS = tuple(magic for magic, _ in _SUFFIXES)
+_BASE64_START = 16  # characters, which hold the beginning of a file
 
 
 class TableImage(NamedTuple):
@@ -65,79 +60,131 @@ class TableImage(NamedTuple):
         """The bytes of the image file. Raises InputError where the table has none there."""
         value = self.table.image(self.row, self.column)
         if not value:
-            raise InputError(self, "image", "no bytes", "an image file inside the table")
+            wanted = f"an image file inside the table, in row {self.row + 1} of the column {self.column!r}"
+            raise InputError(self, "image", "no bytes", wanted)
         return value
 
     def __str__(self) -> str:
         return f"{self.table}/{self.row}/{self.column}"
 
 
-_OF_SPLIT = re.compile(r"(\w+)-\d+-of-\d+")
+# Names of files by split, as the hub has them: `test-00000-of-00002.parquet`, or a split's usual name alone.
+_OF_SPLIT = re.compile(r"(\w+(?:\.\w+)*)-\d+-of-\d+.*|(train|training|validation|valid|val|dev|test|testing)")
 
 
 def open_parquet(
-    source: str, files: Sequence[Path], columns: Columns, roots: Iterable[Path], split: str
+    source: str, files: Sequence[Path], columns: Columns, roots: Iterable[Path], split: SplitChoice
 ) -> CaptionsFile:
-    """The captioned images of Parquet files, of which the names may tell the split (`test-00000-of-00001.parquet`).
+    """Open the captioned images of Parquet files, of which the names may tell the split.
 
-    Raises InputError: as `read_image_tables`; the files are of several splits and none is chosen.
+    Raises InputError: as `choose_tables` and `read_image_tables`.
     """
-    named = {path: match[1] for path in files if (match := _OF_SPLIT.match(path.name))}
-    if len({*named.values()}) > 1:
-        said_of_splits(source, split, Counter(named.values()), must_choose=True)
-        files = [path for path in files if named.get(path) in splits_of(split) or split == "all"]
-        split = ""
-    return read_image_tables(source, [ParquetTable(path) for path in files], columns, roots, split)
+    tables: dict[str, list[ImageTable]] = {}
+    for path in files:
+        match = _OF_SPLIT.fullmatch(path.stem)
+        tables.setdefault(match[1] or match[2] if match else "", []).append(ParquetTable(path))
+    return read_image_tables(source, choose_tables(source, tables, columns, split), columns, roots)
 
 
-def read_image_tables(
-    source: str, tables: Sequence[ImageTable], columns: Columns, roots: Iterable[Path] = (), split: str = ""
-) -> CaptionsFile:
-    """The captioned images of tables of one schema; images are named in a column, or inside.
+def read_image_tables(source: str, chosen: ChosenTables, columns: Columns, roots: Iterable[Path] = ()) -> CaptionsFile:
+    """Read the captioned images of tables of one schema; images are named in a column, or inside.
 
     An image inside is called by its `path` or a column of names, where every image has one and no two share it, and
     otherwise by the SHA-256 of its bytes, so that rows of one image come together.
 
     Raises InputError: it names the table, and the column or row with its field.
     """
-    schema = tables[0].schema()
+    schema = chosen.tables[0].schema()
     inside = list(image_columns(schema))
-    only = inside if len(inside) == 1 and "image" not in columns else schema.names
-    image = only[0] if only is inside else choose_column("image", schema.names, columns, source)
+    if len(inside) == 1 and "image" not in columns:
+        image = inside[0]
+    else:
+        image = choose_column("image", schema.names, columns, source)
     texts, of_split = caption_columns(schema.names, columns, source), split_column(schema.names, columns, source)
-    read = [table.read([image, *texts, *([of_split] if of_split else [])]) for table in tables]
+    name = choose_column("name", schema.names, columns, source) if "name" in columns else image
     columns_read = {"image": image} | ({"caption": texts[0]} if len(texts) == 1 else {})
     columns_read |= {"split": of_split} if of_split else {}
-    rows = itertools.chain.from_iterable(table.to_pylist() for table in read)
-    numbered = ((f"row {number}", row) for number, row in enumerate(rows, 1))
-    if image not in inside:
-        return collect_rows(source, numbered, columns_read, roots, split)
-    places = [
-        TableImage(table, row, image) for table, part in zip(tables, read, strict=True) for row in range(len(part))
-    ]
-    names = _names_in(image, columns, source, tables, read)
-    if names is None or not _are_unique(names, places):
-        names = [_content_key(place) for place in places]
-    named = ((where, {**row, image: name}) for (where, row), name in zip(numbered, names, strict=True))
-    file = collect_rows(source, named, columns_read, split=split)
-    first = dict(zip(reversed(names), reversed(places), strict=True))
-    return dataclasses.replace(file, places={item.image: first[item.image] for item in file.items})
+    status = [STATUS] if is_download_table(schema.names) else []
+    names = dict.fromkeys([image, *texts, *([of_split] if of_split else []), name, *status])
+    rows = _read_rows(chosen.tables, image, list(names))
+    downloaded = [row for row in rows if is_downloaded(row.values)] if status else rows
+    remark = chosen.remark + said_of_failed(len(rows) - len(downloaded))
+    if image in inside:
+        _check_are_images(chosen.tables[0], image)
+        wanted = splits_of(chosen.split) - {ALL}
+        is_read = [not wanted or str(row.values[of_split]).strip() in wanted for row in downloaded]
+        read = list(itertools.compress(downloaded, is_read))
+        image_names = _names_of(read, name)
+        places = dict(zip(reversed(image_names), (row.place for row in reversed(read)), strict=True))
+        of_rows = dict(zip((row.number for row in read), image_names, strict=True))
+        # Rows of other splits are counted; nothing else is read of them.
+        downloaded = [row._replace(values={**row.values, image: of_rows.get(row.number, "")}) for row in downloaded]
+    numbered = (
+        (f"row {row.number}", {key: row.values[key] for key in names if key not in status}) for row in downloaded
+    )
+    file = collect_rows(
+        source, numbered, columns_read, () if image in inside else roots, chosen.split, chosen.must_choose
+    )
+    file = dataclasses.replace(file, also=f"{remark}{file.also}")
+    if image in inside:
+        file = dataclasses.replace(file, places={item.image: places[item.image] for item in file.items})
+    return file
 
 
-def _names_in(
-    image: str, columns: Columns, source: str, tables: Sequence[ImageTable], read: Sequence[pa.Table]
-) -> list[str] | None:
-    """The images' own names, as paths inside a folder; None where one has none."""
-    if "name" in columns:
-        image = choose_column("name", tables[0].schema().names, columns, source)
-        read = [table.read([image]) for table in tables]
-    values = [value for table in read for value in table[image].to_pylist()]
-    if not all(values):
-        return None
-    is_name = [stays_inside(value) and not is_url(value) for value in map(str, values)]
-    return [
-        value if inside else PurePosixPath(value).name for value, inside in zip(map(str, values), is_name, strict=True)
-    ]
+class _Row(NamedTuple):
+    """A row of several tables together, and the place of its image where that is inside."""
+
+    number: int
+    values: dict[str, Any]
+    place: TableImage
+
+
+def _read_rows(tables: Sequence[ImageTable], image: str, names: list[str]) -> list[_Row]:
+    rows: list[_Row] = []
+    for table in tables:
+        for place, values in enumerate(table.read(names).to_pylist()):
+            rows.append(_Row(len(rows) + 1, values, TableImage(table, place, image)))
+    return rows
+
+
+def _check_are_images(table: ImageTable, column: str) -> None:
+    """Raises InputError where the first cells hold other bytes than those of image files, such as pixels or text."""
+    cells = table.first_images(column, _CELLS_CHECKED)
+    kinds = {
+        number: _kind_of_bytes(cell, TableImage(table, number - 1, column))
+        for number, cell in enumerate(cells, 1)
+        if cell
+    }
+    if kinds and all(kinds.values()):
+        number, found = next(iter(kinds.items()))
+        wanted = "the bytes of image files, such as JPEG or PNG"
+        raise InputError(table, f"row {number}, column {column!r}", found, wanted)
+
+
+def _kind_of_bytes(cell: bytes, place: TableImage) -> str:
+    """What a cell holds that is no image file; "" for an image file."""
+    if cell.startswith(_BEGINNINGS):
+        return ""
+    with contextlib.suppress(InputError):
+        image_form(cell, place)
+        return ""
+    with contextlib.suppress(ValueError):
+        if base64.b64decode(cell[:_BASE64_START], validate=True).startswith(_BEGINNINGS):
+            return f"{len(cell):,} bytes of base64 text"
+    return f"{len(cell):,} bytes that are no image file (pixels without a format?)"
+
+
+def _names_of(rows: Sequence[_Row], column: str) -> list[str]:
+    """The names of the images: their own, as paths inside a folder, or those of their contents."""
+    values = [row.values[column] for row in rows]
+    if all(values):
+        names = [
+            value if stays_inside(value) and not is_url(value) else PurePosixPath(value).name
+            for value in map(str, values)
+        ]
+        if _are_unique(names, [row.place for row in rows]):
+            return names
+    return [_content_key(row.place) for row in rows]
 
 
 def _are_unique(names: Sequence[str], places: Sequence[TableImage]) -> bool:
@@ -167,26 +214,29 @@ def is_saved_dataset(path: Path) -> bool:
     return any((path / name).is_file() for name in _SAVED)
 
 
-def open_dataset(name: str, columns: Columns, split: str = "") -> CaptionsFile:
-    """The captioned images of a data set; see the module's text. `split`: one of its, or of those a column of it tells.
+def open_dataset(name: str, columns: Columns, split: SplitChoice = NO_CHOICE) -> CaptionsFile:
+    """Open the captioned images of a data set; see the module's text.
 
-    Raises InputError: `datasets` is not installed or finds no such data set or split, an option is unknown, or a column
-    or a row cannot be used.
+    Raises InputError: `datasets` is not installed or finds no such data set, an option is unknown, a split is missing
+    (`choose_tables`), or a column or a row cannot be used.
     """
     path, _, query = name.removeprefix("hf:").partition("?")
     options = dict(urllib.parse.parse_qsl(query.replace("+", "%2B")))
     if unknown := set(options) - {"split", *USUAL}:
         raise InputError(name, "option", min(unknown), f"one of {', '.join(('split', *USUAL))}")
-    named = options.pop("split", None)
-    dataset = _load(name, path, named)
-    if isinstance(dataset, dict):
-        if named is None and split in dataset:
-            named, split = split, ""
-        chosen = named or ("test" if "test" in dataset else next(iter(dataset)) if len(dataset) == 1 else None)
-        if chosen not in dataset:
-            raise InputError(name, "split", repr(named) if named else "none named", f"one of {', '.join(dataset)}")
-        dataset = dataset[chosen]
-    return read_image_tables(name, [DatasetTable(dataset, name)], {**columns, **options}, split=split)
+    split = SplitChoice(options.pop("split", split.source), split.option)
+    columns = {**columns, **options}
+    is_slice = "[" in split.source  # as the library has them: test[:100]
+    dataset = _load(name, path, split.source if is_slice else None)
+    if is_slice and isinstance(dataset, dict):
+        raise InputError(name, "split", repr(split.source), f"one of {', '.join(dataset)}: a folder has no slices")
+    by_split = dataset if isinstance(dataset, dict) else {"": dataset}
+    tables = {split_name: [DatasetTable(each, name)] for split_name, each in by_split.items()}
+    if is_slice:
+        chosen = ChosenTables(tables[""], split.option, must_choose=True)
+    else:
+        chosen = choose_tables(name, tables, columns, split)
+    return read_image_tables(name, chosen, columns)
 
 
 def _load(name: str, path: str, split: str | None) -> Any:
@@ -201,6 +251,8 @@ def _load(name: str, path: str, split: str | None) -> Any:
         return datasets.load_dataset(dataset, config or None, split=split)
     except Exception as error:  # what the library raises differs from one builder and file system to the next
         wanted = "a data set of the hub, its cache, or a folder by save_to_disk, and a split of it"
+        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ENOENT):
+            wanted += "; the library writes to HF_HOME, which must be a folder that can be written"
         raise InputError(name, "data set", first_line(error)[:200], wanted) from None
 
 
@@ -224,6 +276,14 @@ class DatasetTable:
         if isinstance(value, dict):
             value = value["bytes"] or (value["path"] and Path(value["path"]).read_bytes())
         return value
+
+    def first_images(self, column: str, count: int) -> list[bytes | None]:
+        """See `ImageTable`."""
+        return [self.image(row, column) for row in range(min(count, len(self.dataset)))]
+
+    def row_count(self) -> int:
+        """See `ImageTable`."""
+        return len(self.dataset)
 
     def __str__(self) -> str:
         return self.name

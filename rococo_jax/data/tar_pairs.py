@@ -11,27 +11,24 @@ a seek where it begins before the last one of its tar ended, or more than 256 kB
 import bisect
 import collections
 import functools
+import hashlib
 import itertools
 import os
 import re
-import tarfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
-
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.pair_source import PairSample, PairSource
-from rococo_jax.data.remote import file_system, matching_urls
-from rococo_jax.data.tar_index import about_tars, open_index
+from rococo_jax.data.remote import file_system, forget_listings, matching_urls
+from rococo_jax.data.tar_index import about_tars, open_batches, open_index
+from rococo_jax.data.tar_samples import HEADER, check_of
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.progress import progress, say
 from rococo_jax.storage import hash_json, is_url
 
 _BRACES, _RANGE = re.compile(r"\{([^{}]*)\}"), re.compile(r"(\d+)\.\.(\d+)")
-_HEADER = 512
-_SIZE = slice(124, 136)
 _READ_AHEAD = 256 * 1024
 _BLOCK = 8 * 2**20
 _OPEN_FILES = 256
@@ -69,6 +66,8 @@ def _is_there(name: str) -> bool:
 
 def expand_tars(name: str) -> list[str]:
     """The tars that a name stands for, in order. Raises InputError where it stands for none, or for too many."""
+    if is_url(name):
+        forget_listings(name)
     if not name.lower().endswith(".tar"):
         return sorted(str(path) for path in Path(name).glob("*.tar"))
     if not is_url(name) and Path(name).is_file():
@@ -117,10 +116,12 @@ class TarPairs(PairSource):
         reads, seeks: of this process so far.
     """
 
-    def __init__(self, tars: Sequence[str], index: Path):
+    def __init__(self, tars: Sequence[str], index: Path | bytes, expected_hash: str = ""):
         self.tars, self.index = tuple(tars), index
-        self._reader = pa.ipc.open_file(pa.memory_map(str(index)))
+        self._reader = open_batches(index)
         self.about = about_tars(self._reader)
+        if expected_hash not in ("", self.hash()):
+            raise InputError(self.tars[0], "tars", "written again meanwhile", "tars that do not change while in use")
         self.shards = tuple(tar["samples"] for tar in self.about)
         self._ends = list(itertools.accumulate(self.shards))
         self._columns = functools.lru_cache(maxsize=len(self.tars))(lambda tar: self._reader.get_batch(tar).columns)
@@ -130,7 +131,7 @@ class TarPairs(PairSource):
         self.reads = self.seeks = 0
 
     def __reduce__(self):
-        return TarPairs, (self.tars, self.index)
+        return TarPairs, (self.tars, self.index, self.hash())
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -138,13 +139,14 @@ class TarPairs(PairSource):
     def __getitem__(self, index: int) -> PairSample:
         """Sample `index`. Raises InputError where its tar cannot be read, or is not the one that was indexed."""
         tar, row = self._row(index)
-        name, offset, size, captions = (column[row].as_py() for column in self._columns(tar))
-        return PairSample(self._read(tar, name, offset, size), f"{self.tars[tar]}/{name}", tuple(captions))
+        name, offset, size, captions, check = (column[row].as_py() for column in self._columns(tar))
+        image = self._read(tar, name, offset, size, check)
+        return PairSample(image, f"{self.tars[tar]}/{name}", tuple(captions))
 
     def captioned(self, index: int) -> CaptionedImage:
         """Name and captions of an image, from the index alone."""
         tar, row = self._row(index)
-        name, _, _, captions = (column[row].as_py() for column in self._columns(tar))
+        name, _, _, captions, _ = (column[row].as_py() for column in self._columns(tar))
         return CaptionedImage(f"{self.tars[tar]}/{name}", tuple(captions))
 
     def _row(self, index: int) -> tuple[int, int]:
@@ -153,11 +155,11 @@ class TarPairs(PairSource):
         return tar, index - (self._ends[tar - 1] if tar else 0)
 
     def hash(self) -> str:
-        """Hash of names and captions in their order, by tar; not of where the tars are."""
-        return hash_json({"tars": [tar["hash"] for tar in self.about], "samples": len(self)})
+        """Hash of names, captions and bytes of the images in their order, by tar; not of where the tars are."""
+        return hash_json([tar["hash"] for tar in self.about])
 
-    def _read(self, tar: int, name: str, offset: int, size: int) -> bytes:
-        start, end = offset - _HEADER, offset + size
+    def _read(self, tar: int, name: str, offset: int, size: int, check: bytes) -> bytes:
+        start, end = offset - HEADER, offset + size
         with self._lock:
             follows = 0 <= start - self._last.get(tar, -_READ_AHEAD - 1) <= _READ_AHEAD
             self._last[tar] = end
@@ -172,14 +174,11 @@ class TarPairs(PairSource):
             raise
         except Exception as error:  # what storage services raise differs from one to the next
             raise InputError(self.tars[tar], "tar", first_line(error) or "nothing", "a tar that can be read") from None
-        # The size alone: reading the whole header takes ten times as long as reading the image.
-        try:
-            known = tarfile.nti(data[_SIZE]) == size
-        except tarfile.TarError:
-            known = False
-        if not known or len(data) != end - start:
-            raise InputError(self.tars[tar], f"member {name}", "other bytes", f"the tar that {self.index} was made of")
-        return data[_HEADER:]
+        header, image = data[:HEADER], data[HEADER:]
+        if check_of(header, hashlib.sha256(image).digest()) != check:
+            wanted = "the bytes that were indexed; start again, and the tar is read anew"
+            raise InputError(self.tars[tar], f"member {name}", "other bytes", wanted)
+        return image
 
 
 class _File:

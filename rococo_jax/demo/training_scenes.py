@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from PIL import Image
 
+from rococo_jax.data.content_hashes import hash_files
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.demo.captions import captions_of
@@ -108,8 +109,11 @@ class ScenePairs(PairSource):
         return PairSample(png, scene.name, tuple(captions_of(scene)))
 
     def hash(self) -> str:
-        """Hash of the number of pictures, their size, and the bytes that they take."""
-        return hash_json({"scenes": self.count, "side": IMAGE_SIZE, "bytes": int(self.ends[-1])})
+        """Hash of the pictures and their captions."""
+        captions = training_captions_of(self.count)
+        return hash_json(
+            {"pictures": hash_files([self.folder / "pngs", self.folder / "ends.npy"]), "captions": captions}
+        )
 
 
 def _draw_all(count: int, folder: Path) -> None:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.data.pair_source import PairSource, content_sample
+from rococo_jax.data.pair_source import PairSource
 from rococo_jax.encoders import Encoder
 from rococo_jax.models.fsdp import place_parameters
 from rococo_jax.processes import barrier, on_any_process
@@ -110,7 +110,7 @@ class Setup:
             "spec": origin.spec.to_json(),
             "preprocessing": origin.preprocessing.hash(),
             "tokenizer": origin.tokenizer.hash(),
-            "images": content_sample(self.source),
+            "data": self.source.hash(),
         }
 
     def begin_or_resume(self, checkpoints: TrainingCheckpoints, *, averaged: bool) -> TrainState:

@@ -11,6 +11,7 @@ from rococo_jax.benchmarks.classes import with_out_images
 from rococo_jax.benchmarks.cue_conflict import CLASSES
 from rococo_jax.benchmarks.cue_conflict import read as read_stimuli
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.cli.main import main
 from rococo_jax.data.image_files import list_images
 from rococo_jax.data.tar_index import read_tar
 from tests.support.refusals import refused
@@ -107,3 +108,53 @@ def test_there_is_one_listing_of_image_files(hidden, tmp_path):
             for member in (path, text):
                 tar.add(member, f"./{member.relative_to(elsewhere)}")
     assert read_tar(str(tmp_path / "a.tar"))["name"].to_pylist() == ["./d.png"]
+
+
+# Files that people take for images, and Pillow's listing does not.
+OTHERS = ("IMG_1.HEIC", "IMG_2.HEIC", "noext", "x.jpg_large", "z.jxl", "z.jpg?w=500")
+COMPANIONS = ("cat.txt", "list.json", "labels.csv", "README", "LICENSE.md", "SHA256SUMS", ".hidden", "._a.HEIC")
+COUNTED = "6 files of other kinds left out: .HEIC 2, .jpg?w=500 1, .jpg_large 1, .jxl 1, without a suffix 1"
+
+
+def write_others(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (*OTHERS, *COMPANIONS):
+        (folder / name).write_bytes(b"something")
+
+
+def test_files_of_other_kinds_are_counted_in_the_notes_of_results(tmp_path):
+    write_pictures(tmp_path / "images", ["cat/a.png", "dog/b.jfif"], PICTURE)
+    write_pictures(tmp_path / "stimuli", [f"edges/{name}1.png" for name in CLASSES], PICTURE)
+    write_pictures(tmp_path / "other", ["a.png"], PICTURE)
+    assert opened("cifar10", tmp_path / "images").notes == ()
+    for folder in ("images/cat", "stimuli/edges", "other"):
+        write_others(tmp_path / folder)
+    classes = opened("cifar10", tmp_path / "images", out_images=(("other", str(tmp_path / "other")),))
+    assert classes.notes == (f"{tmp_path}/images: {COUNTED}",) and len(classes.images) == 2
+    assert opened("cue_conflict", tmp_path / "stimuli").notes == (f"{tmp_path}/stimuli/edges: {COUNTED}",)
+    with_others = with_out_images(classes, (("other", str(tmp_path / "other")),))
+    assert with_others.notes[-1] == f"{tmp_path}/other: {COUNTED}"
+
+
+def test_commands_count_files_of_other_kinds(tmp_path, capsys):
+    photos = tmp_path / "photos"
+    write_pictures(photos, ["a.png", "b.png", "c.png"], noise(40, 40))
+    for name in "abc":
+        (photos / f"{name}.txt").write_text("a dog on a chair")
+    commands = {
+        "corrupt-images": ["--corruption", "brightness", "--severity", "1", "--out", tmp_path / "corrupted"],
+        "make-benchmark": ["--out", tmp_path / "benchmark"],
+        "mix-images": ["--out", tmp_path / "mixed"],
+        "pack": ["--shards", "1", "--out", tmp_path / "packed"],
+        "attention": ["demo:plain", "--count", "1", "--out", tmp_path / "a.html"],
+    }
+    write_others(photos)
+    (photos / "cat.txt").unlink()
+    for command, options in commands.items():
+        assert main([command, *map(str, options), "--images", str(photos)]) == 0
+        assert capsys.readouterr().err.count(f"{photos}: {COUNTED}\n") == 1, command
+
+
+def test_a_folder_of_files_of_other_kinds_alone_says_so(tmp_path):
+    write_others(tmp_path)
+    refused(re.escape(f"image folder: found no image files ({COUNTED})"), list_images, tmp_path)

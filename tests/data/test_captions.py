@@ -72,6 +72,20 @@ def test_images_of_coco_are_found_under_their_other_names(tmp_path):
     assert find_images([own.name], tmp_path) == ({own.name: own}, [])
 
 
+@pytest.mark.parametrize("folder", ["data", "linked"])
+def test_names_with_and_without_the_folder_are_found_in_one_list(folder, tmp_path):
+    """As What'sUp's repository has them: `data/controlled_images/` in its JSON, COCO by number alone."""
+    stored = ["controlled_images/mug.jpeg", "val2017/000000000139.jpg", "vg_images/7.jpg", "data/deep/a.jpg"]
+    touch(tmp_path / "data", *stored)
+    (tmp_path / "linked").symlink_to("data")
+    names = {f"data/{stored[0]}": stored[0], stored[1]: stored[1], stored[2]: stored[2], "data/deep/a.jpg": stored[3],
+             f"data/{stored[2]}": stored[2]}  # fmt: skip
+    present, missing = find_images([*names, "data/none.jpg"], tmp_path / folder)
+    assert present == {name: tmp_path / folder / file for name, file in names.items()} and missing == ["data/none.jpg"]
+    if folder == "linked":
+        assert find_images([f"linked/{stored[0]}"], tmp_path / folder)[1] == []
+
+
 def test_images_of_visual_genome_are_found_in_its_two_folders(tmp_path):
     found = {"7.jpg": "VG_100K/7.jpg", "8.jpg": "data/VG_100K_2/8.jpg"}
     touch(tmp_path, *found.values(), "VG_100K_2/7.jpg", "other/9.jpg")

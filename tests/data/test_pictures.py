@@ -300,3 +300,30 @@ def test_pictures_are_opened_and_made_rgb_in_one_file():
         if re.search(r"Image\.open\(|\.convert\([\"']RGBA?[\"']\)", path.read_text())
     }
     assert places - own_pixels == {"data/pictures.py"}
+
+
+@pytest.mark.parametrize("form", ["BMP", "TIFF", "JPEG2000", "PNG", "PPM", "JPEG"])
+def test_16_bits_a_channel_are_said_of_files_that_have_them_alone(form, capsys):
+    """Whatever the width, of which the length of a row, and of a file, may have 16 among its digits."""
+
+    def said(picture: Image.Image) -> bool:
+        file = io.BytesIO()
+        picture.save(file, form)
+        pictures._say_once.cache_clear()
+        decode_image(file.getvalue(), "x")
+        return "16 bits a channel" in capsys.readouterr().err
+
+    assert not any(said(Image.new("RGB", (width, height))) for width in (16, 53, 160, 538, 720) for height in (1, 16))
+    if form not in ("BMP", "JPEG"):
+        assert said(Image.fromarray(DEEP))
+
+
+def test_16_bits_a_pixel_are_8_bits_a_channel(capsys):
+    """A BMP of 5, 6 and 5 bits, as Windows wrote them."""
+    masks = b"".join(mask.to_bytes(4, "little") for mask in (0xF800, 0x07E0, 0x001F))
+    about = b"".join(each.to_bytes(4, "little") for each in (40, 4, 2)) + b"\1\0\x10\0" + (3).to_bytes(4, "little")
+    data = about + bytes(20) + masks + bytes(16)
+    file = b"BM" + (14 + len(data)).to_bytes(4, "little") + bytes(4) + (66).to_bytes(4, "little") + data
+    pictures._say_once.cache_clear()
+    assert decode_image(file, "x").size == (4, 2)
+    assert "16 bits" not in capsys.readouterr().err

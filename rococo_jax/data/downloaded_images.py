@@ -1,0 +1,82 @@
+"""What img2dataset writes: its tables, with the outcome of each download, and its folders of files.
+
+    00000/000000012.jpg    an image; 000000012.txt with its caption, 000000012.json with its row
+    00000.parquet          a row for each link: `url`, `caption`, `key` (000000012), `status` (success or an error)
+    00000_stats.json
+
+The table names all links, also those that failed; only images whose status is success were written. With
+`output_format=parquet` the images are inside the table, and with `webdataset` in tars beside it (`tar_pairs`).
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rococo_jax.data.caption_tables import CaptionsFile, Columns, by_image, caption_columns, texts_of
+from rococo_jax.data.image_files import image_names
+from rococo_jax.data.parquet_table import ParquetTable, image_columns
+from rococo_jax.errors import InputError
+
+STATUS = "status"
+_KEY = "key"
+_COLUMNS = {"url", _KEY, STATUS}
+_SUCCESS = "success"
+
+
+def is_download_table(names: Iterable[str]) -> bool:
+    """Return whether columns are those of a table of img2dataset."""
+    return set(names) >= _COLUMNS
+
+
+def is_downloaded(row: Mapping[str, Any]) -> bool:
+    """Return whether the image of a row was written."""
+    return row[STATUS] == _SUCCESS
+
+
+def said_of_failed(count: int) -> str:
+    """Say for people how many downloads failed; "" for none."""
+    return f", {count:,} failed downloads left out" if count else ""
+
+
+def lists_files(files: Sequence[Path]) -> bool:
+    """Return whether Parquet files are tables of img2dataset whose images are files beside them."""
+    schemas = [ParquetTable(path).schema() for path in files]
+    return all(is_download_table(schema.names) and not image_columns(schema) for schema in schemas)
+
+
+def read_downloads(source: str, files: Sequence[Path], columns: Columns) -> CaptionsFile:
+    """Read the captions of img2dataset's tables, and the names of the files that it wrote for them.
+
+    Names are relative to the folder of the tables: `00000/000000012.jpg`.
+
+    Raises InputError: there is no column of captions, no download succeeded, or a caption is none.
+    """
+    captions: list[tuple[str, list[str]]] = []
+    failed = blank = 0
+    for path in files:
+        table = ParquetTable(path)
+        texts = caption_columns(table.schema().names, columns, source)
+        folder = path.with_suffix("")
+        file_of = {Path(name).stem: name for name in image_names(folder)}
+        rows: pa.Table = table.read([_KEY, STATUS, *texts])
+        for number, row in enumerate(rows.to_pylist(), 1):
+            if not is_downloaded(row):
+                failed += 1
+                continue
+            written = {text: row[text] for text in texts if str(row[text] or "").strip()}
+            if not written:
+                blank += 1
+                continue
+            name = f"{folder.name}/{file_of.get(row[_KEY], f'{row[_KEY]}.jpg')}"
+            where = f"row {number} ({name!r})"
+            each = (texts_of(value, text, where, path) for text, value in written.items())
+            captions.append((name, list(itertools.chain.from_iterable(each))))
+    if not captions:
+        found = f"{failed:,} failed downloads and {blank:,} images without a caption"
+        raise InputError(source, "rows", found, "at least one image that was downloaded")
+    return CaptionsFile(
+        source, by_image(captions, source), (_KEY, *texts), files[0].parent, skipped=blank, also=said_of_failed(failed)
+    )

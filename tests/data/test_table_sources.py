@@ -1,0 +1,335 @@
+"""Data sets of the hub, Parquet files and what img2dataset writes: no other rows, images or copies than those named."""
+
+import base64
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+from rococo_jax.cli.main import main
+from rococo_jax.data import parquet_table
+from rococo_jax.data.captioned_images import open_pairs, read_captioned_images, read_captions
+from tests.data.test_tar_contents import write
+from tests.support.refusals import refused
+from tests.support.tar_pairs import image_of
+from tests.support.training_pairs import all_of
+
+PARTS = ("train", "train", "train", "val", "test", "test")
+IMAGES = [image_of(number + 20) for number in range(len(PARTS))]
+OF_SPLIT = {part: tuple(f"{n}.png" for n, each in enumerate(PARTS) if each == part) for part in PARTS}
+ALL = tuple(f"{number}.png" for number in range(len(PARTS)))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def rows(split: bool = True, numbers: range | None = None, **columns: list) -> pandas.DataFrame:
+    """As nlphuji/flickr30k has them: the split of each row in a column."""
+    numbers = range(len(PARTS)) if numbers is None else numbers
+    frame = {"image": [{"bytes": IMAGES[n], "path": f"{n}.png"} for n in numbers]}
+    frame |= {"caption": [f"a dog {n}" for n in numbers], **columns}
+    return pandas.DataFrame(frame | ({"split": [PARTS[n] for n in numbers]} if split else {}))
+
+
+def parquet(name: str, frame: pandas.DataFrame) -> Callable[[Path], None]:
+    def put(at: Path) -> None:
+        (at / name).parent.mkdir(parents=True, exist_ok=True)
+        frame.to_parquet(at / name)
+
+    return put
+
+
+def saved(**frames: pandas.DataFrame) -> Callable[[Path], None]:
+    def put(at: Path) -> None:
+        datasets = pytest.importorskip("datasets")
+        sets = {name: datasets.Dataset.from_dict(frame.to_dict("list")) for name, frame in frames.items()}
+        sets = {name: each.cast_column("image", datasets.Image()) for name, each in sets.items()}
+        datasets.DatasetDict(sets).save_to_disk(at / "d")
+
+    return put
+
+
+# One split of the data set, whose rows a column divides into three.
+FLICKR30K = {
+    "hf:": (saved(test=rows()), "hf:{at}/d"),
+    "a saved folder": (saved(test=rows()), "{at}/d"),
+    "a folder of Parquet": (parquet("p/test-00000-of-00001.parquet", rows()), "{at}/p"),
+    "a Parquet file": (parquet("test-00000-of-00001.parquet", rows()), "{at}/test-00000-of-00001.parquet"),
+    "a file called by its split": (parquet("p/test.parquet", rows()), "{at}/p"),
+    "a snapshot of the hub": (parquet("s/data/test-00000-of-00001-0a1b2c.parquet", rows()), "{at}/s"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FLICKR30K)
+def test_a_split_is_chosen_in_the_column_too_and_else_asked_for(form, tmp_path, capsys):
+    put, source = FLICKR30K[form]
+    put(tmp_path)
+    source = source.format(at=tmp_path)
+    for split, names in {**OF_SPLIT, "train+val": OF_SPLIT["train"] + OF_SPLIT["val"], "all": ALL}.items():
+        for data in (
+            read_captioned_images(source, split=split),
+            read_captioned_images(f"{source}?split={split}"),
+            read_captioned_images(f"{source}?split=test", split=split),
+        ):
+            assert data.names == names
+            assert [place.read_bytes() for place in data.paths] == [IMAGES[ALL.index(name)] for name in names]
+        assert capsys.readouterr().err.count(f"splits train (3), val (1), test (2): read: {split}") == 3
+    counts = r"train \(3\), val \(1\), test \(2\)"
+    refused(f"split: found none named, of several; wanted {counts}", read_captioned_images, source)
+    for wrong in ({"split": "dev"}, {"split": "test+dev"}):
+        refused(rf"split: found 'dev'; wanted test \(6\); or, in their column, {counts}", open_pairs, source, **wrong)
+    refused(f"split: found 'dev'; wanted {counts}", open_pairs, f"{source}?split=test", split="dev")
+
+
+SEVERAL = {
+    "hf:": (saved(train=rows(False, range(4)), test=rows(False, range(4, 6))), "hf:{at}/d"),
+    "a saved folder": (saved(train=rows(False, range(4)), test=rows(False, range(4, 6))), "{at}/d"),
+    **{
+        form: (
+            lambda at, train=train, test=test: [
+                parquet(train, rows(False, range(4)))(at),
+                parquet(test, rows(False, range(4, 6)))(at),
+            ],
+            f"{{at}}/{train.split('/')[0]}",
+        )
+        for form, (train, test) in {
+            "Parquet": ("p/train-00000-of-00001.parquet", "p/test-00000-of-00001.parquet"),
+            "Parquet by usual names": ("p/train.parquet", "p/test.parquet"),
+            "a snapshot": ("s/data/train-00000-of-00001.parquet", "s/data/test-00000-of-00001.parquet"),
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("form", SEVERAL)
+def test_of_several_splits_one_must_be_chosen(form, tmp_path, capsys):
+    put, source = SEVERAL[form]
+    put(tmp_path)
+    source = source.format(at=tmp_path)
+    refused("split: found none named, of several; wanted .*train", read_captioned_images, source)
+    for split, names in (("train", ALL[:4]), ("test", ALL[4:]), ("train+test", ALL), ("all", ALL)):
+        for data in (read_captioned_images(source, split=split), read_captioned_images(f"{source}?split={split}")):
+            assert sorted(data.names) == list(names)
+    assert "split test of" in capsys.readouterr().err
+    refused("split: found 'val'; wanted .*one or several", read_captioned_images, source, split="val")
+
+
+def test_the_only_split_may_be_named(tmp_path):
+    parquet("p/test-00000-of-00001.parquet", rows(split=False))(tmp_path)
+    for split in ("", "test", "all"):
+        assert read_captions(tmp_path / "p", split=split).places.keys() == {*ALL}
+    refused(r"split: found 'train'; wanted test \(6\)", read_captions, tmp_path / "p", split="train")
+
+
+def test_a_split_whose_rows_a_column_divides_otherwise_is_asked_for(tmp_path):
+    """Neither the 2 rows nor all 6 are what `validation` means without a doubt."""
+    parquet("validation-00000-of-00001.parquet", rows())(tmp_path)
+    source = str(tmp_path / "validation-00000-of-00001.parquet")
+    divided = r"found 'validation', whose rows have a column of splits train \(3\), val \(1\), test \(2\)"
+    refused(divided, read_captioned_images, source, split="validation")
+    assert read_captioned_images(f"{source}?split=validation", split="val").names == OF_SPLIT["val"]
+    assert read_captioned_images(f"{source}?split=validation", split="all").names == ALL
+
+
+def test_a_column_of_one_split_divides_nothing(tmp_path):
+    frame = rows(split=False).assign(split="restval")
+    parquet("train-00000-of-00001.parquet", frame)(tmp_path)
+    source = str(tmp_path / "train-00000-of-00001.parquet")
+    for split in ("", "train", "restval", "all"):
+        assert read_captioned_images(source, split=split).names == ALL
+
+
+def test_a_snapshot_with_several_configurations_names_them(tmp_path):
+    for name in ("en", "de"):
+        parquet(f"s/{name}/test-00000-of-00001.parquet", rows(split=False))(tmp_path)
+    several = "found Parquet files in 2 folders: de, en; wanted one of them, as .*s/de"
+    refused(several, read_captioned_images, str(tmp_path / "s"))
+    assert read_captioned_images(str(tmp_path / "s" / "en")).names == ALL
+
+
+# img2dataset
+
+KEYS = [f"{number:09d}" for number in range(len(PARTS))]
+STATUS = ["success", "success", "failed_to_download", "success", "failed_to_resize", "success"]
+WRITTEN = [number for number, status in enumerate(STATUS) if status == "success"]
+
+
+def downloads(at: Path, *, images: bool = False, suffix: str = ".jpg") -> None:
+    """As img2dataset writes files (its default), or Parquet with the images."""
+    frame = {"url": [f"https://x.org/{key}" for key in KEYS], "key": KEYS, "status": STATUS,
+             "caption": [f"a dog {number}" for number in range(len(KEYS))]}  # fmt: skip
+    if images:
+        frame["jpg"] = [IMAGES[number] if number in WRITTEN else None for number in range(len(KEYS))]
+    (at / "out").mkdir(exist_ok=True)
+    pandas.DataFrame(frame).to_parquet(at / "out" / "00000.parquet")
+    write(at / "out" / "00000_stats.json", b"{}")
+    for number in WRITTEN if not images else []:
+        write(at / "out" / "00000" / f"{KEYS[number]}{suffix}", IMAGES[number])
+        write(at / "out" / "00000" / f"{KEYS[number]}.txt", frame["caption"][number].encode())
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp"])
+def test_files_of_img2dataset_are_read_without_failed_downloads(suffix, tmp_path, capsys):
+    downloads(tmp_path, suffix=suffix)
+    out = tmp_path / "out"
+    named = {"columns": {"image": "key", "caption": "caption"}}
+    for images, captions, choices in (
+        (out, "", {}), (out / "00000", "", {}), (out / "00000", out / "00000.parquet", {}),
+        (out, out / "00000.parquet", named), (out / "00000.parquet", "", {}),
+    ):  # fmt: skip
+        data = read_captioned_images(str(images), str(captions), **choices)
+        assert data.captions == tuple(f"a dog {number}" for number in WRITTEN)
+        assert [place.read_bytes() for place in data.paths] == [IMAGES[number] for number in WRITTEN]
+    assert capsys.readouterr().err.count("2 failed downloads left out") == 4
+    # A file of a failed download is none of the data; one that is missing is.
+    write(out / "00000" / f"{KEYS[2]}{suffix}", IMAGES[2])
+    assert len(read_captioned_images(str(out))) == len(WRITTEN)
+    (out / "00000" / f"{KEYS[0]}{suffix}").unlink()
+    refused("1 of 4 images in none of", read_captioned_images, str(out))
+    assert len(read_captioned_images(str(out), allow_missing=True)) == len(WRITTEN) - 1
+
+
+def test_parquet_of_img2dataset_is_read_without_failed_downloads(tmp_path, capsys):
+    downloads(tmp_path, images=True)
+    for images in ("out", "out/00000.parquet"):
+        data = read_captioned_images(f"{tmp_path}/{images}")
+        assert data.captions == tuple(f"a dog {number}" for number in WRITTEN)
+        assert [pair.image for pair in all_of(data)] == [IMAGES[number] for number in WRITTEN]
+    assert capsys.readouterr().err.count("2 failed downloads left out") == 2
+
+
+def test_where_every_download_failed_nothing_is_read(tmp_path):
+    downloads(tmp_path)
+    table = pandas.read_parquet(tmp_path / "out" / "00000.parquet").assign(status="failed_to_download")
+    table.to_parquet(tmp_path / "out" / "00000.parquet")
+    refused("rows: found 6 failed downloads and 0 images without", read_captioned_images, f"{tmp_path}/out")
+
+
+# Cells that hold no image
+
+PIXELS = np.arange(300, dtype=np.uint8).reshape(10, 10, 3).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("cell", "found"),
+    [
+        (PIXELS, "300 bytes that are no image file"),
+        ({"bytes": PIXELS, "path": "a.png"}, "300 bytes that are no image file"),
+        ({"bytes": PIXELS, "path": None}, "300 bytes that are no image file"),
+        (base64.b64encode(IMAGES[0]), r"\d+ bytes of base64 text"),
+        (b"x" * 16, "16 bytes that are no image file"),
+    ],
+)
+def test_cells_that_hold_no_image_file_are_named_by_row_and_column(cell, found, tmp_path, refusal):
+    pandas.DataFrame({"photo": [cell] * 3, "caption": ["a dog"] * 3}).to_parquet(tmp_path / "t.parquet")
+    message = f"t.parquet: row 1, column 'photo': found {found}"
+    refused(message, read_captioned_images, f"{tmp_path}/t.parquet")
+    assert refusal("pack", "--images", tmp_path / "t.parquet", "--out", tmp_path / "o").count("\n") == 1
+
+
+@pytest.mark.parametrize("cell", [None, b"", {"bytes": None, "path": "4.png"}])
+def test_a_cell_without_an_image_is_named_by_row_and_column(cell, tmp_path):
+    inside = isinstance(cell, dict)
+    cells = [{"bytes": image, "path": f"{n}.png"} if inside else image for n, image in enumerate(IMAGES)]
+    cells[4] = cell
+    pandas.DataFrame({"image": cells, "caption": "a dog"}).to_parquet(tmp_path / "t.parquet")
+    message = "found no bytes; wanted an image file inside the table, in row 5 of the column 'image'"
+    refused(message, lambda: all_of(open_pairs(f"{tmp_path}/t.parquet")))
+
+
+# Copies in the cache folder
+
+
+def copies(cache: Path) -> list[Path]:
+    return sorted((cache / "tables").glob("*.arrow"))
+
+
+def again(source: Path) -> list[bytes]:
+    parquet_table._copy.cache_clear()  # as in another process
+    return [pair.image for pair in all_of(open_pairs(str(source)))]
+
+
+def flip(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize("damage", [*range(0, 100, 9), "cut", "empty", "another table"])
+def test_a_damaged_copy_is_made_again_and_no_image_is_blamed(damage, cache, tmp_path, capsys):
+    parquet("t.parquet", rows(split=False))(tmp_path)
+    assert again(tmp_path / "t.parquet") == IMAGES
+    (copy,) = copies(cache)
+    data = copy.read_bytes()
+    if damage == "another table":
+        parquet("u.parquet", rows(split=False, numbers=range(5, -1, -1)))(tmp_path)
+        again(tmp_path / "u.parquet")
+        (other,) = {*copies(cache)} - {copy}
+        assert again(tmp_path / "u.parquet") == IMAGES[::-1]
+        other.unlink()
+    damaged = {"cut": data[: len(data) // 2], "empty": b""}
+    copy.write_bytes(damaged[damage] if damage in damaged else flip(data, len(data) * damage // 100)
+                     if isinstance(damage, int) else data)  # fmt: skip
+    capsys.readouterr()
+    assert again(tmp_path / "t.parquet") == IMAGES
+    assert "damaged file" not in capsys.readouterr().err
+
+
+def test_every_image_of_a_damaged_copy_is_right(cache, tmp_path):
+    parquet("t.parquet", rows(split=False))(tmp_path)
+    again(tmp_path / "t.parquet")
+    (copy,) = copies(cache)
+    data = copy.read_bytes()
+    for image in IMAGES:
+        copy.write_bytes(flip(data, data.index(image) + len(image) // 2))
+        assert again(tmp_path / "t.parquet") == IMAGES
+        assert copy.read_bytes() == data
+
+
+def test_a_table_written_again_with_the_same_size_and_time_has_its_own_images(cache, tmp_path):
+    path = tmp_path / "t.parquet"
+    for numbers in (range(6), range(5, -1, -1)):
+        before = path.stat() if path.exists() else None
+        parquet("t.parquet", rows(split=False, numbers=numbers))(tmp_path)
+        if before is not None:
+            assert path.stat().st_size == before.st_size
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert again(path) == [IMAGES[number] for number in numbers]
+
+
+def test_copies_of_tables_that_are_gone_or_changed_are_removed(cache, tmp_path):
+    for name in ("a.parquet", "b.parquet"):
+        parquet(name, rows(split=False))(tmp_path)
+        again(tmp_path / name)
+    write(cache / "tables" / "old.arrow", b"of another format")
+    kept = {*copies(cache)}
+    assert len(kept) == 3
+    (tmp_path / "a.parquet").unlink()
+    parquet("b.parquet", rows(split=False, numbers=range(3)))(tmp_path)
+    assert again(tmp_path / "b.parquet") == IMAGES[:3]
+    (copy,) = copies(cache)
+    assert copy not in kept
+    shutil.move(tmp_path / "b.parquet", tmp_path / "c.parquet")
+    assert again(tmp_path / "c.parquet") == IMAGES[:3] and len(copies(cache)) == 1
+
+
+def test_without_a_cache_folder_the_images_are_read_and_the_variable_is_named(tmp_path, monkeypatch, capsys):
+    parquet("t.parquet", rows(split=False))(tmp_path)
+    monkeypatch.setenv("ROCOCO_CACHE", str(write(tmp_path / "file", b"")))
+    assert again(tmp_path / "t.parquet") == IMAGES
+    assert capsys.readouterr().err.count("set ROCOCO_CACHE to a folder that can be written") == 1
+
+
+def test_the_example_of_the_help_reads_the_split_of_the_column(tmp_path):
+    """`rococo make-benchmark --images hf:nlphuji/flickr30k?split=test`, of its 1,000 of 31,014 images."""
+    saved(test=rows())(tmp_path)
+    command = ["make-benchmark", "--images", f"hf:{tmp_path}/d?split=test", "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    made = json.loads((tmp_path / "out" / "mine" / "annotations" / "captions.json").read_text())
+    assert [item["image"] for item in made] == list(OF_SPLIT["test"])

@@ -1,0 +1,251 @@
+"""Tars give the captions and images that are in them, whatever their names, sizes and times."""
+
+import io
+import json
+import os
+import pickle
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from rococo_jax.cli.main import main
+from rococo_jax.data import tar_index
+from rococo_jax.data.captioned_images import open_pairs, read_captioned_images
+from tests.support.refusals import refused
+from tests.support.training_pairs import all_of
+
+COUNT = 4
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def picture(shade: int) -> bytes:
+    """An image file whose length does not depend on what it shows."""
+    file = io.BytesIO()
+    Image.new("RGB", (9, 9), (shade, 100, 7)).save(file, "BMP")
+    return file.getvalue()
+
+
+def tar_bytes(word: str, shade: int = 0, about: str = "txt", names: str = "{:06d}") -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for number in range(COUNT):
+            text = f"{word} dog {number}" if about == "txt" else json.dumps({"caption": f"{word} dog {number}"})
+            for suffix, data in (("bmp", picture(shade + number)), (about, text.encode())):
+                member = tarfile.TarInfo(f"{names.format(number)}.{suffix}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return file.getvalue()
+
+
+def write(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def contents(tar: Path) -> list[tuple[str, bytes]]:
+    """Captions and images as the standard library reads them."""
+    with tarfile.open(tar) as file:
+        data = {member.name: file.extractfile(member).read() for member in file.getmembers()}
+    images = [name for name in data if name.endswith(".bmp")]
+    texts = [data.get(name.replace(".bmp", ".txt"), b"").decode() for name in images]
+    texts = [
+        text or json.loads(data[name.replace(".bmp", ".json")])["caption"]
+        for text, name in zip(texts, images, strict=True)
+    ]
+    return [(text, data[name]) for text, name in zip(texts, images, strict=True)]
+
+
+def read(name: object) -> list[tuple[str, bytes]]:
+    return [(pair.captions[0], pair.image) for pair in all_of(open_pairs(str(name)))]
+
+
+def in_place(tar: Path, data: bytes) -> None:
+    tar.write_bytes(data)
+
+
+def by_rename(tar: Path, data: bytes) -> None:
+    """As rsync replaces a file."""
+    (tar.parent / ".new").write_bytes(data)
+    (tar.parent / ".new").replace(tar)
+
+
+def same_time(replace):
+    def replaced(tar: Path, data: bytes) -> None:
+        before = tar.stat()
+        replace(tar, data)
+        os.utime(tar, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    return replaced
+
+
+def new_inode(tar: Path, data: bytes) -> None:
+    tar.unlink()
+    tar.write_bytes(data)
+
+
+WAYS = {
+    "in place": in_place,
+    "by rename": by_rename,
+    "with the same time": same_time(in_place),
+    "by rename with the same time": same_time(by_rename),
+    "removed before, with the same time": same_time(new_inode),
+}
+CHANGES = {
+    "captions": tar_bytes("NEW"),
+    "captions in JSON": tar_bytes("NEW", about="json"),
+    "images": tar_bytes("OLD", shade=9),
+    "names": tar_bytes("OLD", names="1{:05d}"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tar_that_was_written_again_gives_what_is_in_it(way, change, tmp_path):
+    old = tar_bytes("OLD", about="json" if "JSON" in change else "txt")
+    assert len(old) == len(CHANGES[change])
+    tar = write(tmp_path / "data" / "s.tar", old)
+    before = open_pairs(str(tar))
+    assert read(tar) == contents(tar)
+    WAYS[way](tar, CHANGES[change])
+    after = open_pairs(str(tar))
+    assert read(tar) == contents(tar)
+    assert [item.captions[0] for item in map(after.captioned, range(COUNT))] == [text for text, _ in contents(tar)]
+    fresh = open_pairs(str(write(tmp_path / "fresh" / "other.tar", CHANGES[change])))
+    assert before.hash() != after.hash() == fresh.hash()
+    # What was opened before never gives the images of one tar with the captions of another.
+    if change != "captions" and "JSON" not in change and "in place" in way:
+        refused("member .*: found other bytes; wanted the bytes that were indexed", before.__getitem__, 0)
+
+
+def test_tars_of_one_name_in_several_folders_are_told_apart(tmp_path):
+    tars = {name: write(tmp_path / name / "00000.tar", tar_bytes(name * 3, 20 * place))
+            for place, name in enumerate("xyz")}  # fmt: skip
+    for pattern in ("{x,y}", "{x,z}", "{y,x}", "{x,y}"):
+        wanted = [each for name in pattern[1:-1].split(",") for each in contents(tars[name])]
+        assert read(f"{tmp_path}/{pattern}/00000.tar") == wanted
+    data = read_captioned_images(f"{tmp_path}/{{x,y}}/00000.tar")
+    assert data.names[0] == "x/00000.tar/000000.bmp" and data.names[COUNT] == "y/00000.tar/000000.bmp"
+    assert [(item.captions[0], place.read_bytes()) for item, place in zip(data.items, data.paths, strict=True)] == [
+        *contents(tars["x"]),
+        *contents(tars["y"]),
+    ]
+    (tmp_path / "x").rename(tmp_path / "t")
+    (tmp_path / "y").rename(tmp_path / "x")
+    (tmp_path / "t").rename(tmp_path / "y")
+    assert read(f"{tmp_path}/{{x,y}}/00000.tar") == [*contents(tars["x"]), *contents(tars["y"])]
+
+
+def test_commands_have_the_captions_that_are_in_the_tar(tmp_path):
+    tar = tmp_path / "s.tar"
+    for word in ("OLD", "NEW"):
+        write(tar, tar_bytes(word))
+        assert (
+            main(["make-benchmark", "--images", str(tar), "--name", word.lower(), "--out", str(tmp_path / "out")]) == 0
+        )
+        made = json.loads((tmp_path / "out" / word.lower() / "annotations" / "captions.json").read_text())
+        assert [item["caption"] for item in made] == [[f"{word} dog {number}"] for number in range(COUNT)]
+
+
+def test_the_hash_is_of_contents_alone(tmp_path):
+    tar = write(tmp_path / "a" / "s.tar", tar_bytes("OLD"))
+    first = open_pairs(str(tar)).hash()
+    os.utime(tar, (1, 1))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "a").rename(tmp_path / "c")
+    assert {open_pairs(f"{tmp_path}/{folder}/s.tar").hash() for folder in "bc"} == {first}
+
+
+def test_every_byte_of_images_and_captions_decides_the_hash(tmp_path):
+    data = tar_bytes("OLD")
+    tar = write(tmp_path / "s.tar", data)
+    seen = {open_pairs(str(tar)).hash()}
+    with tarfile.open(tar) as file:
+        places = [member.offset_data + offset for member in file.getmembers() for offset in (0, member.size - 1)]
+    for place in places[2:]:  # the first member is read to the end of its header
+        changed = bytearray(data)
+        changed[place] ^= 1
+        tar.write_bytes(changed)
+        seen.add(open_pairs(str(tar)).hash())
+    assert len(seen) == len(places) - 1
+
+
+def test_tars_that_did_not_change_are_not_read_again(tmp_path, monkeypatch):
+    tars = [write(tmp_path / name, tar_bytes(name)) for name in ("aaa.tar", "bbb.tar")]
+    pattern, opened, read_tar = f"{tmp_path}/{{aaa,bbb}}.tar", [], tar_index.read_tar
+    monkeypatch.setattr(tar_index, "read_tar", lambda path: opened.append(path) or read_tar(path))
+    for _ in range(3):
+        open_pairs(pattern)
+    assert opened == [str(tar) for tar in tars] or opened == [str(tar) for tar in tars[::-1]]
+    os.utime(tars[1])
+    index = next(tmp_path.glob("*.arrow"))
+    before = index.read_bytes()
+    open_pairs(pattern)
+    assert opened[2:] == [str(tars[1])] and index.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["a changed caption", "cut short", "another format", "another index"])
+def test_a_damaged_index_is_made_again(damage, tmp_path):
+    tar = write(tmp_path / "a" / "s.tar", tar_bytes("OLD"))
+    read(tar)
+    index = next(tar.parent.glob("*.arrow"))
+    data = index.read_bytes()
+    other = write(tmp_path / "b" / "s.tar", tar_bytes("NEW"))
+    read(other)
+    index.write_bytes({
+        "a changed caption": data.replace(b"OLD dog 1", b"BAD dog 1"),
+        "cut short": data[:-100],
+        "another format": b"rococo_jax.tar_index 3",
+        "another index": next(other.parent.glob("*.arrow")).read_bytes(),
+    }[damage])  # fmt: skip
+    assert read(tar) == contents(tar)
+    assert index.read_bytes() == data
+
+
+def test_a_worker_does_not_read_tars_that_were_written_again_meanwhile(tmp_path):
+    tar = write(tmp_path / "s.tar", tar_bytes("OLD"))
+    sent = pickle.dumps(open_pairs(str(tar)))
+    assert pickle.loads(sent)[0].captions == ("OLD dog 0",)
+    write(tar, tar_bytes("NEW"))
+    open_pairs(str(tar))
+    refused("s.tar: tars: found written again meanwhile", pickle.loads, sent)
+
+
+def test_a_tar_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    tar, read_tar = write(tmp_path / "s.tar", tar_bytes("OLD")), tar_index.read_tar
+    monkeypatch.setattr(tar_index, "read_tar", lambda path: (read_tar(path), tar.write_bytes(tar_bytes("NEW")))[0])
+    refused("s.tar: tar: found changed while it was read", open_pairs, str(tar))
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_tars_behind_a_url_are_read_again_when_they_change(versioned, tmp_path, monkeypatch):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    info = type(memory).info
+    if not versioned:
+        monkeypatch.setattr(type(memory), "info", lambda self, path: {**info(self, path), "created": None})
+    url = f"memory://{tmp_path.name}/s.tar"
+    for word, shade in (("OLD", 0), ("NEW", 0), ("NEW", 5)):
+        memory.pipe(url, tar_bytes(word, shade))
+        for _ in range(2):
+            assert read(url) == contents(write(tmp_path / "s.tar", tar_bytes(word, shade)))
+
+
+def test_without_a_place_for_the_index_it_is_kept_in_memory(tmp_path, monkeypatch, capsys):
+    tar = write(tmp_path / "s.tar", tar_bytes("OLD"))
+    monkeypatch.setenv("ROCOCO_CACHE", str(write(tmp_path / "file", b"")))
+    monkeypatch.setattr(tar_index, "_is_writable", lambda folder: False)
+    pairs = open_pairs(str(tar))
+    said = capsys.readouterr().err
+    assert said.count("set ROCOCO_CACHE to a folder that can be written") == 1 and said.count("\n") == 2
+    assert read(tar) == contents(tar) and all_of(pickle.loads(pickle.dumps(pairs))) == all_of(pairs)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "s.tar"]
+    write(tar, tar_bytes("NEW"))
+    assert read(tar) == contents(tar)
