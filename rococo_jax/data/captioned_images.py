@@ -3,7 +3,7 @@
 captions.json                 Karpathy form, BLIP's, COCO's own, Karpathy's own dataset_coco.json (`caption_json`)
 captions.jsonl, .csv, .tsv    a row for each caption or image (`caption_tables`); Flickr's captions.txt, NAME.token.txt
                               and results.csv as well
-captions.parquet              the same; images may be inside (`table_images`)
+captions.parquet, .arrow      the same, also .feather; images may be inside (`table_images`)
 mine.csv?image=a&caption=b    columns of other than the usual names; dataset_coco.json?split=test, train+restval or all
 a folder                      with metadata.csv, .jsonl or .parquet; with Parquet files; or NAME.txt beside NAME.jpg
 hf:NAME?split=test            a data set of the `datasets` library, or a folder of `save_to_disk` (`table_images`)
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rococo_jax.data.caption_json import open_json
+from rococo_jax.data.caption_json import is_one_value, open_json
 from rococo_jax.data.caption_tables import (
     CaptionsFile,
     Columns,
@@ -43,6 +43,7 @@ from rococo_jax.texts import JSON_LINES, TABLES, find_file, form_of, read_text
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "metadata.tsv")
 _TABLES = (*TABLES, *JSON_LINES, ".txt", ".token")
+_ARROW = (".arrow", ".feather")
 _FOLDER = "metadata.csv, .jsonl or .parquet, Parquet files, or NAME.txt beside NAME.jpg"
 
 
@@ -82,7 +83,12 @@ def _open_captions(source: str, columns: Columns, roots: Iterable[Path], split: 
         from rococo_jax.data.table_images import open_parquet
 
         return open_parquet(source, [path], columns, roots, split)
-    if form_of(path) in _TABLES:
+    if form_of(path) in _ARROW:
+        from rococo_jax.data.arrow_table import ArrowTable
+        from rococo_jax.data.table_images import read_image_tables
+
+        return read_image_tables(source, [ArrowTable(path)], columns, roots, split)
+    if form_of(path) in _TABLES and not is_one_value(source):
         return collect_rows(source, table_rows(source, columns), columns, roots, split)
     return open_json(source, columns, roots, split)
 

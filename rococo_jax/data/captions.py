@@ -6,12 +6,18 @@
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import PureWindowsPath
 from typing import Any
 
 from rococo_jax.errors import InputError
 from rococo_jax.texts import split_lines
+
+# The first letters of JPEG, PNG, GIF, WebP, BMP and TIFF files in base64, of either alphabet; no dot, as a name has.
+_BASE64 = re.compile(r"data:[^,]*,|(?:[/_]9j[/_]|iVBOR|R0lGOD|UklGR|Qk|SUkq|TU0A)[A-Za-z0-9+/_=\s-]*$")
+_SHORTEST_IMAGE = 60
+_LONGEST_PART = 255  # bytes of a file's name on all usual file systems
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +78,19 @@ def check_image_name(image: Any, where: str, source: object) -> str:
         raise InputError(
             source, where, "an empty string" if image == "" else kind_of(image), "the name of an image file"
         )
+    refuse_image_data(image, where, source)
     if not stays_inside(image):
         raise InputError(source, where, repr(image), "a path inside the image folder")
     return image
+
+
+def refuse_image_data(name: str, where: str, source: object) -> None:
+    """Raises InputError where a name is an image itself, as base64 text, or longer than a file's name can be."""
+    if _BASE64.match(name) and (name.startswith("data:") or len(name) >= _SHORTEST_IMAGE):
+        wanted = "names of image files, or a Parquet file with the images as bytes"
+        raise InputError(source, where, f"an image as base64 text ({len(name):,} characters)", wanted)
+    if max(len(part.encode("utf-8", "surrogatepass")) for part in name.split("/")) > _LONGEST_PART:
+        raise InputError(source, where, f"{len(name):,} characters: {name[:40]!r}...", "the name of an image file")
 
 
 def stays_inside(path: str) -> bool:

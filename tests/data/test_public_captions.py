@@ -2,12 +2,15 @@
 
 import io
 import json
+import pickle
 import tarfile
 import unicodedata
 from pathlib import Path
 
 import pandas
+import pyarrow
 import pytest
+from pyarrow import feather
 
 from rococo_jax.cli.main import main
 from rococo_jax.data.captioned_images import open_pairs, read_captioned_images, read_captions
@@ -16,7 +19,7 @@ from rococo_jax.perturb.images.image_folders import names_without_suffix
 from rococo_jax.training.config import default_config
 from rococo_jax.training.inputs.batches import open_source
 from tests.support.refusals import refused
-from tests.support.training_pairs import grey_of
+from tests.support.training_pairs import all_of, grey_of, png
 from tests.support.world import write_pictures
 
 ITEMS = {"1_a.jpg": ("A dog .", 'a "big" one'), "2_b.jpg": ("Two | cats", "a, b")}
@@ -66,6 +69,13 @@ FORMS = {
     "sentences": ("c.jsonl", numbered("sentence_{}", 0).to_json(orient="records", lines=True)),
     "a split in each row": ("c.csv", pandas.DataFrame(with_splits()).to_csv(index=False)),
     "a split in each item": ("c.json", json.dumps(with_splits())),
+    "lists by name": ("captions.json", json.dumps({image: list(texts) for image, texts in ITEMS.items()})),
+    "JSON lines called JSON": ("c.json", "".join(json.dumps(row) + "\n" for row in with_splits("number"))),
+    "a list called JSON lines": ("c.jsonl", json.dumps(with_splits("number"))),
+    "a list over many lines": ("c.jsonl", json.dumps([{"image": i, "caption": t} for i, t in ITEMS.items()], indent=1)),
+    "Karpathy's own called JSON lines": ("c.jsonl?split=all", json.dumps(KARPATHY, indent=1)),
+    # As CLIP_benchmark has Flickr30k: commas and quotation marks of a caption mean nothing.
+    "flickr30k_test_karpathy.txt": ("f.txt", "image,caption\n" + "".join(f"{i},{text}\n" for i, _, text in ROWS)),
     "large letters": ("C.JSONL", "".join(json.dumps(row) + "\n" for row in with_splits("number"))),
 }  # fmt: skip
 
@@ -75,6 +85,50 @@ def test_published_forms(form, tmp_path):
     name, content = FORMS[form]
     (tmp_path / name.partition("?")[0]).write_text(content)
     assert {item.image: item.captions for item in read_captions(f"{tmp_path}/{name}", {}).items} == ITEMS
+
+
+def test_a_caption_by_name_and_one_row_alone(tmp_path):
+    path = tmp_path / "c.json"
+    for value in (
+        {"1_a.jpg": "a dog"},
+        {"image": "1_a.jpg", "caption": "a dog"},
+        {"IMG": "1_a.jpg", "Text": ["a dog"]},
+    ):
+        path.write_text(json.dumps(value))
+        assert [(item.image, item.captions) for item in read_captions(path).items] == [("1_a.jpg", ("a dog",))]
+    path.write_text(json.dumps({"1000092795": ["a dog"], "10002456": ["a cat", "a bear"]}))
+    assert [item.captions for item in read_captions(path).items] == [("a dog",), ("a cat", "a bear")]
+
+
+def test_lines_are_split_as_clip_benchmark_splits_them(tmp_path):
+    """Its reader strips a line and splits it at ".jpg,"; a file whose quotes are right is a table."""
+    texts = ['"A man", he says', " Two dogs, one cat ,", "x.png, y", 'a "b', "plain  "]
+    path = tmp_path / "flickr30k_test_karpathy.txt"
+    path.write_text("image,caption\n" + "".join(f"{n}.jpg,{text}\n" for n, text in enumerate(texts)) + "\n")
+    split = [line.strip().split(".jpg,") for line in path.read_text().splitlines()[1:] if line.strip()]
+    read = read_captions(path).items
+    assert [(item.image, item.captions) for item in read] == [(f"{name}.jpg", (text,)) for name, text in split]
+    path.write_text('image,caption\n1.jpg,"a man, he says"\n2.jpg,a dog\n')
+    assert read_captions(path).items[0].captions == ("a man, he says",)
+
+
+@pytest.mark.parametrize("form", ["file", "stream", "Feather"])
+def test_arrow_files(form, tmp_path):
+    frame = pandas.DataFrame([{"image": image, "caption": list(texts)} for image, texts in ITEMS.items()])
+    inside = frame.assign(image=[{"bytes": png(n), "path": image} for n, image in enumerate(frame["image"])])
+    for number, content in enumerate([frame, inside]):
+        path, table = tmp_path / f"{number}.arrow", pyarrow.Table.from_pandas(content)
+        if form != "Feather":
+            with {"file": pyarrow.ipc.new_file, "stream": pyarrow.ipc.new_stream}[form](path, table.schema) as writer:
+                writer.write_table(table)
+        else:
+            path = path.with_suffix(".FEATHER")
+            feather.write_feather(table, path)
+        file = read_captions(path)
+        assert {item.image: item.captions for item in file.items} == ITEMS
+        if number:
+            pairs = pickle.loads(pickle.dumps(open_pairs(str(path))))
+            assert [pair.image for pair in all_of(pairs)] == [png(n) for n in range(2)]
 
 
 def test_numbered_columns_of_parquet_and_blank_ones(tmp_path):
