@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.errors import DiskFull, InputError, first_line
+from rococo_jax.errors import DiskFull, InputError, first_line, naming_output
 from rococo_jax.texts import parse_json, read_text
 
 _URL, _WRITTEN_URL = re.compile(r"[a-z][a-z0-9+.-]+://"), re.compile(r"(?!hf:)[a-z][a-z0-9+.-]+:/")
@@ -52,9 +52,10 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
-        yield temporary
-        _flush_to_disk(temporary)
-        temporary.replace(path)
+        with naming_output(path):
+            yield temporary
+            _flush_to_disk(temporary)
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -68,10 +69,11 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     temporary.mkdir()
     try:
-        yield temporary
-        if path.exists():
-            path.rmdir()
-        temporary.replace(path)
+        with naming_output(path):
+            yield temporary
+            if path.exists():
+                path.rmdir()
+            temporary.replace(path)
     finally:
         remove_folder(temporary)
 
@@ -94,6 +96,7 @@ def refuse_existing_folder(path: str | os.PathLike) -> None:
 
 
 _held: set[Path] = set()
+_NO_OBJECTS = "numbers or texts: save numpy.array(values.tolist())"
 # As `atomic_write` names them.
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # git-lfs, docs/spec.md
 _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
@@ -184,8 +187,7 @@ def check_free_space(path: str | os.PathLike, size: int) -> None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < size:
-        found = f"{free:,} bytes free (no space left on device)"
-        raise DiskFull(path, "disk", found, f"{size:,} bytes")
+        raise DiskFull(path, "disk", f"{free:,} bytes free (no space left on device)", f"{size:,} bytes")
 
 
 def _flush_to_disk(path: Path) -> None:
@@ -248,7 +250,16 @@ def load_arrays(path: str | os.PathLike, wanted: str) -> Any:
         if isinstance(loaded, np.ndarray):
             return loaded
         with loaded:
-            return dict(loaded)
+            return {name: read_member(loaded, name, path) for name in loaded}
+
+
+def read_member(arrays: Any, name: str, path: str | os.PathLike) -> Any:
+    """Return an array of an open `.npz` file. Raises InputError where it is one of Python objects."""
+    try:
+        return arrays[name]
+    except ValueError as error:
+        found = "Python objects" if "pickle" in str(error) else first_line(error)
+        raise InputError(path, f"array {name!r}", found, _NO_OBJECTS) from None
 
 
 def read_table(path: str | os.PathLike, wanted: str, columns: Sequence[str] | None = None) -> Any:
@@ -288,7 +299,8 @@ def whole_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.filename is not None):
             raise  # a folder, or one that may not be read; a SyntaxError of NumPy's headers has a file's name, too
         found = why_unreadable(path, error)
-        found = "Python objects" if "pickle" in found else found
+        if "pickle" in found or "Python objects" in found:
+            raise InputError(path, "contents", "Python objects", f"{wanted}, of {_NO_OBJECTS}") from None
         raise InputError(path, "contents", f"something else ({found})"[:200], f"{wanted}, whole") from None
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.models.arrays import sum_of_probabilities
 from rococo_jax.progress import say
-from rococo_jax.storage import whole_file
+from rococo_jax.storage import read_member, whole_file
 
 _WANTED = "an .npz file with 'logits' (images, classes) of float16, float32 or float64, or such an .npy file"
 
@@ -50,6 +51,17 @@ class LogitsFile:
         return block
 
 
+def refuse_probabilities(file: LogitsFile) -> None:
+    """Raises InputError where the numbers are probabilities, whose softmax is flatter than the model's.
+
+    Logarithms of probabilities are logits.
+    """
+    total = sum_of_probabilities(np.lib.format.open_memmap(file.path, mode="r"))
+    if total is not None:
+        found = f"probabilities{' in percent' * (total == 100)}: none below 0, and every row sums to {total:g}"
+        raise InputError(file.source, "logits", found, "logits as they are before the softmax, or log-probabilities")
+
+
 def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
     """Finds the table in a file; that of an archive is unpacked into a temporary file that `stack` removes.
 
@@ -66,7 +78,7 @@ def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
                     raise InputError(path, "arrays", ", ".join(arrays) or "none", _WANTED)
                 if others := sorted({*arrays} - {"logits", "names", "classes"}):
                     say(f"{path.name}: arrays that are not read: {', '.join(others)}; names of rows are in 'names'")
-                words = {name: arrays[name] for name in ("names", "classes") if name in arrays}
+                words = {name: read_member(arrays, name, path) for name in ("names", "classes") if name in arrays}
                 table_path = Path(archive.extract("logits.npy", stack.enter_context(tempfile.TemporaryDirectory())))
         table = np.lib.format.open_memmap(table_path, mode="r")
     if table.dtype.newbyteorder("=") not in (np.float16, np.float32, np.float64):
