@@ -9,7 +9,7 @@ import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.rococo.annotations import Annotation, annotation_from_json
-from rococo_jax.benchmarks.rococo.benchmark import tasks_of_file
+from rococo_jax.benchmarks.rococo.benchmark import note_on_shared_captions, tasks_of_file
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.captions import CaptionedImage, captions_from_json
 from rococo_jax.errors import InputError
@@ -32,7 +32,8 @@ def annotation_benchmark(path: str | os.PathLike, protocol: str) -> Benchmark:
     """
     file = tasks_of_file(read_score_annotation(path), protocol)
     decides = {"annotation": hash_file(path)}
-    return Benchmark("rococo", file.images, file.texts, {}, file.tasks, file.notes, decides=decides)
+    notes = (*file.notes, *note_on_shared_captions(file))
+    return Benchmark("rococo", file.images, file.texts, {}, file.tasks, notes, decides=decides)
 
 
 def file_order_notes(settings: Settings) -> list[str]:
