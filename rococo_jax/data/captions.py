@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import PureWindowsPath
-from typing import Any
+from typing import Any, Literal
 
 from rococo_jax.errors import InputError
 from rococo_jax.texts import split_lines
@@ -28,9 +28,22 @@ class CaptionedImage:
     captions: tuple[str, ...]
 
 
-def caption_lines(text: str) -> tuple[str, ...]:
-    """The captions of a text beside an image: one a line, as it is written; blank lines are none."""
-    return tuple(line for line in split_lines(text) if line.strip())
+# A text beside an image holds a caption in each line, or is one caption of several lines.
+TextFiles = Literal["lines", "whole"]
+
+
+def caption_lines(text: str, text_files: TextFiles = "lines") -> tuple[str, ...]:
+    r"""Return the captions of a text beside an image: one a line, as it is written; blank lines are none.
+
+    With `whole` the text is one caption, with its blank lines but for those at its ends; lines end at LF then.
+
+    >>> caption_lines("one\r\n\r\ntwo\r\n"), caption_lines("one\r\n\r\ntwo\r\n", "whole")
+    (('one', 'two'), ('one\n\ntwo',))
+    """
+    lines = split_lines(text)
+    if text_files == "whole":
+        lines = ["\n".join(lines).strip("\n")]
+    return tuple(line for line in lines if line.strip())
 
 
 def captions_from_json(items: Any, source: object) -> list[CaptionedImage]:

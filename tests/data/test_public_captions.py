@@ -264,3 +264,42 @@ def test_a_text_holds_a_caption_a_line_in_a_folder_and_in_a_tar(tmp_path, capsys
     write_pictures(tmp_path / "f", ["2.png"])
     missing = "1 of 2 images without a text; the first is '2.png'; wanted metadata.csv"
     refused(missing, read_captioned_images, f"{tmp_path}/f")
+
+
+def test_a_text_of_several_paragraphs_is_one_caption_where_that_is_chosen(tmp_path, capsys, refusal):
+    """As recaptioned images have them; a cell of a table and a JSON text are one caption either way."""
+    text = 'A dog runs.\n\nIt is brown, and "happy".\n  The sun shines.\n'
+    write_pictures(tmp_path / "f", ["1.png", "2.png"])
+    for name, line_end in (("1", "\n"), ("2", "\r\n")):
+        (tmp_path / f"f/{name}.txt").write_text(f"\n{text}\n".replace("\n", line_end), newline="")
+    folder, paragraphs, lines = f"{tmp_path}/f", text.rstrip("\n"), [line for line in text.split("\n") if line.strip()]
+    assert [list(item.captions) for item in read_captioned_images(folder).items] == [lines] * 2
+    capsys.readouterr()
+    for read in (
+        read_captioned_images(folder, text_files="whole"),
+        read_captioned_images(f"{folder}?text_files=whole"),
+        read_captioned_images(folder, f"{folder}?text_files=whole"),
+    ):
+        assert [item.captions for item in read.items] == [(paragraphs,)] * 2
+    assert capsys.readouterr().err.count("2 images, 2 captions, each NAME.txt a caption") == 3
+    for choice in ({"text_files": "whole"}, {}):
+        pairs = open_pairs(folder if choice else f"{folder}?text_files=whole", **choice)
+        assert [pair.captions for pair in all_of(pairs)] == [(paragraphs,)] * 2
+    config = default_config().data
+    config.images = f"{folder}?text_files=whole"
+    assert [pair.captions for pair in all_of(open_source(config))] == [(paragraphs,)] * 2
+    out = tmp_path / "out"
+    assert main(["make-benchmark", "--images", folder, "--text-files", "whole", "--out", str(out)]) == 0
+    written = json.loads((out / "mine/annotations/captions.json").read_text())
+    assert [item["caption"] for item in written] == [[paragraphs]] * 2
+    frame = pandas.DataFrame({"image": ["1.png", "2.png"], "caption": [text, text]})
+    frame.to_csv(tmp_path / "c.csv", index=False)
+    frame.to_json(tmp_path / "c.jsonl", orient="records", lines=True)
+    for name in ("c.csv", "c.jsonl", "c.csv?text_files=whole"):
+        assert [item.captions for item in read_captions(f"{tmp_path}/{name}").items] == [(text,)] * 2
+    with tarfile.open(tmp_path / "t.tar", "w") as tar:
+        for name in ("1.png", "1.txt"):
+            tar.add(tmp_path / "f" / name, name)
+    refused("text_files: found 'whole' with .*NAME.json", open_pairs, f"{tmp_path}/t.tar", text_files="whole")
+    refused("text_files: found 'paragraphs'; wanted lines or whole", read_captions, f"{folder}?text_files=paragraphs")
+    assert "--text-files" in refusal("make-benchmark", "--images", folder, "--text-files", "x", "--out", out)
