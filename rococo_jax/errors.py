@@ -3,13 +3,14 @@
 Beside it the kinds of JSON values that readers ask for.
 """
 
+import contextlib
 import difflib
 import errno
 import math
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 _LONGEST_LINE = 2000
@@ -106,6 +107,17 @@ def is_disk_full(error: BaseException) -> bool:
     """Whether nothing more can be written, so that going on with other work is of no use."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
     return full or isinstance(error, DiskFull)
+
+
+@contextlib.contextmanager
+def naming_output(path: os.PathLike) -> Iterator[None]:
+    """Name the output in the error of a full disk, which has no path where writing fails, and not opening."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_SPACE and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def as_input_error(error: BaseException) -> InputError | None:

@@ -15,10 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rococo_jax.errors import InputError
+from rococo_jax.storage import NO_OBJECTS
+
 # No deflated stream grows by more than this factor (zlib, "Maximum Compression Factor").
 _LARGEST_DEFLATE_RATIO = 1032
 _SUFFIX = ".npy"
 _NOT_LOADED: Any = object()
+
+
+class ObjectArrayError(ValueError):
+    """An array of Python objects, which only pickle could read."""
 
 
 class Header(NamedTuple):
@@ -40,7 +47,7 @@ def read_header(file: Any, size: int) -> Header:
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
     if dtype.hasobject:
-        raise ValueError("Python objects, which only pickle reads")
+        raise ObjectArrayError("Python objects, which only pickle reads")
     if not all(isinstance(length, int) and length >= 0 for length in shape):
         raise ValueError(f"an array of shape {shape}")
     claimed, stored = math.prod(shape) * dtype.itemsize, size - file.tell()
@@ -55,7 +62,8 @@ class NpzArrays(dict[str, np.ndarray]):
     Args:
         guard: makes the context in which the file is read, which may turn errors into others.
 
-    Raises ValueError on opening where a member is no array or claims more than the file can hold.
+    Raises ValueError on opening where a member is no array or claims more than the file can hold, and InputError where
+    it is an array of Python objects.
     """
 
     def __init__(self, path: Path, guard: Callable[[], AbstractContextManager] = contextlib.nullcontext):
@@ -70,8 +78,11 @@ class NpzArrays(dict[str, np.ndarray]):
                     continue
                 check_member(member, file_size)
                 name = member.filename.removesuffix(_SUFFIX)
-                with archive.open(member) as file:
-                    self.headers[name] = read_header(file, member.file_size)
+                try:
+                    with archive.open(member) as file:
+                        self.headers[name] = read_header(file, member.file_size)
+                except ObjectArrayError:
+                    raise InputError(path, f"array {name!r}", "Python objects", NO_OBJECTS) from None
                 self._members[name] = member.filename
                 super().__setitem__(name, _NOT_LOADED)
 

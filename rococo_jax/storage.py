@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.errors import DiskFull, InputError, first_line
+from rococo_jax.errors import DiskFull, InputError, first_line, naming_output
 from rococo_jax.texts import parse_json, read_text
 
 _URL, _WRITTEN_URL = re.compile(r"[a-z][a-z0-9+.-]+://"), re.compile(r"(?!hf:)[a-z][a-z0-9+.-]+:/")
@@ -53,9 +53,10 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
-        yield temporary
-        _flush_to_disk(temporary)
-        temporary.replace(path)
+        with naming_output(path):
+            yield temporary
+            _flush_to_disk(temporary)
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -69,10 +70,11 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     temporary.mkdir()
     try:
-        yield temporary
-        if path.exists():
-            path.rmdir()
-        temporary.replace(path)
+        with naming_output(path):
+            yield temporary
+            if path.exists():
+                path.rmdir()
+            temporary.replace(path)
     finally:
         remove_folder(temporary)
 
@@ -97,6 +99,8 @@ def refuse_existing_folder(path: str | os.PathLike) -> None:
 # Locks of this process by the thread that holds them.
 _held: dict[Path, int] = {}
 _holders = threading.Condition()
+# What to store instead of an array of Python objects.
+NO_OBJECTS = "numbers or texts: save numpy.array(values.tolist())"
 # As `atomic_write` names them.
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # git-lfs, docs/spec.md
 _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
@@ -206,8 +210,7 @@ def check_free_space(path: str | os.PathLike, size: int) -> None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if free < size:
-        found = f"{free:,} bytes free (no space left on device)"
-        raise DiskFull(path, "disk", found, f"{size:,} bytes")
+        raise DiskFull(path, "disk", f"{free:,} bytes free (no space left on device)", f"{size:,} bytes")
 
 
 def _flush_to_disk(path: Path) -> None:
@@ -306,7 +309,8 @@ def whole_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.filename is not None):
             raise  # a folder, or one that may not be read; a SyntaxError of NumPy's headers has a file's name, too
         found = why_unreadable(path, error)
-        found = "Python objects" if "pickle" in found else found
+        if "pickle" in found or "Python objects" in found:
+            raise InputError(path, "contents", "Python objects", f"{wanted}, of {NO_OBJECTS}") from None
         raise InputError(path, "contents", f"something else ({found})"[:200], f"{wanted}, whole") from None
 
 

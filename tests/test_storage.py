@@ -103,6 +103,17 @@ def test_a_folder_that_threads_of_a_failed_write_still_fill_is_removed(tmp_path,
     assert not list(tmp_path.iterdir()) and not late
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("write", [storage.atomic_write, storage.atomic_directory])
+def test_a_full_disk_is_reported_with_the_path_of_the_output(write, tmp_path):
+    """Writing fails without a path, where opening would have one."""
+    with pytest.raises(OSError) as raised, write(tmp_path / "output"), Path("/dev/full").open("wb") as file:
+        file.write(b"x")
+    error = as_input_error(raised.value)
+    assert isinstance(error, DiskFull) and error.source == str(tmp_path / "output")
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_safetensors_that_find_no_room_are_an_error_of_the_disk(tmp_path):
     with no_file_above(1_000), pytest.raises(Exception, match="os error") as failed:
         save_file({"a": np.zeros(10_000)}, tmp_path / "a.safetensors")

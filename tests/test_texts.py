@@ -1,11 +1,13 @@
 """Texts and tables are opened in one way by every reader: marks, line ends, delimiters and suffixes change nothing."""
 
+import csv
 import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from rococo_jax.benchmarks.choices.records import holds_object, lines_beside, read_records
@@ -129,6 +131,97 @@ def test_tables(form, tmp_path):
         refused(expected, lambda: list(open_table(path, "a table").rows))
     else:
         assert [row for _, row in open_table(path, "a table").rows] == expected
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, newline="")
+    return path
+
+
+# Lines of tables in which a quotation mark is a letter: at the beginning of a text, at its end, or around a word.
+MARKS = [
+    ['"Happy Birthday" reads the cake', "a man on a bike", 'a sign that says "stop"'],
+    ['"Happy birthday, the cake reads', "a man on a bike", "a kitchen", 'a sign that says stop"', "a dog"],
+    ['"5 inch pizza on a plate', 'a kitchen with a TV of 20"', "a dog"],
+    ["a dog", '"5 inch pizza on a plate'],
+    ['"""', '"', 'a "', '" a'],
+    ['"A doubled ""mark"" in quotes"', '"and one that is open'],
+]
+ORDERS = {"image first": "{0}{2}{1}", "caption first": "{1}{2}{0}", "between": "{3}{2}{1}{2}{0}"}
+
+
+def lines_of(texts: list[str], order: str, delimiter: str) -> str:
+    head = ORDERS[order].format("image", "caption", delimiter, "id") + "\n"
+    rows = (ORDERS[order].format(f"im{n}.jpg", text, delimiter, n) + "\n" for n, text in enumerate(texts))
+    return head + "".join(rows)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("texts", MARKS, ids=range(len(MARKS)))
+def test_quotation_marks_are_letters_in_a_table_with_tabs(texts, order, tmp_path):
+    path = written(tmp_path / "t.tsv", lines_of(texts, order, "\t"))
+    rows = [row for _, row in open_table(path, "a table").rows]
+    table = pandas.read_csv(path, sep="\t", quoting=csv.QUOTE_NONE, dtype=str)
+    assert rows == table.to_dict("records") and [row["caption"] for row in rows] == texts
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("delimiter", [",", ";", "|", "\t"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
+def test_tables_that_pandas_wrote_are_read_as_pandas_reads_them(order, delimiter, quoting, tmp_path):
+    texts = ["one, two\nthree, four", "a\n\nb, c; d|e", 'a "quoted" dog\n"', "x\ty", '"', "a.b\r\nc, d", "\n", "plain"]
+    texts += ["A dog runs, fast.\n\nIt is sunny, and warm.\n\nEnd, of it.", "1, 2\n3, 4", "im, a\nim, b"]
+    columns = [name for name in lines_of([], order, ",").strip().split(",")]
+    frame = pandas.DataFrame({"image": [f"im{n}.jpg" for n in range(len(texts))], "caption": texts, "id": "7"})[columns]
+    frame.to_csv(tmp_path / "t.csv", index=False, sep=delimiter, quoting=quoting)
+    rows = [row for _, row in open_table(tmp_path / "t.csv", "a table").rows]
+    assert rows == frame.to_dict("records")
+    with (tmp_path / "t.csv").open(newline="") as file:
+        assert rows == [*csv.DictReader(file, delimiter=delimiter)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_quoted_cell_that_holds_further_rows_is_refused(order, tmp_path):
+    for texts in ([text.replace(",", "") for text in each] for each in MARKS[1:3]):
+        last = next(number for number, text in enumerate(texts) if number and text.endswith('"'))
+        for delimiter in ",;|":
+            path = written(tmp_path / "t.csv", "\n" + lines_of(["a cat", *texts], order, delimiter))
+            said = (
+                rf"row 2 \(lines 4 to {last + 4}\): found a quotation mark that begins a cell and ends in a later row"
+            )
+            refused(said, lambda path=path: list(open_table(path, "a table").rows))
+
+
+def test_a_swallowed_row_with_more_commas_is_refused_too(tmp_path):
+    text = 'image,caption\n1.jpg,"5 inch pizza\n2.jpg,a man, sitting\n3.jpg,a TV of 20"\n4.jpg,"a, b"\n'
+    refused(
+        "row 1 .lines 2 to 4.: found a quotation", lambda: list(open_table(written(tmp_path / "t.csv", text), "").rows)
+    )
+    labels = 'name,label\none,"cat\ntwo,dog"\n'
+    refused(
+        "row 1 .lines 2 to 3.: found a quotation",
+        lambda: list(open_table(written(tmp_path / "l.csv", labels), "").rows),
+    )
+    scores = 'model,acc\n"a big one,3.5\nanother",4\n'
+    refused(
+        "row 1 .lines 2 to 3.: found a quotation",
+        lambda: list(open_table(written(tmp_path / "s.csv", scores), "").rows),
+    )
+
+
+def test_long_cells_and_other_kinds_of_files(tmp_path):
+    cell = "x" * 300_000
+    assert [row["b"] for _, row in open_table(written(tmp_path / "t.csv", f"a,b\n1,{cell}\n"), "").rows] == [cell]
+    for name in ("t.xlsx", "t.XLS", "t.ods"):
+        path = written(tmp_path / name, "PK\x03\x04")
+        for read in (read_lines, lambda path, wanted: open_table(path, wanted)):
+            refused(r"found a spreadsheet .*; wanted a table: save it as CSV in UTF-8", read, path, "a table")
+    kinds = {"a zip archive": b"PK\x03\x04\xff", "a Parquet file": b"PAR1\xff", "a JPEG image": b"\xff\xd8\xff"}
+    for kind, start in kinds.items():
+        (tmp_path / "t.txt").write_bytes(start)
+        refused(
+            rf"encoding: found bytes that are not UTF-8 at offset \d \({kind}\)", read_lines, tmp_path / "t.txt", ""
+        )
 
 
 def test_a_text_that_is_not_there(tmp_path):

@@ -35,7 +35,7 @@ from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask
 from rococo_jax.benchmarks.variants import CLEAN
-from rococo_jax.data.image_files import image_names, is_hidden, left_out_notes
+from rococo_jax.data.image_files import image_names, left_out_notes
 from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.words import article_of

@@ -1,7 +1,7 @@
 """Options that name captioned images, the same for every command (`data.captioned_images` reads them)."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rococo_jax.options import Group, Option
 
@@ -19,18 +19,21 @@ class CaptionOptions:
             NAME.jpg, or hf:NAME?split=test
         columns: columns of a table: image=photo,caption=title (default: those of usual names)
         split: splits of a file that tells them: test, train+restval, or all
+        text_files: NAME.txt beside NAME.jpg: a caption in each line, or one caption of several lines (whole)
     """
 
     captions: Annotated[str, Option("FILE")]
     columns: Annotated[str, Option("A=B,C=D")] = ""
     split: Annotated[str, Option("A+B")] = ""
+    text_files: Literal["lines", "whole"] = "lines"
 
     def read(self) -> "list[CaptionedImage]":
         """The captions. Raises InputError as `read_captions`."""
         from rococo_jax.data.caption_tables import parse_columns
         from rococo_jax.data.captioned_images import read_captions
 
-        return list(read_captions(self.captions, parse_columns(self.columns), self.split).items)
+        columns = parse_columns(self.columns)
+        return list(read_captions(self.captions, columns, self.split, text_files=self.text_files).items)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,7 @@ class PairOptions:
             folder with metadata.* or with NAME.txt beside NAME.jpg, or hf:NAME?split=test
         columns: columns of a table: image=photo,caption=title (default: those of usual names)
         split: splits of a file that tells them: test, train+restval, or all
+        text_files: NAME.txt beside NAME.jpg: a caption in each line, or one caption of several lines (whole)
         allow_missing_images: leave out images that have no file
     """
 
@@ -50,6 +54,7 @@ class PairOptions:
     captions: Annotated[str, Option("FILE")] = ""
     columns: Annotated[str, Option("A=B,C=D")] = ""
     split: Annotated[str, Option("A+B")] = ""
+    text_files: Literal["lines", "whole"] = "lines"
     allow_missing_images: bool = False
 
     def read(self) -> "CaptionedImages":
@@ -68,8 +73,9 @@ class PairOptions:
         from rococo_jax.data.caption_tables import parse_columns
 
         columns = parse_columns(self.columns)
-        return {"allow_missing": self.allow_missing_images, "columns": columns, "split": self.split}
+        choices = {"columns": columns, "split": self.split, "text_files": self.text_files}
+        return {"allow_missing": self.allow_missing_images, **choices}
 
 
 # Of commands that need every image.
-ALL_IMAGES = Group(only=("images", "captions", "columns", "split"))
+ALL_IMAGES = Group(only=("images", "captions", "columns", "split", "text_files"))

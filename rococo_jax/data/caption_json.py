@@ -5,19 +5,30 @@
     [{"file_name": "x.jpg", "text": ["A man ...", ...]}, ...]                rows with other keys (`caption_tables`)
     {"images": [{"filename", "filepath", "split", "sentences": [{"raw"}]}]}   Karpathy's own dataset_coco.json
     {"images": [{"id", "file_name"}], "annotations": [{"image_id", "caption"}]}     COCO's own
+    {"x.jpg": ["A man ...", ...], ...}                                       captions by the names of the images
 
-Karpathy's own files hold all splits of a data set, so that the user must choose.
+Karpathy's own files hold all splits of a data set, so that the user must choose. Contents decide, and not the suffix,
+whether a file is one value or has a value in each line.
 """
 
+import contextlib
 import dataclasses
+import itertools
+import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.data.caption_tables import CaptionsFile, Columns, collect_rows, said_of_splits
+from rococo_jax.data.caption_tables import USUAL, CaptionsFile, Columns, collect_rows, json_rows, said_of_splits
 from rococo_jax.data.captions import captions_from_json, kind_of, read_texts
 from rococo_jax.errors import InputError, is_list_of, object_of
 from rococo_jax.storage import read_json
+from rococo_jax.texts import JSON_LINES, form_of, iterate_lines
+
+_WANTED = "a captions file"
+_FORMS = "a list of images with captions, captions by the names of images, or COCO's or Karpathy's own form"
+_FILE_NAME = re.compile(r"[^\n]*\.[A-Za-z]\w{1,4}")
 
 
 def open_json(source: str, columns: Columns, roots: Iterable[Path], split: str) -> CaptionsFile:
@@ -25,13 +36,18 @@ def open_json(source: str, columns: Columns, roots: Iterable[Path], split: str) 
 
     Raises InputError: it names the item and the field, or the splits of a file of which none is chosen.
     """
-    value = read_json(source, "a captions file")
-    if isinstance(value, dict) and {"images", "annotations"} <= value.keys():
-        return _open_coco(value, columns, source, split)
-    if isinstance(value, dict) and any("sentences" in object_of(each) for each in (value.get("images") or ())):
-        rows, must_choose = _rows_of_karpathy(value, source), True
+    if _has_lines(source):
+        return collect_rows(source, json_rows(source), columns, roots, split)
+    value, must_choose = read_json(source, _WANTED), False
+    rows: Sequence[dict[str, Any]]
+    if isinstance(value, dict):
+        if {"images", "annotations"} <= value.keys():
+            return _open_coco(value, columns, source, split)
+        images = value.get("images")
+        must_choose = isinstance(images, list) and any("sentences" in object_of(each) for each in images)
+        rows = _rows_of_karpathy(value, source) if must_choose else _rows_of_object(value, columns, source)
     elif value and is_list_of(dict, value) and (columns or _is_rows(value)):
-        rows, must_choose = value, False
+        rows = value
     else:
         said_of_splits(source, split, {})
         return CaptionsFile(source, tuple(captions_from_json(value, source)))
@@ -39,11 +55,64 @@ def open_json(source: str, columns: Columns, roots: Iterable[Path], split: str) 
     return collect_rows(source, numbered, columns, roots, split, must_choose)
 
 
+def is_one_value(source: str) -> bool:
+    """Whether a file that is named as JSON lines holds one JSON value over all of its lines."""
+    if form_of(source) not in JSON_LINES:
+        return False
+    first = next(filter(None, map(str.strip, iterate_lines(source, _WANTED))), "")
+    value = _value_of(first)
+    return first == "{" or (first.startswith("[") and (value is None or (value != [] and is_list_of(dict, value))))
+
+
+def _has_lines(source: str) -> bool:
+    """Whether a file holds an object in each line."""
+    lines = [*itertools.islice(filter(None, map(str.strip, iterate_lines(source, _WANTED))), 2)]
+    return len(lines) == 2 and isinstance(_value_of(lines[0]), dict)
+
+
+def _value_of(line: str) -> Any:
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(line)
+    return None
+
+
 def _is_rows(items: Sequence[dict[str, Any]]) -> bool:
     """Whether items are rows with other keys than the Karpathy form's, or with a caption each, or of splits."""
     return not {"image", "caption"} & items[0].keys() or any(
         isinstance(item.get("caption"), str) or "split" in item for item in items
     )
+
+
+def _rows_of_object(value: dict, columns: Columns, source: str) -> list[dict[str, Any]]:
+    """The rows of an object: one row with its image, or captions by the names of images.
+
+    Raises InputError: it is another object.
+    """
+    keys = {key.strip().lower() for key in value}
+    images = [each for key, each in value.items() if key in columns.values() or key.strip().lower() in USUAL["image"]]
+    captions = keys & {*USUAL["caption"]} or {*columns.values()} & value.keys()
+    if images and captions:
+        if isinstance(images[0], str):
+            return [value]
+        wanted = "a row for each image: DataFrame.to_json(FILE, orient='records', lines=True) in pandas"
+        raise InputError(source, "captions", "an object of columns", wanted)
+    if _is_by_name(value):
+        return [{"image": name, "caption": texts} for name, texts in value.items()]
+    shown = ", ".join(repr(key[:40]) for key in list(value)[:6]) + (", ..." if len(value) > 6 else "")
+    found = f"an object with the keys {shown}" if value else "an object without a key"
+    if value.keys() >= {"images"}:
+        found += ", and no annotations: COCO's image_info files have no captions"
+    raise InputError(source, "captions", found, _FORMS)
+
+
+def _is_by_name(value: dict) -> bool:
+    """Whether the keys of an object are names of images, and the values texts or lists of these."""
+    texts = [each for each in value.values() if isinstance(each, str)]
+    lists = [each for each in value.values() if isinstance(each, list) and not is_list_of(dict, each or [{}])]
+    if not value or len(texts) + len(lists) < len(value):
+        return False
+    named = all(_FILE_NAME.fullmatch(key) for key in value)
+    return named or (not texts and all(any(letter.isdigit() for letter in key) for key in value))
 
 
 def _rows_of_karpathy(value: dict, source: str) -> list[dict[str, Any]]:
@@ -68,6 +137,9 @@ def _open_coco(value: dict, columns: Columns, source: str, split: str) -> Captio
             raise InputError(source, f"id of images {place}", f"{number}, an id of two images", "every id once")
         names[number] = image.get("file_name")
     annotations = list(_coco_entries(value, "annotations", "image_id", source))
+    if annotations and not any("caption" in each for _, each in annotations):
+        found = f"no captions, but {', '.join(sorted(annotations[0][1]))}"[:120]
+        raise InputError(source, "annotations", found, "the captions of these images: COCO's captions_*.json")
     rows = ((f"item {place}", {"image": names.get(number), "caption": each.get("caption")})
             for place, (number, each) in enumerate(annotations))  # fmt: skip
     file = collect_rows(source, rows, columns, split=split)

@@ -7,11 +7,9 @@ a later row; its captions add up. A cell that is a list in JSON or Python holds 
 counted, and rows of some splits alone are read where the user names them.
 """
 
-import ast
 import contextlib
 import dataclasses
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.data.captions import CaptionedImage, check_image_name, check_text, kind_of
-from rococo_jax.errors import InputError, is_list_of
+from rococo_jax.data.list_cells import WANTED as WANTED_CELL
+from rococo_jax.data.list_cells import NoList, parse_list
+from rococo_jax.errors import InputError
 from rococo_jax.storage import is_url
-from rococo_jax.texts import JSON_LINES, form_of, iterate_lines, open_table, read_jsonl
+from rococo_jax.texts import JSON_LINES, form_of, is_well_formed, iterate_lines, open_table, read_jsonl
 
 USUAL = {
     "image": ("image", "file_name", "filepath", "filename", "image_path", "path", "file", "image_name", "image_file",
@@ -34,6 +34,8 @@ USUAL = {
 _LINKS = ("url", "image_url", "img_url", "photo_url", "coco_url", "flickr_url")
 _NUMBERED = re.compile(rf"({'|'.join(USUAL['caption'])})[ _-]?(\d+)")
 _WANTED = "a table of images and captions"
+# Characters of a column's name that a message shows.
+_LONGEST_NAME = 40
 
 # Roles (`image`, `caption`, `split`, and `name` of images inside the table) -> columns that the user names.
 Columns = Mapping[str, str]
@@ -59,7 +61,8 @@ def choose_column(role: str, header: Sequence[str], columns: Columns, source: ob
     Raises InputError: there is none, several, or only one of links.
     """
     plain = {name.strip().lower(): name for name in reversed(header)}
-    names = ", ".join(map(repr, header)) if len(header) < 30 else f"{len(header)} names"
+    short = (repr(name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}...") for name in header)
+    names = ", ".join(short) if len(header) < 30 else f"{len(header)} names"
     if role in columns:
         if columns[role] not in header and columns[role].strip().lower() not in plain:
             raise InputError(source, f"{role} column {columns[role]!r}", f"the columns {names}", "one of them")
@@ -72,6 +75,9 @@ def choose_column(role: str, header: Sequence[str], columns: Columns, source: ob
         links = [plain[name] for name in _LINKS if name in plain]
         if role == "image" and links:
             raise InputError(source, f"column {links[0]!r}", "links", _DOWNLOAD)
+        if role == "image" and "image_id" in plain:
+            wanted = "the names of image files: COCO's ids belong to the `images` of its annotations"
+            raise InputError(source, f"{where} for the image", f"{plain['image_id']!r}, ids", wanted)
         wanted = f"one of {', '.join(USUAL[role][:6])}, ..., or columns {role}=NAME"
         raise InputError(source, f"{where} for the {role}", names or "none", wanted)
     if (count := [name.strip().lower() for name in header].count(fitting[0].strip().lower())) > 1:
@@ -157,7 +163,7 @@ def table_rows(path: str, columns: Columns) -> Rows:
     Raises InputError: it names the file, and the line.
     """
     if form_of(path) in JSON_LINES:
-        return _json_rows(path)
+        return json_rows(path)
     is_flickr = _FLICKR.fullmatch(next(iterate_lines(path, _WANTED), "").rstrip("\r\n"))
     return _flickr_rows(path) if is_flickr else _delimited_rows(path, columns)
 
@@ -197,7 +203,17 @@ def collect_rows(
         parts = (texts_of(row[each], each, f"{where} ({name!r})", source) for each in texts)
         captions.append((name, list(itertools.chain.from_iterable(parts))))
     also = said_of_splits(source, split, counts, must_choose)
+    _refuse_unquoted_lists(captions, source)
     return CaptionsFile(source, by_image(captions, source), tuple(used), also=also)
+
+
+def _refuse_unquoted_lists(captions: Iterable[tuple[str, Sequence[str]]], source: object) -> None:
+    """Raises InputError where each caption is `[..., ...]`: lists as DuckDB and pandas print them, without quotes."""
+    texts = [text.strip() for _, more in captions for text in more]
+    lists = [text for text in texts if text.startswith("[") and text.endswith("]")]
+    several = next((text for text in lists if "," in text), None)
+    if several is not None and len(lists) == len(texts):
+        raise InputError(source, "captions", f"brackets around each, without quotes: {several[:40]!r}", WANTED_CELL)
 
 
 def split_column(header: Sequence[str], columns: Columns, source: object) -> str | None:
@@ -231,8 +247,12 @@ def texts_of(value: Any, column: str, where: str, source: object) -> list[str]:
 
     Raises InputError: no text, or an empty one.
     """
-    if isinstance(value, str) and value.startswith("[") and value.rstrip().endswith("]"):
-        value = _as_list(value)
+    if isinstance(value, str):
+        try:
+            texts_in_cell = parse_list(value)
+        except NoList as error:
+            raise InputError(source, f"{column} of {where}", f"{error}: {value[:40]!r}", WANTED_CELL) from None
+        value = value if texts_in_cell is None else texts_in_cell
     if not isinstance(value, str | list):
         raise InputError(source, f"{column} of {where}", kind_of(value), "a string or a list of strings")
     texts = {column: value} if isinstance(value, str) else {f"{column} {n}": text for n, text in enumerate(value)}
@@ -244,16 +264,8 @@ def texts_of(value: Any, column: str, where: str, source: object) -> list[str]:
     return list(texts.values())
 
 
-def _as_list(text: str) -> str | list:
-    for parse in (json.loads, ast.literal_eval):
-        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            value = parse(text)
-            if is_list_of(str, value):
-                return value
-    return text
-
-
-def _json_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def json_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield where each object of JSON lines is, and its values. Raises InputError where a line has none."""
     for number, entry in read_jsonl(path, "image-text pairs as JSON lines"):
         if not isinstance(entry, dict):
             raise InputError(path, f"line {number}", kind_of(entry), "an object with an image and captions")
@@ -267,11 +279,30 @@ def _delimited_rows(path: str, columns: Columns) -> Iterator[tuple[str, Mapping[
             return bool(caption_columns(header, columns, path))
         return False
 
+    if form_of(path) == ".txt" and not is_well_formed(path, _WANTED, fits) and _has_names_and_texts(path):
+        yield from _named_lines(path)
+        return
     header, rows = open_table(path, _WANTED, fits)
     choose_column("image", header, columns, path)
     caption_columns(header, columns, path)
     for number, cells in rows:
         yield f"row {number}", cells
+
+
+# Lines of CLIP_benchmark's files (flickr30k_test_karpathy.txt): NAME.jpg, comma, a caption whose commas and quotation
+# marks mean nothing. Its reader (clip_benchmark/datasets/flickr.py) strips a line and splits it at ".jpg,".
+_NAMED = re.compile(r"(.+?\.(?:jpe?g|png)),(.*)", re.IGNORECASE)
+
+
+def _has_names_and_texts(path: str) -> bool:
+    lines = filter(None, map(str.strip, iterate_lines(path, _WANTED)))
+    return next(lines, "").lower() == "image,caption" and all(map(_NAMED.fullmatch, lines))
+
+
+def _named_lines(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for number, line in enumerate(iterate_lines(path, _WANTED), 1):
+        if match := _NAMED.fullmatch(line.strip()):
+            yield f"line {number}", {"image": match[1], "caption": match[2]}
 
 
 # Flickr8k.token.txt and results_20130124.token (NAME.jpg#0, tab, caption); results.csv of Flickr30k (NAME.jpg| 0|

@@ -3,9 +3,10 @@
 captions.json                 Karpathy form, BLIP's, COCO's own, Karpathy's own dataset_coco.json (`caption_json`)
 captions.jsonl, .csv, .tsv    a row for each caption or image (`caption_tables`); Flickr's captions.txt, NAME.token.txt
                               and results.csv as well
-captions.parquet              the same; images may be inside (`table_images`)
+captions.parquet, .arrow      the same, also .feather; images may be inside (`table_images`)
 mine.csv?image=a&caption=b    columns of other than the usual names; dataset_coco.json?split=test, train+restval or all
 a folder                      with metadata.csv, .jsonl or .parquet; with Parquet files; or NAME.txt beside NAME.jpg
+photos?text_files=whole       NAME.txt is one caption, of several lines or paragraphs, in place of a caption a line
 hf:NAME?split=test            a data set of the `datasets` library, or a folder of `save_to_disk` (`table_images`)
 
 `open_pairs` opens these, and what else holds images with their captions, by name:
@@ -21,9 +22,9 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, get_args
 
-from rococo_jax.data.caption_json import open_json
+from rococo_jax.data.caption_json import is_one_value, open_json
 from rococo_jax.data.caption_tables import (
     CaptionsFile,
     Columns,
@@ -32,7 +33,7 @@ from rococo_jax.data.caption_tables import (
     said_of_splits,
     table_rows,
 )
-from rococo_jax.data.captions import CaptionedImage, caption_lines, check_no_image_twice
+from rococo_jax.data.captions import CaptionedImage, TextFiles, caption_lines, check_no_image_twice
 from rococo_jax.data.image_files import find_images, image_names, is_hidden, list_images
 from rococo_jax.data.pair_source import CaptionedImages, ImageOfSource, JoinedPairs, PairSource, open_tfds
 from rococo_jax.data.table_splits import SplitChoice
@@ -44,11 +45,16 @@ from rococo_jax.texts import JSON_LINES, TABLES, find_file, form_of, read_text
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "metadata.tsv")
 _TABLES = (*TABLES, *JSON_LINES, ".txt", ".token")
+_ARROW = (".arrow", ".feather")
 _FOLDER = "metadata.csv, .jsonl or .parquet, Parquet files, or NAME.txt beside NAME.jpg"
 
 
 def read_captions(
-    source: str | os.PathLike, columns: Columns | None = None, split: str = "", roots: Iterable[Path] = ()
+    source: str | os.PathLike,
+    columns: Columns | None = None,
+    split: str = "",
+    roots: Iterable[Path] = (),
+    text_files: TextFiles = "lines",
 ) -> CaptionsFile:
     """The captions of one source, in the form that its name or its contents tell, whether or not the images are there;
     says what was understood.
@@ -57,16 +63,19 @@ def read_captions(
         columns: those that the user names.
         split: those of a file's splits that are read, as `caption_tables.said_of_splits` has them.
         roots: folders of images, to which absolute names may belong.
+        text_files: whether NAME.txt beside NAME.jpg has a caption in each line, or is one.
 
     Raises:
         InputError: it names the source, and the item, column or line with its field.
     """
-    file = _open_captions(str(source), columns or {}, roots, SplitChoice(option=split))
+    file = _open_captions(str(source), columns or {}, roots, SplitChoice(option=split), text_files)
     say(file.summary())
     return file
 
 
-def _open_captions(source: str, columns: Columns, roots: Iterable[Path], split: SplitChoice) -> CaptionsFile:
+def _open_captions(
+    source: str, columns: Columns, roots: Iterable[Path], split: SplitChoice, text_files: TextFiles = "lines"
+) -> CaptionsFile:
     if source.startswith("hf:"):
         from rococo_jax.data.table_images import open_dataset
 
@@ -75,13 +84,23 @@ def _open_captions(source: str, columns: Columns, roots: Iterable[Path], split: 
         source, _, query = source.partition("?")
         named = dict(part.partition("=")[::2] for part in query.replace("&", ",").split(","))
         split = SplitChoice(named.pop("split", split.source), split.option)
+        text_files = named.pop("text_files", text_files)
+        if text_files not in get_args(TextFiles):
+            raise InputError(source, "text_files", repr(text_files), " or ".join(get_args(TextFiles)))
         columns = {**columns, **parse_columns(",".join(map("=".join, named.items())))}
     path = Path(source)
     if path.is_dir():
-        return _open_folder(path, columns, roots, split)
+        return _open_folder(path, columns, roots, split, text_files)
     if form_of(path) == ".parquet":
         return _open_parquet(source, [path], columns, roots, split)
-    if form_of(path) in _TABLES:
+    if form_of(path) in _ARROW:
+        from rococo_jax.data.arrow_table import ArrowTable
+        from rococo_jax.data.table_images import read_image_tables
+        from rococo_jax.data.table_splits import choose_tables
+
+        tables = choose_tables(source, {"": [ArrowTable(path)]}, columns, split)
+        return read_image_tables(source, tables, columns, roots)
+    if form_of(path) in _TABLES and not is_one_value(source):
         return collect_rows(source, table_rows(source, columns), columns, roots, split.either)
     return open_json(source, columns, roots, split.either)
 
@@ -98,7 +117,9 @@ def _open_parquet(
     return open_parquet(source, files, columns, roots, split)
 
 
-def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path], split: SplitChoice) -> CaptionsFile:
+def _open_folder(
+    folder: Path, columns: Columns, roots: Iterable[Path], split: SplitChoice, text_files: TextFiles
+) -> CaptionsFile:
     from rococo_jax.data.table_images import is_saved_dataset, open_dataset
 
     if is_saved_dataset(folder):
@@ -116,9 +137,10 @@ def _open_folder(folder: Path, columns: Columns, roots: Iterable[Path], split: S
         found = f"no captions file and no texts beside its {len(names)} images" if len(missing) == len(names) else found
         raise InputError(folder, "captions", found, _FOLDER)
     said_of_splits(folder, split.either, {})
-    items = tuple(CaptionedImage(name, _lines_of(path)) for name, path in texts.items() if path)
+    items = tuple(CaptionedImage(name, _captions_of(path, text_files)) for name, path in texts.items() if path)
     alone = len({path for path in folder.rglob("*") if form_of(path) == ".txt"} - {*texts.values()})
-    also = ", a caption a line of NAME.txt" + (f", {alone:,} texts without an image left out" if alone else "")
+    also = ", each NAME.txt a caption" if text_files == "whole" else ", a caption a line of NAME.txt"
+    also += f", {alone:,} texts without an image left out" if alone else ""
     return CaptionsFile(str(folder), items, folder=folder, also=also)
 
 
@@ -145,15 +167,20 @@ def _text_beside(image: Path) -> Path | None:
     return next((path for suffix in (".txt", ".TXT") if (path := image.with_suffix(suffix)).is_file()), None)
 
 
-def _lines_of(path: Path) -> tuple[str, ...]:
-    captions = caption_lines(read_text(path, "captions"))
+def _captions_of(path: Path, text_files: TextFiles) -> tuple[str, ...]:
+    captions = caption_lines(read_text(path, "captions"), text_files)
     if not captions:
         raise InputError(path, "captions", "none", "at least one, a line each")
     return captions
 
 
 def _read_folders(
-    folders: list[str], captions: str, allow_missing: bool, columns: Columns | None, split: str
+    folders: list[str],
+    captions: str,
+    allow_missing: bool,
+    columns: Columns | None,
+    split: str,
+    text_files: TextFiles,
 ) -> CaptionedImages:
     """Reads sources of captions and finds their images in folders, or inside the sources; see `open_pairs`.
 
@@ -170,7 +197,7 @@ def _read_folders(
     missing: list[str] = []
     for number, source in enumerate(sources):
         own = [folders[number]] if 1 < len(folders) == len(sources) else []
-        file = read_captions(source, columns, split, [Path(folder) for folder in folders])
+        file = read_captions(source, columns, split, [Path(folder) for folder in folders], text_files)
         beside = [str(file.folder or Path(source).parent)] if file.columns or file.folder else []
         places = file.places or _find_in_folders(file.items, (own, folders, beside), source, allow_missing)
         absent = [item.image for item in file.items if item.image not in places]
@@ -243,7 +270,13 @@ register_source("tfds:", open_tfds)
 
 
 def open_pairs(
-    images: str, captions: str = "", *, allow_missing: bool = False, columns: Columns | None = None, split: str = ""
+    images: str,
+    captions: str = "",
+    *,
+    allow_missing: bool = False,
+    columns: Columns | None = None,
+    split: str = "",
+    text_files: TextFiles = "lines",
 ) -> PairSource:
     """Opens the pairs that two settings name, each one entry or several separated by commas.
 
@@ -256,6 +289,7 @@ def open_pairs(
             long as there are others.
         columns: of tables, by role.
         split: of captions files that tell splits.
+        text_files: as `read_captions` has it, of folders.
 
     Raises:
         InputError: a file or folder is missing or unusable, no folder holds an image, or nothing is named.
@@ -275,8 +309,11 @@ def open_pairs(
         refuse_url(part, "captions")
     if sources and split:
         raise InputError("pairs", "split", repr(split), f"none with {images}: a captions file or a table has splits")
+    if sources and text_files == "whole":
+        wanted = "folders; a text of several lines in a tar belongs into NAME.json"
+        raise InputError("pairs", "text_files", f"{text_files!r} with {images}", wanted)
     if folders or captions.strip():
-        sources.insert(0, _read_folders(folders, captions, allow_missing, columns, split))
+        sources.insert(0, _read_folders(folders, captions, allow_missing, columns, split, text_files))
     if not sources:
         wanted = ", ".join(("folders of images", "tars", *(f"{prefix}NAME" for prefix in _REGISTERED)))
         raise InputError("training data", "images", repr(images), wanted)
@@ -284,7 +321,13 @@ def open_pairs(
 
 
 def read_captioned_images(
-    images: str, captions: str = "", *, allow_missing: bool = False, columns: Columns | None = None, split: str = ""
+    images: str,
+    captions: str = "",
+    *,
+    allow_missing: bool = False,
+    columns: Columns | None = None,
+    split: str = "",
+    text_files: TextFiles = "lines",
 ) -> CaptionedImages:
     """As `open_pairs`, with all captions read, and the images by their names: for commands that meet every image.
 
@@ -292,8 +335,9 @@ def read_captioned_images(
     """
     parts = split_names(images)
     if not any(is_tars(part) or part.startswith(tuple(_REGISTERED)) for part in parts):
-        return _read_folders(parts, captions, allow_missing, columns, split)
-    source = open_pairs(images, captions, allow_missing=allow_missing, columns=columns, split=split)
+        return _read_folders(parts, captions, allow_missing, columns, split, text_files)
+    choices: dict[str, Any] = {"columns": columns, "split": split, "text_files": text_files}
+    source = open_pairs(images, captions, allow_missing=allow_missing, **choices)
     captioned = list(map(source.captioned, range(len(source))))
     names = _short_names([item.image for item in captioned])
     items = [CaptionedImage(name, item.captions) for name, item in zip(names, captioned, strict=True)]

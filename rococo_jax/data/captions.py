@@ -6,12 +6,18 @@
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import PureWindowsPath
-from typing import Any
+from typing import Any, Literal
 
 from rococo_jax.errors import InputError
 from rococo_jax.texts import split_lines
+
+# The first letters of JPEG, PNG, GIF, WebP, BMP and TIFF files in base64, of either alphabet; no dot, as a name has.
+_BASE64 = re.compile(r"data:[^,]*,|(?:[/_]9j[/_]|iVBOR|R0lGOD|UklGR|Qk|SUkq|TU0A)[A-Za-z0-9+/_=\s-]*$")
+_SHORTEST_IMAGE = 60
+_LONGEST_PART = 255  # bytes of a file's name on all usual file systems
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +28,22 @@ class CaptionedImage:
     captions: tuple[str, ...]
 
 
-def caption_lines(text: str) -> tuple[str, ...]:
-    """The captions of a text beside an image: one a line, as it is written; blank lines are none."""
-    return tuple(line for line in split_lines(text) if line.strip())
+# A text beside an image holds a caption in each line, or is one caption of several lines.
+TextFiles = Literal["lines", "whole"]
+
+
+def caption_lines(text: str, text_files: TextFiles = "lines") -> tuple[str, ...]:
+    r"""Return the captions of a text beside an image: one a line, as it is written; blank lines are none.
+
+    With `whole` the text is one caption, with its blank lines but for those at its ends; lines end at LF then.
+
+    >>> caption_lines("one\r\n\r\ntwo\r\n"), caption_lines("one\r\n\r\ntwo\r\n", "whole")
+    (('one', 'two'), ('one\n\ntwo',))
+    """
+    lines = split_lines(text)
+    if text_files == "whole":
+        lines = ["\n".join(lines).strip("\n")]
+    return tuple(line for line in lines if line.strip())
 
 
 def captions_from_json(items: Any, source: object) -> list[CaptionedImage]:
@@ -72,9 +91,19 @@ def check_image_name(image: Any, where: str, source: object) -> str:
         raise InputError(
             source, where, "an empty string" if image == "" else kind_of(image), "the name of an image file"
         )
+    refuse_image_data(image, where, source)
     if not stays_inside(image):
         raise InputError(source, where, repr(image), "a path inside the image folder")
     return image
+
+
+def refuse_image_data(name: str, where: str, source: object) -> None:
+    """Raises InputError where a name is an image itself, as base64 text, or longer than a file's name can be."""
+    if _BASE64.match(name) and (name.startswith("data:") or len(name) >= _SHORTEST_IMAGE):
+        wanted = "names of image files, or a Parquet file with the images as bytes"
+        raise InputError(source, where, f"an image as base64 text ({len(name):,} characters)", wanted)
+    if max(len(part.encode("utf-8", "surrogatepass")) for part in name.split("/")) > _LONGEST_PART:
+        raise InputError(source, where, f"{len(name):,} characters: {name[:40]!r}...", "the name of an image file")
 
 
 def stays_inside(path: str) -> bool:

@@ -42,6 +42,7 @@ from rococo_jax.report.vocabulary import (
     task_label,
     variant_label,
 )
+from rococo_jax.storage import hash_json
 
 _ORIGINS = {"ours": "ours", "benchmark": "benchmark's code", "paper": "paper"}
 _SIZES = (("image_count", "images"), ("caption_count", "captions"))
@@ -127,7 +128,19 @@ def notes(group: Group) -> Notes | None:
     if any(map(coverage, group.runs[0].data.values())):  # the warning above has said it already
         said = {note: labels for note, labels in said.items() if not note.startswith(("only ", "limit: "))}
     told = [note if len(of) == len(group.runs) else f"{', '.join(of)}: {note}" for note, of in said.items()]
+    told = [*_repeated_results(group.runs), *told]
     return Notes(told) if told else None
+
+
+def _repeated_results(runs: Sequence[Run]) -> list[str]:
+    """Name the runs that are one model with the same results, such as two copies of a folder."""
+    labels: dict[str, list[str]] = {}
+    for run in runs:
+        model = object_of(run.results.get("fingerprint")).get("model")
+        if model:
+            labels.setdefault(hash_json([model, run.tasks]), []).append(run.label)
+    return [f"{', '.join(each)}: the same results of the same model, {len(each)} times in this report"
+            for each in labels.values() if len(each) > 1]  # fmt: skip
 
 
 def sizes(runs: Sequence[Run], task: str) -> Note | None:

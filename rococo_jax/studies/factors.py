@@ -23,14 +23,20 @@ from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.metrics.intervals import draw_blocks
+from rococo_jax.progress import say
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Page, Part, Table, figure_cell
 from rococo_jax.report.collection import Figure, Run, group_by_fingerprint, load_results
 from rococo_jax.report.markdown import write_page
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
 from rococo_jax.storage import read_table, write_json
+from rococo_jax.texts import TABLES, form_of
 
 _NAMES = ("file_name", "image", "filename")
+# Columns that are no factors even in a part of a file in which all of their values are 0 or 1.
+_NO_FACTORS = ("class", "label", "target", "index", "id")
+_VALUES = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+_GAPS = ("", "none", "nan")
 _CLEAN = "clean"
 _NOTE = (
     "Up: accuracy on the images of the factor; across: on all images; both on probit axes. A model above the line is "
@@ -107,8 +113,9 @@ def measure_factor(right: Bool[np.ndarray, "models images"], within: Bool[np.nda
 def write_factors(sources: Sequence[str], factors: str, task: str | None, page: Path) -> tuple[Path, Path]:
     """Writes the page, and the figures as JSON beside it.
 
-    Raises InputError: results of different data, no task with classes, a factor of an image that is none of the task's,
-    or a factor without images.
+    A factor that no image of the results has is named, and left out.
+
+    Raises InputError: results of different data, no task with classes, or as `_read_factors`.
     """
     groups = group_by_fingerprint(load_results(sources))
     if len(groups) != 1:
@@ -120,14 +127,17 @@ def write_factors(sources: Sequence[str], factors: str, task: str | None, page: 
         raise InputError("RESULTS", "task", task or "none with classes", "one that all results have")
     answers = [_right(run, task) for run in runs]
     images = sorted(set.intersection(*map(set, answers)))
-    within = _read_factors(Path(factors), images)
+    within, without_images = _read_factors(Path(factors), images)
     right = np.array([[each[image] for image in images] for each in answers])
     measured = {name: measure_factor(right, mask) for name, mask in within.items()}
     figures = page.with_suffix(".json")
     write_json(figures, {"task": task, "images": len(images), "factors": {
         name: _as_json(runs, factor) for name, factor in measured.items()}})  # fmt: skip
     parts = [_part(name, runs, factor, len(images)) for name, factor in measured.items()]
-    return write_page(page, Page(f"Visual factors: {task}", "rococo factors", _NOTE, parts)), figures
+    after = (
+        [Note(f"Left out, as no image of the results has them: {', '.join(without_images)}.")] if without_images else []
+    )
+    return write_page(page, Page(f"Visual factors: {task}", "rococo factors", _NOTE, parts, after)), figures
 
 
 def _right(run: Run, task: str) -> dict[str, bool]:
@@ -142,32 +152,53 @@ def _right(run: Run, task: str) -> dict[str, bool]:
     return {image: said == "right" for image, said in pairs}
 
 
-def _read_factors(path: Path, images: Sequence[str]) -> dict[str, np.ndarray]:
+def _read_factors(path: Path, images: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return which of `images` has each factor, and the names of the factors that none of them has.
+
+    A factor is a column with nothing but 0 and 1, or true and false, in the whole file, though it may have gaps. Texts
+    are such values in a table alone, where every cell is a text. Columns of labels and ids are no factors.
+
+    Raises InputError: no line is of one of the images, an image cannot be told from another, or there is no factor.
+    """
     place = {name: row for row, name in enumerate(images)}
     by_end: dict[str, int] = {}
     for full, row in place.items():
         end = full.rpartition("/")[2]
         by_end[end] = -1 if end in by_end else row  # -1: several end so
-    found: dict[str, np.ndarray] = {}
+    is_table, present = form_of(path) in TABLES, False
+    columns: dict[str, np.ndarray] = {}
+    other_columns: dict[str, None] = {}
     for record in read_records(path)[1]:
         name = next((each for each in _NAMES if each in record.value), _NAMES[0])
         image = record.text(name)
         row = place.get(image, by_end.get(image.rpartition("/")[2]))
         if row == -1:
             raise record.refuse(name, image, "the whole name: several images of the results end so")
-        if row is None:
-            continue  # factors of a whole data set, results of a part of it
-        for factor, value in record.value.items():
-            if str(value).lower() in ("1", "1.0", "true"):
-                found.setdefault(factor, np.zeros(len(images), bool))[row] = True
-            elif factor not in found and str(value).lower() in ("0", "0.0", "false"):
-                found[factor] = np.zeros(len(images), bool)
-    if not found:
-        raise InputError(path, "factors", "none of the results' images", "lines with a file name and factors of 0 or 1")
-    for factor, mask in found.items():
-        if not mask.any():
-            raise InputError(path, f"factor {factor!r}", "no image", "at least one image of every factor")
-    return found
+        present |= row is not None  # the file may be of a whole data set, and the results of a part of it
+        for column, value in record.value.items():
+            spelling = value.strip().lower() if is_table else repr(value).lower()
+            if column == name or spelling in _GAPS:
+                continue
+            if spelling not in _VALUES or column.strip().lower() in _NO_FACTORS:
+                other_columns[column] = None
+                continue
+            has_factor = columns.setdefault(column, np.zeros(len(images), bool))
+            if _VALUES[spelling] and row is not None:
+                has_factor[row] = True
+    wanted = "lines with a file name and factors of 0 or 1"
+    if not present:
+        raise InputError(path, "factors", "none of the results' images", wanted)
+    factors = {column: mask for column, mask in columns.items() if column not in other_columns}
+    with_images = {column: mask for column, mask in factors.items() if mask.any()}
+    if not with_images:
+        found = f"no image with {', '.join(factors)}" if factors else f"none among {', '.join(other_columns)}"
+        raise InputError(path, "factors", found[:200], wanted)
+    without_images = [column for column in factors if column not in with_images]
+    said = {"no factors": other_columns, "factors without an image of the results, left out": without_images}
+    for what, names in said.items():
+        if names:
+            say(f"{path.name}: {what}: {', '.join(names)}")
+    return with_images, without_images
 
 
 def _as_json(runs: Sequence[Run], factor: Factor) -> dict[str, Any]:

@@ -1,9 +1,13 @@
 """Captions that cannot be read are refused in one line that names the file, and the item, column or row."""
 
+import base64
+import io
 import json
 from pathlib import Path
 
+import pandas
 import pytest
+from PIL import Image
 
 from rococo_jax.data.caption_tables import parse_columns
 from rococo_jax.data.captioned_images import read_captioned_images
@@ -82,6 +86,34 @@ BAD = {
     "a drive": ("c.json", item("C:\\1.png"), "wanted a path inside"),
     "a zero byte": ("c.json", item("a\0.png"), "wanted a path inside"),
     "a photo": ("c.json", b"\xff\xd8\xff\xe0", "not UTF-8 at offset 0"),
+    "no captions in COCO's": (
+        "image_info_test2017.json", {"info": {}, "images": [{"id": 1, "file_name": "1.png"}]},
+        "captions: found an object with the keys 'info', 'images', and no annotations: COCO's image_info",
+    ),
+    "boxes": (
+        "instances_val2017.json",
+        {"images": [{"id": 1, "file_name": "1.png"}], "annotations": [{"image_id": 1, "bbox": [1], "category_id": 3}]},
+        "annotations: found no captions, but bbox, category_id, image_id; wanted .* COCO's captions_",
+    ),
+    "COCO's results": ("c.json", [{"image_id": 1, "caption": "A."}], "item 0 for the image: found 'image_id', ids"),
+    "ids of images": ("c.csv", "image_id,caption\n1,x\n", "columns for the image: found 'image_id', ids"),
+    "columns of pandas": (
+        "c.json", {"image": {"0": "1.png"}, "caption": {"0": "A."}}, "found an object of columns; wanted .*records",
+    ),
+    "lists as columns": ("c.json", {"image": ["1.png"], "caption": ["A."]}, "captions: found an object of columns"),
+    "rows under a key": ("c.json", {"data": GOOD}, "captions: found an object with the keys 'data'; wanted a list of"),
+    "lists under keys": ("c.json", {"train": ["A."], "val": ["B."]}, "found an object with the keys 'train', 'val'"),
+    "an empty object": ("c.json", {}, "captions: found an object without a key"),
+    "images that are a number": ("c.json", {"images": 5}, "captions: found an object with the keys 'images'"),
+    "null by name": ("c.json", {"1.png": ["A."], "3.png": None}, "captions: found an object with the keys '1.png'"),
+    "null in a list by name": ("c.json", {"1.png": ["A.", None]}, "caption 1 of item 0 .'1.png'.: found null"),
+    "half a list by name": ("c.json", '{"1.png": ["A."], "3.p', "JSON: found Unterminated string"),
+    "a bad line called JSON": ("c.json", LINE + "{\n", "line 2: found Expecting"),
+    "half a list called lines": ("c.jsonl", '[{"image": "1.png",\n', "JSON: found .* at line 2, column 1"),
+    "a spreadsheet": ("c.xlsx", b"PK\x03\x04", "file: found a spreadsheet .*; wanted .*: save it as CSV in UTF-8"),
+    "half an Arrow file": ("c.arrow", b"ARROW1\0\0", "contents: found something else .*; wanted an Arrow or"),
+    "text called Feather": ("c.feather", A, "contents: found something else .*; wanted an Arrow or"),
+    "the first Feather": ("c.feather", b"FEA1....", "format: found version 1 of Feather; wanted version 2, or Parquet"),
     "no Parquet": ("c.parquet", A, "found .*[Pp]arquet"),
     "no file": ("no.csv", None, "no.csv: file: found nothing there"),
     "no such data set": ("hf:nobody/nothing?split=test", None, "data set: found .*nobody/nothing"),
@@ -103,6 +135,45 @@ def test_what_is_wrong_is_named_by_file_and_place(kind, tmp_path):
         read_captioned_images(str(tmp_path / "photos"), path)
     assert "\n" not in str(error.value)
     assert error.value.source in (path, path.partition("?")[0], "columns")
+
+
+KINDS = {"JPEG": {"quality": 95}, "PNG": {}, "WEBP": {}, "GIF": {}, "BMP": {}, "TIFF": {}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [8, 400])
+def test_images_as_base64_text_are_named_in_a_short_line(kind, width, tmp_path):
+    file = io.BytesIO()
+    Image.effect_noise((width, width), 50).convert("RGB").save(file, kind, **KINDS[kind])
+    text = base64.b64encode(file.getvalue()).decode()
+    spellings = [text, base64.urlsafe_b64encode(file.getvalue()).decode(), f"data:image/{kind.lower()};base64,{text}"]
+    assert width == 8 or len(text) > 131_072 or kind in ("JPEG", "WEBP", "GIF")
+    said = r"image of (row|line|item) \d: found an image as base64 text .* characters.; wanted names of image files"
+    for spelling in spellings:
+        frame = pandas.DataFrame({"image": [spelling], "caption": ["a dog"]})
+        frame.to_csv(tmp_path / "c.tsv", sep="\t", index_label="index")
+        frame.to_csv(tmp_path / "c.csv", index=False)
+        frame.to_parquet(tmp_path / "c.parquet")
+        frame.to_json(tmp_path / "c.jsonl", orient="records", lines=True)
+        frame.to_json(tmp_path / "c.json", orient="records")
+        for suffix in ("tsv", "csv", "parquet", "jsonl", "json"):
+            with pytest.raises(InputError, match=said) as error:
+                read_captioned_images(str(tmp_path), f"{tmp_path}/c.{suffix}")
+            assert len(str(error.value)) < 300
+    frame.to_csv(tmp_path / "no-header.tsv", sep="\t", index=False, header=False)
+    with pytest.raises(InputError, match="columns for the image: found") as error:
+        read_captioned_images(str(tmp_path), f"{tmp_path}/no-header.tsv")
+    assert len(str(error.value)) < 400
+
+
+def test_a_name_that_no_file_can_have(tmp_path):
+    (tmp_path / "c.csv").write_text(f"image,caption\na/{'x' * 300}.jpg,a dog\n")
+    refused(
+        "image of row 1: found 306 characters: 'a/xxx.*; wanted the name of",
+        read_captioned_images,
+        str(tmp_path),
+        f"{tmp_path}/c.csv",
+    )
 
 
 def test_columns_that_the_user_names():

@@ -2,12 +2,15 @@
 
 import io
 import json
+import pickle
 import tarfile
 import unicodedata
 from pathlib import Path
 
 import pandas
+import pyarrow
 import pytest
+from pyarrow import feather
 
 from rococo_jax.cli.main import main
 from rococo_jax.data.captioned_images import open_pairs, read_captioned_images, read_captions
@@ -16,7 +19,7 @@ from rococo_jax.perturb.images.image_folders import names_without_suffix
 from rococo_jax.training.config import default_config
 from rococo_jax.training.inputs.batches import open_source
 from tests.support.refusals import refused
-from tests.support.training_pairs import grey_of
+from tests.support.training_pairs import all_of, grey_of, png
 from tests.support.world import write_pictures
 
 ITEMS = {"1_a.jpg": ("A dog .", 'a "big" one'), "2_b.jpg": ("Two | cats", "a, b")}
@@ -66,6 +69,13 @@ FORMS = {
     "sentences": ("c.jsonl", numbered("sentence_{}", 0).to_json(orient="records", lines=True)),
     "a split in each row": ("c.csv", pandas.DataFrame(with_splits()).to_csv(index=False)),
     "a split in each item": ("c.json", json.dumps(with_splits())),
+    "lists by name": ("captions.json", json.dumps({image: list(texts) for image, texts in ITEMS.items()})),
+    "JSON lines called JSON": ("c.json", "".join(json.dumps(row) + "\n" for row in with_splits("number"))),
+    "a list called JSON lines": ("c.jsonl", json.dumps(with_splits("number"))),
+    "a list over many lines": ("c.jsonl", json.dumps([{"image": i, "caption": t} for i, t in ITEMS.items()], indent=1)),
+    "Karpathy's own called JSON lines": ("c.jsonl?split=all", json.dumps(KARPATHY, indent=1)),
+    # As CLIP_benchmark has Flickr30k: commas and quotation marks of a caption mean nothing.
+    "flickr30k_test_karpathy.txt": ("f.txt", "image,caption\n" + "".join(f"{i},{text}\n" for i, _, text in ROWS)),
     "large letters": ("C.JSONL", "".join(json.dumps(row) + "\n" for row in with_splits("number"))),
 }  # fmt: skip
 
@@ -75,6 +85,50 @@ def test_published_forms(form, tmp_path):
     name, content = FORMS[form]
     (tmp_path / name.partition("?")[0]).write_text(content)
     assert {item.image: item.captions for item in read_captions(f"{tmp_path}/{name}", {}).items} == ITEMS
+
+
+def test_a_caption_by_name_and_one_row_alone(tmp_path):
+    path = tmp_path / "c.json"
+    for value in (
+        {"1_a.jpg": "a dog"},
+        {"image": "1_a.jpg", "caption": "a dog"},
+        {"IMG": "1_a.jpg", "Text": ["a dog"]},
+    ):
+        path.write_text(json.dumps(value))
+        assert [(item.image, item.captions) for item in read_captions(path).items] == [("1_a.jpg", ("a dog",))]
+    path.write_text(json.dumps({"1000092795": ["a dog"], "10002456": ["a cat", "a bear"]}))
+    assert [item.captions for item in read_captions(path).items] == [("a dog",), ("a cat", "a bear")]
+
+
+def test_lines_are_split_as_clip_benchmark_splits_them(tmp_path):
+    """Its reader strips a line and splits it at ".jpg,"; a file whose quotes are right is a table."""
+    texts = ['"A man", he says', " Two dogs, one cat ,", "x.png, y", 'a "b', "plain  "]
+    path = tmp_path / "flickr30k_test_karpathy.txt"
+    path.write_text("image,caption\n" + "".join(f"{n}.jpg,{text}\n" for n, text in enumerate(texts)) + "\n")
+    split = [line.strip().split(".jpg,") for line in path.read_text().splitlines()[1:] if line.strip()]
+    read = read_captions(path).items
+    assert [(item.image, item.captions) for item in read] == [(f"{name}.jpg", (text,)) for name, text in split]
+    path.write_text('image,caption\n1.jpg,"a man, he says"\n2.jpg,a dog\n')
+    assert read_captions(path).items[0].captions == ("a man, he says",)
+
+
+@pytest.mark.parametrize("form", ["file", "stream", "Feather"])
+def test_arrow_files(form, tmp_path):
+    frame = pandas.DataFrame([{"image": image, "caption": list(texts)} for image, texts in ITEMS.items()])
+    inside = frame.assign(image=[{"bytes": png(n), "path": image} for n, image in enumerate(frame["image"])])
+    for number, content in enumerate([frame, inside]):
+        path, table = tmp_path / f"{number}.arrow", pyarrow.Table.from_pandas(content)
+        if form != "Feather":
+            with {"file": pyarrow.ipc.new_file, "stream": pyarrow.ipc.new_stream}[form](path, table.schema) as writer:
+                writer.write_table(table)
+        else:
+            path = path.with_suffix(".FEATHER")
+            feather.write_feather(table, path)
+        file = read_captions(path)
+        assert {item.image: item.captions for item in file.items} == ITEMS
+        if number:
+            pairs = pickle.loads(pickle.dumps(open_pairs(str(path))))
+            assert [pair.image for pair in all_of(pairs)] == [png(n) for n in range(2)]
 
 
 def test_numbered_columns_of_parquet_and_blank_ones(tmp_path):
@@ -210,3 +264,42 @@ def test_a_text_holds_a_caption_a_line_in_a_folder_and_in_a_tar(tmp_path, capsys
     write_pictures(tmp_path / "f", ["2.png"])
     missing = "1 of 2 images without a text; the first is '2.png'; wanted metadata.csv"
     refused(missing, read_captioned_images, f"{tmp_path}/f")
+
+
+def test_a_text_of_several_paragraphs_is_one_caption_where_that_is_chosen(tmp_path, capsys, refusal):
+    """As recaptioned images have them; a cell of a table and a JSON text are one caption either way."""
+    text = 'A dog runs.\n\nIt is brown, and "happy".\n  The sun shines.\n'
+    write_pictures(tmp_path / "f", ["1.png", "2.png"])
+    for name, line_end in (("1", "\n"), ("2", "\r\n")):
+        (tmp_path / f"f/{name}.txt").write_text(f"\n{text}\n".replace("\n", line_end), newline="")
+    folder, paragraphs, lines = f"{tmp_path}/f", text.rstrip("\n"), [line for line in text.split("\n") if line.strip()]
+    assert [list(item.captions) for item in read_captioned_images(folder).items] == [lines] * 2
+    capsys.readouterr()
+    for read in (
+        read_captioned_images(folder, text_files="whole"),
+        read_captioned_images(f"{folder}?text_files=whole"),
+        read_captioned_images(folder, f"{folder}?text_files=whole"),
+    ):
+        assert [item.captions for item in read.items] == [(paragraphs,)] * 2
+    assert capsys.readouterr().err.count("2 images, 2 captions, each NAME.txt a caption") == 3
+    for choice in ({"text_files": "whole"}, {}):
+        pairs = open_pairs(folder if choice else f"{folder}?text_files=whole", **choice)
+        assert [pair.captions for pair in all_of(pairs)] == [(paragraphs,)] * 2
+    config = default_config().data
+    config.images = f"{folder}?text_files=whole"
+    assert [pair.captions for pair in all_of(open_source(config))] == [(paragraphs,)] * 2
+    out = tmp_path / "out"
+    assert main(["make-benchmark", "--images", folder, "--text-files", "whole", "--out", str(out)]) == 0
+    written = json.loads((out / "mine/annotations/captions.json").read_text())
+    assert [item["caption"] for item in written] == [[paragraphs]] * 2
+    frame = pandas.DataFrame({"image": ["1.png", "2.png"], "caption": [text, text]})
+    frame.to_csv(tmp_path / "c.csv", index=False)
+    frame.to_json(tmp_path / "c.jsonl", orient="records", lines=True)
+    for name in ("c.csv", "c.jsonl", "c.csv?text_files=whole"):
+        assert [item.captions for item in read_captions(f"{tmp_path}/{name}").items] == [(text,)] * 2
+    with tarfile.open(tmp_path / "t.tar", "w") as tar:
+        for name in ("1.png", "1.txt"):
+            tar.add(tmp_path / "f" / name, name)
+    refused("text_files: found 'whole' with .*NAME.json", open_pairs, f"{tmp_path}/t.tar", text_files="whole")
+    refused("text_files: found 'paragraphs'; wanted lines or whole", read_captions, f"{folder}?text_files=paragraphs")
+    assert "--text-files" in refusal("make-benchmark", "--images", folder, "--text-files", "x", "--out", out)

@@ -207,3 +207,65 @@ def test_rows_without_names_and_arrays_that_are_not_read_are_said(world, tmp_pat
     assert any("in the order of the labels" in note for note in notes)
     notes = score(folder / "logits.npz", folder / "labels.csv").results["notes"]
     assert capsys.readouterr().err == "" and not any("in the order of" in note for note in notes)
+
+
+def equal_width_ece(p, label, bins=15):
+    """Guo et al. 2017, by hand: bins (lo, hi], weighted by their share of the images; in percent."""
+    sure, right = p.max(1), p.argmax(1) == label
+    inside = [(sure > low / bins) & (sure <= (low + 1) / bins) for low in range(bins)]
+    return 100 * sum(each.mean() * abs(right[each].mean() - sure[each].mean()) for each in inside if each.any())
+
+
+def softmax(logits):
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    return p / p.sum(1, keepdims=True)
+
+
+def likely(classes, rows=300):
+    """Logits and labels of a model that is often right, and never as sure as it should be."""
+    rng = np.random.default_rng(classes)
+    label, z = np.arange(rows) % classes, rng.normal(size=(rows, classes))
+    z[np.arange(rows), label] += 2
+    return z, label
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("classes", [2, 10, 200])
+@pytest.mark.parametrize("total", [1, 100])
+def test_probabilities_in_place_of_logits_are_refused(dtype, classes, total, tmp_path, refusal):
+    """Their softmax is flatter than the model: every figure but the accuracy would be another one's."""
+    z, label = likely(classes, 400)
+    np.save(tmp_path / "y.npy", label)
+    np.save(tmp_path / "z.npy", z)
+    np.savez(tmp_path / "p.npz", logits=(total * softmax(z)).astype(dtype))
+    where = ["--labels", tmp_path / "y.npy", "--out", tmp_path / "out.json"]
+    for files in (["p.npz"], ["z.npy", "--corrupted", "fog_3=p.npz"], ["z.npy", "--out-logits", "far=p.npz"]):
+        logits, *more = (str(tmp_path / each) if each == "p.npz" else each for each in files)
+        more = [each.replace("p.npz", str(tmp_path / "p.npz")) for each in more]
+        error = refusal("score", "--logits", tmp_path / logits, *more, *where)
+        assert "p.npz: logits: found probabilities" in error and f"sums to {total};" in error
+        assert "or log-probabilities" in error and not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_log_probabilities_are_logits(classes, tmp_path):
+    z, label = likely(classes)
+    np.save(tmp_path / "y.npy", label)
+    forms = {"logits": z, "shifted": z + 7, "log-probabilities": np.log(softmax(z))}
+    for name, values in forms.items():
+        np.save(tmp_path / "z.npy", values)
+        numbers = clean(score(tmp_path / "z.npy", tmp_path / "y.npy"))
+        p = softmax(z)[np.arange(len(label)), label]
+        assert numbers["ece"] == pytest.approx(equal_width_ece(softmax(z), label), abs=1e-9), name
+        assert numbers["nll"] == pytest.approx(-np.log(p).mean(), rel=1e-9), name
+
+
+def test_logits_that_are_not_probabilities_in_every_row_are_taken(tmp_path):
+    z, label = likely(10)
+    np.save(tmp_path / "y.npy", label)
+    small = np.random.default_rng(0).random(z.shape)  # cosines, or sigmoids of each class: from 0 to 1, of any sum
+    mixed = np.where(np.arange(len(z))[:, None] == len(z) - 1, z, softmax(z))
+    for values in (small, mixed):
+        np.save(tmp_path / "z.npy", values)
+        numbers = clean(score(tmp_path / "z.npy", tmp_path / "y.npy"))
+        assert numbers["ece"] == pytest.approx(equal_width_ece(softmax(values), label), abs=1e-9)

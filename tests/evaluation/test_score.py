@@ -234,6 +234,26 @@ def test_arrays_that_do_not_fit_are_refused_in_one_line(small, tmp_path, refusal
     assert [*tmp_path.iterdir()] == [wrong]
 
 
+def test_similarities_after_a_softmax_are_refused(small, tmp_path, refusal):
+    """It keeps the order of an image's captions, and changes that of a caption's images; or the other way round."""
+    scores = np.load(small / "S.npy").astype(float)
+    scores = 10 * scores / scores.max()
+    over_captions = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    over_images = np.exp(scores) / np.exp(scores).sum(0)
+    forms = {"probabilities over the captions of an image": over_captions,
+             "probabilities over the images of a caption": over_images.astype(np.float32),
+             "logarithms of probabilities over the captions of an image": np.log(over_captions)}  # fmt: skip
+    where = "--annotation", small / "same_concept.json", "--out", tmp_path / "never.json"
+    for form, values in {**forms, "probabilities over the captions": 100 * over_captions}.items():
+        np.save(tmp_path / "P.npy", values)
+        error = refusal("score", "--similarities", tmp_path / "P.npy", *where)
+        assert f"P.npy: similarities: found {form}" in error and not (tmp_path / "never.json").exists()
+    # Scores of pairs that are judged one by one, such as of a matching head, have no such sum; nor has a perfect model.
+    for values in (1 / (1 + np.exp(-scores)), (scores == scores.max(1, keepdims=True)).astype(float)):
+        np.save(tmp_path / "P.npy", values)
+        assert score(small, "--similarities", tmp_path / "P.npy")
+
+
 def test_pickled_objects_are_never_loaded(small, tmp_path, refusal):
     class Touches:
         def __reduce__(self):

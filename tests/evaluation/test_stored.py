@@ -162,6 +162,8 @@ def drop(arrays, kept):
         (lambda a: a | {"text_embeddings": a["text_embeddings"] * np.nan}, "NaN or infinite values"),
         (lambda a: a | {"image_embeddings": a["image_embeddings"][1:]}, "one row for each key"),
         (lambda a: {"captions": a["captions"]}, "captions: found captions; wanted captions and text_embeddings"),
+        (lambda a: a | {"captions": a["captions"].astype(object)},
+         "E.npz: array 'captions': found Python objects; wanted numbers or texts: save numpy.array(values.tolist())"),
         (lambda a: {"other": a["captions"]}, "arrays: found other; wanted embeddings: .npz"),
     ],
 )  # fmt: skip

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -293,6 +294,16 @@ def test_command_writes_both_files_and_says_where(tmp_path, capsys):
     assert main(["report", str(folder), "--out", str(tmp_path / "r.html")]) == 0
     assert str(tmp_path / "r.html") in capsys.readouterr().out
     assert (tmp_path / "r.html").exists() and (tmp_path / "r.csv").exists()
+
+
+def test_results_that_are_there_twice_are_said_to_be_the_same(tmp_path):
+    """As where one model was evaluated alone, and later with another one into the same folder."""
+    folders = [save(tmp_path / name, results_of(name[0])) for name in ("a", "b")]
+    shutil.copytree(folders[0], tmp_path / "a again")
+    write_report([tmp_path], tmp_path / "report.html")
+    assert "a (a), a (a again): the same results of the same model, 2 times" in (tmp_path / "report.md").read_text()
+    write_report(folders, tmp_path / "report.html")
+    assert "the same results" not in (tmp_path / "report.md").read_text()
 
 
 def test_notes_of_some_models_name_them():

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -138,6 +139,55 @@ def test_factors_make_a_page_and_figures(tmp_path, refusal):
     assert page.count("<svg") == 1 and "No line" in page
     (tmp_path / "f.jsonl").write_text('{"file_name": "other.jpg", "pose": 1}\n')
     assert not (tmp_path / "g.html").exists() and refusal(*command, tmp_path / "g.html").count("\n") == 1
+
+
+def imagenet_x(images):
+    """Lines as the README of ImageNet-X shows them, of made-up images: class, justification and metaclass are none."""
+    for place in range(images):
+        line = {"file_name": f"x/{place}.jpg", "class": place // 8, "pose": int(place % 2 == 0), "pattern": 0,
+                "shadow": place % 3 == 0, "larger": float(place % 5 == 0), "justification": "close up of a thing.",
+                "one_word": "1" if place == 3 else "pose", "metaclass": "other"}  # fmt: skip
+        yield line
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "tsv", "parquet"])
+@pytest.mark.parametrize("images", [IMAGES, 12])
+def test_a_factor_is_a_column_of_0_and_1_alone(tmp_path, capsys, form, images):
+    """A class 0 or 1 is none, in a part of the file either; a factor without an image is named and left out."""
+    rng = np.random.default_rng(0)
+    for number in range(2):
+        made_run(tmp_path / "runs", f"m{number}", rng.random(IMAGES) < 0.5)
+    path, frame = tmp_path / f"x.{form}", pandas.DataFrame(imagenet_x(images))
+    if form == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    elif form == "parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if form == "tsv" else ",")
+    command = ["factors", str(tmp_path / "runs"), "--factors", str(path), "--out", str(tmp_path / "f.html")]
+    assert main(command) == 0
+    factors = json.loads((tmp_path / "f.json").read_text())["factors"]
+    expected = {name: int((frame[name] == 1).sum()) for name in ("pose", "shadow", "larger")}
+    assert {name: factor["images"] for name, factor in factors.items()} == expected
+    said = capsys.readouterr().err
+    assert f"x.{form}: no factors: class, justification, one_word, metaclass" in said
+    assert "without an image of the results, left out: pattern" in said
+    assert "no image of the results has them: pattern." in (tmp_path / "f.html").read_text()
+
+
+def test_a_text_in_json_and_a_column_with_another_value_later_are_no_factors(tmp_path, refusal):
+    made_run(tmp_path / "runs", "m", np.ones(IMAGES, bool))
+    lines = [{"file_name": f"x/{place}.jpg", "text": "1", "later": 1, "gaps": 1} for place in range(3)]
+    lines += [{"file_name": "another.jpg", "text": "1", "later": 2, "gaps": None}]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = ["factors", str(tmp_path / "runs"), "--factors", str(path), "--out", str(tmp_path / "f.html")]
+    assert main(command) == 0
+    assert json.loads((tmp_path / "f.json").read_text())["factors"].keys() == {"gaps"}
+    path.write_text("".join(json.dumps({**line, "gaps": "x"}) + "\n" for line in lines))
+    assert "x.jsonl: factors: found none among text, gaps, later" in refusal(*command)
+    path.write_text("".join(json.dumps({"file_name": line["file_name"], "gaps": 0}) + "\n" for line in lines))
+    assert "x.jsonl: factors: found no image with gaps" in refusal(*command)
 
 
 def test_the_line_minimises_hubers_loss():

@@ -3,7 +3,6 @@
 JSON (a list, or an object of records by id), JSON lines, tables and Parquet. An error names file, record and field.
 """
 
-import ast
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +10,8 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from rococo_jax.benchmarks.choices.items import Box, Picture
-from rococo_jax.data.captions import kind_of
+from rococo_jax.data.captions import kind_of, refuse_image_data
+from rococo_jax.data.list_cells import NoList, parse_list
 from rococo_jax.data.parquet_table import ParquetTable
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file, hash_json, read_json
@@ -53,13 +53,13 @@ class Record:
         return self._text(field, self.get(field, "a non-empty string"))
 
     def texts(self, field: str | int) -> tuple[str, ...]:
-        """Several texts: a list, or in a table a list literal of Python; at least one."""
+        """Several texts: a list, or in a table one that is written in a cell (`list_cells`); at least one."""
         value = self.get(field, "a list of texts")
         if isinstance(value, str):
             try:
-                value = ast.literal_eval(value)
-            except (ValueError, SyntaxError, MemoryError, RecursionError):
-                raise self.refuse(field, repr(value)[:80], "a list of texts") from None
+                value = parse_list(value) or value
+            except NoList as error:
+                raise self.refuse(field, f"{error}: {value[:40]!r}", "a list of texts") from None
         if not isinstance(value, list) or not value:
             raise self.refuse(field, repr(value)[:80], "a list of texts, at least one")
         return tuple(self._text(f"{field} {place}", one) for place, one in enumerate(value))
@@ -97,6 +97,7 @@ class Record:
         """An image by its name, a path inside the folder of images; `name` makes it of the field."""
         named = self.text(field) if name == "{}" else name.format(self.word(field))
         named = named.rpartition("/")[2] if last else named
+        refuse_image_data(named, f"item {self.id}: {field}", self.source)
         path = PureWindowsPath(named)  # in which both slashes separate folders, so that it is safe on every system
         if path.anchor or ".." in path.parts or not path.parts or "\0" in named:
             raise self.refuse(field, repr(named)[:80], "a path inside the image folder")

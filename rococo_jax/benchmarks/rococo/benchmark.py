@@ -126,6 +126,21 @@ def _note_on_no_ops(variant: str, items: Iterable[AlteredCaptions], strict: bool
     return [note] if count else []
 
 
+def note_on_shared_captions(built: CaptionTasks) -> list[str]:
+    """Say how ties between images of one caption count, which no model can avoid; nothing where there are none."""
+    clean = next(task for task in built.tasks if task.name == IMAGE_TO_TEXT and task.variant == "clean")
+    images: dict[str, set[int]] = {}
+    for row, image in zip(clean.gallery.index.tolist(), clean.gallery_group.tolist(), strict=True):
+        images.setdefault(built.texts[row], set()).add(image)
+    shared = [rows for rows in images.values() if len(rows) > 1]
+    if not shared:
+        return []
+    affected = len(set[int]().union(*shared))
+    is_strict = clean.ties == "pessimistic"
+    counted = "counts against the model, a perfect one included (strict)" if is_strict else "is right for one (paper)"
+    return [f"{len(shared):,} texts are captions of several images ({affected:,} images): a tie of these {counted}"]
+
+
 def _image_to_text(
     variant: str,
     items: Iterable[AlteredCaptions],
@@ -189,7 +204,7 @@ def open_rococo(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     originals, lost, data = open_images(folders["images"], names, settings)
     built = tasks_of_set(annotations, settings.protocol, images=set(originals.names))
     tasks = [task for task in built.tasks if settings.wants(task.name)]
-    notes = list(built.notes)
+    notes = [*built.notes, *note_on_shared_captions(built)]
     image_sets: dict[str, Any] = {originals.name: originals}
     to_image = next((task for task in tasks if task.name == TEXT_TO_IMAGE), None)
     if to_image is not None and settings.mixed_galleries and len(originals) < 2:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.rococo.annotations import Annotation, annotation_from_json
-from rococo_jax.benchmarks.rococo.benchmark import tasks_of_file
+from rococo_jax.benchmarks.rococo.benchmark import note_on_shared_captions, tasks_of_file
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.captions import CaptionedImage, captions_from_json
 from rococo_jax.errors import InputError
@@ -20,6 +20,9 @@ from rococo_jax.storage import hash_bytes, hash_file, read_json
 # Vectors this near to length 1 are taken as they are: float32 rounding of a normalised vector is a thousand times less.
 _UNIT_TOLERANCE = 1e-4
 _ROWS_AT_ONCE = 4096
+# Probabilities of 1,000 classes in float16 sum to 1 within half of this.
+_SUM_TOLERANCE = 1e-3
+_NUMBERS_AT_ONCE = 2**20
 LISTS = "one for each line of rococo export-inputs, asked with the same options"
 
 
@@ -30,7 +33,8 @@ def annotation_benchmark(path: str | os.PathLike, protocol: str) -> Benchmark:
     """
     file = tasks_of_file(read_score_annotation(path), protocol)
     decides = {"annotation": hash_file(path)}
-    return Benchmark("rococo", file.images, file.texts, {}, file.tasks, file.notes, decides=decides)
+    notes = (*file.notes, *note_on_shared_captions(file))
+    return Benchmark("rococo", file.images, file.texts, {}, file.tasks, notes, decides=decides)
 
 
 def file_order_notes(settings: Settings) -> list[str]:
@@ -71,8 +75,10 @@ def read_array(path: str | os.PathLike) -> np.ndarray:
     except OSError:
         raise
     except Exception as error:  # NumPy evaluates the header as Python, and lets its errors through
-        found = "Python objects" if "object" in str(error).lower() else f"something else ({error})"[:200]
-        raise InputError(path, "contents", found, f"{wanted}, whole") from None
+        if "object" in str(error).lower():
+            wanted = f"{wanted}: save numpy.array(values.tolist())"
+            raise InputError(path, "contents", "Python objects", wanted) from None
+        raise InputError(path, "contents", f"something else ({error})"[:200], f"{wanted}, whole") from None
     if array.dtype.newbyteorder("=") not in (np.float16, np.float32, np.float64):
         raise InputError(path, "numbers", array.dtype, wanted)
     if array.ndim != 2:
@@ -87,6 +93,39 @@ def check_shape(
     if any(length not in (size, None) for size, length in zip(array.shape, wanted, strict=True)):
         lengths = ", ".join("any" if length is None else str(length) for length in wanted)
         raise InputError(path, "shape", array.shape, f"({lengths}) for ({axes}) of {of}")
+
+
+def sum_of_probabilities(table: np.ndarray, are_logarithms: bool = False) -> float | None:
+    """Return 1 or 100 where the numbers of every row are probabilities, or percentages, that sum to it, else None.
+
+    With `are_logarithms`, where their exponentials are.
+    """
+    totals, step = [1.0, 100.0], max(1, _NUMBERS_AT_ONCE // table.shape[1])
+    for start in range(0, len(table), step):
+        block = table[start : start + step].astype(np.float64)
+        if are_logarithms:
+            with np.errstate(over="ignore"):
+                block = np.exp(block)
+        sums = block.sum(axis=1)
+        totals = [total for total in totals if np.abs(sums - total).max() <= total * _SUM_TOLERANCE]
+        if not totals or not block.min() >= 0:
+            return None
+    return totals[0]
+
+
+def refuse_normalised(similarities: np.ndarray, path: str | os.PathLike) -> None:
+    """Raises InputError for similarities after a softmax over the captions of an image, or the images of a caption.
+
+    It keeps the order within what it was taken over, and changes it across, so that one direction would be another
+    model's. A matrix with a single 1 in each row or column, as a perfect model's may be, is none.
+    """
+    for over, table in (("captions of an image", similarities), ("images of a caption", similarities.T)):
+        if table.shape[1] < 2:
+            continue
+        is_softmax = sum_of_probabilities(table) is not None and not np.isin(table, (0, 1)).all()
+        if is_softmax or sum_of_probabilities(table, are_logarithms=True) is not None:
+            found = f"{'' if is_softmax else 'logarithms of '}probabilities over the {over}"
+            raise InputError(path, "similarities", found, "similarities, or logits, before the softmax")
 
 
 def to_unit_length(rows: np.ndarray, path: str | os.PathLike, notes: list[str]) -> np.ndarray:

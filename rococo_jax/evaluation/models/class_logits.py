@@ -26,7 +26,7 @@ from rococo_jax.benchmarks.variants import CLEAN, UNCORRUPTED
 from rococo_jax.data.caption_tables import USUAL
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError, is_whole
-from rococo_jax.evaluation.models.logits_file import LogitsFile, open_logits
+from rococo_jax.evaluation.models.logits_file import LogitsFile, open_logits, refuse_probabilities
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.runner import evaluate_model
@@ -146,7 +146,8 @@ def score_logits(
         outside: name -> logits of images of none of the classes.
 
     Raises:
-        InputError: a file cannot be used, counts disagree, a label is not known, or a class has no image.
+        InputError: a file cannot be used or has probabilities, counts disagree, a label is not known, or a class has no
+            image.
     """
     with contextlib.ExitStack() as stack:
         clean = open_logits(logits, stack)
@@ -165,6 +166,8 @@ def score_logits(
                 raise InputError(file.source, "rows", file.shape[0], f"{len(truth.labels)}, as {labels} has labels")
             if truth.images and file.names not in (None, truth.images):
                 raise InputError(file.source, "names", "other images, or in another order", f"those of {labels}")
+        for file in (*files.values(), *others.values()):
+            refuse_probabilities(file)
         coarse = {} if groups is None else _read_groups(groups)
         class_names, gather = _grouped(columns, coarse, groups)
         question = _task(task, class_names, named, labels)

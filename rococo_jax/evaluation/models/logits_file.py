@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.errors import InputError
+from rococo_jax.evaluation.models.arrays import sum_of_probabilities
 from rococo_jax.npz import open_arrays
 from rococo_jax.progress import say
 from rococo_jax.storage import check_free_space, hash_file, hash_json, whole_file
@@ -53,6 +54,17 @@ class LogitsFile:
             row = run.start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
             raise InputError(self.source, f"logits of row {row}", "NaN or infinite values", "numbers")
         return block
+
+
+def refuse_probabilities(file: LogitsFile) -> None:
+    """Raises InputError where the numbers are probabilities, whose softmax is flatter than the model's.
+
+    Logarithms of probabilities are logits.
+    """
+    total = sum_of_probabilities(np.lib.format.open_memmap(file.path, mode="r"))
+    if total is not None:
+        found = f"probabilities{' in percent' * (total == 100)}: none below 0, and every row sums to {total:g}"
+        raise InputError(file.source, "logits", found, "logits as they are before the softmax, or log-probabilities")
 
 
 def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:

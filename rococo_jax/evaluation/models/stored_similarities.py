@@ -15,7 +15,7 @@ from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.arrays import check_shape, file_order_notes, read_array
+from rococo_jax.evaluation.models.arrays import check_shape, file_order_notes, read_array, refuse_normalised
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.storage import hash_file
 
@@ -53,8 +53,8 @@ class StoredSimilarities(Model):
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks.
 
-        Raises InputError: a set's file is missing, holds something else or has another shape, a score is no number, or
-        an item has no image.
+        Raises InputError: a set's file is missing, holds something else or has another shape, is of probabilities,
+        a score is no number, or an item has no image.
         """
         sizes = {ORIGINALS: len(benchmark.images)} if self.is_file else {}
         sizes |= {name: len(images) for name, images in benchmark.image_sets.items()}
@@ -65,6 +65,7 @@ class StoredSimilarities(Model):
             matrices[name] = read_array(self.files[name])
             of = "the annotation" if self.is_file else benchmark.name
             check_shape(matrices[name], self.files[name], (count, texts), "images, captions", of)
+            refuse_normalised(matrices[name], self.files[name])
         self.notes = file_order_notes(settings) if self.is_file else ()
         scores = MatrixScores(matrices, str(self.path))
         return [task.score_by_pairs(scores) for task in benchmark.tasks]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, Annotation, AnnotationSet
-from rococo_jax.benchmarks.rococo.benchmark import tasks_of_file, tasks_of_set
+from rococo_jax.benchmarks.rococo.benchmark import note_on_shared_captions, tasks_of_file, tasks_of_set
 from rococo_jax.data.captions import CaptionedImage
 
 ITEMS = (
@@ -53,6 +53,21 @@ def test_strict_normalises_both_sides_and_leaves_out_what_is_then_equal():
     assert gallery_of(benchmark, "same_concept") == expected
     note = "same_concept: altered captions left out because they say what their original says (strict): 1"
     assert benchmark.notes == (note,)
+
+
+def test_captions_of_several_images_are_said_with_how_their_ties_count():
+    """A tie between "A dog." of a.jpg and of b.jpg: neither is right under strict, one is under paper."""
+    for build in (tasks_of_set, lambda folder, *protocol: tasks_of_file(folder.variants["same_concept"], *protocol)):
+        (note,) = note_on_shared_captions(build(FOLDER))
+        assert note == "1 texts are captions of several images (2 images): a tie of these is right for one (paper)"
+        (note,) = note_on_shared_captions(build(FOLDER, "strict"))
+        assert "against the model, a perfect one included (strict)" in note
+    assert note_on_shared_captions(tasks_of_set(FOLDER, images={"b.jpg"})) == []
+    # "a dog" and "A dog." differ until strict normalises them.
+    items = (CaptionedImage("a.jpg", ("a dog",)), CaptionedImage("b.jpg", ("A dog.",)))
+    folder = AnnotationSet(items, {}, (), None)
+    notes = [len(note_on_shared_captions(tasks_of_set(folder, protocol))) for protocol in ("paper", "strict")]
+    assert notes == [0, 1]
 
 
 def test_the_gallery_shrinks_to_the_images_present():
