@@ -27,7 +27,7 @@ from rococo_jax.checkpoints.parameters import (
 )
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.data.training_images import TrainingImages
+from rococo_jax.data.training_images import NO_IMAGES, TrainingImages, union
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.foreign import is_factory, load_factory
 from rococo_jax.errors import InputError
@@ -85,7 +85,9 @@ def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
     model = DualEncoder(spec, rngs=nnx.Rngs(config.seed), dtype=jnp.dtype(config.dtype))
     provenance = {"made_by": "random parameters", "seed": config.seed}
     provenance["weights_sha256"] = hash_parameters(parameters_of(model))
-    return Encoder(model, preprocessing, tokenizer, provenance, "random", mesh)
+    encoder = Encoder(model, preprocessing, tokenizer, provenance, "random", mesh)
+    encoder.training_images = NO_IMAGES
+    return encoder
 
 
 def read_tokenizer(source: str) -> Tokenizer:
@@ -125,7 +127,11 @@ def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """A starting model without its parameters: what every model of the run has in common with it."""
+    """A starting model without its parameters: what every model of the run has in common with it.
+
+    Attributes:
+        training_images: of every model of the run; those of the starting model alone as long as it is `of` that.
+    """
 
     spec: ModelSpec
     preprocessing: Preprocessing | None
@@ -144,12 +150,15 @@ class Origin:
     def checkpoint(self, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any]) -> Checkpoint:
         """The model with trained parameters, and a record of the training in its provenance."""
         provenance = {"trained": record, "started_from": self.provenance}
-        return Checkpoint(self.spec, parameters, self.preprocessing, self.tokenizer, provenance)
+        rest = self.preprocessing, self.tokenizer, provenance, self.training_images
+        return Checkpoint(self.spec, parameters, *rest)
 
     def encoder(self, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any], mesh: Mesh) -> Encoder:
         """The encoder with trained parameters."""
-        _, _, *rest = self.checkpoint(parameters, record)
-        return Encoder(build_model(self.spec, parameters, self.dtype), *rest, self.name, mesh)
+        _, _, *rest, training_images = self.checkpoint(parameters, record)
+        encoder = Encoder(build_model(self.spec, parameters, self.dtype), *rest, self.name, mesh)
+        encoder.training_images = training_images
+        return encoder
 
 
 def trained_encoder(
@@ -175,4 +184,6 @@ def interpolated(first: Encoder, second: Encoder, weight: float) -> Encoder:
     of_first, of_second = parameters_of(first.model), parameters_of(second.model)
     between = {path: (1 - weight) * array + weight * of_second[path] for path, array in of_first.items()}
     record = {"interpolated": {"weight": weight, "first": first.provenance, "second": second.provenance}}
-    return trained_encoder(first, between, record)
+    encoder = trained_encoder(first, between, record)
+    encoder.training_images = union(first.training_images, second.training_images)
+    return encoder

@@ -15,10 +15,11 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.data.pair_source import PairSource, content_sample
+from rococo_jax.data.pair_source import PairSource
+from rococo_jax.data.training_images import ImageContents, read_image_contents
 from rococo_jax.encoders import Encoder
 from rococo_jax.models.fsdp import place_parameters
-from rococo_jax.processes import barrier, on_any_process
+from rococo_jax.processes import barrier, broadcast_from_process_0, on_any_process
 from rococo_jax.runtime import make_mesh, rows_of
 from rococo_jax.storage import hash_json
 from rococo_jax.training.config import flat
@@ -53,6 +54,11 @@ class RunCache:
     def source(self, data: ConfigDict) -> PairSource:
         """Open the source of pairs once, as `open_source`."""
         return self._get("source", (data.images, data.captions, data.split), lambda: open_source(data))
+
+    def image_contents(self, data: ConfigDict, source: PairSource, stamps: str | None) -> ImageContents:
+        """Read the images of a source once, as `read_image_contents`, and again where their `stamps` are others."""
+        key = data.images, data.captions, data.split, stamps
+        return self._get("contents", key, lambda: read_image_contents(source))
 
     def encoder(self, config: ConfigDict, mesh: Mesh) -> Encoder:
         """Load the starting encoder once, as `starting_encoder`."""
@@ -89,6 +95,8 @@ class Setup:
         frozen: the others.
         owns_model: whether no later run of this process starts from the same parameters.
         flops: operations of a step on one device.
+        file_hashes: of the contents of the files that losses read, by name.
+        run_cache: has the contents of the images, where an earlier run has read them.
     """
 
     mesh: Mesh
@@ -101,16 +109,23 @@ class Setup:
     step: Step
     batches: Input
     flops: float
+    file_hashes: dict[str, str]
+    run_cache: RunCache
 
-    def identity(self) -> dict[str, Any]:
-        """What checkpoints of the run belong to, as JSON values."""
+    def identity(self, images: str) -> dict[str, Any]:
+        """All that decides the result of the run beside its config, by contents, as JSON values.
+
+        Args:
+            images: hash of the contents of the training images.
+        """
         origin = self.origin
         return {
             "init": origin.provenance.get("weights_sha256"),
             "spec": origin.spec.to_json(),
             "preprocessing": origin.preprocessing.hash(),
             "tokenizer": origin.tokenizer.hash(),
-            "images": content_sample(self.source),
+            "images": images,
+            **self.file_hashes,
         }
 
     def begin_or_resume(self, checkpoints: TrainingCheckpoints, *, averaged: bool) -> TrainState:
@@ -144,7 +159,18 @@ def set_up(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCa
     frozen = place_parameters(frozen, mesh)
     flops = step_flops(config, spec, text_length(config.data.text_length, encoder), encoder.preprocessing)
     flops /= mesh.size
-    return Setup(mesh, source, Origin.of(encoder), trained, frozen, owns_model, optimizer, step, batches, flops)
+    file_hashes = broadcast_from_process_0("files of the losses", lambda: _file_hashes(context))
+    start = Origin.of(encoder)
+    return Setup(
+        mesh, source, start, trained, frozen, owns_model, optimizer, step, batches, flops, file_hashes, run_cache
+    )
+
+
+def _file_hashes(context: InputContext) -> dict[str, str]:
+    hashes: dict[str, str] = {}
+    for each in active_inputs(context.config.losses):
+        hashes |= each.file_hashes(context)
+    return hashes
 
 
 def _on_own_devices(config: ConfigDict, encoder: Encoder, folder: Path) -> Encoder:

@@ -22,6 +22,7 @@ from rococo_jax.checkpoints.lora import ADAPTER
 from rococo_jax.checkpoints.parameters import Checkpoint, Choices, finish_checkpoint
 from rococo_jax.checkpoints.weight_files import find_weights
 from rococo_jax.checkpoints.zoo import Published, find_published
+from rococo_jax.data.training_images import read_training_images
 from rococo_jax.errors import InputError
 from rococo_jax.storage import read_json_object
 
@@ -62,7 +63,10 @@ def convert(
             raise InputError(option, str(source), value, wanted)
     if chosen.activation not in (None, *ACTIVATIONS):
         raise InputError("activation", "activation", chosen.activation, " or ".join(ACTIVATIONS))
-    return finish_checkpoint(_READERS[form](source, chosen), image_size)
+    checkpoint = finish_checkpoint(_READERS[form](source, chosen), image_size)
+    # Exports of this project keep the list.
+    known = read_training_images(source) if Path(source).is_dir() else None
+    return checkpoint._replace(training_images=known)
 
 
 def _convert_published(published: Published, **options: Any) -> Checkpoint:
