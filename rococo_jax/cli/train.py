@@ -93,19 +93,16 @@ def _plan(config, options: Options) -> int:
 def _run(config, workdir: Path) -> int:
     import jax
 
-    from rococo_jax.evaluation.callback import make_evaluation
     from rococo_jax.progress import say
+    from rococo_jax.sweep.train import train
     from rococo_jax.training.hooks import Diverged
-    from rococo_jax.training.run import train
 
     devices = f"{jax.device_count()} {jax.devices()[0].platform} device(s)"
     if jax.process_count() > 1:
         devices += f", process {jax.process_index()} of {jax.process_count()}"
     say(f"training in {workdir}: {config.steps} steps of {config.batch_size} images on {devices}")
-    frozen = (config.train.vision, config.train.text) == ("none", "none")
-    evaluate = make_evaluation(config.eval, keep=frozen)
     try:
-        done = train(config, workdir, evaluate=evaluate)
+        done = train(config, workdir)
     except Diverged as error:
         print(f"rococo: {error}", file=sys.stderr)
         return DIVERGED

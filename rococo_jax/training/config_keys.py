@@ -210,7 +210,9 @@ def all_keys() -> dict[str, Any]:
             "keep_every": Key(0, "Keep those of every so many steps, too; 0: none.", NOT_NEGATIVE),
         },
         "eval": {
-            "every": Key(0, "Steps between evaluations; 0 for none.", NOT_NEGATIVE),
+            "every": Key(
+                0, "Steps between evaluations, beside the one at the end; 0: at the end alone.", NOT_NEGATIVE
+            ),
             **{
                 name: Key(default, f"`--{name.replace('_', '-')}` of `rococo evaluate`.")
                 for name, default in _EVALUATE.items()
