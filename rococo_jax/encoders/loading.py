@@ -197,15 +197,21 @@ def _described(
     """The model of some parameters and the description in a folder."""
     spec, description = read_description(folder)
     path = folder / MODEL_FILE
-    preprocessing, tokenizer = description["preprocessing"], description["tokenizer"]
+    preprocessing, tokenizer = description["preprocessing"], read_model_tokenizer(folder)
     if preprocessing is not None:
         preprocessing = Preprocessing.from_json(preprocessing, path)
-    if tokenizer is not None:
-        tokenizer = Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(tokenizer, path))
     check_tokenizer(tokenizer, spec, path)
     check_patches(preprocessing, spec, path)
     images = read_training_images(folder)
     return with_image_size(Checkpoint(spec, parameters, preprocessing, tokenizer, provenance, images), image_size)
+
+
+def read_model_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a model directory; None where the model has none."""
+    path, (_, description) = folder / MODEL_FILE, read_description(folder)
+    if description["tokenizer"] is None:
+        return None
+    return Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(description["tokenizer"], path))
 
 
 def find_checkpoint(source: str | os.PathLike) -> Path | None:

@@ -18,7 +18,6 @@ from rococo_jax.evaluation.companions import Beside, Companion, Scored, Training
 from rococo_jax.evaluation.input_lists import image_files
 from rococo_jax.evaluation.models.model import Model
 
-
 _IN_PART = (
     "the model was also trained on images that are not known, such as those of the checkpoint that it was started "
     "from: items that are not marked as seen may lie on them"

@@ -177,6 +177,13 @@ def _of_process_0(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def text_length(requested: int, encoder: Encoder) -> int:
-    """Tokens that every text is padded to, and cut at; `requested` is `data.text_length`."""
-    fixed = encoder.tokenizer.spec.fixed_length
-    return fixed or requested or min(encoder.spec.text.context_length, _MOST_TOKENS)
+    """Tokens that every text is padded to, and cut at; `requested` is `data.text_length`, 0 for the default.
+
+    Raises InputError: the tower has one length, which is another, or the requested one is above its context.
+    """
+    fixed, context = encoder.tokenizer.spec.fixed_length, encoder.spec.text.context_length
+    if fixed and requested not in (0, fixed):
+        raise InputError("config", "config.data.text_length", requested, f"0 or {fixed}, the tower's fixed length")
+    if requested and not 2 <= requested <= context:
+        raise InputError("config", "config.data.text_length", requested, f"0, or 2 to {context}, the tower's context")
+    return fixed or requested or min(context, _MOST_TOKENS)
