@@ -81,6 +81,8 @@ def _plan(config, options: Options) -> int:
     if options.topology:  # the compiler alone is asked, no device
         jax.config.update("jax_platforms", "cpu")
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        # No chip is used, so that several processes may plan at once: libtpu needs no lock.
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     from rococo_jax.runtime import set_gpu_options
     from rococo_jax.training.plan import describe, plan
 

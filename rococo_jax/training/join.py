@@ -13,8 +13,8 @@ All in float64 on the host: the matrices are as wide as the towers, the work is 
 
 The heads are fitted on all pairs. What compares every image with every text is computed on a sample, so that its memory
 and time do not grow with the data: the recall of a fold on at most 2,000 of its images, the logit scale on at most
-5,000 images, both with at most 5 texts for each image. A sample is drawn with a fixed seed, and only where there are
-more images or texts than that. No result depends on how the work is split into blocks.
+5,000 images, both with at most 10,000 texts. A sample is drawn with a fixed seed, and only where there are more images
+or texts than that. No result depends on how the work is split into blocks.
 """
 
 import dataclasses
@@ -38,8 +38,8 @@ from rococo_jax.storage import hash_bytes
 
 RIDGES = (1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 POWERS = (0.5, 1.0, 1.5, 2.0)
-# Images that are compared with every text: of a fold, and for the logit scale; and texts for each of them at most.
-HELD_OUT_IMAGES, SCALE_IMAGES, TEXTS_PER_IMAGE = 2_000, 5_000, 5
+# The most images, of a fold and for the logit scale, and the most texts that are compared with each other.
+HELD_OUT_IMAGES, SCALE_IMAGES, SAMPLED_TEXTS = 2_000, 5_000, 10_000
 # Rows of similarities in memory at once.
 _ROWS_AT_ONCE = 256
 _SAMPLE_SEED = 0
@@ -147,7 +147,7 @@ def choose_regularisation(
     choices = [Regularisation(*each) for each in product(ridges, ridges, powers)]
     content = hash_bytes(*(np.ascontiguousarray(each).tobytes() for each in (images, texts, text_image)))
     about = {"scores": "cca 2", "dim": dim, "folds": folds, "seed": seed, "features": content}
-    about |= {"sample": [HELD_OUT_IMAGES, TEXTS_PER_IMAGE, _SAMPLE_SEED]}
+    about |= {"sample": [HELD_OUT_IMAGES, SAMPLED_TEXTS, _SAMPLE_SEED]}
     about |= {"shapes": [images.shape, texts.shape], "choices": [dataclasses.astuple(each) for each in choices]}
     total = np.zeros(len(choices))
     for fold in range(folds):
@@ -168,7 +168,7 @@ def choose_regularisation(
 def sample_pairs(
     images: np.ndarray, texts: np.ndarray, text_image: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """At most so many images with their texts, in their order, and at most `TEXTS_PER_IMAGE` times as many texts.
+    """At most so many images, and at most `SAMPLED_TEXTS` of their texts, in their order.
 
     All of them where there are no more; else a sample that only the numbers of images and texts decide.
     """
@@ -178,8 +178,8 @@ def sample_pairs(
         is_chosen = np.zeros(len(images), bool)
         is_chosen[random.permutation(len(images))[:most]] = True
     rows = np.flatnonzero(is_chosen[text_image])
-    if len(rows) > TEXTS_PER_IMAGE * most:
-        rows = np.sort(random.permutation(rows)[: TEXTS_PER_IMAGE * most])
+    if len(rows) > SAMPLED_TEXTS:
+        rows = np.sort(random.permutation(rows)[:SAMPLED_TEXTS])
     new_index = np.cumsum(is_chosen) - 1
     return images[is_chosen], texts[rows], new_index[text_image[rows]]
 
