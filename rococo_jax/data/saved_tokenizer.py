@@ -44,7 +44,7 @@ def read_saved_tokenizer(path: Path, context_length: int) -> Tokenizer:
 
 
 def _read_rust(path: Path, settings: dict[str, Any], context_length: int) -> Tokenizer:
-    """The tokenizer of a file; the settings, the file or a usual name tell its padding, else the end of a text is it."""
+    """The tokenizer of a file, padded as its settings or the file say, else by a usual token or that of the end."""
     rust = read_rust_tokenizer(path)
     added = rust.encode("").ids
     named = settings.get("pad_token")

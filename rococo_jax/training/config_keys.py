@@ -88,7 +88,7 @@ def all_keys() -> dict[str, Any]:
             "preprocessing": Key({}, "What new towers make of an image."),
             "tokenizer": Key(
                 "",
-                "The tokenizer of new towers: a folder or file that has one, as tokenizer.json, a model, a hub name, or "
+                "The tokenizer of new towers: a folder or file that has one (tokenizer.json), a model, a hub name, or "
                 "package.module:function.",
             ),
             "residual_head_width": Key(
