@@ -20,7 +20,9 @@ TRAINED = Check(
     ),
     "'all', 'none' or 'last:N'",
 )
-WORKERS = Check(lambda value: value == "auto" or (type(value) is int and 0 <= value <= 1024), "'auto', or 0 to 1024")
+WORKERS = Check(
+    lambda value: value == "auto" or (type(value) is int and 0 <= value <= 1024), "'auto', or 0 or more (at most 1024)"
+)
 NO_CLIPPING = Check(NOT_NEGATIVE.holds, "0 (no clipping) or more")
 JITTER = Check(
     lambda value: read_jitter(value) is not None,
