@@ -142,15 +142,16 @@ class Meter:
         """Forgets the steps so far."""
         self.start, self.steps, self.waited = time.perf_counter(), 0, 0.0
 
-    def count(self, waited: float = 0.0, idle: float = 0.0) -> None:
+    def count(self, waited: float = 0.0, idle: float | None = None) -> None:
         """Count one step, before which the host waited so many seconds for its batch.
 
         Args:
-            idle: seconds of these in which the device had finished the step before; they alone are lost.
+            idle: seconds of these in which the device had finished the step before, all by default; they alone are
+                lost.
         """
         self.steps += 1
         self.waited += waited
-        self.lost["waiting for data"] += idle
+        self.lost["waiting for data"] += waited if idle is None else idle
 
     @contextlib.contextmanager
     def paused(self, reason: str) -> Iterator[None]:

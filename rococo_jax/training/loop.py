@@ -97,15 +97,15 @@ class Stop(Hook):
 
 
 class DeviceClock:
-    """Tells when the device finished a step, by a thread that waits for the step's metrics."""
+    """Tells when the device finished a step, by a thread that waits for the step's results."""
 
     def __init__(self):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="device clock")
         self._finished: Future[float] | None = None
 
-    def begin(self, metrics: Metrics) -> None:
-        """A step was dispatched."""
-        self._finished = self._thread.submit(_wait_for, metrics)
+    def begin(self, results: Any) -> None:
+        """Watch a step that was dispatched; its results are there when the device has done it."""
+        self._finished = self._thread.submit(_wait_for, results)
 
     def idle_since(self, start: float) -> float:
         """Seconds since `start` in which the device had finished the last step that was begun."""
@@ -118,8 +118,8 @@ class DeviceClock:
         self._thread.shutdown(wait=False)
 
 
-def _wait_for(metrics: Metrics) -> float:
-    jax.block_until_ready(metrics)
+def _wait_for(results: Any) -> float:
+    jax.block_until_ready(results)
     return time.perf_counter()
 
 
