@@ -157,7 +157,7 @@ def _words_hash(point: Point) -> str:
     leaves = flat(point.config)
     chosen = {key: value for key, value in leaves.items() if key.startswith(("init.", "dtype"))}
     chosen |= {key: leaves[key] for key in ("data.images", "data.captions", "data.split", "losses.sc.lexicon")}
-    return hash_json(chosen if point.config.init.model else {**chosen, "seed": point.seed})[:12]
+    return hash_json(chosen)[:12]
 
 
 def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:

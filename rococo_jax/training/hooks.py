@@ -250,7 +250,10 @@ class Evaluate(Hook):
             self.evaluate(info.done, info.state)
 
     def evaluate(self, step: int, state: TrainState) -> None:
-        """Evaluate a state and log the results."""
+        """Evaluate a saved state and log the results."""
+        with self.log.meter.paused("saving"):
+            # A kill from here on costs no step, and what is written holds no copy of the state beside the evaluation.
+            self.log.checkpoints.wait()
         with self.log.meter.paused("evaluating"):
             results = dict(self.function(state))
             self.log.file.write(EVALUATIONS, step, results)

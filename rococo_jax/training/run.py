@@ -160,7 +160,7 @@ def _prepare_folder(workdir: Path, saved: Mapping[str, Any] | None, config: Conf
     images = _known_images(origin, stamps)
     has_checkpoints = (workdir / CHECKPOINTS).is_dir() and any((workdir / CHECKPOINTS).glob("[0-9]*"))
     if images is None or not has_checkpoints:
-        contents = setup.run_cache.image_contents(config.data, setup.source, stamps)
+        contents = setup.read_images(stamps)
         images = contents.sha256
         if not has_checkpoints:
             seen = _training_images(setup.source, setup.origin.training_images, contents)

@@ -6,6 +6,7 @@ takes longer than a short run on their features; `RunCache` does it once for all
 
 import dataclasses
 from collections.abc import Callable, Hashable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class Setup:
         owns_model: whether no later run of this process starts from the same parameters.
         flops: operations of a step on one device.
         file_hashes: of the contents of the files that losses read, by name.
-        run_cache: has the contents of the images, where an earlier run has read them.
+        read_images: hashes all training images; for their stamps, by which an earlier run's hashes are known.
     """
 
     mesh: Mesh
@@ -110,7 +111,7 @@ class Setup:
     batches: Input
     flops: float
     file_hashes: dict[str, str]
-    run_cache: RunCache
+    read_images: Callable[[str | None], ImageContents]
 
     def identity(self, images: str) -> dict[str, Any]:
         """All that decides the result of the run beside its config, by contents, as JSON values.
@@ -148,8 +149,10 @@ def set_up(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCa
     mesh = make_mesh(fsdp=config.fsdp) if mesh is None else mesh
     owns_model, run_cache = run_cache is None, RunCache() if run_cache is None else run_cache
     source = run_cache.source(config.data)
+    # Not the cache of a run alone, which holds the starting model.
+    read_images = partial((RunCache() if owns_model else run_cache).image_contents, config.data, source)
     encoder = run_cache.encoder(config, mesh)
-    spec = encoder.spec
+    spec, tokens = encoder.spec, text_length(config.data.text_length, encoder)
     trained, frozen = split_parameters(parameters_of(encoder.model), spec, config.train)
     optimizer = make_optimizer(config.optimizer, config.steps, spec, trained)
     step = make_step(config, spec, encoder.preprocessing, optimizer, mesh)
@@ -157,12 +160,21 @@ def set_up(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCa
     batches = make_input(context, run_cache.features, rows_of(mesh.local_devices, mesh, config.batch_size))
     barrier("the starting state")
     frozen = place_parameters(frozen, mesh)
-    flops = step_flops(config, spec, text_length(config.data.text_length, encoder), encoder.preprocessing)
-    flops /= mesh.size
+    flops = step_flops(config, spec, tokens, encoder.preprocessing) / mesh.size
     file_hashes = broadcast_from_process_0("files of the losses", lambda: _file_hashes(context))
-    start = Origin.of(encoder)
     return Setup(
-        mesh, source, start, trained, frozen, owns_model, optimizer, step, batches, flops, file_hashes, run_cache
+        mesh,
+        source,
+        Origin.of(encoder),
+        trained,
+        frozen,
+        owns_model,
+        optimizer,
+        step,
+        batches,
+        flops,
+        file_hashes,
+        read_images,
     )
 
 

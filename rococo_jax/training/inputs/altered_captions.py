@@ -18,7 +18,13 @@ from rococo_jax.losses.altered import ALTERED
 from rococo_jax.perturb.text.influence_table import InfluenceTable, write_influence_table
 from rococo_jax.perturb.text.kinds import KINDS, KindAlterer
 from rococo_jax.perturb.text.lexicon import open_lexicon
-from rococo_jax.perturb.text.replacement import AlterCaptions, Alterer, CaptionAlterer, vocabulary_words
+from rococo_jax.perturb.text.replacement import (
+    AlterCaptions,
+    Alterer,
+    CaptionAlterer,
+    influence_of_caption,
+    vocabulary_words,
+)
 from rococo_jax.processes import barrier, broadcast_from_process_0
 from rococo_jax.progress import progress
 from rococo_jax.storage import hash_file, read_json_object, write_json
@@ -168,7 +174,7 @@ def _altered(
     size: int,
 ) -> list[str | None]:
     """`size` altered captions, the alterers in turn; None where there are none."""
-    of_words = None if influence is None else influence[caption]
+    of_words = None if influence is None else influence_of_caption(influence, caption)
     texts: list[str | None] = []
     for place in range(size):
         alterer, draw = alterers[place % len(alterers)], place // len(alterers)
