@@ -17,7 +17,6 @@ def get_config():
     config.init.model = "openai/clip-vit-base-patch32"
     config.steps = 2000
     config.batch_size = 512
-    config.micro_batches = 1
     config.dtype = "bfloat16"
     config.remat = "dots"
     config.ema = 0.999

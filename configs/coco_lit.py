@@ -36,9 +36,7 @@ def get_config():
     config.losses.blind.weight = 2.0
     config.optimizer.pull_to_start = 20.0
     config.losses.sc.count = 3
-    config.losses.sc.scope = "global"
     config.losses.vc.scope = "local"
     config.losses.vc.views = "resize"  # as the published mixed images are
-    config.log.every = 10
     config.checkpoint.every = 50
     return config

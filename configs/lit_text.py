@@ -21,6 +21,5 @@ def get_config():
     config.dtype = "bfloat16"
     config.optimizer.learning_rate = 5e-5
     config.optimizer.warmup_steps = 100
-    config.optimizer.tower_lr_scale = 1.0
     config.checkpoint.every = 500
     return config

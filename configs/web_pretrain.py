@@ -33,7 +33,7 @@ def get_config():
     config.patch_dropout = 0.5
     config.data.images = "cc12m-{00000..01242}.tar"
     config.data.order = "shards"
-    # One COCO caption in a thousand is longer; so large a batch would nearly always have one.
+    # One COCO caption in a thousand is longer, and is cut.
     config.data.text_length = 32
     config.data.random_crop_min_scale = 0.5
     config.data.color_jitter = "0.32,0.32,0.32,0.08"

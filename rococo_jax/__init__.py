@@ -21,7 +21,7 @@ _PUBLIC = {
     "write_report": "rococo_jax.report",
     "read_results": "rococo_jax.report.exports",
     "default_config": "rococo_jax.training.config",
-    "train": "rococo_jax.training.run",
+    "train": "rococo_jax.sweep.train",
     "InputError": "rococo_jax.errors",
 }
 

@@ -17,7 +17,7 @@ import pickle
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn, TypeVar
 
 import jax
@@ -182,6 +182,15 @@ def broadcast_from_process_0(name: str, make: Callable[[], T]) -> T:
     must call it.
     """
     return gather(name, lambda: make() if jax.process_index() == 0 else None)[0]
+
+
+def sum_over_processes(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the sum of each count over all processes, which must all call it with the same names."""
+    if jax.process_count() == 1:
+        return dict(counts)
+    names = sorted(counts)
+    sums = multihost_utils.process_allgather(np.array([counts[name] for name in names], np.int32)).sum(axis=0)
+    return dict(zip(names, map(int, sums), strict=True))
 
 
 def _pickle_error(error: Exception) -> bytes:

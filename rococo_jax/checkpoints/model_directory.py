@@ -3,6 +3,7 @@
 model.json       format, version, spec, preprocessing, tokenizer (what tokenizer.json leaves open), provenance
 params/          parameters by dotted path, float32 (Orbax)
 tokenizer.json   for models with a text tower
+training_images.txt    the images that the model was trained on, where these are known (`data.training_images`)
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from rococo_jax.checkpoints.parameters import (
     parameter_shapes,
 )
 from rococo_jax.checkpoints.tensors import list_differences
+from rococo_jax.data.training_images import write_training_images
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.fsdp import sharding_of
@@ -67,7 +69,8 @@ def write_model(path: str | os.PathLike, checkpoint: Checkpoint) -> None:
 
 def write_description(folder: Path, checkpoint: Checkpoint) -> None:
     """Write all of a model directory but the parameters."""
-    spec, _, preprocessing, tokenizer, provenance = checkpoint
+    spec, _, preprocessing, tokenizer, provenance, training_images = checkpoint
+    write_training_images(folder, training_images)
     if tokenizer is not None:
         tokenizer.save(folder / TOKENIZER_FILE)
     description = {

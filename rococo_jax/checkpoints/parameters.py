@@ -18,6 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.experimental.multihost_utils import process_allgather
 from jax.typing import DTypeLike
 
+from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.models.dual_encoder import abstract_model
@@ -36,6 +37,7 @@ class Checkpoint(NamedTuple):
         parameters: all that `parameter_shapes` lists.
         preprocessing: None for a text tower.
         tokenizer: None for an image tower, or where none was found.
+        training_images: the images that the model was trained on; None where nothing is known of them.
     """
 
     spec: ModelSpec
@@ -43,12 +45,20 @@ class Checkpoint(NamedTuple):
     preprocessing: Any
     tokenizer: Any
     provenance: Mapping[str, Any]
+    training_images: TrainingImages | None = None
 
 
 def checkpoint_of(encoder: Any) -> Checkpoint:
     """The parts of an `Encoder`."""
     model = encoder.model
-    return Checkpoint(model.spec, parameters_of(model), encoder.preprocessing, encoder.tokenizer, encoder.provenance)
+    return Checkpoint(
+        model.spec,
+        parameters_of(model),
+        encoder.preprocessing,
+        encoder.tokenizer,
+        encoder.provenance,
+        encoder.training_images,
+    )
 
 
 def parameter_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -170,7 +180,7 @@ def with_image_size(checkpoint: Checkpoint, image_size: int | None) -> Checkpoin
     """
     if image_size is None:
         return checkpoint
-    spec, _, preprocessing, _, provenance = checkpoint
+    spec, preprocessing, provenance = checkpoint.spec, checkpoint.preprocessing, checkpoint.provenance
     places = {**provenance.get("read_from", {}), "image size": "the argument image_size"}
     provenance = {**provenance, "read_from": places}
     if spec.vision is None:
@@ -242,7 +252,7 @@ def finish_checkpoint(checkpoint: Checkpoint, image_size: int | None = None) -> 
 
     The size is by default that which the preprocessing makes.
     """
-    spec, parameters, preprocessing, tokenizer, provenance = checkpoint
+    spec, parameters, preprocessing, tokenizer, provenance, _ = checkpoint
     source = provenance.get("source", "model")
     check_parameters(parameters, source)
     check_tokenizer(tokenizer, spec, source)

@@ -39,7 +39,7 @@ def run(options: Options) -> None:
     from pathlib import Path
 
     from rococo_jax.checkpoints import save_model
-    from rococo_jax.data.training_images import training_images, write_training_images
+    from rococo_jax.data.training_images import training_images
     from rococo_jax.encoders import load_model
     from rococo_jax.encoders.embedding import embed_images, embed_texts
     from rococo_jax.runtime import enable_compilation_cache
@@ -59,9 +59,9 @@ def run(options: Options) -> None:
     text_features = embed_texts(text, data.captions, cache, features=True)
     out = Path(options.out)
     features = image_features, text_features, data.caption_image
-    joined, record = join_towers(vision, text, *features, options.dim, out.name, cache)
+    images = training_images(data.names, data.paths)
+    joined, record = join_towers(vision, text, *features, options.dim, out.name, cache, images)
     save_model(out, joined)
-    write_training_images(out, training_images(data.names, data.paths))
     print(f"{out}: {vision.name} + {text.name}, {options.dim} dimensions")
     for key, value in record.items():
         print(f"  {key}: {value}")

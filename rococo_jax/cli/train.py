@@ -81,6 +81,8 @@ def _plan(config, options: Options) -> int:
     if options.topology:  # the compiler alone is asked, no device
         jax.config.update("jax_platforms", "cpu")
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        # No chip is used, so that several processes may plan at once: libtpu needs no lock.
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     from rococo_jax.runtime import set_gpu_options
     from rococo_jax.training.plan import describe, plan
 
@@ -93,19 +95,16 @@ def _plan(config, options: Options) -> int:
 def _run(config, workdir: Path) -> int:
     import jax
 
-    from rococo_jax.evaluation.callback import make_evaluation
     from rococo_jax.progress import say
+    from rococo_jax.sweep.train import train
     from rococo_jax.training.hooks import Diverged
-    from rococo_jax.training.run import train
 
     devices = f"{jax.device_count()} {jax.devices()[0].platform} device(s)"
     if jax.process_count() > 1:
         devices += f", process {jax.process_index()} of {jax.process_count()}"
     say(f"training in {workdir}: {config.steps} steps of {config.batch_size} images on {devices}")
-    frozen = (config.train.vision, config.train.text) == ("none", "none")
-    evaluate = make_evaluation(config.eval, keep=frozen)
     try:
-        done = train(config, workdir, evaluate=evaluate)
+        done = train(config, workdir)
     except Diverged as error:
         print(f"rococo: {error}", file=sys.stderr)
         return DIVERGED

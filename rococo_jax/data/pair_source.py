@@ -13,6 +13,7 @@ where features are nested; by default those of TFDS's captioning datasets. Image
 import abc
 import bisect
 import dataclasses
+import hashlib
 import itertools
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -96,6 +97,27 @@ class PairSource(abc.ABC):
         sample = self[index]
         return CaptionedImage(sample.name, sample.captions)
 
+    def hash_image(self, index: int) -> str | None:
+        """SHA-256 of the bytes of an image file; None where it cannot be read, as training skips it, too."""
+        try:
+            return hashlib.sha256(self[index].read_bytes()).hexdigest()
+        except (InputError, OSError):
+            return None
+
+    def is_remote(self) -> bool:
+        """Whether every image is fetched over a network, so that nothing reads all of them beforehand."""
+        return False
+
+    def file_stamp(self, index: int) -> str | None:
+        """What differs once the file of an image was written again; None where an image has no file of its own."""
+        return None
+
+
+def stamp_of(path: Path) -> str:
+    """Size, times and place of a file. The time of the last change of its status cannot be set by a program."""
+    about = path.stat()
+    return f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}"
+
 
 class CaptionedImages(PairSource):
     """Captioned images in memory, in file order: their names and captions, and where each image is.
@@ -127,6 +149,11 @@ class CaptionedImages(PairSource):
         """The path of an image, or its place inside a table."""
         place = self._places[index]
         return Path(place) if isinstance(place, str) else place
+
+    def file_stamp(self, index: int) -> str | None:
+        """As `stamp_of` the image's path; None for an image inside a table."""
+        place = self.place(index)
+        return stamp_of(place) if isinstance(place, Path) and place.is_file() else None
 
     @property
     def items(self) -> tuple[CaptionedImage, ...]:

@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.pair_source import PairSample, PairSource
+from rococo_jax.data.pair_source import PairSample, PairSource, stamp_of
 from rococo_jax.data.remote import file_system, forget_listings, matching_urls
+from rococo_jax.data.sample_order import seeks_are_requests
 from rococo_jax.data.tar_index import about_tars, open_batches, open_index
 from rococo_jax.data.tar_samples import HEADER, check_of
 from rococo_jax.errors import InputError, first_line
@@ -148,6 +149,14 @@ class TarPairs(PairSource):
         tar, row = self._row(index)
         name, _, _, captions, _ = (column[row].as_py() for column in self._columns(tar))
         return CaptionedImage(f"{self.tars[tar]}/{name}", tuple(captions))
+
+    def is_remote(self) -> bool:
+        """Whether a tar lies in a bucket."""
+        return any(map(seeks_are_requests, self.tars))
+
+    def file_stamp(self, index: int) -> str:
+        """As `stamp_of` the tar that an image is in."""
+        return stamp_of(Path(self.tars[self._row(index)[0]]))
 
     def _row(self, index: int) -> tuple[int, int]:
         """The tar of a sample, and its row there."""

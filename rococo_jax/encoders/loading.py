@@ -2,15 +2,18 @@
 
 RUN/checkpoints/STEP/state    the trained parameters, and their average, which is the model where there is one
 RUN/origin                    what all of a run have in common: a model directory without parameters
+RUN/evaluations.jsonl         the score of each evaluation
 
 Names are `RUN/checkpoints/STEP`, `RUN@STEP`, `RUN@latest` and `RUN@best`. Frozen parameters are those of the model that
 the run started from.
 """
 
+import contextlib
 import dataclasses
 import json
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,7 +60,7 @@ from rococo_jax.models.fsdp import sharding_of
 from rococo_jax.runtime import cache_folder, make_mesh
 from rococo_jax.storage import is_url
 
-CHECKPOINTS, ORIGIN = "checkpoints", "origin"
+CHECKPOINTS, ORIGIN, EVALUATIONS = "checkpoints", "origin", "evaluations.jsonl"
 _STATE = "state"
 
 
@@ -165,11 +168,11 @@ def load_model(
         provenance, parameters = description["provenance"], restore_parameters(folder, spec, mesh)
         check_parameters(parameters, folder / PARAMETERS, provenance.get("weights_sha256"))
         checkpoint = _described(folder, provenance, parameters, image_size)
-        return _encoder(checkpoint, folder.resolve().name, mesh, dtype, folder)
+        return _encoder(checkpoint, folder.resolve().name, mesh, dtype)
     if (saved := find_checkpoint(folder)) is not None:
         origin, *rest = _read_checkpoint(saved, mesh)
         name = f"{saved.resolve().parent.parent.name}@{saved.name}"
-        return _encoder(_described(origin, *rest, image_size), name, mesh, dtype, origin)
+        return _encoder(_described(origin, *rest, image_size), name, mesh, dtype)
     from rococo_jax.checkpoints.formats import convert
 
     choices = {"pooling": pooling, "activation": activation, "heads": heads, "tokenizer": tokenizer}
@@ -177,11 +180,11 @@ def load_model(
     return _encoder(checkpoint, folder.resolve().name if folder.exists() else str(source), mesh, dtype)
 
 
-def _encoder(checkpoint: Checkpoint, name: str, mesh: Mesh, dtype: DTypeLike, folder: Path | None = None) -> Encoder:
-    """The encoder of a checkpoint; `folder` tells the training images."""
-    spec, parameters, *rest = checkpoint
+def _encoder(checkpoint: Checkpoint, name: str, mesh: Mesh, dtype: DTypeLike) -> Encoder:
+    """Return the encoder of a checkpoint."""
+    spec, parameters, *rest, training_images = checkpoint
     encoder = Encoder(build_model(spec, parameters, dtype), *rest, name, mesh)
-    encoder.training_images = folder and read_training_images(folder)
+    encoder.training_images = training_images
     recorded = encoder.provenance.get("weights_sha256")
     # Computed, or compared, while the weights were read; parameters that lie on several processes were not compared.
     if recorded and on_this_process(parameters):
@@ -195,14 +198,21 @@ def _described(
     """The model of some parameters and the description in a folder."""
     spec, description = read_description(folder)
     path = folder / MODEL_FILE
-    preprocessing, tokenizer = description["preprocessing"], description["tokenizer"]
+    preprocessing, tokenizer = description["preprocessing"], read_model_tokenizer(folder)
     if preprocessing is not None:
         preprocessing = Preprocessing.from_json(preprocessing, path)
-    if tokenizer is not None:
-        tokenizer = Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(tokenizer, path))
     check_tokenizer(tokenizer, spec, path)
-    checkpoint = Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
+    images = read_training_images(folder)
+    checkpoint = Checkpoint(spec, parameters, preprocessing, tokenizer, provenance, images)
     return check_images(with_image_size(checkpoint, image_size), path)
+
+
+def read_model_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a model directory; None where the model has none."""
+    path, (_, description) = folder / MODEL_FILE, read_description(folder)
+    if description["tokenizer"] is None:
+        return None
+    return Tokenizer.load(folder / TOKENIZER_FILE, TokenizerSpec.from_json(description["tokenizer"], path))
 
 
 def find_checkpoint(source: str | os.PathLike) -> Path | None:
@@ -218,24 +228,31 @@ def find_checkpoint(source: str | os.PathLike) -> Path | None:
     if not at or not run or not folder.is_dir():
         return None
     steps = sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal() and (each / _STATE).is_dir())
-    scores = {step: score for step in steps if (score := _score(folder / str(step))) is not None}
-    if which == "best" and scores:
-        return folder / str(max(scores, key=lambda step: (scores[step], step)))
+    best = best_step(steps, read_scores(run))
+    if which == "best" and best is not None:
+        return folder / str(best)
     if which == "latest" and steps:
         return folder / str(steps[-1])
     if which.isdecimal() and int(which) in steps:
         return folder / which
-    known = [*(["latest"] if steps else []), *(["best"] if scores else []), *map(str, steps)]
+    known = [*(["latest"] if steps else []), *(["best"] if best is not None else []), *map(str, steps)]
     wanted = f"one of {', '.join(known)}" if known else "a run that has saved one"
     raise InputError(run, "checkpoint", repr(which), wanted)
 
 
-def _score(folder: Path) -> float | None:
-    """The score of the evaluation at a checkpoint."""
-    try:
-        return float(json.loads((folder / "metrics" / "metrics").read_text())["score"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def read_scores(run: str | os.PathLike) -> dict[int, float]:
+    """The scores of a run's evaluations, by step."""
+    path, scores = Path(run) / EVALUATIONS, {}
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that a killed run left unfinished
+            evaluation = json.loads(line)
+            scores[int(evaluation["step"])] = float(evaluation["score"])
+    return {step: score for step, score in scores.items() if math.isfinite(score)}
+
+
+def best_step(steps: Iterable[int], scores: Mapping[int, float]) -> int | None:
+    """The one of some steps with the highest score, the last of several; None where none has a score."""
+    return max((step for step in steps if step in scores), key=lambda step: (scores[step], step), default=None)
 
 
 def _read_checkpoint(folder: Path, mesh: Mesh) -> tuple[Path, dict[str, Any], dict[str, jax.Array]]:

@@ -8,8 +8,10 @@ from ml_collections import ConfigDict
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.benchmarks.variants import UNSEEN
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.evaluation.companions import Scored, training_images
 from rococo_jax.evaluation.models.encoder import EncoderModel
 from rococo_jax.evaluation.options import DataOptions
 from rococo_jax.evaluation.results import make_results
@@ -36,8 +38,9 @@ def _key(name: str) -> str:
 def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], Mapping[str, float]] | None:
     """A function that evaluates a model, or None where the keys name no data. All processes must call both.
 
-    Its figures are `TASK/VARIANT/METRIC`, as in `results.json`, and `score`, in percent: the primary metric of
-    unaltered variants, averaged over those of a task and then over tasks.
+    Its results are `TASK/VARIANT/METRIC`, as in `results.json`, and `score`, in percent: the primary metric of
+    unaltered variants, averaged over those of a task and then over tasks. Of a variant with items on training images,
+    the score takes `VARIANT/unseen`, which leaves them out.
 
     Args:
         keys: the `eval` keys of a training config, by name.
@@ -49,14 +52,18 @@ def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], 
     opened = run_on_all_processes("benchmarks", lambda: open_questions(keys))
     if opened is None:
         return None
-    benchmarks, settings = opened
+    (benchmarks, settings), companion = opened, training_images.make(None)
     cache = EmbeddingCache(cache_folder() / "embeddings" if keep else None)
 
     def evaluate(encoder: Encoder) -> dict[str, float]:
         # A key needs the hash of whole parameters, which no process has where they are sharded over several.
         features = EmbeddingCache(None) if encoder.mesh.is_multi_process else cache
         model = EncoderModel(encoder)
-        outcomes = [each for one in map(model.as_read, benchmarks) for each in model.outcomes(one, settings, features)]
+        outcomes = []
+        for benchmark in map(model.as_read, benchmarks):
+            scored = model.outcomes(benchmark, settings, features)
+            beside = companion.beside(Scored(model, benchmark, scored, settings, features))
+            outcomes += [*scored, *beside.outcomes]
         tasks = make_results(encoder.name, settings.protocol, {}, outcomes)["tasks"]
         figures = {
             f"{task}/{variant}/{metric}": float(value)
@@ -73,7 +80,9 @@ def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], 
 def score_of(outcomes: Sequence[Outcome]) -> float:
     """The primary metric of unaltered variants, averaged over those of a task and then over tasks."""
     of_task: dict[str, list[float]] = {}
+    variants = {(outcome.task, outcome.variant) for outcome in outcomes}
     for outcome in outcomes:
-        if outcome.seed is None and outcome.baseline in ("", outcome.variant):
+        has_unseen = (outcome.task, f"{outcome.variant}/{UNSEEN}") in variants
+        if outcome.seed is None and outcome.baseline in ("", outcome.variant) and not has_unseen:
             of_task.setdefault(outcome.task, []).append(outcome.counted.values()[outcome.counted.primary])
     return float(np.mean([np.mean(values) for values in of_task.values()]))

@@ -20,13 +20,13 @@ from ml_collections import ConfigDict
 from rococo_jax.errors import InputError
 from rococo_jax.losses.contrastive import flattened, paired_cosines, softmax_nll, without_masked
 from rococo_jax.losses.terms import (
-    FRACTION,
+    COUNT,
     NOT_NEGATIVE,
-    POSITIVE,
     Embeddings,
     Field,
     Key,
     at_least,
+    below_one,
     field_term,
     one_of,
 )
@@ -124,7 +124,7 @@ SC = field_term(
         "Weight of SC: altered captions as negatives.",
         "caption",
         {
-            "count": Key(1, "Altered captions a caption.", POSITIVE),
+            "count": Key(1, "Altered captions a caption.", COUNT),
             "variants": Key(
                 "same_concept,diff_concept,rand_voca",
                 "Which alterations, with commas: of nouns (`same_concept`, ...) and of other kinds (`attribute`, ...).",
@@ -152,7 +152,7 @@ VC = field_term(
             "methods": Key(
                 "mixup,cutmix", "`mixup`, `cutmix`, or both in turns.", one_of("mixup", "cutmix", "mixup,cutmix")
             ),
-            "ratio": Key(0.9, "The share of the own image.", FRACTION),
+            "ratio": Key(0.9, "The share of the own image; with 1 no image would be mixed.", below_one("share")),
             "views": Key(
                 "crop",
                 "What is mixed: images as trained on (`crop`), squashed to a square (`resize`), or both in turns.",

@@ -121,7 +121,7 @@ CE_CLIP = LossTerm(
         "weight": Key(0.0, "CE-CLIP (arXiv 2306.08832).", NOT_NEGATIVE),
         "intra": Key(0.3, "Weight of its intra-modal term.", NOT_NEGATIVE),
         "rank": Key(0.2, "Weight of its rank term.", NOT_NEGATIVE),
-        "upper": Key(10.0, "Its highest margin, in logits."),
+        "upper": Key(10.0, "Its highest margin, in logits.", NOT_NEGATIVE),
     },
     reads=(ALTERED,),
 )

@@ -2,7 +2,8 @@
 
     L = L_contrastive + L_pos + w L_neg
 
-    L_contrastive   softmax contrastive loss, all hard negatives of the batch being extra columns from image to text
+    L_contrastive   softmax contrastive loss, all hard negatives of the batch being extra columns from image to text;
+                    the sigmoid loss has no columns, so a run with it refuses this term
     L_pos = 1/2 (CE(tau I T+^T) + CE(tau T T+^T))
     L_neg = mean_i -log e^{tau s(I_i, T_i)} / (e^{tau s(I_i, T_i)} + sum_k e^{tau s(I_i, T-_ik)})
 
@@ -17,7 +18,7 @@ from ml_collections import ConfigDict
 
 from rococo_jax.losses.altered import local_nll
 from rococo_jax.losses.contrastive import NEGATIVES, mean_over_batch, paired_cosines, softmax_nll, without_masked
-from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue, value_with
+from rococo_jax.losses.terms import COUNT, NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue, value_with
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
@@ -83,8 +84,8 @@ HARD_POSITIVES = LossTerm(
     _term,
     keys={
         "weight": Key(0.0, "Hard positives and negatives (arXiv 2409.17958).", NOT_NEGATIVE),
-        "negative_weight": Key(1.0, "Weight of the negatives against the positives."),
-        "count": Key(1, "Of each a caption and step."),
+        "negative_weight": Key(1.0, "Weight of the negatives against the positives.", NOT_NEGATIVE),
+        "count": Key(1, "Hard negatives of a caption in a step; a caption has one hard positive.", COUNT),
         "negatives": Key(
             "",
             "Their file: JSON lines of `{caption, hard_positive, hard_negative}`, or an annotation of "

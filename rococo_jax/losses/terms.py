@@ -101,6 +101,20 @@ def at_least(least: int) -> Check:
     return Check(lambda value: value >= least, f"at least {least}")
 
 
+def between(least: int, most: int) -> Check:
+    """Refuses other whole numbers."""
+    return Check(lambda value: least <= value <= most, f"a whole number from {least} to {most}")
+
+
+# Texts or images made for each pair: enough for any use, and few enough for the memory of a host.
+COUNT = between(1, 1000)
+
+
+def below_one(noun: str) -> Check:
+    """Refuses negative numbers, and 1 and more."""
+    return Check(lambda value: 0 <= value < 1, f"a {noun} from 0 to 1 (excluded)")
+
+
 def one_of(*names: str) -> Check:
     """Refuses other names."""
     return Check(lambda value: value in names, " or ".join(map(repr, names)))

@@ -37,7 +37,6 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError, is_disk_full
-from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.evaluation.companions import standard_companions
 from rococo_jax.evaluation.conditions import Request, refuse_other_conditions, request_of
 from rococo_jax.evaluation.model_series import JOURNAL, write_journal
@@ -50,6 +49,7 @@ from rococo_jax.processes import broadcast_from_process_0, is_error_of_all, run_
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, hold
 from rococo_jax.sweep.plan import Plan, Point, written
+from rococo_jax.sweep.train import make_evaluation_of
 from rococo_jax.training.config import flat, refuse_other_config
 from rococo_jax.training.log import METRICS
 from rococo_jax.training.run import CONFIG, MODEL, train
@@ -141,8 +141,7 @@ def refuse_what_cannot_train(plan: Plan) -> None:
 def train_point(plan: Plan, workdir: Path, point: Point, run_cache: RunCache) -> None:
     """Trains a point to its end, from wherever it stands. Raises Stopped on SIGTERM, and what `train` raises."""
     config = point.config
-    frozen = (config.train.vision, config.train.text) == ("none", "none")
-    evaluate = make_evaluation(config.eval, keep=frozen) if config.eval.every else None
+    evaluate = make_evaluation_of(config) if config.eval.every else None
     beside = workdir / "influence" / _words_hash(point)
     kept = {"run_cache": run_cache, "influence_folder": beside}
     done = train(config, plan.folder(workdir, point), evaluate=evaluate, **kept)
@@ -184,7 +183,7 @@ def _words_hash(point: Point) -> str:
     leaves = flat(point.config)
     chosen = {key: value for key, value in leaves.items() if key.startswith(("init.", "dtype"))}
     chosen |= {key: leaves[key] for key in ("data.images", "data.captions", "data.split", "losses.sc.lexicon")}
-    return hash_json(chosen if point.config.init.model else {**chosen, "seed": point.seed})[:12]
+    return hash_json(chosen)[:12]
 
 
 def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:

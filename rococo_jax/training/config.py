@@ -23,10 +23,14 @@ from rococo_jax.storage import read_json_object, write_json
 from rococo_jax.training.config_keys import all_keys, profiled_steps
 from rococo_jax.training.freezing import cached_sides
 
-# What may change when a run goes on: where and in what parts it is computed, which changes no gradient, and what is
-# written. `steps` may grow.
+# What may change when a run resumes: where and in what parts it is computed, which changes no gradient beyond rounding,
+# and what is written. `steps` may grow.
 MAY_CHANGE = ("log.", "profile.", "checkpoint.", "eval.", "data.workers", "data.prefetch", "fsdp", "micro_batches",
               "kept_micro_batches", "remat")  # fmt: skip
+
+
+# Of float32 and int32, which the step computes in.
+_LARGEST_FLOAT, _LARGEST_INT = 3.4028234e38, 2**31 - 1
 
 
 def default_config() -> ConfigDict:
@@ -157,8 +161,10 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
     _check_keys(source, config)
     leaves = flat(config)
     for key, value in leaves.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(source, f"config.{key}", value, "a finite number")
+        if isinstance(value, float) and not (math.isfinite(value) and abs(value) <= _LARGEST_FLOAT):
+            raise InputError(source, f"config.{key}", value, "a finite number, which float32 holds")
+        if isinstance(value, int) and key != "seed" and abs(value) > _LARGEST_INT:
+            raise InputError(source, f"config.{key}", value, f"at most {_LARGEST_INT}")
     for name, key in flat(all_keys()).items():
         if key.check is not None and not key.check.holds(leaves[name]):
             raise InputError(source, f"config.{name}", repr(leaves[name]), key.check.wanted)
@@ -194,6 +200,9 @@ def _check_combinations(source: object, config: ConfigDict) -> None:
     is_level = optimizer.schedule in ("constant", "rsqrt")
     wanted = f"0 with the schedule {optimizer.schedule!r}, which falls by itself"
     require("optimizer.cooldown_fraction", is_level or not optimizer.cooldown_fraction, wanted)
+    is_sigmoid = config.losses.contrastive.kind == "sigmoid"
+    wanted = "0.0 with config.losses.contrastive.kind 'sigmoid', which has no columns for hard negatives"
+    require("losses.hard_positives.weight", not (is_sigmoid and config.losses.hard_positives.weight), wanted)
     sides = cached_sides(config)
     wanted = "0 unless config.data.cached_features holds both towers' features"
     require("data.feature_noise", "text" in sides or not data.feature_noise, wanted)
@@ -209,6 +218,12 @@ def _check_combinations(source: object, config: ConfigDict) -> None:
         require(f"data.{key}", not data[key], one_feature)
     resizes = data.resize_prob and "text" not in sides
     require("data.resize_prob", not resizes, f"{one_feature} where the text tower trains")
+    if "text" in sides:
+        of_both = "with config.data.cached_features of both towers"
+        require("data.text_length", not data.text_length, f"0 {of_both}, which are of whole texts")
+        require("data.workers", data.workers in ("auto", 0), f"'auto' or 0 {of_both}: no images are decoded")
+        default = default_config().data.prefetch
+        require("data.prefetch", data.prefetch in (0, default), f"{default} or 0 {of_both}: no batch is made ahead")
     in_memory = f"the default {among}, which holds all features in memory"
     require("data.order", data.order == "shuffled", in_memory)
     require("data.weights", not data.weights, in_memory)

@@ -10,7 +10,7 @@ from typing import Any
 from ml_collections import FieldReference
 
 from rococo_jax.losses import TERMS
-from rococo_jax.losses.terms import FRACTION, NOT_NEGATIVE, POSITIVE, Check, Key, at_least, one_of
+from rococo_jax.losses.terms import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, Check, Key, below_one, between, one_of
 from rococo_jax.training.optimizer import SCHEDULES
 
 SEED = Check(lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295")
@@ -20,17 +20,14 @@ TRAINED = Check(
     ),
     "'all', 'none' or 'last:N'",
 )
-WORKERS = Check(lambda value: value == "auto" or (type(value) is int and value >= 0), "'auto', or 0 or more")
+WORKERS = Check(
+    lambda value: value == "auto" or (type(value) is int and 0 <= value <= 1024), "'auto', or 0 or more (at most 1024)"
+)
 NO_CLIPPING = Check(NOT_NEGATIVE.holds, "0 (no clipping) or more")
 JITTER = Check(
     lambda value: read_jitter(value) is not None,
     "'' or four strengths from 0, as 0.4,0.4,0.4,0.1, the last one, of hue, at most 0.5",
 )
-
-
-def below_one(noun: str) -> Check:
-    """Refuses negative numbers, and 1 and more."""
-    return Check(lambda value: 0 <= value < 1, f"a {noun} from 0 to 1 (excluded)")
 
 
 def read_jitter(text: str) -> tuple[float, ...] | None:
@@ -64,7 +61,7 @@ def all_keys() -> dict[str, Any]:
     return {
         "seed": Key(0, "Seed of everything that is drawn; the same seed gives the same bytes.", SEED),
         "steps": Key(1000, "Updates of the parameters; may grow when a run resumes.", POSITIVE),
-        "batch_size": Key(256, "Pairs of a step, over all devices.", at_least(2)),
+        "batch_size": Key(256, "Pairs of a step, over all devices.", between(2, 2**24)),
         "micro_batches": Key(1, "Parts in which the contrastive batch goes through the towers (GradCache).", POSITIVE),
         "kept_micro_batches": Key(
             1, "Parts whose activations are kept until the loss is known; the others are embedded again.", POSITIVE
@@ -91,14 +88,18 @@ def all_keys() -> dict[str, Any]:
             "model": Key("", "A model directory, Hugging Face folder or hub name; or nothing, and the three below."),
             "spec": Key({}, "Sizes of new towers, with `init.preprocessing` and `init.tokenizer`."),
             "preprocessing": Key({}, "What new towers make of an image."),
-            "tokenizer": Key("", "A folder or file with the tokenizer of new towers."),
+            "tokenizer": Key(
+                "",
+                "The tokenizer of new towers: a folder or file that has one (tokenizer.json), a model, a hub name, or "
+                "package.module:function.",
+            ),
             "residual_head_width": Key(
-                0, "Width of the residual MLP that is added to both heads; 0 for none.", NOT_NEGATIVE
+                0, "Width of the residual MLP that is added to both heads; 0 for none.", between(0, 2**20)
             ),
             "image_size": Key(
                 0,
                 "Pixels of a side of images from here on, 0 for the model's own; positions are resampled.",
-                NOT_NEGATIVE,
+                between(0, 2**14),
             ),
         },
         "patch_dropout": Key(
@@ -146,7 +147,8 @@ def all_keys() -> dict[str, Any]:
             ),
             "text_length": Key(
                 0,
-                "Tokens that every text is padded to or cut at; 0: 48, or the tower's context where that is less.",
+                "Tokens that every text is padded to or cut at; 0: 48, or the tower's context where that is less. With "
+                "features of both towers, and for towers of one length, 0.",
                 NOT_NEGATIVE,
             ),
             "workers": Key(
@@ -154,15 +156,19 @@ def all_keys() -> dict[str, Any]:
                 "Processes that decode; 0 for threads. `auto`: a core each, and none for runs of a few images.",
                 WORKERS,
             ),
-            "prefetch": Key(2, "Batches that are made ahead.", NOT_NEGATIVE),
+            "prefetch": Key(
+                2,
+                "Batches that are made ahead; with features of both towers none is.",
+                between(0, 1000),
+            ),
             "cached_features": Key(
                 False,
                 "Frozen towers run once over everything, and training reads their features. The image tower must be "
                 "frozen; where the text tower is not, texts are encoded at every step (LiT).",
             ),
             "feature_pool": {
-                "captions": Key(4, "Altered captions a caption that are made beforehand.", POSITIVE),
-                "mixed": Key(4, "Mixed images an image that are made beforehand.", POSITIVE),
+                "captions": Key(4, "Altered captions a caption that are made beforehand.", COUNT),
+                "mixed": Key(4, "Mixed images an image that are made beforehand.", COUNT),
             },
             "feature_noise": Key(
                 0.0,
@@ -210,9 +216,13 @@ def all_keys() -> dict[str, Any]:
             "keep_every": Key(0, "Keep those of every so many steps, too; 0: none.", NOT_NEGATIVE),
         },
         "eval": {
-            "every": Key(0, "Steps between evaluations; 0 for none.", NOT_NEGATIVE),
+            "every": Key(0, "Steps between evaluations, beside the one at the end; 0: at the end alone.", NOT_NEGATIVE),
             **{
-                name: Key(default, f"`--{name.replace('_', '-')}` of `rococo evaluate`.")
+                name: Key(
+                    default,
+                    f"`--{name.replace('_', '-')}` of `rococo evaluate`.",
+                    NOT_NEGATIVE if name == "limit" else None,
+                )
                 for name, default in _EVALUATE.items()
             },
         },

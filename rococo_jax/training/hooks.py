@@ -1,14 +1,15 @@
 """What happens around the steps of a run, besides stopping: hooks of one protocol, which the loop calls in order.
 
-Metrics of a step are fetched while the next one runs, so the device never waits for the host; nothing is evaluated or
-saved before they are found to be finite.
+Metrics of a step are fetched while the next one runs. Nothing is saved or evaluated before they are known to be finite,
+and a checkpoint is saved before it is evaluated: an evaluation that is interrupted or fails costs no step. A run that
+resumes from a checkpoint first makes the evaluation that was due there and is missing.
 """
 
 import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import numpy as np
 from jax.experimental.multihost_utils import broadcast_one_to_all
 from ml_collections import ConfigDict
 
+from rococo_jax.encoders.loading import EVALUATIONS
+from rococo_jax.processes import broadcast_from_process_0, sum_over_processes
 from rococo_jax.progress import progress
-from rococo_jax.training.log import EVALUATIONS, METRICS, Meter, RunLog
+from rococo_jax.training.log import METRICS, Meter, RunLog
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
 
 
@@ -31,10 +34,10 @@ class StepInfo:
         last: whether it is the run's last.
         state: `TrainState` after the step.
         metrics: of the step, on the devices.
-        counts: those of the input.
+        counts: those of the input on this process.
         waited: seconds that the host waited for the batch.
+        idle: seconds of these in which the device had no step to work on.
         request: the signal that asks to save and stop; `Stop` sets it.
-        figures: of an evaluation of this state; `Evaluate` sets them.
     """
 
     done: int
@@ -43,8 +46,8 @@ class StepInfo:
     metrics: Mapping[str, Any]
     counts: Mapping[str, int]
     waited: float
+    idle: float = 0.0
     request: str | None = None
-    figures: Mapping[str, float] | None = None
 
 
 class Hook:
@@ -134,7 +137,7 @@ class Log(Hook):
         self._advance(steps.start)
 
     def after(self, info: StepInfo) -> None:
-        self.meter.count(info.waited)
+        self.meter.count(info.waited, info.idle)
         self.settle()
         self.pending = info
         self._advance(1, self.loss)
@@ -157,46 +160,37 @@ class Log(Hook):
         if info.done % self.every == 0 or info.done == 1 or info.last:
             figures = self.meter.read()
             self._share = f", MFU {figures['mfu']:.1%}" if "mfu" in figures else ""
-            self.file.write(METRICS, info.done, {**values, **figures, **info.counts})
+            self.file.write(METRICS, info.done, {**values, **figures, **sum_over_processes(info.counts)})
 
     def close(self) -> None:
         self._shown.close()
 
 
-class Evaluate(Hook):
-    """Calls `function` with the state every so many steps, 0 for the end alone; its figures go to the log."""
-
-    def __init__(self, function: Callable[[TrainState], Mapping[str, float]], every: int, log: Log):
-        self.function, self.every, self.log = function, every, log
-
-    def after(self, info: StepInfo) -> None:
-        due = info.last or (self.every and info.done % self.every == 0)
-        if not due or info.request is not None:
-            return
-        self.log.settle()
-        with self.log.meter.paused("evaluating"):
-            info.figures = dict(self.function(info.state))
-            self.log.file.write(EVALUATIONS, info.done, info.figures)
-
-
 class Save(Hook):
-    """Writes checkpoints, of losses that are known to be finite alone.
+    """Saves checkpoints once the loss is known to be finite.
 
     Args:
         config: `checkpoint` of the run's config.
-        input_state: gives what a checkpoint keeps of the input.
+        input_state: gives what a checkpoint keeps of the input. All processes call it.
+        evaluations: need a checkpoint of the states that they evaluate.
     """
 
     def __init__(
-        self, config: ConfigDict, checkpoints: TrainingCheckpoints, input_state: Callable[[], dict[str, Any]], log: Log
+        self,
+        config: ConfigDict,
+        checkpoints: TrainingCheckpoints,
+        input_state: Callable[[], dict[str, Any]],
+        log: Log,
+        evaluations: Sequence["Evaluate"] = (),
     ):
         self.config, self.checkpoints, self.input_state, self.log = config, checkpoints, input_state, log
-        self.saved_at = time.monotonic()
+        self.evaluations, self.saved_at = evaluations, time.monotonic()
 
     def after(self, info: StepInfo) -> None:
         every = [steps for steps in (self.config.every, self.config.keep_every) if steps]
-        due = info.last or info.request is not None or info.figures is not None
-        if due or any(info.done % steps == 0 for steps in every) or self._late(info.done):
+        is_due = info.last or info.request is not None or any(info.done % steps == 0 for steps in every)
+        is_evaluated = any(evaluation.is_due(info.done) for evaluation in self.evaluations)
+        if is_due or is_evaluated or self._late(info.done):
             self.save(info)
 
     def stopped(self, info: StepInfo) -> None:
@@ -210,9 +204,58 @@ class Save(Hook):
         return bool(broadcast_one_to_all(np.asarray(late)))
 
     def save(self, info: StepInfo) -> None:
-        """Starts writing the state after a step, once its loss is known to be finite."""
+        """Start writing the state after a step, once its loss is known to be finite."""
         self.log.settle()
-        score = None if info.figures is None else info.figures.get("score")
         with self.log.meter.paused("saving"):
-            self.checkpoints.save(info.done, info.state, self.input_state(), score)
+            self.checkpoints.save(info.done, info.state, self.input_state())
         self.saved_at = time.monotonic()
+
+
+class Evaluate(Hook):
+    """Evaluates saved states, and logs the results. It comes after `Save`.
+
+    Args:
+        function: of the state; all processes call it.
+        every: steps between two evaluations; 0 for the end alone.
+        steps: of the whole run.
+        log: of the run.
+        scores: by step; the best checkpoint is chosen by them. Of the evaluations that the log has at first.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[TrainState], Mapping[str, float]],
+        every: int,
+        steps: int,
+        log: Log,
+        scores: dict[int, float],
+    ):
+        self.function, self.every, self.steps, self.log, self.scores = function, every, steps, log, scores
+
+    def is_due(self, step: int) -> bool:
+        """Whether the state after so many steps is to be evaluated."""
+        return step > 0 and (step == self.steps or (self.every > 0 and step % self.every == 0))
+
+    def catch_up(self, step: int, state: TrainState) -> None:
+        """Evaluate the state that the run resumes from, where that is due and the log has no evaluation of it."""
+        if not self.is_due(step):
+            return
+        if not broadcast_from_process_0("evaluations", lambda: self.log.file.has(EVALUATIONS, step)):
+            self.evaluate(step, state)
+
+    def after(self, info: StepInfo) -> None:
+        # A stop does not wait for an evaluation, which the resumed run makes first; only that of the last step is made.
+        if self.is_due(info.done) and (info.last or info.request is None):
+            self.log.settle()
+            self.evaluate(info.done, info.state)
+
+    def evaluate(self, step: int, state: TrainState) -> None:
+        """Evaluate a saved state and log the results."""
+        with self.log.meter.paused("saving"):
+            # A kill from here on costs no step, and what is written holds no copy of the state beside the evaluation.
+            self.log.checkpoints.wait()
+        with self.log.meter.paused("evaluating"):
+            results = dict(self.function(state))
+            self.log.file.write(EVALUATIONS, step, results)
+        if math.isfinite(score := results.get("score", math.nan)):
+            self.scores[step] = score

@@ -7,6 +7,7 @@ so that a weight chooses between the two without training.
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +18,8 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
+from rococo_jax.checkpoints.hub import has_tokenizer
+from rococo_jax.checkpoints.model_directory import MODEL_FILE, TOKENIZER_FILE
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     build_model,
@@ -25,11 +28,14 @@ from rococo_jax.checkpoints.parameters import (
     with_own_positions,
     without_matching,
 )
+from rococo_jax.checkpoints.weight_files import find_weights
 from rococo_jax.data.preprocessing import Preprocessing
+from rococo_jax.data.saved_tokenizer import read_saved_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.data.training_images import TrainingImages
+from rococo_jax.data.training_images import NO_IMAGES, TrainingImages, union
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.foreign import is_factory, load_factory
+from rococo_jax.encoders.loading import read_model_tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
 
@@ -75,8 +81,10 @@ def _with_model(encoder: Encoder, model: DualEncoder) -> Encoder:
 
 
 def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
-    tokenizer = read_tokenizer(config.init.tokenizer)
     fields = config.init.spec.to_dict()
+    text = fields.get("text")
+    context_length = text.get("context_length") if isinstance(text, dict) else None
+    tokenizer = read_tokenizer(config.init.tokenizer, context_length)
     # A vocabulary of 0 stands for the tokenizer's, which the config does not know.
     if isinstance(fields.get("text"), dict) and not fields["text"].get("vocabulary_size"):
         fields["text"]["vocabulary_size"] = tokenizer.rust.get_vocab_size()
@@ -85,21 +93,47 @@ def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
     model = DualEncoder(spec, rngs=nnx.Rngs(config.seed), dtype=jnp.dtype(config.dtype))
     provenance = {"made_by": "random parameters", "seed": config.seed}
     provenance["weights_sha256"] = hash_parameters(parameters_of(model))
-    return Encoder(model, preprocessing, tokenizer, provenance, "random", mesh)
+    encoder = Encoder(model, preprocessing, tokenizer, provenance, "random", mesh)
+    encoder.training_images = NO_IMAGES
+    return encoder
 
 
-def read_tokenizer(source: str) -> Tokenizer:
-    """The tokenizer of a model (directory, folder or hub name), or what a function `package.module:function` makes.
+# Of a tokenizer alone, where the spec does not tell.
+_CONTEXT_LENGTH = 77
 
-    Raises InputError: nothing is named, there is no such model or function, or it has or makes no tokenizer.
+
+def read_tokenizer(source: str, context_length: int | None = None) -> Tokenizer:
+    """Read a tokenizer: of a folder or file that has one alone, of a model (directory, folder or hub name), or what a
+    function `package.module:function` makes. A text has at most `context_length` tokens.
+
+    Raises InputError: nothing is named, there is no such file, model or function, or it has or makes no tokenizer.
     """
     if not source:
-        raise InputError("config", "init.tokenizer", "''", "a model whose tokenizer to take, beside init.spec")
-    made = load_factory(source) if is_factory(source) else load_model(source).tokenizer
-    if not isinstance(made, Tokenizer):
-        wanted = "a model with a text tower, or package.module:function that makes a Tokenizer"
+        raise InputError("config", "init.tokenizer", "''", "a tokenizer, or a model that has one, beside init.spec")
+    path = Path(source)
+    folder = path.parent if path.name == TOKENIZER_FILE else path
+    is_tokenizer_alone = path.is_dir() and has_tokenizer(path) and find_weights(path) is None
+    if is_factory(source):
+        tokenizer = load_factory(source)
+    elif (folder / MODEL_FILE).is_file():
+        tokenizer = read_model_tokenizer(folder)
+    elif path.suffix == ".json" or is_tokenizer_alone:
+        tokenizer = read_saved_tokenizer(path, context_length or _CONTEXT_LENGTH)
+    else:
+        tokenizer = load_model(source).tokenizer
+    if not isinstance(tokenizer, Tokenizer):
+        wanted = "a tokenizer, a model with a text tower, or package.module:function that makes a Tokenizer"
         raise InputError("config", "init.tokenizer", repr(source), wanted)
-    return made
+    return _shortened(tokenizer, context_length)
+
+
+def _shortened(tokenizer: Tokenizer, context_length: int | None) -> Tokenizer:
+    """The tokenizer, which cuts texts where the tower has no further positions."""
+    spec = tokenizer.spec
+    if context_length is None or spec.fixed_length is not None or spec.context_length <= context_length:
+        return tokenizer
+    spec = dataclasses.replace(spec, context_length=context_length)
+    return Tokenizer(tokenizer.rust, spec, tokenizer.read_from)
 
 
 def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
@@ -125,7 +159,11 @@ def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """A starting model without its parameters: what every model of the run has in common with it."""
+    """A starting model without its parameters: what every model of the run has in common with it.
+
+    Attributes:
+        training_images: of every model of the run; those of the starting model alone as long as it is `of` that.
+    """
 
     spec: ModelSpec
     preprocessing: Preprocessing | None
@@ -144,12 +182,15 @@ class Origin:
     def checkpoint(self, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any]) -> Checkpoint:
         """The model with trained parameters, and a record of the training in its provenance."""
         provenance = {"trained": record, "started_from": self.provenance}
-        return Checkpoint(self.spec, parameters, self.preprocessing, self.tokenizer, provenance)
+        rest = self.preprocessing, self.tokenizer, provenance, self.training_images
+        return Checkpoint(self.spec, parameters, *rest)
 
     def encoder(self, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any], mesh: Mesh) -> Encoder:
         """The encoder with trained parameters."""
-        _, _, *rest = self.checkpoint(parameters, record)
-        return Encoder(build_model(self.spec, parameters, self.dtype), *rest, self.name, mesh)
+        _, _, *rest, training_images = self.checkpoint(parameters, record)
+        encoder = Encoder(build_model(self.spec, parameters, self.dtype), *rest, self.name, mesh)
+        encoder.training_images = training_images
+        return encoder
 
 
 def trained_encoder(
@@ -175,4 +216,6 @@ def interpolated(first: Encoder, second: Encoder, weight: float) -> Encoder:
     of_first, of_second = parameters_of(first.model), parameters_of(second.model)
     between = {path: (1 - weight) * array + weight * of_second[path] for path, array in of_first.items()}
     record = {"interpolated": {"weight": weight, "first": first.provenance, "second": second.provenance}}
-    return trained_encoder(first, between, record)
+    encoder = trained_encoder(first, between, record)
+    encoder.training_images = union(first.training_images, second.training_images)
+    return encoder

@@ -10,6 +10,11 @@ Heads are a regularised canonical correlation analysis of two feature spaces. Wi
 The power p weighs a direction by how well it correlates (Gong et al. 2014 use such weights for cross-modal retrieval).
 r_x, r_y and p are chosen by cross-validation over images: the captions of one image are never split between folds.
 All in float64 on the host: the matrices are as wide as the towers, the work is a few eigendecompositions.
+
+The heads are fitted on all pairs. What compares every image with every text is computed on a sample, so that its memory
+and time do not grow with the data: the recall of a fold on at most 2,000 of its images, the logit scale on at most
+5,000 images, both with at most 10,000 texts. A sample is drawn with a fixed seed, and only where there are more images
+or texts than that. No result depends on how the work is split into blocks.
 """
 
 import dataclasses
@@ -23,6 +28,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float, Int
 
+from rococo_jax.data.training_images import TrainingImages, union
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
@@ -32,6 +38,11 @@ from rococo_jax.storage import hash_bytes
 
 RIDGES = (1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 POWERS = (0.5, 1.0, 1.5, 2.0)
+# The most images, of a fold and for the logit scale, and the most texts that are compared with each other.
+HELD_OUT_IMAGES, SCALE_IMAGES, SAMPLED_TEXTS = 2_000, 5_000, 10_000
+# Rows of similarities in memory at once.
+_ROWS_AT_ONCE = 256
+_SAMPLE_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -126,24 +137,26 @@ def choose_regularisation(
 ) -> tuple[Regularisation, float]:
     """Cross-validates over images; returns the best choice and its held-out score.
 
-    The score is the mean of image-to-text and text-to-image R@1 (percent) within the held-out fold, averaged over
-    folds. `on_progress` is called with the number of pairs of ridges that are done, of each fold. The scores of a fold
-    are kept in the `cache`.
+    The score is the mean of image-to-text and text-to-image R@1 (percent) within at most `HELD_OUT_IMAGES` of the
+    held-out fold, averaged over folds. `on_progress` is called with the number of pairs of ridges that are done, of
+    each fold. The scores of a fold are kept in the `cache`.
     """
     cache = cache or EmbeddingCache(None)
     images, texts = images.astype(np.float64), texts.astype(np.float64)
     fold_of_image = np.random.default_rng(seed).permutation(len(images)) % folds
     choices = [Regularisation(*each) for each in product(ridges, ridges, powers)]
     content = hash_bytes(*(np.ascontiguousarray(each).tobytes() for each in (images, texts, text_image)))
-    about = {"scores": "cca 1", "dim": dim, "folds": folds, "seed": seed, "features": content}
+    about = {"scores": "cca 2", "dim": dim, "folds": folds, "seed": seed, "features": content}
+    about |= {"sample": [HELD_OUT_IMAGES, SAMPLED_TEXTS, _SAMPLE_SEED]}
     about |= {"shapes": [images.shape, texts.shape], "choices": [dataclasses.astuple(each) for each in choices]}
     total = np.zeros(len(choices))
     for fold in range(folds):
         key = cache.key({**about, "fold": fold}, [])
         scores = cache.get(key)
         if scores is None:
-            parts = _split(images, texts, text_image, fold_of_image == fold)
-            scores = np.array(list(_scores_of_fold(*parts, dim, choices, on_progress)))
+            fitted, held_out = _split(images, texts, text_image, fold_of_image == fold)
+            held_out = sample_pairs(*held_out, HELD_OUT_IMAGES)
+            scores = np.array(list(_scores_of_fold(fitted, held_out, dim, choices, on_progress)))
             cache.put(key, scores)
         else:
             on_progress(len(ridges) ** 2)
@@ -152,19 +165,38 @@ def choose_regularisation(
     return choices[best], float(total[best])
 
 
+def sample_pairs(
+    images: np.ndarray, texts: np.ndarray, text_image: np.ndarray, most: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """At most so many images, and at most `SAMPLED_TEXTS` of their texts, in their order.
+
+    All of them where there are no more; else a sample that only the numbers of images and texts decide.
+    """
+    random = np.random.default_rng(_SAMPLE_SEED)
+    is_chosen = np.ones(len(images), bool)
+    if len(images) > most:
+        is_chosen = np.zeros(len(images), bool)
+        is_chosen[random.permutation(len(images))[:most]] = True
+    rows = np.flatnonzero(is_chosen[text_image])
+    if len(rows) > SAMPLED_TEXTS:
+        rows = np.sort(random.permutation(rows)[:SAMPLED_TEXTS])
+    new_index = np.cumsum(is_chosen) - 1
+    return images[is_chosen], texts[rows], new_index[text_image[rows]]
+
+
 def _scores_of_fold(
-    kept: tuple, held: tuple, dim: int, choices: Sequence[Regularisation], on_progress: Callable[[int], None]
+    fitted: tuple, held_out: tuple, dim: int, choices: Sequence[Regularisation], on_progress: Callable[[int], None]
 ) -> Iterator[float]:
     """Mean R@1 of each choice on the held-out pairs; choices of the same ridges stand together."""
-    moments = _Moments(*kept)
-    x = (held[0] - moments.image_mean) @ moments.image_basis
-    y = (held[1] - moments.text_mean) @ moments.text_basis
+    moments = _Moments(*fitted)
+    x = (held_out[0] - moments.image_mean) @ moments.image_basis
+    y = (held_out[1] - moments.text_mean) @ moments.text_basis
     for ridges, same in groupby(choices, key=lambda choice: (choice.image_ridge, choice.text_ridge)):
         image_directions, text_directions, correlations = moments.solve(dim, *ridges)
         sides = x @ image_directions, y @ text_directions
         for choice in same:
             projected = (_unit(side * correlations**choice.power) for side in sides)
-            yield _mean_recall_at_1(*projected, held[2])
+            yield _mean_recall_at_1(*projected, held_out[2])
         on_progress(1)
 
 
@@ -178,6 +210,7 @@ def _split(images, texts, text_image, held_out: np.ndarray) -> tuple[tuple, tupl
 
 
 def _mean_recall_at_1(images: np.ndarray, texts: np.ndarray, text_image: np.ndarray) -> float:
+    # Of a sample: 2,000 images and 10,000 texts are 80 MB.
     similarities = images.astype(np.float32) @ texts.astype(np.float32).T
     image_to_text = text_image[similarities.argmax(axis=1)] == np.arange(len(images))
     text_to_image = similarities.argmax(axis=0) == text_image
@@ -189,16 +222,23 @@ def fit_logit_scale(
     texts: Float[np.ndarray, "texts dim"],
     text_image: Int[np.ndarray, " texts"],
 ) -> float:
-    """The logit scale with the lowest text-to-image cross-entropy on the given unit vectors, from 1 to 100."""
-    similarities = texts.astype(np.float64) @ images.astype(np.float64).T
-    right = similarities[np.arange(len(texts)), text_image]
+    """The logit scale with the lowest text-to-image cross-entropy on the given unit vectors, from 1 to 100.
 
-    def loss(scale: float) -> float:
-        logits = scale * similarities
-        top = logits.max(axis=1, keepdims=True)
-        return float(np.mean(np.log(np.exp(logits - top).sum(axis=1)) + top[:, 0] - scale * right))
-
-    return float(min(np.geomspace(1.0, 100.0, 41), key=loss))
+    Of at most `SCALE_IMAGES` images, as `sample_pairs` draws them.
+    """
+    images, texts, text_image = sample_pairs(images, texts, text_image, SCALE_IMAGES)
+    images, texts = images.astype(np.float64), texts.astype(np.float64)
+    scales = np.geomspace(1.0, 100.0, 41)
+    losses = np.zeros((len(scales), len(texts)))
+    for start in range(0, len(texts), _ROWS_AT_ONCE):
+        rows = np.arange(start, min(start + _ROWS_AT_ONCE, len(texts)))
+        similarities = texts[rows] @ images.T
+        top = similarities.max(axis=1, keepdims=True)
+        right = similarities[np.arange(len(rows)), text_image[rows]]
+        for losses_of_scale, scale in zip(losses, scales, strict=True):
+            log_sums = np.log(np.exp(scale * (similarities - top)).sum(axis=1))
+            losses_of_scale[rows] = log_sums + scale * (top[:, 0] - right)
+    return float(scales[losses.mean(axis=1).argmin()])
 
 
 _FOLDS = 5
@@ -232,7 +272,9 @@ def _alone(encoder: Encoder, spec: ModelSpec, kind: str, tower: nnx.Module) -> E
     model.logit_scale = nnx.Param(jnp.zeros((), jnp.float32))
     preprocessing = encoder.preprocessing if kind == "vision" else None
     tokenizer = encoder.tokenizer if kind == "text" else None
-    return Encoder(model, preprocessing, tokenizer, encoder.provenance, encoder.name, encoder.mesh)
+    alone = Encoder(model, preprocessing, tokenizer, encoder.provenance, encoder.name, encoder.mesh)
+    alone.training_images = encoder.training_images
+    return alone
 
 
 def join_towers(
@@ -244,6 +286,7 @@ def join_towers(
     dim: int,
     name: str,
     cache: EmbeddingCache | None = None,
+    training_images: TrainingImages | None = None,
 ) -> tuple[Encoder, dict[str, Any]]:
     """Fits both heads. Returns the dual encoder and a record of the fit.
 
@@ -254,6 +297,7 @@ def join_towers(
         dim: length of the joint embedding.
         name: of the new model.
         cache: keeps what is done of the cross-validation.
+        training_images: those of the fit; the model has those of its towers, too.
 
     Raises InputError where `dim` does not fit the towers, there are too few images, or features are not finite.
     """
@@ -297,4 +341,6 @@ def join_towers(
         "logit_scale": round(scale, 4),
     }
     provenance = {"joined": {"vision": vision.provenance, "text": text.provenance, "fit": record}}
-    return Encoder(model, vision.preprocessing, text.tokenizer, provenance, name, vision.mesh), record
+    joined = Encoder(model, vision.preprocessing, text.tokenizer, provenance, name, vision.mesh)
+    joined.training_images = union(training_images, vision.training_images, text.training_images)
+    return joined, record

@@ -1,7 +1,8 @@
 """The log of a run: one JSON line a logged step, and the same figures to TensorBoard and, if asked, Weights & Biases.
 
-METRICS.jsonl      step, loss and its parts, learning_rate, gradient_norm, logit_scale, images_per_second, ...
-EVALUATIONS.jsonl  step and the figures of the evaluation
+METRICS.jsonl      step, loss and its parts, learning_rate, gradient_norm, logit_scale, images_per_second, ...;
+                   counts of images and texts that were lost since step 0, over all processes
+EVALUATIONS.jsonl  step and the results of the evaluation
 
 A run that resumes from a checkpoint drops the lines of later steps, which are done again. Of the rates,
 
@@ -20,12 +21,13 @@ from typing import Any
 
 import jax
 
+from rococo_jax.encoders.loading import EVALUATIONS
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
 from rococo_jax.storage import atomic_write
 from rococo_jax.training.program import peak_flops
 
-METRICS, EVALUATIONS, TENSORBOARD, WANDB = "metrics.jsonl", "evaluations.jsonl", "tensorboard", "wandb-run"
+METRICS, TENSORBOARD, WANDB = "metrics.jsonl", "tensorboard", "wandb-run"
 
 
 class RunLog:
@@ -63,6 +65,10 @@ class RunLog:
             for key, value in values.items():
                 if isinstance(value, int | float) and math.isfinite(value):
                     self.board.add_scalar(f"{name.removesuffix('.jsonl')}/{key}", value, step)
+
+    def has(self, name: str, step: int) -> bool:
+        """Whether `METRICS` or `EVALUATIONS` has a line of a step."""
+        return any(json.loads(line)["step"] == step for line in _lines_up_to(self.folder / name, step))
 
     def close(self) -> None:
         """Closes the files."""
@@ -136,11 +142,16 @@ class Meter:
         """Forgets the steps so far."""
         self.start, self.steps, self.waited = time.perf_counter(), 0, 0.0
 
-    def count(self, waited: float = 0.0) -> None:
-        """Counts one step, before which the host waited so many seconds for its batch."""
+    def count(self, waited: float = 0.0, idle: float | None = None) -> None:
+        """Count one step, before which the host waited so many seconds for its batch.
+
+        Args:
+            idle: seconds of these in which the device had finished the step before, all by default; they alone are
+                lost.
+        """
         self.steps += 1
         self.waited += waited
-        self.lost["waiting for data"] += waited
+        self.lost["waiting for data"] += waited if idle is None else idle
 
     @contextlib.contextmanager
     def paused(self, reason: str) -> Iterator[None]:

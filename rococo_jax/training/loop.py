@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -30,12 +31,19 @@ Program = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 @runtime_checkable
 class Input(Protocol):
-    """Batches in order, and counts of what was lost so far."""
+    """Batches in order.
+
+    Attributes:
+        counts: of what was lost so far, this process's share; their sum over processes is the run's since step 0.
+    """
 
     counts: Mapping[str, int]
 
     def __next__(self) -> Batch: ...
-    def get_state(self) -> dict[str, Any]: ...
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the input. All processes must call it."""
+        ...
 
 
 class Outcome(NamedTuple):
@@ -88,6 +96,33 @@ class Stop(Hook):
             os.kill(os.getpid(), signal.SIGTERM)  # to JAX's service
 
 
+class DeviceClock:
+    """Tells when the device finished a step, by a thread that waits for the step's results."""
+
+    def __init__(self):
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="device clock")
+        self._finished: Future[float] | None = None
+
+    def begin(self, results: Any) -> None:
+        """Watch a step that was dispatched; its results are there when the device has done it."""
+        self._finished = self._thread.submit(_wait_for, results)
+
+    def idle_since(self, start: float) -> float:
+        """Seconds since `start` in which the device had finished the last step that was begun."""
+        if self._finished is None or not self._finished.done() or self._finished.exception() is not None:
+            return 0.0
+        return time.perf_counter() - max(start, self._finished.result())
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False)
+
+
+def _wait_for(results: Any) -> float:
+    jax.block_until_ready(results)
+    return time.perf_counter()
+
+
 def run_loop(
     steps: int,
     state: TrainState,
@@ -107,27 +142,29 @@ def run_loop(
         Diverged: the loss or its gradient is not finite; the last checkpoint is good.
     """
     info, program = None, None
-    for number in range(int(state.step), steps):
-        asked_at = time.perf_counter()
-        try:
-            batch = next(batches)
-        except Exception:
-            # Ctrl-C in a terminal ends the processes that decode images, too.
-            if info is None or (request := stop.of_this_process()) is None:
-                raise
+    with contextlib.closing(DeviceClock()) as device_clock:
+        for number in range(int(state.step), steps):
+            wait_start = time.perf_counter()
+            try:
+                batch = next(batches)
+            except Exception:
+                # Ctrl-C in a terminal ends the processes that decode images, too.
+                if info is None or (request := stop.of_this_process()) is None:
+                    raise
+                for hook in hooks:
+                    hook.stopped(info)
+                return Outcome(state, request)
+            waited, idle = time.perf_counter() - wait_start, device_clock.idle_since(wait_start)
+            placed = place_batch(batch, mesh)
+            program = program or compile_for(state, placed)
             for hook in hooks:
-                hook.stopped(info)
-            return Outcome(state, request)
-        waited = time.perf_counter() - asked_at
-        placed = place_batch(batch, mesh)
-        program = program or compile_for(state, placed)
-        for hook in hooks:
-            hook.before(number, state)
-        with jax.transfer_guard("disallow"):
-            state, metrics = program(state, placed)
-        info = StepInfo(number + 1, number + 1 == steps, state, metrics, batches.counts, waited)
-        for hook in hooks:
-            hook.after(info)
-        if info.request is not None and not info.last:
-            return Outcome(state, info.request)
+                hook.before(number, state)
+            with jax.transfer_guard("disallow"):
+                state, metrics = program(state, placed)
+            device_clock.begin(metrics)
+            info = StepInfo(number + 1, number + 1 == steps, state, metrics, batches.counts, waited, idle)
+            for hook in hooks:
+                hook.after(info)
+            if info.request is not None and not info.last:
+                return Outcome(state, info.request)
     return Outcome(state, None)

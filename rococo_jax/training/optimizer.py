@@ -7,7 +7,8 @@
     adafactor   second moments by row and column (1804.04235), 1 - step^-0.8 for their decay, the update's root mean
                 square held at 1, and a first moment, as for large image towers (2106.04560, section 3.4)
 
-Layer-wise rates are after BEiT (2106.08254), a ResNet has one rate. Vectors and scalars (norms, biases, logit scale) do
+Layer-wise rates are as BEiT's (2106.08254), but for one power: there the last block has layer_decay^1, here it has the
+full rate, as heads have. A ResNet has one rate. Vectors and scalars (norms, biases, logit scale) do
 not decay. The logit scale of a softmax loss stays at most 100 (CLIP, 2103.00020), or at most what it started from where
 that is more; the sigmoid loss, whose models have a logit bias, has no such bound (SigLIP, 2303.15343).
 

@@ -8,6 +8,7 @@ algorithms (Patarasuk and Yuan 2009, doi 10.1016/j.jpdc.2008.09.002), of an oper
 all-gather g - 1, all-reduce 2 (g - 1) / g, reduce-scatter and all-to-all (g - 1) / g, collective-permute 1.
 """
 
+import contextlib
 import itertools
 import math
 import re
@@ -58,8 +59,9 @@ def plan(config: ConfigDict, topology: str | None = None) -> dict[str, Any]:
     shapes = batch_shapes(config, encoder.spec, tokens, encoder.preprocessing)
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows), shapes)
     limit = chip[0] if topology and chip else memory_of(jax.local_devices()[0])
-    lowered, start = lower_step(config, encoder.spec, encoder.preprocessing, mesh, tokens), time.perf_counter()
-    compiled = compile_step(lowered, batch, config, limit)
+    with _cudnn_in_one_line():
+        lowered, start = lower_step(config, encoder.spec, encoder.preprocessing, mesh, tokens), time.perf_counter()
+        compiled = compile_step(lowered, batch, config, limit)
     seconds, sizes = time.perf_counter() - start, compiled.memory_analysis()
     program = ProgramCosts(compiled.as_text(), len(devices))
     held = {"arguments": sizes.argument_size_in_bytes, "temporaries": sizes.temp_size_in_bytes,
@@ -103,6 +105,18 @@ def _devices_of(topology: str) -> list[Any]:
     except (RuntimeError, NotImplementedError) as error:
         wanted = "v5e:4x4 and the like with jax[tpu] installed, or h100:8 with jax[cuda12]"
         raise InputError("topology", "devices", f"{topology!r} ({first_line(error)})", wanted) from None
+
+
+@contextlib.contextmanager
+def _cudnn_in_one_line() -> Iterator[None]:
+    """Raises InputError where JAX's plugin for CUDA is installed without cuDNN, which lowering and compiling ask."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "cudnn" not in str(error).lower():
+            raise
+        wanted = "cuDNN beside JAX's plugin for CUDA: pip install 'jax[cuda12]'"
+        raise InputError("topology", "cuDNN", first_line(error), wanted) from None
 
 
 class ProgramCosts:

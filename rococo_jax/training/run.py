@@ -5,12 +5,13 @@ WORKDIR/metrics.jsonl        one line a logged step
 WORKDIR/evaluations.jsonl    one line an evaluation
 WORKDIR/tensorboard/         the same curves
 WORKDIR/checkpoints/         the last few states, and the best; each is a model, too
-WORKDIR/origin/              what these have in common: spec, preprocessing, tokenizer
-WORKDIR/influence.jsonl      influence of the captions' words, for the SC loss
+WORKDIR/origin/              what these have in common: spec, preprocessing, tokenizer, training images
+WORKDIR/influence.jsonl      influence of the captions' words, for the SC loss; influence_of.json: what it is of
 WORKDIR/model/               at the end: a model directory
 """
 
 import contextlib
+import dataclasses
 import gc
 import os
 import sys
@@ -23,18 +24,24 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.model_directory import write_description, write_model
-from rococo_jax.data.pair_source import CaptionedImages, PairSource
-from rococo_jax.data.training_images import TrainingImages, training_images, write_training_images
+from rococo_jax.data.pair_source import PairSource
+from rococo_jax.data.training_images import (
+    ImageContents,
+    TrainingImages,
+    read_image_contents,
+    read_training_images,
+    stamp_images,
+    union,
+)
 from rococo_jax.encoders import Encoder
-from rococo_jax.encoders.loading import CHECKPOINTS, ORIGIN
+from rococo_jax.encoders.loading import CHECKPOINTS, ORIGIN, read_scores
 from rococo_jax.errors import InputError
 from rococo_jax.processes import barrier, broadcast_from_process_0
-from rococo_jax.storage import atomic_directory, hold, refuse_url
+from rococo_jax.storage import atomic_directory, hold, read_json_object, refuse_url, remove_folder, write_json
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.config import check_config, flat, refuse_other_config, write_config
 from rococo_jax.training.config_keys import profiled_steps
 from rococo_jax.training.hooks import Evaluate, Log, OnStep, Profile, Save
-from rococo_jax.training.init import Origin
 from rococo_jax.training.log import Meter, RunLog, check_wandb
 from rococo_jax.training.loop import Outcome, Program, Stop, run_loop
 from rococo_jax.training.program import compile_step, memory_of, step_bytes
@@ -42,6 +49,8 @@ from rococo_jax.training.setup import RunCache, Setup, set_up
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, gather_to_host, parameters_where_they_are
 
 CONFIG, MODEL = "config.json", "model"
+# Below `origin`: hash of the training images, and of the stamps of their files when they were read.
+_IMAGES = "images.json"
 
 EvaluateModel = Callable[[Encoder], Mapping[str, float]]
 
@@ -72,8 +81,8 @@ def train(
         config: a changed `default_config()`, or from `read_config`.
         workdir: made where it does not exist.
         mesh: the devices; all of them by default.
-        evaluate: called with the model every `config.eval.every` steps and at the end; a `score` among its figures
-            picks the best checkpoint.
+        evaluate: called with the model every `config.eval.every` steps and at the end; a `score` among its results
+            picks the best checkpoint. `rococo_jax.train` makes it of the keys `config.eval`.
         on_step: called after every step, for tests and launchers.
         run_cache: starting models, data and features of earlier runs of this process.
         influence_folder: keeps the table of influence where the config names none; `workdir` by default.
@@ -96,11 +105,12 @@ def train(
         setup = set_up(config, influence_folder or workdir, mesh, run_cache)
         gc.collect()  # modules refer to themselves in circles; from here on the parameters are the run's alone
         folder = workdir if jax.process_index() == 0 else None
-        if folder is not None:
-            _begin_folder(folder, kept, config, setup.origin)
+        images = broadcast_from_process_0("the working folder", lambda: _prepare_folder(workdir, kept, config, setup))
+        setup.origin = dataclasses.replace(setup.origin, training_images=read_training_images(workdir / ORIGIN))
         with contextlib.ExitStack() as closing:
             closing.callback(setup.batches.close)
-            keep = config.checkpoint.keep, setup.identity(), config.checkpoint.keep_every
+            scores: dict[int, float] = {}
+            keep = config.checkpoint.keep, setup.identity(images), config.checkpoint.keep_every, scores
             checkpoints = TrainingCheckpoints(workdir / CHECKPOINTS, *keep)
             closing.callback(checkpoints.close)
             state = setup.begin_or_resume(checkpoints, averaged=config.ema > 0)
@@ -108,7 +118,8 @@ def train(
             wandb = config.log.wandb and {"project": config.log.wandb, "name": workdir.name, "config": flat(config)}
             log = RunLog(folder, resumed_from, tensorboard=config.log.tensorboard, wandb=wandb or None)
             closing.callback(log.close)
-            outcome = _loop(config, setup, state, checkpoints, log, evaluate, on_step)
+            scores |= broadcast_from_process_0("scores", lambda: read_scores(workdir))
+            outcome = _loop(config, setup, state, checkpoints, log, scores, evaluate, on_step)
         done = int(outcome.state.step)
         model = None if outcome.stopped else _finish(config, workdir, setup, outcome.state)
         return Run(done, model, resumed_from, outcome.stopped)
@@ -137,15 +148,38 @@ def _hold_folder(while_held: contextlib.ExitStack, workdir: Path) -> None:
     while_held.enter_context(hold(workdir))
 
 
-def _begin_folder(workdir: Path, kept: Mapping[str, Any] | None, config: ConfigDict, origin: Origin) -> None:
-    """Writes the config and what checkpoints need to be models. A model of fewer steps moves to `model-STEPS`."""
-    if kept is not None and (workdir / MODEL).exists():
-        (workdir / MODEL).rename(workdir / f"{MODEL}-{kept['steps']}")
-    if not (workdir / ORIGIN).exists():
-        with atomic_directory(workdir / ORIGIN) as folder:
-            write_description(folder, origin.checkpoint({}, _record(config, 0)))
-    if kept != flat(config):
+def _prepare_folder(workdir: Path, saved: Mapping[str, Any] | None, config: ConfigDict, setup: Setup) -> str:
+    """Write the config and what checkpoints need to be models; return the hash of the training images.
+
+    A model of fewer steps moves to `model-STEPS`. The images are read before the first step, and again only where a
+    file may have changed since; before the first checkpoint, the folder takes the data as they are.
+    """
+    if saved is not None and (workdir / MODEL).exists():
+        (workdir / MODEL).rename(workdir / f"{MODEL}-{saved['steps']}")
+    origin, stamps = workdir / ORIGIN, stamp_images(setup.source)
+    images = _known_images(origin, stamps)
+    has_checkpoints = (workdir / CHECKPOINTS).is_dir() and any((workdir / CHECKPOINTS).glob("[0-9]*"))
+    if images is None or not has_checkpoints:
+        contents = setup.read_images(stamps)
+        images = contents.sha256
+        if not has_checkpoints:
+            seen = _training_images(setup.source, setup.origin.training_images, contents)
+            start = dataclasses.replace(setup.origin, training_images=seen)
+            remove_folder(origin)
+            with atomic_directory(origin) as folder:
+                write_description(folder, start.checkpoint({}, _record(config, 0)))
+        write_json(origin / _IMAGES, {"sha256": images, "stamps": stamps})
+    if saved != flat(config):
         write_config(workdir / CONFIG, config)
+    return images
+
+
+def _known_images(origin: Path, stamps: str | None) -> str | None:
+    """The hash of the training images as it was computed once, None where a file may have changed since."""
+    if stamps is None or not (origin / _IMAGES).exists():
+        return None
+    saved = read_json_object(origin / _IMAGES, "the hash of a run's training images")
+    return saved.get("sha256") if saved.get("stamps") == stamps else None
 
 
 def _loop(
@@ -154,6 +188,7 @@ def _loop(
     state: TrainState,
     checkpoints: TrainingCheckpoints,
     run_log: RunLog,
+    scores: dict[int, float],
     evaluate: EvaluateModel | None,
     on_step: Callable[[int, TrainState], None],
 ) -> Outcome:
@@ -176,14 +211,16 @@ def _loop(
         return evaluate(setup.origin.encoder(parameters, _record(config, int(state.step)), own_mesh))
 
     log = Log(run_log, config.log.every, steps, meter, checkpoints)
-    save = Save(config.checkpoint, checkpoints, setup.batches.get_state, log)
+    evaluations = [Evaluate(evaluate_state, config.eval.every, config.steps, log, scores)] if evaluate else []
+    save = Save(config.checkpoint, checkpoints, setup.batches.get_state, log, evaluations)
     stop = Stop()
     profile = Profile(run_log.folder, profiled_steps(config.profile.steps))
-    evaluations = [] if evaluate is None else [Evaluate(evaluate_state, config.eval.every, log)]
-    hooks = [profile, log, OnStep(on_step), stop, *evaluations, save]
+    hooks = [profile, log, OnStep(on_step), stop, save, *evaluations]
     with contextlib.ExitStack() as closing:
         for hook in hooks:
             closing.callback(hook.close)
+        for evaluation in evaluations:
+            evaluation.catch_up(steps.start, state)
         outcome = run_loop(config.steps, state, setup.batches, mesh, compile_for, hooks, stop)
     if jax.process_index() == 0 and log.loss:
         done = int(outcome.state.step)
@@ -192,23 +229,20 @@ def _loop(
 
 
 def _finish(config: ConfigDict, workdir: Path, setup: Setup, state: TrainState) -> Path:
-    """Writes the model directory."""
+    """Write the model directory."""
     first_process, origin = jax.process_index() == 0, setup.origin
     parameters = gather_to_host(state.average or state.parameters, setup.frozen, keep=first_process)
-
-    def write() -> None:
-        write_model(workdir / MODEL, origin.checkpoint(parameters, _record(config, int(state.step))))
-        write_training_images(workdir / MODEL, _training_images(setup.source, origin.training_images))
-
-    broadcast_from_process_0("the model", write)
+    record = _record(config, int(state.step))
+    broadcast_from_process_0("the model", lambda: write_model(workdir / MODEL, origin.checkpoint(parameters, record)))
     return workdir / MODEL
 
 
-def _training_images(source: PairSource, before: TrainingImages | None) -> TrainingImages | None:
-    """Training images of the run and of the model that it started from; None for sources without files."""
-    if not isinstance(source, CaptionedImages):
-        return None
-    return training_images(source.names, map(source.place, range(len(source)))) | before
+def _training_images(
+    source: PairSource, before: TrainingImages | None, contents: ImageContents | None = None
+) -> TrainingImages | None:
+    """The images of the run and of the model that it started from; `contents` are the source's, if known."""
+    contents = contents or read_image_contents(source)
+    return union(contents.images, before)
 
 
 def _record(config: ConfigDict, step: int) -> dict:

@@ -6,6 +6,7 @@ takes longer than a short run on their features; `RunCache` does it once for all
 
 import dataclasses
 from collections.abc import Callable, Hashable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.pair_source import PairSource
+from rococo_jax.data.training_images import ImageContents, read_image_contents
 from rococo_jax.encoders import Encoder
 from rococo_jax.models.fsdp import place_parameters
-from rococo_jax.processes import barrier, on_any_process
+from rococo_jax.processes import barrier, broadcast_from_process_0, on_any_process
 from rococo_jax.runtime import make_mesh, rows_of
 from rococo_jax.storage import hash_json
 from rococo_jax.training.config import flat
@@ -53,6 +55,11 @@ class RunCache:
     def source(self, data: ConfigDict) -> PairSource:
         """Open the source of pairs once, as `open_source`."""
         return self._get("source", (data.images, data.captions, data.split), lambda: open_source(data))
+
+    def image_contents(self, data: ConfigDict, source: PairSource, stamps: str | None) -> ImageContents:
+        """Read the images of a source once, as `read_image_contents`, and again where their `stamps` are others."""
+        key = data.images, data.captions, data.split, stamps
+        return self._get("contents", key, lambda: read_image_contents(source))
 
     def encoder(self, config: ConfigDict, mesh: Mesh) -> Encoder:
         """Load the starting encoder once, as `starting_encoder`."""
@@ -89,6 +96,8 @@ class Setup:
         frozen: the others.
         owns_model: whether no later run of this process starts from the same parameters.
         flops: operations of a step on one device.
+        file_hashes: of the contents of the files that losses read, by name.
+        read_images: hashes all training images; for their stamps, by which an earlier run's hashes are known.
     """
 
     mesh: Mesh
@@ -101,16 +110,23 @@ class Setup:
     step: Step
     batches: Input
     flops: float
+    file_hashes: dict[str, str]
+    read_images: Callable[[str | None], ImageContents]
 
-    def identity(self) -> dict[str, Any]:
-        """What checkpoints of the run belong to, as JSON values."""
+    def identity(self, images: str) -> dict[str, Any]:
+        """All that decides the result of the run beside its config, by contents, as JSON values.
+
+        Args:
+            images: hash of the contents of the training images.
+        """
         origin = self.origin
         return {
             "init": origin.provenance.get("weights_sha256"),
             "spec": origin.spec.to_json(),
             "preprocessing": origin.preprocessing.hash(),
             "tokenizer": origin.tokenizer.hash(),
-            "data": self.source.hash(),
+            "images": images,
+            **self.file_hashes,
         }
 
     def begin_or_resume(self, checkpoints: TrainingCheckpoints, *, averaged: bool) -> TrainState:
@@ -133,8 +149,10 @@ def set_up(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCa
     mesh = make_mesh(fsdp=config.fsdp) if mesh is None else mesh
     owns_model, run_cache = run_cache is None, RunCache() if run_cache is None else run_cache
     source = run_cache.source(config.data)
+    # Not the cache of a run alone, which holds the starting model.
+    read_images = partial((RunCache() if owns_model else run_cache).image_contents, config.data, source)
     encoder = run_cache.encoder(config, mesh)
-    spec = encoder.spec
+    spec, tokens = encoder.spec, text_length(config.data.text_length, encoder)
     trained, frozen = split_parameters(parameters_of(encoder.model), spec, config.train)
     optimizer = make_optimizer(config.optimizer, config.steps, spec, trained)
     step = make_step(config, spec, encoder.preprocessing, optimizer, mesh)
@@ -142,9 +160,29 @@ def set_up(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCa
     batches = make_input(context, run_cache.features, rows_of(mesh.local_devices, mesh, config.batch_size))
     barrier("the starting state")
     frozen = place_parameters(frozen, mesh)
-    flops = step_flops(config, spec, text_length(config.data.text_length, encoder), encoder.preprocessing)
-    flops /= mesh.size
-    return Setup(mesh, source, Origin.of(encoder), trained, frozen, owns_model, optimizer, step, batches, flops)
+    flops = step_flops(config, spec, tokens, encoder.preprocessing) / mesh.size
+    file_hashes = broadcast_from_process_0("files of the losses", lambda: _file_hashes(context))
+    return Setup(
+        mesh,
+        source,
+        Origin.of(encoder),
+        trained,
+        frozen,
+        owns_model,
+        optimizer,
+        step,
+        batches,
+        flops,
+        file_hashes,
+        read_images,
+    )
+
+
+def _file_hashes(context: InputContext) -> dict[str, str]:
+    hashes: dict[str, str] = {}
+    for each in active_inputs(context.config.losses):
+        hashes |= each.file_hashes(context)
+    return hashes
 
 
 def _on_own_devices(config: ConfigDict, encoder: Encoder, folder: Path) -> Encoder:

@@ -4,7 +4,7 @@ Parameters are replicated, or sharded over `fsdp` (`models.fsdp`); moments and a
 
 CHECKPOINTS/STEP/state     TrainState: trained parameters, moments, average
 CHECKPOINTS/STEP/input     the step of the input, and what decides its order
-CHECKPOINTS/STEP/run       the starting model that it belongs to
+CHECKPOINTS/STEP/run       hashes of what decides the run: `Setup.identity`
 
 Checkpoints are written while training goes on, and appear whole or not at all; the last few and the best are kept. A
 state is restored to the sharding of the asking state, so the number of devices and of processes may change.
@@ -13,7 +13,7 @@ state is restored to the sharding of the asking state, so the number of devices 
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import checkpoint_managers as managers
 
 from rococo_jax.checkpoints.model_directory import quiet_orbax
+from rococo_jax.encoders.loading import best_step
 from rococo_jax.errors import InputError, as_input_error, first_line
 from rococo_jax.models.fsdp import partition_of, place_parameters
 from rococo_jax.processes import broadcast_from_process_0
@@ -145,8 +146,16 @@ def gather_to_host(
     return join_parameters(gathered(trained), gathered(frozen))
 
 
-def _score(metrics: Mapping[str, float]) -> float:
-    return metrics["score"]
+class KeepBest(managers.PreservationPolicy):
+    """Keep the checkpoint with the highest score; of several, the last. It is saved before its score is known."""
+
+    def __init__(self, scores: Mapping[int, float]):
+        self.scores = scores
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """Whether each checkpoint is the best one."""
+        best = best_step((each.step for each in checkpoints), self.scores)
+        return [each.step == best for each in checkpoints]
 
 
 class TrainingCheckpoints:
@@ -157,20 +166,23 @@ class TrainingCheckpoints:
         keep: how many of the latest are kept, beside the one with the best evaluation.
         run: JSON values that identify the run.
         keep_every: checkpoints of these steps are kept for good; 0 for none.
+        scores: of evaluated steps; the caller adds to them.
     """
 
-    def __init__(self, folder: str | os.PathLike, keep: int, run: dict[str, Any], keep_every: int = 0):
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        keep: int,
+        run: dict[str, Any],
+        keep_every: int = 0,
+        scores: Mapping[int, float] | None = None,
+    ):
         self.folder, self.run = Path(folder).absolute(), run
-        # By default those without a score would all be kept.
-        best = managers.BestN(get_metric_fn=_score, reverse=False, n=1, keep_checkpoints_without_metrics=False)
-        policies = [managers.LatestN(keep), best]
+        policies = [managers.LatestN(keep), KeepBest({} if scores is None else scores)]
         if keep_every:
             policies.append(managers.EveryNSteps(keep_every))
         policy = managers.AnyPreservationPolicy(policies)
-        # `best_fn` makes Orbax write scores, so that the best is known when a run goes on.
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy, best_fn=_score, enable_async_checkpointing=True
-        )
+        options = ocp.CheckpointManagerOptions(preservation_policy=policy, enable_async_checkpointing=True)
         self._remove_unfinished()
         self._quiet = contextlib.ExitStack()  # until it is closed, as it writes in the background
         self._quiet.enter_context(quiet_orbax())
@@ -185,7 +197,7 @@ class TrainingCheckpoints:
         latest = self.latest()
         return "no checkpoint was written before" if latest is None else f"the checkpoint of step {latest} is good"
 
-    def save(self, step: int, state: TrainState, input_state: dict[str, Any], score: float | None = None) -> None:
+    def save(self, step: int, state: TrainState, input_state: dict[str, Any]) -> None:
         """Starts writing in the background. A step that is there already is not written again.
 
         Raises InputError: the disk has no room for it, or the one before could not be written.
@@ -201,8 +213,7 @@ class TrainingCheckpoints:
             "run": ocp.args.JsonSave(self.run),
         }
         with self._writing():
-            metrics = None if score is None else {"score": score}
-            self.manager.save(step, args=ocp.args.Composite(**items), metrics=metrics)
+            self.manager.save(step, args=ocp.args.Composite(**items))
 
     def restore(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """State and input state of a checkpoint, of the shapes and shardings of `like`.
@@ -215,10 +226,10 @@ class TrainingCheckpoints:
             read = self.manager.restore(step, args=ocp.args.Composite(**small))
         except (ValueError, KeyError, FileNotFoundError) as error:
             raise InputError(path, "checkpoint", first_line(error), "a whole checkpoint of a run") from None
-        for name, value in self.run.items():
-            # Checkpoints of early releases have fewer of these.
-            if name in read["run"] and read["run"][name] != value:
-                raise InputError(path, name, read["run"].get(name), f"{value}, which this run starts from")
+        for name in sorted({*self.run, *read["run"]}):
+            saved, current = read["run"].get(name), self.run.get(name)
+            if saved != current:
+                raise InputError(path, name, saved, f"{current}, which this run starts from")
         try:
             args = ocp.args.Composite(state=ocp.args.StandardRestore(like._asdict()))
             state = self.manager.restore(step, args=args)["state"]

@@ -90,6 +90,38 @@ def test_a_clean_model_passes_and_an_unknown_one_does_not(data, tmp_path, capsys
     assert "found not known" in capsys.readouterr().err
 
 
+def test_an_incomplete_list_is_said_and_refused(data, names, tmp_path, capsys):
+    """Of a model that was started from one of elsewhere, more may be training images than those that are known."""
+    known = images_of(data, names[:3])
+    model = make_model(tmp_path / "model", TrainingImages(known.keys, complete=False))
+    assert evaluate(model, data, tmp_path / "out") == 0
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["training_images"] == {"sugarcrepe": {"items": ITEMS, "seen": 6}}
+    assert any("also trained on images that are not known" in note for note in results["notes"])
+    elsewhere = make_model(tmp_path / "elsewhere", TrainingImages(frozenset({"0" * 16}), complete=False))
+    assert evaluate(elsewhere, data, tmp_path / "never", "--require-clean") == 2
+    assert "not known beyond a list that has no image of sugarcrepe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["{}/model", "{}@latest", "{}/checkpoints/1"])
+def test_a_run_is_refused_on_its_images_alone(source, data, names, tmp_path, capsys):
+    """Trained on images of another folder, it passes; on one of the benchmark's, it is refused by every name."""
+    make_model(tmp_path / "start", TrainingImages(frozenset()))
+    write_pictures(tmp_path / "images", ["a.png", *(f"{number}.png" for number in range(8))], noise(30, 30))
+    for run, first in (("clean", "a.png"), ("seen", names[0])):
+        folder = tmp_path / "images" if first == "a.png" else data / "coco" / "images"
+        items = [{"image": first, "caption": random_captions(2, seed=1)}]
+        items += [{"image": f"{number}.png", "caption": random_captions(2, seed=number)} for number in range(2, 9)]
+        (tmp_path / f"{run}.json").write_text(json.dumps(items[: 8 if first == "a.png" else 1]))
+        settings = {"steps": 1, "batch_size": 8, "data__images": f"{folder}", "checkpoint__every": 1}
+        settings |= {"data__captions": str(tmp_path / f"{run}.json"), **FEATURES_ALONE}
+        write_config_file(tmp_path, **settings)
+        assert main(["train", "--config", str(tmp_path / "config.py"), "--workdir", str(tmp_path / run)]) == 0
+    assert evaluate(source.format(tmp_path / "clean"), data, tmp_path / "out", "--require-clean") == 0
+    assert evaluate(source.format(tmp_path / "seen"), data, tmp_path / "never", "--require-clean") == 2
+    assert "1 of the 8 images of sugarcrepe" in capsys.readouterr().err
+
+
 def test_a_trained_model_keeps_the_images_that_its_start_had_seen(data, names, tmp_path):
     """Residual heads make a new encoder, which must not forget them."""
     before = TrainingImages(frozenset({"0" * 16}))

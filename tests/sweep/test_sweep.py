@@ -379,10 +379,9 @@ def test_points_of_one_config_are_one_run(tmp_path):
     assert sum(line.endswith(f"(as {at_zero[0].run})") for line in lines) == 2
 
 
-@pytest.mark.parametrize(("config", "measured"), [("coco_lit", 1), ("web_pretrain", 2)])
-def test_words_are_measured_once_for_a_model_that_runs_start_from_and_for_each_seed_of_others(config, measured):
-    plan = make_plan(CHECKOUT / "configs" / f"{config}.py", over=("losses.sc.weight=1,2",), seeds=(0, 1))
-    assert len({_words_hash(point) for point in plan.runs}) == measured
+def test_words_are_measured_once_for_a_model_that_runs_start_from():
+    plan = make_plan(CHECKOUT / "configs" / "coco_lit.py", over=("losses.sc.weight=1,2",), seeds=(0, 1))
+    assert len({_words_hash(point) for point in plan.runs}) == 1
 
 
 def test_what_failed_is_not_waited_for():

@@ -1,14 +1,17 @@
 """Closed-form heads: the right correlations, the right weights, and a choice of ridges that sees no held-out image."""
 
 import functools
+import tracemalloc
 
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.special
 from sklearn.preprocessing import normalize
 
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
+from rococo_jax.training import join
 from rococo_jax.training.join import (
     Regularisation,
     choose_regularisation,
@@ -97,6 +100,39 @@ def test_logit_scale_grows_as_matches_become_certain():
     texts = [normalize(images + noise * rng.normal(size=images.shape)) for noise in (0.4, 0.15)]
     low, high = (fit_logit_scale(images, each, np.arange(40)) for each in texts)
     assert 1 < low < high <= 100
+
+
+def test_the_logit_scale_does_not_depend_on_blocks_and_takes_little_memory(monkeypatch):
+    """All similarities of 1,000 images and 5,000 texts are 40 MB, and were held three times."""
+    random = np.random.default_rng(0)
+    images, noise = random.normal(size=(1000, 8)), random.normal(size=(5000, 8))
+    text_image = np.repeat(np.arange(1000), 5)
+    images, texts = (
+        each / np.linalg.norm(each, axis=1, keepdims=True) for each in (images, images[text_image] + noise)
+    )
+    tracemalloc.start()
+    scale = fit_logit_scale(images, texts, text_image)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 30e6
+    logits = np.multiply.outer(np.geomspace(1.0, 100.0, 41), (texts @ images.T)[:200])
+    right = np.take_along_axis(logits, text_image[None, :200, None], axis=2)[..., 0]
+    losses = (scipy.special.logsumexp(logits, axis=2) - right).mean(axis=1)
+    monkeypatch.setattr(join, "SAMPLED_TEXTS", 5000)
+    monkeypatch.setattr(join, "_ROWS_AT_ONCE", 7)
+    assert fit_logit_scale(images, texts, text_image) == scale
+    assert fit_logit_scale(images, texts[:200], text_image[:200]) == np.geomspace(1.0, 100.0, 41)[losses.argmin()]
+
+
+def test_a_sample_of_pairs_is_all_of_few_and_the_same_ones_of_many(monkeypatch):
+    monkeypatch.setattr(join, "SAMPLED_TEXTS", 30)
+    images, texts, text_image = np.arange(20)[:, None], np.arange(60)[:, None], np.repeat(np.arange(20), 3)
+    few, of_few, index = join.sample_pairs(images[:10], texts[:30], text_image[:30], 10)
+    assert (few == images[:10]).all() and (of_few == texts[:30]).all() and (index == text_image[:30]).all()
+    first, second = (join.sample_pairs(images, texts, text_image, 15) for _ in range(2))
+    assert all((one == two).all() for one, two in zip(first, second, strict=True))
+    assert len(first[0]) == 15 and len(first[1]) == 30
+    assert (first[0][first[2], 0] == text_image[first[1][:, 0]]).all(), "texts stay with their images"
 
 
 def test_more_dimensions_than_features_are_refused():

@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import os
 
 import jax
 import jax.numpy as jnp
@@ -192,6 +193,29 @@ def test_what_does_not_fit_names_the_key_to_change(data, refusal, monkeypatch):
     assert "batch_size: found 12 on 8 devices" in refusal(*words(data, "--config.batch_size=12"))
     monkeypatch.setattr(plan, "memory_of", lambda device: 10_000)
     assert "config.micro_batches: found 1, with which a step of texts" in refusal(*words(data))
+
+
+def test_a_text_length_above_the_context_is_refused_as_by_a_run(data, refusal):
+    told = refusal(*words(data, "--config.data.text_length=1000"))
+    assert "config.data.text_length: found 1000; wanted 0, or 2 to 24, the tower's context" in told
+
+
+def test_two_plans_may_use_libtpu_at_once(data, refusal, monkeypatch):
+    for name in ("ALLOW_MULTIPLE_LIBTPU_LOAD", "TPU_SKIP_MDS_QUERY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "removed at the end of the test")
+        monkeypatch.delenv(name)
+    refusal(*words(data, "--topology", "no:where"))
+    assert os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] == os.environ["TPU_SKIP_MDS_QUERY"] == "1"
+
+
+def test_a_missing_cudnn_is_one_line(data, refusal, monkeypatch):
+    def without_cudnn(*_):
+        raise RuntimeError("cuDNN not found.")
+
+    monkeypatch.setattr("rococo_jax.training.plan.lower_step", without_cudnn)
+    (line,) = refusal(*words(data)).splitlines()
+    assert "topology: cuDNN: found cuDNN not found.; wanted cuDNN beside JAX's plugin" in line
 
 
 def test_a_topology_needs_its_compiler_and_a_plan(data, refusal):

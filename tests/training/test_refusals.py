@@ -1,11 +1,16 @@
 """Configs that no run can have: refused in one line, before anything is trained."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from rococo_jax.errors import InputError
+from rococo_jax.training.config import check_config, default_config, read_config
+from rococo_jax.training.inputs.batches import text_length
+from tests.support.paths import CHECKOUT
 from tests.support.tiny import tiny_encoder
-from tests.support.tiny_runs import CAPTIONS, write_config_file
+from tests.support.tiny_runs import CAPTIONS, DEFAULTS, write_config_file
 from tests.support.world import write_world
 
 LIT = "train.vision=none data.cached_features=true"
@@ -41,6 +46,17 @@ REFUSED = {
     f"losses.vc.weight=1 {LIT}": "config.losses.vc.weight: found 1.0; wanted 0.0 with",
     "losses.hard_positives.weight=1": "negatives",
     f"losses.hard_positives.weight=1 losses.hard_positives.count=9 {FEATURES}": "of a pool of",
+    "losses.hard_positives.count=0": "losses.hard_positives.count: found 0; wanted a whole number from 1 to 1000",
+    "losses.hard_positives.count=-3": "losses.hard_positives.count: found -3; wanted a whole number from 1 to 1000",
+    "losses.hard_positives.negative_weight=-1": "losses.hard_positives.negative_weight: found -1.0; wanted 0 or more",
+    "losses.hard_positives.weight=1 losses.contrastive.kind=sigmoid": "which has no columns for hard negatives",
+    "losses.vc.ratio=1.0": "config.losses.vc.ratio: found 1.0; wanted a share from 0 to 1 (excluded)",
+    "data.text_length=1000": "config.data.text_length: found 1000; wanted 0, or 2 to 24, the tower's context",
+    f"data.text_length=8 {FEATURES}": "config.data.text_length: found 8; wanted 0 with config.data.cached_features",
+    f"data.workers=2 {FEATURES}": "config.data.workers: found 2; wanted 'auto' or 0 with config.data.cached_features",
+    f"data.prefetch=5 {FEATURES}": "config.data.prefetch: found 5; wanted 2 or 0 with config.data.cached_features",
+    "steps=99999999999": "config.steps: found 99999999999; wanted at most 2147483647",
+    "optimizer.learning_rate=1e39": "a finite number, which float32 holds",
     "optimizer.name=sgd": "config.optimizer.name: found 'sgd'; wanted 'adamw' or 'lion' or 'adafactor'",
     "optimizer.moments=float16": "config.optimizer.moments: found 'float16'; wanted 'float32' or 'bfloat16'",
     "optimizer.schedule=step": "'cosine' or 'linear' or 'constant' or 'rsqrt'",
@@ -68,6 +84,41 @@ def test_what_cannot_be_trained_is_refused_in_one_line(overrides, data, tmp_path
     error = refusal("train", "--config", data / "config.py", "--workdir", tmp_path / "run", *words)
     assert REFUSED[overrides] in error.splitlines()[-1]
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def numbers() -> dict[str, type]:
+    """The keys that are numbers, but for `seed`, with their type."""
+    return {key: type(value) for key, value in DEFAULTS.items() if type(value) in (int, float) and key != "seed"}
+
+
+@pytest.mark.parametrize("key", numbers())
+def test_no_number_is_taken_whatever_it_is(key):
+    """None may be negative, none is above what the step computes in."""
+    for value in (-1, 2**31 if numbers()[key] is int else 1e39):
+        config = default_config()
+        config.update_from_flattened_dict({key: numbers()[key](value)})
+        with pytest.raises(InputError, match=f"config.{key}"):
+            check_config(config)
+
+
+@pytest.mark.parametrize("term", ["sc", "grounding", "blind", "negclip", "ce_clip"])
+def test_a_model_with_random_parameters_does_not_choose_words_by_their_influence(term):
+    """All these terms read the altered captions that `losses.sc` describes."""
+    weight = f"losses.{term}.weight=1"
+    with pytest.raises(InputError, match=r"config\.losses\.sc\.select: found 'lowest'; wanted 'random' with"):
+        read_config(CHECKOUT / "configs" / "web_pretrain.py", [weight])
+    for other in ("losses.sc.select=random", "losses.sc.influence=table.jsonl", "init.model=models/clip"):
+        read_config(CHECKOUT / "configs" / "web_pretrain.py", [weight, other])
+
+
+def test_the_length_of_a_tower_of_one_length_is_no_choice():
+    encoder = tiny_encoder()
+    encoder.tokenizer.spec = dataclasses.replace(encoder.tokenizer.spec, context_length=24, fixed_length=24)
+    assert [text_length(length, encoder) for length in (0, 24)] == [24, 24]
+    with pytest.raises(
+        InputError, match=r"config.data.text_length: found 16; wanted 0 or 24, the tower's fixed length"
+    ):
+        text_length(16, encoder)
 
 
 @pytest.mark.parametrize(("file", "said"), [("no_config.py", "get_config"), ("none.py", "nothing there")])

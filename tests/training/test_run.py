@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import math
 import os
 import random
 import re
@@ -111,16 +110,14 @@ def test_a_run_that_was_cut_off_ends_with_the_same_bits(devices, data, whole_run
 
 
 def device_bytes(tree=None) -> int:
-    """Bytes on all devices together: of the arrays of a tree, or of all that live."""
+    """Bytes on all devices together: of the arrays of a tree, or of all that live.
+
+    Buffers are counted once: what was saved has an array for each shard beside the whole, of the same memory.
+    """
     gc.collect()
     arrays = jax.live_arrays() if tree is None else jax.tree.leaves(tree)
-
-    # To ask for the shards' data would make arrays of them, which live on.
-    def size(array) -> int:
-        shard = math.prod(array.sharding.shard_shape(array.shape))
-        return shard * array.dtype.itemsize * len(array.sharding.device_set)
-
-    return sum(map(size, arrays))
+    shards = [shard.data for array in arrays for shard in array.addressable_shards]
+    return sum({shard.unsafe_buffer_pointer(): shard.nbytes for shard in shards}.values())
 
 
 def test_another_number_of_devices_goes_on_with_the_same_losses_and_holds_only_the_state(

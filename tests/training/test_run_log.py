@@ -6,11 +6,19 @@ import struct
 import time
 import types
 from pathlib import Path
+from typing import ClassVar
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from rococo_jax.training import log, program
+from rococo_jax.data.training_input import TrainingInput
+from rococo_jax.training import hooks, log, loop, program
+from rococo_jax.training.batch import Batch, Images, Texts
+from rococo_jax.training.inputs.batches import PairInput
 from rococo_jax.training.log import METRICS, TENSORBOARD, Meter, RunLog
+from rococo_jax.training.state import TrainState
+from tests.support.tiny_runs import mesh_of
 
 
 def events_of(folder):
@@ -101,3 +109,80 @@ def test_the_share_of_time_in_steps_has_reasons_for_the_rest(monkeypatch):
     assert share == pytest.approx(0.5)
     assert words == "50% of 100 s in steps, compiling 20%, waiting for data 15%, evaluating 10%, saving 5%"
     assert meter.read()["seconds_per_step"] == pytest.approx(65 / 3)
+
+
+class Busy:
+    """The metrics of a step on a device that works on one step after another."""
+
+    def __init__(self, until: float):
+        self.until = until
+
+    def block_until_ready(self):
+        time.sleep(max(0.0, self.until - time.perf_counter()))
+
+
+@pytest.mark.parametrize(("device", "host", "idle"), [(0.10, 0.06, 0.0), (0.05, 0.15, 0.10)])
+def test_a_wait_for_data_is_lost_only_while_the_device_has_nothing_to_do(monkeypatch, device, host, idle):
+    """An input beside a slower step costs nothing; of a slower input the difference is lost."""
+    steps, meter, state = 6, Meter(8), TrainState(jnp.zeros((), jnp.int32), {}, {}, {})
+    free_at, nothing = [time.perf_counter()], np.zeros(0, np.int32)
+    batch = Batch(Images(), Texts(), nothing, {}, {})
+
+    class Slow:
+        counts: ClassVar = {}
+
+        def __next__(self):
+            time.sleep(host)
+            return batch
+
+        def get_state(self):
+            return {}
+
+    class Count(hooks.Hook):
+        def after(self, info):
+            meter.count(info.waited, info.idle)
+            if info.done > 1:
+                time.sleep(max(0.0, free_at[-2] - time.perf_counter()))  # as the log, which fetches the step before
+
+    def program(state, batch):
+        free_at.append(max(time.perf_counter(), free_at[-1]) + device)
+        return state, {"loss": Busy(free_at[-1])}
+
+    monkeypatch.setattr(loop, "place_batch", lambda batch, mesh: batch)
+    stop = loop.Stop()
+    loop.run_loop(steps, state, Slow(), mesh_of(1), lambda state, batch: program, [Count()], stop)
+    stop.close()
+    # A busy machine adds some; every wait would be 0.36 s and 0.9 s.
+    assert meter.lost["waiting for data"] == pytest.approx((steps - 1) * idle, abs=0.12)
+    assert meter.waited >= steps * host
+
+
+def test_counts_of_a_resumed_run_go_on_from_those_of_its_checkpoint():
+    """Three images were replaced before the stop and one after it: the log says four, as of an unbroken run."""
+
+    class Arrays(TrainingInput):
+        def __init__(self):
+            self.step = 0
+
+        def __next__(self):
+            self.step += 1
+            ids = np.zeros((2, 4), np.int32)
+            lost = {"skipped_images": np.int32(1), "cut_texts": np.int32(2), "twin_texts": np.int32(0)}
+            numbers = {"image_id": np.arange(2, dtype=np.int32)}
+            return {"pixels": np.zeros((2, 4, 4, 3), np.uint8), "ids": ids, "text_mask": ids > 0, **numbers, **lost}
+
+        def get_state(self):
+            return {"next_step": self.step}
+
+        def set_state(self, state):
+            self.step = state["next_step"]
+
+        def close(self):
+            pass
+
+    stopped, resumed = PairInput(Arrays(), []), PairInput(Arrays(), [])
+    for _ in range(3):
+        next(stopped)
+    resumed.set_state(json.loads(json.dumps(stopped.get_state())))
+    next(resumed)
+    assert resumed.counts == {"skipped_images": 4, "cut_texts": 8, "twin_texts": 0} and resumed.arrays.step == 4

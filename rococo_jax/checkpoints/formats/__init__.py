@@ -24,6 +24,7 @@ from rococo_jax.checkpoints.parameters import Checkpoint, Choices, finish_checkp
 from rococo_jax.checkpoints.sentence_folder import MODULES, find_model_path
 from rococo_jax.checkpoints.weight_files import find_weights
 from rococo_jax.checkpoints.zoo import find_published
+from rococo_jax.data.training_images import read_training_images
 from rococo_jax.errors import InputError
 from rococo_jax.hub_files import MODEL_WANTED, find_folder
 from rococo_jax.storage import read_json_object
@@ -67,7 +68,10 @@ def convert(
             raise InputError(option, str(source), value, wanted)
     if chosen.activation not in (None, *ACTIVATIONS):
         raise InputError("activation", "activation", chosen.activation, " or ".join(ACTIVATIONS))
-    return finish_checkpoint(_READERS[form](source, chosen), image_size)
+    checkpoint = finish_checkpoint(_READERS[form](source, chosen), image_size)
+    # Exports of this project keep the list.
+    known = read_training_images(source) if Path(source).is_dir() else None
+    return checkpoint._replace(training_images=known)
 
 
 def find_format(source: str | Path, source_format: str = "auto") -> str:

@@ -33,6 +33,7 @@ from rococo_jax.checkpoints.tensors import write_safetensors, write_tensors
 from rococo_jax.checkpoints.weight_files import PICKLES, SAFETENSORS, find_weights, open_weights
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import for_open_clip, for_transformers
+from rococo_jax.data.training_images import write_training_images
 from rococo_jax.errors import InputError
 from rococo_jax.hub_files import commit_of, find_folder
 from rococo_jax.models import ModelSpec
@@ -139,7 +140,7 @@ def export_huggingface(encoder: Any, out: str | os.PathLike) -> str:
     family, checkpoint = family_of_spec(checkpoint.spec, name), with_rules_of("transformers", checkpoint, name)
     if not family.interpolates_positions:
         checkpoint = checkpoint._replace(spec=own_spec, parameters=own_parameters)
-    spec, parameters, preprocessing, tokenizer, _ = checkpoint
+    spec, parameters, preprocessing, tokenizer, *_ = checkpoint
     parameters = {path: np.asarray(array) for path, array in parameters.items()}
     config = {**family.config(spec), "dtype": "float32"}
     back = family.spec_of_export(config, spec, Path(name))
@@ -158,6 +159,7 @@ def export_huggingface(encoder: Any, out: str | os.PathLike) -> str:
         if tokenizer is not None and spec.text is not None:
             family.write_tokenizer(folder, tokenizer)
         family.write_more(folder, spec, parameters)
+        write_training_images(folder, checkpoint.training_images)
         wanted = "what the Hugging Face form can express"
         refuse_another_model(read_huggingface(folder, Choices()), checkpoint, name, wanted)
     return family.name

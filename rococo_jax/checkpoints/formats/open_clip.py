@@ -41,6 +41,7 @@ from rococo_jax.checkpoints.weight_files import open_weights
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import read_open_clip_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer
+from rococo_jax.data.training_images import write_training_images
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.hub_files import commit_of, find_folder
 from rococo_jax.models import ModelSpec
@@ -241,6 +242,7 @@ def export_open_clip(encoder: Any, out: str | os.PathLike) -> str:
     with atomic_directory(out) as folder:
         write_json(folder / CONFIG, config)
         write_safetensors(folder / _WEIGHTS[0], tensors)
+        write_training_images(folder, checkpoint.training_images)
         if checkpoint.tokenizer is not None:
             CLIP.write_tokenizer(folder, checkpoint.tokenizer)
         choices = Choices(tokenizer=None if checkpoint.tokenizer is not None else "none")

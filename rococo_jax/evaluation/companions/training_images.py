@@ -1,7 +1,8 @@
 """Items on images that a model was trained on.
 
-A figure on a training image is no result. Where a model tells its training images, every variant that has some is
-reported twice: over all, and as `VARIANT/unseen` over the others.
+A number on a training image is no result. Where a model's training images are known, every variant that has some is
+reported twice: over all, and as `VARIANT/unseen` over the others. Where they are known in part, as of a model that was
+started from a published checkpoint, a note says so.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,11 @@ from rococo_jax.evaluation.companions import Beside, Companion, Scored, Training
 from rococo_jax.evaluation.input_lists import image_files
 from rococo_jax.evaluation.models.model import Model
 
+_IN_PART = (
+    "the model was also trained on images that are not known, such as those of the checkpoint that it was started "
+    "from: items that are not marked as seen may lie on them"
+)
+
 
 class TrainingImages(Companion):
     """Adds the part `training_images`, variants without them, and the column `seen`."""
@@ -27,11 +33,10 @@ class TrainingImages(Companion):
         Raises InputError: there are some, or it is not known, and the settings refuse that.
         """
         for benchmark in benchmarks:
-            seen = _seen(model, benchmark)
-            if not settings.require_clean or image_files(benchmark) is None or (seen is not None and not seen.any()):
+            if not settings.require_clean or image_files(benchmark) is None:
                 continue
-            found = "not known" if seen is None else f"{seen.sum():,} of the {len(seen):,} images of {benchmark.name}"
-            raise InputError(model.name, "training images", found, "none of a benchmark's, or no require_clean")
+            if (reason := _why_not_clean(model, benchmark)) is not None:
+                raise InputError(model.name, "training images", reason, "none of a benchmark's, or no require_clean")
 
     def beside(self, scored: Scored) -> Beside:
         """The outcomes over what the model has not seen, of the variants that it has seen some of."""
@@ -55,12 +60,26 @@ class TrainingImages(Companion):
             for task, count in counts.items()
             if count["seen"]
         ]
+        if not scored.model.training_images.complete:
+            notes.append(_IN_PART)
         return Beside(unseen, columns, notes, {"training_images": counts} if counts else {})
 
 
 def make(training: TrainingCaptions | None) -> TrainingImages:
     """The companion."""
     return TrainingImages()
+
+
+def _why_not_clean(model: Model, benchmark: Benchmark) -> str | None:
+    """What is known, or not known, against a model's results on a benchmark; None where it has seen no image of it."""
+    seen = _seen(model, benchmark)
+    if seen is None:
+        return "not known"
+    if seen.any():
+        return f"{seen.sum():,} of the {len(seen):,} images of {benchmark.name}"
+    if not model.training_images.complete:
+        return f"not known beyond a list that has no image of {benchmark.name}"
+    return None
 
 
 def _seen(model: Model, benchmark: Benchmark) -> Bool[np.ndarray, " names"] | None:

@@ -239,7 +239,7 @@ class AlterCaptions(grain.RandomMapTransform):
         """
         caption = sample["caption"]
         originals = sample.get("captions", (caption,))
-        influence = None if self.influence is None else self._influence_of(caption)
+        influence = None if self.influence is None else influence_of_caption(self.influence, caption)
         draw = int(rng.integers(1 << 31))
         # The first alterer is drawn, so that with count < alterers all of them are used over the samples.
         first, alterers = draw % len(self.alterers), len(self.alterers)
@@ -256,12 +256,14 @@ class AlterCaptions(grain.RandomMapTransform):
         filled = [distinct[i % len(distinct)] if distinct else "" for i in range(self.count)]
         return {**sample, "altered_captions": tuple(filled), "altered_valid": np.full(self.count, bool(distinct))}
 
-    def _influence_of(self, caption: str) -> np.ndarray:
-        try:
-            return self.influence[caption]
-        except KeyError:
-            wanted = "a table that was made from the training captions"
-            raise InputError("influence table", "captions", f"no line for {caption!r}", wanted) from None
+
+def influence_of_caption(influence: OfCaptions, caption: str) -> np.ndarray:
+    """The influence of the words of a caption. Raises InputError where the table does not have it."""
+    try:
+        return influence[caption]
+    except KeyError:
+        wanted = "a table that was made from the training captions"
+        raise InputError("influence table", "captions", f"no line for {caption!r}", wanted) from None
 
 
 def vocabulary_words(tokenizer: Tokenizer) -> tuple[str, ...]:

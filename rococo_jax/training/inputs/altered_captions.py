@@ -13,13 +13,21 @@ from ml_collections import ConfigDict
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.encoders.embedding import embed_texts
+from rococo_jax.errors import InputError
 from rococo_jax.losses.altered import ALTERED
 from rococo_jax.perturb.text.influence_table import InfluenceTable, write_influence_table
 from rococo_jax.perturb.text.kinds import KINDS, KindAlterer
 from rococo_jax.perturb.text.lexicon import open_lexicon
-from rococo_jax.perturb.text.replacement import AlterCaptions, Alterer, CaptionAlterer, vocabulary_words
+from rococo_jax.perturb.text.replacement import (
+    AlterCaptions,
+    Alterer,
+    CaptionAlterer,
+    influence_of_caption,
+    vocabulary_words,
+)
 from rococo_jax.processes import barrier, broadcast_from_process_0
 from rococo_jax.progress import progress
+from rococo_jax.storage import hash_file, read_json_object, write_json
 from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs.loss_input import (
     POOL_SEED,
@@ -31,7 +39,7 @@ from rococo_jax.training.inputs.loss_input import (
     differ_in_tokens,
 )
 
-INFLUENCE = "influence.jsonl"
+INFLUENCE, _INFLUENCE_OF = "influence.jsonl", "influence_of.json"
 Influence = Mapping[str, np.ndarray] | InfluenceTable
 
 
@@ -47,6 +55,16 @@ class AlteredCaptions(LossInput):
 
     def check(self, source: object, config: ConfigDict) -> None:
         check_count(source, config, "sc")
+        sc = config.losses.sc
+        if config.init.spec and not config.init.model and sc.select != "random" and not sc.influence:
+            wanted = "'random' with config.init.spec, or a table in config.losses.sc.influence: the influence of words"
+            wanted += " on the embeddings of a model with random parameters says nothing"
+            raise InputError(source, "config.losses.sc.select", repr(sc.select), wanted)
+
+    def file_hashes(self, context: InputContext) -> dict[str, str]:
+        sc = context.config.losses.sc
+        table = {} if sc.select == "random" else {"influence": hash_file(_table_path(context))}
+        return {"lexicon": open_lexicon(sc.lexicon).hash(), **table}
 
     def computes(self, config: ConfigDict, folder: Path) -> bool:
         sc = config.losses.sc
@@ -96,14 +114,41 @@ def influence_of_words(context: InputContext) -> Influence | None:
     sc = context.config.losses.sc
     if sc.select == "random":
         return None
-    path = Path(sc.influence or context.folder / INFLUENCE)
-    if not sc.influence and not broadcast_from_process_0("influence", path.exists):
+    path = _table_path(context)
+    if not sc.influence and not broadcast_from_process_0("influence", lambda: _is_computed(path, context)):
         images = CaptionsOfSource(context.source)
         with progress("influence", sum(len(image.captions) for image in images), "captions") as advance:
             write_influence_table(context.encoder, images, path, lexicon=open_lexicon(sc.lexicon), on_progress=advance)
     barrier("influence")
     broadcast_from_process_0("the influence table", lambda: len(InfluenceTable(path)))  # one makes the map
     return InfluenceTable(path)
+
+
+def _table_path(context: InputContext) -> Path:
+    return Path(context.config.losses.sc.influence or context.folder / INFLUENCE)
+
+
+def _is_computed(path: Path, context: InputContext) -> bool:
+    """Whether the folder has the table of the run; the file beside it tells what a table is of.
+
+    Raises InputError: the table is of another model, other captions or another lexicon.
+    """
+    about, encoder = path.with_name(_INFLUENCE_OF), context.encoder
+    expected = {
+        "weights": encoder.provenance.get("weights_sha256"),
+        "tokenizer": encoder.tokenizer.hash(),
+        "captions": context.source.hash(),
+        "lexicon": open_lexicon(context.config.losses.sc.lexicon).hash(),
+    }
+    if not path.exists():
+        write_json(about, expected)
+        return False
+    saved = read_json_object(about, "what an influence table is of") if about.exists() else {}
+    for name, value in expected.items():
+        if saved.get(name) != value:
+            wanted = f"{value}, as of this run: remove the table, so that it is computed again"
+            raise InputError(path, name, f"{saved.get(name)}", wanted)
+    return True
 
 
 class CaptionsOfSource(Sequence[CaptionedImage]):
@@ -129,7 +174,7 @@ def _altered(
     size: int,
 ) -> list[str | None]:
     """`size` altered captions, the alterers in turn; None where there are none."""
-    of_words = None if influence is None else influence[caption]
+    of_words = None if influence is None else influence_of_caption(influence, caption)
     texts: list[str | None] = []
     for place in range(size):
         alterer, draw = alterers[place % len(alterers)], place // len(alterers)

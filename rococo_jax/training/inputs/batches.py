@@ -2,7 +2,8 @@
 
 import dataclasses
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,7 +23,7 @@ from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.losses.terms import Field
-from rococo_jax.processes import gather
+from rococo_jax.processes import gather, sum_over_processes
 from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
 from rococo_jax.training.batch import Batch, Images, batch_from_arrays, preprocessing_of
@@ -135,23 +136,33 @@ def workers_of(workers: int | str, images: int) -> int:
 class PairInput:
     """Batches of pixels, or of features of images, and token ids, as `data.training_input` makes them.
 
-    `counts` are of this process's batches so far: images that could not be decoded, each replaced by another (with
-    features those that were left out beforehand), texts that were cut, and altered ones that then have the tokens of
-    their caption.
+    `counts` are this process's share of what was lost since step 0: images that could not be decoded, each replaced by
+    another (with features those that were left out beforehand), texts that were cut, and altered ones that then have
+    the tokens of their caption. What an earlier start of the run had counted is in the share of process 0.
     """
 
     def __init__(
         self, arrays: TrainingInput, fields: Sequence[Field], features: np.ndarray | None = None, left_out: int = 0
     ):
-        self.arrays, self.fields, self.features = arrays, fields, features
-        self.counts = {"skipped_images": left_out, "cut_texts": 0, "twin_texts": 0}
-        self.get_state, self.set_state, self.close = arrays.get_state, arrays.set_state, arrays.close
+        self.arrays, self.fields, self.features, self.close = arrays, fields, features, arrays.close
+        self.counts = _of_process_0({"skipped_images": left_out, "cut_texts": 0, "twin_texts": 0})
+
+    def get_state(self) -> dict[str, Any]:
+        """The state of the arrays, and the counts of all processes, which must all call it."""
+        return {**self.arrays.get_state(), "counts": sum_over_processes(self.counts)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Resume from `get_state`. Raises InputError as `TrainingInput.set_state`."""
+        self.arrays.set_state(state)
+        self.counts = _of_process_0(state["counts"])
 
     def __next__(self) -> Batch:
         """The next batch: this process's rows of it."""
         arrays = next(self.arrays)
-        before, self.counts = self.counts, {name: count + int(arrays[name]) for name, count in self.counts.items()}
-        if self.counts["cut_texts"] > before["cut_texts"] == jax.process_index() == 0:
+        cut_before = self.counts["cut_texts"]
+        self.counts = {name: count + int(arrays[name]) for name, count in self.counts.items()}
+        is_first_cut = cut_before == 0 and self.counts["cut_texts"] > 0
+        if is_first_cut and jax.process_index() == 0:
             most = arrays["ids"].shape[1]
             say(f"texts of more than {most} tokens are cut; altered ones that are then their caption do not count")
         batch = batch_from_arrays(arrays, self.fields)
@@ -160,7 +171,19 @@ class PairInput:
         return dataclasses.replace(batch, images=Images(features=self.features[arrays["image_id"]]))
 
 
+def _of_process_0(counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts on process 0, and zeros on the others, so that their sum is these counts."""
+    return {name: count if jax.process_index() == 0 else 0 for name, count in counts.items()}
+
+
 def text_length(requested: int, encoder: Encoder) -> int:
-    """Tokens that every text is padded to, and cut at; `requested` is `data.text_length`."""
-    fixed = encoder.tokenizer.spec.fixed_length
-    return fixed or requested or min(encoder.spec.text.context_length, _MOST_TOKENS)
+    """Tokens that every text is padded to, and cut at; `requested` is `data.text_length`, 0 for the default.
+
+    Raises InputError: the tower has one length, which is another, or the requested one is above its context.
+    """
+    fixed, context = encoder.tokenizer.spec.fixed_length, encoder.spec.text.context_length
+    if fixed and requested not in (0, fixed):
+        raise InputError("config", "config.data.text_length", requested, f"0 or {fixed}, the tower's fixed length")
+    if requested and not 2 <= requested <= context:
+        raise InputError("config", "config.data.text_length", requested, f"0, or 2 to {context}, the tower's context")
+    return fixed or requested or min(context, _MOST_TOKENS)

@@ -18,6 +18,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
@@ -189,7 +190,8 @@ class FeatureInput:
         self.spread = {"vision": noise * features.images.std(0), "text": noise * features.texts.std(0)} if noise else {}
         self.order = SampleOrder(len(features.images), config.batch_size, config.seed)
         self.rows = np.arange(config.batch_size) if rows is None else rows
-        self.next_step, self.counts = 0, {"skipped_images": features.left_out}
+        # Of all processes, which have the same features: process 0 counts them.
+        self.next_step, self.counts = 0, {"skipped_images": features.left_out if jax.process_index() == 0 else 0}
         self.identity = {**self.order.identity, **features.identity}
 
     def __next__(self) -> Batch:

@@ -23,7 +23,7 @@ from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
 from rococo_jax.losses.contrastive import NEGATIVES
 from rococo_jax.losses.hard_positives import POSITIVES
-from rococo_jax.storage import read_json
+from rococo_jax.storage import hash_file, read_json
 from rococo_jax.texts import JSON_LINES, form_of, read_jsonl
 from rococo_jax.training.inputs.loss_input import (
     InputContext,
@@ -135,6 +135,9 @@ class HardPositives(LossInput):
         return {POSITIVES.name: (), NEGATIVES.name: (config.losses.hard_positives.count,)}
 
     pooled = True
+
+    def file_hashes(self, context: InputContext) -> dict[str, str]:
+        return {"hard positives": hash_file(context.config.losses.hard_positives.negatives)}
 
     def transform(self, context: InputContext) -> AddHardPositives:
         return AddHardPositives(self.partners(context), context.config.losses.hard_positives.count)

@@ -105,6 +105,10 @@ class LossInput:
         """Whether `transform` runs the encoder. `folder` is that of `InputContext`."""
         return False
 
+    def file_hashes(self, context: InputContext) -> dict[str, str]:
+        """Hashes of the contents of the files that are read, by name; a run resumes with the same ones alone."""
+        return {}
+
     def transform(self, context: InputContext) -> Any | None:
         """A Grain transform that adds texts to a sample, under the keys of `sample_texts`."""
         return None
