@@ -35,7 +35,7 @@ from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy import stats
 
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, rows_within, sums_over_draws
@@ -157,7 +157,7 @@ def paired_differences(
     results: list[dict[str, PairedDifference]] = [{} for _ in comparisons]
     for number, (place, name) in enumerate(tests):
         counts = comparisons[place]
-        images = int((counts.model.any(axis=1) | counts.reference.any(axis=1)).sum())
+        images = int(np.logical_or(counts.model.any(axis=1), counts.reference.any(axis=1)).sum())
         mde = minimum_detectable_effect(sigmas[number], images)
         results[place][name] = PairedDifference(
             float(points[number]),
@@ -287,7 +287,7 @@ def _bootstrap_intervals(
 
 def _jackknife_error(counts: PairedCounts, metric: Statistic) -> float:
     """Standard error of the difference from leaving out one image at a time."""
-    present: Bool[np.ndarray, " images"] = counts.model.any(axis=1) | counts.reference.any(axis=1)
+    present = np.logical_or(counts.model.any(axis=1), counts.reference.any(axis=1))
     model, reference = counts.model[present], counts.reference[present]
     images = len(model)
     if images < 2:
