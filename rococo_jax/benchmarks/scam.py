@@ -55,12 +55,11 @@ TEMPLATES = (
 
 def items(record: Record) -> Iterator[Item]:
     """Yield an image, what it shows, and the word on it."""
-    kind, id = record.word("type"), record.word("id")
-    part = kind.lower()
+    part, id = record.word("type").lower(), record.word("id")
     if part not in PARTS:
         raise record.refuse("type", repr(part), f"one of {', '.join(PARTS)}")
     right, wrong = record.text("object_label"), record.text("attack_word")
-    scene = id.removeprefix(f"{kind}_")
+    scene = id[len(part) + 1 :] if id.lower().startswith(f"{part}_") else id
     yield choose_text(id, record.image("file_name"), [right], [wrong], part, templates=TEMPLATES, scene=scene)
 
 
