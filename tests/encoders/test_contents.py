@@ -1,4 +1,4 @@
-"""Contents of other libraries' objects: tokenizers of every kind, functions, buffers, and code that comes with a model."""
+"""Contents of other libraries' objects: tokenizers of every kind, functions, buffers, code that comes with a model."""
 
 import functools
 import json

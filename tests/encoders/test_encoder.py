@@ -85,7 +85,7 @@ def test_normalised_pixels_of_images_that_keep_their_shape_are_taken_and_others_
     colours = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     (folder / "preprocessor_config.json").write_text(json.dumps(settings | colours))
     encoder = read_towers(folder)
-    images = [Image.fromarray(random_images(1, size)[0]) for size in (20, 40)] + [Image.new("RGB", (90, 10), "red")]
+    images = [Image.fromarray(random_images(1, size)[0]) for size in (20, 40)] + [Image.new("RGB", (400, 10), "red")]
     packed = np.stack([encoder.preprocessing.resize(image) for image in images])
     # The grid of the last one is 1 x 12, far above any normalised colour.
     pixels = np.asarray(encoder.preprocessing.normalise(jnp.asarray(packed)))

@@ -220,10 +220,16 @@ def test_every_tensor_decides_the_fingerprint_also_when_it_is_written_to_in_plac
     for name, tensor in model.module.state_dict().items():
         flat, before = tensor.view(-1), tensor.clone()
         for at in {0, flat.numel() - 1}:
+            change = 0.25 if tensor.dtype.is_floating_point else 1
             with torch.no_grad():
-                flat[at] += 1 if tensor.dtype.is_floating_point is False else 0.25
+                flat[at] += change
                 assert model.fingerprint() != first, name
                 tensor.copy_(before)
+            assert model.fingerprint() == first, name
+            # Writes that torch does not count.
+            tensor.data.view(-1)[at] += change
+            assert model.fingerprint() != first, name
+            tensor.data.copy_(before)
             assert model.fingerprint() == first, name
             tried += 1
     assert tried > 20

@@ -79,15 +79,21 @@ def hash_weights(module: Any) -> str:
     return hash_json({name: contents_of(value) for name, value in module.state_dict(keep_vars=True).items()})
 
 
-def state_of_weights(module: Any) -> list[tuple[int, int]]:
+def state_of_weights(module: Any) -> list[tuple[int, int, int]]:
     """Return a value that changes when a tensor of a torch module's state dict is replaced or written to.
 
-    Torch counts the writes to a tensor. It does not count those through `tensor.data`.
+    It is computed at the speed of memory, much faster than `hash_weights`. Torch counts the writes to a tensor, but not
+    those to its `data`, which the sum of its bits shows.
     """
     import torch
 
-    tensors = [value for value in module.state_dict(keep_vars=True).values() if isinstance(value, torch.Tensor)]
-    return [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+    def state(tensor: Any) -> tuple[int, int, int]:
+        whole_numbers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(tensor.element_size(), torch.int64)
+        bits = tensor.detach().contiguous().reshape(-1).view(whole_numbers)
+        version = 0 if tensor.is_inference() else tensor._version
+        return tensor.data_ptr(), version, int(bits.sum(dtype=torch.int64))
+
+    return [state(value) for value in module.state_dict(keep_vars=True).values() if isinstance(value, torch.Tensor)]
 
 
 class _Reader:
