@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import InputError, first_line, object_of
+from rococo_jax.storage import read_json_object
 
 # Old repositories, such as gpt2, have no owner. The revision may be a reference such as refs/pr/3.
 _HUB_NAME = re.compile(
@@ -83,12 +84,11 @@ def hub_snapshot(
         if isinstance(error, RevisionNotFoundError):
             wanted = f"{name}@REVISION, where REVISION is {REVISION}"
         raise InputError(source, field, f"no such folder, and the hub answers: {first_line(error)}", wanted) from None
-    if required and not _has_any(folder, required):
+    if required and (missing := _missing_files(folder, required)):
         try:
             HfApi().repo_info(name, revision=folder.name)
         except Exception as error:
-            answer = f"the hub answers: {first_line(error)}"
-            found = f"none of {', '.join(required)} in the cache, and {answer}"
+            found = f"no {missing} in the cache, and the hub answers: {first_line(error)}"
             raise InputError(source, field, found, wanted) from None
     return folder
 
@@ -102,9 +102,17 @@ def commit_of(folder: Path) -> str | None:
     return folder.name if folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name) else None
 
 
-def _has_any(folder: Path, patterns: Sequence[str]) -> bool:
-    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+def _missing_files(folder: Path, required: Sequence[str]) -> str:
+    """Return what a snapshot lacks: any of the required files, or a shard that an index names; empty if nothing."""
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    if not any(fnmatchcase(name, pattern) for name in names for pattern in required):
+        return " or ".join(required)
+    for index in (name for name in sorted(names) if fnmatchcase(name, "*.index*.json")):
+        shards = object_of(read_json_object(folder / index, "an index of weight files").get("weight_map")).values()
+        beside = [(Path(index).parent / shard).as_posix() for shard in shards if isinstance(shard, str)]
+        if absent := sorted({*beside} - names):
+            return absent[0]
+    return ""
 
 
 def _find_commit(name: str, revision: str) -> str:

@@ -7,7 +7,7 @@
 from pathlib import Path
 
 from rococo_jax.errors import InputError, is_list_of
-from rococo_jax.safe_paths import stays_inside
+from rococo_jax.safe_paths import is_inner_name
 from rococo_jax.storage import read_json
 
 MODULES = "modules.json"
@@ -31,7 +31,7 @@ def find_model_path(folder: Path) -> str | None:
         return None
     if kinds[0] not in _MODELS:
         raise InputError(path, "type of the first module", repr(modules[0].get("type")), " or ".join(_MODELS))
-    if not isinstance(inner, str) or not stays_inside(folder, inner):
+    if not isinstance(inner, str) or not is_inner_name(inner):
         raise InputError(path, "path of the first module", repr(inner), "a folder inside this one")
     return inner.strip("/")
 

@@ -41,6 +41,8 @@ _STATE_KEYS = (
 )
 _AVERAGES = ("ema", "average", "swa", "shadow")
 _LARGEST_PACKED_PICKLE = 1 << 26
+# Weights hardly pack at all.
+_LARGEST_RATIO, _ALWAYS_UNPACKED = 100, 1 << 26
 _CHUNK = 1 << 20
 
 
@@ -118,8 +120,12 @@ def _check_storage(member: zipfile.ZipInfo, archive_size: int, tensors: list[Sto
     torch stores storages as they are. A packed one can be a thousand times the size of its file.
     """
     check_member(member, archive_size)
+    packed = member.compress_type != zipfile.ZIP_STORED
+    if packed and member.file_size > max(_LARGEST_RATIO * member.compress_size, _ALWAYS_UNPACKED):
+        ratio = member.file_size // member.compress_size
+        raise ValueError(f"the packed storage {member.filename} of {ratio} times its packed size, which no weights are")
     needed = max(tensor.span.stop for tensor in tensors)
-    if member.compress_type != zipfile.ZIP_STORED and member.file_size > needed:
+    if packed and member.file_size > needed:
         claimed = f"{member.file_size:,} bytes for {needed:,} of tensors"
         raise ValueError(f"the packed storage {member.filename} of {claimed}")
 

@@ -2,7 +2,7 @@
 
 A tar is read twice: first to its end, which compares the check sum of its compression, adds up its sizes and looks at
 every name; then to unpack it. `tarfile` alone takes an archive whose headers are damaged or cut off for one that ends
-there, and never reads what follows the last file. Symbolic links become what they lead to.
+there, and never reads what follows the last file.
 """
 
 import bz2
@@ -66,8 +66,6 @@ def unpack(archive: Path, folder: Path) -> None:
             _unpack_zip(archive, folder)
         else:
             _unpack_tar(archive, folder)
-        if any(path.is_symlink() for path in _all_paths(folder)):
-            _resolve_links(folder)
     except BaseException as error:
         remove_folder(folder)
         if _is_of_contents(error):
@@ -171,20 +169,30 @@ class _BoundedStream:
         return self.last_read
 
 
-def _resolve_links(folder: Path) -> None:
-    """Replace symbolic links by what they lead to, so that a part of the folder can be moved away.
+def without_links(part: Path, folder: Path) -> Path:
+    """Return a part of an unpacked folder that can be moved away: itself, or a copy beside the folder where it is or
+    has a symbolic link. There, links are what they lead to, and files are hard links, which take no room.
 
-    Files are hard links of one file, which takes no room. Raises ValueError where a link leads out of the folder, into
-    a circle or to nothing.
+    Raises DamagedArchive where a link leads out of the folder, into a circle or to nothing.
     """
-    resolved = folder.with_name(f"{folder.name}.resolved")
-    shutil.rmtree(resolved, ignore_errors=True)
+    is_in_place = part.resolve() == folder.resolve() / part.relative_to(folder)
+    if is_in_place and not any(path.is_symlink() for path in _all_paths(part)):
+        return part
+    copy = copy_beside(folder)
+    remove_folder(copy)
     try:
-        _copy_resolved(folder, resolved, folder.resolve(), ())
-        shutil.rmtree(folder)
-        resolved.replace(folder)
-    finally:
-        shutil.rmtree(resolved, ignore_errors=True)
+        _copy_resolved(part, copy, folder.resolve(), ())
+    except BaseException as error:
+        remove_folder(copy)
+        if _is_of_contents(error):
+            raise DamagedArchive(first_line(error)) from None
+        raise
+    return copy
+
+
+def copy_beside(folder: Path) -> Path:
+    """Return where `without_links` copies a part of the folder to."""
+    return folder.with_name(f"{folder.name}.resolved")
 
 
 def _copy_resolved(source: Path, target: Path, root: Path, above: tuple[Path, ...]) -> None:

@@ -15,17 +15,16 @@ import http.client
 import json
 import os
 import re
-import shutil
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from rococo_jax.data.archives import DamagedArchive, unpack
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.data.archives import DamagedArchive, copy_beside, unpack, without_links
+from rococo_jax.errors import DiskFull, InputError, first_line
 from rococo_jax.safe_paths import is_inner_name
-from rococo_jax.storage import atomic_write, check_free_space
+from rococo_jax.storage import atomic_write, check_free_space, remove_folder
 
 DOWNLOADS = ".downloads"
 _CHUNK = 1 << 20
@@ -121,8 +120,7 @@ def clear_leftovers(download: Download, data: str | os.PathLike) -> None:
     whole, note = part.with_suffix(""), _note_of(part)
     for left in (part, note, whole, *note.parent.glob(f".{glob.escape(note.name)}.*.part")):
         left.unlink(missing_ok=True)
-    for left in part.parent.glob(f"{glob.escape(_unpacked(whole).name)}*"):
-        shutil.rmtree(left, ignore_errors=True)
+    _remove_unpacked(_unpacked(whole))
     with contextlib.suppress(OSError):  # others are on their way, or it was never made
         part.parent.rmdir()
 
@@ -270,20 +268,28 @@ def _unpack(download: Download, archive: Path, target: Path) -> None:
     so that the next call fetches it anew.
     """
     hidden = _unpacked(archive)
-    shutil.rmtree(hidden, ignore_errors=True)  # of a run that was killed
+    _remove_unpacked(hidden)  # of a run that was killed
     try:
         unpack(archive, hidden)
-    except DamagedArchive as error:
+        inner, contents = hidden / download.unpack, sorted(hidden.iterdir())
+        if contents and all(path.is_file() for path in contents):
+            inner = hidden
+        if not inner.is_dir():
+            found = ", ".join(path.name for path in contents)[:80] or "nothing in it"
+            raise InputError(download.url, "archive", found, f"a folder {download.unpack}")
+        without_links(inner, hidden).replace(target)
+    except (DamagedArchive, InputError) as error:
+        _remove_unpacked(hidden)
+        if isinstance(error, DiskFull):
+            raise
         archive.unlink()
+        if isinstance(error, InputError):
+            raise
         raise InputError(download.url, "archive", first_line(error), "a whole ZIP or tar archive") from None
-    inner, contents = hidden / download.unpack, sorted(hidden.iterdir())
-    if contents and all(path.is_file() for path in contents):
-        inner = hidden
-    if not inner.is_dir():
-        archive.unlink()
-        shutil.rmtree(hidden)
-        found = ", ".join(path.name for path in contents)[:80] or "nothing in it"
-        raise InputError(download.url, "archive", found, f"a folder {download.unpack}")
-    inner.replace(target)
-    shutil.rmtree(hidden, ignore_errors=True)
+    _remove_unpacked(hidden)
     archive.unlink()
+
+
+def _remove_unpacked(hidden: Path) -> None:
+    remove_folder(hidden)
+    remove_folder(copy_beside(hidden))

@@ -97,16 +97,26 @@ def test_a_cut_download_is_no_repository_without_weights(name, cache):
     (cache / "refs").mkdir()
     (cache / "refs/main").write_text(OLD)
     (cache / "snapshots" / OLD / "model.safetensors").unlink()
-    said = r"model: found none of model\*\.safetensors, .* in the cache, and the hub answers"
+    said = r"model: found no model\*\.safetensors or .* in the cache, and the hub answers"
     refused(said, load_model, name)
-    tokenizer = "tokenizer: found none of tokenizer.json, .* in the cache, and the hub answers"
+    tokenizer = "tokenizer: found no tokenizer.json or .* in the cache, and the hub answers"
     refused(tokenizer, read_huggingface_tokenizer, "o/n", {"model_type": "clip"})
     shutil.rmtree(cache / "snapshots" / OLD)
     open_clip_folder("vit_gelu", cache / "snapshots" / OLD)
     (cache / "snapshots" / OLD / "open_clip_model.safetensors").unlink()
-    refused("model: found none of open_clip_model.* in the cache, and the hub answers", load_model, name)
+    refused("model: found no open_clip_model.* in the cache, and the hub answers", load_model, name)
     (cache / "snapshots" / OLD / "open_clip_config.json").unlink()
-    refused("model: found none of config.json, .* in the cache, and the hub answers", load_model, name)
+    refused("model: found no config.json or .* in the cache, and the hub answers", load_model, name)
+
+
+def test_a_download_that_was_cut_between_two_shards_is_one_line(cache):
+    folder = cache / "snapshots" / OLD
+    shutil.rmtree(folder)
+    hf.saved(hf.clip(), folder, max_shard_size="20KB")
+    shards = sorted(folder.glob("model-*.safetensors"))
+    assert len(shards) > 1 and load_model(f"o/n@{OLD}", tokenizer="none").provenance["commit"] == OLD
+    shards[-1].unlink()
+    refused(f"model: found no {shards[-1].name} in the cache, and the hub answers", load_model, f"o/n@{OLD}")
 
 
 def test_a_repository_without_weights_is_one(hub, cache):

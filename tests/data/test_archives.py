@@ -197,6 +197,11 @@ def test_links_become_what_they_lead_to(kind, get):
     assert not any(path.is_symlink() for path in folder.rglob("*"))
 
 
+def test_a_link_to_nothing_beside_the_folder_does_not_matter(get):
+    folder = get(tar_of(("val/a", b"a"), ("docs/latest", (tarfile.SYMTYPE, "gone"))))
+    assert contents(folder) == {"a": b"a"}
+
+
 def test_hard_links_keep_their_contents(get):
     folder = get(tar_of(("other/a", b"a"), ("val/b", (tarfile.LNKTYPE, "other/a"))))
     assert contents(folder) == {"b": b"a"}

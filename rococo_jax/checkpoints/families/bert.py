@@ -36,7 +36,7 @@ from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec
 from rococo_jax.models.text import sinusoids
-from rococo_jax.safe_paths import stays_inside
+from rococo_jax.safe_paths import is_inner_name
 from rococo_jax.storage import read_json, read_json_object, write_json
 
 _PROMPTS = "config_sentence_transformers.json"
@@ -209,7 +209,7 @@ def _module_paths(folder: Path) -> dict[str, str]:
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     other = [kind for kind in kinds if kind not in _MODULES or kinds.count(kind) > 1]
     places = {kind: str(module.get("path", "")) for kind, module in zip(kinds, modules, strict=True)}
-    if other or not all(stays_inside(folder, place) for place in places.values() if place):
+    if other or not all(is_inner_name(place) for place in places.values() if place):
         found = ", ".join(other or places.values())
         raise InputError(path, "modules", found, f"only {', '.join(_MODULES)}, once each, inside the folder")
     return places
