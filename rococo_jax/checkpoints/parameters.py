@@ -191,7 +191,9 @@ def with_image_size(checkpoint: Checkpoint, image_size: int | None) -> Checkpoin
         if vision.grid < 1:
             raise InputError("image size", "pixels", image_size, f"at least {vision.patch_size}, one patch")
         if vision.stores_positions and not vision.flexible_grid:
-            origin = provenance.get("started_from", provenance)
+            origin = before_training(provenance)
+            if "joined" in origin:
+                origin = before_training(origin["joined"]["vision"])
             rule = _POSITION_RULES.get(origin.get("format"), origin.get("position_rule", "bicubic"))
             changes = {} if grid == vision.grid else {"position_grid": grid, "position_rule": rule}
             vision = dataclasses.replace(vision, **{"position_grid": None, "position_rule": "bicubic", **changes})
@@ -199,6 +201,13 @@ def with_image_size(checkpoint: Checkpoint, image_size: int | None) -> Checkpoin
     if preprocessing is not None and preprocessing.image_size[0] != image_size:
         preprocessing = preprocessing.with_image_size(image_size)
     return checkpoint._replace(spec=spec, preprocessing=preprocessing, provenance=provenance)
+
+
+def before_training(provenance: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The provenance of the model that the first of any number of trainings started from."""
+    while "started_from" in provenance:
+        provenance = provenance["started_from"]
+    return provenance
 
 
 def with_own_positions(spec: ModelSpec, parameters: Mapping[str, Any]) -> tuple[ModelSpec, Mapping[str, Any]]:

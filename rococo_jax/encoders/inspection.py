@@ -4,6 +4,7 @@ from typing import Any
 
 from rococo_jax.checkpoints.families import FAMILIES
 from rococo_jax.checkpoints.formats.openai import activation_hints
+from rococo_jax.checkpoints.parameters import before_training
 from rococo_jax.models import EfficientNetSpec, parameter_counts
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops
 
@@ -48,8 +49,7 @@ def inspect_model(encoder: Any) -> dict[str, Any]:
 def rules_of(encoder: Any) -> dict[str, dict[str, Any]]:
     """Each rule of the source library that decides vectors: its `value`, and `from`, where it was read."""
     spec, pixels, tokenizer = encoder.spec, encoder.preprocessing, encoder.tokenizer
-    origin = encoder.provenance.get("started_from", encoder.provenance)
-    places = dict(origin.get("read_from", {}))
+    places = dict(before_training(encoder.provenance).get("read_from", {}))
     values: dict[str, Any] = {}
     for kind, tower in (("image", spec.vision), ("text", spec.text)):
         fields = {f"{kind} {name}": getattr(tower, name, None) for name in ("activation", "heads", "pooling")}

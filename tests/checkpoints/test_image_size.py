@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from rococo_jax.checkpoints import export_open_clip
-from rococo_jax.checkpoints.parameters import build_model, parameters_of, with_own_positions
+from rococo_jax.checkpoints.parameters import (
+    build_model,
+    checkpoint_of,
+    parameters_of,
+    with_image_size,
+    with_own_positions,
+)
 from rococo_jax.cli import convert
 from rococo_jax.encoders import LoadOptions, load_encoder
 from rococo_jax.evaluation.options import ModelOptions
@@ -18,6 +24,7 @@ from tests.support.open_clip_files import NAMES, open_clip_folder
 from tests.support.random_inputs import random_pixels
 from tests.support.reference_models import torch, transformers
 from tests.support.refusals import refused
+from tests.support.tiny import tiny_encoder
 
 SIZE = 56
 
@@ -61,6 +68,20 @@ def test_a_resnet_may_have_positions_of_its_own_for_another_size(tmp_path):
     assert spec.vision.position_grid is None and parameters["vision.positions"].shape[0] == 10
     encoder.model = build_model(spec, parameters)
     hf.assert_same_vectors(encoder.encode_image(random_pixels(96)), expected)
+
+
+def test_the_rule_of_positions_is_known_after_any_number_of_trainings_and_a_join():
+    """OpenAI's and open_clip's positions are resampled with antialiasing, others' without."""
+    encoder = tiny_encoder()
+    once = {"trained": {}, "started_from": {"format": "open_clip"}}
+    twice = {"trained": {}, "started_from": once}
+    joined = {"trained": {}, "started_from": {"joined": {"vision": twice, "text": {"format": "huggingface"}}}}
+    size = encoder.spec.vision.image_size + encoder.spec.vision.patch_size
+    for provenance in ({"format": "open_clip"}, once, twice, joined):
+        resized = with_image_size(checkpoint_of(encoder)._replace(provenance=provenance), size)
+        assert resized.spec.vision.position_rule == "antialiased"
+    resized = with_image_size(checkpoint_of(encoder)._replace(provenance={"trained": {}, "started_from": {}}), size)
+    assert resized.spec.vision.position_rule == "bicubic"
 
 
 @pytest.mark.parametrize("make", [hf.clip, hf.siglip])

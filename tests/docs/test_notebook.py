@@ -40,6 +40,28 @@ def run_cells(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")))
+def test_a_notebook_installs_from_a_checkout_or_an_address_alone(name, tmp_path, monkeypatch):
+    """The name is on no index: whoever registered it there would run code in every notebook."""
+    cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
+    (install,) = (cell.source for cell in cells if cell.cell_type == "code" and "pip" in cell.source)
+    installed = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("subprocess.run", lambda words, **_: installed.append(words[-1]))
+    for source in ("", "rococo-jax", "nowhere"):
+        monkeypatch.setenv("ROCOCO_JAX", source)
+        with pytest.raises(RuntimeError, match="set SOURCE above, or ROCOCO_JAX in the environment"):
+            exec(install, {})
+    assert not installed
+    (tmp_path / "checkout").mkdir()
+    for source in ("checkout", "git+https://example.org/repository"):
+        monkeypatch.setenv("ROCOCO_JAX", source)
+        exec(install, {})
+    assert installed[0].startswith(f"{tmp_path / 'checkout'}[notebook")
+    assert installed[1].endswith(" @ git+https://example.org/repository")
+
+
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_is_kept_without_outputs_and_names_no_machine(path):
     notebook = json.loads(path.read_text(encoding="utf-8"))
