@@ -29,6 +29,7 @@ from rococo_jax.data.downloads import Download
 from rococo_jax.data.image_files import find_images, refuse_missing_images
 from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.errors import InputError, unknown_name
+from rococo_jax.perturb.images.corruptions import DEFINITION_VERSION
 
 MODULES = (
     *("rococo.benchmark", "sugarcrepe", "hard_positives", "valse", "aro", "crepe", "two_by_two"),
@@ -228,6 +229,7 @@ def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities
         tasks += [task for task in corrupted if task is not None]
     image_sets = {**benchmark.image_sets, **{images.name: images for images in sets}}
     decides = {**benchmark.decides, "corruptions": list(kinds), "severities": list(severities)}
+    decides["corruption_definition"] = DEFINITION_VERSION
     return dataclasses.replace(benchmark, image_sets=image_sets, tasks=(*benchmark.tasks, *tasks), decides=decides)
 
 
