@@ -16,7 +16,7 @@ from rococo_jax.data.images import FileImages, MadeOfFiles, Prepare, Task, chunk
 from rococo_jax.data.pictures import as_rgb
 from rococo_jax.data.pixels import View
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.images.corruptions import find_corruption
+from rococo_jax.perturb.images.corruptions import DEFINITION_VERSION, find_corruption
 from rococo_jax.perturb.images.image_folders import image_id, rgb_pixels
 
 # The constants of ImageNet-C were chosen for this size.
@@ -50,7 +50,7 @@ class CorruptedImages(MadeOfFiles):
 
     def content(self, row: int) -> bytes:
         """Name and hash of the file, and the corruption."""
-        about = [self.kind, self.severity, self.seed, _CORRUPTED_SIDE]
+        about = [self.kind, self.severity, self.seed, _CORRUPTED_SIDE, DEFINITION_VERSION]
         return json.dumps([self.originals.names[row], self.originals.hashes[row], *about]).encode()
 
     def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:

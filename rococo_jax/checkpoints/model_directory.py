@@ -69,8 +69,9 @@ def write_model(path: str | os.PathLike, checkpoint: Checkpoint) -> None:
 
 def write_description(folder: Path, checkpoint: Checkpoint) -> None:
     """Write all of a model directory but the parameters."""
-    spec, _, preprocessing, tokenizer, provenance, training_images = checkpoint
-    write_training_images(folder, training_images)
+    spec, preprocessing = checkpoint.spec, checkpoint.preprocessing
+    tokenizer, provenance = checkpoint.tokenizer, checkpoint.provenance
+    write_training_images(folder, checkpoint.training_images)
     if tokenizer is not None:
         tokenizer.save(folder / TOKENIZER_FILE)
     description = {

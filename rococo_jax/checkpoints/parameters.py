@@ -159,7 +159,7 @@ def check_tokenizer(tokenizer: Any, spec: ModelSpec, source: object) -> None:
 def check_images(checkpoint: Checkpoint, source: object) -> Checkpoint:
     """Return the checkpoint. Raises InputError where its images are no squares, as towers read them, or where images
     keep their shape and the tower has one grid, or the other way round."""
-    spec, _, preprocessing, _, _ = checkpoint
+    spec, preprocessing = checkpoint.spec, checkpoint.preprocessing
     if spec.vision is None or preprocessing is None:
         return checkpoint
     height, width = preprocessing.image_size
@@ -261,7 +261,8 @@ def finish_checkpoint(checkpoint: Checkpoint, image_size: int | None = None) -> 
 
     The size is by default that which the preprocessing makes.
     """
-    spec, parameters, preprocessing, tokenizer, provenance, _ = checkpoint
+    spec, parameters, preprocessing = checkpoint.spec, checkpoint.parameters, checkpoint.preprocessing
+    tokenizer, provenance = checkpoint.tokenizer, checkpoint.provenance
     source = provenance.get("source", "model")
     check_parameters(parameters, source)
     check_tokenizer(tokenizer, spec, source)

@@ -24,7 +24,7 @@ class Options:
 
     Attributes:
         images: every image below this folder
-        corruption: one of the 19 below
+        corruption: one of the 19 below; frost is drawn, not photographed as in ImageNet-C
         severity: 1 is mild, 5 is strong
         out: images and manifest.json; one folder a run
         seed: of all random draws (default: 0)

@@ -182,12 +182,12 @@ def load_model(
 
 def _encoder(checkpoint: Checkpoint, name: str, mesh: Mesh, dtype: DTypeLike) -> Encoder:
     """Return the encoder of a checkpoint."""
-    spec, parameters, *rest, training_images = checkpoint
-    encoder = Encoder(build_model(spec, parameters, dtype), *rest, name, mesh)
-    encoder.training_images = training_images
+    model = build_model(checkpoint.spec, checkpoint.parameters, dtype)
+    encoder = Encoder(model, checkpoint.preprocessing, checkpoint.tokenizer, checkpoint.provenance, name, mesh)
+    encoder.training_images = checkpoint.training_images
     recorded = encoder.provenance.get("weights_sha256")
     # Computed, or compared, while the weights were read; parameters that lie on several processes were not compared.
-    if recorded and on_this_process(parameters):
+    if recorded and on_this_process(checkpoint.parameters):
         encoder.remember_hash(recorded)
     return encoder
 

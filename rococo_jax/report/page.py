@@ -249,7 +249,9 @@ def how_to_read(groups: Sequence[Group]) -> Part:
             (
                 "Corrupted images",
                 "Images are cut to squares of 224 pixels, for which ImageNet-C chose its constants, then corrupted, "
-                "then prepared as the model prepares any image. Drops are against the same squares uncorrupted.",
+                "then prepared as the model prepares any image. Drops are against the same squares uncorrupted. "
+                "ImageNet-C cuts 224 pixels from images of 256 and stores JPEG files; its frost is photographed, ours "
+                "is drawn.",
             )
         )
     terms.append(

@@ -7,9 +7,13 @@ import jax
 import numpy as np
 import pytest
 
+from rococo_jax.benchmarks import benchmark as benchmark_module
+from rococo_jax.benchmarks import image_sets
+from rococo_jax.benchmarks.benchmark import Benchmark, with_corrupted_images
 from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
+from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.checkpoints.parameters import build_model, hash_parameters, parameters_of
 from rococo_jax.data.images import FileImages
 from rococo_jax.data.preprocessing import Preprocessing
@@ -148,6 +152,18 @@ def test_every_field_of_a_corrupted_image_decides_its_key(files):
     keys = [CorruptedImages(files, *other).content(0) for other in others] + [base.content(1), base.content(3)]
     assert len(set(keys)) == len(keys) and keys[0] == base.content(0)
     assert files.content(0) == files.content(3) != files.content(1)
+
+
+def test_another_definition_of_corruptions_decides_keys_and_what_is_comparable(files, monkeypatch):
+    def key_and_data():
+        benchmark = Benchmark("b", images=files.names, texts=("a",), tasks=(), image_sets={ORIGINALS: files})
+        corrupted = with_corrupted_images(benchmark, ["fog"], [3])
+        return corrupted.image_sets["fog_3"].content(0), hash_json(corrupted.decides)
+
+    before = key_and_data()
+    for module in (image_sets, benchmark_module):
+        monkeypatch.setattr(module, "DEFINITION_VERSION", 0)
+    assert all(one != other for one, other in zip(before, key_and_data(), strict=True))
 
 
 def test_every_field_of_a_mixed_image_decides_its_key(files):

@@ -1,12 +1,14 @@
-"""The settings of every kind and severity, as the reference package's source has them; edges beside OpenCV's."""
+"""The settings of every kind and severity, as the reference's source has them; edges beside OpenCV's."""
 
 import ast
 import inspect
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES, blur, digital, noise, weather
 
@@ -17,7 +19,6 @@ TABLES = {
     "defocus_blur": blur.DEFOCUS, "motion_blur": blur.MOTION, "fog": weather.FOG, "frost": weather.FROST,
     "snow": weather.SNOW, "contrast": digital.CONTRAST, "brightness": digital.BRIGHTNESS,
     "saturate": digital.SATURATE, "jpeg_compression": digital.JPEG, "pixelate": digital.PIXELATE,
-    "elastic_transform": digital.ELASTIC,
     "zoom_blur": tuple((1, end, step) for end, step in blur.ZOOM),
     "spatter": tuple((*row, int(place >= weather.MUD_FROM)) for place, row in enumerate(weather.SPATTER, 1)),
 }  # fmt: skip
@@ -28,7 +29,7 @@ def reference():
     return pytest.importorskip("imagecorruptions.corruptions")
 
 
-@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize("name", TABLES)
 def test_settings_are_those_of_the_reference(reference, name):
     source = inspect.getsource(getattr(reference, name))
     listed = re.search(r"(?:c|alpha) = \[(.*?)\]\s*\[\s*severity - 1\]", source, re.DOTALL)[1]
@@ -37,6 +38,40 @@ def test_settings_are_those_of_the_reference(reference, name):
     assert len(settings) == len(TABLES[name]) == len(SEVERITIES)
     for wanted, ours in zip(settings, TABLES[name], strict=True):
         np.testing.assert_allclose(ours, wanted, rtol=1e-12)
+
+
+def test_settings_of_the_elastic_transform_are_those_of_imagenet_c():
+    """As hendrycks/robustness has them for images of 224 pixels; imagecorruptions has another transform."""
+    published = [
+        (244 * 2, 244 * 0.7, 244 * 0.1),
+        (244 * 2, 244 * 0.08, 244 * 0.2),
+        (244 * 0.05, 244 * 0.01, 244 * 0.02),
+        (244 * 0.07, 244 * 0.01, 244 * 0.02),
+        (244 * 0.12, 244 * 0.01, 244 * 0.02),
+    ]
+    ours = np.array(digital.ELASTIC) * digital._ELASTIC_UNIT * 224
+    np.testing.assert_allclose(ours, published, rtol=1e-12)
+    assert set(CORRUPTIONS) == {*TABLES, "elastic_transform"}
+
+
+@pytest.mark.parametrize("side", range(32, 100))
+def test_pixels_are_enlarged_as_pillow_does_by_a_box_filter(side):
+    line = np.random.default_rng(side).integers(0, 256, (1, side), np.uint8)
+    for small in {int(side * share) for share in digital.PIXELATE}:
+        image = Image.fromarray(line[:, :small])
+        wanted = np.asarray(image.resize((side, 1), Image.Resampling.BOX))
+        np.testing.assert_array_equal(line[:, digital._repeated_lines(small, side)], wanted)
+
+
+def test_every_pane_of_frost_but_the_sixth_is_drawn():
+    """As often as each other: 600 of five tints, of which two are one, give 120 each up to 35 by chance (3.5 sd)."""
+    keys = jax.random.split(jax.random.key(0), 600)
+    panes = jax.vmap(lambda key: weather.draw_frost(key, 32, 32, 1).mean((0, 1)))(keys)
+    tints = np.unique(np.array(weather.TINTS)[:, :3], axis=0)
+    nearest = np.abs(np.asarray(panes)[:, None] - tints).sum(-1).argmin(1)
+    counts = dict(zip(map(tuple, tints), np.bincount(nearest, minlength=len(tints)), strict=True))
+    assert len(tints) == 4 and (71.0, 95.0, 105.0) not in counts
+    assert all(abs(count - 120 * (2 if tint[0] == 201 else 1)) < 42 for tint, count in counts.items())
 
 
 @pytest.mark.parametrize("levels", [6, 40, 256])

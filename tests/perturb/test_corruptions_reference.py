@@ -1,4 +1,4 @@
-"""Pixel by pixel against the reference package: every kind, the random ones with their draws handed to both."""
+"""Pixel by pixel against the reference: every kind, the random ones with their draws handed to both."""
 
 import functools
 
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.quick  # the bounds below hold however the programs are
 # Both cut to whole numbers at the end; where a value is whole to within rounding (float32 here, float64 there), the cut
 # falls on either side. Nothing else may differ.
 BOUND = 1
-# How far from whole: 2e-4 at most was measured, 6e-4 where positions are rounded, too, at up to 255 levels a pixel.
-ROUNDING, ROUNDED_TWICE = 5e-4, {"elastic_transform": 2e-3}
+# How far from whole: 2e-4 at most was measured, 5e-3 where positions are rounded, too, at up to 255 levels a pixel.
+ROUNDING, ROUNDED_TWICE = 5e-4, {"elastic_transform": 0.01}
 # The share of values whose image or layer is cut to whole numbers in between, too, where one that falls on the other
 # side is blurred or kept by a threshold: 2.4e-5 was measured for spatter.
-TWICE_CUT = {"glass_blur": 0.01, "spatter": 1e-4}
+TWICE_CUT = {"glass_blur": 0.01, "snow": 2e-3, "spatter": 1e-4}
 # How many pixels that concerns: kinds whose values are often exactly whole are given their measured share with room.
 OFTEN_WHOLE = {"defocus_blur": 0.2, "brightness": 0.2, "saturate": 0.3}
 SELDOM_WHOLE = 0.01

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS, blur, noise
-from tests.support.corruption_oracle import frost_is_read_once
+from tests.support.corruption_oracle import at_random
 
 pytestmark = pytest.mark.quick  # statistics do not tell how a program was compiled
 RANDOM = [name for name, kind in CORRUPTIONS.items() if kind.draw is not None]
@@ -66,10 +66,8 @@ def ours(name: str, severity: int, pictures: int) -> np.ndarray:
 
 @functools.cache
 def theirs(name: str, severity: int, pictures: int) -> np.ndarray:
-    corrupt_one = pytest.importorskip("imagecorruptions").corrupt
     np.random.seed(severity)
-    frost_is_read_once()
-    return features(np.stack([corrupt_one(picture(), severity, name) for _ in range(pictures)]))
+    return features(np.stack([at_random(name, picture(), severity) for _ in range(pictures)]))
 
 
 def check_severity(name: str, severity: int) -> None:

@@ -1,11 +1,17 @@
-"""The reference corruptions (imagecorruptions-imaug), made to use draws that are handed to them.
+"""The reference corruptions, made to use draws that are handed to them.
 
 With its random numbers replaced by ours every kind becomes deterministic, so the nineteen can be compared pixel by
 pixel and not only by their statistics.
+
+ImageNet-C is defined by hendrycks/robustness, which needs ImageMagick. Its copy imagecorruptions-imaug is here for most
+kinds; where it departs from the original, the original's step is put back: zooms are trimmed to the middle (zoom blur,
+snow), flakes of snow are bytes before they are blurred and after it, pixels are enlarged by a box filter, five panes of
+frost are drawn from, and the elastic transform is another one, written here with SciPy.
 """
 
 import functools
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import numpy as np
@@ -25,12 +31,79 @@ def reference(name: str, image: np.ndarray, severity: int, draws=None) -> np.nda
 
     `draws` as `Corruption.draw` gives them, in NumPy.
     """
+    if name == "elastic_transform":
+        return elastic_transform(image, severity, *draws)
     kinds = pytest.importorskip("imagecorruptions").corruption_dict
     frost_is_read_once()
-    with ExitStack() as stack:
+    with as_published(name), ExitStack() as stack:
         for target, replacement in {} if draws is None else _INJECT[name](image, severity, draws).items():
             stack.enter_context(mock.patch(target, replacement))
         return np.asarray(kinds[name](Image.fromarray(image), severity))
+
+
+def at_random(name: str, image: np.ndarray, severity: int) -> np.ndarray:
+    """The reference's corruption of one uint8 image with draws of NumPy's global generator."""
+    if name == "elastic_transform":
+        draws = np.random.uniform(-1, 1, (3, 2)), np.random.uniform(-1, 1, (2, *image.shape[:2]))
+        return np.uint8(elastic_transform(image, severity, *draws))
+    corrupt_one = pytest.importorskip("imagecorruptions").corrupt
+    frost_is_read_once()
+    with as_published(name):
+        return corrupt_one(image, severity, name)
+
+
+@contextmanager
+def as_published(name: str) -> Iterator[None]:
+    """Put the steps of hendrycks/robustness back into imagecorruptions."""
+    package = pytest.importorskip("imagecorruptions.corruptions")
+    zoom, blur, integers = package.clipped_zoom, package._motion_blur, np.random.randint
+
+    def trimmed_to_the_middle(image: np.ndarray, factor: float) -> np.ndarray:
+        zoomed = zoom(image, factor)
+        top, left = ((after - before) // 2 for after, before in zip(zoomed.shape[:2], image.shape[:2], strict=True))
+        return zoomed[top : top + image.shape[0], left : left + image.shape[1]]
+
+    def in_bytes(flakes: np.ndarray, **how: float) -> np.ndarray:
+        return np.floor(blur(np.floor(255 * flakes), **how)) / 255
+
+    steps: dict[str, dict[str, Callable | int]] = {
+        "zoom_blur": {"imagecorruptions.corruptions.clipped_zoom": trimmed_to_the_middle},
+        "snow": {"imagecorruptions.corruptions.clipped_zoom": trimmed_to_the_middle,
+                 "imagecorruptions.corruptions._motion_blur": in_bytes},
+        "pixelate": {"PIL.Image.NEAREST": Image.BOX},
+        "frost": {"numpy.random.randint": lambda *ends: integers(*((5,) if ends == (6,) else ends))},
+    }  # fmt: skip
+    with ExitStack() as stack:
+        for target, step in steps.get(name, {}).items():
+            stack.enter_context(mock.patch(target, step))
+        yield
+
+
+# Displacement, deviation of the filter and shifts of the affine map in units of 244 pixels, for images of 224.
+ELASTIC = ((2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02))
+
+
+def elastic_transform(image: np.ndarray, severity: int, points: np.ndarray, field: np.ndarray) -> np.ndarray:
+    """The elastic transform of ImageNet-C from draws in [-1, 1): of three points (across, down), and of each pixel.
+
+    An affine map that shifts three corners of a square, then displacements by a smooth field; sizes follow the shorter
+    side. Not yet cut to whole numbers.
+    """
+    ndimage = pytest.importorskip("scipy.ndimage")
+    height, width, _ = image.shape
+    side = min(height, width)
+    alpha, sigma, reach = (244 / 224 * side * each for each in ELASTIC[severity - 1])
+    middle, half = np.array([width // 2, height // 2]), side // 3
+    corners = middle + half * np.array([[1, 1], [1, -1], [-1, -1]])
+    # (x, y, 1) of a new pixel -> (x, y) of the old one.
+    shifted = np.column_stack([corners + reach * np.float64(points), np.ones(3)])
+    back = np.linalg.solve(shifted, corners).T[::-1, [1, 0, 2]]  # rows and columns
+    image = np.float64(image)
+    warped = [ndimage.affine_transform(image[..., each], back[:, :2], back[:, 2], order=1, mode="mirror")
+              for each in range(3)]  # fmt: skip
+    moved = [alpha * ndimage.gaussian_filter(np.float64(each), sigma, mode="reflect", truncate=3) for each in field]
+    places = np.mgrid[:height, :width] + np.stack(moved)
+    return np.stack([ndimage.map_coordinates(each, places, order=1, mode="reflect") for each in warped], axis=-1)
 
 
 # Each: what of the reference's libraries gives the draws instead of random numbers.
@@ -99,13 +172,8 @@ def _frost(image, severity, draws):
     return {"cv2.resize": lambda *_, **__: pane}
 
 
-def _elastic(image, severity, draws):
-    fields = iter([draws[1], draws[0]])  # across first
-    return {"numpy.random.uniform": lambda low, high, size: np.asarray(next(fields), np.float64)}
-
-
 _INJECT = {
     "gaussian_noise": _normal, "speckle_noise": _normal, "spatter": _normal, "shot_noise": _poisson,
     "impulse_noise": _impulse, "glass_blur": _glass, "motion_blur": _motion, "snow": _snow, "fog": _fog,
-    "frost": _frost, "elastic_transform": _elastic,
+    "frost": _frost,
 }  # fmt: skip

@@ -140,8 +140,8 @@ def export_huggingface(encoder: Any, out: str | os.PathLike) -> str:
     family, checkpoint = family_of_spec(checkpoint.spec, name), with_rules_of("transformers", checkpoint, name)
     if not family.interpolates_positions:
         checkpoint = checkpoint._replace(spec=own_spec, parameters=own_parameters)
-    spec, parameters, preprocessing, tokenizer, *_ = checkpoint
-    parameters = {path: np.asarray(array) for path, array in parameters.items()}
+    spec, preprocessing, tokenizer = checkpoint.spec, checkpoint.preprocessing, checkpoint.tokenizer
+    parameters = {path: np.asarray(array) for path, array in checkpoint.parameters.items()}
     config = {**family.config(spec), "dtype": "float32"}
     back = family.spec_of_export(config, spec, Path(name))
     if back.vision is not None and family.interpolates_positions:

@@ -31,7 +31,8 @@ from rococo_jax.report.vocabulary import percent, task_label, variant_label
 SHADES = 10
 _QUESTION = (
     "The same questions as on clean texts and images, with every image corrupted: noise, blur, weather and digital "
-    "damage of ImageNet-C."
+    "damage of ImageNet-C, as its authors' code computes it for squares of 224 pixels. Frost is drawn, not "
+    "photographed: its numbers are ours."
 )
 _MEANS = (
     "Mean over the kinds of a severity, and how much of the uncorrupted figure is lost; below each, its 95 % bootstrap "

@@ -1,9 +1,12 @@
 """The nineteen corruptions of ImageNet-C by name, jitted, batched and sharded: (uint8 images, severity, key) -> uint8.
 
-Source: Hendrycks & Dietterich 2019 (arXiv 1903.12261): fifteen kinds and four more for validation, five severities. The
-constants were chosen for images of 224 pixels and are used unchanged at other sizes, as in the public code: noise and
-colour do not depend on the size; blurs, flakes and drops are in pixels, so relatively smaller on larger images; elastic
-warping, pixelation, zoom and fog follow the size.
+Source: Hendrycks & Dietterich 2019 (arXiv 1903.12261): fifteen kinds and four more for validation, five severities, as
+the authors' code (hendrycks/robustness) computes them, but for frost, whose texture is drawn [ours]. The package
+`imagecorruptions` has another elastic transform, snow and frost. docs/corruptions.md lists what differs.
+
+The constants were chosen for images of 224 pixels. At other sizes noise and colour do not depend on the size; blurs,
+flakes and drops are in pixels, so relatively smaller on larger images; elastic warping, pixelation, zoom and fog follow
+the size.
 
 The random part of a corruption depends on the key and the image's id only: not on the rest of the batch, the image's
 place in it, or the number of devices. Every image runs through the same compiled program, a fixed number at a time.
@@ -27,6 +30,8 @@ from rococo_jax.runtime import AXES
 
 SEVERITIES = (1, 2, 3, 4, 5)
 LEAST_SIDE = 32
+# Of what a kind, a severity and a key give: results and embeddings of corrupted images of two versions never mix.
+DEFINITION_VERSION = 2
 _AT_A_TIME_ON_ACCELERATORS = 16
 # The compiler inlines a loop over one run: its body is fused with the code around it and rounded differently, and one
 # value in ten thousand is off by 1. Hence at least two runs, of which the second may be skipped.

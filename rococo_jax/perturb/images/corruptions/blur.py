@@ -116,7 +116,7 @@ def motion_blurred(image: Image, severity: int, offsets: Int[Array, "taps 2"]) -
 
 
 def zoom_blur(image: Image, severity: int, draws: None) -> Image:
-    """The mean of the image and of its centre at several zooms, each zoom cropped at the lower right, as published."""
+    """Return the mean of the image and of its centre at several zooms, each trimmed to the middle."""
     height, width, channels = image.shape
     image = image.astype(jnp.float32)
     end, step = ZOOM[severity - 1]
@@ -125,9 +125,8 @@ def zoom_blur(image: Image, severity: int, draws: None) -> Image:
     for zoom in zooms:
         top, rows = crop_of_zoom(height, zoom)
         left, columns = crop_of_zoom(width, zoom)
-        down, across = zoom_taps(rows, zoom), zoom_taps(columns, zoom)
-        layer = zoom_lines(image[top : top + rows].reshape(rows, -1), down[0][:height], down[1][:height])
-        layer = layer.reshape(height, width, channels)
-        lines, weights = across[0][:width] + left, across[1][:width].astype(np.float32)
+        down, across = zoom_taps(rows, zoom, height), zoom_taps(columns, zoom, width)
+        layer = zoom_lines(image[top : top + rows].reshape(rows, -1), *down).reshape(height, width, channels)
+        lines, weights = across[0] + left, across[1].astype(np.float32)
         total += layer[:, lines[:, 0]] * weights[None, :, :1] + layer[:, lines[:, 1]] * weights[None, :, 1:]
     return to_bytes(total / (len(zooms) + 1))

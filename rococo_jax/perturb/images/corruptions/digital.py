@@ -1,11 +1,12 @@
 """Contrast, brightness, saturation, elastic warping, pixelation and JPEG.
 
 Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), as their public code lists them. Elastic warping
-follows the image's size, pixelation is relative to it; the others do not depend on it.
+and pixelation follow the image's size; the others do not depend on it.
 """
 
 import functools
 import io
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +15,20 @@ import PIL.Image
 from jaxtyping import Array, Float, Int, Key, UInt8
 
 from rococo_jax.data.pictures import decode_image
-from rococo_jax.perturb.images.corruptions.primitives import gaussian, to_bytes
+from rococo_jax.perturb.images.corruptions.primitives import gaussian, rounded_product, to_bytes
 
 CONTRAST = (0.4, 0.3, 0.2, 0.1, 0.05)
 BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)
 SATURATE = ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2))  # saturation times the first plus the second
-ELASTIC = (12.5, 16.25, 21.25, 25.0, 30.0)
+# Displacement, deviation of the filter and shifts of the affine map. The published code has them times 244 pixels for
+# images of 224 (where 224 was meant), and in its script for 299 pixels times 360; here they follow the shorter side.
+ELASTIC = ((2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02))
+_ELASTIC_UNIT = 244 / 224
 PIXELATE = (0.6, 0.5, 0.4, 0.3, 0.25)
 JPEG = (25, 18, 15, 10, 7)
 
 Image = UInt8[Array, "height width 3"]
+ElasticDraws = tuple[Float[Array, "3 2"], Float[Array, "2 height width"]]
 
 
 def contrast(image: Image, severity: int, draws: None) -> Image:
@@ -58,31 +63,73 @@ def saturate(image: Image, severity: int, draws: None) -> Image:
     return to_bytes(value - value * saturated * share)
 
 
-def draw_elastic(key: Key[Array, ""], height: int, width: int, severity: int) -> Float[Array, "2 height width"]:
-    """Displacements in pixels (down, across) before smoothing: uniform within 0.5 % of the height, times alpha."""
-    reach = height * 0.005
-    return jax.random.uniform(key, (2, height, width), minval=-reach, maxval=reach)
+def draw_elastic(key: Key[Array, ""], height: int, width: int, severity: int) -> ElasticDraws:
+    """Draw uniform numbers in [-1, 1): shifts of three points (across, down), and a field (down, across) of pixels."""
+    points_key, field_key = jax.random.split(key)
+    points = jax.random.uniform(points_key, (3, 2), minval=-1.0, maxval=1.0)
+    return points, jax.random.uniform(field_key, (2, height, width), minval=-1.0, maxval=1.0)
 
 
-def elastic_transform(image: Image, severity: int, field: Float[Array, "2 height width"]) -> Image:
-    """Sample the image (linearly, mirrored at its border) at positions moved by a smooth random field."""
+def elastic_transform(image: Image, severity: int, draws: ElasticDraws) -> Image:
+    """Distort by a random affine map, then move every pixel by a smooth random field.
+
+    Both steps sample linearly, from an image that is mirrored at its border: without its last line in the first step,
+    with it in the second.
+    """
     height, width, _ = image.shape
-    smooth = functools.partial(gaussian, sigma=(height * 0.01, width * 0.01), truncate=3.0, border="symmetric")
-    moved = smooth(field.transpose(1, 2, 0)) * ELASTIC[severity - 1]
+    points, field = draws
+    unit = _ELASTIC_UNIT * min(height, width)
+    alpha, sigma, reach = (unit * each for each in ELASTIC[severity - 1])
+    row, column = _affine_positions(points * np.float32(reach), height, width)
+    warped = _sample(image.astype(jnp.float32), row, column, _mirror_without_border)
+    moved = gaussian(field.transpose(1, 2, 0), sigma, truncate=3.0, border="symmetric") * np.float32(alpha)
     row = jnp.arange(height, dtype=jnp.float32)[:, None] + moved[..., 0]
     column = jnp.arange(width, dtype=jnp.float32)[None] + moved[..., 1]
+    return to_bytes(_sample(warped, row, column, _mirror))
+
+
+def _affine_positions(
+    shifts: Float[Array, "3 2"], height: int, width: int
+) -> tuple[Float[Array, "height width"], Float[Array, "height width"]]:
+    """Return the row and column that each pixel is taken from, by the affine map that shifts three points.
+
+    The points are corners of a square in the middle, two thirds of the shorter side: lower right, upper right, upper
+    left.
+    """
+    half = min(height, width) // 3
+    left, top = width // 2 - half, height // 2 - half
+    lower_right, upper_right, upper_left = shifts
+    # The map's matrix is ((1 + xx, xy), (yx, 1 + yy)) around the upper left corner.
+    xx, yx = (upper_right - upper_left) / np.float32(2 * half)
+    xy, yy = (lower_right - upper_right) / np.float32(2 * half)
+    determinant = (1 + xx) * (1 + yy) - xy * yx
+    across = jnp.arange(width, dtype=jnp.float32)[None] - (left + upper_left[0])
+    down = jnp.arange(height, dtype=jnp.float32)[:, None] - (top + upper_left[1])
+    # Rounded, or a fused sum would sample elsewhere; see `rounded_product`.
+    column = rounded_product((1 + yy) / determinant, across) - rounded_product(xy / determinant, down) + left
+    row = rounded_product((1 + xx) / determinant, down) - rounded_product(yx / determinant, across) + top
+    return row, column
+
+
+def _sample(
+    image: Float[Array, "height width 3"],
+    row: Float[Array, "height width"],
+    column: Float[Array, "height width"],
+    mirror: Callable[[Array, int], Array],
+) -> Float[Array, "height width 3"]:
+    """Interpolate linearly at positions in pixels; `mirror` brings indices into a side."""
+    height, width, _ = image.shape
     top, left = jnp.floor(row), jnp.floor(column)
     down, across = (row - top)[..., None], (column - left)[..., None]
     pixels = image.reshape(-1, 3)
 
     def at(rows: Array, columns: Array) -> Array:
-        place = _mirror(rows, height) * width + _mirror(columns, width)
-        return pixels[place].astype(jnp.float32)
+        return pixels[mirror(rows, height) * width + mirror(columns, width)]
 
     top, left = top.astype(jnp.int32), left.astype(jnp.int32)
     upper = at(top, left) * (1 - across) + at(top, left + 1) * across
     lower = at(top + 1, left) * (1 - across) + at(top + 1, left + 1) * across
-    return to_bytes(upper * (1 - down) + lower * down)
+    return upper * (1 - down) + lower * down
 
 
 def _mirror(index: Array, side: int) -> Array:
@@ -91,8 +138,14 @@ def _mirror(index: Array, side: int) -> Array:
     return jnp.clip(jnp.where(index >= side, 2 * side - 1 - index, index), 0, side - 1)
 
 
+def _mirror_without_border(index: Array, side: int) -> Array:
+    """Mirror indices beyond the border, border line not repeated, however far out."""
+    index = jnp.abs(index) % (2 * side - 2)
+    return jnp.minimum(index, 2 * side - 2 - index)
+
+
 def pixelate(image: Image, severity: int, draws: None) -> Image:
-    """Shrink by box averages and enlarge by repetition, in Pillow's fixed-point arithmetic."""
+    """Shrink and enlarge by box averages, in Pillow's fixed-point arithmetic."""
     height, width, _ = image.shape
     small_height, small_width = int(height * PIXELATE[severity - 1]), int(width * PIXELATE[severity - 1])
     small = image.astype(jnp.int32)
@@ -101,18 +154,12 @@ def pixelate(image: Image, severity: int, draws: None) -> Image:
     if small_height != height:
         small = _shrink(small, small_height)
     small = small.astype(jnp.uint8)
-    return small[_nearest_lines(small_height, height)][:, _nearest_lines(small_width, width)]
+    return small[_repeated_lines(small_height, height)][:, _repeated_lines(small_width, width)]
 
 
-def _nearest_lines(small: int, size: int) -> Int[np.ndarray, " size"]:
-    """The source line of each line when `small` lines are enlarged to `size`.
-
-    Pillow adds step after step in double precision; where a position is a whole number but for rounding, only the same
-    sum falls on the same side.
-    """
-    steps = np.full(size, small / size)
-    steps[0] *= 0.5
-    return np.minimum(np.cumsum(steps).astype(int), small - 1)
+def _repeated_lines(small: int, size: int) -> Int[np.ndarray, " size"]:
+    """Return the source line of each line when `small` lines are enlarged to `size` by a box filter."""
+    return ((np.arange(size) + 0.5) * (small / size)).astype(int)
 
 
 def _shrink(image: Int[Array, "lines rest channels"], size: int) -> Int[Array, "size rest channels"]:

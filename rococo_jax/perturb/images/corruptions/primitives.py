@@ -123,8 +123,8 @@ def _next_smooth(side: int) -> int:
     return next(length for length in range(side, 2 * side) if rest(length) == 1)
 
 
-def zoom_taps(side: int, zoom: float) -> tuple[Int[np.ndarray, "zoomed 2"], Float[np.ndarray, "zoomed 2"]]:
-    """Two source lines and their weights for each line of a linearly zoomed axis.
+def zoom_taps(side: int, zoom: float, size: int) -> tuple[Int[np.ndarray, "size 2"], Float[np.ndarray, "size 2"]]:
+    """Return two source lines and their weights for each of the `size` lines in the middle of a linearly zoomed axis.
 
     The corners of source and result coincide. A coordinate past the last line by rounding counts as outside and gets
     the weight 0, as in the reference (SciPy's `zoom` of order 1).
@@ -135,7 +135,9 @@ def zoom_taps(side: int, zoom: float) -> tuple[Int[np.ndarray, "zoomed 2"], Floa
     low = np.floor(coordinate).astype(int)
     share = coordinate - low
     weights = np.stack([1 - share, share], axis=1) * (coordinate <= side - 1)[:, None]
-    return np.clip(np.stack([low, low + 1], axis=1), 0, side - 1), weights
+    first = (zoomed - size) // 2
+    lines = np.clip(np.stack([low, low + 1], axis=1), 0, side - 1)
+    return lines[first : first + size], weights[first : first + size]
 
 
 def crop_of_zoom(side: int, zoom: float) -> tuple[int, int]:
@@ -162,19 +164,17 @@ def motion_offsets(angle: Float[Array, ""], taps: int) -> Int[Array, "taps 2"]:
 def motion_blur(
     image: Float[Array, "height width channels"], offsets: Int[Array, "taps 2"], sigma: float
 ) -> Float[Array, "height width channels"]:
-    """Blur along a line with Gaussian weights that fall from its start, up to the first step that leaves the image."""
+    """Blur along a line with Gaussian weights that fall from its start; beyond the border, the last pixel goes on."""
     height, width, channels = image.shape
     reach = offsets.shape[0] - 1
     weights = np.exp(-(np.arange(reach + 1) ** 2) / (2 * sigma**2))
     weights = (weights / weights.sum()).astype(np.float32)
-    inside = (jnp.abs(offsets[:, 0]) < height) & (jnp.abs(offsets[:, 1]) < width)
-    inside = jnp.cumprod(inside.astype(jnp.int32)).astype(jnp.float32)
     padded = jnp.pad(image, ((reach, reach), (reach, reach), (0, 0)), mode="edge").reshape(height + 2 * reach, -1)
     total = jnp.zeros((height, width * channels), jnp.float32)
     for tap in range(reach + 1):
         start = (reach - offsets[tap, 0], (reach - offsets[tap, 1]) * channels)
         moved = jax.lax.dynamic_slice(padded, start, (height, width * channels))
-        total += moved * (weights[tap] * inside[tap])
+        total += moved * weights[tap]
     return total.reshape(height, width, channels)
 
 

@@ -5,8 +5,9 @@ their motion, and drops, are in pixels, whatever the size of the image; fog is d
 longer side, so its clouds grow with the image.
 
 The reference overlays photographs of frosted glass for frost. Here [ours] the texture is drawn instead: a field with
-the photographs' 1/f^2 spectrum and ridges for needles, in five tints with their measured means and deviations. Frosted
-images therefore differ from the published ones; the shares of frost and image do not.
+the photographs' 1/f^2 spectrum and ridges for needles, with the means and deviations of the five photographs that the
+published code draws from. Frosted images therefore differ from the published ones; the shares of frost and image do
+not.
 
 Spatter is water (severities 1 to 3) or mud (4 and 5) on the lens. Water drops are shaded by a chain of 8-bit filters
 (edges, distance to the nearest edge, histogram equalisation, emboss), computed in the same integers as the reference so
@@ -41,14 +42,14 @@ SNOW = (
 FOG = ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4))  # amount, decay of the roughness
 FROST = ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))  # share of the image, share of the frost
 
-# Mean red, green, blue and one deviation of six frosted panes; the reference lists the second twice.
+# Mean red, green, blue and one deviation of the reference's first five panes of frost, of which two are the same file.
+# The sixth, the darkest, is never drawn there: `randint(5)` chooses from a list of six.
 TINTS = (
     (78.0, 149.0, 166.0, 19.0),
     (201.0, 205.0, 214.0, 21.0),
     (201.0, 205.0, 214.0, 21.0),
     (138.0, 153.0, 165.0, 28.0),
     (112.0, 123.0, 135.0, 42.0),
-    (71.0, 95.0, 105.0, 41.0),
 )
 
 # mean and deviation of the liquid, smoothing, threshold, strength of the water or smoothing of the mud
@@ -94,11 +95,11 @@ def snow(image: Image, severity: int, draws: SnowDraws) -> Image:
     flakes, offsets = draws
     height, width, _ = image.shape
     flakes = mean + deviation * flakes
-    flakes = zoom_lines(flakes, *zoom_taps(flakes.shape[0], zoom))
-    flakes = zoom_lines(flakes.T, *zoom_taps(flakes.shape[1], zoom)).T
-    flakes = jnp.clip(jnp.where(flakes < threshold, 0, flakes), 0, 1)
-    flakes = motion_blur(flakes[..., None], offsets, sigma)
-    flakes = jnp.round(flakes * 255)[:height, :width]
+    flakes = zoom_lines(flakes, *zoom_taps(flakes.shape[0], zoom, height))
+    flakes = zoom_lines(flakes.T, *zoom_taps(flakes.shape[1], zoom, width)).T
+    # In bytes before the blur and after it, as ImageMagick has them in the published code.
+    flakes = jnp.floor(255 * jnp.clip(jnp.where(flakes < threshold, 0, flakes), 0, 1))
+    flakes = jnp.floor(motion_blur(flakes[..., None], offsets, sigma))
     image = image.astype(jnp.float32)
     gray = image @ jnp.array([0.299, 0.587, 0.114])
     whitened = jnp.maximum(image, (gray * 1.5 + 127.5)[..., None])
