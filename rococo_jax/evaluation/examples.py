@@ -15,9 +15,9 @@ from PIL import Image
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tasks import Example, Outcome, Side
 from rococo_jax.data.pictures import as_rgb
-from rococo_jax.evaluation.table_metadata import refuse_other_results, written_with
+from rococo_jax.evaluation.table_metadata import read_rows, written_with
 from rococo_jax.progress import progress
-from rococo_jax.storage import atomic_write, read_table, whole_file
+from rococo_jax.storage import atomic_write, whole_file
 
 __all__ = ["EXAMPLES", "Example", "Side", "collect_examples", "read_examples", "write_examples"]
 
@@ -134,8 +134,6 @@ def read_examples(folder: Path) -> list[Example]:
     if not path.is_file():
         return []
     wanted = "the examples that `rococo evaluate` writes"
-    table = read_table(path, wanted)
-    refuse_other_results(path, table)
-    rows = table.to_pylist()
+    rows = read_rows(path, wanted).to_pylist()
     with whole_file(path, wanted):
         return [Example(**{**row, **{side: Side(**row[side]) for side in _SIDES}}) for row in rows]

@@ -17,9 +17,9 @@ from jaxtyping import Float, Int
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.table_metadata import refuse_other_results
+from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.metrics.intervals import Counted
-from rococo_jax.storage import read_table, whole_file
+from rococo_jax.storage import whole_file
 
 PER_IMAGE = "per_image.parquet"
 _NAMES, _NUMBERS = ("task", "variant", "metric", "image"), ("hits", "queries")
@@ -90,8 +90,7 @@ def read_image_hits(path: Path) -> HitsByVariant:
 
     if not path.exists():
         return {}
-    table = read_table(path, _WANTED)
-    refuse_other_results(path, table)
+    table = read_rows(path, _WANTED)
     if absent := {*_NAMES, *_NUMBERS} - {*table.column_names}:
         raise InputError(path, "columns", f"no {', '.join(sorted(absent))}", _WANTED)
     for name in (*_NAMES, *_NUMBERS):

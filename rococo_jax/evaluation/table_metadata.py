@@ -11,7 +11,7 @@ from typing import Any
 
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import RESULTS
-from rococo_jax.storage import hash_json, read_json
+from rococo_jax.storage import hash_json, read_json, read_table
 
 _KEY = b"rococo_jax.results"
 
@@ -33,16 +33,19 @@ def numbers_of(schema: Any) -> str | None:
     return None if stored is None else stored.decode()
 
 
-def refuse_other_results(path: Path, table: Any) -> None:
-    """Raises InputError where a table was written with other results than the `results.json` beside it.
+def read_rows(path: Path, wanted: str) -> Any:
+    """Read a table of results; `wanted` describes it for errors.
 
-    Such files are left by an evaluation that was killed while it replaced results, or by copying single files.
+    Raises:
+        InputError: the file is damaged, or was written with other results than the `results.json` beside it. Such files
+            are left by an evaluation that was killed while it replaced results, or by copying single files.
     """
+    table = read_table(path, wanted)
     numbers, results = numbers_of(table.schema), path.with_name(RESULTS)
     if numbers is None or not results.exists():
-        return
+        return table
     stored = read_json(results, "a results file")
     if isinstance(stored, dict) and numbers_hash(stored) != numbers:
-        raise InputError(
-            path, "results", f"rows of another evaluation than that of {RESULTS}", "the same evaluation; run it again"
-        )
+        found = f"rows of another evaluation than that of {RESULTS}"
+        raise InputError(path, "results", found, "those of the same evaluation; run it again")
+    return table

@@ -22,6 +22,7 @@ from markupsafe import Markup
 from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY
+from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.metrics.intervals import draw_blocks
 from rococo_jax.progress import say
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Page, Part, Table, figure_cell
@@ -29,7 +30,7 @@ from rococo_jax.report.collection import Figure, Run, group_by_fingerprint, load
 from rococo_jax.report.markdown import write_page
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
-from rococo_jax.storage import read_table, write_json
+from rococo_jax.storage import write_json
 from rococo_jax.texts import TABLES, form_of
 
 _NAMES = ("file_name", "image", "filename")
@@ -144,7 +145,7 @@ def _right(run: Run, task: str) -> dict[str, bool]:
     import pyarrow.compute
 
     path = run.path.parent / PER_QUERY
-    rows = read_table(path, "the rows that `rococo evaluate` or `rococo score` writes")
+    rows = read_rows(path, "the rows that `rococo evaluate` or `rococo score` writes")
     rows = rows.filter((pyarrow.compute.field("task") == task) & (pyarrow.compute.field("variant") == _CLEAN))
     if "chosen" not in rows.column_names or not rows.num_rows:
         raise InputError(path, "rows", f"none of {task}", "a row an image with `chosen`")

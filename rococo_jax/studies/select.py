@@ -19,7 +19,8 @@ from jaxtyping import Float, Int
 from rococo_jax.benchmarks.variants import UNCORRUPTED, parse_variants
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PER_QUERY, read_results
-from rococo_jax.storage import load_arrays, read_table
+from rococo_jax.evaluation.table_metadata import read_rows
+from rococo_jax.storage import load_arrays
 
 # Where a row of the kinds of tasks has the answer, and the text that won where that says only whether it was right.
 _ANSWERS = ("predicted", "top1_text", "chosen")
@@ -109,7 +110,7 @@ def _answers(path: Path, model: str, task: str) -> Answers:
     import pyarrow.compute
 
     file = path.parent / PER_QUERY
-    table = read_table(file, "the rows that `rococo evaluate` writes")
+    table = read_rows(file, "the rows that `rococo evaluate` writes")
     table = table.filter(pyarrow.compute.field("task") == task)
     answer = next((name for name in _ANSWERS if name in table.column_names
                    and table.column(name).null_count < table.num_rows), None)  # fmt: skip

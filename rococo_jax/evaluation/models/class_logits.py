@@ -31,8 +31,9 @@ from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.evaluation.sections import Evaluated
+from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
-from rococo_jax.storage import hash_json, load_arrays, read_json, read_table
+from rococo_jax.storage import hash_json, load_arrays, read_json
 from rococo_jax.texts import JSON_LINES, TABLES, form_of, read_lines
 
 
@@ -212,7 +213,7 @@ def _evaluated(folder: Path, task: str) -> Labels:
     import pyarrow.compute
 
     results = read_results(folder / RESULTS)
-    rows = read_table(folder / PER_QUERY, "the rows that `rococo evaluate` writes")
+    rows = read_rows(folder / PER_QUERY, "the rows that `rococo evaluate` writes")
     if task not in results["tasks"] or not {"label", "image"} <= set(rows.column_names):
         raise InputError(folder / RESULTS, "task", task, f"a task with classes, of {', '.join(results['tasks'])}")
     rows = rows.filter((pyarrow.compute.field("task") == task) & (pyarrow.compute.field("variant") == CLEAN))
