@@ -144,6 +144,13 @@ def test_tars_of_one_name_in_several_folders_are_told_apart(tmp_path):
     assert read(f"{tmp_path}/{{x,y}}/00000.tar") == [*contents(tars["x"]), *contents(tars["y"])]
 
 
+def test_a_folder_of_tars_says_what_it_leaves_out(tmp_path, capsys):
+    for name in ("a.tar", "B.TAR", "._a.tar", "c.tar.gz", "d.tgz", "notes.txt"):
+        write(tmp_path / "data" / name, tar_bytes("OLD"))
+    assert len(read(tmp_path / "data")) == 2 * COUNT
+    assert "data: 2 packed tars left out; the first is c.tar.gz" in capsys.readouterr().err
+
+
 def test_commands_have_the_captions_that_are_in_the_tar(tmp_path):
     tar = tmp_path / "s.tar"
     for word in ("OLD", "NEW"):
