@@ -199,6 +199,21 @@ def test_tars_that_did_not_change_are_not_read_again(tmp_path, monkeypatch):
     assert opened[2:] == [str(tars[1])] and index.read_bytes() == before
 
 
+def test_tars_that_another_process_has_read_meanwhile_are_not_read_again(tmp_path, monkeypatch):
+    tars = [str(write(tmp_path / f"{name}.tar", tar_bytes(name * 3))) for name in "abcd"]
+    opened, read_tar = [], tar_index.read_tar
+
+    def read_while_another_process_reads_all(path: str):
+        opened.append(path)
+        if len(opened) == 1:
+            tar_index.open_index(tars)  # as the other process
+        return read_tar(path)
+
+    monkeypatch.setattr(tar_index, "read_tar", read_while_another_process_reads_all)
+    assert read(f"{tmp_path}/{{a,b,c,d}}.tar") == [each for tar in tars for each in contents(tar)]
+    assert len(opened) == 1 + len(tars)
+
+
 @pytest.mark.parametrize("damage", ["a changed caption", "cut short", "another format", "another index"])
 def test_a_damaged_index_is_made_again(damage, tmp_path):
     tar = write(tmp_path / "a" / "s.tar", tar_bytes("OLD"))
