@@ -40,7 +40,7 @@ from rococo_jax.data.content_hashes import hash_files
 from rococo_jax.data.downloaded_images import STATUS, is_download_table, is_downloaded, said_of_failed
 from rococo_jax.data.parquet_table import ImageTable, ParquetTable, image_columns, with_paths
 from rococo_jax.data.pictures import image_form
-from rococo_jax.data.table_splits import ALL, NO_CHOICE, ChosenTables, SplitChoice, choose_tables
+from rococo_jax.data.table_splits import ALL, NO_CHOICE, USUAL_SPLITS, ChosenTables, SplitChoice, choose_tables
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.runtime import cache_folder
 from rococo_jax.storage import hash_json, is_url, remove_folder
@@ -71,20 +71,22 @@ class TableImage(NamedTuple):
 
 
 # Names of files by split, as the hub has them: `test-00000-of-00002.parquet`, or a split's usual name alone.
-_OF_SPLIT = re.compile(r"(\w+(?:\.\w+)*)-\d+-of-\d+.*|(train|training|validation|valid|val|dev|test|testing)")
+_OF_SPLIT = re.compile(rf"(\w+(?:\.\w+)*)-\d+-of-\d+.*|({'|'.join(USUAL_SPLITS)})")
 
 
 def open_parquet(
     source: str, files: Sequence[Path], columns: Columns, roots: Iterable[Path], split: SplitChoice
 ) -> CaptionsFile:
-    """Open the captioned images of Parquet files, of which the names may tell the split.
+    """Open the captioned images of Parquet files; their names, or several folders of them, may tell the split.
 
     Raises InputError: as `choose_tables` and `read_image_tables`.
     """
     tables: dict[str, list[ImageTable]] = {}
+    folders = {path.parent.name for path in files}
     for path in files:
         match = _OF_SPLIT.fullmatch(path.stem)
-        tables.setdefault(match[1] or match[2] if match else "", []).append(ParquetTable(path))
+        of_file = match[1] or match[2] if match else ""
+        tables.setdefault(path.parent.name if len(folders) > 1 else of_file, []).append(ParquetTable(path))
     return read_image_tables(source, choose_tables(source, tables, columns, split), columns, roots)
 
 

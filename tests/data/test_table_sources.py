@@ -103,6 +103,7 @@ SEVERAL = {
         for form, (train, test) in {
             "Parquet": ("p/train-00000-of-00001.parquet", "p/test-00000-of-00001.parquet"),
             "Parquet by usual names": ("p/train.parquet", "p/test.parquet"),
+            "folders by split": ("s/default/train/0000.parquet", "s/default/test/0000.parquet"),
             "a snapshot": ("s/data/train-00000-of-00001.parquet", "s/data/test-00000-of-00001.parquet"),
         }.items()
     },
