@@ -22,12 +22,20 @@ AXES = ("data", "fsdp")
 def cache_folder() -> Path:
     """Folder of cached programs and embeddings: `ROCOCO_CACHE`, or `rococo_jax` in the user's cache folder.
 
+    A user without a home, as containers have them, has no such folder, and nothing is kept.
+
     Raises InputError: `ROCOCO_CACHE` is a URL.
     """
     if named := os.environ.get("ROCOCO_CACHE"):
         refuse_url(named, "ROCOCO_CACHE")
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rococo_jax"
+    if of_user := os.environ.get("XDG_CACHE_HOME"):
+        return Path(of_user) / "rococo_jax"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        home = Path("/nonexistent")
+    return home / ".cache" / "rococo_jax"
 
 
 def enable_compilation_cache() -> None:

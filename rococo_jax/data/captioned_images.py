@@ -36,7 +36,7 @@ from rococo_jax.data.caption_tables import (
 from rococo_jax.data.captions import CaptionedImage, TextFiles, caption_lines, check_no_image_twice
 from rococo_jax.data.image_files import find_images, image_names, is_hidden, list_images
 from rococo_jax.data.pair_source import CaptionedImages, ImageOfSource, JoinedPairs, PairSource, open_tfds
-from rococo_jax.data.table_splits import SplitChoice
+from rococo_jax.data.table_splits import USUAL_SPLITS, SplitChoice
 from rococo_jax.data.tar_pairs import is_tars, open_tars, split_names
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
@@ -147,9 +147,10 @@ def _open_folder(
 def _parquet_files(folder: Path) -> list[Path]:
     """The Parquet files of a folder, or, where it has neither any nor images, those below it.
 
-    A snapshot of a data set of the hub has them in `data/`, and in `CONFIG/` where there are several configurations.
+    A snapshot of a data set of the hub has them in `data/`, in a folder for each configuration, or in one for each
+    split.
 
-    Raises InputError: they lie in several folders.
+    Raises InputError: they lie in several folders, and not by split.
     """
     files = sorted(path for path in folder.iterdir() if form_of(path) == ".parquet" and not is_hidden(path.name))
     if files or image_names(folder):
@@ -157,10 +158,15 @@ def _parquet_files(folder: Path) -> list[Path]:
     below = sorted(path for path in folder.rglob("*") if form_of(path) == ".parquet" and path.is_file())
     below = [path for path in below if not is_hidden(path.relative_to(folder).as_posix())]
     folders = list(dict.fromkeys(path.parent.relative_to(folder).as_posix() for path in below))
-    if len(folders) > 1:
+    are_splits = len({path.parent.parent for path in below}) == 1 and {*map(_base_name, folders)} <= {*USUAL_SPLITS}
+    if len(folders) > 1 and not are_splits:
         found = f"Parquet files in {len(folders)} folders: {', '.join(folders[:6])}{', ...' * (len(folders) > 6)}"
         raise InputError(folder, "captions", found, f"one of them, as {folder / folders[0]}")
     return below
+
+
+def _base_name(folder: str) -> str:
+    return PurePosixPath(folder).name
 
 
 def _text_beside(image: Path) -> Path | None:

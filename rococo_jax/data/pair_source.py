@@ -28,6 +28,7 @@ from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.content_hashes import hash_files, hash_in_threads
 from rococo_jax.data.image_files import hash_image
 from rococo_jax.data.pictures import decode_image, open_image
+from rococo_jax.data.tfds_examples import USUAL, choose_feature, find_feature, open_examples, text_of
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_bytes, hash_json
 
@@ -234,12 +235,7 @@ class JoinedPairs(PairSource):
         return hash_json([part.hash() for part in self.parts])
 
 
-_USUAL = {
-    "image": ("image",),
-    "captions": ("captions/text", "captions", "caption", "text"),
-    "name": ("image/filename",),
-}
-_OPTIONS = ("split", "data_dir", *_USUAL)
+_OPTIONS = ("split", "data_dir", *USUAL)
 
 
 class TfdsPairs(PairSource):
@@ -271,14 +267,14 @@ class TfdsPairs(PairSource):
         example = self.examples[index]
         image = find_feature(example, self.features["image"])
         texts = find_feature(example, self.features["captions"])
-        captions = tuple(map(_text, [texts] if isinstance(texts, bytes | str) else texts))
+        captions = tuple(map(text_of, [texts] if isinstance(texts, bytes | str) else texts))
         name = f"example {index} of {self.source}"
         if not isinstance(image, bytes):
             raise InputError(name, self.features["image"], type(image).__name__, "an encoded image")
         if not captions:
             raise InputError(name, self.features["captions"], "no caption", "at least one")
         own = self.features["name"] and find_feature(example, self.features["name"])
-        return PairSample(image, _text(own) if own else name, captions)
+        return PairSample(image, text_of(own) if own else name, captions)
 
     def hash(self) -> str:
         """Hash of the dataset's name, version and split, the features that are read, and the bytes of its files.
@@ -308,8 +304,8 @@ def open_tfds(name: str) -> TfdsPairs:
     if unknown:
         raise InputError(name, "option", unknown[0], f"one of {', '.join(_OPTIONS)}")
     split = options.get("split", "train")
-    examples, first = _open(name, dataset, split, options)
-    features = {role: _choose(role, options, first, name) for role in _USUAL}
+    examples, first = open_examples(name, dataset, split, options)
+    features = {role: choose_feature(role, options, first, name) for role in USUAL}
     return TfdsPairs(examples, features, [examples.dataset_info.full_name, split], name, _local_files(examples, split))
 
 
@@ -317,48 +313,3 @@ def _local_files(examples: Any, split: str) -> list[Path]:
     """The files that hold a split; none where one of them is not local."""
     paths = [Path(path) for path in examples.dataset_info.splits[split].filepaths]
     return paths if all(path.is_file() for path in paths) else []
-
-
-def _open(name: str, dataset: str, split: str, options: Mapping[str, str]) -> tuple[Any, Mapping]:
-    """The examples, and the first of them."""
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError:
-        wanted = "pip install 'rococo_jax[tfds]' (TensorFlow is not needed)"
-        raise InputError(name, "tensorflow_datasets", "not installed", wanted) from None
-    skip: Any = tfds.decode.SkipDecoding()
-    for part in reversed(options.get("image", "image").split("/")):
-        skip = {part: skip}
-    try:
-        examples = tfds.data_source(dataset, split=split, data_dir=options.get("data_dir"), decoders=skip)
-        return examples, examples[0]
-    except (tfds.core.DatasetNotFoundError, ValueError, KeyError, IndexError, NotImplementedError) as error:
-        found = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        wanted = "a dataset, split and image feature of TFDS, which can read it by number"
-        raise InputError(name, "dataset", found, wanted) from None
-
-
-def _choose(role: str, options: Mapping[str, str], example: Mapping, name: str) -> str | None:
-    """The feature of a role: the one given in the options, or the first usual one that the dataset has."""
-    asked = (options[role],) if role in options else _USUAL[role]
-    for path in asked:
-        if find_feature(example, path) is not None:
-            return path
-    if role == "name" and role not in options:
-        return None
-    raise InputError(name, role, f"the features {', '.join(sorted(example))}", " or ".join(asked))
-
-
-def find_feature(example: Any, path: str) -> Any:
-    """A feature by its path, or None. Names may contain slashes themselves (`image/filename`)."""
-    if not isinstance(example, Mapping):
-        return None
-    if path in example:
-        value = example[path]
-        return None if isinstance(value, Mapping) else value
-    first, _, rest = path.partition("/")
-    return find_feature(example[first], rest) if rest and first in example else None
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)

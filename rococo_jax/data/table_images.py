@@ -36,12 +36,14 @@ from rococo_jax.data.caption_tables import (
     splits_of,
 )
 from rococo_jax.data.captions import stays_inside
+from rococo_jax.data.content_hashes import hash_files
 from rococo_jax.data.downloaded_images import STATUS, is_download_table, is_downloaded, said_of_failed
 from rococo_jax.data.parquet_table import ImageTable, ParquetTable, image_columns, with_paths
 from rococo_jax.data.pictures import image_form
-from rococo_jax.data.table_splits import ALL, NO_CHOICE, ChosenTables, SplitChoice, choose_tables
+from rococo_jax.data.table_splits import ALL, NO_CHOICE, USUAL_SPLITS, ChosenTables, SplitChoice, choose_tables
 from rococo_jax.errors import InputError, first_line
-from rococo_jax.storage import is_url
+from rococo_jax.runtime import cache_folder
+from rococo_jax.storage import hash_json, is_url, remove_folder
 
 _CELLS_CHECKED = 8
 _SUFFIXES = ((b"\xff\xd8", ".jpg"), (b"\x89PNG", ".png"), (b"GIF8", ".gif"), (b"RIFF", ".webp"), (b"BM", ".bmp"))
@@ -69,20 +71,22 @@ class TableImage(NamedTuple):
 
 
 # Names of files by split, as the hub has them: `test-00000-of-00002.parquet`, or a split's usual name alone.
-_OF_SPLIT = re.compile(r"(\w+(?:\.\w+)*)-\d+-of-\d+.*|(train|training|validation|valid|val|dev|test|testing)")
+_OF_SPLIT = re.compile(rf"(\w+(?:\.\w+)*)-\d+-of-\d+.*|({'|'.join(USUAL_SPLITS)})")
 
 
 def open_parquet(
     source: str, files: Sequence[Path], columns: Columns, roots: Iterable[Path], split: SplitChoice
 ) -> CaptionsFile:
-    """Open the captioned images of Parquet files, of which the names may tell the split.
+    """Open the captioned images of Parquet files; their names, or several folders of them, may tell the split.
 
     Raises InputError: as `choose_tables` and `read_image_tables`.
     """
     tables: dict[str, list[ImageTable]] = {}
+    folders = {path.parent.name for path in files}
     for path in files:
         match = _OF_SPLIT.fullmatch(path.stem)
-        tables.setdefault(match[1] or match[2] if match else "", []).append(ParquetTable(path))
+        of_file = match[1] or match[2] if match else ""
+        tables.setdefault(path.parent.name if len(folders) > 1 else of_file, []).append(ParquetTable(path))
     return read_image_tables(source, choose_tables(source, tables, columns, split), columns, roots)
 
 
@@ -244,16 +248,34 @@ def _load(name: str, path: str, split: str | None) -> Any:
         import datasets
     except ImportError:
         raise InputError(name, "datasets", "not installed", "pip install 'rococo-jax[datasets]'") from None
+    dataset, _, config = path.partition(":")
+    is_folder = Path(dataset).is_dir()
     try:
-        if Path(path).is_dir() and is_saved_dataset(Path(path)):
+        if is_folder and is_saved_dataset(Path(path)):
             return datasets.load_from_disk(path)
-        dataset, _, config = path.partition(":")
-        return datasets.load_dataset(dataset, config or None, split=split)
+        cache = str(_cache_of_contents(Path(dataset))) if is_folder else None
+        return datasets.load_dataset(dataset, config or None, split=split, cache_dir=cache)
     except Exception as error:  # what the library raises differs from one builder and file system to the next
         wanted = "a data set of the hub, its cache, or a folder by save_to_disk, and a split of it"
-        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ENOENT):
-            wanted += "; the library writes to HF_HOME, which must be a folder that can be written"
+        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ENOSPC):
+            variable = "ROCOCO_CACHE" if is_folder else "HF_HOME"
+            wanted += f"; {variable} must be a folder that can be written and has room for it"
         raise InputError(name, "data set", first_line(error)[:200], wanted) from None
+
+
+def _cache_of_contents(folder: Path) -> Path:
+    """Return where the library keeps what it makes of the files in a folder, by their contents.
+
+    Its own cache knows local files by path and time, and gives the old rows where a file was written again with the
+    time of the one before. What was made of an earlier state of the folder is removed.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = [path.relative_to(folder).as_posix() for path in files]
+    place = cache_folder() / "datasets" / hash_json(str(folder.resolve()))[:24]
+    cache = place / hash_json([names, hash_files(files)])[:24]
+    for earlier in [] if cache.exists() or not place.exists() else place.iterdir():
+        remove_folder(earlier)
+    return cache
 
 
 class DatasetTable:
@@ -273,9 +295,13 @@ class DatasetTable:
     def image(self, row: int, column: str) -> bytes | None:
         """See `ImageTable`."""
         value = self.dataset[row][column][0].as_py()
-        if isinstance(value, dict):
-            value = value["bytes"] or (value["path"] and Path(value["path"]).read_bytes())
-        return value
+        if isinstance(value, dict) and not value["bytes"] and value["path"]:
+            try:
+                return Path(value["path"]).read_bytes()
+            except FileNotFoundError:
+                where = f"row {row + 1}, column {column!r}"
+                raise InputError(self, where, f"no file {value['path']!r}", "an image file") from None
+        return value["bytes"] if isinstance(value, dict) else value
 
     def first_images(self, column: str, count: int) -> list[bytes | None]:
         """See `ImageTable`."""

@@ -21,6 +21,8 @@ from rococo_jax.data.parquet_table import ImageTable
 from rococo_jax.errors import InputError
 
 ALL = "all"
+# Names by which files and folders tell their split, where nothing else does.
+USUAL_SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "testing")
 
 
 class SplitChoice(NamedTuple):

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.image_files import is_hidden
 from rococo_jax.data.pair_source import PairSample, PairSource, stamp_of
 from rococo_jax.data.remote import file_system, forget_listings, matching_urls
 from rococo_jax.data.sample_order import seeks_are_requests
@@ -30,6 +31,7 @@ from rococo_jax.progress import progress, say
 from rococo_jax.storage import hash_json, is_url
 
 _BRACES, _RANGE = re.compile(r"\{([^{}]*)\}"), re.compile(r"(\d+)\.\.(\d+)")
+_PACKED = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4)|tgz|tbz2|txz)$", re.IGNORECASE)
 _READ_AHEAD = 256 * 1024
 _BLOCK = 8 * 2**20
 _OPEN_FILES = 256
@@ -39,7 +41,20 @@ _MOST_COMMAS = 16  # that are looked for in a path
 
 def is_tars(name: str) -> bool:
     """Whether a name is that of tars: a pattern or a file of that suffix, or a folder that holds some."""
-    return name.lower().endswith(".tar") or (not is_url(name) and Path(name).is_dir() and any(Path(name).glob("*.tar")))
+    return name.lower().endswith(".tar") or (not is_url(name) and bool(_tars_in(Path(name))))
+
+
+def _tars_in(folder: Path) -> list[str]:
+    """The tars of a folder in the order of their names; none of what is no folder."""
+    names = [path for path in folder.iterdir() if not is_hidden(path.name)] if folder.is_dir() else []
+    return sorted(str(path) for path in names if path.suffix.lower() == ".tar")
+
+
+def _say_of_packed(folder: Path) -> None:
+    """Say how many packed tars of a folder are left out, as they cannot be read by index."""
+    packed = [path.name for path in folder.iterdir() if _PACKED.search(path.name) and not is_hidden(path.name)]
+    if packed:
+        say(f"{folder}: {len(packed):,} packed tars left out; the first is {min(packed)}: unpack them (gunzip)")
 
 
 def split_names(names: str) -> list[str]:
@@ -70,7 +85,8 @@ def expand_tars(name: str) -> list[str]:
     if is_url(name):
         forget_listings(name)
     if not name.lower().endswith(".tar"):
-        return sorted(str(path) for path in Path(name).glob("*.tar"))
+        _say_of_packed(Path(name))
+        return _tars_in(Path(name))
     if not is_url(name) and Path(name).is_file():
         return [name]
     heads, rest = [""], name

@@ -86,7 +86,7 @@ class ScenePairs(PairSource):
     """Scenes as the bytes of a small PNG with five captions. Drawn at first use and kept in the cache folder."""
 
     def __init__(self, count: int):
-        self.count = count
+        self.count, self._hash = count, None
         self.folder = cache_folder() / f"scenes_{IMAGE_SIZE}_{count}"
         if not self.folder.exists():
             _draw_all(count, self.folder)

@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import shutil
 import sys
 
 import numpy as np
@@ -140,6 +141,20 @@ def test_tfds_features_and_splits_can_be_named(dataset_folder):
     assert len(half) == 4 and half.hash() != whole.hash()
     for sample in all_of(half):
         assert sample.captions == (sample.name,) and sample.name.startswith("title ")
+
+
+@pytest.mark.parametrize("split", ["train", "train[:4]"])
+def test_the_hash_of_tfds_is_of_its_records(split, dataset_folder, tmp_path):
+    shutil.copytree(dataset_folder, tmp_path / "moved")
+    first, moved = (open_tfds(f"tfds:rococo_tiny_captions?data_dir={folder}&split={split}")
+                    for folder in (dataset_folder, tmp_path / "moved"))  # fmt: skip
+    (record,) = moved.files
+    assert first.hash() == moved.hash()
+    data = bytearray(record.read_bytes())
+    data[len(data) // 2] ^= 1
+    record.write_bytes(data)
+    moved._hash = None
+    assert first.hash() != moved.hash()
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,7 @@ SEVERAL = {
         for form, (train, test) in {
             "Parquet": ("p/train-00000-of-00001.parquet", "p/test-00000-of-00001.parquet"),
             "Parquet by usual names": ("p/train.parquet", "p/test.parquet"),
+            "folders by split": ("s/default/train/0000.parquet", "s/default/test/0000.parquet"),
             "a snapshot": ("s/data/train-00000-of-00001.parquet", "s/data/test-00000-of-00001.parquet"),
         }.items()
     },
@@ -301,6 +302,23 @@ def test_a_table_written_again_with_the_same_size_and_time_has_its_own_images(ca
             assert path.stat().st_size == before.st_size
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
         assert again(path) == [IMAGES[number] for number in numbers]
+
+
+def test_a_local_folder_that_the_library_reads_has_its_own_rows(cache, tmp_path, monkeypatch):
+    """The cache of `datasets` knows files by path and time."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "library")
+    path = tmp_path / "p" / "test-00000-of-00001.parquet"
+    for numbers in (range(6), range(5, -1, -1)):
+        before = path.stat() if path.exists() else None
+        parquet("p/test-00000-of-00001.parquet", rows(split=False, numbers=numbers))(tmp_path)
+        if before is not None:
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        for _ in range(2):
+            pairs = all_of(open_pairs(f"hf:{tmp_path}/p"))
+            assert [pair.image for pair in pairs] == [IMAGES[number] for number in numbers]
+        (place,) = (cache / "datasets").iterdir()
+        assert len(list(place.iterdir())) == 1
 
 
 def test_copies_of_tables_that_are_gone_or_changed_are_removed(cache, tmp_path):

@@ -144,6 +144,13 @@ def test_tars_of_one_name_in_several_folders_are_told_apart(tmp_path):
     assert read(f"{tmp_path}/{{x,y}}/00000.tar") == [*contents(tars["x"]), *contents(tars["y"])]
 
 
+def test_a_folder_of_tars_says_what_it_leaves_out(tmp_path, capsys):
+    for name in ("a.tar", "B.TAR", "._a.tar", "c.tar.gz", "d.tgz", "notes.txt"):
+        write(tmp_path / "data" / name, tar_bytes("OLD"))
+    assert len(read(tmp_path / "data")) == 2 * COUNT
+    assert "data: 2 packed tars left out; the first is c.tar.gz" in capsys.readouterr().err
+
+
 def test_commands_have_the_captions_that_are_in_the_tar(tmp_path):
     tar = tmp_path / "s.tar"
     for word in ("OLD", "NEW"):
@@ -190,6 +197,21 @@ def test_tars_that_did_not_change_are_not_read_again(tmp_path, monkeypatch):
     before = index.read_bytes()
     open_pairs(pattern)
     assert opened[2:] == [str(tars[1])] and index.read_bytes() == before
+
+
+def test_tars_that_another_process_has_read_meanwhile_are_not_read_again(tmp_path, monkeypatch):
+    tars = [str(write(tmp_path / f"{name}.tar", tar_bytes(name * 3))) for name in "abcd"]
+    opened, read_tar = [], tar_index.read_tar
+
+    def read_while_another_process_reads_all(path: str):
+        opened.append(path)
+        if len(opened) == 1:
+            tar_index.open_index(tars)  # as the other process
+        return read_tar(path)
+
+    monkeypatch.setattr(tar_index, "read_tar", read_while_another_process_reads_all)
+    assert read(f"{tmp_path}/{{a,b,c,d}}.tar") == [each for tar in tars for each in contents(tar)]
+    assert len(opened) == 1 + len(tars)
 
 
 @pytest.mark.parametrize("damage", ["a changed caption", "cut short", "another format", "another index"])

@@ -98,6 +98,16 @@ def test_the_cache_folder_is_no_url(monkeypatch):
     refused("gs://bucket/cache: ROCOCO_CACHE: found a URL", cache_folder)
 
 
+def test_a_user_without_a_home_has_a_cache_folder_in_which_nothing_is_kept(monkeypatch):
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.delenv("ROCOCO_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_folder().is_absolute() and not cache_folder().exists()
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_folder_that_refuses_every_file_is_refused_at_once(name, world, monkeypatch, refusal):
     """As a folder under `chattr +i`, or on a file system that is read-only or full."""
