@@ -209,6 +209,17 @@ def test_a_swallowed_row_with_more_commas_is_refused_too(tmp_path):
     )
 
 
+def test_json_and_json_lines_under_each_others_names_are_told_apart(tmp_path):
+    lines = written(tmp_path / "h.json", '{"caption": "a", "hard_negative": "b"}\n' * 2)
+    refused(
+        "JSON: found Extra data at line 2, .*; JSON lines, a value in each, are named .jsonl",
+        read_hard_positives,
+        lines,
+    )
+    whole = written(tmp_path / "h.jsonl", '[\n {"caption": "a", "hard_negative": "b"}\n]\n')
+    refused("line 1: found the beginning of a value of several lines; .* is .json", read_hard_positives, whole)
+
+
 def test_long_cells_and_other_kinds_of_files(tmp_path):
     cell = "x" * 300_000
     assert [row["b"] for _, row in open_table(written(tmp_path / "t.csv", f"a,b\n1,{cell}\n"), "").rows] == [cell]

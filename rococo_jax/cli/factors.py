@@ -10,7 +10,8 @@ EXAMPLES = """\
   rococo factors out --task imagenet --factors imagenet_x.jsonl --out factors.html
 
 factors are lines {"file_name": "a.jpg", "pose": 1, "background": 0, ...}, as ImageNet-X has them; a CSV with such
-columns will do. A line over models needs five models or more, and 200 images or more of the factor."""
+columns will do. Columns with other values than 0 and 1 are no factors. A line over models needs five models or
+more, and 200 images or more of the factor."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ class LogitsOptions:
     """Logits of classes, and what they are scored against.
 
     Attributes:
-        logits: images by classes; 'logits', and 'classes', 'names' if known; with --labels
+        logits: images by classes, before the softmax; 'logits', and 'classes', 'names' if known; with --labels
         labels: image,label in .csv, .tsv or .jsonl; one a line in .txt; columns in .npy; or a folder of evaluated
             results, to stand in one table with them
         task: what to call it, or which task of evaluated results

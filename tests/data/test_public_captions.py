@@ -266,7 +266,7 @@ def test_a_text_holds_a_caption_a_line_in_a_folder_and_in_a_tar(tmp_path, capsys
     refused(missing, read_captioned_images, f"{tmp_path}/f")
 
 
-def test_a_text_of_several_paragraphs_is_one_caption_where_that_is_chosen(tmp_path, capsys, refusal):
+def test_a_text_of_several_paragraphs_is_one_caption_where_that_is_chosen(tmp_path, capsys):
     """As recaptioned images have them; a cell of a table and a JSON text are one caption either way."""
     text = 'A dog runs.\n\nIt is brown, and "happy".\n  The sun shines.\n'
     write_pictures(tmp_path / "f", ["1.png", "2.png"])
@@ -302,4 +302,3 @@ def test_a_text_of_several_paragraphs_is_one_caption_where_that_is_chosen(tmp_pa
             tar.add(tmp_path / "f" / name, name)
     refused("text_files: found 'whole' with .*NAME.json", open_pairs, f"{tmp_path}/t.tar", text_files="whole")
     refused("text_files: found 'paragraphs'; wanted lines or whole", read_captions, f"{folder}?text_files=paragraphs")
-    assert "--text-files" in refusal("make-benchmark", "--images", folder, "--text-files", "x", "--out", out)

@@ -4,29 +4,24 @@ A text is UTF-8, or UTF-16 or UTF-32 with its byte order mark; a mark is no part
 (`.gz`). Lines end at LF or CRLF, and at CR in a file that has no LF; other characters that Unicode calls line ends are
 part of a line. A zero byte is no text. The form of a file is its suffix, in large or small letters.
 
-In a table with commas, semicolons or bars a cell may be quoted: `"` around it, doubled inside, as the `csv` module of
-Python reads it. A quoted cell that holds further rows of the table is refused: its mark was part of a text. In a table
-with tabs a quotation mark is a letter like any other (IANA, text/tab-separated-values), unless every cell of the file
-that begins with one is quoted correctly and holds no further row; this is decided once, for all cells.
+`delimited` has what a quotation mark means in a table.
 """
 
 import codecs
 import contextlib
-import csv
 import dataclasses
 import gzip
 import io
-import itertools
 import json
 import os
-import re
 import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rococo_jax.errors import InputError, first_line
+from rococo_jax.texts.delimited import Layout, layout_of
 
 JSON_LINES = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", ".tab")
@@ -36,7 +31,6 @@ _MARKS = {
 }  # fmt: skip
 # Texts pack 3 to 20 times, the most repetitive tables some 50 times; deflate itself reaches 1,032.
 _LARGEST_TEXT_RATIO, _ALWAYS_UNPACKED = 100, 1 << 26
-_DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 _SPREADSHEETS = (".xlsx", ".xls", ".ods")
 # First bytes of other kinds of files.
 _BINARY = {
@@ -45,12 +39,6 @@ _BINARY = {
     b"\x1f\x8b": "a gzip file, whose name would end in .gz", b"\xff\xd8\xff": "a JPEG image",
     b"\x89PNG": "a PNG image", b"SQLite format 3": "an SQLite database",
 }  # fmt: skip
-# Characters of a cell: an image as base64 text has millions, and a mark that is never closed has the rest of a file.
-_LONGEST_CELL = 2**26
-# Cells that tell a row from a line of a text: names of files with a suffix, links, and numbers.
-_NAME = re.compile(r"[^\n]*\.[A-Za-z]\w{1,4}")
-_LINK = re.compile(r"\w+://\S+")
-_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?%?")
 
 
 def form_of(path: str | os.PathLike) -> str:
@@ -181,7 +169,9 @@ def parse_json(text: str, source: object, wanted: str, field: str = "JSON") -> A
         raise InputError(source, field, "values nested too deeply", wanted) from None
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if field == "JSON" else ""
-        raise InputError(source, field, f"{error.msg} at {line}column {error.colno}", f"{wanted}, whole") from None
+        is_many = error.msg == "Extra data" and field == "JSON"
+        whole = "whole; JSON lines, a value in each, are named .jsonl" if is_many else "whole"
+        raise InputError(source, field, f"{error.msg} at {line}column {error.colno}", f"{wanted}, {whole}") from None
     except ValueError as error:  # a number of more digits than Python converts
         raise InputError(source, field, f"a number that is too long ({error})"[:80], wanted) from None
 
@@ -202,6 +192,11 @@ def read_jsonl(path: str | os.PathLike, wanted: str) -> Iterator[tuple[int, Any]
     Raises InputError as `read_text` and, with the line, as `parse_json`.
     """
     for number, line in enumerate(iterate_lines(path, wanted), 1):
+        if number == 1 and line.strip() in ("[", "{"):
+            found = "the beginning of a value of several lines"
+            raise InputError(
+                path, f"line {number}", found, f"{wanted}: a value in each line; one of a whole file is .json"
+            )
         if line.strip():
             yield number, parse_json(line, path, wanted, f"line {number}")
 
@@ -229,13 +224,12 @@ def open_table(
     layout = _layout_of(path, wanted, fits)
     if layout.delimiter == "\t" and not is_well_formed(path, wanted, fits):
         layout = dataclasses.replace(layout, has_quotes=False)
-    rows = layout.read(path, wanted)
-    header = _names_of(next(rows, None))
+    header, rows = layout.read(iterate_lines(path, wanted), path)
     if not header:
         raise InputError(path, "header", "an empty file", f"{wanted}, named in the first row")
     if twice := next((name for name in header if name and header.count(name) > 1), None):
         raise InputError(path, f"column {twice!r}", f"{header.count(twice)} of that name", "one")
-    return Table(header, _check_rows(path, header, rows, layout))
+    return Table(header, rows)
 
 
 def is_well_formed(path: str | os.PathLike, wanted: str, fits: Callable[[set[str]], bool]) -> bool:
@@ -243,129 +237,14 @@ def is_well_formed(path: str | os.PathLike, wanted: str, fits: Callable[[set[str
 
     Arguments as `open_table` has them.
     """
-    layout = _layout_of(path, wanted, fits)
-    rows = layout.read(path, wanted)
     try:
-        deque(_check_rows(path, _names_of(next(rows, None)), rows, layout), maxlen=0)
+        _, rows = _layout_of(path, wanted, fits).read(iterate_lines(path, wanted), path)
+        deque(rows, maxlen=0)
     except InputError:
         return False
     return True
 
 
-class _Row(NamedTuple):
-    """A row of a table: its number, from 0, which is the header; its cells; its lines by number, from 1."""
-
-    number: int
-    cells: list[str]
-    lines: dict[int, str]
-
-
-def _names_of(header: _Row | None) -> list[str]:
-    """The names of the columns, trimmed, without the empty ones at the end."""
-    names = [name.strip() for name in header.cells] if header else []
-    while names and not names[-1]:
-        names.pop()
-    return names
-
-
-@dataclasses.dataclass(frozen=True)
-class _Layout:
-    """How the lines of a table become cells.
-
-    Attributes:
-        is_named: whether a line before the header names the delimiter, as Excel writes it (`sep=;`).
-        skips_blanks: whether blanks after a delimiter belong to no cell, as where the header has them, too.
-        has_quotes: whether a quotation mark may enclose a cell.
-    """
-
-    delimiter: str
-    is_named: bool
-    skips_blanks: bool
-    has_quotes: bool = True
-
-    def read(self, path: str | os.PathLike, wanted: str) -> Iterator[_Row]:
-        """Yield each row that has a word."""
-        lines_of_row: dict[int, str] = {}
-
-        def lines_of_table() -> Iterator[str]:
-            numbered = enumerate(iterate_lines(path, wanted), 1)
-            numbered = itertools.dropwhile(lambda each: not each[1].strip(), numbered)
-            for number, line in itertools.islice(numbered, int(self.is_named), None):
-                lines_of_row[number] = line
-                yield line
-
-        csv.field_size_limit(_LONGEST_CELL)
-        quoting = csv.QUOTE_MINIMAL if self.has_quotes else csv.QUOTE_NONE
-        reader = csv.reader(
-            lines_of_table(), delimiter=self.delimiter, strict=True, skipinitialspace=self.skips_blanks, quoting=quoting
-        )
-        number = 0
-        try:
-            for cells in reader:
-                if any(map(str.strip, cells)):
-                    yield _Row(number, cells, dict(lines_of_row))
-                    number += 1
-                lines_of_row.clear()
-        except csv.Error as error:
-            where = f"row {number}" if number else "header"
-            raise InputError(path, where, str(error), "cells whose quotes are closed, and doubled inside") from None
-
-
-def _layout_of(path: str | os.PathLike, wanted: str, fits: Callable[[set[str]], bool]) -> _Layout:
-    lines = iterate_lines(path, wanted)
-    first = next((line for line in lines if line.strip()), "")
-    named = first[4:5] if first[:4].lower() == "sep=" and first[4:5] in _DELIMITERS else ""
-    first = next(lines, "") if named else first
+def _layout_of(path: str | os.PathLike, wanted: str, fits: Callable[[set[str]], bool]) -> Layout:
     usual = "\t" if form_of(path) in (".tsv", ".tab") else ","
-    csv.field_size_limit(_LONGEST_CELL)
-    names = {each: _header(first, each) for each in ([named] if named else dict.fromkeys([usual, *_DELIMITERS]))}
-    fitting = (each for each in names if fits({name.lower() for name in names[each]}))
-    delimiter = next(fitting, None) or max(names, key=lambda each: len(names[each]))
-    return _Layout(delimiter, bool(named), f"{delimiter} " in first)
-
-
-def _header(line: str, delimiter: str) -> list[str]:
-    return [name.strip() for name in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])]
-
-
-def _check_rows(
-    path: str | os.PathLike, header: list[str], rows: Iterable[_Row], layout: _Layout
-) -> Iterator[tuple[int, dict[str, str]]]:
-    between = _DELIMITERS[layout.delimiter]
-    for number, cells, lines in rows:
-        if _holds_rows(cells, [*lines.values()], layout.delimiter, len(header)):
-            where = f"row {number} (lines {min(lines)} to {max(lines)})"
-            found = "a quotation mark that begins a cell and ends in a later row"
-            wanted = 'a mark of a text doubled in a quoted cell (""), or a table with tabs, where marks are letters'
-            raise InputError(path, where, found, wanted)
-        if len(cells) < len(header) or any(map(str.strip, cells[len(header) :])):
-            wanted = f"{len(header)} between {between}, as in the header"
-            raise InputError(path, f"row {number} (to line {max(lines)})", f"{len(cells)} cells", wanted)
-        yield number, dict(zip(header, cells, strict=False))
-
-
-def _holds_rows(cells: Sequence[str], lines: Sequence[str], delimiter: str, columns: int) -> bool:
-    """Whether a row of several lines is several rows, which a quotation mark put into one cell.
-
-    Two of its lines or more are then rows of their own: they have enough cells, and names of files, links and numbers
-    where the row has them. In a row without any of these all lines must have exactly as many cells as the header; in
-    a table with tabs, which are rare in texts, two that have enough will do.
-    """
-    broken = [place for place, cell in enumerate(cells) if "\n" in cell or "\r" in cell]
-    if not broken or columns < 2:
-        return False
-    places = [*range(broken[0]), *range(broken[-1] - len(cells) + 1, 0)]  # from the end behind the broken cells
-    kinds = {place: kind for place in places if (kind := _kind_of(cells[place])) is not None}
-    split = [line.rstrip("\r\n").split(delimiter) for line in lines]
-    enough = [each for each in split if len(each) >= max(columns, len(places))]
-    if delimiter == "\t":
-        return len(enough) > 1
-    if not kinds:
-        return all(len(each) == columns for each in split)
-    return sum(all(_kind_of(each[place]) is kind for place, kind in kinds.items()) for each in enough) > 1
-
-
-def _kind_of(cell: str) -> re.Pattern | None:
-    """The pattern of a cell that is no text."""
-    cell = cell.strip().strip('"')
-    return next((kind for kind in (_NUMBER, _LINK, _NAME) if kind.fullmatch(cell)), None)
+    return layout_of(iterate_lines(path, wanted), usual, fits)
