@@ -4,6 +4,7 @@ A new family is one file beside this one, with a `Family` object, and its place 
 """
 
 import contextlib
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,9 @@ def naming_task(path: Path, config: Mapping[str, Any]) -> Iterator[None]:
         yield
     except InputError as error:
         classes = _architectures(config)
-        if error.field != "tensors" or "For" not in classes:
+        if error.field != "tensors" or not re.search("For[A-Z]", classes):
             raise
-        found = f"{classes}, a model for another task; its tensors: {error.found}"
+        found = f"{classes}, not the towers of a {config['model_type']} alone: {error.found}"
         wanted = f"a {config['model_type']} with both towers or one of them alone ({error.wanted}); {_ELSEWHERE}"
         raise InputError(path, "architectures", found, wanted) from None
 

@@ -40,7 +40,8 @@ from rococo_jax.safe_paths import is_inner_name
 from rococo_jax.storage import read_json, read_json_object, write_json
 
 _PROMPTS = "config_sentence_transformers.json"
-SENTENCE_FILES = (_PROMPTS, "modules.json", "*_Pooling/config.json", "*_Dense/config.json", "*_Dense/model.safetensors")
+SENTENCE_FILES = (_PROMPTS, "modules.json", "*_Pooling/config.json", "*_Dense/config.json")
+SENTENCE_FILES += ("*_Dense/model.safetensors", "*_Dense/pytorch_model.bin")
 _CLASSES = {"bert": "BertConfig", "roberta": "RobertaConfig", "xlm-roberta": "XLMRobertaConfig"}
 # BERT's first checkpoints call the parameters of a norm gamma and beta.
 ALIASES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
