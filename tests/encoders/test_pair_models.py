@@ -182,12 +182,22 @@ def save_blip2_t5(folder):
     return folder
 
 
+def save_git(folder):
+    """Save a tiny GIT, which has no token for the image and puts its logits before those of the text."""
+    text = {**SMALL, "vocab_size": len(WORDS), "pad_token_id": 0, "bos_token_id": 15, "eos_token_id": 16}
+    images = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    clear(transformers.GitForCausalLM(transformers.GitConfig(vision_config=VISION, **text))).save_pretrained(folder)
+    transformers.GitProcessor(images, word_tokenizer()).save_pretrained(folder)
+    return folder
+
+
 BEGINNING = "{{ bos_token }}" + TEMPLATE
 ANSWERING = {
     "a template that begins the sequence": lambda folder: save_llava(folder, word_tokenizer(True), BEGINNING),
     "a tokenizer that begins the sequence": lambda folder: save_llava(folder, word_tokenizer(True), TEMPLATE),
     "a processor that pads on the left": save_aya,
     "an encoder-decoder without a template": save_blip2_t5,
+    "a model without a token for the image": save_git,
 }
 
 

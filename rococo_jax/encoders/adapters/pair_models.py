@@ -166,7 +166,7 @@ def load_vqascore(model: str, question: str = QUESTION, answer: str = ANSWER, **
             logits = module(**inputs).logits[:, -1]
         else:
             logits = module(**inputs).logits
-            last = _last_positions(inputs["attention_mask"]).to(logits.device)
+            last = logits.shape[1] - 1 - _padding_after(inputs["attention_mask"]).to(logits.device)
             logits = logits[torch.arange(len(texts), device=logits.device), last]
         return torch.softmax(logits.float(), dim=-1)[:, ids[0]]
 
@@ -236,9 +236,12 @@ def _decoder_start(module: Any) -> list[int]:
     return [number for number in (first("decoder_start_token_id"), first("forced_bos_token_id")) if number is not None]
 
 
-def _last_positions(mask: Any) -> Any:
-    """Return the position of the last token of each row, whichever side is padded."""
-    return mask.shape[1] - 1 - mask.flip(1).argmax(dim=1)
+def _padding_after(mask: Any) -> Any:
+    """Return how much padding follows the last token of each row, whichever side is padded.
+
+    Positions are counted from the end, because some models (GIT) put the image's logits before those of the text.
+    """
+    return mask.flip(1).argmax(dim=1)
 
 
 def _control_tokens(ready: Any) -> list[str]:
