@@ -141,6 +141,7 @@ class EmbeddingPass:
         side = {"images": "vision", "captions": "text"}[kind.split(" (")[0]]
         tower = None if cache.folder is None else encoder.describe_tower(side)
         self.cache = EmbeddingCache(None) if tower is None else cache  # what decides the vectors may not be known
+        self.counts = cache
         self.about = {"kind": f"{side} features", "tower": tower, "versions": encoding_versions()}
         self.parts, self.encode, self.read = parts, encode, read
         self.kind, self.what = kind, f"{encoder.name}: embedding {kind}"
@@ -215,7 +216,7 @@ class EmbeddingPass:
         if not len(rows) and not self.in_step:
             return self._of_parts(numbers)
         items, self.reading = self.reading or self.read(self._items(rows)), None
-        self.cache.computed += len(rows)
+        self.counts.computed += len(rows)
         for index, features in self.encode(items):
             self._fill(rows[index], features, advance)
             for number in np.unique(self.part_of_row[rows[index]]).tolist():

@@ -324,6 +324,7 @@ def test_a_benchmark_that_is_there_is_not_scored_again_without_a_cache(folder):
     out.evaluate(source=model, cache=None, benchmarks=["rococo", "cifar10"])
     # One image and two texts to try the model.
     assert (model.images, model.texts) == (12 + 1, 3 + 2)
+    assert folder("again").evaluate(source=Marked(), cache=None, **CIFAR)[0] == 12 + 3
     fresh.evaluate(source=Marked(), cache=None, benchmarks=["rococo", "cifar10"])
     assert out.files == fresh.files
 
