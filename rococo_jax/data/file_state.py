@@ -77,6 +77,11 @@ def local_state(path: str | Path) -> FileState:
     return FileState(about.st_size, version, about.st_ctime_ns / 1e9)
 
 
+def local_stamp(path: str | Path) -> str:
+    """Return the state of a local file as a text. Raises OSError where there is none."""
+    return " ".join(map(str, local_state(path).to_json()))
+
+
 def is_unchanged(recorded: Sequence[Any], settled: bool, read_at: float, state: FileState, since: float) -> bool:
     """Return whether a file still is what was read of it.
 

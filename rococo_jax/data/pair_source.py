@@ -26,6 +26,7 @@ from PIL import Image
 
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.content_hashes import hash_files, hash_in_threads
+from rococo_jax.data.file_state import local_stamp
 from rococo_jax.data.image_files import hash_image
 from rococo_jax.data.pictures import decode_image, open_image
 from rococo_jax.data.tfds_examples import USUAL, choose_feature, find_feature, open_examples, text_of
@@ -114,12 +115,6 @@ class PairSource(abc.ABC):
         return None
 
 
-def stamp_of(path: Path) -> str:
-    """Size, times and place of a file. The time of the last change of its status cannot be set by a program."""
-    about = path.stat()
-    return f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns} {about.st_ino}"
-
-
 class CaptionedImages(PairSource):
     """Captioned images in memory, in file order: their names and captions, and where each image is.
 
@@ -152,9 +147,9 @@ class CaptionedImages(PairSource):
         return Path(place) if isinstance(place, str) else place
 
     def file_stamp(self, index: int) -> str | None:
-        """As `stamp_of` the image's path; None for an image inside a table."""
+        """As `local_stamp` of the image's file; None for an image inside a table."""
         place = self.place(index)
-        return stamp_of(place) if isinstance(place, Path) and place.is_file() else None
+        return local_stamp(place) if isinstance(place, Path) and place.is_file() else None
 
     @property
     def items(self) -> tuple[CaptionedImage, ...]:

@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.file_state import local_stamp
 from rococo_jax.data.image_files import is_hidden
-from rococo_jax.data.pair_source import PairSample, PairSource, stamp_of
+from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.remote import file_system, forget_listings, matching_urls
 from rococo_jax.data.sample_order import seeks_are_requests
 from rococo_jax.data.tar_index import about_tars, open_batches, open_index
@@ -171,8 +172,8 @@ class TarPairs(PairSource):
         return any(map(seeks_are_requests, self.tars))
 
     def file_stamp(self, index: int) -> str:
-        """As `stamp_of` the tar that an image is in."""
-        return stamp_of(Path(self.tars[self._row(index)[0]]))
+        """As `local_stamp` of the tar that an image is in."""
+        return local_stamp(self.tars[self._row(index)[0]])
 
     def _row(self, index: int) -> tuple[int, int]:
         """The tar of a sample, and its row there."""

@@ -34,7 +34,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.pair_source import stamp_of
+from rococo_jax.data.file_state import local_stamp
 from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.influence import word_influence
@@ -247,7 +247,7 @@ def _key(caption: str) -> np.uint64:
 
 def _state(path: Path) -> dict[bytes, bytes]:
     """Size, times and place of a file, as the metadata of its map."""
-    return {b"table": stamp_of(path).encode() if path.is_file() else b"none"}
+    return {b"table": local_stamp(path).encode() if path.is_file() else b"none"}
 
 
 def _map_of(path: Path) -> Path:
