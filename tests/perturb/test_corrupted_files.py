@@ -94,3 +94,12 @@ def test_jpeg_and_size_are_options_and_names_that_differ_in_their_suffix_do_not_
     assert {path.name for path in out.glob("*.jpg")} == {"a.png.jpg", "a.jpg.jpg", "b.jpg"}
     images = list(out.rglob("*.jpg"))
     assert len(images) == 5 and {Image.open(path).size for path in images} == {(32, 32)}
+
+
+def test_images_of_another_definition_are_not_continued(folder, monkeypatch):
+    from rococo_jax.perturb.images import image_folders
+
+    run(folder, *NOISE)
+    monkeypatch.setattr(image_folders, "DEFINITION_VERSION", 0)
+    with pytest.raises(InputError, match="definition"):
+        run(folder, *NOISE)

@@ -26,7 +26,7 @@ from rococo_jax.data.image_files import Place, hash_image, list_images
 from rococo_jax.data.images import chunks
 from rococo_jax.data.pictures import as_rgb, open_image
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.images.corruptions import Corruption, check_severity
+from rococo_jax.perturb.images.corruptions import DEFINITION_VERSION, Corruption, check_severity
 from rococo_jax.progress import progress
 from rococo_jax.safe_paths import stays_inside
 from rococo_jax.storage import atomic_write, hash_file, read_json_object, write_json
@@ -222,6 +222,7 @@ def _manifest(
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "corruption": corruption.name,
+        "definition": DEFINITION_VERSION,
         "severity": severity,
         "seed": seed,
         "size": "as found" if size is None else size,
