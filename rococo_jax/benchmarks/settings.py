@@ -33,8 +33,8 @@ class Settings:
         limit: only N images of a benchmark, the first, or in turns from its classes or parts, for a trial: such figures
             compare with each other alone (default: 0, all)
         allow_missing_images: leave out images that are not there, with a note
-        require_clean: refuse a model that was trained on images of a benchmark, or whose training images are not all
-            known
+        require_clean: refuse a model that was trained on images of a benchmark, or that has no list of its training
+            images
 
     From Python, a string or a number stands for a tuple of one: `corruptions="fog"`, `seeds=1`.
 

@@ -71,14 +71,15 @@ def make(training: TrainingCaptions | None) -> TrainingImages:
 
 
 def _why_not_clean(model: Model, benchmark: Benchmark) -> str | None:
-    """What is known, or not known, against a model's results on a benchmark; None where it has seen no image of it."""
+    """Return why a model's results on a benchmark are not clean; None where no known training image is one of it.
+
+    Of a list that is known in part, results carry a note.
+    """
     seen = _seen(model, benchmark)
     if seen is None:
         return "not known"
     if seen.any():
         return f"{seen.sum():,} of the {len(seen):,} images of {benchmark.name}"
-    if not model.training_images.complete:
-        return f"not known beyond a list that has no image of {benchmark.name}"
     return None
 
 
