@@ -42,13 +42,13 @@ class Plan(NamedTuple):
 
     Attributes:
         stored: contents of the folder's `results.json`; None where there is none.
-        kept: benchmarks whose results are kept.
+        unchanged: benchmarks whose results are kept.
         requests: benchmark to compute -> its request, joined with that of the stored results.
         lines: to print before.
     """
 
     stored: dict[str, Any] | None
-    kept: tuple[str, ...]
+    unchanged: tuple[str, ...]
     requests: dict[str, Request]
     lines: tuple[str, ...] = ()
 
@@ -175,30 +175,30 @@ def make_plan(
             found = f"results of {', '.join(absent)}, which cannot be kept: {reason}"
             raise InputError(path, "benchmarks", found, "these requested, too, or another output folder")
         return Plan(results, (), unions, (f"{folder}: results are computed again: {reason}",))
-    grown = {
+    extended = {
         each: unions[each] for each in requests if each not in stored or _missing(stored[each]["request"], unions[each])
     }
-    kept = tuple(each for each in stored if each not in grown)
-    lines = list(_lines(folder, stored, requests, grown, kept))
-    if not grown and results["model"] != name:
+    unchanged = tuple(each for each in stored if each not in extended)
+    lines = list(_lines(folder, stored, requests, extended, unchanged))
+    if not extended and results["model"] != name:
         lines.append(f"{folder}: its results are called {results['model']!r}, not {name!r}")
-    return Plan(results, kept, grown, tuple(lines))
+    return Plan(results, unchanged, extended, tuple(lines))
 
 
 def _lines(
     folder: Path,
     stored: Mapping[str, Mapping[str, Any]],
     requests: Mapping[str, Request],
-    grown: Mapping[str, Request],
-    kept: Sequence[str],
+    extended: Mapping[str, Request],
+    unchanged: Sequence[str],
 ) -> Iterator[str]:
     added = [
         f"{name} ({_in_words(_missing(stored[name]['request'], request))})" if name in stored else name
-        for name, request in grown.items()
+        for name, request in extended.items()
     ]
     more = [name for name in stored if name not in requests or _missing(requests[name], stored[name]["request"])]
     if added:
-        yield f"{folder}: adding {'; '.join(added)}" + (f"; keeping {', '.join(kept)}" if kept else "")
+        yield f"{folder}: adding {'; '.join(added)}" + (f"; keeping {', '.join(unchanged)}" if unchanged else "")
     elif more:
         yield f"{folder}: has all that is requested, and more of {', '.join(more)}; kept as it is"
 
@@ -233,8 +233,9 @@ def _why_nothing_is_kept(
     if "fingerprint" in fingerprint["model"] and fingerprint["model"]["fingerprint"] is None:
         return "the model has no fingerprint, so it may have changed since"
     if stored != versions:
-        changed = [f"{name} {old} -> {new}" for name, old, new in unequal("", object_of(stored), versions)]
-        return f"they were made by other versions ({', '.join(changed).replace('.', '', 1)})"
+        differences = unequal("versions", object_of(stored), versions)
+        changed = [f"{name.removeprefix('versions.')} {old} -> {new}" for name, old, new in differences]
+        return f"they were made by other versions ({', '.join(changed)})"
     if read_evaluated(folder, results) is None:
         return "a table beside results.json is missing or damaged, or belongs to other results"
     if not all(companion.is_in(results) for companion in companions):
@@ -242,6 +243,6 @@ def _why_nothing_is_kept(
     return None
 
 
-def kept_results(folder: Path, plan: Plan) -> Evaluated | None:
+def stored_results(folder: Path, plan: Plan) -> Evaluated | None:
     """Read the results of which some are kept; None where none are."""
-    return read_evaluated(folder, plan.stored) if plan.stored is not None and plan.kept else None
+    return read_evaluated(folder, plan.stored) if plan.stored is not None and plan.unchanged else None

@@ -20,8 +20,8 @@ from rococo_jax.evaluation.inputs import canonical_place
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.per_image import per_image_table
 from rococo_jax.evaluation.results import make_fingerprint, make_results, pair_table, per_query_table, with_columns
-from rococo_jax.evaluation.resume import kept_results, make_plan, with_request
-from rococo_jax.evaluation.sections import Evaluated, join, merged, part_of, with_columns_of, write_evaluated
+from rococo_jax.evaluation.resume import make_plan, stored_results, with_request
+from rococo_jax.evaluation.sections import Evaluated, join, merge, part_of, with_columns_of, write_evaluated
 from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
 from rococo_jax.progress import say
 from rococo_jax.storage import hash_json
@@ -104,7 +104,7 @@ def _evaluate(
         dict.fromkeys((outcome.task for outcome in scored), reasons),
     )
     for addition in additions:
-        results = merged(results, addition)
+        results = merge(results, addition)
     data = {benchmark.name: dict(benchmark.data)} if benchmark.data else {}
     results |= {name: value for name, value in (("data", data), ("about", model.facts())) if value}
     about = {"request": request_of(benchmark), "tasks": list(results["kinds"]), "notes": results["notes"]}
@@ -157,16 +157,16 @@ def evaluate_into(
         say(f"{model.name}: {computed:,} images and texts embedded, {read:,} read from the cache")
 
     def write() -> dict[str, Any]:
-        return write_evaluated(folder, _with_kept(evaluated, kept_results(folder, plan), plan.kept))
+        return write_evaluated(folder, _with_stored(evaluated, stored_results(folder, plan), plan.unchanged))
 
     return broadcast_from_process_0("results", write), True
 
 
-def _with_kept(evaluated: Evaluated, stored: Evaluated | None, kept: Sequence[str]) -> Evaluated:
+def _with_stored(evaluated: Evaluated, stored: Evaluated | None, unchanged: Sequence[str]) -> Evaluated:
     """Join new results with those of the benchmarks that are kept."""
     if stored is None:
         return evaluated
-    sources = {**dict.fromkeys(kept, stored), **dict.fromkeys(evaluated.results["benchmarks"], evaluated)}
+    sources = {**dict.fromkeys(unchanged, stored), **dict.fromkeys(evaluated.results["benchmarks"], evaluated)}
     joined = join([part_of(sources[name], name) for name in sorted(sources, key=canonical_place)])
     of_model = {name: evaluated.results[name] for name in ("model", "about") if name in evaluated.results}
     joined.results.update(of_model)

@@ -68,7 +68,7 @@ def join_results(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Join the contents of `results.json` of benchmarks, one part each, without a checksum."""
     joined: dict[str, Any] = {}
     for part in parts:
-        joined = merged(joined, part)
+        joined = merge(joined, part)
     benchmarks, conditions = joined["benchmarks"], joined["fingerprint"]
     joined["notes"] = list(dict.fromkeys(note for each in benchmarks.values() for note in each["notes"]))
     joined["fingerprint"] = conditions | {"comparable": comparable_hash(conditions)}
@@ -76,12 +76,12 @@ def join_results(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return joined
 
 
-def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Both objects in one, nested objects too; elsewhere the other's value."""
+def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two objects, nested objects too; elsewhere the value of the second stands."""
     both = dict(one)
     for key, value in other.items():
         are_objects = isinstance(value, Mapping) and isinstance(both.get(key), Mapping)
-        both[key] = merged(both[key], value) if are_objects else value
+        both[key] = merge(both[key], value) if are_objects else value
     return both
 
 
@@ -104,31 +104,31 @@ def results_of(results: Mapping[str, Any], benchmark: str) -> dict[str, Any]:
     tasks = about[benchmark]["tasks"]
     part = {key: value for key, value in results.items() if key != "sha256"} | {"notes": about[benchmark]["notes"]}
     names = {metric for task in tasks for metrics in part["tasks"].get(task, {}).values() for metric in metrics}
-    part = _filtered(part, ("metrics",), names)
+    part = _filter(part, ("metrics",), names)
     for path in _BY_TASK:
-        part = _filtered(part, path, tasks)
+        part = _filter(part, path, tasks)
     for path in _BY_BENCHMARK:
-        part = _filtered(part, path, [benchmark])
+        part = _filter(part, path, [benchmark])
     # A companion of another package may have an entry for each task or benchmark.
     others = {name for other in about if other != benchmark for name in (other, *about[other]["tasks"])}
     known = {path[0] for path in (*_BY_TASK, *_BY_BENCHMARK)}
     for key, value in part.items():
         if key not in known and isinstance(value, Mapping) and others & value.keys():
-            part = _filtered(part, (key,), value.keys() - others)
+            part = _filter(part, (key,), value.keys() - others)
     return part
 
 
-def _filtered(part: Mapping[str, Any], path: tuple[str, ...], names: Collection[str]) -> dict[str, Any]:
+def _filter(part: Mapping[str, Any], path: tuple[str, ...], names: Collection[str]) -> dict[str, Any]:
     """`part` with only some entries of the object at `path`, and without it where it is optional and none is left."""
 
     def filtered(value: Mapping[str, Any], rest: tuple[str, ...]) -> dict[str, Any]:
         if not rest:
             return {name: each for name, each in value.items() if name in names}
         inner = {rest[0]: filtered(value[rest[0]], rest[1:])} if rest[0] in value else {}
-        kept = {**value, **inner}
-        if len(rest) == 1 and path in _OPTIONAL and not kept.get(rest[0]):
-            kept.pop(rest[0], None)
-        return kept
+        changed = {**value, **inner}
+        if len(rest) == 1 and path in _OPTIONAL and not changed.get(rest[0]):
+            changed.pop(rest[0], None)
+        return changed
 
     return filtered(part, path)
 

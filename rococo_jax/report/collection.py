@@ -208,13 +208,13 @@ def group_by_fingerprint(results: Sequence[tuple[Path, dict[str, Any]]]) -> list
         if group is None:
             groups.append(group := [])
         group.append(place)
-    made = []
+    comparable_groups = []
     for group in groups:
         first, here = conditions[0].flat, conditions[group[0]].flat
         rows = [(name, first.get(name, "not recorded"), here.get(name, "not recorded")) for name in {**first, **here}]
         differences = tuple(row for row in rows if row[1] != row[2])
-        made.append(Group(_labelled([results[place] for place in group]), differences))
-    return made
+        comparable_groups.append(Group(_labelled([results[place] for place in group]), differences))
+    return comparable_groups
 
 
 @dataclasses.dataclass(frozen=True)
