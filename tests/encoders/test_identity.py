@@ -5,6 +5,8 @@ that the model gives, bit for bit; the changes that are known to decide numbers 
 """
 
 import dataclasses
+import os
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -16,10 +18,12 @@ import pytest
 from PIL import Image
 
 from rococo_jax.encoders import LoadOptions
+from rococo_jax.encoders.adapters import load_adapted
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.storage import hash_json
 from tests.support import adapter_models, open_clip_stand_in
+from tests.support.paths import CHECKOUT
 from tests.support.single_changes import changes_of, copied, unchanged_copies
 
 torch = pytest.importorskip("torch")
@@ -202,6 +206,18 @@ def test_places_names_devices_and_batches_leave_the_keys(source, tmp_path):
     before = used.fingerprint()
     kind.numbers(used)
     assert used.fingerprint() == before
+
+
+def test_another_process_gives_the_same_keys(tmp_path):
+    """Whose hashes of texts, and so whose orders of sets, are others."""
+    pytest.importorskip("sentence_transformers")
+    names = ("transformers", "VQAScore", "sentence-transformers", "cross-encoder")
+    sources = [place_of(KINDS[name], KINDS[name].make(tmp_path / name)) for name in names]
+    lines = "import sys; from rococo_jax.encoders.adapters import load_adapted\n"
+    lines += "print(*(load_adapted(source).fingerprint() for source in sys.argv[1:]))"
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(CHECKOUT)}
+    run = subprocess.run([sys.executable, "-c", lines, *sources], env=environment, capture_output=True, text=True)
+    assert run.stdout.split() == [load_adapted(source).fingerprint() for source in sources], run.stderr
 
 
 @pytest.mark.parametrize("source", KINDS, indirect=True)

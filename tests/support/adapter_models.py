@@ -87,6 +87,7 @@ def llava(folder: Path) -> Path:
 
 def bert(folder: Path, architecture: str = "BertModel") -> Path:
     """A BERT."""
+    folder.mkdir(parents=True, exist_ok=True)
     config = transformers.BertConfig(**SMALL, vocab_size=len(WORDS), max_position_embeddings=24, num_labels=1)
     word_tokenizer(folder).save_pretrained(folder)
     return _saved(getattr(transformers, architecture), config, folder)

@@ -15,7 +15,6 @@ import enum
 import functools
 import hashlib
 import importlib.metadata
-import inspect
 import json
 import logging
 import pickle
@@ -41,8 +40,8 @@ _NOT_DECISIVE = frozenset({
     # where it runs, and on how many items at once
     "device", "_device", "_target_device", "device_map", "_device_map", "hf_device_map", "_accelerate_placement_hook",
     "_modules_placed", "batch_size",
-    # records of what it has done
-    "warnings_issued", "deprecation_warnings",
+    # records of what it has done, and hashes of Python, which differ between processes
+    "warnings_issued", "deprecation_warnings", "_original_object_hash",
 })  # fmt: skip
 # Libraries whose release may decide a number of a model that torch runs.
 _LIBRARIES = ("torch", "torchvision", "transformers", "tokenizers", "sentencepiece", "sentence-transformers",
@@ -201,7 +200,7 @@ def class_contents(kind: type) -> Any:
     if not package.startswith(_CODE_OF_MODELS):
         return f"{kind.__module__}.{kind.__qualname__}"
     modules = [module for name, module in sorted(sys.modules.items()) if name.startswith(f"{package}.")]
-    files = [Path(file) for file in map(inspect.getsourcefile, modules) if file]
+    files = [Path(module.__file__) for module in modules if getattr(module, "__file__", None)]
     return {"class": kind.__qualname__, "code": {file.name: hash_bytes(file.read_bytes()) for file in files}}
 
 
