@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rococo_jax.errors import InputError
-from rococo_jax.storage import NO_OBJECTS
 
+# What to store instead of an array of Python objects.
+NO_OBJECTS = "numbers or texts: save numpy.array(values.tolist())"
 # No deflated stream grows by more than this factor (zlib, "Maximum Compression Factor").
 _LARGEST_DEFLATE_RATIO = 1032
 _SUFFIX = ".npy"

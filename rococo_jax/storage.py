@@ -99,8 +99,6 @@ def refuse_existing_folder(path: str | os.PathLike) -> None:
 # Locks of this process by the thread that holds them.
 _held: dict[Path, int] = {}
 _holders = threading.Condition()
-# What to store instead of an array of Python objects.
-NO_OBJECTS = "numbers or texts: save numpy.array(values.tolist())"
 # As `atomic_write` names them.
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # git-lfs, docs/spec.md
 _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
@@ -308,6 +306,8 @@ def whole_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.filename is not None):
             raise  # a folder, or one that may not be read; a SyntaxError of NumPy's headers has a file's name, too
+        from rococo_jax.npz import NO_OBJECTS
+
         found = why_unreadable(path, error)
         if "pickle" in found or "Python objects" in found:
             raise InputError(path, "contents", "Python objects", f"{wanted}, of {NO_OBJECTS}") from None

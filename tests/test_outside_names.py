@@ -13,6 +13,9 @@ def test_a_listed_name_that_leads_out_of_the_copy_is_refused(name, tmp_path, mon
         def find(self, url, detail):
             return {"bucket/model/model.json": {"size": 1}, name: {"size": 1}}
 
+        def invalidate_cache(self, *_):
+            pass
+
         def get(self, *_, **__):
             raise AssertionError("it was copied")
 

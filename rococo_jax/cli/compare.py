@@ -78,7 +78,8 @@ def run(options: Options) -> None:
         for line in (COLUMNS, ("---",) * len(COLUMNS), *([escaped(cell) for cell in row] for row in cells)):
             print("| " + " | ".join(line) + " |")
         print()
-    for line in (*summary_lines(rows), "", legend(options.margin)):
+    hint = "" if options.margin else " --margin POINTS also tests whether a difference is too small to matter."
+    for line in (*summary_lines(rows), "", legend(options.margin) + hint):
         print(line)
 
 

@@ -38,7 +38,6 @@ from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import InputError, is_number
 from rococo_jax.metrics import METRICS, Metric, describe, metric_of
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, Interval, intervals, mean_of_runs
-from rococo_jax.perturb.images.corruptions import DEFINITION_VERSION
 from rococo_jax.runtime import numeric_flags
 from rococo_jax.storage import atomic_write, hash_json, read_json
 from rococo_jax.version import __version__
@@ -68,7 +67,6 @@ def make_fingerprint(
         versions: of the programs that made the model's numbers; those of this process by default.
     """
     here = {"rococo_jax": __version__, "jax": jax.__version__, "numpy": np.__version__, **numeric_flags()}
-    here["corruptions"] = DEFINITION_VERSION
     conditions = {"data": dict(data), "protocol": protocol, "versions": dict(versions or here)}
     return {"model": dict(model), **conditions, "comparable": comparable_hash(conditions)}
 

@@ -132,5 +132,5 @@ def summary_lines(rows: Sequence[VerdictRow]) -> list[str]:
 def legend(margin: float | None) -> str:
     """Return what a reader must know about the columns, in plain text."""
     if margin is None:
-        return f"{LEGEND} --margin POINTS also tests whether it is too small to matter."
+        return LEGEND
     return f"{LEGEND} equivalent: it is smaller than {margin:g} points (two one-sided tests at 5 %)."

@@ -277,8 +277,9 @@ def test_a_model_does_not_share_its_arrays_with_another_of_the_same_spec(folders
 
 def test_without_a_processor_file_images_are_prepared_as_the_family_does(folders):
     for family, shortest_edge in (("clip", True), ("siglip", False), ("dinov2", True)):
-        spec, _, preprocessing, _, provenance = convert(folders[family])
-        assert provenance["read_from"]["mean"] == "the family's default"
+        checkpoint = convert(folders[family])
+        spec, preprocessing = checkpoint.spec, checkpoint.preprocessing
+        assert checkpoint.provenance["read_from"]["mean"] == "the family's default"
         assert preprocessing.image_size == (spec.vision.image_size,) * 2
         assert (preprocessing.shortest_edge is not None) == shortest_edge
 

@@ -57,6 +57,11 @@ def scores(model: Any) -> list[np.ndarray]:
     return [model.score_pairs([*IMAGES, *IMAGES], TEXTS)]
 
 
+def scores_of_questions(model: Any) -> list[np.ndarray]:
+    # A question must not contain a special token.
+    return [model.score_pairs([*IMAGES, *IMAGES], [*TEXTS[:-1], "yes no"])]
+
+
 def scores_of_texts(model: Any) -> list[np.ndarray]:
     return [model.module.predict([(text, TEXTS[0]) for text in TEXTS], show_progress_bar=False)]
 
@@ -116,7 +121,7 @@ KINDS = {
         {"dtype": DTYPES}, 95,
     ),
     "VQAScore": Kind(
-        "vqascore", adapter_models.llava, scores,
+        "vqascore", adapter_models.llava, scores_of_questions,
         (*TOKENIZERS, *LOWER_CASING, "processor_config.json", "model.safetensors", "chat_template.jinja"),
         {"dtype": DTYPES, "question": ("is it {} ?", "a {}"), "answer": ("no", "dog")}, 140,
     ),

@@ -32,7 +32,7 @@ from rococo_jax.evaluation.models.arrays import (
 )
 from rococo_jax.evaluation.models.model import Loading, Model, opens_sources, score_tasks
 from rococo_jax.runtime import make_mesh
-from rococo_jax.storage import hash_file, load_arrays, read_table
+from rococo_jax.storage import hash_file, hash_json, load_arrays, read_table
 from rococo_jax.texts import form_of
 
 PREFIX = "embeddings:"
@@ -64,10 +64,13 @@ class StoredEmbeddings(Model):
         parts: dict[str, list[np.ndarray]] = {side: [] for side in _SIDES}
         self.rows: dict[str, dict[str, int]] = {side: {} for side in _SIDES}
         repeated: list[tuple[Path, str, str, int]] = []
+        # Side, keys and first row of what each file adds.
+        self._pieces: list[tuple[str, list[str], int]] = []
         for file in files:
             for side, keys, vectors in _read(file):
                 start = sum(map(len, parts[side]))
                 parts[side].append(self._checked(side, file, keys, vectors, parts[side]))
+                self._pieces.append((side, list(keys), start))
                 for row, key in enumerate(keys, start):
                     if self.rows[side].setdefault(key, row) != row:
                         repeated.append((file, side, key, row))
@@ -85,15 +88,19 @@ class StoredEmbeddings(Model):
                 raise InputError(file, side, f"{key!r} twice", f"each {side} once")
 
     def describe(self) -> dict[str, Any]:
-        """Return kind and the hash of the keys and unit vectors of each side."""
-        return {"class": "stored embeddings", "vectors": self._hashes}
+        """Return kind and a hash of the keys and unit vectors of each side of each file, whatever the files are called.
+
+        Further files add entries, so that results can be added to.
+        """
+        return {"class": "stored embeddings", "files": self._hashes}
 
     @functools.cached_property
     def _hashes(self) -> dict[str, str]:
-        return {
-            side: hash_arrays({key: self.vectors[side][row] for key, row in rows.items()})
-            for side, rows in self.rows.items()
-        }
+        contents = []
+        for side, keys, start in self._pieces:
+            rows = self.vectors[side][start : start + len(keys)]
+            contents.append(hash_json([side, hash_arrays(dict(zip(keys, rows, strict=True)))]))
+        return {content[:16]: content for content in sorted(contents)}
 
     def facts(self) -> dict[str, Any]:
         """Where the vectors are from."""
