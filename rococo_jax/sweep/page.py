@@ -20,11 +20,10 @@ from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Page, Part
 from rococo_jax.report.charts import round_ticks, short_number
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.markdown import write_page
-from rococo_jax.report.sections import section_of_kind
 from rococo_jax.report.svg import Chart, chart_of, colour_of
 from rococo_jax.report.vocabulary import order_variants, task_label
 from rococo_jax.storage import write_text
-from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, summary_columns
+from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, sections_of, summary_columns
 from rococo_jax.sweep.plan import Plan, written
 from rococo_jax.sweep.tables import (
     MIB,
@@ -207,10 +206,10 @@ def swept_values(plan: Plan, rows: Sequence[Row]) -> list:
 def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:
     """What is drawn: the metrics of each task, then speed, memory and loss."""
     groups = curves_of(plan, rows)
-    kinds = {task: kind for row in rows for task, kind in row.kinds.items()}
+    sections = sections_of(rows)
     columns, panels = summary_columns(rows), []
     for task in tasks_of(rows):
-        lead = section_of_kind(kinds[task]).lead[1]
+        lead = sections[task].lead[1]
         for name in dict.fromkeys(name for of, _, name in columns if of == task):
             variants = [variant for of, variant, metric in columns if (of, metric) == (task, name)]
             curves = [
