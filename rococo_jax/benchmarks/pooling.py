@@ -7,13 +7,10 @@ both, and each benchmark declares which of them is its headline.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from rococo_jax.benchmarks.variants import ALL, MEAN
 from rococo_jax.errors import is_whole
-
-if TYPE_CHECKING:
-    from rococo_jax.benchmarks.tasks.task import Task
 
 Pooling = Literal["items", "parts"]
 # The variant over all parts of a benchmark, by the way of pooling.
@@ -83,6 +80,26 @@ def pools_over(variant: str, pooling: Pooling, of_parts: int | None) -> tuple[Po
     return pools if pooling == "parts" else pools[::-1]
 
 
+@runtime_checkable
+class HasPools(Protocol):
+    """A task, as far as pooling goes."""
+
+    @property
+    def name(self) -> str:
+        """Of the task in results."""
+        ...
+
+    @property
+    def variant(self) -> str:
+        """Its own variant."""
+        ...
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """Further variants that it and others make together."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Members:
     """The tasks that a variant is made of.
@@ -96,7 +113,7 @@ class Members:
     places: list[int]
 
 
-def group_by_variant(tasks: Sequence["Task"]) -> dict[tuple[str, str], Members]:
+def group_by_variant(tasks: Sequence[HasPools]) -> dict[tuple[str, str], Members]:
     """Return the members of each variant by (task, variant); pooled variants stand before their first part.
 
     A single part is not pooled, and no pool has the name of a part: see `taken_names`.
@@ -115,7 +132,7 @@ def group_by_variant(tasks: Sequence["Task"]) -> dict[tuple[str, str], Members]:
     }
 
 
-def taken_names(tasks: Sequence["Task"]) -> list[tuple[str, str]]:
+def taken_names(tasks: Sequence[HasPools]) -> list[tuple[str, str]]:
     """Return (task, variant) of each pool that is left out because a part has its name."""
     names = {(task.name, task.variant): len({each.variant for each in tasks if each.name == task.name})
              for task in tasks}  # fmt: skip

@@ -106,7 +106,7 @@ class Run:
     def headline(self, task: str) -> Headline | None:
         """By which number models are ranked on a task; None where the results do not say or do not have it."""
         about = object_of(object_of(self.results.get("headlines")).get(task))
-        variant, metric = about.get("variant"), about.get("metric")
+        variant, metric = str(about.get("variant")), str(about.get("metric"))
         if self.tasks.get(task, {}).get(variant, {}).get(metric) is None:
             return None
         return Headline(metric, about["pooling"], about["source"], variant)
