@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from rococo_jax.benchmarks.pooling import coverage_phrase
 from rococo_jax.benchmarks.variants import Variant, parse_variants
 from rococo_jax.errors import is_number
 from rococo_jax.evaluation.per_image import PER_IMAGE, HitsByVariant, read_image_hits
@@ -52,6 +53,7 @@ class Row:
         tasks: task -> variant -> metric -> figure; empty where nothing was evaluated.
         kinds: task -> its kind.
         headlines: task -> variant and metric that rank models, where results declare them.
+        coverage: (task, variant) -> how many parts it has, to be read after its name, where some are absent.
     """
 
     arm: str
@@ -62,6 +64,7 @@ class Row:
     tasks: Mapping[str, Mapping[str, Mapping[str, Figure]]]
     kinds: Mapping[str, str]
     headlines: Mapping[str, Lead] = dataclasses.field(default_factory=dict)
+    coverage: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
 
     def section(self, task: str) -> TaskSection:
         """How a task is shown."""
@@ -134,21 +137,26 @@ def _row(plan: Plan, workdir: Path, points: Sequence[Point]) -> Row | None:
     }
     first = done[0].config
     config = {"steps": first.steps, "batch_size": first.batch_size, "learning_rate": first.optimizer.learning_rate}
-    tasks, kinds, headlines = {}, {}, {}
+    about_tasks: tuple[Any, ...] = ({}, {})
     if all(map(is_evaluated, folders)):
         results = [read_results(folder / EVALUATION / RESULTS) for folder in folders]
         kinds = {task: results[0]["kinds"].get(task, "") for task in results[0]["tasks"]}
-        headlines = headlines_of(results[0])
         runs = [read_image_hits(folder / EVALUATION / PER_IMAGE) for folder in folders]
         tasks = {task: figures_of_task(results, runs, task) for task in kinds}
-    return Row(
-        done[0].arm, done[0].values, tuple(point.seed for point in done), config, training, tasks, kinds, headlines
-    )
+        about_tasks = tasks, kinds, headlines_of(results[0]), coverage_of(results[0])
+    return Row(done[0].arm, done[0].values, tuple(point.seed for point in done), config, training, *about_tasks)
 
 
 def headlines_of(results: Mapping[str, Any]) -> dict[str, Lead]:
     """Return variant and metric of each headline that results declare."""
     return {task: (about["variant"], about["metric"]) for task, about in results.get("headlines", {}).items()}
+
+
+def coverage_of(results: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Return a phrase for each variant of which some parts are absent."""
+    sizes = results.get("sizes", {})
+    phrases = {(task, name): coverage_phrase(size) for task, of_task in sizes.items() for name, size in of_task.items()}
+    return {name: phrase for name, phrase in phrases.items() if phrase}
 
 
 def training_figures(folder: Path) -> dict[str, float | None]:

@@ -251,7 +251,11 @@ def _summary(plan: Plan, rows: Sequence[Row]) -> Table:
     columns = summary_columns(rows)
     edges = [place == 0 or columns[place - 1][0] != task for place, (task, _, _) in enumerate(columns)]
     heads = [*_first_heads(plan)]
-    heads += [Head(summary_label(*column[1:]), edge=edge) for column, edge in zip(columns, edges, strict=True)]
+    coverage = {name: phrase for row in rows for name, phrase in row.coverage.items()}
+    heads += [
+        Head(summary_label(variant, name) + coverage.get((task, variant), ""), edge=edge)
+        for (task, variant, name), edge in zip(columns, edges, strict=True)
+    ]
     heads += [Head(text, edge=text == "Loss") for text in ("Loss", "Images/s", "MiB a device")]
     body = []
     for row in rows:
@@ -270,7 +274,7 @@ def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
     body = [
         [
             *_first_cells(plan, row),
-            Cell(label(variant), words=True),
+            Cell(label(variant) + row.coverage.get((task, variant), ""), words=True),
             *(figure_cell(row.figure(task, variant, name) or Figure(None)) for name in metrics),
         ]
         for row in rows

@@ -16,7 +16,7 @@ from rococo_jax.report.correlations import Place, correlate_runs
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.verdicts import verdict_rows
 from rococo_jax.storage import write_json
-from rococo_jax.sweep.collect import Row, figures_of_task, headlines_of, summary_columns
+from rococo_jax.sweep.collect import Row, coverage_of, figures_of_task, headlines_of, summary_columns
 from tests.support.pages import Page, report
 from tests.support.planted_winoground import planted_winoground
 
@@ -84,6 +84,8 @@ def test_names_say_that_parts_are_absent(tmp_path, monkeypatch):
     terminal = printed([planted.results], monkeypatch)
     assert "all (2 of 3 parts)" in terminal and "mean (2 of 3 parts)" in terminal
     assert set(planted.results["tasks"]["winoground"]) == {"all", "mean", "object", "both"}
+    phrase = " (2 of 3 parts)"
+    assert coverage_of(planted.results) == {("winoground", name): phrase for name in ("all", "mean")}
 
 
 def test_models_are_ranked_by_the_declared_headline(two, runs):
