@@ -110,9 +110,10 @@ def benchmarks_page() -> str:
     rows = []
     for info in known_benchmarks().values():
         folders = ", ".join(f"`{place}`" for place in info.folders.values())
-        row = [f"`{info.name}`", info.question, info.paper, f"{info.size}; {info.licence}", folders]
+        headline = f"{info.headline.phrase}: {info.headline.source}" if info.headline else ""
+        row = [f"`{info.name}`", info.question, info.paper, headline, f"{info.size}; {info.licence}", folders]
         rows.append([*map(cell, row)])
-    head = ["name", "question", "paper", "data: size, licence", "folders"]
+    head = ["name", "question", "paper", "headline", "data: size, licence", "folders"]
     return page_of_rows("Benchmarks", "What `rococo benchmarks` knows; folders are those under `--data`.", head, rows)
 
 

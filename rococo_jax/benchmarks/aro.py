@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from rococo_jax.benchmarks.choices.items import Bundle, Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
+from rococo_jax.benchmarks.pooling import Headline
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
 
 PARTS = {"visual_genome_relation": "relation", "visual_genome_attribution": "attribution"}
@@ -44,7 +45,15 @@ def items(record: Record) -> Iterator[Item]:
 
 
 INFO = choice_benchmark(
-    ChoiceReader(items, beside=(SYMMETRIC,), notes=(_ALL_RELATIONS,)),
+    ChoiceReader(
+        items,
+        headline=Headline(
+            "by_kind", "parts", "[ours] for the mean of both parts; each is the paper's number (arXiv 2210.01936)"
+        ),
+        parts=tuple(PARTS.values()),
+        beside=(SYMMETRIC,),
+        notes=(_ALL_RELATIONS,),
+    ),
     name="aro",
     question="Is a caption of a region more similar to it than the same words with roles exchanged?",
     paper="When and Why Vision-Language Models Behave like Bags-of-Words, and What to Do About It?, arXiv 2210.01936",
@@ -94,7 +103,11 @@ def order_items(record: Record) -> Iterator[Item]:
 
 
 choice_benchmark(
-    ChoiceReader(order_items, notes=("coco_order: nouns after the shipped lexicon, so not the published orders",)),
+    ChoiceReader(
+        order_items,
+        headline=Headline("ota", "items", "[ours]: these are not the published orders"),
+        notes=("coco_order: nouns after the shipped lexicon, so not the published orders",),
+    ),
     name="coco_order",
     question="Is a caption more similar to its image than the same words in another order?",
     paper="When and Why Vision-Language Models Behave like Bags-of-Words, and What to Do About It?, arXiv 2210.01936",

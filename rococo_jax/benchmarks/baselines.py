@@ -92,7 +92,7 @@ def prefers(right: Float[np.ndarray, " pairs"], wrong: Float[np.ndarray, " pairs
     return ((right > wrong) + (right >= wrong).astype(float)) / 2
 
 
-def figure(preference: Sequence[Float[np.ndarray, " pairs"]], group: Sequence[Int[np.ndarray, " pairs"]]) -> dict:
+def figure(preference: Sequence[Float[np.ndarray, " _pairs"]], group: Sequence[Int[np.ndarray, " _pairs"]]) -> dict:
     """`{"preference": %, "interval": [low, high], "pairs": n}` of one baseline, the mean over runs (seeds or parts).
 
     Args:

@@ -21,6 +21,7 @@ from typing import Any
 
 from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.lost_input import LostInput, take_images
+from rococo_jax.benchmarks.pooling import Headline, Pool
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.tasks.task import Task
@@ -65,6 +66,7 @@ class Benchmark:
         requested: options that only add results, as JSON: by field of `Settings` the names or numbers it was opened
             with, or `{name: {"from": source, "sha256": hash of the contents}}`.
         reopen: opens the same data with other settings; None where nothing can be added.
+        headline: the number that ranks models; None for the usual one of each kind of task.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Benchmark:
     lost: tuple[LostInput, ...] = ()
     requested: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     reopen: Callable[[Settings], "Benchmark"] | None = None
+    headline: Headline | None = None
 
     def __post_init__(self):
         notes = dict.fromkeys((*(each.note for each in self.lost), *self.notes))
@@ -116,6 +119,7 @@ class BenchmarkInfo:
         holds: tells the benchmark's files from another's of the same names.
         downloads: what `rococo fetch` gets; empty where files are got by hand, as `source` says.
         open: reads the files: (folders by role, settings) -> benchmark. Raises InputError.
+        headline: the number that ranks models, and where that is written down; None for the usual one of its kind.
     """
 
     name: str
@@ -132,6 +136,7 @@ class BenchmarkInfo:
     reader: Any = None
     holds: Callable[[Path], bool] | None = None
     downloads: tuple[Download, ...] = ()
+    headline: Headline | None = None
 
     def missing(self, folders: Mapping[str, Path]) -> list[str]:
         """Missing paths among those that the benchmark needs."""
@@ -230,8 +235,8 @@ def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities
     tasks = []
     for images in sets:
         several = images.kind is not None and len(kinds) > 1
-        pooled = Variant(corruption=ALL_KINDS, severity=images.severity).name if several else None
-        corrupted = (task.on_images(images.name, UNCORRUPTED, pooled) for task in benchmark.tasks)
+        pool = Pool(Variant(corruption=ALL_KINDS, severity=images.severity).name, "kinds") if several else None
+        corrupted = (task.on_images(images.name, UNCORRUPTED, pool) for task in benchmark.tasks)
         tasks += [task for task in corrupted if task is not None]
     image_sets = {**benchmark.image_sets, **{images.name: images for images in sets}}
     requested = {**benchmark.requested, "corruptions": list(kinds), "severities": list(severities)}

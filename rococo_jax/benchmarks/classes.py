@@ -29,6 +29,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_image
 from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.benchmarks.class_folders import class_folders, spoken
 from rococo_jax.benchmarks.lost_input import in_turns
+from rococo_jax.benchmarks.pooling import Headline
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.sources import downloads_of
 from rococo_jax.benchmarks.tables import ORIGINALS, Rows
@@ -80,13 +81,14 @@ class LabelledImages:
 Read = Callable[[Mapping[str, Path]], LabelledImages]
 
 
-def class_benchmark(read: Read, **about: Any) -> BenchmarkInfo:
+def class_benchmark(read: Read, headline: Headline, **about: Any) -> BenchmarkInfo:
     """Registers a benchmark of classes; `about` as in `BenchmarkInfo`, with the benchmark's name as its one task."""
     about = {"tasks": (about["name"],), "files": (), "downloads": downloads_of(about["name"]), **about}
-    return register(BenchmarkInfo(**about, open=partial(_open, about["name"], read)))
+    opener = partial(_open, about["name"], read, headline)
+    return register(BenchmarkInfo(**about, open=opener, headline=headline))
 
 
-def _open(name: str, read: Read, folders: Mapping[str, Path], settings: Settings) -> Benchmark:
+def _open(name: str, read: Read, headline: Headline, folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     labelled = read(folders)
     _check(labelled, name)
     names = [each.image for each in labelled.images]
@@ -139,7 +141,17 @@ def _open(name: str, read: Read, folders: Mapping[str, Path], settings: Settings
     sets = {ORIGINALS: originals}
     notes = tuple(labelled.notes)
     return Benchmark(
-        name, originals.names, tuple(texts), sets, tuple(tasks), notes, data, decides, lost=lost, requested=requested
+        name,
+        originals.names,
+        tuple(texts),
+        sets,
+        tuple(tasks),
+        notes,
+        data,
+        decides,
+        lost=lost,
+        requested=requested,
+        headline=headline,
     )
 
 
@@ -313,6 +325,7 @@ def read_classes(path: Path) -> dict[str, str]:
 
 class_benchmark(
     read_own,
+    Headline("top1", "items", "[ours]: classes of your own", CLEAN),
     name="classes",
     question="Which class does an image show, and how sure is the model, for classes of your own?",
     paper="none; the form is this project's",
@@ -326,6 +339,7 @@ class_benchmark(
 
 class_benchmark(
     read_class_folders,
+    Headline("top1", "items", "[ours]: accuracy on all test images", CLEAN),
     name="cifar10",
     question="Which of ten classes does a photograph of 32 pixels show?",
     paper="Learning Multiple Layers of Features from Tiny Images, Krizhevsky 2009",

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from rococo_jax.benchmarks.choices.items import Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
+from rococo_jax.benchmarks.pooling import Headline
 
 _CORPORA = ("cc12m", "yfcc", "laion")
 FILES = (
@@ -45,7 +46,11 @@ def items(record: Record) -> Iterator[Item]:
 
 
 INFO = choice_benchmark(
-    ChoiceReader(items, pooled=_PARTS),
+    ChoiceReader(
+        items,
+        headline=Headline("ota", "parts", "[ours]: the paper has a number for each complexity and corpus", "prod_atom"),
+        pooled=_PARTS,
+    ),
     name="crepe",
     question="Is a region's caption more similar to it than captions with atoms replaced, negated or swapped?",
     paper="CREPE: Can Vision-Language Foundation Models Reason Compositionally?, arXiv 2212.07796",

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rococo_jax.benchmarks.classes import Labelled, LabelledImages, class_benchmark
+from rococo_jax.benchmarks.pooling import Headline
+from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.data.image_files import image_names, left_out_notes
 from rococo_jax.errors import InputError
 
@@ -91,6 +93,7 @@ def read_photographs(folders: Mapping[str, Path]) -> LabelledImages:
 
 class_benchmark(
     read,
+    Headline("shape_bias", "items", "shape bias over all stimuli in the paper (arXiv 1811.12231)", CLEAN),
     name="cue_conflict",
     question="Does a model go by shape or by texture, where an image has one of each class?",
     paper="ImageNet-trained CNNs are biased towards texture, arXiv 1811.12231",
@@ -102,6 +105,7 @@ class_benchmark(
 )
 class_benchmark(
     read_photographs,
+    Headline("top1", "items", "[ours]: the list of classes is this project's", CLEAN),
     name="imagenet16",
     question="Which of 16 coarse classes does a photograph of ImageNet show?",
     paper="ImageNet-trained CNNs are biased towards texture, arXiv 1811.12231 (the 16 classes)",

@@ -8,8 +8,8 @@ by the authors' evaluation script (github.com/kargibora/CS-CLIP, commit 6b064a0)
     HT     s(anchor) > s(half_truth)                    OTA of a file, and of `FILE_entity` and `FILE_relation`
     COR    s(full_truth) > s(anchor) > s(half_truth)    the pairs of `FILE_order`, whose two comparisons are both right
 
-`mean` is the average over the three files [paper]. The image side, which of several images that share a part has
-another one, is not in the release: `image_side` draws it from any captions [ours].
+`mean` is the average over the three files [paper], `all` counts their items alike. The image side, which of several
+images that share a part has another one, is not in the release: `image_side` draws it from any captions [ours].
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +20,7 @@ from jaxtyping import Bool, Int
 from rococo_jax.benchmarks.choices.items import Bundle, Item, Picture, choose_image, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
+from rococo_jax.benchmarks.pooling import Headline
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.perturb.text import hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon
@@ -45,7 +46,11 @@ def items(record: Record) -> Iterator[Item]:
 
 
 choice_benchmark(
-    ChoiceReader(items, pooled=dict.fromkeys(FILES, "mean")),
+    ChoiceReader(
+        items,
+        headline=Headline("ota", "parts", "average over the three files in the paper (arXiv 2602.23906)"),
+        pooled=dict.fromkeys(FILES, "mean"),
+    ),
     name="half_truths",
     question="Does a short right caption score higher than the same with one wrong detail added?",
     paper="Half-Truths Break Similarity-Based Retrieval, arXiv 2602.23906",

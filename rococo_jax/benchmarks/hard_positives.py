@@ -3,7 +3,8 @@
 REPLACE: `data/vl_checklist_{relations,attributes}.json` hold (caption, hard negative), `swapped_data/` of the same name
 (hard positive, the same hard negative), in the same order: `[{"image_id", "true_caption", "false_caption",
 "image_path"}]`. SWAP: `visual_genome_attribution.json` in both, with a box that the image is cut to. `replace` is the
-macro mean of relations and attributes. Without a folder of images the texts are compared alone (TOT).
+mean of relations and attributes, `replace/all` counts their items alike. Without a folder of images the texts are
+compared alone (TOT).
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ from pathlib import Path
 from rococo_jax.benchmarks.choices.items import Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record, read_records
+from rococo_jax.benchmarks.pooling import Headline
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 
@@ -56,6 +58,8 @@ INFO = choice_benchmark(
     ChoiceReader(
         items,
         records,
+        headline=Headline("ata", "parts", "REPLACE of the paper's tables (arXiv 2409.17958)", "replace"),
+        parts=tuple(PARTS.values()),
         pooled={"replace_relations": "replace", "replace_attributes": "replace"},
         works_without_images=True,
     ),

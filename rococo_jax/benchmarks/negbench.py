@@ -1,7 +1,8 @@
 """NegBench (arXiv 2501.09425): multiple choice among captions, some of them negated; retrieval with a negation added.
 
 Multiple choice: `{COCO_val,VOC2007,synthetic}_mcq_llama3.1_rephrased.csv`: `image_path, correct_answer, caption_0 ...
-caption_3, correct_answer_template`. A part is file and template (positive, negative, hybrid).
+caption_3, correct_answer_template`. A part is file and template (positive, negative, hybrid); `coco_val`, `voc2007` and
+`synthetic` are the published accuracies over all items of a file, and `all` is that over the files.
 
 Retrieval: `COCO_val_retrieval.csv` and `COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv`: `filepath,
 captions`, the captions as a list literal of Python. Variant `clean` asks with the original captions, `negated` with the
@@ -19,13 +20,14 @@ from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_image
 from rococo_jax.benchmarks.choices.items import Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record, read_records
+from rococo_jax.benchmarks.pooling import Headline
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Rows
 from rococo_jax.benchmarks.tasks import RankTask
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 
-_SOURCES = ("COCO_val", "VOC2007", "synthetic")
+_SOURCES, _TEMPLATES = ("COCO_val", "VOC2007", "synthetic"), ("positive", "negative", "hybrid")
 
 
 def items(record: Record) -> Iterator[Item]:
@@ -39,7 +41,12 @@ def items(record: Record) -> Iterator[Item]:
 
 
 INFO = choice_benchmark(
-    ChoiceReader(items),
+    ChoiceReader(
+        items,
+        headline=Headline("ota", "items", "total_accuracy of a file in the authors' evaluation/mcq.py: right / all"),
+        parts=tuple(f"{source}_{template}".lower() for source in _SOURCES for template in _TEMPLATES),
+        file_of=lambda part: part.rpartition("_")[0],
+    ),
     name="negbench",
     question="Which of four captions, some of them negated, is true of the image?",
     paper="Vision-Language Models Do Not Understand Negation, arXiv 2501.09425",
@@ -50,6 +57,9 @@ INFO = choice_benchmark(
     source="annotations: the links in the benchmark's public repository; images: COCO val2017, VOC2007, and theirs",
 )
 
+_RETRIEVAL_HEADLINE = Headline(
+    "r5", "items", "text-to-image R@5 with negated captions in the paper (arXiv 2501.09425)", "negated"
+)
 VARIANTS = {
     "clean": "COCO_val_retrieval.csv",
     "negated": "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv",
@@ -88,7 +98,18 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     data |= {"annotations": str(folders["annotations"].resolve()), "caption_count": len(texts)}
     decides = {"captions": hashes, "images": hash_json(dict(zip(originals.names, originals.hashes, strict=True)))}
     sets = {ORIGINALS: originals}
-    return Benchmark(RETRIEVAL, originals.names, tuple(texts), sets, tuple(tasks), (), data, decides, lost=lost)
+    return Benchmark(
+        RETRIEVAL,
+        originals.names,
+        tuple(texts),
+        sets,
+        tuple(tasks),
+        (),
+        data,
+        decides,
+        lost=lost,
+        headline=_RETRIEVAL_HEADLINE,
+    )
 
 
 register(BenchmarkInfo(
@@ -102,4 +123,5 @@ register(BenchmarkInfo(
     source="annotations: the links in the benchmark's public repository; images: COCO val2017",
     tasks=TASKS,
     open=_open,
+    headline=_RETRIEVAL_HEADLINE,
 ))  # fmt: skip

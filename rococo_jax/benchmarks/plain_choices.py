@@ -13,6 +13,7 @@ from typing import Any
 from rococo_jax.benchmarks.choices.items import AS_GIVEN, BUNDLES, Bundle, Item, Picture
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
+from rococo_jax.benchmarks.pooling import OURS, Headline
 
 
 def items(record: Record) -> Iterator[Item]:
@@ -61,7 +62,7 @@ def as_json(item: Item) -> dict[str, Any]:
 
 
 INFO = choice_benchmark(
-    ChoiceReader(items),
+    ChoiceReader(items, headline=Headline("", "parts", f"{OURS}: items of your own")),
     name="choices",
     question="Which of a few texts belongs to which of a few images, in items of your own?",
     paper="none; the form is this project's",

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from rococo_jax.benchmarks.choices.items import Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
+from rococo_jax.benchmarks.pooling import Headline
 
 PARTS = ("scam", "noscam", "synthscam")
 TEMPLATES = (
@@ -64,7 +65,14 @@ def items(record: Record) -> Iterator[Item]:
 
 
 choice_benchmark(
-    ChoiceReader(items, pooled={}, baselines={"scam": "noscam", "synthscam": "noscam"}),
+    ChoiceReader(
+        items,
+        headline=Headline(
+            "ota", "items", "accuracy on the attacked photographs in the paper (arXiv 2504.04893)", "scam"
+        ),
+        pooled={},
+        baselines={"scam": "noscam", "synthscam": "noscam"},
+    ),
     name="scam",
     question="Does a model name the object that an image shows, or the word written on a note in it?",
     paper="SCAM: A Real-World Typographic Robustness Evaluation for Multimodal Foundation Models, arXiv 2504.04893",

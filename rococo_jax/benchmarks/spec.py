@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from rococo_jax.benchmarks.choices.items import Item, choose_image, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
+from rococo_jax.benchmarks.pooling import Headline
 
 SUBSETS = ("absolute_size", "relative_size", "absolute_spatial", "relative_spatial", "existence", "count")
 _WAYS = {"image2text": "image_to_text", "text2image": "text_to_image"}
@@ -33,7 +34,11 @@ def items(record: Record) -> Iterator[Item]:
 
 
 choice_benchmark(
-    ChoiceReader(items, pooled={f"{subset}_{way}": way for subset in SUBSETS for way in _WAYS.values()}),
+    ChoiceReader(
+        items,
+        headline=Headline("ota", "parts", "average over the subsets in the paper (arXiv 2312.00081)", "image_to_text"),
+        pooled={f"{subset}_{way}": way for subset in SUBSETS for way in _WAYS.values()},
+    ),
     name="spec",
     question="Which of a few texts, or of a few images, has the size, place, presence or number that is meant?",
     paper="Synthesize, Diagnose, and Optimize: Towards Fine-Grained Vision-Language Understanding, arXiv 2312.00081",

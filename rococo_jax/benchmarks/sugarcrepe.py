@@ -1,7 +1,7 @@
 """SugarCrepe and SugarCrepe++: is a true caption more similar to its image than a fluent false one?
 
 SugarCrepe (arXiv 2306.14610): seven parts, `PART.json`: `{id: {"filename", "caption", "negative_caption"}}`. Accuracy
-is OTA; `mean` is the macro mean over the parts.
+is OTA; `all` counts all items alike, as the average of the paper's table does, and `mean` is the mean over the parts.
 
 SugarCrepe++ (arXiv 2406.11171): five parts, `PART.json`: `[{"id", "filename", "caption", "caption2",
 "negative_caption"}]`. ITT is ATA; TOT compares the texts alone.
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from rococo_jax.benchmarks.choices.items import Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record, holds_list, holds_object
+from rococo_jax.benchmarks.pooling import Headline
 
 
 def items(record: Record) -> Iterator[Item]:
@@ -29,7 +30,11 @@ def items_pp(record: Record) -> Iterator[Item]:
 PARTS_PP = ("replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
 PARTS = ("add_att", "add_obj", *PARTS_PP)
 INFO = choice_benchmark(
-    ChoiceReader(items),
+    ChoiceReader(
+        items,
+        headline=Headline("ota", "items", "average of the paper's table (github.com/RAIVNLab/sugar-crepe, issue 3)"),
+        parts=PARTS,
+    ),
     name="sugarcrepe",
     question="Is the true caption more similar to its image than a fluent false one?",
     paper="SugarCrepe: Fixing Hackable Benchmarks for Vision-Language Compositionality, arXiv 2306.14610",
@@ -42,7 +47,12 @@ INFO = choice_benchmark(
 )
 
 choice_benchmark(
-    ChoiceReader(items_pp, leads=("itt", "tot")),
+    ChoiceReader(
+        items_pp,
+        headline=Headline("itt", "parts", "[ours]: the paper has a number for each part (arXiv 2406.11171)"),
+        leads=("tot",),
+        parts=PARTS_PP,
+    ),
     name="sugarcrepe_pp",
     question="Are a caption and its paraphrase both more similar to the image than a false caption?",
     paper="SUGARCREPE++: Vision-Language Model Sensitivity to Semantic and Lexical Alterations, arXiv 2406.11171",

@@ -33,6 +33,7 @@ from pathlib import Path
 from rococo_jax.benchmarks.choices.items import Item, choose_pairs
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record, read_records
+from rococo_jax.benchmarks.pooling import Headline
 
 
 def _pairs(record: Record, id: str, part: str, fields: tuple[str, str], name: str = "{}") -> Iterator[Item]:
@@ -97,7 +98,11 @@ def vismin_items(record: Record) -> Iterator[Item]:
 
 
 choice_benchmark(
-    ChoiceReader(winoground_items),
+    ChoiceReader(
+        winoground_items,
+        headline=Headline("group_score", "items", "main results of the paper: all 400 items (arXiv 2204.03162)"),
+        parts=("object", "relation", "both"),
+    ),
     name="winoground",
     question="Which of two captions of the same words belongs to which of two images?",
     paper="Winoground: Probing Vision and Language Models for Visio-Linguistic Compositionality, arXiv 2204.03162",
@@ -108,7 +113,9 @@ choice_benchmark(
     source="huggingface.co/datasets/facebook/winoground, after its terms are accepted",
 )
 choice_benchmark(
-    ChoiceReader(colorswap_items),
+    ChoiceReader(
+        colorswap_items, headline=Headline("group_score", "items", "the paper's tables: all items (arXiv 2402.04492)")
+    ),
     name="colorswap",
     question="Which of two captions with exchanged colours belongs to which of two images?",
     paper="ColorSwap: A Color and Word Order Dataset for Multimodal Evaluation, arXiv 2402.04492",
@@ -119,7 +126,10 @@ choice_benchmark(
     source="huggingface.co/datasets/stanfordnlp/colorswap, after its terms are accepted, or its images as files",
 )
 choice_benchmark(
-    ChoiceReader(bivlc_items),
+    ChoiceReader(
+        bivlc_items,
+        headline=Headline("group_score", "items", "OVERALL of github.com/IMirandaM/BiVLC, main_evaluation_BiVLC.py"),
+    ),
     name="bivlc",
     question="Do a photograph and an image made for a false caption find their own captions, and the captions them?",
     paper="BiVLC: Extending Vision-Language Compositionality Evaluation with Text-to-Image Retrieval, arXiv 2406.09952",
@@ -130,7 +140,10 @@ choice_benchmark(
     source="huggingface.co/datasets/imirandam/BiVLC, as it is, or its images unpacked into files",
 )
 choice_benchmark(
-    ChoiceReader(eqben_items),
+    ChoiceReader(
+        eqben_items,
+        headline=Headline("group_score", "items", "github.com/Wangt-CN/EqBen, src/eqben/eqben_acc.py: all items"),
+    ),
     name="eqben",
     question="Do similarities follow a minimal visual change: which of two captions belongs to which image?",
     paper="Equivariant Similarity for Vision-Language Foundation Models, arXiv 2303.14465",
@@ -141,7 +154,10 @@ choice_benchmark(
     source="the links in the benchmark's public repository; frames stored as .npy must be saved as image files",
 )
 choice_benchmark(
-    ChoiceReader(cola_items, leads=("image_score",)),
+    ChoiceReader(
+        cola_items,
+        headline=Headline("image_score", "items", "the paper's multi-object accuracy (arXiv 2305.03689)"),
+    ),
     name="cola",
     question="Which of two captions with exchanged attributes belongs to which of two images?",
     paper="COLA: A Benchmark for Compositional Text-to-image Retrieval, arXiv 2305.03689",
@@ -152,7 +168,13 @@ choice_benchmark(
     source="annotations: the benchmark's public repository; images: the links in it",
 )
 choice_benchmark(
-    ChoiceReader(mmvp_items, mmvp_records, leads=("image_score",)),
+    ChoiceReader(
+        mmvp_items,
+        mmvp_records,
+        headline=Headline(
+            "image_score", "parts", "github.com/tsb0601/MMVP, scripts/evaluate_vlm.py: nine patterns of 15 pairs each"
+        ),
+    ),
     name="mmvp",
     question="Does each statement prefer its own of two images that CLIP finds alike?",
     paper="Eyes Wide Shut? Exploring the Visual Shortcomings of Multimodal LLMs, arXiv 2401.06209",
@@ -163,7 +185,13 @@ choice_benchmark(
     source="huggingface.co/datasets/MMVP/MMVP_VLM",
 )
 choice_benchmark(
-    ChoiceReader(vismin_items),
+    ChoiceReader(
+        vismin_items,
+        headline=Headline(
+            "group_score", "parts", "[ours] for the mean; github.com/rabiulcste/vismin, metric.py has each category"
+        ),
+        parts=("object", "attribute", "counting", "relation"),
+    ),
     name="vismin",
     question="Do two images with one minimal change find their own texts, and the texts them?",
     paper="VisMin: Visual Minimal-Change Understanding, arXiv 2407.16772",

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from rococo_jax.benchmarks.choices.items import Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
+from rococo_jax.benchmarks.pooling import Headline
 
 FILES = (
     *("existence", "plurals", "counting-hard", "counting-small-quant", "counting-adversarial", "relations"),
@@ -22,11 +23,19 @@ def items(record: Record) -> Iterator[Item]:
     """One image, its caption and the foil; nothing where the annotators did not agree."""
     image, caption, foil = record.image("image_file"), record.text("caption"), record.text("foil")
     if record.under("mturk").number("caption") >= _VOTES:
-        yield choose_text(record.id, image, [caption], [foil], record.source.stem.replace("-", "_"))
+        yield choose_text(record.id, image, [caption], [foil], _part(record.source.stem))
+
+
+def _part(file: str) -> str:
+    return file.replace("-", "_")
 
 
 INFO = choice_benchmark(
-    ChoiceReader(items),
+    ChoiceReader(
+        items,
+        headline=Headline("ota", "parts", "average over the eleven parts in the paper (arXiv 2112.07566)"),
+        parts=tuple(map(_part, FILES)),
+    ),
     name="valse",
     question="Is a caption more similar to its image than a foil of one linguistic phenomenon?",
     paper="VALSE: A Task-Independent Benchmark for Vision and Language Models Centered on Linguistic Phenomena, "

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
 
 CLEAN, CONTROL, MEAN, UNCORRUPTED, UNSEEN = "clean", "control", "mean", "uncorrupted", "unseen"
+# The variant over the items of all parts.
+ALL = "all"
 ALL_KINDS = "corruptions"
 _IMAGES = {UNCORRUPTED: (UNCORRUPTED, 0)}
 _IMAGES |= {f"{kind}_{severity}": (kind, severity) for kind in (ALL_KINDS, *CORRUPTIONS) for severity in SEVERITIES}

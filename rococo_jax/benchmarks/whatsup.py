@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from rococo_jax.benchmarks.choices.items import Bundle, Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
+from rococo_jax.benchmarks.pooling import Headline
 
 _PARTS = {"controlled_images_dataset": "controlled_a", "controlled_clevr_dataset": "controlled_b"}
 _FROM = {"coco": "val2017/{:0>12}.jpg", "vg": "vg_images/{}.jpg"}
@@ -42,7 +43,11 @@ def _bundles(file: str) -> list[Bundle]:
 
 
 INFO = choice_benchmark(
-    ChoiceReader(items),
+    ChoiceReader(
+        items,
+        headline=Headline("ota", "parts", "[ours]: the paper has a number for each part (arXiv 2310.19785)"),
+        parts=tuple(_PARTS.get(file, file) for file in FILES),
+    ),
     name="whatsup",
     question="Which of two or four captions has the preposition that fits the image?",
     paper='What\'s "up" with vision-language models? Investigating their struggle with spatial reasoning, '

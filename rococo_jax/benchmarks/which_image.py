@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from rococo_jax.benchmarks.choices.items import Item, Picture, choose_image
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
+from rococo_jax.benchmarks.pooling import Headline
 
 _PARTS = {"subj_neg": "subject", "verb_neg": "verb", "obj_neg": "object"}
 _IMAGES = 10
@@ -45,7 +46,11 @@ def imagecode_items(record: Record) -> Iterator[Item]:
 
 
 choice_benchmark(
-    ChoiceReader(svo_items),
+    ChoiceReader(
+        svo_items,
+        headline=Headline("image_score", "items", "overall accuracy of the paper (arXiv 2106.09141)"),
+        parts=tuple(_PARTS.values()),
+    ),
     name="svo_probes",
     question="Which of two images shows a sentence's subject, verb and object?",
     paper="Probing Image-Language Transformers for Verb Understanding, arXiv 2106.09141",
@@ -56,7 +61,13 @@ choice_benchmark(
     source="annotations: the benchmark's public repository; images: the links in it, saved as ID.jpg",
 )
 choice_benchmark(
-    ChoiceReader(imagecode_items),
+    ChoiceReader(
+        imagecode_items,
+        headline=Headline(
+            "image_score", "items", "OVERALL ACC of github.com/McGill-NLP/imagecode, baselines/clip/zero_shot.py"
+        ),
+        parts=("static", "video"),
+    ),
     name="imagecode",
     question="Which of ten similar images does the description mean?",
     paper="Image Retrieval from Contextual Descriptions, arXiv 2203.15867",

@@ -54,6 +54,8 @@ def run(options: Options) -> None:
             ("size", info.size),
             ("tasks", ", ".join(info.tasks)),
         ]
+        if info.headline is not None:
+            lines.append(("headline", f"{info.headline.phrase}: {info.headline.source}"))
         lines += [("needs", ", ".join(f"DIR/{place}" for place in info.folders.values())), ("from", info.source)]
         if info.downloads:
             lines.append(("fetch", f"rococo fetch {info.name} --data DIR ({size_of(info.downloads)})"))

@@ -2,18 +2,20 @@
 
 `per_image.parquet` has one row an image and share metric of each task and variant, over all its seeds:
 
-    task, variant, image, metric    names; items without an image are named by their group
+    task, variant, image, metric    names; items without an image are named by their group; a variant over the items of
+               all parts (`all`) has the hits of all of them
     hits       sum over the image's queries, items or pairs of what each counts, 0 to 1
     queries    how many these are; so the metric is 100 sum(hits) / sum(queries)
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from rococo_jax.benchmarks.pooling import group_by_variant
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.errors import InputError
@@ -45,38 +47,57 @@ class ImageHits(NamedTuple):
 HitsByVariant = dict[tuple[str, str], dict[str, ImageHits]]
 
 
+# Metric -> images, hits and queries of one outcome's items or pairs.
+_ImageSums = dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+
 def per_image_table(outcomes: Sequence[Outcome], rows: Sequence[Any], tables: Tables) -> Any:
     """The table (`pyarrow.Table`) of outcomes of one benchmark; `rows` are those of each for `per_query.parquet`."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     schema = pa.schema([*((name, pa.string()) for name in _NAMES), ("hits", pa.float64()), ("queries", pa.int64())])
     parts = [schema.empty_table()]
-    for outcome, of_outcome in zip(outcomes, rows, strict=True):
-        if not outcome.counted.resampled_alone:
-            groups = pa.array(outcome.counted.group.astype(str), pa.string())
-            images = of_outcome["image"] if "image" in of_outcome.column_names else pa.nulls(len(groups), pa.string())
-            names = pc.coalesce(pc.cast(images, pa.string()), groups).to_numpy(zero_copy_only=False)
-            parts += _parts(outcome, outcome.counted, names, schema)
-        if outcome.grounding is not None:
-            names = np.array(tables.images, object)[outcome.grounding.group]
-            parts += _parts(outcome, outcome.grounding, names, schema)
+    sums_of_outcomes = [
+        _sums_of_outcome(outcome, of_outcome, tables) for outcome, of_outcome in zip(outcomes, rows, strict=True)
+    ]
+    for (task, variant), members in group_by_variant([outcome.of for outcome in outcomes]).items():
+        if members.pool is not None and members.pool.pooling != "items":
+            continue
+        # Sums over items, then those over pairs, of all tasks of the variant.
+        for of_tasks in zip(*(sums_of_outcomes[place] for place in members.places), strict=True):
+            metrics = set.intersection(*(set(of_task) for of_task in of_tasks))
+            for of_task in of_tasks:
+                for metric in (name for name in of_task if name in metrics):
+                    images = of_task[metric][0]
+                    head = [[name] * len(images) for name in (task, variant, metric)]
+                    parts.append(pa.table([*head, *of_task[metric]], schema=schema))
     sums = pa.concat_tables(parts).group_by(list(_NAMES), use_threads=False).aggregate([(n, "sum") for n in _NUMBERS])
     return sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names]).select(schema.names)
 
 
-def _parts(outcome: Outcome, counted: Counted, names: np.ndarray, schema: Any) -> Iterable[Any]:
-    """A table a metric."""
+def _sums_of_outcome(outcome: Outcome, rows: Any, tables: Tables) -> tuple[_ImageSums, _ImageSums]:
+    """Return the sums over an outcome's items and over its pairs; empty where it has none."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
+    of_items: _ImageSums = {}
+    of_pairs: _ImageSums = {}
+    if not outcome.counted.resampled_alone:
+        groups = pa.array(outcome.counted.group.astype(str), pa.string())
+        images = rows["image"] if "image" in rows.column_names else pa.nulls(len(groups), pa.string())
+        names = pc.coalesce(pc.cast(images, pa.string()), groups).to_numpy(zero_copy_only=False)
+        of_items = _image_sums(outcome.counted, names)
+    if outcome.grounding is not None:
+        of_pairs = _image_sums(outcome.grounding, np.array(tables.images, object)[outcome.grounding.group])
+    return of_items, of_pairs
+
+
+def _image_sums(counted: Counted, names: np.ndarray) -> _ImageSums:
     images, place = np.unique(names.astype(str), return_inverse=True)
     queries = np.bincount(place, minlength=len(images))
     columns = zip(counted.columns, counted.counts.T, strict=False)  # those of bins, if any, are no shares
     sums = {name: np.bincount(place, column, len(images)) for name, column in columns}
-    for metric in counted.metrics:
-        if metric.is_share:
-            head = [[name] * len(images) for name in (outcome.task, outcome.variant, metric.name)]
-            yield pa.table([*head, images, metric.function(sums), queries], schema=schema)
+    return {metric.name: (images, metric.function(sums), queries) for metric in counted.metrics if metric.is_share}
 
 
 def read_image_hits(path: Path) -> HitsByVariant:

@@ -3,24 +3,30 @@
     {"format": "rococo_jax.results", "version": 2, "model": name, "protocol": ..., "fingerprint": {...},
      "kinds": {TASK: KIND}, "tasks": {TASK: {VARIANT: {METRIC: number or null}}},
      "intervals": {TASK: {VARIANT: {METRIC: [low, high] or null}}},
-     "sizes": {TASK: {VARIANT: {...}}}, "data": {BENCHMARK: {...}}, "bootstrap": {...}, "notes": [...],
+     "sizes": {TASK: {VARIANT: {...}}},
+     "headlines": {TASK: {"variant": ..., "metric": ..., "pooling": "items" or "parts", "source": ...}},
+     "data": {BENCHMARK: {...}}, "bootstrap": {...}, "notes": [...],
      "curves": {TASK: {VARIANT: what charts are drawn of}} where a kind of task has any,
      "benchmarks": {BENCHMARK: {"request": {OPTION: ...}, "tasks": [...], "notes": [...]}},
      "sha256": hash of all the rest}
 
 Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null where the clean figure is 0.
 Where a variant was run with several seeds, a metric is the mean over them, `METRIC_std` beside it their sample standard
-deviation, and `sizes` names the seeds; pooled variants (`corruptions_3`, `mean`) are the mean over kinds or parts and
-have no standard deviation. Metrics that no sums over images make take other numbers of draws: `bootstrap: resamples_of`
-has them, by task, variant and metric. `per_query.parquet` has one row a query or item, and seed; `pairs.parquet` one
-row for each pair of an original and its altered copy, each query that shows it, and seed (columns:
-`benchmarks.tasks.pairs`).
+deviation, and `sizes` names the seeds.
+
+Pooled variants have no standard deviation. `corruptions_3` is the mean over kinds of corruption, `mean` the mean over
+parts, and `all` counts the items of all parts alike. Sizes of the last two are those of all parts together, with the
+number of these (`parts`) and of all that the benchmark has (`of_parts`, where it declares them). `headlines` says by
+which number models are ranked on a task, and where that is written down.
+
+Metrics that no sums over images make take other numbers of draws: `bootstrap: resamples_of` has them, by task, variant
+and metric. `per_query.parquet` has one row a query or item, and seed; `pairs.parquet` one row for each pair of an
+original and its altered copy, each query that shows it, and seed (columns: `benchmarks.tasks.pairs`).
 
 `benchmarks` says what each benchmark was requested with (`Benchmark.requested`), so that a later evaluation can add to
 it (`evaluation.resume`), and which tasks and notes are its own.
 """
 
-import dataclasses
 import json
 import math
 import os
@@ -32,12 +38,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from rococo_jax.benchmarks.pooling import Headline, group_by_variant, taken_names
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Tables
-from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import InputError, is_number
+from rococo_jax.evaluation.variant_results import chance_notes, headlines_of, variant_result
 from rococo_jax.metrics import METRICS, Metric, describe, metric_of
-from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, Interval, intervals, mean_of_runs
+from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED
 from rococo_jax.runtime import numeric_flags
 from rococo_jax.storage import atomic_write, hash_json, read_json
 from rococo_jax.version import __version__
@@ -76,18 +83,6 @@ def comparable_hash(conditions: Mapping[str, Any]) -> str:
     return hash_json({name: conditions[name] for name in ("data", "protocol", "versions")})
 
 
-@dataclasses.dataclass(frozen=True)
-class VariantResult:
-    """What `results.json` has of one variant of a task, by part; None for a part without an entry."""
-
-    tasks: Mapping[str, float | None]
-    intervals: Mapping[str, Interval]
-    sizes: Mapping[str, Any]
-    curves: Mapping[str, Any] | None
-    resamples: Mapping[str, int] | None
-    notes: Sequence[str]
-
-
 def make_results(
     model: str,
     protocol: str,
@@ -95,22 +90,26 @@ def make_results(
     outcomes: Sequence[Outcome],
     notes: Iterable[str] = (),
     why_chance: Mapping[str, str] = types.MappingProxyType({}),
+    headline: Headline | None = None,
 ) -> dict[str, Any]:
     """The contents of `results.json`. A variant's drop is against its baseline, `clean` for most.
 
-    `why_chance` says of a task why no model is better than chance; empty where it is the model's own fault.
+    `why_chance` says of a task why no model is better than chance; empty where it is the model's own fault. `headline`
+    is the benchmark's.
     """
     unaltered = {(each.task, each.variant): each for each in outcomes if each.seed is None}
-    runs: dict[tuple[str, str], list[Outcome]] = {}
     kinds: dict[str, str] = {}
     for each in outcomes:
         kinds[each.task] = each.kind if kinds.get(each.task, each.kind) == each.kind else MIXED
-        for variant in filter(None, (each.variant, each.pooled)):
-            runs.setdefault((each.task, variant), []).append(each)
+    tasks = [each.of for each in outcomes]
+    members = group_by_variant(tasks)
+    runs = {name: [outcomes[place] for place in each.places] for name, each in members.items()}
     results = {
-        (task, variant): _variant_result(variant, of_variant, unaltered.get((task, of_variant[0].baseline)))
-        for (task, variant), of_variant in runs.items()
+        name: variant_result(name[1], of_variant, members[name].pool, unaltered.get((name[0], of_variant[0].baseline)))
+        for name, of_variant in runs.items()
     }
+    # Parts of different kinds may have no metric in common.
+    results = {name: result for name, result in results.items() if result.tasks}
 
     def by_task(part: str) -> dict[str, dict[str, Any]]:
         nested: dict[str, dict[str, Any]] = {}
@@ -122,12 +121,15 @@ def make_results(
     own = {each.name: each for outcome in outcomes for each in outcome.counted.metrics if each.name not in METRICS}
     describe(own.values())
     all_notes = list(notes)
+    all_notes += [f"{task}: no variant over all parts is called {variant!r}, which is the name of a part"
+                  for task, variant in taken_names(tasks)]  # fmt: skip
     for (task, variant), result in results.items():
         outcome = runs[task, variant][0]
         why = outcome.why_chance or why_chance.get(task)
-        all_notes += [*outcome.notes, *_chance_notes(outcome, variant, result, why), *result.notes]
+        all_notes += [*outcome.notes, *chance_notes(outcome, variant, result, why), *result.notes]
     bootstrap = {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"}
     fewer, curves = by_task("resamples"), by_task("curves")
+    headlines = headlines_of(headline, runs, members, results)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -136,6 +138,7 @@ def make_results(
         "fingerprint": dict(fingerprint),
         "kinds": kinds,
         **{part: by_task(part) for part in ("tasks", "intervals", "sizes")},
+        **({"headlines": headlines} if headlines else {}),
         "bootstrap": bootstrap | ({"resamples_of": fewer} if fewer else {}),
         "notes": list(dict.fromkeys(all_notes)),
         **({"curves": curves} if curves else {}),
@@ -146,43 +149,6 @@ def make_results(
             else {}
         ),
     }
-
-
-def _variant_result(variant: str, outcomes: Sequence[Outcome], baseline: Outcome | None) -> VariantResult:
-    """One variant over its seeds, kinds or parts; a figure is the mean over all of them, or there is none."""
-    first, counted, pairs = outcomes[0], [each.counted for each in outcomes], [each.grounding for each in outcomes]
-    baseline = None if variant == first.baseline else baseline
-    changes = [each.change_from(baseline) for each in outcomes] if baseline is not None else [None]
-    left_out = next(filter(None, (each.left_out for each in outcomes)), None)
-    is_grounded = not left_out and None not in pairs
-    over_seeds = variant == first.variant
-    metrics = mean_of_runs(counted, baseline and baseline.counted, over_seeds=over_seeds)
-    bounds = intervals(counted, baseline and baseline.counted)
-    for runs in [pairs] * is_grounded + [changes] * (None not in changes):
-        metrics |= mean_of_runs(runs, over_seeds=over_seeds)
-        bounds |= intervals(runs)
-    notes = []
-    if not is_grounded:
-        of_some = "only some of its parts have pairs with wrong partners" if set(pairs) != {None} else None
-        no_partner = "no pair has a wrong partner" if first.differences is not None else None
-        if why := left_out or of_some or no_partner:
-            notes.append(f"{first.task}, {variant}: no preference, blind and grounding, because {why}")
-    seeds = {"seeds": [each.seed for each in outcomes]} if first.seed is not None else {}
-    curves = first.curves() if variant == first.variant and len(outcomes) == 1 else None
-    resamples = first.counted.resamples_of(RESAMPLES) if first.counted.resampled_alone else None
-    return VariantResult(metrics, bounds, first.sizes | seeds, curves or None, resamples, notes)
-
-
-def _chance_notes(outcome: Outcome, variant: str, result: VariantResult, why: str | None) -> list[str]:
-    """Note an unaltered variant that is no better than chance: its interval reaches down to it."""
-    why = why or "the model is untrained, or its weights, images or tokens are not read as it was trained"
-    notes = []
-    for name, level in outcome.chance.items() if variant == CLEAN else ():
-        interval, value = result.intervals.get(name), result.tasks.get(name)
-        if interval and value is not None and interval[0] <= level:
-            figure = f"{outcome.task}: {metric_of(name).label} {value:.1f}"
-            notes.append(f"{figure} is no better than chance ({level:.2g}): {why}; drops say nothing here")
-    return notes
 
 
 def per_query_table(tables: Iterable[Any]):
@@ -287,6 +253,12 @@ def read_results(path: str | os.PathLike) -> dict[str, Any]:
                 pair = isinstance(interval, list) and len(interval) == 2 and all(map(is_number, interval))
                 if interval is not None and not pair:
                     raise InputError(path, f"{field}: {name}", str(interval)[:80], "[low, high] or null")
+    for task, about in _object(path, "headlines", results.get("headlines", {})).items():
+        about = _object(path, f"headlines: {task}", about)
+        for field in ("variant", "metric", "pooling", "source"):
+            if not isinstance(about.get(field), str):
+                found = repr(about[field])[:80] if field in about else "nothing"
+                raise InputError(path, f"headlines: {task}: {field}", found, "a string")
     for name, said in _object(path, "metrics", results.get("metrics", {})).items():
         parts = {part: _object(path, f"metrics: {name}", said).get(part) for part in _PARTS}
         for part, kind in _PARTS.items():

@@ -102,6 +102,7 @@ def _evaluate(
         outcomes,
         dict.fromkeys([*notes, *model.notes]),
         dict.fromkeys((outcome.task for outcome in scored), reasons),
+        benchmark.headline,
     )
     for addition in additions:
         results = merge(results, addition)

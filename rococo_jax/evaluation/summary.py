@@ -6,6 +6,7 @@ Names fold where the terminal is narrow; figures are never cut.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rococo_jax.benchmarks.pooling import coverage_phrase
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.metrics.published import compare_with_published
 
@@ -64,7 +65,8 @@ def _table(all_results: Sequence[Mapping[str, Any]], kind: str) -> "Table":
                 interval = results["intervals"].get(task, {}).get(variant, {}).get(shown[0]) if shown else None
                 figures.insert(1, f"{interval[0]:.1f}-{interval[1]:.1f}" if interval else "")
                 # As text: rich reads brackets in a string as markup.
-                table.add_row(*map(Text, (model, task, variant, *figures)))
+                name = variant + coverage_phrase(results.get("sizes", {}).get(task, {}).get(variant, {}))
+                table.add_row(*map(Text, (model, task, name, *figures)))
                 model = ""
     return table
 

@@ -197,13 +197,15 @@ def _count_alike(items: ItemScores) -> dict[str, Bool[np.ndarray, " items"]]:
 
 
 def metrics_of(columns: tuple[str, ...], leads: tuple[str, ...] = ()) -> tuple[Metric, ...]:
-    """The metrics that are made of these columns, `leads` first; `tot` leads where texts were compared alone.
+    """The metrics that are made of these columns, those of `leads` first that the columns make.
 
     >>> [metric.name for metric in metrics_of(("ota", "ties"))]
     ['ota', 'ties']
     >>> [metric.name for metric in metrics_of(("ata", "tot"), ("itt",))]
     ['itt', 'ata', 'tot']
+    >>> [metric.name for metric in metrics_of(("image_score", "ties"), ("ota",))]
+    ['image_score', 'ties']
     """
-    leads = tuple(lead for lead in leads if lead != "tot" or lead in columns)
     present = {*columns, *(["by_kind"] if any(name.startswith(_KIND_ITEMS) for name in columns) else [])}
+    leads = tuple(lead for lead in leads if lead in present or (lead == "itt" and "ata" in columns))
     return tuple(_BY_NAME[name] for name in dict.fromkeys([*leads, *(m.name for m in METRICS if m.name in present)]))

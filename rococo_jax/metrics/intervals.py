@@ -149,6 +149,20 @@ def mean_of_runs(
     return values
 
 
+def common_shares(parts: Sequence[Counted]) -> tuple[Metric, ...]:
+    """Return the metrics that every part has and that are shares of items, so that items of all parts have them too."""
+    names = _of_all([{metric.name: metric for metric in part.metrics} for part in parts])
+    return tuple(metric for metric in parts[0].metrics if metric.is_share and metric.name in names)
+
+
+def pool_items(parts: Sequence[Counted]) -> Counted:
+    """Return the items of all parts as those of one part, with the columns and `common_shares` of all."""
+    columns = tuple(_of_all([dict.fromkeys(part.columns) for part in parts]))
+    counts = [part.counts[:, [part.columns.index(name) for name in columns]] for part in parts]
+    groups = np.concatenate([part.group for part in parts])
+    return Counted(np.concatenate(counts), columns, groups, common_shares(parts))
+
+
 def intervals(
     runs: Sequence[Any], clean: Counted | None = None, *, resamples: int = RESAMPLES, seed: int = SEED
 ) -> dict[str, Interval]:

@@ -13,12 +13,21 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rococo_jax.benchmarks.pooling import Headline, coverage_phrase
 from rococo_jax.benchmarks.variants import ALL_KINDS, Variant, parse_variants
 from rococo_jax.errors import InputError, is_number, object_of
 from rococo_jax.evaluation.results import RESULTS, read_results
 from rococo_jax.metrics import digits_of
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
-from rococo_jax.report.vocabulary import SPREAD, TASKS, in_reading_order, order_variants, percent, printable
+from rococo_jax.report.vocabulary import (
+    SPREAD,
+    TASKS,
+    in_reading_order,
+    order_variants,
+    percent,
+    printable,
+    variant_label,
+)
 from rococo_jax.storage import hash_json
 
 # A digest of the other conditions inside the fingerprint: it differs only where one of them does.
@@ -94,6 +103,18 @@ class Run:
         low, high = interval or (None, None)
         return Figure(numbers.get(metric), low, high, numbers.get(metric + SPREAD), digits_of(metric))
 
+    def headline(self, task: str) -> Headline | None:
+        """By which number models are ranked on a task; None where the results do not say or do not have it."""
+        about = object_of(object_of(self.results.get("headlines")).get(task))
+        variant, metric = str(about.get("variant")), str(about.get("metric"))
+        if self.tasks.get(task, {}).get(variant, {}).get(metric) is None:
+            return None
+        return Headline(metric, about["pooling"], about["source"], variant)
+
+    def pooled_variants(self, task: str) -> set[str]:
+        """The variants of a task that are made of several parts."""
+        return {name for name, size in self.sizes(task).items() if "parts" in size}
+
     def sizes(self, task: str) -> dict[str, dict[str, Any]]:
         """By variant, how many queries, gallery items, ...; empty where the results do not say."""
         said = object_of(object_of(self.results.get("sizes")).get(task))
@@ -109,6 +130,13 @@ class Group:
 
     runs: tuple[Run, ...]
     differences: tuple[tuple[str, str, str], ...]
+
+
+def label_of(runs: Iterable[Run], task: str, variant: str) -> str:
+    """A variant as the page prints it, with the number of its parts where some of the benchmark's are absent."""
+    sizes = (run.sizes(task).get(variant, {}) for run in runs if variant in run.tasks.get(task, {}))
+    phrases = set(map(coverage_phrase, sizes))
+    return variant_label(variant) + (phrases.pop() if len(phrases) == 1 else "")
 
 
 def tasks_of(runs: Iterable[Run]) -> list[str]:

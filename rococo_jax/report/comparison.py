@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from rococo_jax.benchmarks.variants import CLEAN, CONTROL, MEAN
+from rococo_jax.benchmarks.variants import ALL, CLEAN, CONTROL, MEAN
 from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.evaluation.per_image import PER_IMAGE, HitsByVariant, ImageHits, read_image_hits
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import ALPHA, FLIPS, PairedCounts, PairedDifference, Statistic, paired_differences
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
-from rococo_jax.report.collection import Group, Run, tasks_of
-from rococo_jax.report.sections import ordered, section_of
+from rococo_jax.report.collection import Group, Run, label_of, tasks_of
+from rococo_jax.report.sections import ordered, section_of, section_of_kind
+from rococo_jax.report.sections.generic import pooled_variants
 from rococo_jax.report.tables import folded_if_long, heads_of
-from rococo_jax.report.vocabulary import order_metrics, percent, signed, variant_label
+from rococo_jax.report.vocabulary import order_metrics, percent, signed
 
 # Compared although neither end of it is better.
 _WITHOUT_BETTER_END = ("blind",)
@@ -143,7 +144,7 @@ def _compare(
 
 
 def _first_two(runs: Sequence[Run], task: str, tables: Mapping[str, HitsByVariant]) -> FirstTwo | None:
-    (first, second), (variant, metric) = runs[:2], section_of(runs, task).lead
+    (first, second), (variant, metric) = runs[:2], section_of(runs, task).ranked_by
     hits = _shared_hits(first, second, task, variant, tables)
     if metric not in hits:
         return None
@@ -155,7 +156,8 @@ def _first_two(runs: Sequence[Run], task: str, tables: Mapping[str, HitsByVarian
 def leader_sentence(pair: FirstTwo) -> str:
     """Say whether the first model of a leaderboard is significantly ahead of the second."""
     name = metric_of(pair.metric).label
-    variant = "" if pair.variant == MEAN else f"{variant_label(pair.variant).lower()} "
+    label = label_of((pair.first, pair.second), pair.task, pair.variant).lower()
+    variant = "" if label in (ALL, MEAN) else f"{label} "
     values = [percent(run.figure(pair.task, pair.variant, pair.metric).value) for run in (pair.first, pair.second)]
     p = p_value(pair.paired.p)
     if pair.paired.p >= ALPHA:
@@ -210,17 +212,25 @@ def _primary_tests(
 ) -> Callable[[int, str], bool]:
     """Return whether a test is primary, from the place of its variant and its metric.
 
-    Without `metrics` the primary tests are FR@1, grounding and the leading metric, in its own variant or, where that is
-    a mean without counts, in every part.
+    Without `metrics` the primary tests are the metric that ranks models, in its own variant or, where that is a mean
+    without counts, in every part; and FR@1 and grounding, where other variants with the same items do not have them.
+    Where a ranking metric has no counts at all, the first metric that has some takes its place.
     """
-    lead_variant, lead_metric = section_of(runs, task).lead
+    section = section_of(runs, task)
+    lead_variant, lead_metric = section.ranked_by
+    counted = {metric for hits in shared for metric in hits}
+    if lead_metric not in counted:
+        usual = section_of_kind(next((run.kind(task) for run in runs), "")).lead[1]
+        lead_metric = usual if usual in counted else lead_metric
+    pooled = pooled_variants(section, runs, task) - {lead_variant}
     with_lead = {variant for variant, hits in zip(variants, shared, strict=True) if lead_metric in hits}
-    leading = {lead_variant} if lead_variant in with_lead else with_lead
+    leading = {lead_variant} if lead_variant in with_lead else with_lead - pooled
 
     def is_primary(place: int, metric: str) -> bool:
         if metrics:
             return metric in metrics
-        return metric in _PRIMARY or (metric == lead_metric and variants[place] in leading)
+        is_ranking = metric == lead_metric and variants[place] in leading
+        return is_ranking or (metric in _PRIMARY and variants[place] not in pooled)
 
     return is_primary
 
@@ -265,7 +275,7 @@ def comparison_part(comparison: Comparison, task: str) -> Part:
     rows = [
         [
             Cell(row.run.label),
-            Cell(variant_label(row.variant), words=True),
+            Cell(label_of([row.run], task, row.variant), words=True),
             Cell(metric_of(row.metric).label, words=True),
             *_cells(row),
         ]

@@ -157,6 +157,7 @@ def _default_places(runs: Sequence[Run]) -> list[Place]:
         variants = variants_of(runs, task)
         if section.alters:
             places += [(task, lead, name) for name in names[:1] if lead in variants]
+            places += [(task, *section.ranked_by)]
             altered = variants_of(runs, task, which=lambda each: each.is_attack)
             places += [(task, variant, name) for name in names[1:] for variant in altered]
         else:

@@ -7,14 +7,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from rococo_jax.benchmarks.pooling import coverage_phrase
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.metrics import METRICS, metric_of
-from rococo_jax.report.collection import Run, group_by_fingerprint, load_results
+from rococo_jax.report.collection import Run, group_by_fingerprint, label_of, load_results
 from rococo_jax.report.comparison import compare_groups
 from rococo_jax.report.markdown import markdown_lines
 from rococo_jax.report.page import report_page
-from rococo_jax.report.vocabulary import order_metrics, task_label, variant_label
+from rococo_jax.report.vocabulary import order_metrics, task_label
 from rococo_jax.storage import atomic_write, hash_json
 from rococo_jax.version import __version__
 
@@ -76,17 +77,17 @@ def _eval_results(run: Run) -> Iterator:
     }
     rankings = next((name for name in data if name not in owners.values()), next(iter(data), "unknown"))
     for task, variants in run.tasks.items():
-        benchmark = owners[task] or rankings
+        benchmark, sizes = owners[task] or rankings, run.sizes(task)
         about = {"protocol": run.results["protocol"], "fingerprint": hash_json(data.get(benchmark))}
         for variant, metrics in variants.items():
             for name in metrics:
-                figure = run.figure(task, variant, name)
+                figure, measured_parts = run.figure(task, variant, name), coverage_phrase(sizes.get(variant, {}))
                 if figure.value is not None and name in METRICS:
                     yield EvalResult(
                         task_type=_TASK_TYPE.get(run.kind(task), "image-text-evaluation"),
                         task_name=task,
                         dataset_type=benchmark,
-                        dataset_name=f"{benchmark} ({task}, {variant})",
+                        dataset_name=f"{benchmark} ({task}, {variant}{measured_parts})",
                         dataset_config=f"{task}/{variant}",
                         dataset_args=about,
                         metric_type=name,
@@ -120,7 +121,9 @@ def _bars(run: Run, metric: str) -> Figure:
         axes.barh(place, each.value or 0.0, color="#2f6fa8")
         if each.low is not None and each.high is not None:
             axes.plot([each.low, each.high], [place, place], color="0.3")
-    axes.set_yticks(range(len(rows)), [f"{task_label(task)}, {variant_label(variant)}" for task, variant, _ in rows])
+    axes.set_yticks(
+        range(len(rows)), [f"{task_label(task)}, {label_of([run], task, variant)}" for task, variant, _ in rows]
+    )
     axes.set(xlabel=", ".join(filter(None, (metric_of(metric).label, metric_of(metric).unit))))
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)

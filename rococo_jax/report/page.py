@@ -5,7 +5,6 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
-from rococo_jax.benchmarks.variants import MEAN
 from rococo_jax.errors import is_whole, object_of
 from rococo_jax.evaluation.examples import EXAMPLES, Example, read_examples
 from rococo_jax.metrics import METRICS
@@ -23,7 +22,7 @@ from rococo_jax.report.blocks import (
     Text,
     rich,
 )
-from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, tasks_of, variants_of
+from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, tasks_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
 from rococo_jax.report.correlations import correlations_part
 from rococo_jax.report.examples import ERROR, WON, WON_TOLD, choose_examples, example_cards
@@ -31,6 +30,7 @@ from rococo_jax.report.headline import headline
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
 from rococo_jax.report.sections.generic import grounding_part, results_of, tiles_of
+from rococo_jax.report.task_sizes import sizes
 from rococo_jax.report.verdicts import verdict_part
 from rococo_jax.report.vocabulary import (
     ALTERED,
@@ -40,7 +40,6 @@ from rococo_jax.report.vocabulary import (
     count,
     percent,
     task_label,
-    variant_label,
 )
 from rococo_jax.storage import hash_json
 
@@ -141,33 +140,6 @@ def _repeated_results(runs: Sequence[Run]) -> list[str]:
             labels.setdefault(hash_json([model, run.tasks]), []).append(run.label)
     return [f"{', '.join(each)}: the same results of the same model, {len(each)} times in this report"
             for each in labels.values() if len(each) > 1]  # fmt: skip
-
-
-def sizes(runs: Sequence[Run], task: str) -> Note | None:
-    """How many queries and how large a gallery, or how many items, a task had, where the results say."""
-    said = runs[0].sizes(task)
-    if not said:
-        return None
-    first = next(iter(said.values()))
-    if "items" in first:
-        parts = [f"{count(each['items'])} {variant_label(name)}" for name, each in said.items()
-                 if "items" in each and name in runs[0].variants(task) and name != MEAN]  # fmt: skip
-        return Note(f"Items: {', '.join(parts)}.")
-    if "outside" in first:
-        parts = [f"{count(each['outside'])} of {variant_label(name)}" for name, each in said.items()]
-        return Note(f"{count(first['inside'])} images of the classes, against {', '.join(parts)}.")
-    if "classes" in first:
-        return Note(f"{count(first.get('images'))} images of {count(first['classes'])} classes.")
-    if "gallery" not in first:
-        return None
-    galleries = {name: each["gallery"] for name, each in said.items() if is_whole(each.get("gallery"))}
-    altered = variants_of(runs[:1], task, which=lambda each: not each.is_clean)
-    altered = sorted(galleries[name] for name in altered if name in galleries)
-    parts = [f"{count(galleries['clean'])} items clean"] if "clean" in galleries else []
-    if altered:
-        span = count(altered[0]) if altered[0] == altered[-1] else f"{count(altered[0])} to {count(altered[-1])}"
-        parts.append(f"{span} with altered ones")
-    return Note(f"{count(first.get('queries'))} queries; gallery: {', '.join(parts)}.")
 
 
 def model_cards(runs: Sequence[Run]) -> Part:

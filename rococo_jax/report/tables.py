@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Cell, Charts, Folded, Head, Table, Text, Tile, figure_cell, rich
 from rococo_jax.report.charts import Bar, common_ticks, interval_bars
-from rococo_jax.report.collection import Figure, Run, best_first
+from rococo_jax.report.collection import Figure, Run, best_first, label_of
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label
 
 # A row with more columns is wider than any screen: a row a model and variant reads better.
@@ -64,7 +64,7 @@ def leaderboard(
         [Cell(run.label), *(figure_cell(run.figure(task, variant, name), edge) for variant, name, edge in columns)]
         for run in runs
     ]
-    above = [(variant_label(name), len(names), name) for name, names in groups]
+    above = [(label_of(runs, task, name), len(names), name) for name, names in groups]
     return Table(f"Models, {task}", heads, rows, above, sortable=True, filterable=True)
 
 
@@ -75,7 +75,10 @@ def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> T
     names = [name for name in names if has_any([run], task, variants, name)]
     heads = heads_of(["Variant"], names)
     rows = [
-        [Cell(variant_label(variant), title=variant), *(figure_cell(run.figure(task, variant, name)) for name in names)]
+        [
+            Cell(label_of([run], task, variant), title=variant),
+            *(figure_cell(run.figure(task, variant, name)) for name in names),
+        ]
         for variant in variants
     ]
     return Table(f"{run.label}, {task}", heads, rows, sortable=len(rows) > 1)
@@ -87,7 +90,7 @@ def _long_table(runs: Sequence[Run], task: str, wanted: Sequence[str]) -> Table:
     rows = [
         [
             Cell(run.label),
-            Cell(variant_label(variant), words=True),
+            Cell(label_of(runs, task, variant), words=True),
             *(figure_cell(run.figure(task, variant, name)) for name in names),
         ]
         for run in runs
@@ -104,7 +107,12 @@ def extreme(run: Run, task: str, variants: Sequence[str], name: str, end: Callab
 
 
 def tile(
-    label: str, runs: Sequence[Run], found: Sequence[tuple[str, Figure] | None], plain: str = "", ours: bool = False
+    label: str,
+    runs: Sequence[Run],
+    task: str,
+    found: Sequence[tuple[str, Figure] | None],
+    plain: str = "",
+    ours: bool = False,
 ) -> Tile | None:
     """One number and what it is of, or the range over several models; None where no model has it.
 
@@ -119,9 +127,10 @@ def tile(
     low, high = (end(known, key=lambda each: each[2].value) for end in (min, max))
     notes: list[Text]
     if len(known) == 1:
-        _, variant, figure = known[0]
+        run, variant, figure = known[0]
+        name = label_of([run], task, variant)
         number = with_unit(percent(figure.value, figure.digits))
-        notes = [] if variant == plain else [variant_label(variant)]
+        notes = [] if variant == plain and name == variant_label(variant) else [name]
         if figure.bounds:
             notes.append(f"95 % interval {figure.bounds}")
         if figure.spread is not None:
@@ -143,9 +152,9 @@ def with_unit(number: str) -> Text:
 def panels(runs: Sequence[Run], task: str, variants: Sequence[str]) -> list[tuple[str, list[tuple[Run, str, str]]]]:
     """Title and `(run, variant, row label)` of each panel: one a variant, or one a model where that reads better."""
     if len(runs) == 1 or len(variants) > MOST_PANELS:
-        rows = [(run.label, [(run, name, variant_label(name)) for name in variants]) for run in runs if variants]
+        rows = [(run.label, [(run, name, label_of(runs, task, name)) for name in variants]) for run in runs if variants]
         return rows[:MOST_BARS]
-    return [(variant_label(name), [(run, name, run.label) for run in runs[:MOST_BARS]]) for name in variants]
+    return [(label_of(runs, task, name), [(run, name, run.label) for run in runs[:MOST_BARS]]) for name in variants]
 
 
 def interval_panels(runs: Sequence[Run], task: str, variants: Sequence[str], name: str, colour: str) -> Charts | None:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rococo_jax.benchmarks.pooling import coverage_phrase
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import Verdict
 from rococo_jax.report.blocks import Cell, Head, Note, Notes, Part, Table, rich
@@ -33,6 +34,7 @@ class VerdictRow:
         p: corrected over all primary differences of the task.
         mde: minimum detectable effect; None if no image differs.
         verdict: see `PairedDifference.verdict`.
+        coverage: how many of the benchmark's parts the variant has, where some are absent.
     """
 
     reference: str
@@ -48,17 +50,19 @@ class VerdictRow:
     p: float
     mde: float | None
     verdict: Verdict
+    coverage: str = ""
 
     def cells(self) -> tuple[str, ...]:
         """The row as people read it, in the order of `COLUMNS`."""
-        words = self.model, task_label(self.task), variant_label(self.variant), metric_of(self.metric).label
+        variant = variant_label(self.variant) + self.coverage
+        words = self.model, task_label(self.task), variant, metric_of(self.metric).label
         bounds = f"{signed(self.low)} to {signed(self.high)}"
         numbers = percent(self.value), percent(self.reference_value), signed(self.difference), bounds
         return *words, *numbers, p_value(self.p), percent(self.mde), self.verdict
 
     def as_json(self) -> dict[str, Any]:
         """The row with all digits."""
-        return dataclasses.asdict(self)
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "coverage"}
 
 
 def verdict_rows(comparisons: Comparisons, margin: float | None = None) -> list[VerdictRow]:
@@ -92,6 +96,7 @@ def _verdict_row(comparison: Comparison, task: str, row: Difference, margin: flo
         p=paired.corrected,
         mde=paired.mde,
         verdict=paired.verdict(metric_of(row.metric).better, margin),
+        coverage=coverage_phrase(row.run.sizes(task).get(row.variant, {})),
     )
 
 

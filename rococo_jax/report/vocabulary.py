@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from rococo_jax.benchmarks.variants import ALL_KINDS, CLEAN, CONTROL, MEAN, UNCORRUPTED, Variant, parse_variants
+from rococo_jax.benchmarks.variants import ALL, ALL_KINDS, CLEAN, CONTROL, MEAN, UNCORRUPTED, Variant, parse_variants
 from rococo_jax.errors import is_whole
 from rococo_jax.metrics import METRICS
 
@@ -126,13 +126,16 @@ def in_reading_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def order_variants(names: Iterable[str]) -> list[str]:
-    """Variants in reading order: `mean` and `clean` first, the control last, and unseen images after all images.
+    """Variants in reading order: `all` and `mean` as they come, then `clean`; the control last, unseen after all.
 
     >>> order_variants(["control", "danger", "clean", "clean/unseen"])
     ['clean', 'clean/unseen', 'danger', 'control']
+    >>> order_variants(["swap_att", "mean", "all"]), order_variants(["all", "mean", "swap_att"])
+    (['mean', 'all', 'swap_att'], ['all', 'mean', 'swap_att'])
     """
     parsed = parse_variants(names)
-    places = in_reading_order((each.whole for each in parsed.values()), (MEAN, *VARIANTS))
+    over_parts = [name for name in parsed if name in (ALL, MEAN)]
+    places = in_reading_order((each.whole for each in parsed.values()), (*over_parts, *VARIANTS))
     places = sorted(places, key=lambda name: name in LAST_VARIANTS)
     return sorted(parsed, key=lambda name: (places.index(parsed[name].whole), parsed[name].unseen))
 

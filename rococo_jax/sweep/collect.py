@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from rococo_jax.benchmarks.pooling import coverage_phrase
 from rococo_jax.benchmarks.variants import Variant, parse_variants
 from rococo_jax.errors import is_number
 from rococo_jax.evaluation.per_image import PER_IMAGE, HitsByVariant, read_image_hits
@@ -27,6 +28,7 @@ from rococo_jax.metrics import metric_of
 from rococo_jax.report.across_seeds import interval, over_draws, spread
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.sections import TaskSection, section_of_kind
+from rococo_jax.report.tables import Lead
 from rococo_jax.report.vocabulary import order_metrics
 from rococo_jax.sweep.plan import Plan, Point, written
 from rococo_jax.sweep.running import EVALUATION, is_evaluated, is_trained
@@ -50,6 +52,8 @@ class Row:
         training: figures of `TRAINING`.
         tasks: task -> variant -> metric -> figure; empty where nothing was evaluated.
         kinds: task -> its kind.
+        headlines: task -> variant and metric that rank models, where results declare them.
+        coverage: (task, variant) -> how many parts it has, to be read after its name, where some are absent.
     """
 
     arm: str
@@ -59,6 +63,12 @@ class Row:
     training: Mapping[str, Figure]
     tasks: Mapping[str, Mapping[str, Mapping[str, Figure]]]
     kinds: Mapping[str, str]
+    headlines: Mapping[str, Lead] = dataclasses.field(default_factory=dict)
+    coverage: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+
+    def section(self, task: str) -> TaskSection:
+        """How a task is shown."""
+        return section_of_kind(self.kinds[task], self.headlines.get(task))
 
     def figure(self, task: str, variant: str, name: str) -> Figure | None:
         """The figure of a metric where the row has it; without a task one of training."""
@@ -76,16 +86,21 @@ def collect(plan: Plan, workdir: Path) -> list[Row]:
     return [row for row in rows if row is not None]
 
 
+def sections_of(rows: Sequence[Row]) -> dict[str, TaskSection]:
+    """How each task of the rows is shown."""
+    return {task: row.section(task) for row in reversed(rows) for task in row.kinds}
+
+
 def summary_columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     """What a reader wants first, as task, variant and metric: of each task what any row has."""
     columns = []
-    for task, kind in {task: kind for row in rows for task, kind in row.kinds.items()}.items():
-        variant, metric = section_of_kind(kind).lead
+    for task, section in sections_of(rows).items():
+        variant, metric = section.lead
         found = [row.tasks[task] for row in rows if task in row.tasks]
         variant = variant if any(variant in each for each in found) else next(iter(found[0]))
         names = metrics_of([row for row in rows if task in row.tasks], task)
         wanted = [(variant, name) for name in ([metric] if metric else names)]
-        wanted += [(ALTERED, name) for name in names] if section_of_kind(kind).alters else []
+        wanted += [(ALTERED, name) for name in names] if section.alters else []
         columns += [(task, *each) for each in wanted if any(each[1] in tasks.get(each[0], {}) for tasks in found)]
     return columns
 
@@ -122,13 +137,26 @@ def _row(plan: Plan, workdir: Path, points: Sequence[Point]) -> Row | None:
     }
     first = done[0].config
     config = {"steps": first.steps, "batch_size": first.batch_size, "learning_rate": first.optimizer.learning_rate}
-    tasks, kinds = {}, {}
+    about_tasks: tuple[Any, ...] = ({}, {})
     if all(map(is_evaluated, folders)):
         results = [read_results(folder / EVALUATION / RESULTS) for folder in folders]
         kinds = {task: results[0]["kinds"].get(task, "") for task in results[0]["tasks"]}
         runs = [read_image_hits(folder / EVALUATION / PER_IMAGE) for folder in folders]
         tasks = {task: figures_of_task(results, runs, task) for task in kinds}
-    return Row(done[0].arm, done[0].values, tuple(point.seed for point in done), config, training, tasks, kinds)
+        about_tasks = tasks, kinds, headlines_of(results[0]), coverage_of(results[0])
+    return Row(done[0].arm, done[0].values, tuple(point.seed for point in done), config, training, *about_tasks)
+
+
+def headlines_of(results: Mapping[str, Any]) -> dict[str, Lead]:
+    """Return variant and metric of each headline that results declare."""
+    return {task: (about["variant"], about["metric"]) for task, about in results.get("headlines", {}).items()}
+
+
+def coverage_of(results: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Return a phrase for each variant of which some parts are absent."""
+    sizes = results.get("sizes", {})
+    phrases = {(task, name): coverage_phrase(size) for task, of_task in sizes.items() for name, size in of_task.items()}
+    return {name: phrase for name, phrase in phrases.items() if phrase}
 
 
 def training_figures(folder: Path) -> dict[str, float | None]:
@@ -146,7 +174,7 @@ def figures_of_task(
     results: Sequence[Mapping[str, Any]], runs: Sequence[HitsByVariant], task: str
 ) -> dict[str, dict[str, Figure]]:
     """Variant -> metric -> figure of one task, over results of several seeds and their hits per image."""
-    section = section_of_kind(results[0]["kinds"].get(task, ""))
+    section = section_of_kind(results[0]["kinds"].get(task, ""), headlines_of(results[0]).get(task))
     variants = results[0]["tasks"][task]
     wanted = (*section.compared, "drop") if section.compared else None
     parsed, drawn = parse_variants(variants), {}

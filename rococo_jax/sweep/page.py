@@ -20,11 +20,10 @@ from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Page, Part
 from rococo_jax.report.charts import round_ticks, short_number
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.markdown import write_page
-from rococo_jax.report.sections import section_of_kind
 from rococo_jax.report.svg import Chart, chart_of, colour_of
 from rococo_jax.report.vocabulary import order_variants, task_label
 from rococo_jax.storage import write_text
-from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, summary_columns
+from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, sections_of, summary_columns
 from rococo_jax.sweep.plan import Plan, written
 from rococo_jax.sweep.tables import (
     MIB,
@@ -207,10 +206,10 @@ def swept_values(plan: Plan, rows: Sequence[Row]) -> list:
 def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:
     """What is drawn: the metrics of each task, then speed, memory and loss."""
     groups = curves_of(plan, rows)
-    kinds = {task: kind for row in rows for task, kind in row.kinds.items()}
+    sections = sections_of(rows)
     columns, panels = summary_columns(rows), []
     for task in tasks_of(rows):
-        lead = section_of_kind(kinds[task]).lead[1]
+        lead = sections[task].lead[1]
         for name in dict.fromkeys(name for of, _, name in columns if of == task):
             variants = [variant for of, variant, metric in columns if (of, metric) == (task, name)]
             curves = [
@@ -252,7 +251,11 @@ def _summary(plan: Plan, rows: Sequence[Row]) -> Table:
     columns = summary_columns(rows)
     edges = [place == 0 or columns[place - 1][0] != task for place, (task, _, _) in enumerate(columns)]
     heads = [*_first_heads(plan)]
-    heads += [Head(summary_label(*column[1:]), edge=edge) for column, edge in zip(columns, edges, strict=True)]
+    coverage = {name: phrase for row in rows for name, phrase in row.coverage.items()}
+    heads += [
+        Head(summary_label(variant, name) + coverage.get((task, variant), ""), edge=edge)
+        for (task, variant, name), edge in zip(columns, edges, strict=True)
+    ]
     heads += [Head(text, edge=text == "Loss") for text in ("Loss", "Images/s", "MiB a device")]
     body = []
     for row in rows:
@@ -271,7 +274,7 @@ def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
     body = [
         [
             *_first_cells(plan, row),
-            Cell(label(variant), words=True),
+            Cell(label(variant) + row.coverage.get((task, variant), ""), words=True),
             *(figure_cell(row.figure(task, variant, name) or Figure(None)) for name in metrics),
         ]
         for row in rows

@@ -409,7 +409,9 @@ def test_spec_is_the_published_accuracy_of_each_direction(tmp_path):
                    for key in row["keys"]] for row in rows]  # fmt: skip
         accuracy = 100 * np.mean(np.argmax(scores, axis=1) == [row["label"] for row in rows])
         assert found[part]["image_score" if by_text else "ota"] == pytest.approx(accuracy) and 0 < accuracy < 100
-    assert {task.variant: task.pooled for task in benchmark.tasks} == {part: part.split("_", 1)[1] for part in expected}
+    pools = {task.variant: [pool.variant for pool in task.pools] for task in benchmark.tasks}
+    ways = {part: part.split("_", 1)[1] for part in expected}
+    assert pools == {part: [way, f"{way}/all"] for part, way in ways.items()}
     rows[0]["label"] = 2
     (tmp_path / "existence" / "text2image.json").write_text(json.dumps(rows))
     refused("label: found 2; wanted 0 to 1", open_form, "spec", tmp_path)
@@ -452,7 +454,7 @@ def test_scam_is_scored_with_the_mean_vector_of_the_published_templates(tmp_path
     for task in benchmark.tasks:
         right = [is_right(row) for row in rows if row["type"].lower() == task.variant]
         assert task.score(embeddings).counted.values()["ota"] == pytest.approx(100 * np.mean(right))
-        assert 0 < np.mean(right) < 1 and not task.pooled
+        assert 0 < np.mean(right) < 1 and not task.pools
     write_rows("scam", tmp_path, [{"type": "RTA"}])
     refused("type: found 'rta'; wanted one of scam", open_form, "scam", tmp_path)
 
@@ -522,7 +524,7 @@ def test_half_truths_are_the_published_ht_and_cor(tmp_path):
         assert found[f"{file}_entity"]["ota"] == pytest.approx(100 * ht[~relation].mean())
         cor = ht & (full[place] > anchor[place])
         assert found[f"{file}_order"]["pairs_right"] == pytest.approx(100 * cor.mean()) and 0 < cor.mean() < ht.mean()
-    assert [task.variant for task in benchmark.tasks if task.pooled] == ["coco_qwen", "cc3m_qwen"]
+    assert [task.variant for task in benchmark.tasks if task.pools] == ["coco_qwen", "cc3m_qwen"]
 
 
 def test_whatsup_pairs_and_sets_are_the_published_ones(tmp_path):

@@ -37,7 +37,7 @@ class Fooled(Outcome):
     kind, counted, sizes, result = "rank", None, {}, None
 
     def __init__(self, variant: str, found: list[Example]):
-        self.of = types.SimpleNamespace(name="image_to_text", variant=variant, seed=None, baseline="clean", pooled=None)
+        self.of = types.SimpleNamespace(name="image_to_text", variant=variant, seed=None, baseline="clean", pools=())
         self.found = found
 
     def won(self, tables) -> list[Example]:

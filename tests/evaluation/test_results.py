@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.evaluation.results import make_results, read_results
@@ -33,7 +34,7 @@ def counts(share: float, *names: str) -> Counted:
 
 
 def part(name: str, kind: str, counted, grounding=None) -> Figures:
-    return Figures(Task("own", name, pooled="mean"), kind, counted, grounding)
+    return Figures(Task("own", name, pools=(Pool("mean", "parts"),)), kind, counted, grounding)
 
 
 def test_a_benchmark_of_several_kinds_is_of_none_and_its_mean_has_what_all_parts_have():

@@ -108,7 +108,7 @@ def test_one_table_with_paired_tests_and_no_section_apart(world, scored):
     folder, *_ = world
     assert main(["report", str(folder / "out"), "--out", str(folder / "report.html")]) == 0
     page, board = ((folder / f"report.{suffix}").read_text() for suffix in ("html", "md"))
-    assert "Not comparable" not in page and "Differences from" in page and "sign-flip" in page
+    assert "Not comparable" not in page and "Differences from" in page and "permutation test" in page
     assert all(name in board for name in ("colours", *scored.keys() - {"live"}))
 
 

@@ -4,12 +4,13 @@ import dataclasses
 import itertools
 import types
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
+from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask
 from rococo_jax.errors import InputError
@@ -191,7 +192,7 @@ def tasks_of(
     picture_rows: Mapping[Picture, tuple[str, int]],
     name_row: Mapping[str, int],
     leads: Sequence[str] = (),
-    pooled: Mapping[str, str] | None = None,
+    pools: Callable[[str], tuple[Pool, ...]] | None = None,
     baselines: Mapping[str, str] = types.MappingProxyType({}),
 ) -> tuple[list[ChoiceTask], tuple[str, ...]]:
     """One task for each part that has items whose pictures are all there, and the texts that they use.
@@ -202,7 +203,7 @@ def tasks_of(
         picture_rows: (table, row) of each picture that is there; empty to compare texts alone.
         name_row: the row in the benchmark's `images` of each name.
         leads: metrics to put first.
-        pooled: part -> the variant that is a mean over it and others; the default is `ChoiceTask`'s, for all parts.
+        pools: from a part to the variants that it and others make together; the default is `ChoiceTask`'s.
         baselines: part -> the part that its drop is measured against.
     """
     alone = not picture_rows
@@ -236,7 +237,7 @@ def tasks_of(
         group = image_of[item_pictures[:, 0]]
         scenes = zip(items, group.tolist(), strict=True)
         units = np.array([scene_rows.setdefault(item.scene, row) if item.scene else row for item, row in scenes])
-        more: dict[str, Any] = {} if pooled is None else {"pooled": pooled.get(part_name)}
+        more: dict[str, Any] = {} if pools is None else {"pools": pools(part_name)}
         tasks.append(
             ChoiceTask(
                 name=name,

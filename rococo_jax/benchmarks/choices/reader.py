@@ -15,9 +15,11 @@ from rococo_jax.benchmarks.choices.items import Item, ItemTables, Picture, tasks
 from rococo_jax.benchmarks.choices.records import Record, lines_beside, read_records
 from rococo_jax.benchmarks.image_sets import CroppedImages
 from rococo_jax.benchmarks.lost_input import take_images
+from rococo_jax.benchmarks.pooling import Headline, Pool, pools_over
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.sources import downloads_of
 from rococo_jax.benchmarks.tables import ORIGINALS
+from rococo_jax.benchmarks.variants import MEAN
 from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.data.parquet_table import ParquetTable
 from rococo_jax.data.pictures import image_size
@@ -36,8 +38,12 @@ class ChoiceReader:
     Attributes:
         items: the items of one record; none where the benchmark's own rule leaves it out.
         records: the records of one file, with a hash of what they hold.
-        leads: metrics to put first.
-        pooled: part -> the variant that is a mean over it and others; by default `mean`, over all parts.
+        headline: the number that ranks models; its metric is put first, and drops are measured on it.
+        leads: further metrics to put first.
+        parts: all parts of the published files; empty where they are not known beforehand.
+        pooled: part -> the variant that is a mean over it and others; by default `mean`, over all parts. Each such
+            variant has another beside it, for which all of their items count alike.
+        file_of: from a part to the variant of all items of its file, where files have several parts.
         baselines: part -> the part that its drop is measured against.
         works_without_images: whether its texts can be compared alone where there is no folder of images.
         notes: what a reader of any results must know.
@@ -46,12 +52,24 @@ class ChoiceReader:
 
     items: Callable[[Record], Iterable[Item]]
     records: Callable[[Path], tuple[str, Iterator[Record]]] = read_records
+    headline: Headline | None = None
     leads: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
     pooled: Mapping[str, str] | None = None
+    file_of: Callable[[str], str] | None = None
     baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
     works_without_images: bool = False
     notes: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+
+    def pools(self, part: str) -> tuple[Pool, ...]:
+        """The variants that a part and others make together, the headline's way of pooling first."""
+        pooling = "parts" if self.headline is None else self.headline.pooling
+        of_file = () if self.file_of is None else (Pool(self.file_of(part), "items"),)
+        if self.pooled is None:
+            return (*pools_over(MEAN, pooling, len(self.parts) or None), *of_file)
+        variant = self.pooled.get(part)
+        return () if variant is None else pools_over(variant, pooling, [*self.pooled.values()].count(variant))
 
     def read(self, folder: Path, files: Iterable[str]) -> tuple[ItemTables, dict[str, str], int]:
         """All items of the files that are there, a hash of each file's contents, and how many records there were.
@@ -81,7 +99,8 @@ def choice_benchmark(reader: ChoiceReader, **about: Any) -> BenchmarkInfo:
     """Registers a benchmark of choices; `about` as in `BenchmarkInfo`, with the benchmark's name as its one task."""
     optional = ("images",) if reader.works_without_images else ()
     about = {"tasks": (about["name"],), "optional": optional, "downloads": downloads_of(about["name"]), **about}
-    info = BenchmarkInfo(**about, reader=reader, open=partial(open_choices, about["name"], about["files"], reader))
+    opener = partial(open_choices, about["name"], about["files"], reader)
+    info = BenchmarkInfo(**about, reader=reader, open=opener, headline=reader.headline)
     return register(info)
 
 
@@ -112,11 +131,13 @@ def open_choices(
         decides["images"] = hash_json(dict(zip(names, originals.hashes, strict=True)))
         image_sets, places = _picture_rows(tables, originals)
     rows = {one: row for row, one in enumerate(names)}
-    tasks, texts = tasks_of(tables, name, places, rows, reader.leads, reader.pooled, reader.baselines)
+    first_metrics = (*filter(None, [reader.headline and reader.headline.metric]), *reader.leads)
+    tasks, texts = tasks_of(tables, name, places, rows, first_metrics, reader.pools, reader.baselines)
     data |= {"caption_count": len(texts)}
     tasks = tuple(tasks) if settings.wants(name) else ()
     unread = _unread(annotations, files)
-    return Benchmark(name, names, texts, image_sets, tasks, tuple(notes), data, decides, unread, lost)
+    about_data = tuple(notes), data, decides, unread, lost
+    return Benchmark(name, names, texts, image_sets, tasks, *about_data, headline=reader.headline)
 
 
 def _is_packed(name: str) -> bool:

@@ -9,17 +9,17 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
+from rococo_jax.benchmarks.pooling import Pool, pools_over
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.choice_outcome import ChoiceOutcome
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
 from rococo_jax.benchmarks.tasks.prompts import mean_vectors
 from rococo_jax.benchmarks.tasks.task import Compared, PairsAsked, Task
+from rococo_jax.benchmarks.variants import MEAN
 from rococo_jax.cores import usable_cores
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.choice import Asks, Bundled, ItemScores
 
-# The variant that is the mean over all parts.
-MEAN = "mean"
 # float64 numbers that a run of items gathers: 8 MB, which stays in a core's cache better than more.
 _NUMBERS_AT_ONCE = 2**20
 # Pairs of texts by images that preference, blind and grounding are counted over; some twenty minutes of two cores.
@@ -43,7 +43,7 @@ class ChoiceTask(Task):
         templates: the number of prompts of each text, in this and the following rows of the table; the mean of their
             vectors stands for the text.
         leads: metrics to put first.
-        pooled: all parts, into their macro mean.
+        pools: by default all parts, into their mean and into all of their items.
         whole_images: how many images the benchmark has, where each of `images` is one of them as a whole, in the same
             row of its set: then pairs are asked about with all of them, elsewhere with this task's parts of images.
         bundles: items that are counted together, by the way of counting.
@@ -57,7 +57,7 @@ class ChoiceTask(Task):
     match: Bool[np.ndarray, "items images texts"]
     group: Int[np.ndarray, " items"]
     leads: tuple[str, ...] = ()
-    pooled: str | None = dataclasses.field(default=MEAN, kw_only=True)
+    pools: tuple[Pool, ...] = dataclasses.field(default=pools_over(MEAN, "parts", None), kw_only=True)
     units: Int[np.ndarray, " items"] | None = None
     templates: int = 1
     whole_images: int = 0
@@ -239,17 +239,17 @@ class ChoiceTask(Task):
         texts = np.where(twins & wrong, -1, self.item_texts)[is_kept]
         return dataclasses.replace(task, item_texts=texts) if len(texts) else None, count, int(wrong.sum())
 
-    def on_images(self, images: str, baseline: str, pooled: str | None) -> "ChoiceTask | None":
+    def on_images(self, images: str, baseline: str, pool: Pool | None) -> "ChoiceTask | None":
         """The part on other images, as `PART/IMAGES`; None for texts alone and for parts of images.
 
-        A mean over several image sets is one over this part alone, `PART/POOLED`.
+        A mean over several image sets is one over this part alone, `PART/VARIANT`.
         """
         if self.images.tables != (ORIGINALS,):
             return None
         changed = self.images.with_table(ORIGINALS, images)
         names = {"variant": f"{self.variant}/{images}", "baseline": f"{self.variant}/{baseline}"}
-        names["pooled"] = f"{self.variant}/{pooled}" if pooled else None
-        return dataclasses.replace(self, images=changed, **names)
+        pools = () if pool is None else (dataclasses.replace(pool, variant=f"{self.variant}/{pool.variant}"),)
+        return dataclasses.replace(self, images=changed, pools=pools, **names)
 
 
 def _runs(items: int, size: int) -> list[slice]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -80,6 +81,11 @@ class ChoiceOutcome(Outcome):
     def sizes(self) -> dict[str, int]:
         """Number of items and images."""
         return {"items": len(self.of.ids), "images": len(np.unique(self.of.group))}
+
+    def sizes_over(self, parts: Sequence["ChoiceOutcome"]) -> dict[str, int]:
+        """Number of items of all parts, and of their images, each once."""
+        images = np.unique(np.concatenate([part.of.group for part in parts]))
+        return {"items": sum(len(part.of.ids) for part in parts), "images": len(images)}
 
     @functools.cached_property
     def closest(self) -> Closest:

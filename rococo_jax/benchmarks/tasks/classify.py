@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
+from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import side_of
 from rococo_jax.benchmarks.tasks.prompts import mean_scores, mean_vectors, pairs_with_prompts
@@ -100,12 +101,12 @@ class ClassifyTask(Task):
         texture = None if self.texture is None else self.texture[which]
         return dataclasses.replace(self, names=[self.names[row] for row in which.tolist()], texture=texture, **sides)
 
-    def on_images(self, images: str, baseline: str, pooled: str | None) -> "ClassifyTask | None":
+    def on_images(self, images: str, baseline: str, pool: Pool | None) -> "ClassifyTask | None":
         """The clean task with every original replaced; None for other templates."""
         if self.variant != CLEAN:
             return None
-        changed = self.images.with_table(ORIGINALS, images)
-        return dataclasses.replace(self, variant=images, images=changed, baseline=baseline, pooled=pooled)
+        changed, pools = self.images.with_table(ORIGINALS, images), () if pool is None else (pool,)
+        return dataclasses.replace(self, variant=images, images=changed, baseline=baseline, pools=pools)
 
 
 def _equal_rows(table: np.ndarray) -> Int[np.ndarray, " rows"]:

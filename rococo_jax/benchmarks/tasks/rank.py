@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
+from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, names_of, side_of
 from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, PairsAsked, Tables, Task, suffixed
@@ -199,7 +200,7 @@ class RankTask(Task):
             return self, 0, altered
         return None if count == altered else self.with_gallery(~twins), count, altered
 
-    def on_images(self, images: str, baseline: str, pooled: str | None) -> "RankTask | None":
+    def on_images(self, images: str, baseline: str, pool: Pool | None) -> "RankTask | None":
         """The clean task with every original replaced; None for altered variants."""
         if self.variant != CLEAN:
             return None
@@ -210,8 +211,9 @@ class RankTask(Task):
             right, wrong = self.gallery.with_table(ORIGINALS, baseline), sides["gallery"]
             about = AlteredPairs(self.queries, self.query_group, right, wrong, self.gallery_group)
         baseline = self.baseline if images == baseline else baseline
+        pools = () if pool is None else (pool,)
         return dataclasses.replace(
-            self, variant=images, baseline=baseline, pooled=pooled, asked_about=about, measures_sureness=True, **sides
+            self, variant=images, baseline=baseline, pools=pools, asked_about=about, measures_sureness=True, **sides
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
+from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import Embeddings, Rows
 from rococo_jax.metrics.intervals import Counted
 
@@ -80,7 +81,7 @@ class Outcome:
     """A task and what one model's embeddings give for it: the base of every kind's outcome. It pickles.
 
     Attributes:
-        of: the task; `task`, `variant`, `seed`, `baseline` and `pooled` are its.
+        of: the task; `task`, `variant`, `seed`, `baseline` and `pools` are its.
         kind: of the task: `rank`, `choice`, ...; the report chooses its section by it.
         counted: counts for every query or item, with the metrics that are made of them; see `metrics.intervals`.
         sizes: how many queries, gallery items, images, ...
@@ -105,7 +106,7 @@ class Outcome:
     variant = property(lambda self: self.of.variant)
     seed = property(lambda self: self.of.seed)
     baseline = property(lambda self: self.of.baseline)
-    pooled = property(lambda self: self.of.pooled)
+    pools = property(lambda self: self.of.pools)
 
     def rows(self, tables: Tables) -> Any:
         """One row a query or item, as a `pyarrow.Table`."""
@@ -145,6 +146,10 @@ class Outcome:
         """The queries or items that have one of these rows of the benchmark's `images`; None where none can be told."""
         return None
 
+    def sizes_over(self, parts: Sequence["Outcome"]) -> dict[str, int]:
+        """The sizes of several parts together, of which this is the first; `images` once where parts share them."""
+        return {name: sum(part.sizes.get(name, 0) for part in parts) for name in self.sizes}
+
     # Where `touched` is not None:
 
     def only(self, rows: Bool[np.ndarray, " rows"], suffix: str) -> "Outcome":
@@ -160,11 +165,13 @@ def row_head(outcome: Outcome, images: Sequence[str]) -> dict[str, Any]:
     return head | {"image": pa.array(images, pa.string())}
 
 
-def suffixed(task: "Task", suffix: str) -> dict[str, str | None]:
+def suffixed(task: "Task", suffix: str) -> dict[str, Any]:
     """The names of a variant over some of a task's rows: `swap_att/unseen`, pooled into `mean/unseen`."""
-    pooled, baseline = task.pooled, task.baseline
-    names = {"variant": f"{task.variant}/{suffix}", "pooled": f"{pooled}/{suffix}" if pooled else None}
-    return names | {"baseline": f"{baseline}/{suffix}" if baseline else ""}
+    return {
+        "variant": f"{task.variant}/{suffix}",
+        "pools": tuple(dataclasses.replace(pool, variant=f"{pool.variant}/{suffix}") for pool in task.pools),
+        "baseline": f"{task.baseline}/{suffix}" if task.baseline else "",
+    }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,7 +183,7 @@ class Task:
         variant: what is altered, or which part of the benchmark is asked.
         seed: of the alteration, where there are several.
         baseline: the variant that drops are measured against; empty for none.
-        pooled: a further variant that is the mean over this one and others.
+        pools: further variants that this one and others make together.
         is_ranking: whether it ranks a gallery.
         has_classes: whether it asks for the class of each image.
         has_images: whether it asks about images; else about texts alone.
@@ -187,7 +194,7 @@ class Task:
     variant: str
     seed: int | None = dataclasses.field(default=None, kw_only=True)
     baseline: str = dataclasses.field(default="", kw_only=True)
-    pooled: str | None = dataclasses.field(default=None, kw_only=True)
+    pools: tuple[Pool, ...] = dataclasses.field(default=(), kw_only=True)
 
     is_ranking: ClassVar[bool] = False
     has_classes: ClassVar[bool] = False
@@ -214,7 +221,7 @@ class Task:
         """The outcome from scores of pairs alone, without what only vectors give. Raises InputError: one is NaN."""
         raise NotImplementedError
 
-    def on_images(self, images: str, baseline: str, pooled: str | None) -> "Task | None":
+    def on_images(self, images: str, baseline: str, pool: Pool | None) -> "Task | None":
         """The same question with another image set in place of the originals; None where it makes no sense."""
         return None
 

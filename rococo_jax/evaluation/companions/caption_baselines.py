@@ -4,8 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from rococo_jax.benchmarks.baselines import figure, text_baselines
 from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.pooling import Pool, group_by_variant
 from rococo_jax.errors import InputError, object_of
 from rococo_jax.evaluation.companions import Beside, Companion, Scored, TrainingCaptions, read_training_captions
 
@@ -60,19 +63,21 @@ def baselines_of(
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """`{TASK: {VARIANT: {BASELINE: {"preference", "interval", "pairs"}}}}` of every task that compares texts."""
     scorers = text_baselines(benchmark.texts, None if training is None else training.captions)
-    runs: dict[str, dict[str, list[Any]]] = {}
-    for task in benchmark.tasks:
-        pairs = task.compared_texts()
-        for variant in filter(None, (task.variant, task.pooled)) if pairs is not None else ():
-            runs.setdefault(task.name, {}).setdefault(variant, []).append(pairs)
+    pairs_of_tasks = [task.compared_texts() for task in benchmark.tasks]
+    baselines: dict[str, dict[str, dict[str, Any]]] = {}
 
-    def figures(pairs: list[Any]) -> dict[str, Any]:
+    def figures(pairs: list[Any], pool: Pool | None) -> dict[str, Any]:
         groups = [group for _, _, group in pairs]
         preferences = {
             name: [prefer(right.index, wrong.index) for right, wrong, _ in pairs] for name, prefer in scorers.items()
         }
+        if pool is not None and pool.pooling == "items":
+            groups = [np.concatenate(groups)]
+            preferences = {name: [np.concatenate(each)] for name, each in preferences.items()}
         return {name: figure(each, groups) for name, each in preferences.items()}
 
-    return {
-        name: {variant: figures(pairs) for variant, pairs in by_variant.items()} for name, by_variant in runs.items()
-    }
+    for (name, variant), members in group_by_variant(benchmark.tasks).items():
+        pairs = [each for each in (pairs_of_tasks[place] for place in members.places) if each is not None]
+        if pairs:
+            baselines.setdefault(name, {})[variant] = figures(pairs, members.pool)
+    return baselines

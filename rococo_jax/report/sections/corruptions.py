@@ -86,7 +86,9 @@ def _tiles(runs: Sequence[Run], tasks: Sequence[str]) -> Tiles | None:
             name = _name(ALL_KINDS, severity)
             figures = [run.figure(task, name, "drop") for run in runs]
             found = [None if each.value is None else (name, each) for each in figures]
-            shown.append(tile(f"Mean drop, {task_label(task).lower()}, severity {severity}", runs, found, ours=True))
+            shown.append(
+                tile(f"Mean drop, {task_label(task).lower()}, severity {severity}", runs, task, found, ours=True)
+            )
     return Tiles.of(shown)
 
 

@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from rococo_jax.benchmarks.baselines import BASELINES
-from rococo_jax.benchmarks.variants import MEAN
+from rococo_jax.benchmarks.variants import ALL, MEAN
 from rococo_jax.errors import object_of
+from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Block, Cell, Folded, Head, Note, Notes, Part, Table, Tiles, figure_cell, rich
-from rococo_jax.report.collection import Figure, Run, variants_of
+from rococo_jax.report.collection import Figure, Run, label_of, variants_of
 from rococo_jax.report.tables import Lead, extreme, folded_if_long, has_any, heads_of, leaderboard, model_table, tile
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label, variant_note
 
@@ -16,7 +17,10 @@ BOARD_NOTE = (
     " Intervals that overlap do not rule out a difference: models are compared image by image under Differences. "
     "The highest value of a column was chosen from the same data and is not marked."
 )
-MEAN_NOTE = " Mean: over the parts, each with the same weight, whatever its size."
+POOLED_NOTES = {
+    ALL: " All: over the items of all parts, each item with the same weight.",
+    MEAN: " Mean: over the parts, each with the same weight, whatever its size.",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +28,8 @@ class TaskSection:
     """How a kind of task is shown.
 
     Attributes:
-        lead: variant and metric that models are ordered by.
+        lead: variant and metric that come first, and that models are ranked by where there is no other headline.
+        headline: variant and metric that models are ranked by; None for `lead`.
         compared: metrics of which a sweep has means over seeds; empty for all.
         figures: metrics of the table of many variants, in order; empty for all.
         correlated: metrics whose correlations over models say something: of the variant in `lead`, and where the
@@ -51,25 +56,84 @@ class TaskSection:
     tiles: tuple[tuple[str, str, str, Callable], ...] = ()
     charts: Callable[[Sequence[Run], str], Sequence[Block | None]] = lambda runs, task: []
     errors: tuple[str, str] = ("Examples of errors", "The errors that the model was most confident of.")
+    headline: Lead | None = None
+
+    @property
+    def ranked_by(self) -> Lead:
+        """Variant and metric that models are ranked by."""
+        return self.headline or self.lead
+
+    def with_headline(self, headline: Lead) -> "TaskSection":
+        """The section of a task whose results declare their headline.
+
+        Parts have no unaltered variant that stands first whatever the headline is: there the headline takes its place.
+        """
+        if self.lead[0] not in ("", MEAN):
+            return dataclasses.replace(self, headline=headline)
+        variant, metric = headline
+
+        def with_metric(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(dict.fromkeys([metric, *names])) if names else ()
+
+        accuracy = {ALL: "Accuracy, all items", MEAN: "Mean accuracy"}.get(
+            variant, f"Accuracy, {variant_label(variant)}"
+        )
+        return dataclasses.replace(
+            self,
+            lead=headline,
+            headline=headline,
+            compared=with_metric(self.compared),
+            figures=with_metric(self.figures),
+            correlated=with_metric(self.correlated),
+            first=with_metric(self.first),
+            others=with_metric(self.others),
+            tiles=tuple(
+                (accuracy if which == "lead" else label, which, metric if name == self.lead[1] else name, end)
+                for label, which, name, end in self.tiles
+            ),
+        )
 
 
 def tiles_of(section: TaskSection, runs: Sequence[Run], task: str) -> Tiles | None:
     """The few numbers that matter: a number each, or a range of models."""
-    parts = [name for name in variants_of(runs, task) if name != section.lead[0]]
-    which = {"lead": [section.lead[0]], "attacks": variants_of(runs, task, which=lambda each: each.is_attack),
-             "parts": parts if len(parts) > 1 else [], "part": parts if len(parts) == 1 else []}  # fmt: skip
+    lead, pooled = section.lead[0], pooled_variants(section, runs, task)
+    parts = [name for name in variants_of(runs, task) if name not in pooled]
+    which = {
+        "lead": [lead],
+        "attacks": variants_of(runs, task, which=lambda each: each.is_attack),
+        "parts": parts if len(parts) > 1 else [],
+        "part": parts if len(parts) == 1 and parts != [lead] else [],
+    }
     tiles = []
     for label, variants, name, end in section.tiles:
         found = [extreme(run, task, which[variants], name, end) for run in runs]
-        tiles.append(tile(label, runs, found, section.lead[0], ours=name == "drop"))
+        tiles.append(tile(label, runs, task, found, lead, ours=name == "drop"))
     return Tiles.of([each for each in tiles if each is not None][:4])
+
+
+def pooled_variants(section: TaskSection, runs: Sequence[Run], task: str) -> set[str]:
+    """The variants of a task that are made of several parts."""
+    usual = {MEAN} if section.lead[0] == MEAN else set()
+    return usual.union(*(run.pooled_variants(task) for run in runs))
+
+
+def headline_note(section: TaskSection, runs: Sequence[Run], task: str) -> str:
+    """By which number models are ranked and where that is written down; empty where the results do not say."""
+    headline = next((each for run in runs if (each := run.headline(task)) is not None), None)
+    if headline is None:
+        return ""
+    return (
+        f" Headline: {metric_of(headline.metric).label}, {label_of(runs, task, headline.variant)} ({headline.source})."
+    )
 
 
 def results_of(section: TaskSection, runs: Sequence[Run], task: str) -> Part:
     """The table of the one model, or the leaderboard and every figure folded away, with what must be said of it."""
     variants = variants_of(runs, task)
     note = TABLE_NOTE + section.note + BOARD_NOTE * (len(runs) > 1) + _seeds(runs, task)
-    note += MEAN_NOTE if section.lead[0] == MEAN and MEAN in variants else ""
+    pooled = pooled_variants(section, runs, task)
+    note += "".join(said for name, said in POOLED_NOTES.items() if name in pooled and name in variants)
+    note += headline_note(section, runs, task)
     note += f" {HOW_TO_READ}" if has_any(runs, task, variants, "blind") else ""
     told = [(name, variant_note(name)) for name in variants]
     lines = [rich("<b>{}</b>: {}.", variant_label(name), said) for name, said in told if said is not None]
@@ -80,7 +144,7 @@ def results_of(section: TaskSection, runs: Sequence[Run], task: str) -> Part:
     tied = any(run.figure(task, name, "ties").value for run in runs for name in variants)
     groups = [(name, (section.first if name == section.lead[0] else section.others) or every) for name in variants]
     groups = [(name, [each for each in names if tied or each != "ties"]) for name, names in groups]
-    board = leaderboard(runs, task, groups, section.lead, section.figures or every)
+    board = leaderboard(runs, task, groups, section.ranked_by, section.figures or every)
     tables = [Part(run.label, [model_table(run, task)], 5, "") for run in runs]
     return Part("Results", [*before, board, Folded("Every figure, model by model", tables)])
 
@@ -122,7 +186,7 @@ def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
     rows = []
     for run in runs:
         for variant in variants:
-            label = Cell(variant_label(variant), words=len(runs) > 1, title=variant)
+            label = Cell(label_of(runs, task, variant), words=len(runs) > 1, title=variant)
             row = [Cell(run.label), label] if len(runs) > 1 else [label]
             row += [figure_cell(run.figure(task, variant, name)) for name in names]
             row += [_soft(_baseline(run, task, variant, name), edge=name == baselines[0]) for name in baselines]

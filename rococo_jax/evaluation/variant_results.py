@@ -1,0 +1,98 @@
+"""What results say of one variant of a task: metrics, intervals and sizes over its seeds, kinds, parts or items."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rococo_jax.benchmarks.pooling import OURS, Headline, Members, Pool
+from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.benchmarks.variants import CLEAN
+from rococo_jax.metrics import metric_of
+from rococo_jax.metrics.intervals import RESAMPLES, Interval, intervals, mean_of_runs, pool_items
+
+
+@dataclasses.dataclass(frozen=True)
+class VariantResult:
+    """What `results.json` has of one variant of a task, by part; None for a part without an entry."""
+
+    tasks: Mapping[str, float | None]
+    intervals: Mapping[str, Interval]
+    sizes: Mapping[str, Any]
+    curves: Mapping[str, Any] | None
+    resamples: Mapping[str, int] | None
+    notes: Sequence[str]
+
+
+def headlines_of(
+    headline: Headline | None,
+    runs: Mapping[tuple[str, str], Sequence[Outcome]],
+    members: Mapping[tuple[str, str], Members],
+    results: Mapping[tuple[str, str], VariantResult],
+) -> dict[str, dict[str, str]]:
+    """Return the headline of each task, as `results.json` has it.
+
+    Without the declared variant, such as of one part alone, it is that of the first variant; without the declared
+    metric it is the first one; a task with neither has none.
+    """
+    headlines: dict[str, dict[str, str]] = {}
+    for task in dict.fromkeys(task for task, _ in results) if headline is not None else ():
+        variants = [variant for of_task, variant in results if of_task == task]
+        declared = next((name for name in headline.variants if name in variants), None)
+        variant = declared or variants[0]
+        counted, source = runs[task, variant][0].counted, headline.source
+        metric = headline.metric or counted.primary
+        if metric not in results[task, variant].tasks and declared and not counted.resampled_alone:
+            source = f"{OURS}: {metric} was not measured"
+            metric = counted.primary
+        if results[task, variant].tasks.get(metric) is not None:
+            pool = members[task, variant].pool
+            pooling = "parts" if pool is not None and pool.pooling == "parts" else "items"
+            headlines[task] = {"variant": variant, "metric": metric, "pooling": pooling, "source": source}
+    return headlines
+
+
+def variant_result(
+    variant: str, outcomes: Sequence[Outcome], pool: Pool | None, baseline: Outcome | None
+) -> VariantResult:
+    """One variant over its seeds, kinds or parts; a figure is the mean over all of them, or of all their items."""
+    first, counted, pairs = outcomes[0], [each.counted for each in outcomes], [each.grounding for each in outcomes]
+    baseline = None if variant == first.baseline else baseline
+    changes = [each.change_from(baseline) for each in outcomes] if baseline is not None else [None]
+    left_out = next(filter(None, (each.left_out for each in outcomes)), None)
+    is_grounded = not left_out and None not in pairs
+    if pool is not None and pool.pooling == "items":
+        counted, pairs = [pool_items(counted)], [pool_items(pairs)] if is_grounded else pairs
+        baseline, changes = None, [None]
+    over_seeds = pool is None
+    metrics = mean_of_runs(counted, baseline and baseline.counted, over_seeds=over_seeds)
+    bounds = intervals(counted, baseline and baseline.counted)
+    for runs in [pairs] * is_grounded + [changes] * (None not in changes):
+        metrics |= mean_of_runs(runs, over_seeds=over_seeds)
+        bounds |= intervals(runs)
+    notes = []
+    if not is_grounded:
+        of_some = "only some of its parts have pairs with wrong partners" if set(pairs) != {None} else None
+        no_partner = "no pair has a wrong partner" if first.differences is not None else None
+        if why := left_out or of_some or no_partner:
+            notes.append(f"{first.task}, {variant}: no preference, blind and grounding, because {why}")
+    sizes: dict[str, Any] = dict(first.sizes)
+    if first.seed is not None:
+        sizes["seeds"] = [each.seed for each in outcomes]
+    if pool is not None and pool.pooling != "kinds":
+        sizes = first.sizes_over(outcomes) | {"parts": len(outcomes)}
+        sizes |= {} if pool.of_parts is None else {"of_parts": pool.of_parts}
+    curves = first.curves() if pool is None and len(outcomes) == 1 else None
+    resamples = first.counted.resamples_of(RESAMPLES) if first.counted.resampled_alone else None
+    return VariantResult(metrics, bounds, sizes, curves or None, resamples, notes)
+
+
+def chance_notes(outcome: Outcome, variant: str, result: VariantResult, why: str | None) -> list[str]:
+    """Note an unaltered variant that is no better than chance: its interval reaches down to it."""
+    why = why or "the model is untrained, or its weights, images or tokens are not read as it was trained"
+    notes = []
+    for name, level in outcome.chance.items() if variant == CLEAN else ():
+        interval, value = result.intervals.get(name), result.tasks.get(name)
+        if interval and value is not None and interval[0] <= level:
+            figure = f"{outcome.task}: {metric_of(name).label} {value:.1f}"
+            notes.append(f"{figure} is no better than chance ({level:.2g}): {why}; drops say nothing here")
+    return notes

@@ -1,0 +1,139 @@
+"""The declared headline in the page, its Markdown, the CSV, the terminal, comparisons, correlations and sweeps."""
+
+import csv
+import io
+import re
+
+import pytest
+import rich.console
+
+from rococo_jax.evaluation.per_image import PER_IMAGE, per_image_table, read_image_hits
+from rococo_jax.evaluation.results import with_checksum, write_per_query
+from rococo_jax.evaluation.summary import print_summary
+from rococo_jax.report.collection import group_by_fingerprint, load_results
+from rococo_jax.report.comparison import compare_groups
+from rococo_jax.report.correlations import Place, correlate_runs
+from rococo_jax.report.sections import ordered, section_of
+from rococo_jax.report.verdicts import verdict_rows
+from rococo_jax.storage import write_json
+from rococo_jax.sweep.collect import Row, coverage_of, figures_of_task, headlines_of, summary_columns
+from tests.support.pages import Page, report
+from tests.support.planted_winoground import planted_winoground
+
+# More right of all items, and fewer in the mean over parts, than the other.
+MORE_ITEMS, MORE_PARTS = {"Object": 20, "Relation": 30, "Both": 1}, {"Object": 8, "Relation": 10, "Both": 10}
+
+
+def saved(folder, planted):
+    folder.mkdir(parents=True)
+    write_json(folder / "results.json", with_checksum(planted.results))
+    rows = [each.rows(planted.benchmark) for each in planted.outcomes]
+    write_per_query(folder / PER_IMAGE, per_image_table(planted.outcomes, rows, planted.benchmark))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    for name, right in (("items", MORE_ITEMS), ("parts", MORE_PARTS)):
+        saved(folder / "all" / name, planted_winoground(folder / "data", right, name=name))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(two):
+    (group,) = group_by_fingerprint(load_results([two / "all"]))
+    return group.runs
+
+
+def printed(results, monkeypatch) -> str:
+    written = io.StringIO()
+    original = rich.console.Console
+    monkeypatch.setattr(rich.console, "Console", lambda width=None: original(file=written, width=width))
+    print_summary(results)
+    return written.getvalue()
+
+
+def test_one_number_has_the_same_digits_wherever_it_is_printed(tmp_path, monkeypatch):
+    planted = planted_winoground(tmp_path / "data", MORE_PARTS)
+    folder = saved(tmp_path / "m", planted)
+    page = report(tmp_path, folder)
+    markdown = (tmp_path / "report.md").read_text()
+    low, high = planted.results["intervals"]["winoground"]["all"]["group_score"]
+    interval = f"{low:.1f} to {high:.1f}"
+    assert f"Accuracy, all items 7.0 % 95 % interval {interval}" in page.text()
+    assert "Headline: Group score, All (main results of the paper: all 400 items (arXiv 2204.03162))." in page.text("p")
+    rows = [line for line in markdown.splitlines() if re.match(r"\| (All|Mean|Object|Relation|Both) ", line)]
+    assert [row.split()[1] for row in rows] == ["All", "Mean", "Object", "Relation", "Both"]
+    assert rows[0].startswith(f"| All | 7.0 ({low:.1f}–{high:.1f}) |") and rows[1].startswith("| Mean | 16.1 (")
+    with (tmp_path / "report.csv").open(newline="") as file:
+        numbers = [row for row in csv.DictReader(file) if row["metric"] == "group_score"]
+    assert [row["variant"] for row in numbers] == ["all", "mean", "object", "relation", "both"]
+    assert [float(numbers[0][end]) for end in ("value", "low", "high")] == [7.0, low, high]
+    lines = [line.split() for line in printed([planted.results], monkeypatch).splitlines() if "winoground" in line]
+    assert lines[0] == ["m", "winoground", "all", "7.0", f"{low:.1f}-{high:.1f}", "7.0", "7.0", "0.0"]
+    assert [line[-6] for line in lines[1:]] == ["mean", "object", "relation", "both"]
+
+
+def test_names_say_that_parts_are_absent(tmp_path, monkeypatch):
+    planted = planted_winoground(tmp_path / "data", {"Object": 8, "Both": 10}, items={"Object": 141, "Both": 26})
+    page = report(tmp_path, saved(tmp_path / "m", planted))
+    markdown = (tmp_path / "report.md").read_text()
+    for text in (page.text(), markdown.replace("\\", "")):
+        assert "All (2 of 3 parts)" in text and "Mean (2 of 3 parts)" in text and "Object (" not in text
+    terminal = printed([planted.results], monkeypatch)
+    assert "all (2 of 3 parts)" in terminal and "mean (2 of 3 parts)" in terminal
+    assert set(planted.results["tasks"]["winoground"]) == {"all", "mean", "object", "both"}
+    phrase = " (2 of 3 parts)"
+    assert coverage_of(planted.results) == {("winoground", name): phrase for name in ("all", "mean")}
+
+
+def test_models_are_ranked_by_the_declared_headline(two, runs):
+    assert [run.label for run in ordered(runs, "winoground")] == ["items", "parts"]
+    means = {run.label: run.figure("winoground", "mean", "group_score").value for run in runs}
+    assert means["items"] < means["parts"]
+    report(two, two / "all")
+    board = (two / "report.md").read_text().split("#### Results")[1].split("<details>")[0]
+    assert board.index("| items |") < board.index("| parts |")
+
+
+def test_the_headline_is_the_primary_difference(two, runs):
+    (group,) = group_by_fingerprint(load_results([two / "all"]))
+    rows = verdict_rows(compare_groups([group], "parts"))
+    assert [(row.variant, row.metric) for row in rows] == [("all", "group_score")]
+    assert rows[0].difference == pytest.approx(100 * (51 - 28) / 400)
+    assert "coverage" not in rows[0].as_json()
+
+
+def test_a_mean_over_parts_is_compared_part_by_part(two, tmp_path):
+    for name, right in (("items", MORE_ITEMS), ("parts", MORE_PARTS)):
+        planted = planted_winoground(two / "data", right, name=name)
+        planted.results["headlines"]["winoground"] |= {"variant": "mean", "pooling": "parts"}
+        saved(tmp_path / name, planted)
+    groups = group_by_fingerprint(load_results([tmp_path]))
+    assert {row.variant for row in verdict_rows(compare_groups(groups, "parts"))} == {"object", "relation", "both"}
+
+
+def test_correlations_and_sweeps_use_the_headline(two, runs):
+    results = [run.results for run in runs]
+    hits = [read_image_hits(run.path.parent / PER_IMAGE) for run in runs]
+    figures = figures_of_task(results, hits, "winoground")
+    row = Row("", (1,), (0, 1), {}, {}, {"winoground": figures}, results[0]["kinds"], headlines_of(results[0]))
+    assert summary_columns([row]) == [("winoground", "all", "group_score")]
+    assert figures["all"]["group_score"].has_interval and not figures["mean"]["group_score"].has_interval
+    assert section_of(runs, "winoground").lead == ("all", "group_score")
+
+
+def test_correlations_are_of_the_headline(two, tmp_path):
+    for right in range(5):
+        planted = planted_winoground(two / "data", MORE_PARTS | {"Object": right}, name=f"m{right}")
+        planted.results["tasks"]["winoground"]["all"]["grounding"] = 50.0 + right**2
+        saved(tmp_path / str(right), planted)
+    (group,) = group_by_fingerprint(load_results([tmp_path]))
+    places = correlate_runs(group.runs).places
+    assert places == (Place("winoground", "all", "group_score"), Place("winoground", "all", "grounding"))
+
+
+def test_the_page_is_valid(two):
+    report(two, two / "all")
+    assert Page((two / "report.html").read_text()).all("table")
