@@ -86,6 +86,7 @@ def test_a_tensor_of_one_value_repeated_a_billion_times_takes_no_memory(tmp_path
     assert peak_memory_of(READ_TENSOR, path, "that repeats a storage of 1") < LIMIT
 
 
+@pytest.mark.thorough
 def test_a_pickle_that_is_packed_or_claims_a_long_array_takes_no_memory(tmp_path):
     path = torch_file(tmp_path / "a.pt", b"\x80\x05\x96" + struct.pack("<Q", 2**29) + b".", [])
     assert peak_memory_of(READ_TENSOR, path, "archive: found") < LIMIT

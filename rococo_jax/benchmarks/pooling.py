@@ -86,12 +86,12 @@ class HasPools(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the task in results."""
+        """Name of the task in results."""
         ...
 
     @property
     def variant(self) -> str:
-        """Its own variant."""
+        """Variant of the task alone."""
         ...
 
     @property

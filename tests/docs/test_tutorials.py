@@ -145,7 +145,7 @@ def test_the_demo_asks_for_mixed_galleries_of_three_seeds_beside_the_control_for
         assert sizes[variant]["seeds"] == [1, 10, 100] and sizes[variant]["gallery"] == 2 * 12
     assert sizes["clean"]["gallery"] == 12 and sizes["control"]["gallery"] == 2 * 12
     assert results["kinds"]["choices"] == "choice" and results["kinds"]["classes"] == "classify"
-    assert set(results["tasks"]["choices"]) == {"same_concept", "danger", "mean"}
+    assert set(results["tasks"]["choices"]) == {"same_concept", "danger", "mean", "all"}
     assert results["sizes"]["classes"]["clean"] | {"classes": 0} == {"images": 12, "classes": 0, "templates": 5}
 
 

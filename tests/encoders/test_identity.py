@@ -123,7 +123,7 @@ KINDS = {
     "VQAScore": Kind(
         "vqascore", adapter_models.llava, scores_of_questions,
         (*TOKENIZERS, *LOWER_CASING, "processor_config.json", "model.safetensors", "chat_template.jinja"),
-        {"dtype": DTYPES, "question": ("is it {} ?", "a {}"), "answer": ("no", "dog")}, 140,
+        {"dtype": DTYPES, "question": ("is it {} ?", "a {}"), "answer": ("no", "dog")}, 135,
     ),
     "sentence-transformers": Kind(
         "sentence_transformers", adapter_models.sentence_model, texts_alone,

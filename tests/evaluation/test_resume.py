@@ -138,7 +138,20 @@ ADDED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("added", ADDED)
+# Tried at every run; the others are of the same kinds.
+QUICK = (
+    *("a task", "another seed", "corruptions", "a set of templates", "a file of templates", "further images"),
+    *("another benchmark", "a task and a benchmark"),
+)
+
+
+def every_case(cases, quick=()):
+    """Parameters of which those that are not quick are thorough; every second one is quick by default."""
+    quick = quick or list(cases)[::2]
+    return [case if case in quick else pytest.param(case, marks=pytest.mark.thorough) for case in cases]
+
+
+@pytest.mark.parametrize("added", every_case(ADDED, QUICK))
 def test_what_is_added_gives_the_bytes_of_one_evaluation_and_embeds_nothing_twice(folder, world, added, monkeypatch):
     monkeypatch.chdir(world)  # options name files and folders there
     first, then, both = ADDED[added]
@@ -210,7 +223,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("kind", every_case(REFUSED))
 def test_something_else_is_refused_with_the_field_and_nothing_is_changed(folder, world, tmp_path, kind, monkeypatch):
     monkeypatch.chdir(world)
     first, then, field, words = REFUSED[kind]
@@ -368,7 +381,7 @@ def written_again(path: Path) -> None:
     pandas.read_parquet(path).to_parquet(path)
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("kind", every_case(DAMAGE))
 def test_tables_that_are_not_those_of_the_results_are_made_again(folder, world, kind, tmp_path):
     folder("other").evaluate("m1", **CUES, tasks=("edges",))
     out, fresh = folder("out"), folder("fresh")
