@@ -44,9 +44,14 @@ class Difference:
     paired: PairedDifference
 
     @property
+    def corrected(self) -> float:
+        """The p that is corrected over all primary tests of the task; NaN for any other test."""
+        return np.nan if self.paired.corrected is None else self.paired.corrected
+
+    @property
     def is_significant(self) -> bool:
         """Whether it is a primary test with a corrected p below 5 %."""
-        return self.paired.corrected is not None and self.paired.corrected < ALPHA
+        return self.corrected < ALPHA
 
 
 @dataclasses.dataclass(frozen=True)
