@@ -55,12 +55,13 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Workers of `-n auto`: as many as there are cores and free memory for."""
-    free = WORKER_GB * usable_cores()
+    """Return the workers of `-n auto`: one more than cores, since each waits for commands, or as memory allows."""
+    workers = usable_cores() + 1
+    free = WORKER_GB * workers
     with contextlib.suppress(OSError):
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         free = int(lines["MemAvailable"].split()[0]) / 1e6
-    return max(1, min(usable_cores(), int(free / WORKER_GB)))
+    return max(1, min(workers, int(free / WORKER_GB)))
 
 
 USAGES = pytest.StashKey[list]()
