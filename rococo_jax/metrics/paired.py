@@ -35,7 +35,7 @@ from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy import stats
 
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, rows_within, sums_over_draws
@@ -154,10 +154,11 @@ def paired_differences(
         _bootstrap_intervals(counts, list(values), resamples, seed)
         for counts, values in zip(comparisons, observed, strict=True)
     ]
+    image_counts = [int(_has_queries(counts).sum()) for counts in comparisons]
     results: list[dict[str, PairedDifference]] = [{} for _ in comparisons]
     for number, (place, name) in enumerate(tests):
         counts = comparisons[place]
-        images = int(np.logical_or(counts.model.any(axis=1), counts.reference.any(axis=1)).sum())
+        images = image_counts[place]
         mde = minimum_detectable_effect(sigmas[number], images)
         results[place][name] = PairedDifference(
             float(points[number]),
@@ -285,9 +286,13 @@ def _bootstrap_intervals(
     return intervals
 
 
+def _has_queries(counts: PairedCounts) -> Bool[np.ndarray, " images"]:
+    return np.logical_or(counts.model.any(axis=1), counts.reference.any(axis=1))
+
+
 def _jackknife_error(counts: PairedCounts, metric: Statistic) -> float:
     """Standard error of the difference from leaving out one image at a time."""
-    present = np.logical_or(counts.model.any(axis=1), counts.reference.any(axis=1))
+    present = _has_queries(counts)
     model, reference = counts.model[present], counts.reference[present]
     images = len(model)
     if images < 2:

@@ -73,20 +73,20 @@ def _lines(block: Block) -> list[str]:
         case PlainTable(head=()):
             return ["", *(f"- {escaped(name)}: {', '.join(map(escaped, texts))}" for name, *texts in block.rows)]
         case PlainTable():
-            return _table([(name, True) for name in block.head], [map(escaped, row) for row in block.rows])
+            return table_lines([(name, True) for name in block.head], [map(escaped, row) for row in block.rows])
         case HeatMap():
             heads = [(name, place == 0) for place, name in enumerate(block.heads)]
-            return _table(heads, [[escaped(label), *map(_cell, cells)] for _, label, cells in block.rows])
+            return table_lines(heads, [[escaped(label), *map(_cell, cells)] for _, label, cells in block.rows])
         case Table():
             above = [label for label, count, _ in block.groups for _ in range(count)]
             above = [""] * (len(block.heads) - len(above)) + above
             named = [(": ".join(filter(None, (group, head.label))), head.words)
                      for group, head in zip(above, block.heads, strict=True)]  # fmt: skip
-            return _table(named, [map(_cell, row) for row in block.rows])
+            return table_lines(named, [map(_cell, row) for row in block.rows])
     return []
 
 
-def _table(heads: Sequence[tuple[str, bool]], rows: Sequence[Iterable[str]]) -> list[str]:
+def table_lines(heads: Sequence[tuple[str, bool]], rows: Sequence[Iterable[str]]) -> list[str]:
     """Columns of words, as their headings say, to the left, of numbers to the right."""
     rule = ["---" if words else "---:" for _, words in heads]
     lines = [[escaped(label) for label, _ in heads], rule, *rows]

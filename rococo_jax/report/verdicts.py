@@ -14,13 +14,13 @@ from rococo_jax.report.vocabulary import percent, signed, task_label, variant_la
 
 # From this many rows on a table can be filtered.
 _LONG = 10
-_FIRST_NUMBER = 4
 LEGEND = (
     "Difference: model minus reference, paired by image, with its 95 % bootstrap interval. p: permutation test, "
     "corrected over all primary differences of a task (step-down max-T). MDE: the difference that the test would find "
     "in 80 % of such samples. better, worse: the difference is significant (p below 0.05)."
 )
 COLUMNS = ("Model", "Task", "Variant", "Metric", "Value", "Reference", "Difference", "95 %", "p", "MDE", "Verdict")
+NUMBERS = ("Value", "Reference", "Difference", "95 %", "p", "MDE")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,10 +109,12 @@ def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
     rows = verdict_rows({(0, task): comparison for task, comparison in compared.items()})
     if not rows:
         return None
-    heads = [Head(name, words=place < _FIRST_NUMBER or name == COLUMNS[-1]) for place, name in enumerate(COLUMNS)]
+    heads = [Head(name, words=name not in NUMBERS) for name in COLUMNS]
     cells = [
-        [Cell(text, words=place < _FIRST_NUMBER) for place, text in enumerate(row.cells()[:-1])]
-        + [Cell(row.verdict, words=True, strong=row.verdict != "undecided")]
+        [
+            Cell(text, words=name not in NUMBERS, strong=name == "Verdict" and text != "undecided")
+            for name, text in zip(COLUMNS, row.cells(), strict=True)
+        ]
         for row in rows
     ]
     reference = rows[0].reference
