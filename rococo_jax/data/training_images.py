@@ -44,9 +44,7 @@ class TrainingImages:
 
     def __or__(self, other: "TrainingImages | None") -> "TrainingImages":
         """Return the images of both models; of those of `None` nothing is known, so the union is incomplete."""
-        if other is None:
-            return TrainingImages(self.keys, complete=False)
-        return TrainingImages(self.keys | other.keys, self.complete and other.complete)
+        return union(self, other)
 
     def seen(self, names: Sequence[str], hashes: Sequence[str]) -> Bool[np.ndarray, " images"]:
         """Whether each image is among them, by its name or the SHA-256 of its file."""
