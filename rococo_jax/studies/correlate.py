@@ -20,7 +20,7 @@ from rococo_jax.report.correlations import (
     COLUMNS,
     LEAST_MODELS,
     SIDES,
-    Place,
+    ImageFile,
     Study,
     comparable,
     correlate_runs,
@@ -31,7 +31,7 @@ from rococo_jax.report.correlations import (
 )
 from rococo_jax.report.markdown import write_page
 from rococo_jax.storage import write_csv_rows, write_json, write_text
-from rococo_jax.texts import TABLES, form_of, open_table
+from rococo_jax.texts import TABLES, file_suffix, open_table
 
 FORMAT = "rococo_jax.correlations 1"
 _LEDE = "Does one kind of robustness say anything of another? Rank correlations of metrics over many models."
@@ -67,7 +67,7 @@ def write_correlations(
 
 
 def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | None) -> Study:
-    if form_of(sources[0]) in TABLES:
+    if file_suffix(sources[0]) in TABLES:
         if len(sources) > 1:
             raise InputError("RESULTS", "a table and more", sources[0], "one table of scores alone")
         return correlate_table(Path(sources[0]), names, given)
@@ -104,8 +104,8 @@ def correlate_table(path: Path, names: Sequence[str] | None = None, given: str |
         if name not in known:
             raise unknown_name(option, "column", name, known)
     wanted = dict.fromkeys([*([given] if given else []), *(known if names is None else names)])
-    held = Place(given) if given else None
-    kept, left_out = comparable({Place(name): _numbers(path, name, cells[name]) for name in wanted})
+    held = ImageFile(given) if given else None
+    kept, left_out = comparable({ImageFile(name): _numbers(path, name, cells[name]) for name in wanted})
     if len(kept) < 2 or (held and held not in kept):
         raise InputError(path, "columns", "; ".join(left_out) or f"{len(kept)} of numbers", "two or more, and given")
     percent = [name for name in wanted if any(cell.endswith("%") for cell in cells[name])]

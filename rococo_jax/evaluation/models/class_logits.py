@@ -34,7 +34,7 @@ from rococo_jax.evaluation.sections import Evaluated
 from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
 from rococo_jax.storage import hash_json, load_arrays, read_json
-from rococo_jax.texts import JSON_LINES, TABLES, form_of, read_lines
+from rococo_jax.texts import JSON_LINES, TABLES, file_suffix, read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +185,7 @@ def read_labels(path: Path, task: str) -> Labels:
     """The labels of a file, or those of evaluated results. Raises InputError: there are none."""
     if path.is_dir():
         return _evaluated(path, task)
-    if form_of(path) in (*TABLES, *JSON_LINES):
+    if file_suffix(path) in (*TABLES, *JSON_LINES):
         records = [*read_records(path)[1]]
         roles = {name.strip().lower(): name for name in records[0].value}
         label = roles.get("label", "label")
@@ -196,7 +196,7 @@ def read_labels(path: Path, task: str) -> Labels:
                                     for record, is_place in zip(records, places, strict=True)))  # fmt: skip
     if not path.is_file():
         raise InputError(path, "labels", "nothing there", "a table, a text file, an .npy file, or evaluated results")
-    if form_of(path) == ".npy":
+    if file_suffix(path) == ".npy":
         values = np.asarray(load_arrays(path, "whole numbers or names"))
         if values.ndim != 1 or values.dtype.kind not in "iuU":
             wanted = "places of columns (whole numbers), or names of classes (texts), in one row"
