@@ -20,7 +20,7 @@ from rococo_jax.report.correlations import (
     COLUMNS,
     LEAST_MODELS,
     SIDES,
-    ImageFile,
+    Place,
     Study,
     comparable,
     correlate_runs,
@@ -104,8 +104,8 @@ def correlate_table(path: Path, names: Sequence[str] | None = None, given: str |
         if name not in known:
             raise unknown_name(option, "column", name, known)
     wanted = dict.fromkeys([*([given] if given else []), *(known if names is None else names)])
-    held = ImageFile(given) if given else None
-    kept, left_out = comparable({ImageFile(name): _numbers(path, name, cells[name]) for name in wanted})
+    held = Place(given) if given else None
+    kept, left_out = comparable({Place(name): _numbers(path, name, cells[name]) for name in wanted})
     if len(kept) < 2 or (held and held not in kept):
         raise InputError(path, "columns", "; ".join(left_out) or f"{len(kept)} of numbers", "two or more, and given")
     percent = [name for name in wanted if any(cell.endswith("%") for cell in cells[name])]
