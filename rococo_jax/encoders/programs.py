@@ -5,7 +5,7 @@
     bfloat16   towers in bfloat16; parameters, norms, softmax and heads stay float32
 
 Evaluations take `high` on TPUs and on GPUs from the A100 on unless told otherwise: R@1 and FR@1 do not move
-(`docs/performance/evaluation.md`), and full float32 leaves the tensor cores of GPUs idle. There JAX's `HIGH` is one
+(`docs/research/performance.md`), and full float32 leaves the tensor cores of GPUs idle. There JAX's `HIGH` is one
 pass of TF32, which moves both; the three passes are asked for by name. The images that a device encodes at once are
 found from the memory that the compiled program needs, where the platform tells how much there is.
 

@@ -55,7 +55,7 @@ def test_a_row_has_its_sources_and_facts_of_their_forms(name):
 
 def test_tags_are_those_of_the_table_in_the_docs_and_their_activation_is_what_names_say():
     version, tags = open_clip_tags()
-    page = (CHECKOUT / "docs/open_clip.md").read_text()
+    page = (CHECKOUT / "docs/reference/model-formats.md").read_text()
     assert f"of {len(tags)} pretrained tags of {version} convert" in page
     assert {"/".join(row) for row in re.findall(r"^\| (\S+) \| (\w+) \| vision_cfg", page, re.MULTILINE)} < tags.keys()
     assert [tag for tag, row in tags.items() if not row.activation] == ["roberta-ViT-B-32/laion2b_s12b_b32k"]
