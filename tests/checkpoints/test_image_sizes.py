@@ -62,7 +62,9 @@ def test_positions_of_several_sizes_are_asked_about(tmp_path):
 
 
 def test_positions_that_are_no_square_are_refused():
-    refused("positions: found 730 positions of patches", image_size_of, "x", "positions", 14, 730, BIG_VISION_SIZES, None)
+    refused(
+        "positions: found 730 positions of patches", image_size_of, "x", "positions", 14, 730, BIG_VISION_SIZES, None
+    )
 
 
 def test_an_openai_archive_is_read_at_the_size_that_it_stores(tmp_path):
