@@ -133,17 +133,17 @@ def zoo_page() -> str:
     """Every published fine-tune that has a name."""
     from rococo_jax.checkpoints.zoo import ZOO, zoo
 
-    head = ["name", "method", "where", "towers", "activation", "licence", "note", "tried", "SHA-256 known", "read in"]
+    head = ["name", "method", "where", "towers", "activation", "licence", "note", "SHA-256 known", "read in"]
     rows = []
     for each in zoo().values():
         method = f"[{each.family}](https://arxiv.org/abs/{each.paper})"
         sources = ", ".join(f"[{number}]({url})" for number, url in enumerate(each.sources, 1))
         row = [f"`{ZOO}{each.name}`", method, f"<{each.address}>", each.architecture, each.activation, each.licence]
         hashed = "yes" if each.sha256 else "no"
-        rows.append([*row, each.note, "yes" if each.tried else "no", hashed, sources])
+        rows.append([*row, each.note, hashed, sources])
     said = (
         "Published fine-tunes by name, wherever a model is named. An empty cell was in no source; an empty activation "
-        "is read in the configuration or, where that has none, asked for. Files of Google Drive are got by hand."
+        "is read from the configuration, or has to be given. The published files are not verified by this project."
     )
     return page_of_rows("Zoo", said, head, rows)
 
