@@ -11,7 +11,7 @@ import pytest
 
 from rococo_jax.benchmarks.choices.records import holds_object, lines_beside, read_records
 from rococo_jax.benchmarks.classes import read_classes, read_own, templates_of
-from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.evaluation.model_list import read_models
 from rococo_jax.evaluation.models.class_logits import read_labels
 from rococo_jax.perturb.text.influence_table import read_influence_table
@@ -59,7 +59,7 @@ SPELLINGS = {
 
 
 def opened(path: Path) -> object:
-    return read_captions(str(path), {}).items
+    return read_captions(str(path)).items
 
 
 def own_classes(path: Path) -> object:

@@ -48,7 +48,7 @@ def run(options: Options) -> None:
             leave_out_broken=options.leave_out_broken,
             on_progress=advance,
         )
-    captions = sum(tar["captions"] for tar in packed.pairs.about)
+    captions = sum(tar["captions"] for tar in packed.pairs.summaries)
     print(
         f"{options.out}: {len(packed.pairs)} images with {captions} captions in {options.shards} tars, "
         f"{packed.written} of them written now"

@@ -9,8 +9,9 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import PureWindowsPath
-from typing import Any, Literal
+from typing import Any
 
+from rococo_jax.data.read_options import TextFiles
 from rococo_jax.errors import InputError
 from rococo_jax.texts import split_lines
 
@@ -26,10 +27,6 @@ class CaptionedImage:
 
     image: str
     captions: tuple[str, ...]
-
-
-# A text beside an image holds a caption in each line, or is one caption of several lines.
-TextFiles = Literal["lines", "whole"]
 
 
 def caption_lines(text: str, text_files: TextFiles = "lines") -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from rococo_jax.data.images import Task, run_tasks
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.pictures import as_rgb, image_format
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.tar_index import open_index
+from rococo_jax.data.tar_index import open_indexes
 from rococo_jax.data.tar_pairs import TarPairs
 from rococo_jax.data.tar_samples import IMAGES
 from rococo_jax.errors import InputError
@@ -101,7 +101,7 @@ def pack_pairs(
             raise
         written += 1
     names = list(map(str, tars))
-    pairs = TarPairs(names, open_index(names))
+    pairs = TarPairs(names, open_indexes(names))
     if not len(pairs):
         raise InputError("packing", "images", "none that can be decoded", "at least one")
     return Packed(pairs, written, left_out)

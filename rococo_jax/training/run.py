@@ -24,20 +24,16 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.model_directory import write_description, write_model
-from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.training_images import (
-    ImageContents,
-    TrainingImages,
-    read_image_contents,
     read_training_images,
-    stamp_images,
+    source_images,
     union,
 )
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.loading import CHECKPOINTS, ORIGIN, read_scores
 from rococo_jax.errors import InputError
 from rococo_jax.processes import barrier, broadcast_from_process_0
-from rococo_jax.storage import atomic_directory, hold, read_json_object, refuse_url, remove_folder, write_json
+from rococo_jax.storage import atomic_directory, hold, refuse_url, remove_folder
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.config import check_config, flat, refuse_other_config, write_config
 from rococo_jax.training.config_keys import profiled_steps
@@ -49,8 +45,6 @@ from rococo_jax.training.setup import RunCache, Setup, set_up
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, gather_to_host, parameters_where_they_are
 
 CONFIG, MODEL = "config.json", "model"
-# Below `origin`: hash of the training images, and of the stamps of their files when they were read.
-_IMAGES = "images.json"
 
 EvaluateModel = Callable[[Encoder], Mapping[str, float]]
 
@@ -151,35 +145,21 @@ def _hold_folder(while_held: contextlib.ExitStack, workdir: Path) -> None:
 def _prepare_folder(workdir: Path, saved: Mapping[str, Any] | None, config: ConfigDict, setup: Setup) -> str:
     """Write the config and what checkpoints need to be models; return the hash of the training images.
 
-    A model of fewer steps moves to `model-STEPS`. The images are read before the first step, and again only where a
-    file may have changed since; before the first checkpoint, the folder takes the data as they are.
+    A model of fewer steps moves to `model-STEPS`. Before the first checkpoint, the folder takes the data as they are.
     """
     if saved is not None and (workdir / MODEL).exists():
         (workdir / MODEL).rename(workdir / f"{MODEL}-{saved['steps']}")
-    origin, stamps = workdir / ORIGIN, stamp_images(setup.source)
-    images = _known_images(origin, stamps)
+    origin, images = workdir / ORIGIN, source_images(setup.source)
     has_checkpoints = (workdir / CHECKPOINTS).is_dir() and any((workdir / CHECKPOINTS).glob("[0-9]*"))
-    if images is None or not has_checkpoints:
-        contents = setup.read_images(stamps)
-        images = contents.sha256
-        if not has_checkpoints:
-            seen = _training_images(setup.source, setup.origin.training_images, contents)
-            start = dataclasses.replace(setup.origin, training_images=seen)
-            remove_folder(origin)
-            with atomic_directory(origin) as folder:
-                write_description(folder, start.checkpoint({}, _record(config, 0)))
-        write_json(origin / _IMAGES, {"sha256": images, "stamps": stamps})
+    if not has_checkpoints:
+        training_images = union(images.images, setup.origin.training_images)
+        start = dataclasses.replace(setup.origin, training_images=training_images)
+        remove_folder(origin)
+        with atomic_directory(origin) as folder:
+            write_description(folder, start.checkpoint({}, _record(config, 0)))
     if saved != flat(config):
         write_config(workdir / CONFIG, config)
-    return images
-
-
-def _known_images(origin: Path, stamps: str | None) -> str | None:
-    """The hash of the training images as it was computed once, None where a file may have changed since."""
-    if stamps is None or not (origin / _IMAGES).exists():
-        return None
-    saved = read_json_object(origin / _IMAGES, "the hash of a run's training images")
-    return saved.get("sha256") if saved.get("stamps") == stamps else None
+    return images.sha256
 
 
 def _loop(
@@ -235,14 +215,6 @@ def _finish(config: ConfigDict, workdir: Path, setup: Setup, state: TrainState) 
     record = _record(config, int(state.step))
     broadcast_from_process_0("the model", lambda: write_model(workdir / MODEL, origin.checkpoint(parameters, record)))
     return workdir / MODEL
-
-
-def _training_images(
-    source: PairSource, before: TrainingImages | None, contents: ImageContents | None = None
-) -> TrainingImages | None:
-    """The images of the run and of the model that it started from; `contents` are the source's, if known."""
-    contents = contents or read_image_contents(source)
-    return union(contents.images, before)
 
 
 def _record(config: ConfigDict, step: int) -> dict:

@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 from rococo_jax.benchmarks.choices.records import read_records
-from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.list_cells import NoList, parse_list
 from tests.support.refusals import refused
 

@@ -206,7 +206,7 @@ def test_tars_that_another_process_has_read_meanwhile_are_not_read_again(tmp_pat
     def read_while_another_process_reads_all(path: str):
         opened.append(path)
         if len(opened) == 1:
-            tar_index.open_index(tars)  # as the other process
+            tar_index.open_indexes(tars)  # as the other process
         return read_tar(path)
 
     monkeypatch.setattr(tar_index, "read_tar", read_while_another_process_reads_all)
