@@ -13,7 +13,7 @@ ota and grounding of sugarcrepe/mean; ata and brittleness of sugarcrepe_pp/mean;
 text_to_image/corruptions_3; imagenet16/clean/ece; cue_conflict/clean/shape_bias.
 
 DATA/cue_conflict holds every fourth of the 1,280 stimuli, by name. Images, base and weights are those of `defence.py`
-and of `docs/findings/defences.md`; none was chosen for this study. The joined model has no logit bias, so that the
+and of `docs/research/defences.md`; none was chosen for this study. The joined model has no logit bias, so that the
 sigmoid loss is not among them.
 """
 
