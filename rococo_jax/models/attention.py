@@ -193,7 +193,8 @@ class SelfAttention(nnx.Module):
     ) -> Float[Array, "b t width"]:
         """Compute the new tokens. `mask` is `mask_of(causal, lengths)` if the caller has already built it."""
         if self.uses_cudnn(x, lengths):
-            mixed = cudnn_attention(*self._project_separately(x), causal, lengths)
+            query, key, value = self._project_separately(x)
+            mixed = cudnn_attention(query, key, value, causal, lengths)
         else:
             if mask is None:
                 mask = mask_of(x.shape[1], causal, lengths)
