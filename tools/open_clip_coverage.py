@@ -1,7 +1,7 @@
 """Which of open_clip's pretrained tags convert, and why the others do not: all are printed, the page has the others.
 
     pip install open_clip_torch timm            (beside torch; see tests/support/golden/make_open_clip.py for how)
-    python tools/open_clip_coverage.py [--markdown docs/open_clip.md] [--tags]
+    python tools/open_clip_coverage.py [--markdown docs/reference/model-formats.md] [--tags]
 
 With `--tags` the package's table is written, which `zoo:ARCHITECTURE/TAG` reads: the hub name of each tag, the
 activation that it was trained with, the image size of its architecture, and how its images are prepared.

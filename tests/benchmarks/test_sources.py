@@ -130,6 +130,8 @@ def test_every_row_has_a_place_in_the_layout_of_its_benchmarks():
 
 
 def test_the_page_names_the_benchmarks_that_are_fetched():
-    table = (CHECKOUT / "docs/data.md").read_text().partition("| benchmark | what comes")[2].partition("\n\n")[0]
+    table = (
+        (CHECKOUT / "docs/how-to/get-data.md").read_text().partition("| benchmark | what comes")[2].partition("\n\n")[0]
+    )
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert named == {info.name for info in registry.known_benchmarks().values() if info.downloads}
