@@ -147,7 +147,7 @@ def loss_work(encoder: Encoder, sizes: Sizes) -> Work:
     scale = jax.device_put(jnp.float32(100), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
 
     def loss(images, texts, scale):
-        return softmax_contrastive(images, texts, logit_scale=scale, similarities=ShardedLogits(mesh))
+        return softmax_contrastive(images, texts, logit_scale=scale, logits=ShardedLogits(mesh))
 
     step = jax.jit(jax.value_and_grad(loss, (0, 1, 2))).lower(images, texts, scale).compile()
     flops = 8.0 * pairs**2 * _WIDTH

@@ -145,7 +145,7 @@ def loss_by(strategy: str, mesh, block_rows: int | None):
 
     def ours(images, texts, scale):
         logits = ShardedLogits(mesh, strategy, block_rows)
-        return softmax_contrastive(images, texts, logit_scale=scale, similarities=logits)
+        return softmax_contrastive(images, texts, logit_scale=scale, logits=logits)
 
     return dense if strategy == "dense" else ours
 
