@@ -6,9 +6,9 @@
     python perf/run_all.py --device accelerator --toy --out toy.json    tiny sizes, to try it on a CPU
     python perf/run_all.py --list                                       names of the measurements
 
-A measurement that has a result is not run again without `--again`: the same command runs only what is missing, failed or
-took too long. With `--minutes`, a measurement that would exceed the remaining time is left for the next call. The file is
-`{name: {"command", "seconds", "machine", "figures"} or {"command", "failed"}}`, written after every measurement.
+A measurement that has a result is not run again without `--again`: the same command runs only what is missing, failed
+or took too long. With `--minutes`, a measurement that would exceed the remaining time is left for the next call. The
+file is `{name: {"command", "seconds", "machine", "figures"} or {"command", "failed"}}`, written after each measurement.
 """
 
 import argparse
