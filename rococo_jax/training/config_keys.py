@@ -63,9 +63,6 @@ def all_keys() -> dict[str, Any]:
         "steps": Key(1000, "Updates of the parameters; may grow when a run resumes.", POSITIVE),
         "batch_size": Key(256, "Pairs of a step, over all devices.", between(2, 2**24)),
         "micro_batches": Key(1, "Parts in which the contrastive batch goes through the towers (GradCache).", POSITIVE),
-        "kept_micro_batches": Key(
-            1, "Parts whose activations are kept until the loss is known; the others are embedded again.", POSITIVE
-        ),
         "dtype": Key(
             "float32",
             "Of the towers' computation, `float32` or `bfloat16`; parameters, norms and similarities are float32.",
