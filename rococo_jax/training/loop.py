@@ -54,8 +54,8 @@ class Outcome(NamedTuple):
 class StopOnSignal:
     """Stop training after the current step on SIGTERM (preemption) or Ctrl-C.
 
-    With several processes, JAX's preemption service (`distributed_run(preemptible=True)`) forwards a SIGTERM from any of
-    them, so that all stop after the same step, a second or two later. A second Ctrl-C exits at once, without a
+    With several processes, JAX's preemption service (see `distributed_run(preemptible=True)`) forwards a SIGTERM from
+    any of them, so that all stop after the same step, a second or two later. A second Ctrl-C exits at once, without a
     checkpoint.
     """
 
