@@ -124,7 +124,7 @@ def check_split_choice(source: object, split: str, counts: Mapping[str, int], mu
         raise InputError(source, "split", found, wanted)
     if not counts:
         return ""
-    return f", splits {available}: " + (f"read: {split}" if requested else "all read; --split chooses")
+    return f", splits {available}: " + (f"read: {split}" if requested else "all read; `split` chooses")
 
 
 def splits_of(split: str) -> set[str]:

@@ -198,7 +198,7 @@ def _find_in_folders(
         raise InputError(source, "images", found, "a folder that holds them")
     if missing and not allow_missing:
         found = f"{len(missing)} of {len(items)} images in none of {all_folders}; the first is {missing[0]!r}"
-        raise InputError(source, "images", found, "all of them, or --allow-missing-images")
+        raise InputError(source, "images", found, "all of them, or allow_missing_images")
     return paths
 
 

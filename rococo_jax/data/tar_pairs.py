@@ -266,7 +266,7 @@ def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
     skipped = sum(counts.values())
     if skipped:
         if not allow_missing:
-            raise InputError(name, "samples", found, "an image and a caption in each, or --allow-missing-images")
+            raise InputError(name, "samples", found, "an image and a caption in each, or allow_missing_images")
         say(f"{name}: {skipped:,} samples left out: {found}")
     captions = sum(tar["captions"] for tar in pairs.summaries)
     say(f"{name}: {len(pairs):,} images, {captions:,} captions, one a line of NAME.txt")

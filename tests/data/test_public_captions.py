@@ -163,7 +163,7 @@ def test_splits_are_said_and_chosen(tmp_path, capsys):
     (tmp_path / "plain.csv").write_text("image,caption\n1_a.jpg,x\n")
     photos, table, karpathy, plain = (f"{tmp_path}/{name}" for name in ("photos", "c.csv", "k.json", "plain.csv"))
     assert read_captioned_images(photos, table).names == tuple(ITEMS)
-    assert "splits train (2), test (2): all read; --split chooses" in capsys.readouterr().err
+    assert "splits train (2), test (2): all read; `split` chooses" in capsys.readouterr().err
     none = r"split: found none named, of several; wanted train \(1\), test \(1\), one or several \(train\+val\), or all"
     refused(none, read_captioned_images, photos, karpathy)
     wrong = r"split: found 'val'; wanted train \(\d\), test \(\d\)"
