@@ -138,7 +138,7 @@ def test_numbered_columns_of_parquet_and_blank_ones(tmp_path):
     items = read_captions(f"{tmp_path}/c.parquet").items
     assert [item.captions for item in items] == [(*ITEMS["1_a.jpg"], "ten"), ITEMS["2_b.jpg"]]
     frame[["image", "caption_0"]].assign(caption="x").to_csv(tmp_path / "both.csv", index=False)
-    refused("any of which may be the captions", read_captions, f"{tmp_path}/both.csv", {})
+    refused("any of which may be the captions", read_captions, f"{tmp_path}/both.csv")
     only = read_captions(f"{tmp_path}/both.csv?caption=caption_0").items
     assert [item.captions for item in only] == [(texts[0],) for texts in ITEMS.values()]
 
@@ -149,7 +149,7 @@ def test_images_without_a_caption_and_repeated_captions_are_counted(tmp_path):
     file = read_captions(path)
     assert file.skipped == 1 and "2 images, 4 captions, 1 images without a caption left out" in file.summary()
     path.write_text(json.dumps(COCO | {"images": [*COCO["images"], {"id": 1, "file_name": "other.jpg"}]}))
-    refused("id of images 3: found 1, an id of two images; wanted every id once", read_captions, path, {})
+    refused("id of images 3: found 1, an id of two images; wanted every id once", read_captions, path)
     (tmp_path / "c.csv").write_text("image,caption\n1.png,one\n1.png,one\n")
     file = read_captions(f"{tmp_path}/c.csv")
     assert file.items[0].captions == ("one", "one")
