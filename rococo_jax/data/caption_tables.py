@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rococo_jax.data.captions import CaptionedImage, check_image_name, check_text, json_type
-from rococo_jax.data.list_cells import WANTED as WANTED_CELL
-from rococo_jax.data.list_cells import NoList, parse_list
+from rococo_jax.data.list_cells import EXPECTED as EXPECTED_CELL
+from rococo_jax.data.list_cells import MalformedList, parse_list
 from rococo_jax.data.read_options import Columns, ReadOptions
 from rococo_jax.errors import InputError
 from rococo_jax.storage import is_url
@@ -249,7 +249,7 @@ def _refuse_unquoted_lists(captions: Iterable[tuple[str, Sequence[str]]], source
     lists = [text for text in texts if text.startswith("[") and text.endswith("]")]
     several = next((text for text in lists if "," in text), None)
     if several is not None and len(lists) == len(texts):
-        raise InputError(source, "captions", f"brackets around each, without quotes: {several[:40]!r}", WANTED_CELL)
+        raise InputError(source, "captions", f"brackets around each, without quotes: {several[:40]!r}", EXPECTED_CELL)
 
 
 def split_column(header: Sequence[str], columns: Columns, source: object) -> str | None:
@@ -293,8 +293,8 @@ def captions_in_cell(value: Any, column: str, location: str, source: object) -> 
     if isinstance(value, str):
         try:
             texts_in_cell = parse_list(value)
-        except NoList as error:
-            raise InputError(source, f"{column} of {location}", f"{error}: {value[:40]!r}", WANTED_CELL) from None
+        except MalformedList as error:
+            raise InputError(source, f"{column} of {location}", f"{error}: {value[:40]!r}", EXPECTED_CELL) from None
         value = value if texts_in_cell is None else texts_in_cell
     if not isinstance(value, str | list):
         raise InputError(source, f"{column} of {location}", json_type(value), "a string or a list of strings")
