@@ -33,7 +33,7 @@ _ATTEMPTS, _TIMEOUT_SECONDS = 5, 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Download:
-    """One file of a benchmark, or the files of one folder (`hub_downloads`).
+    """A file of a benchmark, or the files of a folder (`hub_downloads`).
 
     Attributes:
         url: address of the file.
@@ -59,7 +59,7 @@ class Download:
 
     @property
     def verification(self) -> str:
-        """How the contents will be verified."""
+        """A description of how the contents will be verified."""
         if self.sha256:
             return "SHA-256 known"
         if self.url.startswith("hf://"):

@@ -1,4 +1,4 @@
-"""Sources of captioned images: sequences whose index is the id of an image during training."""
+"""Define sources of captioned images: sequences whose index is the id of an image during training."""
 
 import abc
 import bisect
@@ -41,7 +41,7 @@ class PairSample:
 
     @property
     def source(self) -> Path | str:
-        """How errors name the image: the path, or the name if there are only bytes."""
+        """The image in errors: its path, or its name if there are only bytes."""
         return self.name if isinstance(self.image, bytes) else self.image
 
     def read_bytes(self) -> bytes:
@@ -152,7 +152,7 @@ class CaptionedImages(PairSource):
 
     @property
     def items(self) -> tuple[CaptionedImage, ...]:
-        """Names and captions of all images."""
+        """The names and captions of all images."""
         return tuple(map(self.captioned, range(len(self))))
 
     @property

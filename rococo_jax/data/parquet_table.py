@@ -1,4 +1,4 @@
-"""Tables of images, and Parquet files as such tables.
+"""Read tables of images, and Parquet files as such tables.
 
 A Parquet file can only be decoded by row groups. Its images are therefore copied once to an Arrow file in the cache
 folder, as the `datasets` library does, and read there in any order. The copy is named by the contents of the Parquet

@@ -31,7 +31,7 @@ _LOCKS = 256
 
 
 class PixelView(NamedTuple):
-    """One way to prepare the pixels of an image.
+    """A way to prepare the pixels of an image.
 
     Attributes:
         key: identifies the preparation; two views with the same key give the same pixels.

@@ -13,7 +13,7 @@ TextFiles = Literal["lines", "whole"]
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:
-    """How captions and images are read.
+    """The options with which captions and images are read.
 
     Attributes:
         columns: columns of a table by role; by default those with usual names.

@@ -54,8 +54,8 @@ def url_facts(url: str, expected: str) -> tuple[int, tuple[str, ...], float]:
         raise
     except Exception as error:  # what storage services raise differs from one to the next
         raise why_refused(url, error, expected) from None
-    changed = info.get("created")
-    return size, _version(info), changed if isinstance(changed, float) else 0.0
+    created_at = info.get("created")
+    return size, _version(info), created_at if isinstance(created_at, float) else 0.0
 
 
 def _version(info: Mapping[str, Any]) -> tuple[str, ...]:

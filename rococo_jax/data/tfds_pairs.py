@@ -1,4 +1,4 @@
-"""Datasets of TensorFlow Datasets (TFDS) as sources of pairs, read by index and without TensorFlow.
+"""Read datasets of TensorFlow Datasets (TFDS) as sources of pairs, by index and without TensorFlow.
 
     tfds:coco_captions/2014?split=train
     tfds:my_pairs?split=train[:90%]&data_dir=/data/tfds&image=photo&captions=texts/en&name=file

@@ -55,11 +55,11 @@ NO_IMAGES = TrainingImages(frozenset())
 
 def union(*lists: TrainingImages | None) -> TrainingImages | None:
     """Return the images of several models or sources together, or None if all lists are unknown."""
-    known = [images for images in lists if images is not None]
-    if not known:
+    known_lists = [images for images in lists if images is not None]
+    if not known_lists:
         return None
-    complete = len(known) == len(lists) and all(images.complete for images in known)
-    return TrainingImages(frozenset().union(*(images.keys for images in known)), complete)
+    complete = len(known_lists) == len(lists) and all(images.complete for images in known_lists)
+    return TrainingImages(frozenset().union(*(images.keys for images in known_lists)), complete)
 
 
 def training_images(names: Iterable[str], paths: Iterable[ImageFile]) -> TrainingImages:

@@ -248,8 +248,8 @@ def queue_length(workers: int, ahead: int, chunk_bytes: int) -> int:
     free = _MAX_SHARE * shutil.disk_usage(_SHARED_MEMORY).free
     max_length = (int(free / max(workers * chunk_bytes, 1)) - _CHUNKS_IN_FLIGHT) // _QUEUES
     if max_length < 1:
-        needed = workers * (_QUEUES + _CHUNKS_IN_FLIGHT) * chunk_bytes
-        found = f"{workers}, which hold {needed / 1e9:.2f} GB of shared memory"
+        required = workers * (_QUEUES + _CHUNKS_IN_FLIGHT) * chunk_bytes
+        found = f"{workers}, which hold {required / 1e9:.2f} GB of shared memory"
         wanted = f"fewer: half of what {_SHARED_MEMORY} has free is {free / 1e9:.2f} GB"
         raise InputError(_SOURCE, "workers", found, wanted)
     return min(length, max_length)

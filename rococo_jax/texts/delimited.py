@@ -44,7 +44,7 @@ def _names_of(header: _Row | None) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How the lines of a table are split into cells.
+    """The rules by which the lines of a table are split into cells.
 
     Attributes:
         has_delimiter_line: whether a line before the header names the delimiter, as Excel writes it (`sep=;`).
