@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.checkpoints.formats.open_clip import preprocessing_of_open_clip, towers_of_open_clip
-from rococo_jax.checkpoints.parameters import parameter_shapes
-from rococo_jax.checkpoints.tensors import Tensors, check_tensors
+from rococo_jax.checkpoints.names import check_tensors
+from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.checkpoints.zoo import TAG_COLUMNS, TAGS
 from rococo_jax.errors import InputError
 from rococo_jax.storage import write_csv_rows, write_json
@@ -122,7 +122,7 @@ def why_not(open_clip: Any, architecture: str, tag: str, shapes: Mapping[str, tu
     hf = TEXT_TOWERS.get(config["text_cfg"].get("hf_model_name"))
     try:
         spec, table, _ = towers_of_open_clip(config, config, Path(source), tensors, source, None, hf)
-        check_tensors(tensors, table, parameter_shapes(spec))
+        check_tensors(tensors, table)
         used = {key: published[key] for key in ("mean", "std", "interpolation", "resize_mode")}
         preprocessing_of_open_clip(used, Path(source), spec)
     except InputError as error:

@@ -111,7 +111,7 @@ def with_adapter(base: Tensors, folder: Path) -> Tensors:
         scale = _alpha(config, module, path) / (len(a) ** 0.5 if config.get("use_rslora") else len(a))
         return weight + np.float32(scale) * (change.T if embedding else change).reshape(weight.shape)
 
-    about = {name: source.about(stored) for name, (source, stored) in plain.items()}
+    about = {name: source.info(stored) for name, (source, stored) in plain.items()}
     origin = f"{base.origin}, with the LoRA adapter of {folder.name} merged"
     return Tensors(base.path, about, read, base.close, origin)
 

@@ -72,6 +72,6 @@ def _open_shards(index: Path) -> Tensors:
             expected = {tensor for tensor, file in weight_map.items() if file == name}
             if absent := expected - set(shard.names):
                 raise InputError(shard.path, "tensors", f"no {sorted(absent)[:5]}", "all that the index names")
-        about = {tensor: shard.about(tensor) for shard in shards.values() for tensor in shard.names}
+        about = {tensor: shard.info(tensor) for shard in shards.values() for tensor in shard.names}
         places = {tensor: shard for shard in shards.values() for tensor in shard.names}
-        return Tensors(index, about, lambda tensor: places[tensor].stored(tensor), stack.pop_all().close)
+        return Tensors(index, about, lambda tensor: places[tensor].read_raw(tensor), stack.pop_all().close)

@@ -20,6 +20,7 @@ from rococo_jax.checkpoints.families.bert import SENTENCE_FILES
 from rococo_jax.checkpoints.formats.base import Format
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, has_tokenizer
 from rococo_jax.checkpoints.lora import ADAPTER, ADAPTER_FILES, base_folder, with_adapter
+from rococo_jax.checkpoints.names import write_tensors
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     ConversionOptions,
@@ -30,7 +31,7 @@ from rococo_jax.checkpoints.parameters import (
     with_interpolated_positions,
 )
 from rococo_jax.checkpoints.sentence_folder import MODULES, check_modules, find_model_path
-from rococo_jax.checkpoints.tensors import write_safetensors, write_tensors
+from rococo_jax.checkpoints.tensors import write_safetensors
 from rococo_jax.checkpoints.weight_files import PICKLES, SAFETENSORS, find_weights, open_weights
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import for_open_clip, for_transformers

@@ -24,21 +24,15 @@ from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.timm_towers import timm_rows
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer
 from rococo_jax.checkpoints.lora import ADAPTER
+from rococo_jax.checkpoints.names import NameTable, read_parameters, write_tensors
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     ConversionOptions,
     checkpoint_of,
-    parameter_shapes,
     sources_of_settings,
     with_interpolated_positions,
 )
-from rococo_jax.checkpoints.tensors import (
-    NameTable,
-    Tensors,
-    read_parameters,
-    write_safetensors,
-    write_tensors,
-)
+from rococo_jax.checkpoints.tensors import Tensors, write_safetensors
 from rococo_jax.checkpoints.weight_files import open_weights
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import read_open_clip_tokenizer
@@ -87,7 +81,7 @@ def read_open_clip(source: str | Path, options: ConversionOptions, folder: Path 
         raise InputError(folder / ADAPTER, "adapter", "one beside an open_clip model", wanted)
     with open_weights(folder, _WEIGHTS) as tensors:
         spec, table, known = towers_of_open_clip(config, model, path, tensors, source, options.activation, hf_text)
-        parameters = read_parameters(tensors, table, parameter_shapes(spec))
+        parameters = read_parameters(tensors, table)
     given = config.get("preprocess_cfg") or {}
     preprocessing = preprocessing_of_open_clip(given, path, spec)
     kind = _tokenizer_kind(model["text_cfg"], spec, hf_text)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.checkpoints.families.base import Section
 from rococo_jax.checkpoints.families.bert import BERT, NLLB, ROBERTA, Bert
+from rococo_jax.checkpoints.fields import Section
 from rococo_jax.checkpoints.formats.huggingface import check_spec_round_trip
 from rococo_jax.checkpoints.formats.timm_towers import timm_tower
 from rococo_jax.checkpoints.tensors import Tensors
@@ -187,7 +187,7 @@ def _hf_text(section: Section, own: Section, dim: int) -> tuple[TextSpec, HeadSp
     poolings = family.open_clip_poolings
     if section.values["hf_pooler_type"] not in poolings:
         raise section.refuse("hf_pooler_type", " or ".join(poolings))
-    text = family.text_spec(own, poolings[section.values["hf_pooler_type"]])
+    text = family.text_tower(own, poolings[section.values["hf_pooler_type"]])
     kind = section.values["hf_proj_type"]
     if kind not in ("linear", "mlp", None):
         raise section.refuse("hf_proj_type", "linear or mlp")

@@ -17,13 +17,13 @@ from rococo_jax.checkpoints.formats.base import Format
 from rococo_jax.checkpoints.formats.openai_names import LONG_CLIP, openai_table
 from rococo_jax.checkpoints.hub import choose_tokenizer
 from rococo_jax.checkpoints.image_sizes import OPEN_CLIP_SIZES, image_size_of
+from rococo_jax.checkpoints.names import read_parameters
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     ConversionOptions,
     missing_choice,
-    parameter_shapes,
 )
-from rococo_jax.checkpoints.tensors import Tensors, read_parameters
+from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.checkpoints.torch_archive import open_torch_archive
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import read_open_clip_tokenizer
@@ -75,9 +75,7 @@ def read_openai(source: str | Path, options: ConversionOptions) -> Checkpoint:
         heads, heads_from = choose_heads(source, options.heads, own)
         spec, size_from = spec_from_tensors(tensors, known, heads, options.image_size)
         axes = len(tensors.shape("logit_scale"))
-        parameters = read_parameters(
-            tensors, openai_table(spec, scalar_axes=axes, long_clip=own == "Long-CLIP"), parameter_shapes(spec)
-        )
+        parameters = read_parameters(tensors, openai_table(spec, scalar_axes=axes, long_clip=own == "Long-CLIP"))
     length = spec.text.context_length
     read = functools.partial(read_open_clip_tokenizer, kind="clip", length=length, arguments={}, simple=True)
     tokenizer, tokenizer_from = choose_tokenizer(source, options.tokenizer, None, TOKENIZER, read)
