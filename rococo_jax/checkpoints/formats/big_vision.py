@@ -1,8 +1,8 @@
 """SigLIP as big_vision stores it: one `.npz` of Flax parameters, `params/img/...`, `params/txt/...`, `params/t`, `b`.
 
-Shapes tell all but the activation (GELU by tanh, Flax's default), the norms' epsilon (1e-6, Flax's default) and, where
-it is no multiple of the patch, the image size (`image_sizes`). Layers are apart (`encoderblock_3/...`) or stacked
-(`encoderblock/...`). Images are prepared as the SigLIP processor of `transformers` does it. Source: `models/vit.py`,
+The spec follows from the shapes, but for Flax's defaults (GELU by tanh, norms with epsilon 1e-6) and for image sizes
+that are no multiple of the patch (`image_sizes`). Layers are stored one by one (`encoderblock_3/...`) or stacked
+(`encoderblock/...`). Images are prepared as by the SigLIP processor of `transformers`. Source: `models/vit.py`,
 `models/proj/image_text/two_towers.py` of big_vision.
 """
 
@@ -28,7 +28,7 @@ from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.npz import NpzArrays
 from rococo_jax.storage import hash_file, load_arrays
 
-# The vocabulary's size tells the tokenizer.
+# Tokenizers by the size of the vocabulary.
 _TOKENIZERS = {
     32000: "google/siglip-base-patch16-224",
     250000: "google/siglip-base-patch16-256-multilingual",
@@ -95,7 +95,7 @@ BIG_VISION = Format("big_vision", read_big_vision, suffixes=(".npz",))
 
 
 def open_npz(path: Path) -> Tensors:
-    """Return the tensors of a file without `params/` in their names, stacked layers apart, each read when it is needed.
+    """Open a file; names have no `params/`, and stacked layers become one tensor each.
 
     Raises InputError for a damaged file or Python objects.
     """
@@ -123,7 +123,7 @@ def open_npz(path: Path) -> Tensors:
 
 
 class View(NamedTuple):
-    """A tensor that is made of a stored one."""
+    """A tensor that is computed from a stored one by `change`."""
 
     stored: str
     change: Callable[[np.ndarray], np.ndarray]
@@ -134,38 +134,45 @@ def _as_it_is(array: np.ndarray) -> np.ndarray:
 
 
 def with_views(tensors: Tensors, views: Mapping[str, View]) -> Tensors:
-    """Return tensors that are views of stored ones; their shapes are worked out without reading a value."""
+    """Return tensors that are views of stored ones; their shapes are computed without reading a value."""
 
-    def about(view: View) -> tuple[tuple[int, ...], str]:
+    def info(view: View) -> tuple[tuple[int, ...], str]:
         shape, kind = tensors.info(view.stored)
         return view.change(np.broadcast_to(np.float32(0), shape)).shape, kind
 
     def read(name: str) -> np.ndarray:
         return views[name].change(tensors.read_raw(views[name].stored))
 
-    return Tensors(tensors.path, {name: about(view) for name, view in views.items()}, read, tensors.close)
+    return Tensors(tensors.path, {name: info(view) for name, view in views.items()}, read, tensors.close)
 
 
 def flattened(tensors: Tensors) -> Tensors:
-    """Return the tensors as the layers here have them: the values of a patch, and the channels of all heads, along one
-    axis.
-    """
+    """Return the tensors in the shapes of our layers, with the pixels of a patch, and all heads, along one axis."""
     return with_views(tensors, {name: View(name, functools.partial(flatten, name)) for name in tensors.names})
 
 
 def flatten(name: str, array: np.ndarray) -> np.ndarray:
-    """Return the array of that name as `flattened` does."""
+    """Return the array of that name with the shape of our layer."""
     if name.endswith(("/embedding/kernel", "/out/kernel")) and array.ndim > 1:
         return array.reshape(-1, array.shape[-1])
     by_head = _ATTENTION in name and not name.endswith("/out/bias") and array.ndim > 1
     return array.reshape(*array.shape[:-2], -1) if by_head else array
 
 
+_REQUIRED = (
+    "img/pos_embedding",
+    "txt/pos_embedding",
+    "img/embedding/kernel",
+    "txt/Embed_0/embedding",
+    "img/MAPHead_0/probe",
+    "txt/head/kernel",
+    f"img/Transformer/encoderblock_0/{_ATTENTION}/query/kernel",
+)
+
+
 def spec_of_arrays(tensors: Tensors, image_size: int | None) -> tuple[ModelSpec, str]:
-    """Return the spec, read off the shapes, and how the image size is known."""
-    needed = [f"{tower}pos_embedding" for tower in ("img/", "txt/")] + ["img/embedding/kernel", "txt/Embed_0/embedding"]
-    needed += ["img/MAPHead_0/probe", "txt/head/kernel", f"img/Transformer/encoderblock_0/{_ATTENTION}/query/kernel"]
-    tensors.require(needed, "the parameters of a SigLIP of big_vision, or of TIPSv2 for JAX")
+    """Return the spec that the shapes imply, and how the image size is known."""
+    tensors.require(_REQUIRED, "the parameters of a SigLIP of big_vision")
     for name, axes in {"img/embedding/kernel": 4, "img/pos_embedding": 3, "txt/pos_embedding": 3}.items():
         if len(tensors.shape(name)) != axes:
             raise InputError(tensors.path, name, f"the shape {tensors.shape(name)}", f"{axes} axes")
@@ -179,7 +186,7 @@ def spec_of_arrays(tensors: Tensors, image_size: int | None) -> tuple[ModelSpec,
         patch_size=patch,
         width=width,
         **SIGLIP_VISION,
-        **block_sizes(tensors, "img/Transformer"),
+        **_block_sizes(tensors, "img/Transformer"),
         **common,
     )
     text = TextSpec(
@@ -187,17 +194,16 @@ def spec_of_arrays(tensors: Tensors, image_size: int | None) -> tuple[ModelSpec,
         context_length=context,
         width=text_width,
         **SIGLIP_TEXT,
-        **block_sizes(tensors, "txt/Encoder_0"),
+        **_block_sizes(tensors, "txt/Encoder_0"),
         **common,
     )
     head = HeadSpec("linear", tensors.shape("txt/head/kernel")[-1], bias=True)
     return ModelSpec(vision, text, text_head=head, logit_bias="b" in tensors.names), size_from
 
 
-def block_sizes(tensors: Tensors, prefix: str, mlp: str = "MlpBlock_0") -> dict[str, int]:
-    """The sizes of a tower's blocks."""
+def _block_sizes(tensors: Tensors, prefix: str) -> dict[str, int]:
     return {
         "layers": tensors.count(rf"{prefix}/encoderblock_(\d+)/"),
         "heads": tensors.shape(f"{prefix}/encoderblock_0/{_ATTENTION}/query/kernel")[1],
-        "mlp_width": tensors.shape(f"{prefix}/encoderblock_0/{mlp}/Dense_0/kernel")[-1],
+        "mlp_width": tensors.shape(f"{prefix}/encoderblock_0/MlpBlock_0/Dense_0/kernel")[-1],
     }
