@@ -156,7 +156,7 @@ def downloads_page() -> str:
     rows = []
     for each, benchmarks, source in read_sources():
         size = in_bytes(each.size) if each.size else ""
-        check = f"{each.check}; needs accepted terms" if each.page else each.check
+        check = f"{each.verification}; needs accepted terms" if each.page else each.verification
         row = [" ".join(sorted(benchmarks)), f"`{each.to}`", size, check, f"`{each.url}`", source]
         rows.append([*map(cell, row)])
     head = ["benchmarks", "comes to", "size", "contents", "address", "read in"]

@@ -66,7 +66,7 @@ def rules_of(encoder: Any) -> dict[str, dict[str, Any]]:
         values["resize"] = pixels.describe_size()
         values["crop"] = "none" if pixels.crop_size is None else "centre {} x {}, after it".format(*pixels.crop_size)
         values |= {"interpolation": pixels.resample, "rescale factor": pixels.rescale_factor}
-        values |= {"mean": list(pixels.mean), "std": list(pixels.std), "colours": pixels.describe_rule()}
+        values |= {"mean": list(pixels.mean), "std": list(pixels.std), "colours": pixels.describe_library_behaviour()}
         places["colours"] = "the library's rule"
     if tokenizer is not None:
         of, ends = tokenizer.spec, tokenizer.encode([""])[0]

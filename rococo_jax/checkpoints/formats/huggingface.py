@@ -244,7 +244,7 @@ def as_library(library: str, checkpoint: Checkpoint, name: str) -> Checkpoint:
             say(f"{name}: texts will be cleaned as {library} does; broken Unicode and entities change tokens")
     if preprocessing is not None and preprocessing.library != library:
         preprocessing = dataclasses.replace(preprocessing, library=library)
-        say(f"{name}: images will be prepared as in {preprocessing.describe_rule()}")
+        say(f"{name}: images will be prepared as in {preprocessing.describe_library_behaviour()}")
     return checkpoint._replace(tokenizer=tokenizer, preprocessing=preprocessing)
 
 

@@ -107,7 +107,8 @@ def timm_rows(name: str, spec: VisionSpec | ConvolutionalSpec, head: HeadSpec, n
     rows = find_timm_tower(name)[0].rows(spec)
     if head.kind == "mlp":
         up = module_rows("vision_head.up", "visual.head.mlp.fc1", "linear")
-        return rows + up + module_rows("vision_head.down", "visual.head.mlp.fc2", "linear")
+        down = module_rows("vision_head.down", "visual.head.mlp.fc2", "linear")
+        return rows + up + (down if head.bias else down[:1])
     modules = (f"{TRUNK}head", f"{TRUNK}head.fc", "visual.head.proj")
     theirs = next((module for module in modules if f"{module}.weight" in names), modules[-1])
     return rows + module_rows("vision_head", theirs, "linear")

@@ -32,7 +32,7 @@ from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.evaluation.sections import Evaluated
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
 from rococo_jax.storage import hash_json, read_json
-from rococo_jax.texts import JSON_LINES, TABLES, form_of
+from rococo_jax.texts import JSON_LINES, TABLES, file_suffix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +171,7 @@ def score_logits(
 
 def read_labels(path: Path) -> Labels:
     """Read a table of images and labels. Raises InputError: it cannot be read, or an image is listed twice."""
-    if form_of(path) not in (*TABLES, *JSON_LINES):
+    if file_suffix(path) not in (*TABLES, *JSON_LINES):
         found = "a folder" if path.is_dir() else f"a file {path.suffix or 'without a suffix'}"
         raise InputError(path, "labels", found, "a table of image,label: .csv, .tsv or .jsonl")
     records = [*read_records(path)[1]]

@@ -30,7 +30,7 @@ from rococo_jax.evaluation.models.arrays import (
 from rococo_jax.evaluation.models.model import Loading, Model, opens_sources, score_tasks
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, load_arrays, read_table
-from rococo_jax.texts import form_of
+from rococo_jax.texts import file_suffix
 
 PREFIX = "embeddings:"
 _WANTED = "embeddings: .npz as of rococo embed, .parquet with image or caption and embedding, or a folder of these"
@@ -53,7 +53,7 @@ class StoredEmbeddings(Model):
     def __init__(self, path: str | os.PathLike, name: str | None = None, allow_unknown: bool = False):
         path = Path(path)
         inside = path.iterdir() if path.is_dir() else [path]
-        files = sorted(each for each in inside if form_of(each) in (".npz", ".parquet") or each == path)
+        files = sorted(each for each in inside if file_suffix(each) in (".npz", ".parquet") or each == path)
         if not files or not files[0].is_file():
             raise InputError(path, "embeddings", "nothing there", _WANTED)
         self.path, self.name = path, name or (path.resolve().name if path.is_dir() else path.stem)
@@ -146,10 +146,10 @@ class StoredEmbeddings(Model):
 
 def _read(file: Path) -> Iterator[tuple[str, list[str], np.ndarray]]:
     """Side, keys and vectors of each side that a file has."""
-    if form_of(file) == ".parquet":
+    if file_suffix(file) == ".parquet":
         yield _read_parquet(file)
         return
-    if form_of(file) != ".npz":
+    if file_suffix(file) != ".npz":
         raise InputError(file, "embeddings", f"a file {file.suffix or 'without a suffix'}", _WANTED)
     arrays = load_arrays(file, f"a .npz: {_WANTED}")
     if not isinstance(arrays, dict):
