@@ -1,4 +1,4 @@
-"""Fields of a configuration file as a list, which is read in both directions. One line per field:
+"""Lists of the fields of configuration files, which are read in both directions. One line per field:
 
     ours         theirs               check
     width        hidden_size          whole
@@ -34,7 +34,7 @@ _FIXED = "-"
 
 
 class Section:
-    """One part of a configuration over its defaults. Errors name the file and the field.
+    """A part of a configuration over its defaults. Errors name the file and the field.
 
     `name` is the key of the part, empty for the whole file.
     """
@@ -110,7 +110,7 @@ class Section:
 
 
 class Check(NamedTuple):
-    """How a value is read from a section, and how ours is written."""
+    """A pair of functions: one reads a value from a section, the other writes ours."""
 
     read: Callable[[Section, str], Any]
     write: Callable[[Any], Any] = lambda value: value
@@ -137,7 +137,7 @@ CHECKS: dict[str, Check] = {
 
 
 class Field(NamedTuple):
-    """One line of a list of fields."""
+    """A line of a list of fields."""
 
     ours: str
     theirs: str

@@ -1,4 +1,4 @@
-"""Names of a checkpoint's tensors as a list, which is read in both directions. One line per layer:
+"""Lists of the names of a checkpoint's tensors, which are read in both directions. One line per layer:
 
     ours                               theirs                                              kind
     vision.class_token                 {vision}embeddings.class_embedding
@@ -44,7 +44,7 @@ _FLOATING = {"F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bflo
 
 
 class Part(NamedTuple):
-    """One parameter of a kind: what follows the names of both sides, and the layout."""
+    """A parameter of a module: the suffixes of both names, and the layout."""
 
     ours: str
     theirs: str
@@ -93,7 +93,7 @@ class Row:
 
     @property
     def is_stacked(self) -> bool:
-        """Whether ours stacks one array per layer."""
+        """True if ours stacks one array per layer."""
         return ".blocks.block." in self.ours
 
     def names(self, shape: tuple[int, ...]) -> list[list[str]]:
@@ -114,7 +114,7 @@ def module_rows(ours: str, theirs: str, kind: str | Transform = "", first_layer:
 
 
 class Line(NamedTuple):
-    """One line of a list of names."""
+    """A line of a list of names."""
 
     ours: str
     theirs: str
@@ -144,8 +144,8 @@ class NameList:
                 place = f"{{{tower}}}" if ours == tower_path else "{prefix}"
                 rows += module_rows(tower_path, theirs.replace(place, prefix), kind)
             if not ours.startswith(("{tower}", "vision", "text")):
-                placed = theirs.replace("{vision}", vision or "").replace("{text}", text or "")
-                rows += module_rows(ours, placed, kind)
+                their_name = theirs.replace("{vision}", vision or "").replace("{text}", text or "")
+                rows += module_rows(ours, their_name, kind)
         return rows
 
 
@@ -191,13 +191,13 @@ def name_table(
 ) -> NameTable:
     """Return the table of a model with these parameters. Raises AssertionError unless each has exactly one row."""
     rows = list(rows)
-    used = [row for row in rows if row.ours in shapes]
-    unnamed = set(shapes) - {row.ours for row in used}
-    if unnamed or len(used) > len(shapes):
-        twice = {row.ours for row in used if sum(other.ours == row.ours for other in used) > 1}
+    model_rows = [row for row in rows if row.ours in shapes]
+    unnamed = set(shapes) - {row.ours for row in model_rows}
+    if unnamed or len(model_rows) > len(shapes):
+        twice = {row.ours for row in model_rows if sum(other.ours == row.ours for other in model_rows) > 1}
         raise AssertionError(f"parameters without a name: {sorted(unnamed)}; with two names: {sorted(twice)}")
     unused = tuple(row for row in rows if row.ours not in shapes)
-    return NameTable(tuple(used), unused, shapes, tuple(ignored), tuple(aliases))
+    return NameTable(tuple(model_rows), unused, shapes, tuple(ignored), tuple(aliases))
 
 
 def read_parameters(source: Tensors, table: NameTable) -> dict[str, np.ndarray]:
@@ -241,7 +241,9 @@ def check_tensors(source: Tensors, table: NameTable) -> None:
     """Raise InputError as `read_parameters` does; the aliases must have been applied to the names of `source`."""
     stored = set(source.names)
     expected = expected_tensors(table)
-    known = {name for name in stored if name in expected or any(re.fullmatch(p, name) for p in table.ignored)}
+    unknown = {
+        name for name in stored if name not in expected and not any(re.fullmatch(p, name) for p in table.ignored)
+    }
     wrong = []
     for name in sorted(expected.keys() & stored):
         shape, kind = source.info(name)
@@ -249,11 +251,11 @@ def check_tensors(source: Tensors, table: NameTable) -> None:
             wrong.append(f"{name} of shape {shape} instead of {expected[name]}")
         elif kind not in _FLOATING:
             wrong.append(f"{name} of type {kind} instead of a floating-point one")
-    missing, unknown = expected.keys() - stored, stored - known
+    missing = expected.keys() - stored
     if prefix := common_prefix(missing, unknown):
         found = f"the prefix {prefix!r} before {sum(name.startswith(prefix) for name in unknown)} names"
-        if others := sorted(name for name in unknown if not name.startswith(prefix)):
-            found += f", beside {list_differences(others=others)}"
+        if without_prefix := sorted(name for name in unknown if not name.startswith(prefix)):
+            found += f", beside {list_differences(others=without_prefix)}"
         raise InputError(source.path, "tensors", found, "names without it, and nothing but the model's tensors")
     if differences := list_differences(missing=missing, unknown=unknown, wrong=wrong):
         wanted = f"the {len(expected)} tensors of a model with its configuration"

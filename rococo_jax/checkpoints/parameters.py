@@ -252,9 +252,7 @@ def missing_choice(source: object, argument: str, found: str, wanted: str) -> In
     return InputError(source, argument, found, f"the argument {argument}, {wanted}; {elsewhere}")
 
 
-def sources_of_settings(
-    file: str, config: Mapping[str, Any], keys: Mapping[str, str], default: str
-) -> dict[str, str]:
+def sources_of_settings(file: str, config: Mapping[str, Any], keys: Mapping[str, str], default: str) -> dict[str, str]:
     """Return where each setting was read: `file: key` for the first of its keys that is present, else `default`.
 
     `keys` has the keys of each setting, separated by spaces; `part.key` is a key of a part of the configuration.

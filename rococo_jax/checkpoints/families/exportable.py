@@ -30,8 +30,10 @@ class ExportableFamily(Family):
 
     def has_towers(self, *towers: Any) -> bool:
         """Return whether all towers with these specs are of this family; None stands for no tower."""
-        known = {*self.newer_fields, "position_rule"}
-        return all(tower is None or (known.issuperset(tower.newer_fields) and self._has(tower)) for tower in towers)
+        expressible = {*self.newer_fields, "position_rule"}
+        return all(
+            tower is None or (expressible.issuperset(tower.newer_fields) and self._has(tower)) for tower in towers
+        )
 
     def _has(self, tower: Any) -> bool:
         if isinstance(tower, TextSpec):

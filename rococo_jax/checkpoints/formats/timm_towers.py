@@ -71,7 +71,7 @@ def rows_of_names(names_of: Callable[[VisionSpec], NameList]) -> Callable[[Visio
 
 @dataclasses.dataclass(frozen=True)
 class TimmTower:
-    """One architecture.
+    """An architecture of timm.
 
     Attributes:
         pattern: regular expression of its names; the group `size` is its size.
@@ -94,11 +94,11 @@ def find_timm_tower(name: str) -> tuple[TimmTower, re.Match] | None:
 
 def timm_tower(section: Section, tensors: Tensors, dim: int) -> tuple[VisionSpec | ConvolutionalSpec, HeadSpec]:
     """Return the specs of the image tower and its head. Raises InputError for towers that are not known here."""
-    known = find_timm_tower(str(section.values["timm_model_name"]))
-    if known is None:
+    entry = find_timm_tower(str(section.values["timm_model_name"]))
+    if entry is None:
         wanted = "a ViT, SigLIP, EVA, PE-Core, MobileCLIP-B, ViTamin or ConvNeXt tower"
         raise section.refuse("timm_model_name", f"{wanted}; open_clip:ARCHITECTURE/TAG runs open_clip itself")
-    tower, match = known
+    tower, match = entry
     return tower.spec(match, section, tensors), _head(section, tensors, dim)
 
 
