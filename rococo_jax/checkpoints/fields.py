@@ -1,4 +1,4 @@
-"""Lists of the fields of configuration files, which are read in both directions. One line per field:
+"""Lists of configuration fields, read in both directions, with one line per field.
 
     ours         theirs               check
     width        hidden_size          whole

@@ -66,5 +66,5 @@ def demo_folder(source: str | os.PathLike) -> Path | None:
     models = shipped_models()
     name = str(source).removeprefix(PREFIX)
     if name not in models:
-        raise InputError(source, "model", repr(name), " or ".join(f"{PREFIX}{known}" for known in models))
+        raise InputError(source, "model", repr(name), " or ".join(f"{PREFIX}{model}" for model in models))
     return models[name]

@@ -178,7 +178,7 @@ def check_adapter(config: Mapping[str, Any], path: Path) -> None:
             path,
             "revision",
             config["revision"],
-            "main; or the path of the base model's folder as base_model_name_or_path",
+            "main; or a folder as base_model_name_or_path",
         )
     for key, value in config.items():
         if value and key not in _SUPPORTED_KEYS | _WITHOUT_EFFECT:

@@ -1,4 +1,4 @@
-"""Lists of the names of a checkpoint's tensors, which are read in both directions. One line per layer:
+"""Lists of tensor names, read in both directions, with one line per layer.
 
     ours                               theirs                                              kind
     vision.class_token                 {vision}embeddings.class_embedding

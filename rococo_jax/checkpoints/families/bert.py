@@ -194,11 +194,11 @@ class Nllb(Roberta):
     def rows(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> list[Row]:
         text = spec.text
         scale = np.float32(text.width**0.5)
-        scaled = Transform(lambda theirs: theirs[0] * scale, lambda ours, _: [ours / scale])
+        times_scale = Transform(lambda theirs: theirs[0] * scale, lambda ours, _: [ours / scale])
         positions = sinusoids(self.unused_positions, text.context_length, text.width)
         return [
             *super().rows(spec, vision_prefix, text_prefix),
-            *module_rows("text.words", f"{text_prefix}embed_tokens.weight", scaled),
+            *module_rows("text.words", f"{text_prefix}embed_tokens.weight", times_scale),
             *module_rows("text.positions", "", constant(positions)),
         ]
 

@@ -113,12 +113,12 @@ def count_blocks(tensors: Tensors, prefix: str) -> int:
 
 def pooling_of(section: Section, default: str, *allowed: str) -> str:
     """Return our name of `timm_pool`. Raises InputError for a pooling that this tower cannot have."""
-    pool = section.values["timm_pool"]
-    chosen = default if pool == "" else _POOLINGS.get(pool)
-    if chosen not in allowed:
-        known = [name for name, ours in _POOLINGS.items() if ours in allowed]
-        raise section.refuse("timm_pool", f"{' or '.join(known)} for this tower")
-    return chosen
+    timm_pool = section.values["timm_pool"]
+    pooling = default if timm_pool == "" else _POOLINGS.get(timm_pool)
+    if pooling not in allowed:
+        allowed_names = [name for name, ours in _POOLINGS.items() if ours in allowed]
+        raise section.refuse("timm_pool", f"{' or '.join(allowed_names)} for this tower")
+    return pooling
 
 
 def _transformer(
