@@ -173,7 +173,7 @@ def test_a_prefix_of_another_name_and_several_variants_are_said(clip_copy):
     ("change", "message"),
     [
         (lambda m: m.update({"logit_scale": "absent.safetensors"}), "absent.safetensors: file: found nothing there"),
-        (lambda m: m.update({"more": m["logit_scale"]}), "all that the index names"),
+        (lambda m: m.update({"more": m["logit_scale"]}), "all tensors of the index"),
         (lambda m: m.update({"logit_scale": "../escape.safetensors"}), "file names inside the folder"),
     ],
 )

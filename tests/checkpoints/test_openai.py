@@ -169,7 +169,7 @@ def test_files_that_are_cut_short_or_lie_about_their_storages_are_refused(tmp_pa
 )
 def test_a_pointer_of_git_lfs_is_called_one(tmp_path, name, read):
     (tmp_path / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 12345\n")
-    refused("a pointer of Git LFS .*`git lfs pull`.*(whole|complete)", read, tmp_path / name)
+    refused("a pointer of Git LFS .*`git lfs pull`.*(whole|complete|undamaged)", read, tmp_path / name)
 
 
 def test_an_archive_that_is_no_clip_says_what_is_missing(tmp_path):
