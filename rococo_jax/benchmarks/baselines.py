@@ -88,7 +88,9 @@ def win_rate(right: Float[np.ndarray, " pairs"], wrong: Float[np.ndarray, " pair
     return ((right > wrong) + (right >= wrong).astype(float)) / 2
 
 
-def preference_with_interval(preference: Sequence[Float[np.ndarray, " _pairs"]], group: Sequence[Int[np.ndarray, " _pairs"]]) -> dict:
+def preference_with_interval(
+    preference: Sequence[Float[np.ndarray, " _pairs"]], group: Sequence[Int[np.ndarray, " _pairs"]]
+) -> dict:
     """Return `{"preference": %, "interval": [low, high], "pairs": n}` of one baseline, averaged over seeds or parts.
 
     Args:
