@@ -224,7 +224,7 @@ def _for_the_command_line(error: BaseException, parsed: argparse.Namespace | Non
         return error
     if isinstance(error, InputError):
         # An argument of the command itself takes precedence over one of a group with the same name.
-        flags = dict(reversed([*_flags_by_argument(parsed.module.Options)]))
+        flags = dict(reversed([*_flags_by_argument(parsed.module.Options, {})]))
 
         def with_flags(text: str) -> str:
             return re.sub(r"`(\w+)(?:=(\w+))?`", lambda match: _as_option(match, flags), text)
@@ -237,13 +237,13 @@ def _for_the_command_line(error: BaseException, parsed: argparse.Namespace | Non
     return InputError("--device", "kind", f"no {kind} that JAX can use: {first_line(error)}", "an available kind")
 
 
-def _flags_by_argument(options: type, group: Group = Group()) -> Iterator[tuple[str, str]]:
-    """Yield the name of each argument of a dataclass of options, and its flag."""
+def _flags_by_argument(options: type, renamed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each argument of a dataclass of options, and its flag; `renamed` has other flags for some."""
     for each in declared(options):
         if isinstance(each.option, Group):
-            yield from _flags_by_argument(each.kind, each.option)
+            yield from _flags_by_argument(each.kind, each.option.flags)
         elif not each.option.positional:
-            flag = group.flags.get(each.name)
+            flag = renamed.get(each.name)
             yield each.name, f"--{flag.replace('_', '-')}" if flag else each.flag
 
 

@@ -21,10 +21,10 @@ TASKS = {"image_to_text": "Image to text", "text_to_image": "Text to image"}
 # As their papers write them.
 _BENCHMARKS = {
     "sugarcrepe": "SugarCrepe", "sugarcrepe_pp": "SugarCrepe++", "valse": "VALSE", "aro": "ARO", "crepe": "CREPE",
-    "coco_order": "COCO order", "colorswap": "ColorSwap", "bivlc": "BiVLC", "eqben": "EqBen", "cola": "COLA",
+    "colorswap": "ColorSwap", "bivlc": "BiVLC", "eqben": "EqBen", "cola": "COLA",
     "mmvp": "MMVP", "svo_probes": "SVO-Probes", "negbench": "NegBench", "whatsup": "What'sUp", "cifar10": "CIFAR-10",
     "negbench_text_to_image": "NegBench, text to image", "negbench_image_to_text": "NegBench, image to text",
-    "imagecode": "ImageCoDe", "imagenet16": "ImageNet-16",
+    "imagecode": "ImageCoDe",
 }  # fmt: skip
 QUESTIONS = {
     "image_to_text": "Each image looks for one of its own captions among all captions, altered ones included.",
