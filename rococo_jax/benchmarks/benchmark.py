@@ -206,9 +206,7 @@ def open_images(
     present, missing = find_images(names, folder)
     if missing and not settings.allow_missing_images:
         counts = f"{len(present):,} of {len(names):,}, without {missing[0]!r}"
-        subset = (
-            "add `allow_missing_images` to evaluate on these, but numbers are then not comparable with published ones"
-        )
+        subset = "add `allow_missing_images` to use these; numbers are then not comparable with published ones"
         raise InputError(folder, "images", counts, f"all of them (`rococo fetch` downloads them); or {subset}")
     if not present:
         raise InputError(folder, "images", f"none of {len(names):,}, such as {missing[0]!r}", "at least one")

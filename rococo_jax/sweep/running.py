@@ -41,9 +41,9 @@ from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, hold
 from rococo_jax.sweep.plan import Plan, Point, value_text
 from rococo_jax.sweep.train import make_evaluation_of
-from rococo_jax.training.config import flat, refuse_other_config
+from rococo_jax.training.config import check_same_config, flat
 from rococo_jax.training.log import METRICS
-from rococo_jax.training.run import CONFIG, MODEL, train
+from rococo_jax.training.run import CONFIG, MODEL, run_training
 from rococo_jax.training.setup import RunCache
 from rococo_jax.training.step import check_batch
 
@@ -91,7 +91,7 @@ def refuse_other_points(plan: Plan, workdir: Path) -> None:
     for point in plan.runs:
         saved_config = plan.folder(workdir, point) / CONFIG
         if saved_config.exists():
-            refuse_other_config(saved_config, point.config)
+            check_same_config(saved_config, point.config)
 
 
 def refuse_other_evaluations(plan: Plan, workdir: Path, evaluation: Evaluation) -> None:
@@ -137,7 +137,7 @@ def train_point(plan: Plan, workdir: Path, point: Point, run_cache: RunCache) ->
     evaluate = make_evaluation_of(config) if config.eval.every else None
     influence_folder = workdir / "influence" / _influence_hash(point)
     folder = plan.folder(workdir, point)
-    result = train(config, folder, evaluate=evaluate, run_cache=run_cache, influence_folder=influence_folder)
+    result = run_training(config, folder, evaluate=evaluate, run_cache=run_cache, influence_folder=influence_folder)
     if result.model is None:
         raise Stopped(result.stopped)
 

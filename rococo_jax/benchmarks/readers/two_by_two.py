@@ -23,9 +23,9 @@ the published archive. The text is "a photo of STATEMENT", as in the authors' ev
 (github.com/tsb0601/MMVP). The published number is the image score.
 
 VisMin (arXiv 2407.16772): one minimal change; a part is its category. The hub's Parquet copy, `default/test/*.parquet`,
-which contains its images, or `vismin.jsonl`: `id, image_0, text_0, image_1, text_1, category`. Text 0 belongs to image 0,
-as in the authors' metric since January 2025 (github.com/rabiulcste/vismin, commit 680a3ee). In the data of 2024 about
-half of the items were crossed; the authors withdrew them together with the solution file that listed those items.
+which contains its images, or `vismin.jsonl`: `id, image_0, text_0, image_1, text_1, category`. Text 0 belongs to image
+0, as in the authors' metric since January 2025 (github.com/rabiulcste/vismin, commit 680a3ee). In the data of 2024
+about half of the items were crossed; the authors withdrew them together with the file that listed those items.
 """
 
 import itertools
