@@ -207,6 +207,9 @@ def _conclusion(focus: Focus) -> Markup:
         )  # fmt: skip
     if focus.comparison.first_two:
         sentences.append(rich("{}", leader_sentence(focus.comparison.first_two)))
+    if not sentences:
+        name = metric_of(focus.metric).label
+        return rich("The difference in {} was not tested: the models have no common items with counts.", name)
     return Markup(" ").join(sentences)
 
 
