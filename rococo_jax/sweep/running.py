@@ -50,9 +50,9 @@ from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, hold
 from rococo_jax.sweep.plan import Plan, Point, written
 from rococo_jax.sweep.train import make_evaluation_of
-from rococo_jax.training.config import flat, refuse_other_config
+from rococo_jax.training.config import check_same_config, flat
 from rococo_jax.training.log import METRICS
-from rococo_jax.training.run import CONFIG, MODEL, train
+from rococo_jax.training.run import CONFIG, MODEL, run_training
 from rococo_jax.training.setup import RunCache
 from rococo_jax.training.step import check_batch
 
@@ -100,7 +100,7 @@ def refuse_other_points(plan: Plan, workdir: Path) -> None:
     for point in plan.runs:
         kept = plan.folder(workdir, point) / CONFIG
         if kept.exists():
-            refuse_other_config(kept, point.config)
+            check_same_config(kept, point.config)
 
 
 def refuse_other_evaluations(plan: Plan, workdir: Path, evaluation: Evaluation) -> None:
@@ -144,7 +144,7 @@ def train_point(plan: Plan, workdir: Path, point: Point, run_cache: RunCache) ->
     evaluate = make_evaluation_of(config) if config.eval.every else None
     beside = workdir / "influence" / _words_hash(point)
     kept = {"run_cache": run_cache, "influence_folder": beside}
-    done = train(config, plan.folder(workdir, point), evaluate=evaluate, **kept)
+    done = run_training(config, plan.folder(workdir, point), evaluate=evaluate, **kept)
     if done.model is None:
         raise Stopped(done.stopped)
 

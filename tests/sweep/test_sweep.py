@@ -24,7 +24,7 @@ from rococo_jax.sweep.plan import make_plan
 from rococo_jax.sweep.running import BEGUN, DONE, NEW, _words_hash, plan_lines, point_lines, run_points, waiting_line
 from rococo_jax.sweep.tables import csv_rows, scaled_keys, sweep_json
 from rococo_jax.training.config import flat, read_config
-from rococo_jax.training.run import train
+from rococo_jax.training.run import run_training
 from tests.report.test_kinds import choice_run
 from tests.support.made_runs import make_run
 from tests.support.paths import CHECKOUT
@@ -297,7 +297,7 @@ def test_a_point_is_the_run_that_its_printed_command_makes(data, swept, tmp_path
     commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     assert [Path(words[5]).name for words in commands] == [f"batch_size_{b}-{s}" for b, s in SETTINGS]
     config = read_config(commands[-1][3], commands[-1][6:])
-    train(config, tmp_path / "alone")
+    run_training(config, tmp_path / "alone")
     losses = [[line["loss"] for line in metrics_of(run)] for run in (tmp_path / "alone", folder_of(swept, 16, 1))]
     assert losses[0] == losses[1]
 
