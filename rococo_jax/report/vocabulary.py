@@ -129,10 +129,10 @@ def task_label(name: str) -> str:
     return (TASKS | _BENCHMARKS).get(name) or variant_label(name)
 
 
-def in_reading_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return each name once: the known ones in the order of `known`, then the rest in their given order."""
-    names, known = list(dict.fromkeys(names)), list(known)
-    return [name for name in known if name in names] + [name for name in names if name not in known]
+def in_reading_order(names: Iterable[str], order: Iterable[str]) -> list[str]:
+    """Return each name once: those in `order` first, then the rest in their given order."""
+    names, order = list(dict.fromkeys(names)), list(order)
+    return [name for name in order if name in names] + [name for name in names if name not in order]
 
 
 def order_variants(names: Iterable[str]) -> list[str]:
