@@ -168,28 +168,17 @@ def zoo_page() -> str:
     """Return one row for each published fine-tune that has a name."""
     from rococo_jax.checkpoints.zoo import ZOO, zoo
 
-    head = [
-        "name",
-        "method",
-        "source",
-        "towers",
-        "activation",
-        "licence",
-        "note",
-        "tried",
-        "SHA-256 known",
-        "documented in",
-    ]
+    head = ["name", "method", "source", "towers", "activation", "licence", "note", "SHA-256 known", "read in"]
     rows = []
     for each in zoo().values():
         method = f"[{each.family}](https://arxiv.org/abs/{each.paper})"
         sources = ", ".join(f"[{number}]({url})" for number, url in enumerate(each.sources, 1))
         row = [f"`{ZOO}{each.name}`", method, f"<{each.address}>", each.architecture, each.activation, each.licence]
         has_hash = "yes" if each.sha256 else "no"
-        rows.append([*row, each.note, "yes" if each.tried else "no", has_hash, sources])
+        rows.append([*row, each.note, has_hash, sources])
     introduction = (
         "Published fine-tunes that can be named wherever a command takes a model. **None of these files was available "
-        "when this was written, so none has been tried.** An empty cell means that no source states the fact; if the "
+        "when this was written, so none has been verified.** An empty cell means that no source states the fact; if the "
         "activation is empty, it is read from the checkpoint's configuration, or you choose it with `--activation`."
     )
     return page_of_rows("Zoo", introduction, head, rows)
@@ -203,7 +192,7 @@ def downloads_page() -> str:
     rows = []
     for each, benchmarks, source in read_sources():
         size = in_bytes(each.size) if each.size else ""
-        check = f"{each.check}; needs accepted terms" if each.page else each.check
+        check = f"{each.verification}; needs accepted terms" if each.page else each.verification
         row = [" ".join(sorted(benchmarks)), f"`{each.to}`", size, check, f"`{each.url}`", source]
         rows.append([*map(cell, row)])
     head = ["benchmarks", "destination", "size", "verification", "address", "documented in"]

@@ -24,9 +24,9 @@ class PublishedSizes(NamedTuple):
 
 
 # SigLIP and SigLIP 2 So400m/14. The sizes of all other models that are listed there are multiples of the patch.
-BIG_VISION = PublishedSizes({(14, 27): 384}, "VANITY_NAMES of big_vision's two_towers.py")
+BIG_VISION_SIZES = PublishedSizes({(14, 27): 384}, "VANITY_NAMES of big_vision's two_towers.py")
 # ViT-H-14-378 and its like.
-OPEN_CLIP = PublishedSizes({(14, 27): 378}, "open_clip's model_configs")
+OPEN_CLIP_SIZES = PublishedSizes({(14, 27): 378}, "open_clip's model_configs")
 
 
 def image_size_of(

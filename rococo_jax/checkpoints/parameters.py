@@ -94,7 +94,7 @@ def without_matching(model: DualEncoder) -> DualEncoder:
     return build_model(dataclasses.replace(model.spec, matching=None), without, model.dtype)
 
 
-def on_this_process(parameters: Mapping[str, Any]) -> bool:
+def is_fully_addressable(parameters: Mapping[str, Any]) -> bool:
     """Whether this process has every value: False where arrays are sharded over several."""
     arrays = [array for array in parameters.values() if isinstance(array, jax.Array)]
     return all(array.is_fully_addressable or array.is_fully_replicated for array in arrays)
@@ -111,7 +111,7 @@ def hash_parameters(parameters: Mapping[str, Any]) -> str:
         return path.encode(), repr(np.shape(values)).encode(), hashlib.sha256(array.data).digest()
 
     paths = sorted(parameters)
-    sharded = [path for path in paths if not on_this_process({path: parameters[path]})]
+    sharded = [path for path in paths if not is_fully_addressable({path: parameters[path]})]
     hashed = {path: parts(path, process_allgather(parameters[path], tiled=True)) for path in sharded}
     rest = [path for path in paths if path not in hashed]
     # Hashing releases the GIL: a model of 600 MB takes as long as its loading from memory.
@@ -123,7 +123,7 @@ def hash_parameters(parameters: Mapping[str, Any]) -> str:
 def check_parameters(parameters: Mapping[str, Any], source: object, recorded: str | None = None) -> None:
     """Raises InputError where a parameter is NaN or infinite, the kernel of a head has zeros alone, or the hash of all
     is not the `recorded` one. Parameters that are sharded over processes are taken as they are."""
-    if not on_this_process(parameters):
+    if not is_fully_addressable(parameters):
         return
     for path, array in parameters.items():
         values = np.asarray(array)
@@ -210,7 +210,7 @@ def before_training(provenance: Mapping[str, Any]) -> Mapping[str, Any]:
     return provenance
 
 
-def with_own_positions(spec: ModelSpec, parameters: Mapping[str, Any]) -> tuple[ModelSpec, Mapping[str, Any]]:
+def with_interpolated_positions(spec: ModelSpec, parameters: Mapping[str, Any]) -> tuple[ModelSpec, Mapping[str, Any]]:
     """The same model with position embeddings of the one size that it is used at, where it interpolates stored ones."""
     if spec.vision is None or spec.vision.position_grid is None or spec.vision.flexible_grid:
         return spec, parameters
@@ -220,16 +220,16 @@ def with_own_positions(spec: ModelSpec, parameters: Mapping[str, Any]) -> tuple[
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices:
-    """What a checkpoint may leave open.
+class ConversionOptions:
+    """Settings that a checkpoint may not record.
 
     Attributes:
         pooling: of a DINOv2, DINOv3 or BERT tower; see `Family.poolings`.
-        activation: `quick_gelu` or `gelu`, for OpenAI and open_clip forms without it in the file.
-        heads: of the image and the text tower, such as `16,8`, for a state dict in OpenAI's form of no known size.
+        activation: `quick_gelu` or `gelu`, for OpenAI and open_clip checkpoints that do not record it.
+        heads: of the image and the text tower, such as `16,8`, for a state dict under OpenAI's names of unknown size.
         tokenizer: a folder or hub name, or `none`; by default the checkpoint's own or its family's.
         image_size: the side in pixels of the images that it is used with; see `image_sizes`.
-        declared: the user named the format.
+        is_format_declared: whether the caller named the format.
     """
 
     pooling: str | None = None
@@ -237,7 +237,7 @@ class Choices:
     heads: str | None = None
     tokenizer: str | None = None
     image_size: int | None = None
-    declared: bool = False
+    is_format_declared: bool = False
 
 
 def missing_choice(source: object, argument: str, found: str, wanted: str) -> InputError:
@@ -246,7 +246,7 @@ def missing_choice(source: object, argument: str, found: str, wanted: str) -> In
     return InputError(source, argument, found, f"the argument {argument}, {wanted}; {elsewhere}")
 
 
-def places_of(file: str, given: Mapping[str, Any], keys: Mapping[str, str], default: str) -> dict[str, str]:
+def sources_of_settings(file: str, given: Mapping[str, Any], keys: Mapping[str, str], default: str) -> dict[str, str]:
     """Where each rule was read: `file: key` for the first of its keys that is there, else `default`."""
     there = {key for key, value in given.items() if value is not None}
     parts = {name: part for name, part in given.items() if isinstance(part, Mapping)}

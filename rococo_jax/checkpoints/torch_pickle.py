@@ -31,7 +31,7 @@ _DTYPES = {
 }
 
 
-class _Aside(dict):
+class _Ignored(dict):
     """An object beside the weights (a NumPy scalar, a path, a date), of which nothing is kept."""
 
     def __init__(self, *_: Any, **__: Any):
@@ -115,7 +115,7 @@ _ALLOWED: dict[tuple[str, str], Callable | type | str] = {
     ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
     # What training scripts keep beside the weights.
     **{
-        (module, name): _Aside
+        (module, name): _Ignored
         for module, name in (
             ("argparse", "Namespace"),
             ("types", "SimpleNamespace"),
@@ -153,7 +153,7 @@ class TensorUnpickler(pickle._Unpickler):
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Module):
             target.__setstate__(state)
-        elif not isinstance(target, collections.OrderedDict | _Aside):  # a state dict's version numbers: not needed
+        elif not isinstance(target, collections.OrderedDict | _Ignored):  # a state dict's version numbers: not needed
             raise pickle.UnpicklingError(f"attributes for a {type(target).__name__}")
 
     dispatch[pickle.BUILD[0]] = _build
@@ -166,7 +166,7 @@ class TensorUnpickler(pickle._Unpickler):
         if module.startswith("__torch__"):
             return Module
         if module == "numpy.dtypes":
-            return _Aside
+            return _Ignored
         raise pickle.UnpicklingError(f"the name {module}.{name}, which is none of a tensor's")
 
     def persistent_load(self, identity: Any) -> _Storage:

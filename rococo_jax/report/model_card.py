@@ -1,6 +1,5 @@
 """A model card of the Hugging Face hub from results: `model-index` metadata, tables and a picture of the figures."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from matplotlib.figure import Figure
 
 from rococo_jax.benchmarks.pooling import coverage_phrase
 from rococo_jax.benchmarks.variants import CLEAN
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import InputError
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.collection import Run, group_by_fingerprint, label_of, load_results
 from rococo_jax.report.comparison import compare_groups
@@ -128,26 +127,3 @@ def _bars(run: Run, metric: str) -> Figure:
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
     return drawing
-
-
-def push(folder: str | Path, name: str) -> str:
-    """Uploads a folder to the hub's repository OWNER/NAME, which is made where it is not there; returns its address.
-
-    Raises InputError: the hub refuses, or cannot be reached.
-    """
-    from huggingface_hub import HfApi, get_token
-
-    api = HfApi()
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            repository = api.create_repo(name, exist_ok=True)
-            api.upload_folder(
-                folder_path=str(folder), repo_id=repository.repo_id, commit_message="Upload by rococo_jax"
-            )
-    except Exception as error:  # what the hub's client raises differs from one failure to the next
-        found, token = first_line(error), get_token()
-        found = found.replace(token, "***") if token else found
-        raise InputError(
-            name, "hub", found[:300], f"OWNER/NAME at {api.endpoint} that a token of yours may write"
-        ) from None
-    return str(repository)

@@ -166,8 +166,7 @@ KINDS = {
     "logits as .npy": ("logits.npy", lambda path: np.save(path, np.eye(3)), _read_logits),
     "embeddings": ("vectors.npz", _vectors, StoredEmbeddings),
     "embeddings as a table": ("image.parquet", _table_of_vectors, lambda path: StoredEmbeddings(path.parent)),
-    "labels": ("labels.npy", lambda path: np.save(path, np.arange(4)), lambda path: read_labels(path, "classes")),
-    "labels as a table": ("labels.csv", _text("image,label\na.jpg,dog\nb.jpg,cat\n"), lambda p: read_labels(p, "")),
+    "labels": ("labels.csv", _text("image,label\na.jpg,dog\nb.jpg,cat\n"), read_labels),
     "hard positives": (
         "hard.jsonl", _text('{"caption": "a dog", "hard_positive": "a hound", "hard_negative": "a cat"}\n'),
         read_hard_positives,
@@ -241,7 +240,7 @@ def test_a_header_that_is_no_python_is_refused(tmp_path):
     path = tmp_path / "logits.npy"
     np.save(path, np.eye(3))
     path.write_bytes(path.read_bytes().replace(b"<f8", b"<,8"))
-    for read in (_read_logits, lambda path: read_labels(path, "classes"), lambda path: load_arrays(path, "an array")):
+    for read in (_read_logits, lambda path: load_arrays(path, "an array")):
         refused(r"logits\.npy: contents", read, path)
 
 

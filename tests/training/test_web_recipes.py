@@ -12,7 +12,7 @@ from matplotlib.colors import hsv_to_rgb, rgb_to_hsv
 from PIL import Image
 
 from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.data.augmentation import Augmentation, jittered
+from rococo_jax.data.augmentation import Augmentation, jitter_colours
 from rococo_jax.encoders import load_model
 from rococo_jax.models.vision import VisionTower
 from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, kept_patches
@@ -36,7 +36,7 @@ DRAWS = 2 * np.random.default_rng(2).random(4) - 1
 
 def jittered_by(number: int, strength: float) -> np.ndarray:
     strengths = tuple(strength * (place == number) for place in range(4))
-    return jittered(COLOURS, strengths, np.random.default_rng(2)).astype(float)
+    return jitter_colours(COLOURS, strengths, np.random.default_rng(2)).astype(float)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

@@ -9,21 +9,20 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.checkpoints.families.align import ALIGN
 from rococo_jax.checkpoints.families.base import Family
 from rococo_jax.checkpoints.families.bert import BERT, ROBERTA
 from rococo_jax.checkpoints.families.blip import BLIP
 from rococo_jax.checkpoints.families.clip import CLIP, METACLIP2
 from rococo_jax.checkpoints.families.dinov2 import DINOV2, DINOV2_WITH_REGISTERS
 from rococo_jax.checkpoints.families.dinov3 import DINOV3
-from rococo_jax.checkpoints.families.exported import Exported
+from rococo_jax.checkpoints.families.exportable import ExportableFamily
 from rococo_jax.checkpoints.families.siglip import SIGLIP
 from rococo_jax.checkpoints.families.siglip2 import SIGLIP2
 from rococo_jax.checkpoints.families.tipsv2 import TIPSV2
 from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.models import ModelSpec
 
-_ALL = (CLIP, SIGLIP, METACLIP2, DINOV2, DINOV2_WITH_REGISTERS, DINOV3, BERT, ROBERTA, BLIP, ALIGN, TIPSV2, SIGLIP2)
+_ALL = (CLIP, SIGLIP, METACLIP2, DINOV2, DINOV2_WITH_REGISTERS, DINOV3, BERT, ROBERTA, BLIP, TIPSV2, SIGLIP2)
 _ELSEWHERE = "transformers:NAME runs a model in its own library if that gives image and text features"
 FAMILIES: dict[str, Family] = {kind: family for family in _ALL for kind in family.model_types}
 
@@ -47,7 +46,7 @@ def _architectures(config: Mapping[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def naming_task(path: Path, config: Mapping[str, Any]) -> Iterator[None]:
+def naming_other_tasks(path: Path, config: Mapping[str, Any]) -> Iterator[None]:
     """Name the class of a checkpoint for another task, such as CLIPForImageClassification, where its tensors do not
     fit: their list alone does not say what the file is.
     """
@@ -69,12 +68,12 @@ def spec_from_config(
     return family_of_config(config, path).spec_from_config(config, path, names, pooling)
 
 
-def family_of_spec(spec: ModelSpec, source: object) -> Exported:
-    """The family in whose form a model can be exported. Raises InputError where none has all its towers."""
-    exported = [family for family in FAMILIES.values() if isinstance(family, Exported)]
+def family_of_spec(spec: ModelSpec, source: object) -> ExportableFamily:
+    """The family in whose form a model can be exportable. Raises InputError where none has all its towers."""
+    exportable = [family for family in FAMILIES.values() if isinstance(family, ExportableFamily)]
 
-    def family_of(*towers: Any) -> Exported | None:
-        return next((family for family in exported if family.has_towers(*towers)), None)
+    def family_of(*towers: Any) -> ExportableFamily | None:
+        return next((family for family in exportable if family.has_towers(*towers)), None)
 
     family = family_of(spec.vision, spec.text)
     if family is None:

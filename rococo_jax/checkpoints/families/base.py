@@ -39,8 +39,8 @@ IGNORED = (
 class Family:
     """Models of `transformers` that share a configuration and the names of their tensors.
 
-    A subclass holds all that is known of a family; one of `Exported` knows the way back too. Everything else asks these
-    attributes and methods and never the family's name.
+    A subclass holds everything that is particular to a family; one of `ExportableFamily` can be written as well. Other
+    modules use these attributes and methods and never compare the family's name.
 
     Attributes:
         name: what users and errors call it.

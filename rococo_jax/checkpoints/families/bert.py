@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rococo_jax.checkpoints.families.base import IGNORED, Section, library_defaults
-from rococo_jax.checkpoints.families.exported import Exported, text_config
+from rococo_jax.checkpoints.families.exportable import ExportableFamily, text_config
 from rococo_jax.checkpoints.sentence_folder import find_model_path
 from rococo_jax.checkpoints.tensors import (
     NameTable,
@@ -50,7 +50,7 @@ _MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 _IDENTITY = "torch.nn.modules.linear.Identity"
 
 
-class Bert(Exported):
+class Bert(ExportableFamily):
     """Attributes beside those of a family:
 
     unused_positions: the first rows of its table of positions that no token has.

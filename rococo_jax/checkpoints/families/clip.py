@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from rococo_jax.checkpoints.families.base import IGNORED, Section, library_defaults, tower_section
 from rococo_jax.checkpoints.families.bert import ROBERTA
-from rococo_jax.checkpoints.families.exported import Exported, text_config, vision_config
+from rococo_jax.checkpoints.families.exportable import ExportableFamily, text_config, vision_config
 from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, block_rows, leading_ones, linear_rows, norm_rows
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
@@ -21,7 +21,7 @@ CLIP_VISION = {
 }
 
 
-class Clip(Exported):
+class Clip(ExportableFamily):
     name = "clip"
     model_types = ("clip", "clip_vision_model", "clip_text_model")
     prefixes = ("vision_model.", "text_model.")
@@ -97,9 +97,9 @@ class Clip(Exported):
 
 
 class MetaClip2(Clip):
-    """MetaCLIP 2 (arXiv 2507.22062): CLIP's towers over XLM-V's vocabulary. Exported as a CLIP where one expresses it.
+    """MetaCLIP 2 (arXiv 2507.22062): the towers of CLIP with the vocabulary of XLM-V. Exported as a CLIP if possible.
 
-    Texts are pooled at the first end token whatever its id; in a CLIP's configuration the id 2 means another rule.
+    Texts are pooled at the first end token for every id. In a configuration of CLIP the id 2 means another pooling.
     """
 
     name = "metaclip2"

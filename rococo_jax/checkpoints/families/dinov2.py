@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rococo_jax.checkpoints.families.base import IGNORED, Section, library_defaults
-from rococo_jax.checkpoints.families.exported import Exported, vision_config
+from rococo_jax.checkpoints.families.exportable import ExportableFamily, vision_config
 from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, block_rows, leading_ones, norm_rows
 from rococo_jax.models import ModelSpec, VisionSpec
 
@@ -15,7 +15,7 @@ DINO_VISION = {"class_token": True, "patch_bias": True, "norm_before_blocks": Fa
 NO_REGISTERS = (r"(.*\.)?register_tokens",)
 
 
-class Dinov2(Exported):
+class Dinov2(ExportableFamily):
     name = "dinov2"
     model_types = ("dinov2",)
     prefixes = ("dinov2.", "")
@@ -95,7 +95,7 @@ def dino(section: Section, pooling: str, registers: int) -> VisionSpec:
 
 
 def dino_config(vision: VisionSpec) -> dict[str, Any]:
-    """The fields of an exported tower in DINOv2's keys."""
+    """The fields of an exportable tower in DINOv2's keys."""
     values = {key: value for key, value in vision_config(vision).items() if key != "intermediate_size"}
     values["mlp_ratio"] = _mlp_ratio(vision)
     if vision.gated_mlp:

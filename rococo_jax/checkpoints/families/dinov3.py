@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from rococo_jax.checkpoints.families.base import IGNORED, Section, library_defaults
 from rococo_jax.checkpoints.families.dinov2 import DINO_VISION, NO_REGISTERS, register_rows
-from rococo_jax.checkpoints.families.exported import Exported, vision_config
+from rococo_jax.checkpoints.families.exportable import ExportableFamily, vision_config
 from rococo_jax.checkpoints.tensors import (
     PATCH,
     QUERY_VALUE_BIAS,
@@ -23,7 +23,7 @@ from rococo_jax.checkpoints.tensors import (
 from rococo_jax.models import ModelSpec, RotarySpec, VisionSpec
 
 
-class Dinov3(Exported):
+class Dinov3(ExportableFamily):
     name = "dinov3_vit"
     model_types = ("dinov3_vit",)
     poolings = ("cls", "mean", "cls+mean")

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from rococo_jax.checkpoints.families.base import IGNORED, Section, tower_section
 from rococo_jax.checkpoints.families.clip import text_rows, vision_rows
-from rococo_jax.checkpoints.families.exported import ExportedPair, text_config, vision_config
+from rococo_jax.checkpoints.families.exportable import ExportablePair, text_config, vision_config
 from rococo_jax.checkpoints.tensors import KERNEL, NameTable, Row, leading_ones, linear_rows, norm_rows
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 
@@ -21,7 +21,7 @@ SIGLIP_VISION = {
 SIGLIP_TEXT = {"attention": "full", "norm_after_blocks": False, "pooling": "last"}
 
 
-class Siglip(ExportedPair):
+class Siglip(ExportablePair):
     name = "siglip"
     model_types = ("siglip", "siglip_vision_model", "siglip_text_model")
     prefixes = ("vision_model.", "text_model.")

@@ -16,7 +16,7 @@ import numpy as np
 
 from rococo_jax.checkpoints.families.base import IGNORED, Section, library_defaults, tower_section
 from rococo_jax.checkpoints.families.dinov2 import NO_REGISTERS, dino, dino_config, register_rows
-from rococo_jax.checkpoints.families.exported import ExportedPair, text_config
+from rococo_jax.checkpoints.families.exportable import ExportablePair, text_config
 from rococo_jax.checkpoints.tensors import (
     KERNEL,
     PATCH,
@@ -40,7 +40,7 @@ TEMPERATURE = Transform(
 _SMALLEST_SEEN = 2.0**-24
 
 
-class Tipsv2(ExportedPair):
+class Tipsv2(ExportablePair):
     name = "tipsv2"
     classes = "Tipsv2"
     model_types = ("tipsv2", "tipsv2_vision_model", "tipsv2_text_model")

@@ -16,9 +16,10 @@ import ml_dtypes
 import numpy as np
 
 from rococo_jax.checkpoints.families.siglip import SIGLIP, SIGLIP_TEXT, SIGLIP_VISION
+from rococo_jax.checkpoints.formats.base import Format
 from rococo_jax.checkpoints.hub import choose_tokenizer
-from rococo_jax.checkpoints.image_sizes import BIG_VISION, image_size_of
-from rococo_jax.checkpoints.parameters import Checkpoint, Choices, parameter_shapes
+from rococo_jax.checkpoints.image_sizes import BIG_VISION_SIZES, image_size_of
+from rococo_jax.checkpoints.parameters import Checkpoint, ConversionOptions, parameter_shapes
 from rococo_jax.checkpoints.tensors import NameTable, Row, Tensors, leading_ones, read_parameters
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
@@ -35,16 +36,16 @@ _TOKENIZERS = {
 _ATTENTION = "MultiHeadDotProductAttention_0"
 
 
-def read_big_vision(source: str | Path, choices: Choices) -> Checkpoint:
+def read_big_vision(source: str | Path, options: ConversionOptions) -> Checkpoint:
     """Read a `.npz` file. The default tokenizer is the one that fits the vocabulary."""
     path = Path(source)
     tensors = open_npz(path)
-    spec, size_from = _spec(tensors, choices.image_size)
+    spec, size_from = _spec(tensors, options.image_size)
     parameters = read_parameters(flattened(tensors), _table(spec), parameter_shapes(spec))
     config = {"model_type": "siglip", "text_config": {"max_position_embeddings": spec.text.context_length}}
     default = _TOKENIZERS.get(spec.text.vocabulary_size, _TOKENIZERS[32000])
     tokenizer, tokenizer_from = choose_tokenizer(
-        source, choices.tokenizer, None, default, functools.partial(SIGLIP.read_tokenizer, config=config)
+        source, options.tokenizer, None, default, functools.partial(SIGLIP.read_tokenizer, config=config)
     )
 
     preprocessing = Preprocessing.from_huggingface(SIGLIP.processor)
@@ -62,6 +63,9 @@ def read_big_vision(source: str | Path, choices: Choices) -> Checkpoint:
         "tokenizer": tokenizer_from,
     }
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
+
+
+BIG_VISION = Format("big_vision", read_big_vision, suffixes=(".npz",))
 
 
 def open_npz(path: Path) -> Tensors:
@@ -141,7 +145,7 @@ def _spec(tensors: Tensors, image_size: int | None) -> tuple[ModelSpec, str]:
             raise InputError(tensors.path, name, f"the shape {tensors.shape(name)}", f"{axes} axes")
     patch, _, _, width = tensors.shape("img/embedding/kernel")
     _, positions, _ = tensors.shape("img/pos_embedding")
-    size, size_from = image_size_of(tensors.path, "img/pos_embedding", patch, positions, BIG_VISION, image_size)
+    size, size_from = image_size_of(tensors.path, "img/pos_embedding", patch, positions, BIG_VISION_SIZES, image_size)
     _, context, text_width = tensors.shape("txt/pos_embedding")
     common = {"activation": "gelu_tanh", "norm_eps": 1e-6}
     vision = VisionSpec(

@@ -14,21 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.checkpoints.families import family_of_config, family_of_spec, naming_task
+from rococo_jax.checkpoints.families import FAMILIES, family_of_config, family_of_spec, naming_other_tasks
 from rococo_jax.checkpoints.families.base import Family
 from rococo_jax.checkpoints.families.bert import SENTENCE_FILES
+from rococo_jax.checkpoints.formats.base import Format
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, has_tokenizer
-from rococo_jax.checkpoints.lora import ADAPTER_FILES, base_folder, with_adapter
+from rococo_jax.checkpoints.lora import ADAPTER, ADAPTER_FILES, base_folder, with_adapter
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
-    Choices,
+    ConversionOptions,
     checkpoint_of,
     finish_checkpoint,
     hash_parameters,
-    places_of,
-    with_own_positions,
+    sources_of_settings,
+    with_interpolated_positions,
 )
-from rococo_jax.checkpoints.sentence_folder import check_modules, find_model_path
+from rococo_jax.checkpoints.sentence_folder import MODULES, check_modules, find_model_path
 from rococo_jax.checkpoints.tensors import write_safetensors, write_tensors
 from rococo_jax.checkpoints.weight_files import PICKLES, SAFETENSORS, find_weights, open_weights
 from rococo_jax.data.preprocessing import Preprocessing
@@ -41,6 +42,7 @@ from rococo_jax.progress import say
 from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
 
 # In the order of `transformers`, which takes the second where the first has no part of an image processor.
+_OPEN_CLIP_CONFIG = "open_clip_config.json"
 _NESTED = "processor_config.json"
 _PROCESSOR_FILES = (_NESTED, "preprocessor_config.json")
 # Keys that tell a rule, the first that is there first.
@@ -58,7 +60,7 @@ _PIXEL_KEYS = {
 _FILES = ("config.json", *SAFETENSORS, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKENIZER_FILES)
 
 
-def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
+def read_huggingface(source: str | Path, options: ConversionOptions) -> Checkpoint:
     """Read a folder with `config.json` and weights, or a name on the hub.
 
     The pooling is by default what a sentence-transformers folder names, else the family's first. An adapter of PEFT is
@@ -83,15 +85,15 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
     check_modules(pipeline)
     with open_weights(base) as stored:
         tensors = with_adapter(stored, folder)
-        with naming_task(path, config):
-            spec, parameters = family.read(base, tensors, config, choices.pooling)
+        with naming_other_tasks(path, config):
+            spec, parameters = family.read(base, tensors, config, options.pooling)
     provenance = {"source": str(source), "format": "huggingface", "model_type": config["model_type"]}
     provenance["weights"] = tensors.origin
-    places = places_of("config.json", config, _TOWER_KEYS, "the library's default")
+    places = sources_of_settings("config.json", config, _TOWER_KEYS, "the library's default")
     if spec.text is not None and spec.text.attention != "causal":
         places["text pooling"] = "the library's default"
     pooled = next((f"{place.parent.name}/{place.name}" for place in pipeline.glob("*_Pooling/config.json")), None)
-    if pooled := "the argument pooling" if choices.pooling else pooled:
+    if pooled := "the argument pooling" if options.pooling else pooled:
         places |= {"image pooling": pooled, "text pooling": pooled}
     provenance |= family.notes(spec)
     provenance |= {} if family.position_rule == "bicubic" else {"position_rule": family.position_rule}
@@ -101,13 +103,36 @@ def read_huggingface(source: str | Path, choices: Choices) -> Checkpoint:
         preprocessing, more = _read_preprocessing(place, family, spec.vision.image_size)
         places |= more
     place = folder if has_tokenizer(folder) else base
-    if spec.text is not None and (choices.tokenizer or has_tokenizer(place)):
+    if spec.text is not None and (options.tokenizer or has_tokenizer(place)):
         read = functools.partial(family.read_tokenizer, config=config)
-        tokenizer, provenance["tokenizer"] = choose_tokenizer(source, choices.tokenizer, place, str(place), read)
+        tokenizer, provenance["tokenizer"] = choose_tokenizer(source, options.tokenizer, place, str(place), read)
     provenance["read_from"] = places
     if commit := commit_of(root):
         provenance["commit"] = commit
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
+
+
+def is_huggingface_folder(folder: Path, has_weights: bool) -> bool:
+    """Return whether a folder is read as a Hugging Face model, also where it is one of open_clip as well."""
+    is_described = any((folder / name).is_file() for name in ("config.json", ADAPTER))
+    if not is_described and find_model_path(folder) is None:
+        return False
+    if not (folder / _OPEN_CLIP_CONFIG).is_file():
+        return True
+    # Repositories of open_clip have a config.json too, some of them of a model that transformers does not have.
+    if not (folder / "config.json").is_file():
+        return False
+    model_type = read_json_object(folder / "config.json", "a Hugging Face config.json").get("model_type")
+    return model_type in FAMILIES and (not has_weights or find_weights(folder) is not None)
+
+
+HUGGINGFACE = Format(
+    "huggingface",
+    read_huggingface,
+    descriptions=("config.json", ADAPTER, MODULES),
+    is_folder=is_huggingface_folder,
+    options=frozenset(("pooling",)),
+)
 
 
 def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[Preprocessing, Mapping[str, str]]:
@@ -121,7 +146,7 @@ def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[
             if read.image_size != (image_size, image_size) and not family.interpolates_positions:
                 found = f"images of {read.image_size[0]} x {read.image_size[1]} pixels"
                 raise InputError(folder / name, "size", found, f"{image_size} x {image_size}, as in config.json")
-            return read, places_of(name, given, _PIXEL_KEYS, "the library's default")
+            return read, sources_of_settings(name, given, _PIXEL_KEYS, "the library's default")
     preprocessing = Preprocessing.from_huggingface(family.processor).with_image_size(image_size)
     return preprocessing, {rule: "the family's default" for rule in _PIXEL_KEYS if rule != "image size"}
 
@@ -136,8 +161,8 @@ def export_huggingface(encoder: Any, out: str | os.PathLike) -> str:
     Raises InputError: the Hugging Face form cannot express the model, `out` is taken, or the disk has no room.
     """
     out, name, checkpoint = Path(out), encoder.name, checkpoint_of(encoder)
-    own_spec, own_parameters = with_own_positions(checkpoint.spec, checkpoint.parameters)
-    family, checkpoint = family_of_spec(checkpoint.spec, name), with_rules_of("transformers", checkpoint, name)
+    own_spec, own_parameters = with_interpolated_positions(checkpoint.spec, checkpoint.parameters)
+    family, checkpoint = family_of_spec(checkpoint.spec, name), as_library("transformers", checkpoint, name)
     if not family.interpolates_positions:
         checkpoint = checkpoint._replace(spec=own_spec, parameters=own_parameters)
     spec, preprocessing, tokenizer = checkpoint.spec, checkpoint.preprocessing, checkpoint.tokenizer
@@ -148,7 +173,7 @@ def export_huggingface(encoder: Any, out: str | os.PathLike) -> str:
         # Its size is that of the stored positions; the image processor tells at which size it is used.
         sizes = {name: getattr(spec.vision, name) for name in ("image_size", "position_grid", "position_rule")}
         back = dataclasses.replace(back, vision=dataclasses.replace(back.vision, **sizes))
-    refuse_another_spec(back, spec, name, f"only what the Hugging Face form of {family.name} can express")
+    check_spec_round_trip(back, spec, name, f"only what the Hugging Face form of {family.name} can express")
     tensors = write_tensors(parameters, family.table(spec, *family.export_prefixes(spec)))
     check_free_space(out, sum(array.nbytes for array in tensors.values()))
     with atomic_directory(out) as folder:
@@ -161,11 +186,11 @@ def export_huggingface(encoder: Any, out: str | os.PathLike) -> str:
         family.write_more(folder, spec, parameters)
         write_training_images(folder, checkpoint.training_images)
         wanted = "what the Hugging Face form can express"
-        refuse_another_model(read_huggingface(folder, Choices()), checkpoint, name, wanted)
+        check_round_trip(read_huggingface(folder, ConversionOptions()), checkpoint, name, wanted)
     return family.name
 
 
-def refuse_another_spec(back: ModelSpec, spec: ModelSpec, name: str, wanted: str) -> None:
+def check_spec_round_trip(back: ModelSpec, spec: ModelSpec, name: str, wanted: str) -> None:
     """Raises InputError, which names the field, where the spec that an export would be read `back` with differs."""
     for part in ("vision_head", "text_head", "vision", "text", "logit_bias"):
         ours, theirs = getattr(spec, part), getattr(back, part)
@@ -178,7 +203,7 @@ def refuse_another_spec(back: ModelSpec, spec: ModelSpec, name: str, wanted: str
         raise InputError(name, f"{part}.{field}", found, f"{expressed}: {wanted}")
 
 
-def with_rules_of(library: str, checkpoint: Checkpoint, name: str) -> Checkpoint:
+def as_library(library: str, checkpoint: Checkpoint, name: str) -> Checkpoint:
     """The model `name` with another library's rules for texts and pixels; says so where that is a change.
 
     Raises InputError where the library has no such cleaning.
@@ -190,11 +215,11 @@ def with_rules_of(library: str, checkpoint: Checkpoint, name: str) -> Checkpoint
             say(f"{name}: texts will be cleaned as {library} does; broken Unicode and entities change tokens")
     if preprocessing is not None and preprocessing.library != library:
         preprocessing = dataclasses.replace(preprocessing, library=library)
-        say(f"{name}: images will be prepared by the rule of {preprocessing.describe_rule()}")
+        say(f"{name}: images will be prepared by the rule of {preprocessing.describe_library_behaviour()}")
     return checkpoint._replace(tokenizer=tokenizer, preprocessing=preprocessing)
 
 
-def refuse_another_model(read_back: Checkpoint, exported: Checkpoint, name: str, wanted: str) -> None:
+def check_round_trip(read_back: Checkpoint, exported: Checkpoint, name: str, wanted: str) -> None:
     """Raises InputError where an export of the model `name` that was read back differs from what was exported."""
     back = finish_checkpoint(read_back)
     same = {

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.checkpoints.families.clip import CLIP
-from rococo_jax.checkpoints.formats.huggingface import refuse_another_model, with_rules_of
+from rococo_jax.checkpoints.formats.activation import activation_of_open_clip
+from rococo_jax.checkpoints.formats.base import Format
+from rococo_jax.checkpoints.formats.huggingface import as_library, check_round_trip
 from rococo_jax.checkpoints.formats.open_clip_config import (
     EXPRESSIBLE,
     TEXT_FAMILIES,
@@ -17,18 +19,18 @@ from rococo_jax.checkpoints.formats.open_clip_config import (
     preprocess_config,
     spec_from_open_clip,
 )
-from rococo_jax.checkpoints.formats.openai import TOKENIZER, activation_of_open_clip
+from rococo_jax.checkpoints.formats.openai import TOKENIZER
 from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.timm_towers import timm_rows
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer
 from rococo_jax.checkpoints.lora import ADAPTER
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
-    Choices,
+    ConversionOptions,
     checkpoint_of,
     parameter_shapes,
-    places_of,
-    with_own_positions,
+    sources_of_settings,
+    with_interpolated_positions,
 )
 from rococo_jax.checkpoints.tensors import (
     NameTable,
@@ -69,7 +71,7 @@ _PIXEL_KEYS |= dict.fromkeys(("resize", "crop"), "preprocess_cfg.resize_mode")
 _FILTERS = {"bicubic": 3, "bilinear": 2}
 
 
-def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = None) -> Checkpoint:
+def read_open_clip(source: str | Path, options: ConversionOptions, folder: Path | None = None) -> Checkpoint:
     """Read an open_clip folder or hub name. `folder` is where the files are, if not there: `source` is then only the
     name of the checkpoint.
     """
@@ -84,20 +86,20 @@ def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = N
         wanted = "no adapter: the weights that merge_and_unload() of PEFT gives"
         raise InputError(folder / ADAPTER, "adapter", "one beside an open_clip model", wanted)
     with open_weights(folder, _WEIGHTS) as tensors:
-        spec, table, known = towers_of_open_clip(config, model, path, tensors, source, choices.activation, hf_text)
+        spec, table, known = towers_of_open_clip(config, model, path, tensors, source, options.activation, hf_text)
         parameters = read_parameters(tensors, table, parameter_shapes(spec))
     given = config.get("preprocess_cfg") or {}
     preprocessing = preprocessing_of_open_clip(given, path, spec)
     kind = _tokenizer_kind(model["text_cfg"], spec, hf_text)
-    tokenizer, tokenizer_from = _tokenizer(source, path, model["text_cfg"], spec, kind, choices.tokenizer)
+    tokenizer, tokenizer_from = _tokenizer(source, path, model["text_cfg"], spec, kind, options.tokenizer)
     provenance = {
         "source": str(source),
         "format": "open_clip",
         "model_type": "siglip" if spec.logit_bias else "clip",
         "weights": tensors.origin,
         "read_from": {
-            **places_of(CONFIG, model, _TOWER_KEYS, "open_clip's default"),
-            **places_of(CONFIG, {"preprocess_cfg": given}, _PIXEL_KEYS, "open_clip's default"),
+            **sources_of_settings(CONFIG, model, _TOWER_KEYS, "open_clip's default"),
+            **sources_of_settings(CONFIG, {"preprocess_cfg": given}, _PIXEL_KEYS, "open_clip's default"),
             "rescale factor": "open_clip's default",
             "image activation": known,
             "text activation": known,
@@ -107,6 +109,15 @@ def read_open_clip(source: str | Path, choices: Choices, folder: Path | None = N
     if commit := commit_of(folder):
         provenance["commit"] = commit
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
+
+
+OPEN_CLIP = Format(
+    "open_clip",
+    read_open_clip,
+    descriptions=(CONFIG,),
+    is_folder=lambda folder, has_weights: (folder / CONFIG).is_file(),
+    options=frozenset(("activation",)),
+)
 
 
 def towers_of_open_clip(
@@ -231,8 +242,8 @@ def export_open_clip(encoder: Any, out: str | os.PathLike) -> str:
     Raises InputError: the form cannot express the model, `out` is taken, or the disk has no room.
     """
     out, name, checkpoint = Path(out), encoder.name, checkpoint_of(encoder)
-    spec, parameters = with_own_positions(checkpoint.spec, checkpoint.parameters)
-    checkpoint = with_rules_of("open_clip", checkpoint._replace(spec=spec, parameters=parameters), name)
+    spec, parameters = with_interpolated_positions(checkpoint.spec, checkpoint.parameters)
+    checkpoint = as_library("open_clip", checkpoint._replace(spec=spec, parameters=parameters), name)
     config = {"model_cfg": model_config(spec, name)}
     if checkpoint.preprocessing is not None:
         config["preprocess_cfg"] = preprocess_config(checkpoint.preprocessing, name)
@@ -245,6 +256,6 @@ def export_open_clip(encoder: Any, out: str | os.PathLike) -> str:
         write_training_images(folder, checkpoint.training_images)
         if checkpoint.tokenizer is not None:
             CLIP.write_tokenizer(folder, checkpoint.tokenizer)
-        choices = Choices(tokenizer=None if checkpoint.tokenizer is not None else "none")
-        refuse_another_model(read_open_clip(name, choices, folder), checkpoint, name, EXPRESSIBLE)
+        options = ConversionOptions(tokenizer=None if checkpoint.tokenizer is not None else "none")
+        check_round_trip(read_open_clip(name, options, folder), checkpoint, name, EXPRESSIBLE)
     return "open_clip"

@@ -10,7 +10,7 @@ from typing import Any
 
 from rococo_jax.checkpoints.families.base import Section
 from rococo_jax.checkpoints.families.bert import BERT, NLLB, ROBERTA, Bert
-from rococo_jax.checkpoints.formats.huggingface import refuse_another_spec
+from rococo_jax.checkpoints.formats.huggingface import check_spec_round_trip
 from rococo_jax.checkpoints.formats.timm_towers import timm_tower
 from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.data.preprocessing import Preprocessing
@@ -209,7 +209,7 @@ def model_config(spec: ModelSpec, name: str) -> dict[str, Any]:
     config |= {"vision_cfg": _vision_config(vision), "text_cfg": _text_config(spec, text)}
     activation = "quick_gelu" if config["quick_gelu"] else "gelu"
     back = spec_from_open_clip(config, Path(name), Tensors(Path(name), {}, dict), lambda: activation, None)
-    refuse_another_spec(back, spec, name, EXPRESSIBLE)
+    check_spec_round_trip(back, spec, name, EXPRESSIBLE)
     return config
 
 

@@ -8,19 +8,18 @@ in the archive; it is that of the hub's `openai/clip-vit-base-patch32`.
 
 import dataclasses
 import functools
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rococo_jax.checkpoints.families.clip import CLIP, CLIP_VISION
+from rococo_jax.checkpoints.formats.activation import activation_of_openai
+from rococo_jax.checkpoints.formats.base import Format
 from rococo_jax.checkpoints.formats.openai_names import LONG_CLIP, openai_table
-from rococo_jax.checkpoints.formats.timm_towers import find_timm_tower
 from rococo_jax.checkpoints.hub import choose_tokenizer
-from rococo_jax.checkpoints.image_sizes import OPEN_CLIP, image_size_of
+from rococo_jax.checkpoints.image_sizes import OPEN_CLIP_SIZES, image_size_of
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
-    Choices,
+    ConversionOptions,
     missing_choice,
     parameter_shapes,
 )
@@ -46,21 +45,6 @@ PUBLISHED = {
     "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836": "ViT-L/14",
     "3035c92b350959924f9f00213499208652fc7ea050643e8b385c2dac08641f02": "ViT-L/14@336px",
 }
-ACTIVATIONS = ("quick_gelu", "gelu")
-# What names of checkpoints say. A name that says both is asked about.
-_KNOWN_NAMES: tuple[tuple[str, Activation], ...] = (
-    (r"openai|quick_?gelu", "quick_gelu"),
-    (r"metaclip(?!_altogether|_?2_)|huge_patch14_clip_224_metaclip2_|dfn5b|dfn2b(?!.*39b)", "quick_gelu"),
-    (r"resnet.*_clip_(yfcc15m|cc12m)", "quick_gelu"),
-    (r"vit_base_patch32_clip_224_laion400m", "quick_gelu"),
-    # Its architecture in open_clip has QuickGELU, its training data suggest GELU: a name that says both.
-    (r"(?<!xlm_)roberta_base_laion2b", "quick_gelu"),
-    (r"(?<!quick_)(?<!quick)gelu", "gelu"),
-    (r"metaclip_altogether|(huge_patch14_clip_378|gigantic_patch14_clip_[0-9]+)_metaclip2_|dfn2b.*39b", "gelu"),
-    (r"vit_(base_patch16|large_patch14).*_laion400m", "gelu"),
-    (r"clipa_|coca_|convnext|mobileclip|(?<![a-z])eva(0?[12]_|_)|eva_giant|pe_core", "gelu"),
-    (r"laion2b|laion5b|laion_aesthetic|datacomp|commonpool|nllb_(clip|siglip)", "gelu"),
-)
 _STORED_SIZE = "input_resolution"
 _OWN_NUMBERS = {_STORED_SIZE, "context_length", "vocab_size"}
 _RESNET_STRIDE = 32
@@ -77,7 +61,7 @@ _OTHER_TEXTS = {32_000: "CLIPA", 250_100: "MetaCLIP 2", 901_629: "MetaCLIP 2"}
 _CONFIGURED = "another architecture of open_clip is read from a folder with its open_clip_config.json"
 
 
-def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
+def read_openai(source: str | Path, options: ConversionOptions) -> Checkpoint:
     """Read a `.pt` file."""
     path = Path(source)
     digest = hash_file(path)
@@ -85,18 +69,18 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
         _refuse_other_texts(tensors)
         published = PUBLISHED.get(digest)
         archive = published is not None or set(tensors.names) >= _OWN_NUMBERS
-        own = "OpenAI's archive" if archive else "the format openai" if choices.declared else None
+        own = "OpenAI's archive" if archive else "the format openai" if options.is_format_declared else None
         own = "Long-CLIP" if LONG_CLIP in tensors.names else own
-        known, how = activation_of_openai(source, choices.activation, own)
-        heads, heads_from = choose_heads(source, choices.heads, own)
-        spec, size_from = spec_from_tensors(tensors, known, heads, choices.image_size)
+        known, how = activation_of_openai(source, options.activation, own)
+        heads, heads_from = choose_heads(source, options.heads, own)
+        spec, size_from = spec_from_tensors(tensors, known, heads, options.image_size)
         axes = len(tensors.shape("logit_scale"))
         parameters = read_parameters(
             tensors, openai_table(spec, scalar_axes=axes, long_clip=own == "Long-CLIP"), parameter_shapes(spec)
         )
     length = spec.text.context_length
     read = functools.partial(read_open_clip_tokenizer, kind="clip", length=length, arguments={}, simple=True)
-    tokenizer, tokenizer_from = choose_tokenizer(source, choices.tokenizer, None, TOKENIZER, read)
+    tokenizer, tokenizer_from = choose_tokenizer(source, options.tokenizer, None, TOKENIZER, read)
     provenance = {
         "source": str(source),
         "format": "openai",
@@ -112,6 +96,9 @@ def read_openai(source: str | Path, choices: Choices) -> Checkpoint:
         "tokenizer": tokenizer_from,
     }
     return Checkpoint(spec, parameters, clip_preprocessing(spec.vision.image_size), tokenizer, provenance)
+
+
+OPENAI = Format("openai", read_openai, suffixes=(".pt", ".pth", ".bin"), options=frozenset(("activation", "heads")))
 
 
 def _refuse_other_texts(tensors: Tensors) -> None:
@@ -176,7 +163,7 @@ def _image_size(tensors: Tensors, name: str, patch: int, requested: int | None) 
         stored = int(tensors.read(_STORED_SIZE))
         if (stored // patch) ** 2 == positions:
             return stored, _STORED_SIZE
-    return image_size_of(tensors.path, name, patch, positions, OPEN_CLIP, requested)
+    return image_size_of(tensors.path, name, patch, positions, OPEN_CLIP_SIZES, requested)
 
 
 _RESNET_NEEDS = ("visual.attnpool.positional_embedding",)
@@ -247,76 +234,3 @@ def choose_heads(source: object, requested: str | None, own: str | None) -> tupl
     if own is not None:
         return functools.partial(_build_model_heads, source), f"64 wide, {own}"
     return functools.partial(_published_heads, source), "open_clip's configurations, by width and layers"
-
-
-def activation_of_open_clip(
-    model_config: Mapping[str, Any], source: object, requested: str | None
-) -> tuple[Activation, str]:
-    """The activation of an open_clip model's own towers, and how it is known.
-
-    `model_config` is `model_cfg` with `pretrained_cfg` and the like left in. Raises InputError where neither that nor
-    the name tells it, and it was not asked for.
-    """
-    if requested is not None:
-        return requested, "the argument activation"
-    for key in ("quick_gelu", "force_quick_gelu"):
-        if model_config.get(key) is not None:  # open_clip takes a text such as "TRUE" for true
-            return ("quick_gelu" if model_config[key] else "gelu"), f"open_clip_config.json: {key}"
-    timm = str(model_config.get("vision_cfg", {}).get("timm_model_name"))
-    if "_siglip" in timm:
-        return "gelu", "SigLIP, never trained with QuickGELU"
-    if (tower := find_timm_tower(timm)) is not None and not tower[0].quick_gelu:
-        return "gelu", f"beside {timm}, never trained with QuickGELU"
-    pretrained = model_config.get("pretrained_cfg")
-    if isinstance(pretrained, Mapping) and isinstance(pretrained.get("quick_gelu"), bool):
-        return (
-            "quick_gelu" if pretrained["quick_gelu"] else "gelu"
-        ), "open_clip_config.json: pretrained_cfg.quick_gelu"
-    hints = activation_hints(source)
-    if len(hints) == 1:
-        return next(iter(hints.items()))
-    found = " and ".join(f"{hint} ({activation})" for activation, hint in hints.items())
-    neither = "neither quick_gelu in the configuration nor a known name"
-    raise _unknown(source, f"two hints that disagree, {found}" if hints else neither)
-
-
-def activation_hints(source: object) -> dict[Activation, str]:
-    """What a checkpoint's own name says of its activation: by activation, the part of the name that says so.
-
-    The name is the last part of a path or hub name; of the hub's own folder of a snapshot it is the repository's.
-
-    >>> activation_hints("openai-and-more/CLIP-ViT-B-32-laion2B")
-    {'gelu': "'laion2b' in the name"}
-    """
-    path = Path(str(source))
-    parts = (path.resolve() if path.exists() else path).parts
-    in_snapshot = len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--")
-    own = parts[-3].rpartition("--")[2] if in_snapshot else parts[-1] if parts else ""
-    name = re.sub(r"[-. ]", "_", own.lower())
-    hints: dict[Activation, str] = {}
-    for pattern, activation in _KNOWN_NAMES:
-        if match := re.search(pattern, name):
-            hints.setdefault(activation, f"'{match[0]}' in the name")
-    return hints
-
-
-def activation_of_openai(source: object, requested: str | None, own: str | None) -> tuple[Activation, str]:
-    """The activation of weights in OpenAI's form, and how it is known.
-
-    `own` says why the file is one of OpenAI's; None for a bare state dict, which open_clip writes under the same names:
-    then InputError, where it was not requested.
-    """
-    if requested is not None:
-        return requested, "the argument activation"
-    if own is not None:
-        return "quick_gelu", own
-    raise _unknown(source, "a bare state dict, as OpenAI's code and open_clip write alike")
-
-
-def _unknown(source: object, found: str) -> InputError:
-    wanted = (
-        f"{' or '.join(ACTIVATIONS)}: quick_gelu for models that were trained "
-        "with force_quick_gelu or a '-quickgelu' architecture, or from OpenAI's weights, else gelu; both run, one is "
-        "wrong, and nothing in the weights tells"
-    )
-    return missing_choice(source, "activation", found, wanted)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from rococo_jax.checkpoints.formats.activation import ACTIVATIONS
 from rococo_jax.checkpoints.formats.open_clip import preprocessing_of_open_clip
-from rococo_jax.checkpoints.formats.openai import ACTIVATIONS
 from rococo_jax.checkpoints.parameters import Checkpoint, with_image_size
 from rococo_jax.checkpoints.zoo import QUICK_GELU, ZOO, Published
 from rococo_jax.errors import InputError
@@ -39,7 +39,7 @@ def convert_published(
 
     Raises InputError as `convert`; also where a `-quickgelu` architecture is named and the repository says otherwise.
     """
-    place, source = published.get(), f"{ZOO}{published.name}"
+    place, source = published.resolve(), f"{ZOO}{published.name}"
     answered: dict[str, str] = {}
     try:
         checkpoint = convert(place, **options)

@@ -17,10 +17,10 @@ _STEP = 1e-5
 _LARGEST_SCALE = 100.0
 
 
-def size_in_patches(height: int, width: int, patch: int, most: int) -> tuple[int, int]:
+def naflex_image_size(height: int, width: int, patch: int, most: int) -> tuple[int, int]:
     """Height and width in pixels of an image that is resized to at most so many whole patches.
 
-    >>> size_in_patches(480, 640, patch=16, most=256)
+    >>> naflex_image_size(480, 640, patch=16, most=256)
     (224, 288)
     """
     low, high = _STEP / 10, _LARGEST_SCALE
@@ -35,7 +35,9 @@ def size_in_patches(height: int, width: int, patch: int, most: int) -> tuple[int
     return rows * patch, columns * patch
 
 
-def strip_of(pixels: UInt8[np.ndarray, "height width 3"], patch: int, most: int) -> UInt8[np.ndarray, "rows patch 3"]:
+def pack_patches(
+    pixels: UInt8[np.ndarray, "height width 3"], patch: int, most: int
+) -> UInt8[np.ndarray, "rows patch 3"]:
     """The strip of an image of whole patches."""
     rows, columns = pixels.shape[0] // patch, pixels.shape[1] // patch
     strip = np.zeros(((most + 1) * patch, patch, 3), np.uint8)

@@ -1,4 +1,4 @@
-"""`Exported`, a family whose models can be written in the form of `transformers`."""
+"""`ExportableFamily`, a family whose models can be written in the form of `transformers`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +14,12 @@ from rococo_jax.models import ModelSpec, TextSpec, VisionSpec
 from rococo_jax.storage import write_json
 
 
-class Exported(Family):
+class ExportableFamily(Family):
     """A family with the way back.
 
     Attributes:
-        processor_classes: of an exported image processor, where images are cropped and where they are not.
-        end_token: of an exported tokenizer: the name of the token that ends a text.
+        processor_classes: of an exportable image processor, where images are cropped and where they are not.
+        end_token: of an exportable tokenizer: the name of the token that ends a text.
         newer_fields: those of `CheckedSpec.newer_fields` that its configuration can express.
     """
 
@@ -28,7 +28,7 @@ class Exported(Family):
     newer_fields: ClassVar[frozenset[str]] = frozenset()
 
     def has_towers(self, *towers: Any) -> bool:
-        """Whether exported towers of these specs are all of this family; None stands for no tower."""
+        """Whether exportable towers of these specs are all of this family; None stands for no tower."""
         known = {*self.newer_fields, "position_rule"}
         return all(tower is None or (known.issuperset(tower.newer_fields) and self._has(tower)) for tower in towers)
 
@@ -37,16 +37,16 @@ class Exported(Family):
             return self.has_text_tower(tower)
         if not isinstance(tower, VisionSpec) or not self.has_image_tower(tower):
             return False
-        # Other families' positions are exported interpolated.
+        # Other families' positions are exportable interpolated.
         stored = self.interpolates_positions and tower.position_grid is not None
         return not stored or tower.position_rule == self.position_rule
 
     def has_image_tower(self, tower: VisionSpec) -> bool:
-        """Whether an exported image tower of this kind is one of this family."""
+        """Whether an exportable image tower of this kind is one of this family."""
         return False
 
     def has_text_tower(self, tower: TextSpec) -> bool:
-        """Whether an exported text tower of this kind is one of this family."""
+        """Whether an exportable text tower of this kind is one of this family."""
         return False
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
@@ -54,11 +54,11 @@ class Exported(Family):
         raise NotImplementedError
 
     def export_prefixes(self, spec: ModelSpec) -> tuple[str, str]:
-        """The prefixes of both towers where `transformers` 5 looks for them in an exported model."""
+        """The prefixes of both towers where `transformers` 5 looks for them in an exportable model."""
         return "", ""
 
     def spec_of_export(self, config: Mapping[str, Any], spec: ModelSpec, path: Path) -> ModelSpec:
-        """The spec that an exported folder with this configuration would have, for a model with this spec."""
+        """The spec that an exportable folder with this configuration would have, for a model with this spec."""
         heads = {"visual_projection.weight": spec.vision_head, "text_projection.weight": spec.text_head}
         names = [tensor for tensor, head in heads.items() if head.kind != "none"]
         return self.spec_from_config(config, path, names)
@@ -109,14 +109,14 @@ def _height_width(size: tuple[int, int]) -> dict[str, int]:
 
 
 def vision_config(spec: VisionSpec) -> dict[str, Any]:
-    """The fields of an exported image tower that every family spells alike."""
+    """The fields of an exportable image tower that every family spells alike."""
     # What the positions were stored for, which is not always what the tower is used at.
     size = spec.position_grid * spec.patch_size if spec.position_grid else spec.image_size
     return {**_exported_sizes(spec), "image_size": size, "patch_size": spec.patch_size}
 
 
 def text_config(spec: TextSpec) -> dict[str, Any]:
-    """The fields of an exported text tower that every family spells alike."""
+    """The fields of an exportable text tower that every family spells alike."""
     sizes = {"vocab_size": spec.vocabulary_size, "max_position_embeddings": spec.context_length}
     return {**_exported_sizes(spec), **sizes}
 
@@ -132,7 +132,7 @@ def _exported_sizes(spec: VisionSpec | TextSpec) -> dict[str, Any]:
     }
 
 
-class ExportedPair(Exported):
+class ExportablePair(ExportableFamily):
     """A family of an image and a text tower; `transformers` has a class of its own for each alone, without prefixes.
 
     Attributes:

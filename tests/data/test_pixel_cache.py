@@ -15,7 +15,7 @@ from rococo_jax.benchmarks.rococo.published_mixing import decode_jpeg, encode_jp
 from rococo_jax.data import pictures as pictures_module
 from rococo_jax.data.images import FileImages, read_images, run_tasks
 from rococo_jax.data.pictures import open_image
-from rococo_jax.data.pixels import Room, View, Views
+from rococo_jax.data.pixel_cache import DiskBudget, PixelCache, PixelView
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation.models.model import embed_benchmark
@@ -24,8 +24,8 @@ from tests.support.refusals import refused
 from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.world import seventy_pictures
 
-SMALL = View("small", (8, 8, 3), lambda image: np.asarray(image.convert("RGB").resize((8, 8))))
-GREY = View("grey", (4, 4, 3), lambda image: np.asarray(image.convert("L").convert("RGB").resize((4, 4))))
+SMALL = PixelView("small", (8, 8, 3), lambda image: np.asarray(image.convert("RGB").resize((8, 8))))
+GREY = PixelView("grey", (4, 4, 3), lambda image: np.asarray(image.convert("L").convert("RGB").resize((4, 4))))
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def test_a_file_is_decoded_once_for_all_galleries_and_all_models(files, decoded,
     first, second = tiny_encoder(), tiny_encoder(seed=1)
     second.preprocessing = Preprocessing(exact_size=(32, 32), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     benchmark, third = galleries(files), tiny_encoder(seed=2)
-    benchmark.image_sets["originals"].views.announce(second.pixel_view)
+    benchmark.image_sets["originals"].pixel_cache.announce(second.pixel_view)
     for images in benchmark.image_sets.values():
-        images.views.announce(first.pixel_view)  # as two models want it
+        images.pixel_cache.announce(first.pixel_view)  # as two models want it
     alone = {each: embed_benchmark(each, each, benchmark, EmbeddingCache(None)).tables for each in (first, second)}
     assert set(decoded.values()) == {1} and len(decoded) == len(files)
     resized = [first.preprocessing.resize(image) for image in galleries(files).image_sets["control"].read([3])]
@@ -76,7 +76,7 @@ def test_a_file_is_decoded_once_for_all_galleries_and_all_models(files, decoded,
         monkeypatch.setattr(f"rococo_jax.{place}", made_again)
     embed_benchmark(third, third, benchmark, EmbeddingCache(None))
     monkeypatch.undo()
-    np.testing.assert_array_equal(benchmark.image_sets["control"].views.kept(3, first.pixel_view), resized[0])
+    np.testing.assert_array_equal(benchmark.image_sets["control"].pixel_cache.get(3, first.pixel_view), resized[0])
     # Each gallery read from the files themselves gives the same vectors.
     for encoder, tables in alone.items():
         for name, images in galleries(files).image_sets.items():
@@ -103,9 +103,9 @@ def test_views_are_those_of_the_decoded_file_whatever_is_kept(files, decoded):
     paths = tuple(files.values())[:6]
     expected = {view: [view.make(open_image(path)) for path in paths] for view in (SMALL, GREY)}
     decoded.clear()
-    # Room for all, for three rows of one view, and for none.
+    # DiskBudget for all, for three rows of one view, and for none.
     for bytes_, decodings in ((10**6, 6), (3 * 192, 6 + 3 + 6 + 6), (0, 24)):
-        views = Views(paths, lambda row: open_image(paths[row]), Room(bytes_))
+        views = PixelCache(paths, lambda row: open_image(paths[row]), DiskBudget(bytes_))
         views.announce(GREY)
         for view in (SMALL, SMALL, GREY, GREY):
             found = [views.pixels(row, view) for row in range(6)]
@@ -117,7 +117,7 @@ def test_views_are_those_of_the_decoded_file_whatever_is_kept(files, decoded):
 @pytest.mark.parametrize("announced", [[], [GREY, SMALL]])
 def test_many_threads_decode_a_file_once(files, decoded, announced):
     paths = tuple(files.values())[:4]
-    views = Views(paths, lambda row: open_image(paths[row]), Room(10**6))
+    views = PixelCache(paths, lambda row: open_image(paths[row]), DiskBudget(10**6))
     for view in announced:
         views.announce(view)
     with ThreadPoolExecutor(8) as pool:
@@ -130,9 +130,9 @@ def test_a_full_disk_keeps_nothing_and_changes_nothing(files, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rococo_jax.data.pixels.os.pwrite", full)
-    paths, room = tuple(files.values())[:3], Room(10**6)
-    views = Views(paths, lambda row: open_image(paths[row]), room)
+    monkeypatch.setattr("rococo_jax.data.pixel_cache.os.pwrite", full)
+    paths, room = tuple(files.values())[:3], DiskBudget(10**6)
+    views = PixelCache(paths, lambda row: open_image(paths[row]), room)
     for _ in range(2):
         np.testing.assert_array_equal(views.pixels(1, SMALL), SMALL.make(open_image(paths[1])))
     assert room.take(1, 10**7) == 10**6
@@ -145,7 +145,7 @@ def test_the_first_bad_file_in_order_is_named_through_any_gallery(tmp_path):
     sets = galleries(files).image_sets
     for name in ("originals", "control", "uncorrupted"):
         rows = [row for run in sets[name].runs(64) for row in run]
-        reading = read_images([(sets[name], rows)], Preprocessing(exact_size=(8, 8)).view)
+        reading = read_images([(sets[name], rows)], Preprocessing(exact_size=(8, 8)).pixel_view)
         refused(f"{files[broken]}: image: found", list, reading)
 
 

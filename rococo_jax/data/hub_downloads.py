@@ -30,7 +30,7 @@ from rococo_jax.storage import hash_json
 _HUB = re.compile(r"hf://(datasets/([^/]+/[^/@]+))@([^/]+)/(.+)")
 
 
-def fetch_listed(
+def fetch_files(
     download: Download,
     data: str | os.PathLike,
     on_progress: Callable[[int], None] = lambda count: None,
@@ -38,7 +38,7 @@ def fetch_listed(
 ) -> bool:
     """As `downloads.fetch`, for any download. Raises InputError: also where its list cannot be had, or is empty."""
     data = Path(data)
-    if download.is_there(data):
+    if download.exists(data):
         return fetch(download, data, on_progress, wait)
     found = _HUB.fullmatch(download.url)
     if found is None and "*" not in download.url:

@@ -1,11 +1,12 @@
-"""Pixels that are made of images once and kept on disk while a process runs, for all galleries and all models.
+"""A cache of prepared pixels on disk, shared by all galleries and models of a process.
 
-A `View` is what is made of an image: squashed for mixing, cut for corruption, resized as a model wants. Views are
-announced before files are opened; when a file is decoded for one of them, all others are made as well. So a file is
-decoded once, as long as its views have room. Altered images are made once where several models want the same view.
+A `PixelView` is one way to prepare an image: resized to a square for mixing, cropped for corruption, resized for a
+model. Views are announced before any file is opened. When a file is decoded for one view, all announced views are
+computed, so each file is decoded once as long as the cache has space. Altered images are computed once as well where
+several models need the same view.
 
-Kept pixels are in files without a name under the cache folder: memory maps that the system removes when the process
-ends, however it ends. They take at most a quarter of the disk's free space, and 16 GB.
+The pixels lie in unnamed temporary files below the cache folder. The system removes them when the process ends, however
+it ends. They take at most a quarter of the disk's free space, and at most 16 GB.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ _MOST_BYTES, _MOST_OF_FREE = 16 * 10**9, 0.25
 _LOCKS = 256
 
 
-class View(NamedTuple):
+class PixelView(NamedTuple):
     """One way of making pixels of an image.
 
     Attributes:
@@ -46,7 +47,7 @@ class View(NamedTuple):
         return self.make(image)
 
 
-class Room:
+class DiskBudget:
     """Bytes of disk that kept pixels may take, shared by all tables of a process; known when first asked for."""
 
     def __init__(self, most: int | None = None):
@@ -67,41 +68,41 @@ class Room:
             self._left += size
 
 
-ROOM = Room()
+DISK_BUDGET = DiskBudget()
 
 
-class Views:
-    """Views of images by row, kept where `room` has place. Safe to use from many threads.
+class PixelCache:
+    """Pixels of images by view and row, as many as fit into the disk budget. Safe to use from many threads.
 
     `names` are the images' in errors; `opened` gives an image by its row, or raises InputError.
     """
 
-    def __init__(self, names: Sequence[object], opened: Callable[[int], Image.Image], room: Room = ROOM):
+    def __init__(self, names: Sequence[object], opened: Callable[[int], Image.Image], room: DiskBudget = DISK_BUDGET):
         self.names, self.opened = names, opened
         self._room, self._tables, self._announced = room, {}, {}
         self._locks, self._tables_lock = [threading.Lock() for _ in range(_LOCKS)], threading.Lock()
 
-    def announce(self, view: View) -> None:
+    def announce(self, view: PixelView) -> None:
         """Has this view made of every image that is opened from here on."""
         self._announced.setdefault(view.key, view)
 
     def is_announced(self, view: Callable) -> bool:
         """Whether it is a view that is made of every image."""
-        return isinstance(view, View) and view.key in self._announced
+        return isinstance(view, PixelView) and view.key in self._announced
 
-    def kept(self, row: int, view: View) -> UInt8[np.ndarray, "height width 3"] | None:
+    def get(self, row: int, view: PixelView) -> UInt8[np.ndarray, "height width 3"] | None:
         """A view that is kept."""
         return self._table(view).get(row)
 
-    def keep(self, row: int, view: View, pixels: UInt8[np.ndarray, "height width 3"]) -> None:
+    def put(self, row: int, view: PixelView, pixels: UInt8[np.ndarray, "height width 3"]) -> None:
         """Keeps a view that was made elsewhere, where there is room."""
         self._table(view).put(row, pixels)
 
-    def pixels(self, row: int, view: View) -> UInt8[np.ndarray, "height width 3"]:
+    def pixels(self, row: int, view: PixelView) -> UInt8[np.ndarray, "height width 3"]:
         """A view of image `row`. Raises InputError, which names it."""
         self.announce(view)
         with self._locks[row % _LOCKS]:
-            kept = self.kept(row, view)
+            kept = self.get(row, view)
             return self._open(row, view) if kept is None else kept
 
     def image(self, row: int) -> Image.Image:
@@ -109,7 +110,7 @@ class Views:
         with self._locks[row % _LOCKS]:
             return self._open(row, None)
 
-    def _open(self, row: int, wanted: View | None) -> np.ndarray | Image.Image:
+    def _open(self, row: int, wanted: PixelView | None) -> np.ndarray | Image.Image:
         image = self.opened(row)
         made = None
         for view in list(self._announced.values()):
@@ -126,7 +127,7 @@ class Views:
                 made = pixels if is_wanted else made
         return image if wanted is None else made
 
-    def _table(self, view: View) -> "_Table":
+    def _table(self, view: PixelView) -> "_Table":
         with self._tables_lock:
             if view.key not in self._tables:
                 self._tables[view.key] = _Table(len(self.names), view.shape, self._room)
@@ -136,7 +137,7 @@ class Views:
 class _Table:
     """Pixels of one shape, a row a file, in a file without a name. Rows beyond the room are not kept."""
 
-    def __init__(self, count: int, shape: tuple[int, int, int], room: Room):
+    def __init__(self, count: int, shape: tuple[int, int, int], room: DiskBudget):
         self.shape, self.size, self.room = shape, int(np.prod(shape)), room
         self.rows = room.take(self.size, count)
         self.kept = np.zeros(self.rows, bool)
