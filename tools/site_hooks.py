@@ -178,8 +178,8 @@ def zoo_page() -> str:
         rows.append([*row, each.note, has_hash, sources])
     introduction = (
         "Published fine-tunes that can be named wherever a command takes a model. **None of these files was available "
-        "when this was written, so none has been verified.** An empty cell means that no source states the fact; if the "
-        "activation is empty, it is read from the checkpoint's configuration, or you choose it with `--activation`."
+        "when this was written, so none has been verified.** An empty cell means that no source states the fact. If "
+        "the activation is empty, it is read from the checkpoint's configuration, or you choose it with `--activation`."
     )
     return page_of_rows("Zoo", introduction, head, rows)
 

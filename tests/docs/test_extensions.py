@@ -1,0 +1,39 @@
+"""The code of the pages on extensions runs as printed and gives what the pages promise."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rococo_jax.benchmarks import benchmark
+from rococo_jax.losses.terms import Embeddings
+from tests.support.paths import CHECKOUT
+
+
+def code_of(page: str) -> dict:
+    """Execute the `py` block of a page and return its names."""
+    text = (CHECKOUT / "docs" / "how-to" / f"{page}.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```py\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    names: dict = {"__name__": page}
+    exec(compile(block, f"{page}.md", "exec"), names)
+    return names
+
+
+def test_the_benchmark_is_registered_with_its_headline(monkeypatch):
+    monkeypatch.setattr(benchmark, "_REGISTRY", dict(benchmark._REGISTRY))
+    info = code_of("add-benchmark")["INFO"]
+    assert benchmark._REGISTRY["riddles"] is info and info.headline.metric == "ota"
+
+
+def test_the_metric_is_computed_from_shares():
+    metric = code_of("add-metric")["WRONG_FIRST"]
+    assert metric.function({"top1_other": np.array(10.0), "top1_other_altered": np.array(5.0)}) == 15.0
+
+
+def test_the_loss_has_a_value_and_a_weight():
+    term = code_of("add-loss")["PULL"]
+    images, texts = jnp.eye(2, 3), jnp.eye(2, 3)[::-1]
+    embeddings = Embeddings(images, texts, jnp.arange(2), jnp.float32(10.0), None, {})
+    value, logged = term.function(embeddings, None, None)
+    assert float(value) == pytest.approx(2.0) and logged.keys() == {"pull"} and "weight" in term.keys
