@@ -37,3 +37,8 @@ def test_the_loss_has_a_value_and_a_weight():
     embeddings = Embeddings(images, texts, jnp.arange(2), jnp.float32(10.0), None, {})
     value, logged = term.function(embeddings, None, None)
     assert float(value) == pytest.approx(2.0) and logged.keys() == {"pull"} and "weight" in term.keys
+
+
+def test_the_family_is_a_clip_under_another_name():
+    family = code_of("add-model-family")["MY_CLIP"]
+    assert family.model_types == ("my_clip",) and family.name == "my_clip"
