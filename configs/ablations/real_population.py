@@ -1,4 +1,4 @@
-"""A population on real towers: three kinds of heads x nine losses, on frozen towers and one budget.
+"""A population on real towers: three kinds of heads x seven losses, on frozen towers and one budget.
 
     rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/fit --images coco/images --captions split/fit.json
     rococo sweep --config configs/ablations/real_population.py --workdir runs/real --data DATA \
@@ -33,14 +33,12 @@ GROUNDED = "losses.grounding.weight=1 losses.blind.weight=2 optimizer.pull_to_st
 VC = "losses.vc.weight=7 data.resize_prob=0.5"
 LOSSES = {
     "plain": "",
-    "negclip": "losses.negclip.weight=1",
-    "ce_clip": "losses.negclip.weight=1 losses.ce_clip.weight=1",
+    "negclip": "losses.contrastive.altered_columns=true",
     "sc": "losses.sc.weight=1.5",
     "vc": VC,
     "sc_vc": f"losses.sc.weight=1.5 {VC}",
     "recipe": f"losses.sc.weight=2 {GROUNDED}",
     "kinds": f"{KINDS} {GROUNDED}",
-    "vc_grounded": f"{VC} losses.mixed_grounding.weight=3.5 losses.mixed_blind.weight=7 optimizer.pull_to_start=20",
 }
 
 

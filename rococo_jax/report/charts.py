@@ -14,12 +14,13 @@ from rococo_jax.report.collection import Figure
 from rococo_jax.report.svg import Chart, chart_of, colour_of
 from rococo_jax.report.vocabulary import percent
 
-_WIDTH, _ROW, _AXIS = 440, 42, 24  # px
+# A phone shows a chart of 352 px as it is drawn. Compact charts are wider and scroll there.
+_WIDTH, _COMPACT_WIDTH, _ROW, _AXIS = 352, 440, 42, 24  # px
 # More rows than this are compact: the label to the left of its bar, the numbers to the right.
 _TALL = 8
-_COMPACT_ROW, _LABEL, _NUMBERS = 24, 150, 112  # px
-_LONGEST_LABEL = 30
-_LABEL_FITS = 30  # the narrowest part of a stacked bar, in px, that still holds its number
+_COMPACT_ROW, _LABEL, _NUMBERS = 24, 150, 124  # px
+_LONGEST_LABEL = 24
+_LABEL_FITS = 32  # the narrowest part of a stacked bar, in px, that still holds its number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,7 @@ def interval_bars(name: str, bars: Sequence[Bar], ticks: Sequence[float], colour
 
     The ticks are shared by all panels of a figure; the colour is a name of `PALETTE`.
     """
-    with chart_of(name, _WIDTH, _height(len(bars))) as chart:
+    with chart_of(name, *_size(len(bars))) as chart:
         axes, number = _rows(chart, [bar.label for bar in bars], ticks, _NUMBERS)
         for row, bar in enumerate(bars):
             figure, numbers = bar.figure, percent(bar.figure.value)
@@ -100,7 +101,7 @@ def interval_bars(name: str, bars: Sequence[Bar], ticks: Sequence[float], colour
 
 def stacked_bars(name: str, rows: Sequence[Stack]) -> Markup:
     """One bar a row, its parts summing to a hundred; a part that is wide enough holds its number."""
-    with chart_of(name, _WIDTH, _height(len(rows))) as chart:
+    with chart_of(name, *_size(len(rows))) as chart:
         axes, _ = _rows(chart, [row.label for row in rows], [0.0, 25.0, 50.0, 75.0, 100.0], 12)
         for place, row in enumerate(rows):
             done = 0.0
@@ -110,14 +111,16 @@ def stacked_bars(name: str, rows: Sequence[Stack]) -> Markup:
                 axes.barh(place + 0.03, share, thick, done, color=colour_of(colour), gid=told,
                           edgecolor=colour_of("paper"), linewidth=1)  # fmt: skip
                 if share / 100 * axes.get_window_extent().width >= _LABEL_FITS:
-                    style = {"color": colour_of(f"on-{colour}"), "fontsize": 11, "ha": "center"}
+                    style = {"color": colour_of(f"on-{colour}"), "fontsize": 12, "ha": "center"}
                     axes.text(done + share / 2, place + 0.04, percent(share), va="center_baseline", **style)
                 done += share
         return chart.markup()
 
 
-def _height(rows: int) -> int:
-    return (_ROW if rows <= _TALL else _COMPACT_ROW) * rows + _AXIS
+def _size(rows: int) -> tuple[int, int]:
+    if rows <= _TALL:
+        return _WIDTH, _ROW * rows + _AXIS
+    return _COMPACT_WIDTH, _COMPACT_ROW * rows + _AXIS
 
 
 def _rows(
@@ -137,10 +140,10 @@ def _rows(
     if min(ticks) < 0:
         axes.axvline(0, color=colour_of("soft"), lw=1)
     where, above, aside = axes.get_yaxis_transform(), 0 if compact else 0.4, _LABEL / width if compact else 0
-    style = {"fontsize": 11} if compact else {"weight": "bold"}
+    style = {"fontsize": 12} if compact else {"weight": "bold"}
     for row, label in enumerate(short_labels(labels, 22 if compact else _LONGEST_LABEL)):
         axes.text(-aside, row - above, label, transform=where, va="center_baseline", **style)
-    end, size = (1 + right / width - 0.01, 11) if compact else (1, 12.5)
+    end, size = (1 + right / width - 0.01, 12) if compact else (1, 12.5)
 
     def number(row: int, text: str) -> object:
         return axes.text(end, row - above, text, transform=where, ha="right", va="center_baseline", fontsize=size)
@@ -161,7 +164,7 @@ def scatter(
         axes = chart.axes(left, above, width, side)
         axes.set(xlim=(min(across), max(across)), ylim=(min(up), max(up)), xlabel=label)
         # The title of the upward axis lies above it: turned by its side it would lie on the marks.
-        chart_title = {"transform": axes.transAxes, "fontsize": 11, "color": colour_of("soft"), "va": "bottom"}
+        chart_title = {"transform": axes.transAxes, "fontsize": 12, "color": colour_of("soft"), "va": "bottom"}
         axes.text(-left / width + 0.01, 1 + 8 / side, f"↑ {up_label}", **chart_title)
         for axis, ticks in ((axes.xaxis, across), (axes.yaxis, up)):
             axis.set_major_locator(FixedLocator(ticks))
@@ -175,7 +178,7 @@ def scatter(
                     ends = zip(place(figure.low), place(figure.high), strict=True)
                     axes.plot(*ends, color=colour_of("own"), lw=1.2, alpha=0.45)
             axes.plot(x, y, "o", ms=8, mfc=colour_of("own"), mec=colour_of("paper"), mew=1, gid=chart.title(dot.told))
-            axes.annotate(dot.name, (x, y), (6, 5), textcoords="offset pixels", fontsize=11, weight="bold")
+            axes.annotate(dot.name, (x, y), (6, 5), textcoords="offset pixels", fontsize=12, weight="bold")
         return chart.markup()
 
 
@@ -196,7 +199,7 @@ def correlation_map(
             axes.text(left - 8, y, f"{label}  {row + 1}", ha="right", va="center_baseline", fontsize=12)
             if row + 1 < len(labels):
                 axes.text(left + side * (row + 0.5), 12, str(row + 1), ha="center", va="center_baseline",
-                          fontsize=11, color=colour_of("soft"))  # fmt: skip
+                          fontsize=12, color=colour_of("soft"))  # fmt: skip
         for (column, row), (rho, p) in found.items():
             x, y = left + side * column, top + side * row
             told = f"{labels[column]} and {labels[row]}: {round(100 * rho)}, p {p:.4f}"
@@ -205,7 +208,7 @@ def correlation_map(
                       color=colour if p < 0.05 else colour_of("grid"), alpha=alpha if p < 0.05 else 0.5,
                       gid=chart.title(told))  # fmt: skip
             axes.text(x + side / 2, y + side / 2, f"{round(100 * rho)}".replace("-", "−"), ha="center",
-                      va="center_baseline", fontsize=11, color=colour_of("ink" if p < 0.05 else "soft"))  # fmt: skip
+                      va="center_baseline", fontsize=12, color=colour_of("ink" if p < 0.05 else "soft"))  # fmt: skip
         return chart.file() if file else chart.markup()
 
 

@@ -48,12 +48,16 @@ def choose_examples(examples: Iterable[Example], task: str, roles: Sequence[str]
     return sorted(chosen, key=lambda each: (roles.index(each.role), variants.index(each.variant)))
 
 
-def example_cards(examples: Sequence[Example]) -> Cards:
-    """The examples side by side."""
-    return Cards([_card(example) for example in examples])
+def example_cards(examples: Sequence[Example], model: str = "") -> Cards:
+    """Return the examples side by side.
+
+    Args:
+        model: name of the model that made the errors; empty where a heading names it.
+    """
+    return Cards([_card(example, model) for example in examples])
 
 
-def _card(example: Example) -> Card:
+def _card(example: Example, model: str) -> Card:
     if example.role in WON:
         return _won_card(example)
     chosen = "image" if example.wrong.image else "text"
@@ -78,7 +82,17 @@ def _card(example: Example) -> Card:
         lines.append(Line("true", _file(example.right.image), example.right_score, "true file"))
     else:
         lines += _text_lines(example, seed)
-    return Card(rich("<b>{}</b> · {}", variant_label(example.variant), kind), pictures, lines)
+    head = rich("<b>{}</b> · {}", variant_label(example.variant), kind)
+    if model:
+        head = rich("<b>{}</b> prefers {}<br>{}", model, _preferred(example, chosen), head)
+    return Card(head, pictures, lines)
+
+
+def _preferred(example: Example, chosen: str) -> str:
+    """Name the item that ranked first."""
+    if "altered" not in example.kind:
+        return f"a wrong {chosen}"
+    return "the mixed image" if chosen == "image" else "the altered caption"
 
 
 def _won_card(example: Example) -> Card:

@@ -44,20 +44,26 @@ def render_markdown(page: Page) -> str:
     return "\n".join(lines) + "\n"
 
 
-def markdown_lines(blocks: Iterable[Block | None]) -> list[str]:
-    """The blocks, line by line, an empty line before each; none where there are notes alone on what is left out."""
-    pieces = [(block, _lines(block)) for block in blocks if block is not None]
+def markdown_lines(blocks: Iterable[Block | None], level: int = 2) -> list[str]:
+    """Return the blocks line by line, with an empty line before each.
+
+    There are none where only notes on omitted blocks would remain.
+
+    Args:
+        level: of the outermost headings.
+    """
+    pieces = [(block, _lines(block, level)) for block in blocks if block is not None]
     shown = [lines for block, lines in pieces if not isinstance(block, Note)]
     return [line for _, lines in pieces for line in lines] if any(shown) or not shown else []
 
 
-def _lines(block: Block) -> list[str]:
+def _lines(block: Block, level: int) -> list[str]:
     match block:
         case Part():
-            inside = markdown_lines(block.blocks)
-            return ["", f"{'#' * block.level} {escaped(block.title)}", *inside] if inside and block.title else inside
+            inside = markdown_lines(block.blocks, level + 1 if block.title else level)
+            return ["", f"{'#' * level} {escaped(block.title)}", *inside] if inside and block.title else inside
         case Folded():
-            inside = markdown_lines(block.blocks)
+            inside = markdown_lines(block.blocks, level)
             head = f"<details><summary>{escaped(block.summary)}</summary>"
             return ["", head, *inside, "", "</details>"] if inside else []
         case Note():
@@ -79,7 +85,8 @@ def _lines(block: Block) -> list[str]:
             return table_lines(heads, [[escaped(label), *map(_cell, cells)] for _, label, cells in block.rows])
         case Table():
             above = [label for label, count, _ in block.groups for _ in range(count)]
-            above = [""] * (len(block.heads) - len(above)) + above
+            above = [""] * block.lead + above
+            above += [""] * (len(block.heads) - len(above))
             named = [(": ".join(filter(None, (group, head.label))), head.words)
                      for group, head in zip(above, block.heads, strict=True)]  # fmt: skip
             return table_lines(named, [map(_cell, row) for row in block.rows])

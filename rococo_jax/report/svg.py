@@ -57,13 +57,13 @@ _STYLE = {
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.linewidth": 0,
-    "axes.labelsize": 11,
+    "axes.labelsize": 12,
     "axes.labelcolor": PALETTE["soft"][0],
     "axes.unicode_minus": True,
     "grid.color": PALETTE["grid"][0],
     "grid.linewidth": 1,
-    "xtick.labelsize": 11,
-    "ytick.labelsize": 11,
+    "xtick.labelsize": 12,
+    "ytick.labelsize": 12,
     "xtick.color": PALETTE["soft"][0],
     "ytick.color": PALETTE["soft"][0],
     "xtick.major.size": 0,
@@ -133,7 +133,9 @@ class Chart:
         source = _LEFT_OUT.sub("", source[source.index("<g ") :])
         size = f'viewBox="0 0 {self.width} {self.height}" width="{self.width}" height="{self.height}"'
         name = escape(self.name)
-        head = f'<svg {size} role="img" aria-label="{name}" class="chart"><title>{name}</title>'
+        # In a page, letters keep their size on a narrow screen: the chart scrolls instead of shrinking.
+        least = "" if plain else f' style="min-width: {self.width}px"'
+        head = f'<svg {size} role="img" aria-label="{name}" class="chart"{least}><title>{name}</title>'
         return head + re.sub("<[^/][^>]*>", lambda tag: self._tag(tag[0], radius, plain), source)
 
     def _tag(self, tag: str, radius: Mapping[str, str], plain: bool) -> str:

@@ -191,9 +191,9 @@ def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mappin
     blocks = [
         Part("", [Note(lines) if lines else None, Charts(charts, legend, style="scatters")], style="group"),
         Part("", [_summary(plan, rows)], style="group"),
-        *(Part(task_label(task), [_variants(plan, rows, task)], 2, "group") for task in tasks_of(rows)),
+        *(Part(task_label(task), [_variants(plan, rows, task)], "group") for task in tasks_of(rows)),
         _scaled_part(plan),
-        Part("Failed", [Notes([f"{name}: {error}" for name, error in failed.items()])], 2, "group") if failed else None,
+        Part("Failed", [Notes([f"{name}: {error}" for name, error in failed.items()])], "group") if failed else None,
     ]
     return write_page(workdir / "sweep.html", Page(title(plan), "rococo sweep", summary(plan), blocks))
 
@@ -286,9 +286,7 @@ def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
 def _scaled_part(plan: Plan) -> Part | None:
     heads, lines = scaled_keys(plan)
     body = [[Cell(text, words=True) for text in line] for line in lines]
-    return (
-        Part(SCALED, [Table(SCALED, [Head(name, words=True) for name in heads], body)], 2, "group") if lines else None
-    )
+    return Part(SCALED, [Table(SCALED, [Head(name, words=True) for name in heads], body)], "group") if lines else None
 
 
 def _first_heads(plan: Plan) -> list[Head]:

@@ -187,8 +187,6 @@ def derived(
         factor = share if lr_scaling == "linear" else math.sqrt(share)
         keys["optimizer.learning_rate"] = _readable(base.optimizer.learning_rate * factor)
     if lr_scaling == "adam":
-        if base.optimizer.name != "adamw":
-            raise InputError("lr_scaling", "rule", f"adam for {base.optimizer.name}", "optimizer.name=adamw")
         for beta in ("b1", "b2"):
             value = round(1 - share * (1 - base.optimizer[beta]), 15)
             if value <= 0 and f"optimizer.{beta}" not in taken:

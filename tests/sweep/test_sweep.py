@@ -452,7 +452,6 @@ def test_choices_and_unknown_kinds_of_tasks_have_their_metrics_in_the_table(data
             [*ADAM, "--over", "batch_size=16,160"],
             "batch_size: found 160: b1 would be 0; wanted less than 160 with lr_scaling=adam",
         ),
-        ([*ADAM, "--config.optimizer.name=lion"], "rule: found adam for lion; wanted optimizer.name=adamw"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(arguments, named, data, tmp_path, refusal):

@@ -66,7 +66,7 @@ def corrupted_part(runs: Sequence[Run], anchor: str) -> Part | None:
         change_part(shown, tasks),
         Part("By kind and severity", [Note(_MAP), *_maps(shown, tracks, kinds, severities)]),
     ]
-    return Part("Corrupted images", blocks, 3, "task", anchor)
+    return Part("Corrupted images", blocks, "task", anchor)
 
 
 def _lead(runs: Sequence[Run], task: str) -> str:
@@ -170,7 +170,7 @@ def _map(run: Run, track: _Track, kinds: Sequence[str], severities: Sequence[int
     baseline = f"Uncorrupted {metric_of(name).label} {percent(uncorrupted.value)} %"
     label = _track_label(task, part)
     heads = ["Severity", *map(str, severities)]
-    return Part(label, [Note(baseline), HeatMap(f"{run.label}, {label}", heads, rows)], 5, "")
+    return Part(label, [Note(baseline), HeatMap(f"{run.label}, {label}", heads, rows)], "")
 
 
 def _cell(run: Run, task: str, variant: str, top: float) -> Cell:

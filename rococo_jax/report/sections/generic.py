@@ -145,7 +145,7 @@ def results_of(section: TaskSection, runs: Sequence[Run], task: str) -> Part:
     groups = [(name, (section.first if name == section.lead[0] else section.others) or every) for name in variants]
     groups = [(name, [each for each in names if tied or each != "ties"]) for name, names in groups]
     board = leaderboard(runs, task, groups, section.ranked_by, section.figures or every)
-    tables = [Part(run.label, [model_table(run, task)], 5, "") for run in runs]
+    tables = [Part(run.label, [model_table(run, task)], "") for run in runs]
     return Part("Results", [*before, board, Folded("Every figure, model by model", tables)])
 
 
@@ -194,7 +194,7 @@ def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
     note = HOW_TO_READ + (f" {_BASELINES}" if baselines else "")
     groups = [("", len(names), ""), ("Without the image", len(baselines), "")] if baselines else []
     table = Table(f"Grounded or blind, {task}", heads, rows, groups, len(heads) - len(names) - len(baselines),
-                  sortable=len(rows) > 1, filterable=len(runs) > 1)  # fmt: skip
+                  sortable=len(rows) > 1, filterable=True)  # fmt: skip
     return Part("Grounded or blind", [Note(note), folded_if_long(table)])
 
 
