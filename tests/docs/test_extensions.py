@@ -1,13 +1,13 @@
 """The code of the pages on extensions runs as printed and gives what the pages promise."""
 
 import re
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rococo_jax.benchmarks import benchmark
-from rococo_jax.losses.terms import Embeddings
 from tests.support.paths import CHECKOUT
 
 
@@ -34,8 +34,7 @@ def test_the_metric_is_computed_from_shares():
 def test_the_loss_has_a_value_and_a_weight():
     term = code_of("add-loss")["PULL"]
     images, texts = jnp.eye(2, 3), jnp.eye(2, 3)[::-1]
-    embeddings = Embeddings(images, texts, jnp.arange(2), jnp.float32(10.0), None, {})
-    value, logged = term.function(embeddings, None, None)
+    value, logged = term.function(SimpleNamespace(images=images, texts=texts), None, None)
     assert float(value) == pytest.approx(2.0) and logged.keys() == {"pull"} and "weight" in term.keys
 
 
