@@ -33,6 +33,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from rococo_jax.config_files import find_config
 from rococo_jax.errors import InputError
 from rococo_jax.options import read_numbers
 from rococo_jax.storage import hash_json
@@ -126,7 +127,7 @@ def make_plan(
         InputError: an unknown key (the nearest is named), a value that is empty, repeated, of another type or not
             allowed, a key that two of them set, or a config file that cannot be read.
     """
-    path = Path(config)
+    path = find_config(config)
     base = read_config(path, overrides)
     asked = _sweep_of(path)
     axes = parse_axes(over) if over else parse_axes(_strings(asked.get("over", ())), f"{path}: get_sweep")
