@@ -17,7 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, get_args
 
 from rococo_jax.data.caption_json import is_one_value, open_json
-from rococo_jax.data.caption_tables import CaptionsFile, check_split_choice, collect_rows, parse_columns, table_rows
+from rococo_jax.data.caption_rows import table_rows
+from rococo_jax.data.caption_tables import CaptionsFile, check_split_choice, collect_rows, parse_columns
 from rococo_jax.data.captions import CaptionedImage, caption_lines
 from rococo_jax.data.image_files import image_names, is_hidden, list_images
 from rococo_jax.data.read_options import ReadOptions, TextFiles

@@ -19,7 +19,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rococo_jax.data.caption_tables import USUAL, CaptionsFile, check_split_choice, collect_rows, json_rows
+from rococo_jax.data.caption_rows import json_rows
+from rococo_jax.data.caption_tables import USUAL, CaptionsFile, check_split_choice, collect_rows
 from rococo_jax.data.captions import captions_from_json, json_type, read_texts
 from rococo_jax.data.read_options import Columns, ReadOptions
 from rococo_jax.errors import InputError, is_list_of, object_of

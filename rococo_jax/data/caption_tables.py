@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,6 @@ from rococo_jax.data.list_cells import MalformedList, parse_list
 from rococo_jax.data.read_options import Columns, ReadOptions
 from rococo_jax.errors import InputError
 from rococo_jax.storage import is_url
-from rococo_jax.texts import JSON_LINES, file_suffix, is_well_formed, iterate_lines, open_table, read_jsonl
 
 USUAL = {
     "image": ("image", "file_name", "filepath", "filename", "image_path", "path", "file", "image_name", "image_file",
@@ -34,7 +33,6 @@ USUAL = {
 }  # fmt: skip
 _LINKS = ("url", "image_url", "img_url", "photo_url", "coco_url", "flickr_url")
 _NUMBERED = re.compile(rf"({'|'.join(USUAL['caption'])})[ _-]?(\d+)")
-_EXPECTED = "a table of images and captions"
 # Messages shorten the name of a column to this many characters.
 _LONGEST_NAME = 40
 
@@ -174,17 +172,6 @@ class CaptionsFile:
 Rows = Iterable[tuple[str, Mapping[str, Any]]]
 
 
-def table_rows(path: str, columns: Columns) -> Rows:
-    """Return the rows of JSON lines, of Flickr's lines, or of a table with a header.
-
-    Raises InputError: names the file, and the line.
-    """
-    if file_suffix(path) in JSON_LINES:
-        return json_rows(path)
-    is_flickr = _FLICKR.fullmatch(next(iterate_lines(path, _EXPECTED), "").rstrip("\r\n"))
-    return _flickr_rows(path) if is_flickr else _delimited_rows(path, columns)
-
-
 def collect_rows(source: str, rows: Rows, options: ReadOptions, must_choose: bool = False) -> CaptionsFile:
     """Collect the captions of each image from the rows of a table.
 
@@ -305,60 +292,3 @@ def captions_in_cell(value: Any, column: str, location: str, source: object) -> 
         if not check_text(text, f"{field} of {location}", source).strip():
             raise InputError(source, f"{field} of {location}", "an empty text", "a caption")
     return list(texts.values())
-
-
-def json_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the objects of JSON lines as rows. Raises InputError: a line has no object."""
-    for number, entry in read_jsonl(path, "image-text pairs as JSON lines"):
-        if not isinstance(entry, dict):
-            raise InputError(path, f"line {number}", json_type(entry), "an object with an image and captions")
-        yield f"line {number}", entry
-
-
-def _delimited_rows(path: str, columns: Columns) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    def has_roles(names: set[str]) -> bool:
-        with contextlib.suppress(InputError):
-            choose_column("image", header := sorted(names), columns, path)
-            return bool(caption_columns(header, columns, path))
-        return False
-
-    if file_suffix(path) == ".txt" and not is_well_formed(path, _EXPECTED, has_roles) and _has_names_and_texts(path):
-        yield from _named_lines(path)
-        return
-    header, rows = open_table(path, _EXPECTED, has_roles)
-    choose_column("image", header, columns, path)
-    caption_columns(header, columns, path)
-    for number, cells in rows:
-        yield f"row {number}", cells
-
-
-# Lines of CLIP_benchmark's files (flickr30k_test_karpathy.txt): NAME.jpg, a comma, and a caption whose own commas and
-# quotation marks have no meaning. Its reader (clip_benchmark/datasets/flickr.py) splits a stripped line at ".jpg,".
-_NAMED = re.compile(r"(.+?\.(?:jpe?g|png)),(.*)", re.IGNORECASE)
-
-
-def _has_names_and_texts(path: str) -> bool:
-    lines = filter(None, map(str.strip, iterate_lines(path, _EXPECTED)))
-    return next(lines, "").lower() == "image,caption" and all(map(_NAMED.fullmatch, lines))
-
-
-def _named_lines(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, line in enumerate(iterate_lines(path, _EXPECTED), 1):
-        if match := _NAMED.fullmatch(line.strip()):
-            yield f"line {number}", {"image": match[1], "caption": match[2]}
-
-
-# Lines of Flickr8k.token.txt and results_20130124.token (NAME.jpg#0, tab, caption), and of Flickr30k's results.csv
-# (NAME.jpg| 0| caption; one line lacks the second bar). Quotation marks belong to the caption.
-_FLICKR = re.compile(r"([^\t|]+\.\w+)(?:#\d+\t|\| *\d+(?:\|| {2}))\s*(.*)|image_name\| *comment_number\| *comment")
-
-
-def _flickr_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, line in enumerate(iterate_lines(path, _EXPECTED), 1):
-        match = _FLICKR.fullmatch(text := line.rstrip("\r\n"))
-        if match is None and text.strip():
-            raise InputError(
-                path, f"line {number}", repr(text)[:80], "NAME.jpg#0, a tab and a caption, or as results.csv"
-            )
-        if match and match[1]:
-            yield f"line {number}", {"image": match[1], "caption": match[2]}

@@ -5,18 +5,18 @@ transformers             `AutoTokenizer`: the class named by `tokenizer_config.j
 sentence-transformers    the same, with `sentence_bert_config.json`
 open_clip                the same after a cleaning, if `hf_tokenizer_name` is set, cut at open_clip's length; else
                          OpenAI's tokenizer, which any file with CLIP's vocabulary provides
-SigLIP                   its tokenizer is written in Python; its sentencepiece model is converted here
+SigLIP                   its tokenizer is written in Python; `siglip_tokenizer` converts its sentencepiece model
 """
 
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import tokenizers
 
-from rococo_jax.data.tokenizers import WORD_MARK, Tokenizer, TokenizerSpec, read_rust_tokenizer
+from rococo_jax.data.siglip_tokenizer import read_siglip_tokenizer
+from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_rust_tokenizer
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.hub_files import find_folder
 from rococo_jax.storage import read_json_object
@@ -105,7 +105,7 @@ def read_huggingface_tokenizer(source: str | Path, config: Mapping[str, Any]) ->
     _require_vocabulary(folder, family)
     cleaning = "none"
     if family == "siglip":
-        rust, cleaning = _read_siglip(folder)
+        rust, cleaning = read_siglip_tokenizer(folder)
         if str(settings.get("tokenizer_class", "")).startswith("Gemma"):
             _check_settings(folder, {"padding_side": "left", **settings})  # the default of that class
         if settings.get("do_lower_case") is False:
@@ -163,7 +163,7 @@ def read_open_clip_tokenizer(
     if "tokenizer_class" not in settings and (folder / "tokenizer.json").is_file():
         rust = read_rust_tokenizer(folder / "tokenizer.json")
     elif family == "siglip" and (folder / "spiece.model").is_file():
-        rust, siglip_cleaning = _read_siglip(folder)
+        rust, siglip_cleaning = read_siglip_tokenizer(folder)
         cleaning = f"{cleaning}+{siglip_cleaning}"
     else:
         rust, settings = _through_transformers(folder, kind, settings)
@@ -338,38 +338,3 @@ def _tokenizer(
 
     eos_id, pad_id = id_of(tokens.end_setting, tokens.end), id_of("pad_token", tokens.padding)
     return Tokenizer(rust, TokenizerSpec(family, cleaning, length, pad_id, eos_id, fixed_length), origins)
-
-
-def _read_siglip(folder: Path) -> tuple[tokenizers.Tokenizer, str]:
-    """Return the Rust tokenizer, and the cleaning before it."""
-    if (folder / "spiece.model").is_file():
-        return _from_sentencepiece(folder / "spiece.model"), "siglip"
-    rust = read_rust_tokenizer(folder / "tokenizer.json")
-    # SigLIP 2 uses Gemma's BPE vocabulary, in lower case and with punctuation.
-    return rust, "lowercase" if isinstance(rust.model, tokenizers.models.BPE) else "siglip"
-
-
-def _from_sentencepiece(path: Path) -> tokenizers.Tokenizer:
-    """Convert SigLIP's sentencepiece model to a Rust tokenizer, which needs `clean_like_siglip` before it."""
-    from tokenizers import Regex, normalizers
-    from transformers.convert_slow_tokenizer import SpmConverter
-
-    class SiglipConverter(SpmConverter):
-        def normalizer(self, proto):
-            spec, steps = proto.normalizer_spec, []
-            if spec.precompiled_charsmap:
-                steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
-            if spec.remove_extra_whitespaces:
-                # As in sentencepiece: several spaces become one; spaces and word marks at the end are removed.
-                steps.append(normalizers.Replace(Regex(" {2,}"), " "))
-                steps.append(normalizers.Replace(Regex(f"[ {WORD_MARK}]+$"), ""))
-            return normalizers.Sequence(steps)
-
-        def post_processor(self):
-            end = next(number for number, piece in enumerate(self.proto.pieces) if piece.piece == "</s>")
-            return tokenizers.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
-
-    try:
-        return SiglipConverter(SimpleNamespace(vocab_file=str(path))).converted()
-    except Exception as error:  # protobuf, the converter and Rust have no common class of exceptions
-        raise InputError(path, "sentencepiece model", first_line(error), "one that can be read") from None

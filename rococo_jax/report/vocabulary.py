@@ -21,10 +21,10 @@ TASKS = {"image_to_text": "Image to text", "text_to_image": "Text to image"}
 # As their papers write them.
 _BENCHMARKS = {
     "sugarcrepe": "SugarCrepe", "sugarcrepe_pp": "SugarCrepe++", "valse": "VALSE", "aro": "ARO", "crepe": "CREPE",
-    "coco_order": "COCO order", "colorswap": "ColorSwap", "bivlc": "BiVLC", "eqben": "EqBen", "cola": "COLA",
+    "colorswap": "ColorSwap", "bivlc": "BiVLC", "eqben": "EqBen", "cola": "COLA",
     "mmvp": "MMVP", "svo_probes": "SVO-Probes", "negbench": "NegBench", "whatsup": "What'sUp", "cifar10": "CIFAR-10",
     "negbench_text_to_image": "NegBench, text to image", "negbench_image_to_text": "NegBench, image to text",
-    "imagecode": "ImageCoDe", "imagenet16": "ImageNet-16",
+    "imagecode": "ImageCoDe",
 }  # fmt: skip
 QUESTIONS = {
     "image_to_text": "Each image is a query. It is answered correctly if one of its own captions ranks first among all "
@@ -129,10 +129,10 @@ def task_label(name: str) -> str:
     return (TASKS | _BENCHMARKS).get(name) or variant_label(name)
 
 
-def in_reading_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return each name once: the known ones in the order of `known`, then the rest in their given order."""
-    names, known = list(dict.fromkeys(names)), list(known)
-    return [name for name in known if name in names] + [name for name in names if name not in known]
+def in_reading_order(names: Iterable[str], order: Iterable[str]) -> list[str]:
+    """Return each name once: those in `order` first, then the rest in their given order."""
+    names, order = list(dict.fromkeys(names)), list(order)
+    return [name for name in order if name in names] + [name for name in names if name not in order]
 
 
 def order_variants(names: Iterable[str]) -> list[str]:

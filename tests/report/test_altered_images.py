@@ -147,7 +147,7 @@ def test_a_single_kind_or_a_model_that_finds_nothing_still_makes_a_page(tmp_path
 
 def test_seeds_spread_and_control_are_explained(tmp_path):
     page = report(tmp_path, save(tmp_path / "one", with_mixes(results_of("one"))))
-    assert "over seeds 1, 10, 100; sd is" in page.text("p")
+    assert "over mixing seeds 1, 10, 100; sd is" in page.text("p")
     assert "sd 1.2" in page.text("table")
     assert "resized to a square and compressed" in page.text("li")
     assert "what preprocessing alone does" in page.text("li")
@@ -204,4 +204,4 @@ def test_what_the_evaluation_writes_of_altered_images_is_shown(tmp_path):
     assert all(max(int(each["width"]), int(each["height"])) <= 320 for each in pictures)
     assert any(text in page.text("article") for texts in captions for text in texts)
     assert "Pixelate" in page.text("table") and "Control" in page.text("table")
-    assert "over seeds 1, 10; sd is" in page.text("p")
+    assert "over mixing seeds 1, 10; sd is" in page.text("p")
