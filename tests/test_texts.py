@@ -211,7 +211,7 @@ def test_a_swallowed_row_with_more_commas_is_refused_too(tmp_path):
 def test_json_and_json_lines_under_each_others_names_are_told_apart(tmp_path):
     lines = written(tmp_path / "h.json", '{"caption": "a", "hard_negative": "b"}\n' * 2)
     refused(
-        "JSON: found Extra data at line 2, .*; JSON lines, a value in each, are named .jsonl",
+        "JSON: found Extra data at line 2, .*; a file of JSON lines, with a value in each line, is named .jsonl",
         read_hard_positives,
         lines,
     )

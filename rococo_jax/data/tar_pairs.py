@@ -20,6 +20,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
+
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.image_files import is_hidden
 from rococo_jax.data.pair_source import PairSample, PairSource
@@ -141,10 +143,10 @@ class TarPairs(PairSource):
         self.tars, self.indexes = tuple(tars), tuple(indexes)
         self.summaries = [read_summary(index) for index in self.indexes]
         if expected_hash not in ("", self.hash()):
-            raise InputError(self.tars[0], "tars", "written again meanwhile", "tars that do not change while in use")
+            raise _changed(self.tars[0])
         self.shards = tuple(tar["samples"] for tar in self.summaries)
         self._ends = list(itertools.accumulate(self.shards))
-        self._columns = functools.lru_cache(_MAX_OPEN_INDEXES)(lambda tar: columns_of(self.indexes[tar]))
+        self._columns = functools.lru_cache(_MAX_OPEN_INDEXES)(self._open_columns)
         self._lock = threading.Lock()
         self._files: collections.OrderedDict[int, _File] = collections.OrderedDict()
         self._last_ends: dict[int, int] = {}
@@ -181,6 +183,12 @@ class TarPairs(PairSource):
         for tar in range(len(self.tars)):
             yield from (digest.as_py().hex() for digest in self._columns(tar)["sha256"])
 
+    def _open_columns(self, tar: int) -> dict[str, pa.Array]:
+        """Open the index of a tar. Raises InputError: it was written again, because the tar has changed."""
+        if read_summary(self.indexes[tar])["content"] != self.summaries[tar]["content"]:
+            raise _changed(self.tars[tar])
+        return columns_of(self.indexes[tar])
+
     def _locate(self, index: int) -> tuple[int, int]:
         """Return the tar of a sample, and its row there."""
         tar = bisect.bisect_right(self._ends, index)
@@ -212,6 +220,10 @@ class TarPairs(PairSource):
             wanted = "the bytes that were indexed; start again, and the tar is read anew"
             raise InputError(self.tars[tar], f"member {name}", "other bytes", wanted)
         return image
+
+
+def _changed(tar: str) -> InputError:
+    return InputError(tar, "tars", "written again meanwhile", "tars that do not change while in use")
 
 
 class _File:

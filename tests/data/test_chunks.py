@@ -86,7 +86,7 @@ def test_batches_are_joined_off_the_main_thread_in_memory_that_is_used_again(sou
         return batch
 
     monkeypatch.setattr(training_input, "join_chunks", recorded)
-    monkeypatch.setattr(training_input, "_MOST_IN_CHUNK", 3)
+    monkeypatch.setattr(training_input, "_MAX_CHUNK_ROWS", 3)
     made = tiny_input(source, batch_size=14)
     for _ in range(12):
         next(made)
@@ -99,7 +99,7 @@ def test_batches_are_joined_off_the_main_thread_in_memory_that_is_used_again(sou
 def test_chunks_are_joined_to_the_same_batches(source, prefetch, monkeypatch):
     choices = {"extra_text": [texts_to_alter()], "batch_size": 14, "rows": range(7, 14)}
     whole = take(tiny_input(source, **choices), 3)
-    monkeypatch.setattr(training_input, "_MOST_IN_CHUNK", 3)  # seven rows in chunks of two and three
+    monkeypatch.setattr(training_input, "_MAX_CHUNK_ROWS", 3)  # seven rows in chunks of two and three
     cut = tiny_input(source, prefetch=prefetch, **choices)
     assert cut._read_chunk.per_batch >= 3
     assert_same_batches(take(cut, 3), whole)
