@@ -68,8 +68,8 @@ class Options:
         annotation: one file: published form, our own, or plain captions
         out: where the results go; of whole benchmarks a folder, as of rococo evaluate: what is missing is added
         name: what to call the model; default: the name of the first file, without its ending
-        per_query: also write one row a query: its ranks, who came first; and beside it per_image.parquet, from which
-            rococo report compares models
+        per_query: also write one row a query: its ranks, who came first; named per_query.parquet beside the results,
+            rococo report compares models by it
         classes: class logits
         data: data
         settings: questions
@@ -151,15 +151,13 @@ def _score_logits(options: Options) -> None:
 
 def _write(evaluated: Any, options: Options) -> None:
     """Writes the results, and the rows where they are wanted, and prints the table."""
-    from rococo_jax.evaluation.per_image import PER_IMAGE
     from rococo_jax.evaluation.results import with_checksum, write_per_query
     from rococo_jax.evaluation.table_metadata import numbers_hash, written_with
     from rococo_jax.storage import write_json
 
     if options.per_query:
-        numbers, per_image = numbers_hash(evaluated.results), Path(options.per_query).with_name(PER_IMAGE)
+        numbers = numbers_hash(evaluated.results)
         write_per_query(options.per_query, written_with(evaluated.per_query, numbers))
-        write_per_query(per_image, written_with(evaluated.per_image, numbers))
     write_json(options.out, with_checksum(evaluated.results))
     print_tables([evaluated.results])
 

@@ -1,9 +1,10 @@
 """How the page writes names and numbers, and in which order; an unknown name is printed as the results write it."""
 
 import re
-from collections.abc import Iterable
+import types
+from collections.abc import Iterable, Mapping
 
-from rococo_jax.benchmarks.variants import ALL, ALL_KINDS, CLEAN, CONTROL, MEAN, UNCORRUPTED, Variant, parse_variants
+from rococo_jax.benchmarks.variants import ALL, ALL_KINDS, CLEAN, CONTROL, MEAN, UNCORRUPTED, Variant
 from rococo_jax.errors import is_whole
 from rococo_jax.metrics import METRICS
 
@@ -125,19 +126,23 @@ def in_reading_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
     return [name for name in known if name in names] + [name for name in names if name not in known]
 
 
-def order_variants(names: Iterable[str]) -> list[str]:
+def order_variants(names: Iterable[str], described: Mapping[str, Variant] = types.MappingProxyType({})) -> list[str]:
     """Variants in reading order: `all` and `mean` as they come, then `clean`; the control last, unseen after all.
 
-    >>> order_variants(["control", "danger", "clean", "clean/unseen"])
+    Args:
+        described: the fields of variants, by name; one that is absent is an alteration.
+
+    >>> unseen = {"clean/unseen": Variant(alteration="clean", unseen=True)}
+    >>> order_variants(["control", "danger", "clean", "clean/unseen"], unseen)
     ['clean', 'clean/unseen', 'danger', 'control']
     >>> order_variants(["swap_att", "mean", "all"]), order_variants(["all", "mean", "swap_att"])
     (['mean', 'all', 'swap_att'], ['all', 'mean', 'swap_att'])
     """
-    parsed = parse_variants(names)
-    over_parts = [name for name in parsed if name in (ALL, MEAN)]
-    places = in_reading_order((each.whole for each in parsed.values()), (*over_parts, *VARIANTS))
+    variants = {name: described.get(name) or Variant(alteration=name) for name in names}
+    over_parts = [name for name in variants if name in (ALL, MEAN)]
+    places = in_reading_order((each.whole for each in variants.values()), (*over_parts, *VARIANTS))
     places = sorted(places, key=lambda name: name in LAST_VARIANTS)
-    return sorted(parsed, key=lambda name: (places.index(parsed[name].whole), parsed[name].unseen))
+    return sorted(variants, key=lambda name: (places.index(variants[name].whole), variants[name].unseen))
 
 
 def order_metrics(names: Iterable[str]) -> list[str]:
