@@ -73,6 +73,11 @@ class Variant:
         return not self.unseen and self.alteration not in ("", CLEAN, CONTROL)
 
     @property
+    def is_altered(self) -> bool:
+        """Whether captions or galleries may be altered: neither clean nor the same on corrupted images."""
+        return not self.is_clean and not self.corruption
+
+    @property
     def whole(self) -> str:
         """The name over all images, seen ones among them."""
         return dataclasses.replace(self, unseen=False).name

@@ -7,7 +7,7 @@ wrong query do not count.
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.metric import percent
@@ -26,9 +26,7 @@ METRICS = (
 )  # fmt: skip
 
 
-def pair_counts(
-    statistics: DifferenceStatistics, row: Int[np.ndarray, " entries"], rows: int
-) -> dict[str, Float[np.ndarray, " rows"]]:
+def pair_counts(statistics: DifferenceStatistics, row: Int[np.ndarray, " entries"], rows: int) -> dict[str, np.ndarray]:
     """Return the sums of `COUNTED` over the pairs of each row, and in `pairs` how many these are.
 
     Args:
@@ -39,7 +37,10 @@ def pair_counts(
     has_wrong = statistics.wrong > 0
     row = row[has_wrong]
     shares = (statistics.preference, statistics.blind, statistics.grounding, statistics.rank == 1)
-    sums = {name: np.bincount(row, share[has_wrong], rows) for name, share in zip(COUNTED, shares, strict=True)}
+    sums = {
+        name: np.bincount(row, share[has_wrong], rows).astype(np.float64)
+        for name, share in zip(COUNTED, shares, strict=True)
+    }
     return {"pairs": np.bincount(row, minlength=rows), **sums}
 
 

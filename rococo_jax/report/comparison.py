@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from rococo_jax.benchmarks.variants import ALL, CLEAN, CONTROL, MEAN
+from rococo_jax.benchmarks.variants import ALL, CONTROL, MEAN
 from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
@@ -213,10 +213,11 @@ def _shared_counts(
     one, other = both
     if one is None or other is None:
         return SharedCounts()
+    is_altered = run.described[task][variant].is_altered
     names = tuple(
         name
         for name in one.metrics
-        if name in other.metrics and _is_compared(name, variant) and one.has_same_entries(other, name)
+        if name in other.metrics and _is_compared(name, is_altered) and one.has_same_entries(other, name)
     )
     return SharedCounts((one, other), names) if names else SharedCounts()
 
@@ -236,7 +237,7 @@ def _primary_tests(
     if lead_metric not in counted:
         usual = section_of_kind(next((run.kind(task) for run in runs), "")).lead[1]
         lead_metric = usual if usual in counted else lead_metric
-    pooled = pooled_variants(section, runs, task) - {lead_variant}
+    pooled = pooled_variants(section, runs, task).union(*(run.mean_corruptions(task) for run in runs)) - {lead_variant}
     with_lead = {variant for variant, each in zip(variants, shared, strict=True) if lead_metric in each.metrics}
     leading = {lead_variant} if lead_variant in with_lead else with_lead - pooled
 
@@ -249,10 +250,10 @@ def _primary_tests(
     return is_primary
 
 
-def _is_compared(metric: str, variant: str) -> bool:
-    """Whether one end of a metric is better; nothing altered is in the clean gallery, and can be the first choice."""
+def _is_compared(metric: str, is_altered: bool) -> bool:
+    """Whether one end of a metric is better; false recall is 0 by definition where nothing altered is in the gallery."""
     has_better_end = metric_of(metric).better is not None or metric in _WITHOUT_BETTER_END
-    return has_better_end and (metric, variant) != ("fr1", CLEAN)
+    return has_better_end and (is_altered or metric != "fr1")
 
 
 def _agreeing_counts(run: Run, task: str, variant: str, table: CountsByVariant) -> ImageCounts | None:

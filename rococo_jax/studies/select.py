@@ -120,7 +120,11 @@ def _answers(path: Path, model: str, task: str) -> Answers:
     found: dict[str, dict[tuple, Any]] = {}
     wrong_text = _WRONG_TEXT if answer == "chosen" and _WRONG_TEXT in table.column_names else answer
     fields = ("part", "corruption", "severity")
-    columns = [table.column(name).to_pylist() for name in (*names, wrong_text, *fields, answer)]
+    absent = [None] * len(table)
+    columns = [
+        table.column(name).to_pylist() if name in table.column_names else absent
+        for name in (*names, wrong_text, *fields, answer)
+    ]
     for *key, wrong, part, corruption, severity, said in zip(*columns, strict=True):
         if corruption:
             said = f"wrong: {wrong}" if said == "wrong" and wrong != said else said

@@ -9,16 +9,18 @@ import pytest
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ClassifyTask
 from rococo_jax.cli.main import main
+from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
 from rococo_jax.evaluation.models.class_logits import score_logits
 from rococo_jax.evaluation.models.logits_file import LogitsFile
-from rococo_jax.evaluation.per_image import read_image_hits
 from rococo_jax.evaluation.results import (
     make_fingerprint,
     make_results,
     per_query_table,
+    read_results,
     with_checksum,
     write_per_query,
 )
+from rococo_jax.evaluation.stored_counts import read_image_counts
 from rococo_jax.metrics import class_statistics
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.storage import write_json
@@ -43,7 +45,8 @@ def world(tmp_path_factory):
     results = make_results("evaluated", "paper", fingerprint, [outcome])
     tables = type("Tables", (), {"images": tuple(names), "texts": CLASSES})()
     write_json(folder / "evaluated" / "results.json", with_checksum(results))
-    write_per_query(folder / "evaluated" / "per_query.parquet", per_query_table([outcome.rows(tables)]))
+    rows = [row_table("pets", each, tables) for each in rows_of_outcomes([outcome])]
+    write_per_query(folder / "evaluated" / "per_query.parquet", per_query_table(rows))
     logits = 4.0 * (images.astype(np.float64) @ texts.T.astype(np.float64))[:, [*map(CLASSES.index, COLUMNS)]]
     assert not logits.flags.c_contiguous  # both orders are read
     np.savez(folder / "logits.npz", logits=logits, classes=COLUMNS, names=names)
@@ -80,9 +83,13 @@ def test_both_stand_in_one_table(world, tmp_path):
     assert main([*map(str, command)]) == 0
     (group,) = group_by_fingerprint(load_results([folder / "evaluated", tmp_path / "results.json"]))
     assert [run.label for run in group.runs] == ["evaluated", "logits"]
-    hits = read_image_hits(tmp_path / "per_image.parquet")["pets", "clean"]["top1"]
+    results = read_results(tmp_path / "results.json")
+    counts = read_image_counts(tmp_path / "per_query.parquet", results)["pets", "clean"]
     rows = pq.read_table(tmp_path / "per_query.parquet").to_pylist()
-    assert dict(zip(hits.images, hits.hits, strict=True)) == {row["image"]: row["chosen"] == "right" for row in rows}
+    right = {row["image"]: row["chosen"] == "right" for row in rows}
+    of_images = [100 * right[name] for name in counts.images]
+    assert [float(counts.metrics["top1"](row)) for row in counts.counts] == of_images
+    assert counts.value("top1") == pytest.approx(results["tasks"]["pets"]["clean"]["top1"])
 
 
 def test_corruptions_and_other_images_come_the_same_way(world):

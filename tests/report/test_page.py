@@ -254,10 +254,10 @@ def cut_file(folder: Path, name: str, source: str = ""):
 BROKEN = {
     "results cut short": (lambda folder: cut_file(folder, "results.json"), "JSON"),
     "no results": (lambda folder: (folder / "results.json").unlink(), "results"),
-    "table cut short": (lambda folder: cut_file(folder, "per_image.parquet", "per_query.parquet"), "per_image.parquet"),
+    "table cut short": (lambda folder: cut_file(folder, "per_query.parquet"), "per_query.parquet"),
     "examples cut short": (lambda folder: cut_file(folder, "examples.parquet"), "examples.parquet"),
     "table without its columns": (
-        lambda folder: pq.write_table(pa.table({"task": ["image_to_text"]}), folder / "per_image.parquet"), "columns",
+        lambda folder: pq.write_table(pa.table({"task": ["image_to_text"]}), folder / "per_query.parquet"), "columns",
     ),
     "no tasks": ({"tasks": None}, "tasks"),
     "a task that is a list": ({"tasks": {"image_to_text": [1]}}, "image_to_text"),

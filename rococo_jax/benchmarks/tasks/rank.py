@@ -177,11 +177,6 @@ class RankTask(Task):
         entropy = np.maximum(np.log(total) - weighted / total, 0.0)
         return Sureness(answer, ~wrong.any(axis=1), 1.0 / total, entropy / np.log(max(len(gallery), 2)))
 
-    def share(self, queries: Int[np.ndarray, " some"]) -> "RankTask":
-        """The task with some of its queries; all are asked about the pairs."""
-        some = {"queries": self.queries[queries], "query_group": self.query_group[queries]}
-        return dataclasses.replace(self, **some, asked_about=self.pairs)
-
     def with_gallery(self, is_kept: Bool[np.ndarray, " gallery"]) -> "RankTask":
         """The task with part of its gallery; originals of the altered items in it must be in it, too."""
         origin, place = self.gallery_origin[is_kept], np.cumsum(is_kept) - 1
