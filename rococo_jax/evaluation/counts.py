@@ -107,7 +107,7 @@ class CountedRows:
 
 
 def rows_of_outcomes(
-    outcomes: Sequence[Outcome], seen: Sequence[Bool[np.ndarray, " rows"] | None] = ()
+    outcomes: Sequence[Outcome], seen: Sequence[Bool[np.ndarray, "_"] | None] = ()
 ) -> list[CountedRows]:
     """Return the rows of each outcome.
 

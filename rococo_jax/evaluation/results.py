@@ -96,7 +96,7 @@ def make_results(
     notes: Iterable[str] = (),
     why_chance: Mapping[str, str] = types.MappingProxyType({}),
     headline: Headline | None = None,
-    seen: Sequence[Bool[np.ndarray, " rows"] | None] = (),
+    seen: Sequence[Bool[np.ndarray, "_"] | None] = (),
 ) -> dict[str, Any]:
     """Return the contents of `results.json`, computed from the rows of outcomes.
 

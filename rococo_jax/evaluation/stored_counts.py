@@ -168,7 +168,7 @@ class _StoredRows:
                     columns=columns,
                     unit=self._unit[place],
                     image=self._image[place],
-                    count=functools.partial(_count, kind, metrics),
+                    count=functools.partial(_count, self._path, kind, metrics),
                     seen=seen,
                 )
             )
@@ -190,8 +190,13 @@ class _StoredRows:
         return columns
 
 
-def _count(kind: str, names: Sequence[str], columns: Mapping[str, np.ndarray], unit: Int[np.ndarray, " rows"]) -> Any:
-    return count_rows(kind, columns, unit, names)
+def _count(
+    path: Path, kind: str, names: Sequence[str], columns: Mapping[str, np.ndarray], unit: Int[np.ndarray, " rows"]
+) -> Any:
+    try:
+        return count_rows(kind, columns, unit, names)
+    except KeyError as error:
+        raise InputError(path, "columns", f"no {error.args[0]}", _WANTED) from None
 
 
 def _is_number(kind: Any) -> bool:

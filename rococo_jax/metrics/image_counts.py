@@ -85,7 +85,8 @@ def _statistic(metric: Metric, used: Sequence[str], columns: Sequence[str]) -> S
 
     def value(sums: Float[np.ndarray, "*draws columns"]) -> Float[np.ndarray, "*draws"]:
         entries = sums[..., len(columns)]
-        return np.asarray(function({name: 100.0 * sums[..., place] / entries for name, place in places.items()}))
+        shares = {name: np.asarray(100.0 * sums[..., place] / entries) for name, place in places.items()}
+        return np.asarray(function(shares))
 
     return value
 

@@ -251,7 +251,7 @@ def _primary_tests(
 
 
 def _is_compared(metric: str, is_altered: bool) -> bool:
-    """Whether one end of a metric is better; false recall is 0 by definition where nothing altered is in the gallery."""
+    """Whether one end of a metric is better; without altered items in the gallery, false recall is always 0."""
     has_better_end = metric_of(metric).better is not None or metric in _WITHOUT_BETTER_END
     return has_better_end and (is_altered or metric != "fr1")
 

@@ -9,6 +9,7 @@ import rich.console
 
 from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
 from rococo_jax.evaluation.results import PER_QUERY, per_query_table, with_checksum, write_per_query
+from rococo_jax.evaluation.stored_counts import read_image_counts
 from rococo_jax.evaluation.summary import print_summary
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.comparison import compare_groups

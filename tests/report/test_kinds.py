@@ -90,10 +90,10 @@ def test_choices_are_compared_item_by_item_and_the_csv_holds_the_differences(two
     rows = list(csv.DictReader((folder / "report.csv").open(encoding="utf-8", newline="")))
     compared = [row for row in rows if row["compared_with"]]
     assert {row["variant"] for row in compared} == {*PARTS, "mean"}
-    assert {(row["model"], row["metric"]) for row in compared} == {("worse", "ota")}
-    figures = {(row["model"], row["variant"]): float(row["value"]) for row in rows if row["metric"] == "ota"}
+    assert {(row["model"], row["metric"]) for row in compared} == {("worse", "ota"), ("worse", "ties")}
+    figures = {(row["model"], row["variant"], row["metric"]): float(row["value"]) for row in rows}
     for row in compared:
-        wanted = figures["worse", row["variant"]] - figures["better", row["variant"]]
+        wanted = figures["worse", row["variant"], row["metric"]] - figures["better", row["variant"], row["metric"]]
         assert float(row["difference"]) == pytest.approx(wanted)
     markdown = (folder / "report.md").read_text()
     assert "| Model | Mean: OTA |" in markdown and "#### Differences from better" in markdown

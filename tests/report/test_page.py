@@ -275,7 +275,8 @@ def test_bad_results_are_refused_in_one_line_and_nothing_is_written(tmp_path, re
     spoil, named = BROKEN[what]
     folder = save(tmp_path / "one", results_of("one"))
     change_results(folder, **spoil) if isinstance(spoil, dict) else spoil(folder)
-    said = refusal("report", tmp_path / "one", "--out", tmp_path / "out" / "report.html").strip()
+    save(tmp_path / "two", results_of("two"))
+    said = refusal("report", tmp_path / "one", tmp_path / "two", "--out", tmp_path / "out" / "report.html").strip()
     assert "\n" not in said and named in said and "Traceback" not in said
     assert not list(tmp_path.glob("out/*"))
 

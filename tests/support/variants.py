@@ -25,7 +25,9 @@ def describe(names: Iterable[str], parts: Iterable[str] = (), **pooled: Iterable
     for name in names:
         whole = name.removesuffix("/unseen")
         part, _, images = whole.rpartition("/")
-        fields = dict(_IMAGES[images].fields) if images in _IMAGES and part in ("", *parts) else {}
+        fields = (
+            dict(_IMAGES[images].fields) if images in _IMAGES and whole not in parts and part in ("", *parts) else {}
+        )
         if fields and part:
             fields["part"] = part
         if not fields:

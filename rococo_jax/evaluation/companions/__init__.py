@@ -72,7 +72,7 @@ class Beside:
         part: entries of `results.json`; nested objects are merged over companions and benchmarks.
     """
 
-    seen: Sequence[Bool[np.ndarray, " rows"] | None] = ()
+    seen: Sequence[Bool[np.ndarray, "_"] | None] = ()
     columns: Sequence[Mapping[str, np.ndarray]] = ()
     notes: Sequence[str] = ()
     part: Mapping[str, Any] = dataclasses.field(default_factory=dict)
