@@ -1,6 +1,6 @@
 # `make demo` and `make test` do everything from a machine with only Python >= 3.11 and make.
 #   make demo                      install, run the whole benchmark on the embedded scenes, write demo-out/report.html
-#   make test                      install with the test tools, lint, run the tests; docs/testing.md says what and how long
+#   make test                      install with the test tools, lint, run the tests; tests/README.md says what and how long
 #   make test-all               those that take minutes too; before every release
 #   make test-one AREA=losses   the tests of one room, or of one file: AREA=losses/test_oracles.py
 #   make fuzz MINUTES=60           every reader of files on random damage, so many minutes each; the same command goes on

@@ -1,4 +1,4 @@
-"""Write the tables of docs/performance.md and docs/performance/ from the figures of `perf/run_all.py`.
+"""Write the tables of docs/research/performance.md and perf/README.md from the numbers of `perf/run_all.py`.
 
     make perf DATA=... BESIDE=...
     cp build/perf.json docs/performance.json
@@ -61,7 +61,7 @@ def ratios(found: Figures) -> str:
                   "ranking"]]  # fmt: skip
     rows += map(list, _LONGER)
     return table(["what", "beside", "ratio"],
-                 [[f"[{what}](performance/{page}.md)", peer, ratio] for what, peer, ratio, page in rows],
+                 [[f"[{what}](#{page})", peer, ratio] for what, peer, ratio, page in rows],
                  left=2)  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     found = json.loads(arguments.figures.read_text())
-    for path in (DOCS / "performance.md", *sorted((DOCS / "performance").glob("*.md"))):
+    for path in (DOCS / "research" / "performance.md", Path(__file__).with_name("README.md")):
         page = path.read_text()
         made = written(page, found)
         if arguments.check and made != page:

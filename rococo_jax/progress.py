@@ -7,6 +7,7 @@ count, and what is left is estimated once five seconds and a fiftieth of all ite
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -39,6 +40,36 @@ def progress(description: str, total: int | None, unit: str = "") -> Iterator[Ca
         yield shown.advance
     finally:
         shown.close()
+
+
+@contextlib.contextmanager
+def elapsed_time(description: str) -> Iterator[None]:
+    """Show that work of unknown length is under way: one line at once, and then how many seconds it has taken.
+
+    A terminal counts the seconds in that line, which disappears at the end; elsewhere a line appears every 30 seconds.
+    """
+    if _quiet:
+        yield
+        return
+    in_terminal = sys.stderr.isatty()
+    print(f"{description} ...", end="" if in_terminal else "\n", file=sys.stderr, flush=True)
+    finished = threading.Event()
+
+    def count_seconds() -> None:
+        start = time.monotonic()
+        while not finished.wait(1.0 if in_terminal else _LINE_EVERY_SECONDS):
+            line = f"{description} ... {time.monotonic() - start:.0f} s"
+            print(f"\r{line}" if in_terminal else line, end="" if in_terminal else "\n", file=sys.stderr, flush=True)
+
+    counter = threading.Thread(target=count_seconds, daemon=True, name="elapsed time")
+    counter.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        counter.join()
+        if in_terminal:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)  # erase the line
 
 
 class _Nothing:

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pandas
 import pytest
 
 from rococo_jax.benchmarks.choices.records import holds_object, lines_beside, read_records
-from rococo_jax.benchmarks.classes import read_classes, read_own, templates_of
+from rococo_jax.benchmarks.classes import read_classes, templates_of
+from rococo_jax.benchmarks.readers.classes import read_own
 from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.evaluation.model_list import read_models
 from rococo_jax.evaluation.models.class_logits import read_labels
@@ -32,10 +32,9 @@ READERS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "captions in commas": ("c.csv", 'image,caption\nä.jpg,"a\u0085dög"\nb.jpg,c\n', lambda p: opened(p)),
     "captions in tabs": ("c.tsv", "image\tcaption\nä.jpg\ta\u0085dög\n", lambda p: opened(p)),
     "Flickr's lines": ("c.txt", "1_a.jpg#0\ta\u2028dög\n1_a.jpg#1\ttwo\n", lambda p: opened(p)),
-    "labels": ("l.csv", "image,label\nä.jpg,cat\nb.jpg,dög\n", lambda p: read_labels(p, "classes")),
-    "labels in tabs": ("l.tsv", "image\tlabel\nä.jpg\tcat\nb.jpg\tdög\n", lambda p: read_labels(p, "classes")),
-    "labels in JSON lines": ("l.jsonl", '{"image": "ä.jpg", "label": "dög"}\n', lambda p: read_labels(p, "classes")),
-    "labels one a line": ("l.txt", "cat\ndög\u2028\n", lambda p: read_labels(p, "classes")),
+    "labels": ("l.csv", "image,label\nä.jpg,cat\nb.jpg,dög\n", read_labels),
+    "labels in tabs": ("l.tsv", "image\tlabel\nä.jpg\tcat\nb.jpg\tdög\n", read_labels),
+    "labels in JSON lines": ("l.jsonl", '{"image": "ä.jpg", "label": "dög"}\n', read_labels),
     "own classes": ("labels.csv", "image,label\na.jpg,cat\nb.jpg,dög\n", lambda p: list(own_classes(p))),
     "names of classes": ("classes.json", '["cat", "dög"]', read_classes),
     "templates": ("t.txt", "a photo of a {}.\nein\u2028Bild: {}\n", lambda p: templates_of(str(p))),
@@ -244,6 +243,4 @@ def test_a_text_that_is_not_there(tmp_path):
 def test_labels_of_a_table_keep_their_names(tmp_path):
     """A mark before the first heading is no part of it: images keep their names."""
     (tmp_path / "l.csv").write_bytes(b"\xef\xbb\xbfimage,label\r\nx.jpg,cat\r\n")
-    assert read_labels(tmp_path / "l.csv", "classes").images == ("x.jpg",)
-    np.save(tmp_path / "y.npy", np.array(["cat", "dog"]))
-    assert read_labels(tmp_path / "y.npy", "classes").labels == ("cat", "dog")
+    assert read_labels(tmp_path / "l.csv").images == ("x.jpg",)

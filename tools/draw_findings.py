@@ -1,4 +1,4 @@
-"""Draw figures of docs/findings.md and docs/performance.md from the tables under docs/findings and performance.json.
+"""Draw the charts of docs/research/ from the tables there and from performance.json.
 
     python tools/draw_findings.py [--check]
 
@@ -22,8 +22,8 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def read(name: str) -> list[dict[str, str]]:
-    """The rows of a table of docs/findings."""
-    with (DOCS / "findings" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+    """The rows of a table of docs/research."""
+    with (DOCS / "research" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 

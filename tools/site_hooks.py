@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 # Files outside docs/ that are pages of the site too.
-_OUTSIDE = {"launch/README.md": "launch.md"}
+_OUTSIDE = {"launch/README.md": "how-to/launch.md"}
 _TABLE = re.compile(r"^\[Table: ([\w.]+\.csv)\]\(\1\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]*)(#[^)\s]*)?\)")
 # A workflow knows its repository, whose notebooks Colab opens by their address.
@@ -28,10 +28,22 @@ def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that are made, and those that lie elsewhere."""
     pages = {f"reference/{name}.md": make() for name, make in PAGES.items()}
     for path, page in _OUTSIDE.items():
-        pages[page] = (ROOT / path).read_text(encoding="utf-8").replace("](docs/", "](").replace("](../docs/", "](")
+        pages[page] = relinked((ROOT / path).read_text(encoding="utf-8"), path, f"docs/{page}")
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def relinked(text: str, source: str, destination: str) -> str:
+    """Return the text of a page with its relative links rewritten for another place in the repository."""
+
+    def link(match: re.Match) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
+        if ":" in match[2] or not (ROOT / target).exists():
+            return match[0]
+        return f"{match[1]}{posixpath.relpath(target, posixpath.dirname(destination))}{match[3] or ''})"
+
+    return re.sub(r"(\]\()([^)#\s]+)(#[^)\s]*)?\)", link, text)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
@@ -99,7 +111,7 @@ def config_page() -> str:
 
     defaults = leaves(default_config())
     rows = [[f"`{name}`", f"`{defaults[name]!r}`", cell(key.help)] for name, key in leaves(all_keys()).items()]
-    said = "Of `rococo train` and `rococo sweep`, as `--config.KEY=VALUE`: [Training](../training.md)."
+    said = "Of `rococo train` and `rococo sweep`, as `--config.KEY=VALUE`: [Training](../how-to/train.md)."
     return page_of_rows("Config keys", said, ["key", "default", "meaning"], rows)
 
 
@@ -121,17 +133,17 @@ def zoo_page() -> str:
     """Every published fine-tune that has a name."""
     from rococo_jax.checkpoints.zoo import ZOO, zoo
 
-    head = ["name", "method", "where", "towers", "activation", "licence", "note", "tried", "SHA-256 known", "read in"]
+    head = ["name", "method", "where", "towers", "activation", "licence", "note", "SHA-256 known", "read in"]
     rows = []
     for each in zoo().values():
         method = f"[{each.family}](https://arxiv.org/abs/{each.paper})"
         sources = ", ".join(f"[{number}]({url})" for number, url in enumerate(each.sources, 1))
         row = [f"`{ZOO}{each.name}`", method, f"<{each.address}>", each.architecture, each.activation, each.licence]
         hashed = "yes" if each.sha256 else "no"
-        rows.append([*row, each.note, "yes" if each.tried else "no", hashed, sources])
+        rows.append([*row, each.note, hashed, sources])
     said = (
         "Published fine-tunes by name, wherever a model is named. An empty cell was in no source; an empty activation "
-        "is read in the configuration or, where that has none, asked for. Files of Google Drive are got by hand."
+        "is read from the configuration, or has to be given. The published files are not verified by this project."
     )
     return page_of_rows("Zoo", said, head, rows)
 
@@ -144,11 +156,11 @@ def downloads_page() -> str:
     rows = []
     for each, benchmarks, source in read_sources():
         size = in_bytes(each.size) if each.size else ""
-        check = f"{each.check}; needs accepted terms" if each.page else each.check
+        check = f"{each.verification}; needs accepted terms" if each.page else each.verification
         row = [" ".join(sorted(benchmarks)), f"`{each.to}`", size, check, f"`{each.url}`", source]
         rows.append([*map(cell, row)])
     head = ["benchmarks", "comes to", "size", "contents", "address", "read in"]
-    said = "What `rococo fetch` gets, below `--data`; *not tried* as in [Getting the data](../data.md)."
+    said = "What `rococo fetch` gets, below `--data`; *not tried* as in [Getting the data](../how-to/get-data.md)."
     return page_of_rows("Downloads", said, head, rows)
 
 

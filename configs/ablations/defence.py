@@ -6,7 +6,7 @@
         --benchmarks held,choices --config.init.model=models/fit --config.data.images=coco/images \
         --config.data.captions=split/fit.json
 
-`docs/findings/defence_carry.md` says which images these are, and what was fixed for the test.
+`docs/research/defence_carry.md` says which images these are, and what was fixed for the test.
 """
 
 from pathlib import Path
@@ -19,7 +19,6 @@ KINDS = "losses.sc.variants=same_concept,diff_concept,rand_voca,attribute,relati
 TERMS = "losses.grounding.weight={} losses.blind.weight={} optimizer.pull_to_start=20"
 RECIPE = f"losses.sc.weight=2 {TERMS.format(1, 2)}"
 VC = "losses.vc.weight=7 data.resize_prob=0.5"
-MIXED = "losses.mixed_grounding.weight={} losses.mixed_blind.weight={} optimizer.pull_to_start=20"
 
 
 def get_config():
@@ -47,10 +46,6 @@ def get_sweep():
                 f"kinds-strong: {KINDS} losses.sc.weight=3 {TERMS.format(2, 4)}",
                 f"kinds-more: {KINDS} losses.sc.weight=3 {TERMS.format(2, 4)} losses.sc.count=6",
                 f"vc: {VC}",
-                f"vc-grounded: {VC} {MIXED.format(3.5, 7)}",
-                f"vc-unbiased: {VC} {MIXED.format(3.5, 50)}",
-                f"mixed-no-vc: data.resize_prob=0.5 {MIXED.format(3.5, 50)}",
-                f"kinds-mixed: {KINDS} {RECIPE} {VC} losses.mixed_grounding.weight=3.5 losses.mixed_blind.weight=50",
             ),
         }
     )

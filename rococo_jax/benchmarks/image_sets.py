@@ -12,9 +12,9 @@ import numpy as np
 from PIL import Image
 
 from rococo_jax.benchmarks.variants import UNCORRUPTED, Variant
-from rococo_jax.data.images import FileImages, MadeOfFiles, Prepare, Task, chunks
+from rococo_jax.data.images import FileBackedImageSet, FileImages, Prepare, Task, chunks
 from rococo_jax.data.pictures import as_rgb
-from rococo_jax.data.pixels import View
+from rococo_jax.data.pixel_cache import PixelView
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import DEFINITION_VERSION, find_corruption
 from rococo_jax.perturb.images.image_folders import image_id, rgb_pixels
@@ -22,11 +22,13 @@ from rococo_jax.perturb.images.image_folders import image_id, rgb_pixels
 # The constants of ImageNet-C were chosen for this size.
 _CORRUPTED_SIDE = 224
 _CORRUPTED_AT_ONCE = 32
-_CUT = View(f"cut {_CORRUPTED_SIDE}", (_CORRUPTED_SIDE, _CORRUPTED_SIDE, 3), partial(rgb_pixels, size=_CORRUPTED_SIDE))
+_CUT = PixelView(
+    f"cut {_CORRUPTED_SIDE}", (_CORRUPTED_SIDE, _CORRUPTED_SIDE, 3), partial(rgb_pixels, size=_CORRUPTED_SIDE)
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CorruptedImages(MadeOfFiles):
+class CorruptedImages(FileBackedImageSet):
     """Files cut to a square of 224 pixels and corrupted as in ImageNet-C; `kind=None` is the cut alone.
 
     `severity` is 1 to 5, 0 without a corruption. What is random about an image depends on its name and the seed alone.
@@ -38,7 +40,7 @@ class CorruptedImages(MadeOfFiles):
     seed: int = 0
 
     def __post_init__(self):
-        self.originals.views.announce(_CUT)
+        self.originals.pixel_cache.announce(_CUT)
 
     @property
     def variant(self) -> Variant:
@@ -63,23 +65,23 @@ class CorruptedImages(MadeOfFiles):
         return (Task(len(batch), partial(self._prepared, batch, prepare)) for batch in chunks(rows, _CORRUPTED_AT_ONCE))
 
     def _prepared(self, rows: Sequence[int], prepare: Prepare) -> list[Any]:
-        several = self.views.is_announced(prepare)
-        prepared = [self.views.kept(row, prepare) for row in rows] if several else [None]
+        several = self.pixel_cache.is_announced(prepare)
+        prepared = [self.pixel_cache.get(row, prepare) for row in rows] if several else [None]
         if all(pixels is not None for pixels in prepared):
             return prepared
-        pixels = np.stack([self.originals.views.pixels(row, _CUT) for row in rows])
+        pixels = np.stack([self.originals.pixel_cache.pixels(row, _CUT) for row in rows])
         if self.kind is not None:
             ids = np.array([image_id(self.originals.names[row]) for row in rows], np.int64)
             corrupt = find_corruption(self.kind)
             pixels = np.asarray(corrupt(pixels, self.severity, jax.random.key(self.seed), ids=ids))
         results = [prepare(Image.fromarray(image)) for image in pixels]
         for row, each in zip(rows, results if several else [], strict=several):
-            self.views.keep(row, prepare, each)
+            self.pixel_cache.put(row, prepare, each)
         return results
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CroppedImages(MadeOfFiles):
+class CroppedImages(FileBackedImageSet):
     """Parts of files inside boxes, cut before anything else is done to them.
 
     Attributes:
@@ -112,7 +114,7 @@ class CroppedImages(MadeOfFiles):
 
     def _prepared(self, row: int, prepare: Prepare) -> Any:
         try:
-            return prepare(as_rgb(self.originals.views.image(self.rows[row])).crop(self.boxes[row]))
+            return prepare(as_rgb(self.originals.pixel_cache.image(self.rows[row])).crop(self.boxes[row]))
         except InputError as error:
             raise InputError(self.paths[self.rows[row]], error.field, error.found, error.wanted) from None
 

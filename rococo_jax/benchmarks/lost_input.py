@@ -9,9 +9,9 @@ import numpy as np
 
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks.task import Task
-from rococo_jax.data.image_files import Place
+from rococo_jax.data.image_files import ImageFile
 from rococo_jax.data.images import FileImages
-from rococo_jax.data.pictures import has_exif_turn
+from rococo_jax.data.pictures import has_exif_rotation
 from rococo_jax.data.tokenizers import TokenRows
 
 
@@ -55,7 +55,7 @@ def in_turns(groups: Sequence[Hashable]) -> list[int]:
 def take_images(
     folder: str,
     names: Sequence[str],
-    places: Mapping[str, Place],
+    places: Mapping[str, ImageFile],
     settings: Settings,
     effect: str,
     order: Sequence[str],
@@ -103,9 +103,9 @@ def identical_files(images: FileImages) -> list[LostInput]:
     return [LostInput("identical_files", sum(alike), len(images), note)]
 
 
-def turned_images(paths: Sequence[Place]) -> list[LostInput]:
+def turned_images(paths: Sequence[ImageFile]) -> list[LostInput]:
     """The images with an EXIF orientation, which is not applied."""
-    if not (turned := sum(map(has_exif_turn, paths))):
+    if not (turned := sum(map(has_exif_rotation, paths))):
         return []
     note = f"{turned:,} of {len(paths):,} images have an EXIF rotation, which is not applied, as in CLIP itself"
     return [LostInput("exif_turn", turned, len(paths), note)]

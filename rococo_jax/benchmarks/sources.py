@@ -2,7 +2,7 @@
 
 `benchmarks`, separated by spaces, need it. `source` says where the address, the revision or the hash was read; what has
 no hash was never tried. The other columns are fields of `Download`, empty where they have their defaults; the addresses
-are described in `data.listed_downloads`.
+are described in `data.hub_downloads`.
 """
 
 import csv

@@ -70,7 +70,6 @@ def _run(options: Options) -> int:
     import jax
 
     from rococo_jax.evaluation.companions import standard_companions
-    from rococo_jax.evaluation.estimate import estimate
     from rococo_jax.evaluation.model_list import read_models, shard_of
     from rococo_jax.evaluation.model_series import JOURNAL, evaluate_all, write_journal
     from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
@@ -90,14 +89,16 @@ def _run(options: Options) -> int:
     benchmarks = run_on_all_processes("benchmarks", lambda: options.data.open(settings))
 
     def begin() -> None:
-        data = "; ".join(benchmark.summary() for benchmark in benchmarks)
-        say(f"{len(folders)} model(s); {data}; protocol {settings.protocol}")
-        lines = estimate(folders, benchmarks, settings.rerank, compute)
-        say("\n".join(lines))
+        images = sum(len(images) for benchmark in benchmarks for images in benchmark.image_sets.values())
+        texts = len({text for benchmark in benchmarks for text in benchmark.texts})
+        counts = f"{len(folders)} model(s), {images:,} images and {texts:,} texts each"
+        say(f"evaluating {counts}: {compute.summary()}, protocol {settings.protocol}")
+        for benchmark in benchmarks:
+            say(benchmark.summary())
         if not alone:
-            write_journal(out / JOURNAL, event="started", models=list(folders), estimate=lines)
+            write_journal(out / JOURNAL, event="started", models=list(folders))
 
-    broadcast_from_process_0("estimate", begin)
+    broadcast_from_process_0("start", begin)
     cache = options.embedding.open_cache()
     all_results, failed = evaluate_all(
         folders, out, benchmarks, settings, cache, companions, compute, names, load_options

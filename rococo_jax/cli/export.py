@@ -1,4 +1,4 @@
-"""`rococo export`: a model back in the form of another project."""
+"""`rococo export`: write a model in the format of another project."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -10,7 +10,8 @@ from rococo_jax.options import Option
 EXAMPLES = """\
   rococo export models/clip_b32 exported/clip_b32
   rococo export RN50.pt exported/rn50 --format open_clip
-  rococo export models/clip_b32 exported/clip_b32 --card out/clip_b32/results.json --licence mit --push me/clip-robust
+  rococo export models/clip_b32 exported/clip_b32 --card out/clip_b32/results.json --licence mit
+  hf upload me/clip-robust exported/clip_b32           publish it; the card becomes the page of the repository
 """
 
 
@@ -21,11 +22,10 @@ class Options:
     Attributes:
         model: model directory, checkpoint, or hub name
         out: the new folder
-        format: whose form it gets
-        card: write a model card of the Hugging Face hub from these results
-        licence: of the model, for the card
-        push: upload the folder to the hub (HF_ENDPOINT), with the token that hf auth login or HF_TOKEN gives
-        how: the checkpoint
+        format: format of the folder
+        card: write a model card for the Hugging Face hub from these results
+        licence: licence of the model, for the card
+        how: settings of the checkpoint
     """
 
     model: Annotated[str, Option("MODEL", positional=True)]
@@ -33,7 +33,6 @@ class Options:
     format: Literal["huggingface", "open_clip"] = "huggingface"
     card: Annotated[tuple[str, ...], Option("RESULTS", several=True)] = ()
     licence: str = "other"
-    push: Annotated[str | None, Option("OWNER/NAME")] = None
     how: SourceOptions
 
 
@@ -46,7 +45,7 @@ def run(options: Options) -> None:
 
     from rococo_jax.checkpoints import export_huggingface, export_open_clip
     from rococo_jax.encoders import load_model
-    from rococo_jax.report.model_card import model_card, push, write_card
+    from rococo_jax.report.model_card import model_card, write_card
     from rococo_jax.runtime import make_mesh
 
     encoder = load_model(options.model, mesh=make_mesh(jax.devices()[:1]), **vars(options.how))
@@ -58,5 +57,3 @@ def run(options: Options) -> None:
     if card is not None:
         write_card(options.out, card, options.card)
         print(f"{options.out}/README.md: model card with {len(card.data.eval_results)} results")
-    if options.push:
-        print(push(options.out, options.push))

@@ -39,7 +39,7 @@ def run(options: Options) -> None:
 
     from rococo_jax.benchmarks.benchmark import find_benchmark
     from rococo_jax.data.downloads import terms
-    from rococo_jax.data.listed_downloads import fetch_listed
+    from rococo_jax.data.hub_downloads import fetch_files
     from rococo_jax.errors import InputError
     from rococo_jax.progress import progress
 
@@ -52,18 +52,18 @@ def run(options: Options) -> None:
         print(f"{info.name}: {info.licence}")
         wanted |= {each.to: each for each in info.downloads if options.only in (None, each.role)}
     for download in wanted.values():
-        size = "there already" if download.is_there(data) else f"{size_of([download])}, {download.check}"
+        size = "there already" if download.exists(data) else f"{size_of([download])}, {download.verification}"
         print(f"  {data / download.to}: {size}\n    from {download.url}", flush=True)
-    for page in dict.fromkeys(each.page for each in wanted.values() if each.page and not each.is_there(data)):
+    for page in dict.fromkeys(each.page for each in wanted.values() if each.page and not each.exists(data)):
         print(f"  needs {terms(page)}", flush=True)
     if options.dry_run:
         return
     for download in wanted.values():
-        if download.is_there(data):
-            fetch_listed(download, data)  # compares its hash, and clears what a run left that was killed at its end
+        if download.exists(data):
+            fetch_files(download, data)  # compares its hash, and clears what a run left that was killed at its end
         else:
             with progress(f"getting {download.to}", download.size or None, "bytes") as advance:
-                fetch_listed(download, data, advance)
+                fetch_files(download, data, advance)
     print(f"{data}: all there; rococo evaluate MODEL --data {data} --benchmarks {','.join(options.names)} --out OUT")
 
 

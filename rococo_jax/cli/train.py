@@ -1,9 +1,11 @@
 """`rococo train`: contrastive training with the SC and VC losses."""
 
+import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +24,14 @@ The same command resumes a run that was stopped.
 """
 # Exit code of a run that diverged: the same command would diverge again, so launchers do not restart it.
 DIVERGED = 3
+# Let libtpu compile without a chip: do not look for one, take no lock (several plans may run at once), log nothing.
+_LIBTPU_WITHOUT_CHIPS = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_MIN_LOG_LEVEL": "3",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +43,7 @@ class Options:
         workdir: checkpoints, logs, and at the end the model
         config_key: override a key of the config, as --config.batch_size=512
         dry_run: print every key with its value, and train nothing
-        plan: compile a step, print its memory, operations, collectives and least seconds, and train nothing
+        plan: compile a step, print whether it fits and what limits it, its memory, FLOPs and collectives; train nothing
         topology: plan for devices that are not here: v5e:4x4 and the like (needs libtpu), or h100:8 (jax[cuda12])
         json: print the plan as JSON
         device: cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)
@@ -52,7 +62,9 @@ class Options:
 
 
 def run(options: Options, overrides: Sequence[str]) -> int:
-    """Trains, or goes on with the run in the workdir."""
+    """Start the run, or resume it if the working directory has one."""
+    if options.plan and not options.dry_run:
+        return _plan(options, overrides)
     import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
     from rococo_jax.processes import distributed_run
     from rococo_jax.runtime import enable_compilation_cache, set_gpu_options
@@ -63,8 +75,6 @@ def run(options: Options, overrides: Sequence[str]) -> int:
         for key, value in sorted(flat(config).items()):
             print(f"{key} = {value!r}")
         return 0
-    if options.plan:
-        return _plan(config, options)
     if options.topology or options.json:
         raise InputError("--topology" if options.topology else "--json", "option", "no --plan", "--plan beside it")
     set_gpu_options()
@@ -73,23 +83,51 @@ def run(options: Options, overrides: Sequence[str]) -> int:
         return _run(config, Path(options.workdir))
 
 
-def _plan(config, options: Options) -> int:
+def _plan(options: Options, overrides: Sequence[str]) -> int:
     import json
 
-    import jax
+    with _silenced_libraries():
+        import jax
 
-    if options.topology:  # the compiler alone is asked, no device
-        jax.config.update("jax_platforms", "cpu")
-        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-        # No chip is used, so that several processes may plan at once: libtpu needs no lock.
-        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-    from rococo_jax.runtime import set_gpu_options
-    from rococo_jax.training.plan import describe, plan
+        if options.topology:  # only compilers are needed, so no device is started
+            jax.config.update("jax_platforms", "cpu")
+            for name, value in _LIBTPU_WITHOUT_CHIPS.items():
+                os.environ.setdefault(name, value)
+        import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
+        from rococo_jax.runtime import set_gpu_options
+        from rococo_jax.training.config import read_config
+        from rococo_jax.training.plan import describe, plan
 
-    set_gpu_options()
-    figures = plan(config, options.topology)
-    print(json.dumps(figures) if options.json else "\n".join(describe(figures)))
+        set_gpu_options()
+        numbers = plan(read_config(options.config, overrides), options.topology)
+    print(json.dumps(numbers) if options.json else "\n".join(describe(numbers)))
     return 0
+
+
+@contextlib.contextmanager
+def _silenced_libraries() -> Iterator[None]:
+    """Hide what compilers print to standard error about chips that are not here; messages of Python still appear.
+
+    If the block raises an unexpected error, the hidden text is printed after all.
+    """
+    if sys.stderr is not sys.__stderr__:  # captured by a test or a notebook, which does not see what libraries print
+        yield
+        return
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as hidden, os.fdopen(os.dup(terminal), "w", buffering=1) as messages:
+        os.dup2(hidden.fileno(), 2)
+        try:
+            with contextlib.redirect_stderr(messages):
+                yield
+        except Exception as error:
+            if not isinstance(error, InputError):
+                hidden.seek(0)
+                os.write(terminal, hidden.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
 
 
 def _run(config, workdir: Path) -> int:
@@ -97,22 +135,21 @@ def _run(config, workdir: Path) -> int:
 
     from rococo_jax.progress import say
     from rococo_jax.sweep.train import train
-    from rococo_jax.training.hooks import Diverged
+    from rococo_jax.training.run_hooks import Diverged
 
     devices = f"{jax.device_count()} {jax.devices()[0].platform} device(s)"
     if jax.process_count() > 1:
         devices += f", process {jax.process_index()} of {jax.process_count()}"
     say(f"training in {workdir}: {config.steps} steps of {config.batch_size} images on {devices}")
     try:
-        done = train(config, workdir)
+        run = train(config, workdir)
     except Diverged as error:
         print(f"rococo: {error}", file=sys.stderr)
         return DIVERGED
-    if done.resumed_from:
-        print(f"went on from step {done.resumed_from}", file=sys.stderr)
-    if done.model is None:
-        print(f"stopped after step {done.step}, which is saved; the same command goes on", file=sys.stderr)
-        return 130 if done.stopped == "SIGINT" else 0
-    else:
-        print(f"model: {done.model}")
+    if 0 < run.resumed_from < config.steps:
+        print(f"resumed from step {run.resumed_from}", file=sys.stderr)
+    if run.model is None:
+        print(f"stopped after step {run.step}, which is saved; run the same command again to resume", file=sys.stderr)
+        return 130 if run.stopped == "SIGINT" else 0
+    print(f"model: {run.model}")
     return 0

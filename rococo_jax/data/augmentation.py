@@ -70,7 +70,7 @@ class Augmentation:
         """`pixels`, from `apply`, and with `also_resized` the whole image as `resized`."""
         views = {"pixels": self.apply(image, preprocessing, rng)}
         if self.also_resized:
-            views["resized"] = resizing_whole(preprocessing).resize(image)
+            views["resized"] = without_crop(preprocessing).resize(image)
         return views
 
     def apply(
@@ -79,20 +79,20 @@ class Augmentation:
         """The 8-bit pixels that the tower reads. Raises InputError as `Preprocessing.resize`."""
         mirrored = rng.random() < 0.5  # drawn always, so that `flip` does not change the boxes
         if self.resize_prob and rng.random() < self.resize_prob:
-            pixels = resizing_whole(preprocessing).resized(image)
+            pixels = without_crop(preprocessing).resized(image)
         elif self.crop_scale is None:
             pixels = preprocessing.resized(image)
         else:
             box = random_box(image.size, self.crop_scale, self.crop_ratio, rng)
-            pixels = resizing_whole(preprocessing).resized(image.crop(box))
+            pixels = without_crop(preprocessing).resized(image.crop(box))
         if self.jitter and rng.random() < self.jitter_prob:
-            pixels = jittered(pixels, self.jitter, rng)
+            pixels = jitter_colours(pixels, self.jitter, rng)
         if self.grayscale_prob and rng.random() < self.grayscale_prob:
             pixels = np.asarray(Image.fromarray(pixels).convert("L").convert("RGB"))
         return preprocessing.packed(np.ascontiguousarray(pixels[:, ::-1]) if self.flip and mirrored else pixels)
 
 
-def jittered(
+def jitter_colours(
     pixels: UInt8[np.ndarray, "h w 3"], strengths: tuple[float, float, float, float], rng: np.random.Generator
 ) -> UInt8[np.ndarray, "h w 3"]:
     """Brightness, contrast, saturation and hue changed at random, in a random order."""
@@ -129,6 +129,6 @@ def random_box(
 
 
 @functools.lru_cache(maxsize=8)
-def resizing_whole(preprocessing: Preprocessing) -> Preprocessing:
+def without_crop(preprocessing: Preprocessing) -> Preprocessing:
     """The same preprocessing, but the whole image is resized to the tower's size, whatever its aspect ratio."""
     return dataclasses.replace(preprocessing, shortest_edge=None, exact_size=preprocessing.image_size, crop_size=None)

@@ -20,11 +20,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.data.caption_tables import USUAL, CaptionsFile, Columns, collect_rows, json_rows, said_of_splits
-from rococo_jax.data.captions import captions_from_json, kind_of, read_texts
+from rococo_jax.data.caption_tables import USUAL, CaptionsFile, Columns, check_split_choice, collect_rows, json_rows
+from rococo_jax.data.captions import captions_from_json, json_type, read_texts
 from rococo_jax.errors import InputError, is_list_of, object_of
 from rococo_jax.storage import read_json
-from rococo_jax.texts import JSON_LINES, form_of, iterate_lines
+from rococo_jax.texts import JSON_LINES, file_suffix, iterate_lines
 
 _WANTED = "a captions file"
 _FORMS = "a list of images with captions, captions by the names of images, or COCO's or Karpathy's own form"
@@ -49,7 +49,7 @@ def open_json(source: str, columns: Columns, roots: Iterable[Path], split: str) 
     elif value and is_list_of(dict, value) and (columns or _is_rows(value)):
         rows = value
     else:
-        said_of_splits(source, split, {})
+        check_split_choice(source, split, {})
         return CaptionsFile(source, tuple(captions_from_json(value, source)))
     numbered = ((f"item {number}", row) for number, row in enumerate(rows))
     return collect_rows(source, numbered, columns, roots, split, must_choose)
@@ -57,7 +57,7 @@ def open_json(source: str, columns: Columns, roots: Iterable[Path], split: str) 
 
 def is_one_value(source: str) -> bool:
     """Whether a file that is named as JSON lines holds one JSON value over all of its lines."""
-    if form_of(source) not in JSON_LINES:
+    if file_suffix(source) not in JSON_LINES:
         return False
     first = next(filter(None, map(str.strip, iterate_lines(source, _WANTED))), "")
     value = _value_of(first)
@@ -149,10 +149,10 @@ def _open_coco(value: dict, columns: Columns, source: str, split: str) -> Captio
 def _objects(value: dict, key: str, source: str, where: str = "") -> list[dict[str, Any]]:
     """A list of objects under a key."""
     if not isinstance(value.get(key), list):
-        raise InputError(source, f"{key}{where}", kind_of(value.get(key)), "a list of objects")
+        raise InputError(source, f"{key}{where}", json_type(value.get(key)), "a list of objects")
     for place, entry in enumerate(value[key]):
         if not isinstance(entry, dict):
-            raise InputError(source, f"{key} {place}{where}", kind_of(entry), "an object")
+            raise InputError(source, f"{key} {place}{where}", json_type(entry), "an object")
     return value[key]
 
 
@@ -160,5 +160,5 @@ def _coco_entries(value: dict, key: str, field: str, source: str) -> Iterator[tu
     """The entries of one list of COCO's form, each with the id of its image."""
     for place, entry in enumerate(_objects(value, key, source)):
         if not isinstance(entry.get(field), int | str):
-            raise InputError(source, f"{field} of {key} {place}", kind_of(entry.get(field)), "a number or a string")
+            raise InputError(source, f"{field} of {key} {place}", json_type(entry.get(field)), "a number or a string")
         yield entry[field], entry

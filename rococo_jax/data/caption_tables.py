@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.data.captions import CaptionedImage, check_image_name, check_text, kind_of
+from rococo_jax.data.captions import CaptionedImage, check_image_name, check_text, json_type
 from rococo_jax.data.list_cells import WANTED as WANTED_CELL
 from rococo_jax.data.list_cells import NoList, parse_list
 from rococo_jax.errors import InputError
 from rococo_jax.storage import is_url
-from rococo_jax.texts import JSON_LINES, form_of, is_well_formed, iterate_lines, open_table, read_jsonl
+from rococo_jax.texts import JSON_LINES, file_suffix, is_well_formed, iterate_lines, open_table, read_jsonl
 
 USUAL = {
     "image": ("image", "file_name", "filepath", "filename", "image_path", "path", "file", "image_name", "image_file",
@@ -98,7 +98,7 @@ def caption_columns(header: Sequence[str], columns: Columns, source: object, whe
     return tuple(numbered[match] for match in sorted(numbered, key=lambda match: int(match[2])))
 
 
-def said_of_splits(source: object, split: str, counts: Mapping[str, int], must_choose: bool = False) -> str:
+def check_split_choice(source: object, split: str, counts: Mapping[str, int], must_choose: bool = False) -> str:
     """For people: the splits of a file with the rows of each, and which are read.
 
     Args:
@@ -162,7 +162,7 @@ def table_rows(path: str, columns: Columns) -> Rows:
 
     Raises InputError: it names the file, and the line.
     """
-    if form_of(path) in JSON_LINES:
+    if file_suffix(path) in JSON_LINES:
         return json_rows(path)
     is_flickr = _FLICKR.fullmatch(next(iterate_lines(path, _WANTED), "").rstrip("\r\n"))
     return _flickr_rows(path) if is_flickr else _delimited_rows(path, columns)
@@ -174,7 +174,7 @@ def collect_rows(
     """The images of rows, with their captions; `rows` are where each is, and its values by column.
 
     An absolute path below one of `roots`, folders of images, is taken as a name inside it. `split` and `must_choose` as
-    `said_of_splits` has them.
+    `check_split_choice` has them.
 
     Raises InputError: it names the file, and the column or the line with its field.
     """
@@ -200,9 +200,9 @@ def collect_rows(
         name = _name_below(row[image], roots, f"{image} of {where}", source)
         if len(texts) > 1:  # some may be blank
             texts = [each for each in texts if isinstance(row[each], list) or str(row[each] or "").strip()] or texts[:1]
-        parts = (texts_of(row[each], each, f"{where} ({name!r})", source) for each in texts)
+        parts = (captions_in_cell(row[each], each, f"{where} ({name!r})", source) for each in texts)
         captions.append((name, list(itertools.chain.from_iterable(parts))))
-    also = said_of_splits(source, split, counts, must_choose)
+    also = check_split_choice(source, split, counts, must_choose)
     _refuse_unquoted_lists(captions, source)
     return CaptionsFile(source, by_image(captions, source), tuple(used), also=also)
 
@@ -242,7 +242,7 @@ def _name_below(name: Any, roots: Iterable[Path], where: str, source: object) ->
     return check_image_name(name, where, source)
 
 
-def texts_of(value: Any, column: str, where: str, source: object) -> list[str]:
+def captions_in_cell(value: Any, column: str, where: str, source: object) -> list[str]:
     """The captions of a cell: a text, or a list of texts, also one that is written in JSON or Python.
 
     Raises InputError: no text, or an empty one.
@@ -254,7 +254,7 @@ def texts_of(value: Any, column: str, where: str, source: object) -> list[str]:
             raise InputError(source, f"{column} of {where}", f"{error}: {value[:40]!r}", WANTED_CELL) from None
         value = value if texts_in_cell is None else texts_in_cell
     if not isinstance(value, str | list):
-        raise InputError(source, f"{column} of {where}", kind_of(value), "a string or a list of strings")
+        raise InputError(source, f"{column} of {where}", json_type(value), "a string or a list of strings")
     texts = {column: value} if isinstance(value, str) else {f"{column} {n}": text for n, text in enumerate(value)}
     if not texts:
         raise InputError(source, f"{column} of {where}", "an empty list", "at least one caption")
@@ -268,7 +268,7 @@ def json_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield where each object of JSON lines is, and its values. Raises InputError where a line has none."""
     for number, entry in read_jsonl(path, "image-text pairs as JSON lines"):
         if not isinstance(entry, dict):
-            raise InputError(path, f"line {number}", kind_of(entry), "an object with an image and captions")
+            raise InputError(path, f"line {number}", json_type(entry), "an object with an image and captions")
         yield f"line {number}", entry
 
 
@@ -279,7 +279,7 @@ def _delimited_rows(path: str, columns: Columns) -> Iterator[tuple[str, Mapping[
             return bool(caption_columns(header, columns, path))
         return False
 
-    if form_of(path) == ".txt" and not is_well_formed(path, _WANTED, fits) and _has_names_and_texts(path):
+    if file_suffix(path) == ".txt" and not is_well_formed(path, _WANTED, fits) and _has_names_and_texts(path):
         yield from _named_lines(path)
         return
     header, rows = open_table(path, _WANTED, fits)

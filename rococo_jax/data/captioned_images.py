@@ -28,9 +28,9 @@ from rococo_jax.data.caption_json import is_one_value, open_json
 from rococo_jax.data.caption_tables import (
     CaptionsFile,
     Columns,
+    check_split_choice,
     collect_rows,
     parse_columns,
-    said_of_splits,
     table_rows,
 )
 from rococo_jax.data.captions import CaptionedImage, TextFiles, caption_lines, check_no_image_twice
@@ -41,7 +41,7 @@ from rococo_jax.data.tar_pairs import is_tars, open_tars, split_names
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
 from rococo_jax.storage import refuse_url
-from rococo_jax.texts import JSON_LINES, TABLES, find_file, form_of, read_text
+from rococo_jax.texts import JSON_LINES, TABLES, file_suffix, find_file, read_text
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "metadata.tsv")
 _TABLES = (*TABLES, *JSON_LINES, ".txt", ".token")
@@ -61,7 +61,7 @@ def read_captions(
 
     Args:
         columns: those that the user names.
-        split: those of a file's splits that are read, as `caption_tables.said_of_splits` has them.
+        split: those of a file's splits that are read, as `caption_tables.check_split_choice` has them.
         roots: folders of images, to which absolute names may belong.
         text_files: whether NAME.txt beside NAME.jpg has a caption in each line, or is one.
 
@@ -91,16 +91,16 @@ def _open_captions(
     path = Path(source)
     if path.is_dir():
         return _open_folder(path, columns, roots, split, text_files)
-    if form_of(path) == ".parquet":
+    if file_suffix(path) == ".parquet":
         return _open_parquet(source, [path], columns, roots, split)
-    if form_of(path) in _ARROW:
+    if file_suffix(path) in _ARROW:
         from rococo_jax.data.arrow_table import ArrowTable
         from rococo_jax.data.table_images import read_image_tables
         from rococo_jax.data.table_splits import choose_tables
 
         tables = choose_tables(source, {"": [ArrowTable(path)]}, columns, split)
         return read_image_tables(source, tables, columns, roots)
-    if form_of(path) in _TABLES and not is_one_value(source):
+    if file_suffix(path) in _TABLES and not is_one_value(source):
         return collect_rows(source, table_rows(source, columns), columns, roots, split.either)
     return open_json(source, columns, roots, split.either)
 
@@ -112,7 +112,7 @@ def _open_parquet(
     from rococo_jax.data.table_images import open_parquet
 
     if lists_files(files):
-        said_of_splits(source, split.either, {})
+        check_split_choice(source, split.either, {})
         return read_downloads(source, files, columns)
     return open_parquet(source, files, columns, roots, split)
 
@@ -136,9 +136,9 @@ def _open_folder(
         found = f"{len(missing)} of {len(names)} images without a text; the first is {missing[0]!r}"
         found = f"no captions file and no texts beside its {len(names)} images" if len(missing) == len(names) else found
         raise InputError(folder, "captions", found, _FOLDER)
-    said_of_splits(folder, split.either, {})
+    check_split_choice(folder, split.either, {})
     items = tuple(CaptionedImage(name, _captions_of(path, text_files)) for name, path in texts.items() if path)
-    alone = len({path for path in folder.rglob("*") if form_of(path) == ".txt"} - {*texts.values()})
+    alone = len({path for path in folder.rglob("*") if file_suffix(path) == ".txt"} - {*texts.values()})
     also = ", each NAME.txt a caption" if text_files == "whole" else ", a caption a line of NAME.txt"
     also += f", {alone:,} texts without an image left out" if alone else ""
     return CaptionsFile(str(folder), items, folder=folder, also=also)
@@ -152,10 +152,10 @@ def _parquet_files(folder: Path) -> list[Path]:
 
     Raises InputError: they lie in several folders, and not by split.
     """
-    files = sorted(path for path in folder.iterdir() if form_of(path) == ".parquet" and not is_hidden(path.name))
+    files = sorted(path for path in folder.iterdir() if file_suffix(path) == ".parquet" and not is_hidden(path.name))
     if files or image_names(folder):
         return files
-    below = sorted(path for path in folder.rglob("*") if form_of(path) == ".parquet" and path.is_file())
+    below = sorted(path for path in folder.rglob("*") if file_suffix(path) == ".parquet" and path.is_file())
     below = [path for path in below if not is_hidden(path.relative_to(folder).as_posix())]
     folders = list(dict.fromkeys(path.parent.relative_to(folder).as_posix() for path in below))
     are_splits = len({path.parent.parent for path in below}) == 1 and {*map(_base_name, folders)} <= {*USUAL_SPLITS}

@@ -53,7 +53,7 @@ def captions_from_json(items: Any, source: object) -> list[CaptionedImage]:
     string, an image named twice, or a name that leaves the image folder.
     """
     if not isinstance(items, list):
-        raise InputError(source, "captions", kind_of(items), 'a list of {"image": name, "caption": [texts]}')
+        raise InputError(source, "captions", json_type(items), 'a list of {"image": name, "caption": [texts]}')
     if not items:
         raise InputError(source, "captions", "an empty list", "at least one image")
     captioned = [_read_item(item, number, source) for number, item in enumerate(items)]
@@ -69,7 +69,7 @@ def _read_item(item: Any, number: int, source: object) -> CaptionedImage:
     return CaptionedImage(image, captions)
 
 
-def kind_of(value: Any) -> str:
+def json_type(value: Any) -> str:
     """The kind of a JSON value, for an error line."""
     if value is None:
         return "null"
@@ -79,7 +79,7 @@ def kind_of(value: Any) -> str:
 def read_image_name(item: Any, number: int, source: object) -> str:
     """The checked `image` of item `number`: a relative path with forward slashes that stays inside its folder."""
     if not isinstance(item, dict):
-        raise InputError(source, f"item {number}", kind_of(item), 'an object with "image" and captions')
+        raise InputError(source, f"item {number}", json_type(item), 'an object with "image" and captions')
     if "image" not in item:
         raise InputError(source, f"item {number}", f"the keys {sorted(item)}", 'the key "image"')
     return check_image_name(item["image"], f"image of item {number}", source)
@@ -89,7 +89,7 @@ def check_image_name(image: Any, where: str, source: object) -> str:
     """A relative path with forward slashes that stays inside its folder, or InputError."""
     if not isinstance(image, str) or not image:
         raise InputError(
-            source, where, "an empty string" if image == "" else kind_of(image), "the name of an image file"
+            source, where, "an empty string" if image == "" else json_type(image), "the name of an image file"
         )
     refuse_image_data(image, where, source)
     if not stays_inside(image):
@@ -119,7 +119,7 @@ def read_texts(item: dict, key: str, where: str, source: object, *, may_be_null:
         raise InputError(source, where, f"the keys {sorted(item)}", f'the key "{key}"')
     texts = item[key]
     if not isinstance(texts, list):
-        raise InputError(source, f"{key} of {where}", kind_of(texts), "a list of strings")
+        raise InputError(source, f"{key} of {where}", json_type(texts), "a list of strings")
     for number, text in enumerate(texts):
         if may_be_null and text is None:
             continue
@@ -130,7 +130,7 @@ def read_texts(item: dict, key: str, where: str, source: object, *, may_be_null:
 def check_text(text: Any, where: str, source: object, wanted: str = "a string") -> str:
     """A string of whole Unicode characters, or InputError."""
     if not isinstance(text, str):
-        raise InputError(source, where, kind_of(text), wanted)
+        raise InputError(source, where, json_type(text), wanted)
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
         raise InputError(source, where, "half of a surrogate pair", "whole Unicode characters")
     return text

@@ -1,6 +1,6 @@
 """Memory for chunks of batches that is used again: of worker processes, shared with the training process, and of it.
 
-A worker process writes its rows into memory that is used again once they are copied out (`Slots`):
+A worker process writes its rows into memory that is used again once they are copied out (`SharedBuffers`):
 
     worker             array, sent = slots.take((256, 224, 224, 3)); array[row] = ...; `sent` goes through a queue
     training process   with opened.rows(sent) as array: batch[start:end] = array
@@ -35,7 +35,7 @@ class SharedRows:
     shape: tuple[int, ...]
 
 
-class Slots:
+class SharedBuffers:
     """The slots of a worker process."""
 
     def __init__(self):
@@ -57,7 +57,7 @@ class Slots:
         return len(self._slots)
 
 
-class OpenedSlots:
+class SharedBufferReader:
     """The slots of all workers, as the training process maps them."""
 
     def __init__(self):
@@ -117,16 +117,16 @@ def _remove(slots: list[shared_memory.SharedMemory]) -> None:
 
 
 # Of a worker process.
-_slots: Slots | None = None
+_slots: SharedBuffers | None = None
 
 
-def use_slots() -> None:
+def use_shared_buffers() -> None:
     """Has the views of samples written into slots from here on: this is a worker process."""
     global _slots
-    _slots = Slots()
+    _slots = SharedBuffers()
 
 
-def rows_to_write(shape: tuple[int, ...]) -> tuple[UInt8[np.ndarray, "rows height width 3"], np.ndarray | SharedRows]:
+def allocate_rows(shape: tuple[int, ...]) -> tuple[UInt8[np.ndarray, "rows height width 3"], np.ndarray | SharedRows]:
     """Rows to write, and what stands for them in a chunk."""
     if _slots is not None:
         return _slots.take(shape)

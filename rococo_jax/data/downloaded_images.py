@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rococo_jax.data.caption_tables import CaptionsFile, Columns, by_image, caption_columns, texts_of
+from rococo_jax.data.caption_tables import CaptionsFile, Columns, by_image, caption_columns, captions_in_cell
 from rococo_jax.data.image_files import image_names
 from rococo_jax.data.parquet_table import ParquetTable, image_columns
 from rococo_jax.errors import InputError
@@ -36,7 +36,7 @@ def is_downloaded(row: Mapping[str, Any]) -> bool:
     return row[STATUS] == _SUCCESS
 
 
-def said_of_failed(count: int) -> str:
+def describe_failed_downloads(count: int) -> str:
     """Say for people how many downloads failed; "" for none."""
     return f", {count:,} failed downloads left out" if count else ""
 
@@ -72,11 +72,16 @@ def read_downloads(source: str, files: Sequence[Path], columns: Columns) -> Capt
                 continue
             name = f"{folder.name}/{file_of.get(row[_KEY], f'{row[_KEY]}.jpg')}"
             where = f"row {number} ({name!r})"
-            each = (texts_of(value, text, where, path) for text, value in written.items())
+            each = (captions_in_cell(value, text, where, path) for text, value in written.items())
             captions.append((name, list(itertools.chain.from_iterable(each))))
     if not captions:
         found = f"{failed:,} failed downloads and {blank:,} images without a caption"
         raise InputError(source, "rows", found, "at least one image that was downloaded")
     return CaptionsFile(
-        source, by_image(captions, source), (_KEY, *texts), files[0].parent, skipped=blank, also=said_of_failed(failed)
+        source,
+        by_image(captions, source),
+        (_KEY, *texts),
+        files[0].parent,
+        skipped=blank,
+        also=describe_failed_downloads(failed),
     )

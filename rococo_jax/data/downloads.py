@@ -4,7 +4,7 @@ A download grows in `DIR/.downloads/NAME.part`, beside a note of the server's ve
 it resumes where it was, if the server still has the same version and answers ranges; otherwise it begins anew. It gets
 its name when it has the length that the server gave, if it gave one, and its hash, where one is known, is right. An
 archive is then unpacked into a hidden folder (`archives`), whose contents get their names last. Several files of one
-address: `listed_downloads`.
+address: `hub_downloads`.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _TRIES, _TIMEOUT_SECONDS = 5, 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Download:
-    """One file of a benchmark, or the files of one folder (`listed_downloads`).
+    """One file of a benchmark, or the files of one folder (`hub_downloads`).
 
     Attributes:
         url: where it is got.
@@ -58,13 +58,13 @@ class Download:
     links_in: str | None = None
 
     @property
-    def check(self) -> str:
+    def verification(self) -> str:
         """What is known of the contents before they come."""
         if self.sha256:
             return "SHA-256 known"
         return f"{'hashes told by the hub' if self.url.startswith('hf://') else 'no known hash'}; not tried"
 
-    def is_there(self, data: Path) -> bool:
+    def exists(self, data: Path) -> bool:
         """Whether it need not be got."""
         return (data / self.to).exists()
 
@@ -90,7 +90,7 @@ def fetch(
     # Links that the user has put into the data folder may lead anywhere.
     if not is_inner_name(download.to):
         raise InputError(download.url, "name", repr(download.to), "a path below the data folder")
-    if download.is_there(data):
+    if download.exists(data):
         _check_existing(download, data / download.to)
         clear_leftovers(download, data)
         return False

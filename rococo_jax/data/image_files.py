@@ -20,14 +20,14 @@ Listings = dict[Path, dict[str, list[str]]]
 
 
 @runtime_checkable
-class Place(Protocol):
+class ImageFile(Protocol):
     """Where an image file is: a path, or an image inside a table."""
 
     def read_bytes(self) -> bytes:
         """The bytes of the file."""
 
 
-def hash_image(place: Place) -> str:
+def hash_image(place: ImageFile) -> str:
     """SHA-256 of the bytes of an image file."""
     return hashlib.sha256(place.read_bytes()).hexdigest()
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from PIL import Image
 
 from rococo_jax.cores import usable_cores
-from rococo_jax.data.image_files import Place, hash_image
+from rococo_jax.data.image_files import ImageFile, hash_image
 from rococo_jax.data.pictures import as_rgb, open_image
-from rococo_jax.data.pixels import View, Views
+from rococo_jax.data.pixel_cache import PixelCache, PixelView
 from rococo_jax.errors import InputError
 
 _AHEAD = 128
@@ -94,7 +94,7 @@ class ImageSet(Protocol):
         """One phrase that a reader needs beside the image, such as what was mixed in; often empty."""
 
 
-class MadeOfFiles(abc.ABC):
+class FileBackedImageSet(abc.ABC):
     """Base of the image sets that are made of image files, the `originals`."""
 
     name: str
@@ -117,9 +117,9 @@ class MadeOfFiles(abc.ABC):
         return chunks(range(len(self)), size)
 
     @cached_property
-    def views(self) -> Views:
+    def pixel_cache(self) -> PixelCache:
         """What is made of the images and kept for several models."""
-        return Views(self.originals.paths, self.thumbnail)
+        return PixelCache(self.originals.paths, self.thumbnail)
 
     def thumbnail(self, row: int) -> Image.Image:
         """The image itself."""
@@ -136,14 +136,14 @@ class MadeOfFiles(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FileImages(MadeOfFiles):
+class FileImages(FileBackedImageSet):
     """Image files, in folders or inside tables, under the `names` that captions and results call them.
 
     Sets that are made of them read `views`, so that each file is decoded once.
     """
 
     names: tuple[str, ...]
-    paths: tuple[Place, ...]
+    paths: tuple[ImageFile, ...]
     name: str = ORIGINALS
 
     def __len__(self) -> int:
@@ -161,9 +161,9 @@ class FileImages(MadeOfFiles):
             return tuple(pool.map(hash_image, self.paths))
 
     @cached_property
-    def views(self) -> Views:
+    def pixel_cache(self) -> PixelCache:
         """What is made of the files and kept."""
-        return Views(self.paths, lambda row: open_image(self.paths[row]))
+        return PixelCache(self.paths, lambda row: open_image(self.paths[row]))
 
     def encoded(self, row: int) -> bytes:
         """The bytes of the file."""
@@ -178,10 +178,10 @@ class FileImages(MadeOfFiles):
         return (Task(1, partial(self._prepared, row, prepare)) for row in rows)
 
     def _prepared(self, row: int, prepare: Prepare) -> list[Any]:
-        if isinstance(prepare, View):
-            return [self.views.pixels(row, prepare)]
+        if isinstance(prepare, PixelView):
+            return [self.pixel_cache.pixels(row, prepare)]
         try:
-            return [prepare(self.views.image(row))]
+            return [prepare(self.pixel_cache.image(row))]
         except InputError as error:
             raise InputError(self.paths[row], error.field, error.found, error.wanted) from None
 
@@ -190,7 +190,7 @@ class FileImages(MadeOfFiles):
         return list(self.names) if self.name == ORIGINALS else super().input_keys()
 
 
-def files_of(images: ImageSet) -> FileImages | None:
+def source_files(images: ImageSet) -> FileImages | None:
     """The files that a set is made of; None where there are none."""
     return getattr(images, "originals", None)
 

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from rococo_jax.data.sample_order import Line, SampleOrder, derive_seed, lanes_of
+from rococo_jax.data.sample_order import EpochShuffle, SampleOrder, derive_seed, lane_count
 from rococo_jax.errors import InputError
 
 _LEAST_WEIGHT = Fraction(1, 10_000)
@@ -70,11 +70,11 @@ class MixtureOrder(SampleOrder):
         self.sizes, self.firsts = tuple(images), (np.cumsum(images) - images).tolist()
         whole = math.lcm(*(weight.denominator for weight in weights))
         self.parts = [int(weight * whole) for weight in weights]
-        self.lanes = lanes_of(batch_size) if shards else 1
+        self.lanes = lane_count(batch_size) if shards else 1
         while self.lanes > min(images):
             self.lanes //= 2
-        self.lines = [
-            Line(size, derive_seed(seed, "source", number), shards[number] if shards else ())
+        self.shuffles = [
+            EpochShuffle(size, derive_seed(seed, "source", number), shards[number] if shards else ())
             for number, size in enumerate(images)
         ]
 
@@ -99,7 +99,7 @@ class MixtureOrder(SampleOrder):
     def image(self, position: int) -> int:
         """The image at a position."""
         source, epoch, place = self._place(position)
-        return self.firsts[source] + self.lines[source].image(epoch, place)
+        return self.firsts[source] + self.shuffles[source].image(epoch, place)
 
     def epoch(self, position: int) -> int:
         """The number of epochs of its own source before this position."""

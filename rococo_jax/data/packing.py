@@ -21,7 +21,7 @@ from PIL import Image
 from rococo_jax.data.captions import caption_lines
 from rococo_jax.data.images import Task, run_tasks
 from rococo_jax.data.pair_source import PairSource
-from rococo_jax.data.pictures import as_rgb, image_form
+from rococo_jax.data.pictures import as_rgb, image_format
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tar_index import open_index
 from rococo_jax.data.tar_pairs import TarPairs
@@ -128,7 +128,7 @@ def _members(source: PairSource, row: int, image_size: int | None) -> list[dict[
         return [error]
     text = "\n".join(sample.captions)
     whole = caption_lines(text) == sample.captions
-    kind = image_form(data, sample.name)
+    kind = image_format(data, sample.name)
     suffix = _SUFFIXES.get(kind, kind.lower())
     if image_size is not None and min(image.size) > image_size:
         suffix, data = "jpg", _resized(image, image_size)

@@ -1,6 +1,6 @@
 """The one place where a picture is read: a file, its bytes, a PIL image or an array becomes 8-bit RGB.
 
-    picture   `open_image`, `decode_image`, `as_picture`: 8 bits a channel, colours and transparency as stored
+    picture   `open_image`, `decode_image`, `as_8bit`: 8 bits a channel, colours and transparency as stored
     RGB       `as_rgb`: transparency over white, or dropped
 
 The command line, the Python interface, adapters, alterations, training and reports share it. Of a file with several
@@ -20,15 +20,15 @@ from typing import Any, Literal
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from rococo_jax.data.image_files import Place
+from rococo_jax.data.image_files import ImageFile
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
 
 # What becomes of transparency: white behind, as in `transformers` 5, or the colours alone, as by Pillow's `convert`.
 Alpha = Literal["white", "dropped"]
 
-# Counts the changes of what `as_picture` and `as_rgb` give, for keys of what is computed of it.
-RULE_VERSION = 2
+# Counts the changes of what `as_8bit` and `as_rgb` give, for keys of what is computed of it.
+DECODING_VERSION = 2
 _WANTED = "a whole image file that Pillow can read"
 _NO_RANGE = "8 or 16 bits a channel, whose range is known; scale mode {} to whole numbers from 0 to 255"
 _PIXELS = "whole numbers from 0 to 255 as uint8, (height, width, 3)"
@@ -41,11 +41,11 @@ _RAW_16_BITS = re.compile(r"^I;16|;16[BLN]")
 _MOST_ELONGATED = 1000
 
 
-def open_image(place: Place | str) -> Image.Image:
+def open_image(place: ImageFile | str) -> Image.Image:
     """The picture in a file.
 
     Raises InputError where the file is missing, empty, cut short, too large to decode safely, not an image, or as
-    `as_picture`.
+    `as_8bit`.
     """
     place = Path(place) if isinstance(place, str) else place
     return decode_image(_bytes(place), place)
@@ -56,7 +56,7 @@ def decode_image(data: bytes, source: object) -> Image.Image:
     image = _header(data, source)
     if image.mode.startswith("I;16") or any(_has_16_bits(tile.args) for tile in image.tile):
         _say_once("images of 16 bits a channel are scaled to 8 bits")
-    picture = as_picture(image, source)
+    picture = as_8bit(image, source)
     with contextlib.suppress(Exception):  # a damaged second frame, which is looked for in a GIF
         if image.is_animated and image.format != "MPO":  # a camera's previews
             _say_once("of images with several frames or pages the first is read")
@@ -69,17 +69,17 @@ def _has_16_bits(decoder_arguments: Any) -> bool:
     return isinstance(raw_mode, str) and _RAW_16_BITS.search(raw_mode) is not None
 
 
-def image_size(place: Place) -> tuple[int, int]:
+def image_size(place: ImageFile) -> tuple[int, int]:
     """Width and height, read without decoding. Raises InputError as `open_image`."""
     return _header(_bytes(place), place).size
 
 
-def image_form(data: bytes, source: object) -> str:
+def image_format(data: bytes, source: object) -> str:
     """The form of an image file by Pillow's name, such as JPEG. Raises InputError as `open_image`."""
     return _header(data, source).format or ""
 
 
-def has_exif_turn(place: Place) -> bool:
+def has_exif_rotation(place: ImageFile) -> bool:
     """Whether a file has an EXIF orientation, which is not applied; read without decoding. Errors as `open_image`."""
     image = _header(_bytes(place), place)
     try:
@@ -89,7 +89,7 @@ def has_exif_turn(place: Place) -> bool:
         return False
 
 
-def as_picture(image: Any, source: object = "image") -> Image.Image:
+def as_8bit(image: Any, source: object = "image") -> Image.Image:
     """A PIL image of any mode, or whole numbers from 0 to 255 in an array, as 8 bits a channel.
 
     Args:
@@ -115,8 +115,8 @@ def as_picture(image: Any, source: object = "image") -> Image.Image:
 
 
 def as_rgb(image: Any, alpha: Alpha = "white", source: object = "image") -> Image.Image:
-    """Like `as_picture`, in RGB; `alpha` says what becomes of transparency, a transparent colour included."""
-    image = as_picture(image, source)
+    """Like `as_8bit`, in RGB; `alpha` says what becomes of transparency, a transparent colour included."""
+    image = as_8bit(image, source)
     if alpha == "white" and image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -157,7 +157,7 @@ def _from_array(image: Any, source: object) -> Image.Image:
     return Image.fromarray((values[..., 0] if values.shape[2:] == (1,) else values).astype(np.uint8))
 
 
-def _bytes(place: Place) -> bytes:
+def _bytes(place: ImageFile) -> bytes:
     try:
         return place.read_bytes()
     except PermissionError:

@@ -15,8 +15,9 @@ Details of both:
   open_clip and OpenAI resize an image in its own mode (a palette by its nearest pixels), crop, and drop transparency.
 - 16-bit greyscale is clipped at 255 by the reference; here it is scaled (`pictures`).
 - The long side of a resized image is rounded down: `int(shortest_edge * long / short)`.
-- SigLIP 2 NaFlex keeps the shape of an image as whole patches allow, and its patches come as a strip (`strip_of`). Its
-  processor leaves grey and transparent images as they are, and its tower then refuses their channels.
+- SigLIP 2 NaFlex keeps the aspect ratio of an image, up to whole patches, and packs the patches into one array
+  (`naflex.pack_patches`). Its processor leaves grey and transparent images as they are, and its tower then refuses
+  their channels.
 - A crop that is larger than the image is padded with zeros (black). Where one row or column is left over,
   `transformers` pads before the image and crops from the smaller offset; torchvision pads after it and rounds to even.
 """
@@ -33,9 +34,9 @@ from jaxtyping import Array, Float, UInt8
 from PIL import Image
 
 from rococo_jax.data.image_processors import RESAMPLING, is_colour, read_image_processor
-from rococo_jax.data.pictures import as_picture, as_rgb
-from rococo_jax.data.pixels import View
-from rococo_jax.data.strips import size_in_patches, strip_of
+from rococo_jax.data.naflex import naflex_image_size, pack_patches
+from rococo_jax.data.pictures import as_8bit, as_rgb
+from rococo_jax.data.pixel_cache import PixelView
 from rococo_jax.errors import InputError, is_number
 from rococo_jax.storage import hash_json
 
@@ -57,7 +58,7 @@ class Preprocessing:
         mean: of red, green and blue after rescaling, subtracted.
         std: of red, green and blue after rescaling, divided by.
         patch_size, max_patches: side of a patch, and how many an image has at most, where its shape is kept; then
-            `exact_size` is the square of as many patches, the size of `squashed` images.
+            `exact_size` is the square of as many patches, the size of `with_fixed_grid` images.
         library: whose rule for crops and for other modes than RGB is followed: `transformers` or `open_clip`.
     """
 
@@ -88,7 +89,7 @@ class Preprocessing:
         return (self.max_patches + 1) * self.patch_size, self.patch_size, 3
 
     @property
-    def squashed(self) -> "Preprocessing":
+    def with_fixed_grid(self) -> "Preprocessing":
         """The same where all images need one grid, as mixed ones do: squashed to the square of the patches."""
         return dataclasses.replace(self, patch_size=None, max_patches=None)
 
@@ -101,14 +102,14 @@ class Preprocessing:
 
     def packed(self, pixels: UInt8[np.ndarray, "height width 3"]) -> UInt8[np.ndarray, "height2 width2 3"]:
         """What `resized` gave, as a strip where the shape is kept."""
-        return pixels if self.patch_size is None else strip_of(pixels, self.patch_size, self.max_patches)
+        return pixels if self.patch_size is None else pack_patches(pixels, self.patch_size, self.max_patches)
 
     def resized(self, image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
         """`resize`, of the image's own shape where that is kept.
 
         Raises InputError where the image has no pixels, or is so thin that its resized form would not fit in memory.
         """
-        image = as_rgb(image) if self.library == "transformers" else as_picture(image)
+        image = as_rgb(image) if self.library == "transformers" else as_8bit(image)
         height, width = self._resized_size(image.height, image.width)
         if height * width > _MOST_RESIZED_PIXELS:
             found = f"{image.width} x {image.height} pixels, which resized would be {width} x {height}"
@@ -119,16 +120,16 @@ class Preprocessing:
         return np.array(as_rgb(image, "dropped"))
 
     @property
-    def view(self) -> View:
+    def pixel_view(self) -> PixelView:
         """`resize` with what decides its pixels."""
         decides = [self.shortest_edge, self.exact_size, self.crop_size, self.resample]
         decides += [] if self.library == "transformers" else [self.library]
         decides += [] if self.patch_size is None else [self.patch_size, self.max_patches]
-        return View(f"resized {hash_json(decides)}", self.pixel_shape, self.resize)
+        return PixelView(f"resized {hash_json(decides)}", self.pixel_shape, self.resize)
 
     def _resized_size(self, height: int, width: int) -> tuple[int, int]:
         if self.patch_size is not None:
-            return size_in_patches(height, width, self.patch_size, self.max_patches)
+            return naflex_image_size(height, width, self.patch_size, self.max_patches)
         if self.exact_size is not None:
             return self.exact_size
         if width <= height:
@@ -213,7 +214,7 @@ class Preprocessing:
             return f"squashed to {self.exact_size[0]} x {self.exact_size[1]}"
         return f"shortest edge to {self.shortest_edge}"
 
-    def describe_rule(self) -> str:
+    def describe_library_behaviour(self) -> str:
         """One line for people: the library's rule for crops and for other modes than RGB."""
         return f"{self.library}: {_RULES[self.library]}; EXIF orientation and colour profiles not applied"
 

@@ -45,7 +45,7 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(json.dumps(parts).encode(), digest_size=4).digest(), "little")
 
 
-class Line:
+class EpochShuffle:
     """So many images, in another order in every epoch: each anywhere, or with `shards` the shards as they come."""
 
     def __init__(self, images: int, seed: int, shards: Sequence[int] = ()):
@@ -54,7 +54,7 @@ class Line:
         self._shuffled = functools.lru_cache(_EPOCHS_KEPT)(self._shuffle)
 
     def __reduce__(self):
-        return Line, (self.images, self.seed, self.shards)
+        return EpochShuffle, (self.images, self.seed, self.shards)
 
     def image(self, epoch: int, place: int) -> int:
         """The image at a place of an epoch."""
@@ -79,7 +79,7 @@ _LEAST_IN_LANE = 32
 _MOST_LANES = 1024
 
 
-def lanes_of(batch_size: int) -> int:
+def lane_count(batch_size: int) -> int:
     """How many lanes a batch has: the largest power of two that leaves each 32 rows, and divides the batch."""
     lanes = 1
     while lanes < _MOST_LANES and batch_size % (2 * lanes) == 0 and batch_size // (2 * lanes) >= _LEAST_IN_LANE:
@@ -105,7 +105,7 @@ class SampleOrder:
             wanted = f"1 to {images}, the number of images, since no image may be twice in a batch"
             raise InputError("training data", "batch_size", batch_size, wanted)
         self.images, self.batch_size, self.seed = images, batch_size, seed
-        self.line, self.lanes = Line(images, seed, shards), lanes_of(batch_size) if shards else 1
+        self.shuffle, self.lanes = EpochShuffle(images, seed, shards), lane_count(batch_size) if shards else 1
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class SampleOrder:
         """The image at a position."""
         lane, time = self._lane(position)
         epoch, place = divmod(time, self.steps_per_epoch * (self.batch_size // self.lanes))
-        return self.line.image(epoch, lane * self.images // self.lanes + place)
+        return self.shuffle.image(epoch, lane * self.images // self.lanes + place)
 
     def batch(self, step: int) -> Int[np.ndarray, " batch"]:
         """The images of one global batch, all different."""
@@ -139,7 +139,7 @@ class SampleOrder:
         return position // self.batch_size // self.steps_per_epoch
 
 
-def seeks_are_requests(path: str, mounts: Path = Path("/proc/mounts")) -> bool:
+def is_object_storage(path: str, mounts: Path = Path("/proc/mounts")) -> bool:
     """Whether data lies in a bucket: behind a URL, or a file system in user space such as gcsfuse (Linux)."""
     if "://" in path or not mounts.is_file():
         return "://" in path

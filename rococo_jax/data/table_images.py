@@ -37,9 +37,9 @@ from rococo_jax.data.caption_tables import (
 )
 from rococo_jax.data.captions import stays_inside
 from rococo_jax.data.content_hashes import hash_files
-from rococo_jax.data.downloaded_images import STATUS, is_download_table, is_downloaded, said_of_failed
+from rococo_jax.data.downloaded_images import STATUS, describe_failed_downloads, is_download_table, is_downloaded
 from rococo_jax.data.parquet_table import ImageTable, ParquetTable, image_columns, with_paths
-from rococo_jax.data.pictures import image_form
+from rococo_jax.data.pictures import image_format
 from rococo_jax.data.table_splits import ALL, NO_CHOICE, USUAL_SPLITS, ChosenTables, SplitChoice, choose_tables
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.runtime import cache_folder
@@ -112,7 +112,7 @@ def read_image_tables(source: str, chosen: ChosenTables, columns: Columns, roots
     names = dict.fromkeys([image, *texts, *([of_split] if of_split else []), name, *status])
     rows = _read_rows(chosen.tables, image, list(names))
     downloaded = [row for row in rows if is_downloaded(row.values)] if status else rows
-    remark = chosen.remark + said_of_failed(len(rows) - len(downloaded))
+    remark = chosen.remark + describe_failed_downloads(len(rows) - len(downloaded))
     if image in inside:
         _check_are_images(chosen.tables[0], image)
         wanted = splits_of(chosen.split) - {ALL}
@@ -170,7 +170,7 @@ def _kind_of_bytes(cell: bytes, place: TableImage) -> str:
     if cell.startswith(_BEGINNINGS):
         return ""
     with contextlib.suppress(InputError):
-        image_form(cell, place)
+        image_format(cell, place)
         return ""
     with contextlib.suppress(ValueError):
         if base64.b64decode(cell[:_BASE64_START], validate=True).startswith(_BEGINNINGS):

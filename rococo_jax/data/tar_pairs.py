@@ -24,7 +24,7 @@ from rococo_jax.data.file_state import local_stamp
 from rococo_jax.data.image_files import is_hidden
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.remote import file_system, forget_listings, matching_urls
-from rococo_jax.data.sample_order import seeks_are_requests
+from rococo_jax.data.sample_order import is_object_storage
 from rococo_jax.data.tar_index import about_tars, open_batches, open_index
 from rococo_jax.data.tar_samples import HEADER, check_of
 from rococo_jax.errors import InputError, first_line
@@ -169,7 +169,7 @@ class TarPairs(PairSource):
 
     def is_remote(self) -> bool:
         """Whether a tar lies in a bucket."""
-        return any(map(seeks_are_requests, self.tars))
+        return any(map(is_object_storage, self.tars))
 
     def file_stamp(self, index: int) -> str:
         """As `local_stamp` of the tar that an image is in."""

@@ -98,9 +98,9 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text: cleaned, special tokens in place, cut to the context length with the end token kept."""
-        return self.encode_and_tell(texts)[0]
+        return self.encode_with_truncation(texts)[0]
 
-    def encode_and_tell(self, texts: Sequence[str]) -> TokenRows:
+    def encode_with_truncation(self, texts: Sequence[str]) -> TokenRows:
         """As `encode`, and whether each text was cut."""
         clean = cleaner(self.spec.cleaning)
         ids: list[list[int]] = []

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from rococo_jax.cores import usable_cores
-from rococo_jax.data.image_files import Place, coco_number, hash_image
+from rococo_jax.data.image_files import ImageFile, coco_number, hash_image
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
@@ -46,7 +46,7 @@ class TrainingImages:
         """Return the images of both models; of those of `None` nothing is known, so the union is incomplete."""
         return union(self, other)
 
-    def seen(self, names: Sequence[str], hashes: Sequence[str]) -> Bool[np.ndarray, " images"]:
+    def contains(self, names: Sequence[str], hashes: Sequence[str]) -> Bool[np.ndarray, " images"]:
         """Whether each image is among them, by its name or the SHA-256 of its file."""
         return np.array([not self.keys.isdisjoint(_keys(*each)) for each in zip(names, hashes, strict=True)], bool)
 
@@ -64,7 +64,7 @@ def union(*lists: TrainingImages | None) -> TrainingImages | None:
     return TrainingImages(frozenset().union(*(images.keys for images in known)), complete)
 
 
-def training_images(names: Iterable[str], paths: Iterable[Place]) -> TrainingImages:
+def training_images(names: Iterable[str], paths: Iterable[ImageFile]) -> TrainingImages:
     """Read image files and hash them."""
     keys = [key for name, path in zip(names, paths, strict=True) for key in _keys(name, hash_image(path))]
     return TrainingImages(frozenset(keys))

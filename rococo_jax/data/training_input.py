@@ -8,7 +8,7 @@
 
 Random draws depend on global numbers and not on processes or workers, so the global batch of a step is the same for any
 number of either, from the start and resumed: the state of a run is its step. Worker processes use no accelerator.
-They hand chunks over in shared memory (`chunk_memory.Slots`), which holds twice `prefetch` batches of a process
+They hand chunks over in shared memory (`chunk_memory.SharedBuffers`), which holds twice `prefetch` batches of a process
 (in the workers' queues and in the buffers they are read into) and three chunks a worker, or less where it has no room.
 A thread joins the chunks of the next batch while a batch is used.
 """
@@ -31,7 +31,7 @@ import grain.python as grain
 from absl import flags
 
 from rococo_jax.cores import usable_cores
-from rococo_jax.data.chunk_memory import Buffers, OpenedSlots, SharedRows, use_slots
+from rococo_jax.data.chunk_memory import Buffers, SharedBufferReader, SharedRows, use_shared_buffers
 from rococo_jax.data.sample_order import derive_seed
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_samples import TEXT_FIELDS, Batch, Chunk, DrawSample, MakeChunk
@@ -74,7 +74,7 @@ def chunks_in(rows: int, makers: int) -> int:
     return -(-chunks // makers) * makers if chunks > makers else chunks
 
 
-def join_chunks(chunks: Iterator[Chunk], rows: int, count: int, opened: OpenedSlots, buffers: Buffers) -> Batch:
+def join_chunks(chunks: Iterator[Chunk], rows: int, count: int, opened: SharedBufferReader, buffers: Buffers) -> Batch:
     """The batch of the next `count` chunks, each copied once; a single one of this process is handed on as it is."""
     first = next(chunks)
     if count == 1 and not any(isinstance(view, SharedRows) for view in first.views.values()):
@@ -100,7 +100,7 @@ class BatchesAhead:
     """Joins the chunks of one batch in a thread while the batch before it is used."""
 
     def __init__(self, chunks: grain.DatasetIterator, rows: int, count: int, buffers: Buffers):
-        self._chunks, self._opened, self._closing = chunks, OpenedSlots(), threading.Event()
+        self._chunks, self._opened, self._closing = chunks, SharedBufferReader(), threading.Event()
         until_closed = itertools.takewhile(lambda _: not self._closing.is_set(), chunks)
         self._join = functools.partial(join_chunks, until_closed, rows, count, self._opened, buffers)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
@@ -283,4 +283,4 @@ def _start_worker(worker: int, count: int) -> None:
 
     jax.config.update("jax_platforms", "cpu")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    use_slots()
+    use_shared_buffers()

@@ -37,7 +37,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from rococo_jax.data.augmentation import Augmentation
-from rococo_jax.data.chunk_memory import SharedRows, rows_to_write
+from rococo_jax.data.chunk_memory import SharedRows, allocate_rows
 from rococo_jax.data.pair_source import PairSample, PairSource
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.sample_order import SampleOrder, derive_seed
@@ -180,7 +180,7 @@ class MakeChunk:
             for name in VIEWS & sample.keys():
                 view = sample.pop(name)
                 if name not in views:
-                    views[name], sent[name] = rows_to_write((rows, *view.shape))
+                    views[name], sent[name] = allocate_rows((rows, *view.shape))
                 views[name][row] = view
             samples.append(sample)
         batch = {
@@ -216,7 +216,7 @@ class MakeChunk:
 
     def _tokenise(self, name: str, texts: Sequence[str]) -> Batch:
         """Ids and mask of texts, and how many were cut."""
-        most, (rows, cut) = self.text_length, self.tokenizer.encode_and_tell(texts)
+        most, (rows, cut) = self.text_length, self.tokenizer.encode_with_truncation(texts)
         # A text that is cut keeps its last id, which ends it.
         ids, mask = self.tokenizer.pad([row if len(row) <= most else [*row[: most - 1], row[-1]] for row in rows], most)
         count = sum(was_cut or len(row) > most for row, was_cut in zip(rows, cut, strict=True))

@@ -148,7 +148,7 @@ OBJECTS: tuple[ObjectKind, ...] = (
 
 
 @dataclass(frozen=True)
-class Place:
+class ImageFile:
     """A place.
 
     Attributes:
@@ -168,11 +168,11 @@ class Place:
         return self.nouns[0]
 
 
-def _place(draw, nouns, phrases, **more) -> Place:
-    return Place(draw, tuple(nouns.split()), tuple(phrases.split(", ")), **more)
+def _place(draw, nouns, phrases, **more) -> ImageFile:
+    return ImageFile(draw, tuple(nouns.split()), tuple(phrases.split(", ")), **more)
 
 
-PLACES: tuple[Place, ...] = (
+PLACES: tuple[ImageFile, ...] = (
     _place(places.beach, "beach shore sea",
            "on the beach, at the beach, on a sunny beach, on a sandy shore, by the sea"),
     _place(places.street, "street road city",

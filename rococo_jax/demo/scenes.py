@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from PIL import Image
 
 from rococo_jax.demo.drawing import COLOURS, Brush, RandomStream, blend, dark, light
-from rococo_jax.demo.objects import OBJECTS, PLACES, ObjectKind, Place
+from rococo_jax.demo.objects import OBJECTS, PLACES, ImageFile, ObjectKind
 from rococo_jax.storage import hash_json
 
 SPLITS = ("train", "validation", "test")
@@ -50,7 +50,7 @@ class Scene:
     """
 
     key: tuple[str, int, int]
-    place: Place
+    place: ImageFile
     main: Item
     relation: str = "alone"
     other: Item | None = None

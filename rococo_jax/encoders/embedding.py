@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.data.images import IMAGES_PER_RUN, ORIGINALS, FileImages, ImageSet, chunks, read_images
-from rococo_jax.data.pictures import RULE_VERSION
+from rococo_jax.data.pictures import DECODING_VERSION
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.device_steps import BatchFeatures, MadeAhead
 from rococo_jax.encoders.protocol import FeatureEncoder
@@ -235,6 +235,6 @@ def encoding_versions() -> dict[str, str]:
         "jax": jax.__version__,
         "device": jax.devices()[0].device_kind,
         **{library: importlib.metadata.version(library) for library in _INPUT_LIBRARIES},
-        "pictures": str(RULE_VERSION),
+        "pictures": str(DECODING_VERSION),
         **numeric_flags(),
     }

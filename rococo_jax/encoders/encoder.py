@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float
 from PIL import Image
 
-from rococo_jax.data.pixels import View
+from rococo_jax.data.pixel_cache import PixelView
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer, TokenRows
 from rococo_jax.encoders import programs
@@ -144,9 +144,9 @@ class Encoder(FeatureEncoder, MatchingHead):
         return self.preprocessing.resize(image)
 
     @property
-    def pixel_view(self) -> View | None:
+    def pixel_view(self) -> PixelView | None:
         """`prepare` with its key, by which pixels are kept; None without an image tower."""
-        return self.preprocessing and self.preprocessing.view
+        return self.preprocessing and self.preprocessing.pixel_view
 
     def facts(self) -> dict[str, Any]:
         """Provenance, size, cost, and what to look at twice; decides no figure that the fingerprint does not hold."""
@@ -188,12 +188,12 @@ class Encoder(FeatureEncoder, MatchingHead):
 
         Args:
             images: a sequence of PIL images, or of arrays of whole numbers from 0 to 255, `(h, w, 3)` of any size
-                (`as_picture`), all resized and cropped as the model wants; float arrays of the model's size are
+                (`as_8bit`), all resized and cropped as the model wants; float arrays of the model's size are
                 normalised already. One array `(n, h, w, 3)` is a sequence of them.
 
         Raises:
             InputError: the model has no image tower, float pixels have another size than the model's or were never
-                normalised, or as `as_picture`.
+                normalised, or as `as_8bit`.
         """
         yield from self._image_batches(images, programs.image_features)
 
@@ -219,7 +219,7 @@ class Encoder(FeatureEncoder, MatchingHead):
 
     def token_rows(self, texts: Sequence[str]) -> TokenRows | None:
         """The ids of each text, and whether it was cut; None without a tokenizer."""
-        return None if self.tokenizer is None else self.tokenizer.encode_and_tell(texts)
+        return None if self.tokenizer is None else self.tokenizer.encode_with_truncation(texts)
 
     def project_image_features(self, features: Float[np.ndarray, "images width"]) -> Float[np.ndarray, "images dim"]:
         """Unit vectors from what `image_features` gave."""

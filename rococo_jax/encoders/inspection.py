@@ -3,9 +3,9 @@
 from typing import Any
 
 from rococo_jax.checkpoints.families import FAMILIES
-from rococo_jax.checkpoints.formats.openai import activation_hints
+from rococo_jax.checkpoints.formats.activation import activation_hint
 from rococo_jax.checkpoints.parameters import before_training
-from rococo_jax.models import EfficientNetSpec, parameter_counts
+from rococo_jax.models import parameter_counts
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops
 
 # Tables are padded by some per cent; a tokenizer that fills less than half of one is most likely another model's.
@@ -66,7 +66,7 @@ def rules_of(encoder: Any) -> dict[str, dict[str, Any]]:
         values["resize"] = pixels.describe_size()
         values["crop"] = "none" if pixels.crop_size is None else "centre {} x {}, after it".format(*pixels.crop_size)
         values |= {"interpolation": pixels.resample, "rescale factor": pixels.rescale_factor}
-        values |= {"mean": list(pixels.mean), "std": list(pixels.std), "colours": pixels.describe_rule()}
+        values |= {"mean": list(pixels.mean), "std": list(pixels.std), "colours": pixels.describe_library_behaviour()}
         places["colours"] = "the library's rule"
     if tokenizer is not None:
         of, ends = tokenizer.spec, tokenizer.encode([""])[0]
@@ -96,8 +96,8 @@ def warnings_of(encoder: Any) -> list[str]:
 
 def _activation_warnings(encoder: Any) -> list[str]:
     source, spec = encoder.provenance.get("source"), encoder.spec
-    hints = activation_hints(source) if source is not None else {}
-    known = next(iter(hints)) if len(hints) == 1 else None
+    hint = activation_hint(source) if source is not None else None
+    known = hint[0] if hint is not None else None
     towers = {"image": spec.vision, "text": spec.text}
     found = []
     for kind, tower in towers.items():
@@ -125,11 +125,6 @@ def _image_warnings(encoder: Any) -> list[str]:
         )
     if left := vision.border_pixels:
         found.append(f"image size: {left} pixels at the right and bottom fill no patch and are not seen")
-    if isinstance(vision, EfficientNetSpec) and (limits := preprocessing.limits) != (-1.0, 1.0):
-        found.append(
-            f"preprocessing: images are made of numbers from {limits[0]:.3g} to {limits[1]:.3g}, and ALIGN's tower was "
-            "trained on -1 to 1 (its processor has `rescale_offset` and neither `do_normalize` nor `include_top`)"
-        )
     places = encoder.provenance.get("read_from", {})
     defaults = {places.get(rule, "") for rule in ("resize", "interpolation", "mean", "std")}
     if len(defaults) == 1 and "default" in (default := defaults.pop()):

@@ -39,11 +39,11 @@ from rococo_jax.checkpoints.parameters import (
     check_parameters,
     check_tokenizer,
     hash_parameters,
-    on_this_process,
+    is_fully_addressable,
     parameter_shapes,
     parameters_of,
     with_image_size,
-    with_own_positions,
+    with_interpolated_positions,
 )
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.remote import local_copy
@@ -155,7 +155,7 @@ def load_model(
         mesh: the devices to put it on; all of them by default, each with a whole copy unless the mesh has an `fsdp`.
         dtype: of the compute, float32 or bfloat16. Parameters, norms, softmax and heads are float32 always.
         image_size: encode square images of this many pixels; position embeddings are interpolated.
-        source_format, pooling, activation, heads, tokenizer: of other projects' checkpoints; see `Choices`.
+        source_format, pooling, activation, heads, tokenizer: of other projects' checkpoints; see `ConversionOptions`.
 
     Raises:
         InputError: the source is none of these, or something in it is missing, broken or does not fit together.
@@ -187,7 +187,7 @@ def _encoder(checkpoint: Checkpoint, name: str, mesh: Mesh, dtype: DTypeLike) ->
     encoder.training_images = checkpoint.training_images
     recorded = encoder.provenance.get("weights_sha256")
     # Computed, or compared, while the weights were read; parameters that lie on several processes were not compared.
-    if recorded and on_this_process(checkpoint.parameters):
+    if recorded and is_fully_addressable(checkpoint.parameters):
         encoder.remember_hash(recorded)
     return encoder
 
@@ -278,7 +278,7 @@ def _read_checkpoint(folder: Path, mesh: Mesh) -> tuple[Path, dict[str, Any], di
         first = load_model(model, mesh=mesh, image_size=spec.vision.image_size).model
         start = parameters_of(first)
         if spec.vision.position_grid is None:
-            _, start = with_own_positions(first.spec, start)
+            _, start = with_interpolated_positions(first.spec, start)
         for name in missing:
             whole = start[name]
             if name in trained:  # the first blocks of the stack were frozen

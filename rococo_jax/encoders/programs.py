@@ -5,7 +5,7 @@
     bfloat16   towers in bfloat16; parameters, norms, softmax and heads stay float32
 
 Evaluations take `high` on TPUs and on GPUs from the A100 on unless told otherwise: R@1 and FR@1 do not move
-(`docs/performance/evaluation.md`), and full float32 leaves the tensor cores of GPUs idle. There JAX's `HIGH` is one
+(`docs/research/performance.md`), and full float32 leaves the tensor cores of GPUs idle. There JAX's `HIGH` is one
 pass of TF32, which moves both; the three passes are asked for by name. The images that a device encodes at once are
 found from the memory that the compiled program needs, where the platform tells how much there is.
 
@@ -27,7 +27,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from PIL import Image
 
-from rococo_jax.data.pictures import as_picture
+from rococo_jax.data.pictures import as_8bit
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders.device_steps import on_active_devices
@@ -211,7 +211,7 @@ def one_ahead(running: Iterable) -> Iterator:
 def as_pixels(images: Any, preprocessing: Preprocessing) -> Iterator[np.ndarray]:
     """Image by image: uint8 as the model wants it, or float pixels of its size as they are.
 
-    Raises InputError: no list of images, float pixels of another size or range, or as `as_picture`.
+    Raises InputError: no list of images, float pixels of another size or range, or as `as_8bit`.
     """
     return (_pixels(image, f"image {number}", preprocessing) for number, image in enumerate(separate_images(images)))
 
@@ -229,12 +229,12 @@ def separate_images(images: Any) -> Iterable[Any]:
 
 def _pixels(image: Any, name: str, preprocessing: Preprocessing) -> np.ndarray:
     if isinstance(image, Image.Image):
-        return preprocessing.resize(as_picture(image, name))
+        return preprocessing.resize(as_8bit(image, name))
     pixels, shape = np.asarray(image), preprocessing.pixel_shape
     if pixels.dtype == np.uint8 and pixels.shape == shape:
         return pixels
     if not jnp.issubdtype(pixels.dtype, jnp.floating):
-        return preprocessing.resize(as_picture(image, name))
+        return preprocessing.resize(as_8bit(image, name))
     if pixels.shape != shape:
         raise InputError(name, "shape of float pixels", pixels.shape, f"{shape}, as the model sees them")
     most = max(map(abs, preprocessing.limits))

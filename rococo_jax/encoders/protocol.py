@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from PIL import Image
 
-from rococo_jax.data.pixels import View
+from rococo_jax.data.pixel_cache import PixelView
 from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.encoders.device_steps import BatchFeatures, collected
@@ -100,7 +100,7 @@ class FeatureEncoder(LoadedModel):
 
     mesh: jax.sharding.Mesh
     logit_scale: float | None
-    pixel_view: View | None = None
+    pixel_view: PixelView | None = None
     has_vectors = True
 
     def encode_image(self, images: Any, on_progress: OnProgress | None = None) -> Float[np.ndarray, "images dim"]:

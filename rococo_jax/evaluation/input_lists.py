@@ -16,7 +16,7 @@ from typing import Any
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS
-from rococo_jax.data.images import MadeOfFiles, files_of
+from rococo_jax.data.images import FileBackedImageSet, source_files
 from rococo_jax.data.pictures import as_rgb
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
@@ -29,7 +29,7 @@ _AT_ONCE = 64
 def image_files(benchmark: Benchmark) -> tuple[Sequence[str], Sequence[str]] | None:
     """Name and hash of each of the benchmark's images; None where it has no files."""
     for images in benchmark.image_sets.values():
-        files = files_of(images)
+        files = source_files(images)
         if files is not None and files.names == benchmark.images:
             return files.names, files.hashes
     return None
@@ -58,7 +58,7 @@ def write_inputs(out: str | os.PathLike, benchmarks: Sequence[Benchmark]) -> dic
     return {"images": len(lines), "captions": len(captions)}
 
 
-def _write_set(out: Path, images: MadeOfFiles, advance: Any) -> Iterator[tuple[dict[str, str], bytes]]:
+def _write_set(out: Path, images: FileBackedImageSet, advance: Any) -> Iterator[tuple[dict[str, str], bytes]]:
     keys, whole = images.input_keys(), images.name == ORIGINALS
     files = [f"{FOLDER}/{_safe(key)}{'' if whole else '.png'}" for key in keys]
     for run in images.runs(_AT_ONCE):

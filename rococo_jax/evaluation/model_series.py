@@ -16,7 +16,7 @@ import jax
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.data.images import files_of
+from rococo_jax.data.images import source_files
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.loading import LoadOptions
 from rococo_jax.encoders.programs import Compute
@@ -104,7 +104,7 @@ def _fails_every_model(error: Exception, benchmarks: Sequence[Benchmark]) -> boo
     if jax.process_count() > 1 and not getattr(error, "is_on_all_processes", bad_input):
         # An error of one process alone, as when another is lost.
         return True
-    files = [files_of(images) for benchmark in benchmarks for images in benchmark.image_sets.values()]
+    files = [source_files(images) for benchmark in benchmarks for images in benchmark.image_sets.values()]
     image_files = {str(path) for each in files if each is not None for path in each.paths}
     return is_disk_full(error) or (bad_input and error.source in image_files)
 

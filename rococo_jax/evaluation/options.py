@@ -74,7 +74,7 @@ class SourceOptions(CheckpointOptions):
         pooling: how a DINOv2, DINOv3 or BERT tower is pooled (default: as the checkpoint names it, else cls)
     """
 
-    source_format: Literal["auto", "huggingface", "openai", "open_clip", "big_vision", "tips"] = "auto"
+    source_format: Literal["auto", "huggingface", "openai", "open_clip", "big_vision"] = "auto"
     pooling: Literal["cls", "mean", "cls+mean"] | None = None
 
 

@@ -1,7 +1,7 @@
-"""Losses of a dual encoder over the global batch: contrastive, against altered captions and images, hard positives.
+"""Losses of a dual encoder over the global batch.
 
-Each takes embeddings only, so that it can be differentiated in them (micro-batching), and returns one number that does
-not depend on how many devices hold the batch. `TERMS` are those of training, in the order of their sum.
+Every loss is a function of embeddings alone, so that micro-batches can differentiate it with respect to them, and
+returns one number that does not depend on how many devices share the batch. `TERMS` lists the losses of training.
 """
 
 from collections.abc import Iterator
@@ -10,17 +10,7 @@ from ml_collections import ConfigDict
 
 from rococo_jax.losses.altered import SC, VC, semantic_contrastive, visual_contrastive
 from rococo_jax.losses.contrastive import CONTRASTIVE, sigmoid_contrastive, softmax_contrastive
-from rococo_jax.losses.grounding import (
-    BLIND,
-    GROUNDING,
-    MIXED_BLIND,
-    MIXED_GROUNDING,
-    blind_preference,
-    grounding_contrastive,
-    mixed_blind_preference,
-    mixed_grounding_contrastive,
-)
-from rococo_jax.losses.hard_negatives import CE_CLIP, NEGCLIP, adaptive_rank, intra_modal, negclip_columns
+from rococo_jax.losses.grounding import BLIND, GROUNDING, blind_preference, grounding_contrastive
 from rococo_jax.losses.hard_positives import HARD_POSITIVES, hard_negative, hard_positive
 from rococo_jax.losses.terms import Field, LossTerm
 
@@ -28,41 +18,26 @@ __all__ = [
     "TERMS",
     "active_fields",
     "active_terms",
-    "adaptive_rank",
     "blind_preference",
     "grounding_contrastive",
     "hard_negative",
     "hard_positive",
-    "intra_modal",
-    "mixed_blind_preference",
-    "mixed_grounding_contrastive",
-    "negclip_columns",
     "semantic_contrastive",
     "sigmoid_contrastive",
     "softmax_contrastive",
     "visual_contrastive",
 ]
 
-# Sums of floating-point numbers depend on their order: a new term comes last.
-TERMS = (
-    CONTRASTIVE,
-    SC,
-    VC,
-    HARD_POSITIVES,
-    BLIND,
-    GROUNDING,
-    NEGCLIP,
-    CE_CLIP,
-    MIXED_BLIND,
-    MIXED_GROUNDING,
-)
+# The total loss adds the terms in this order. A new term comes last, so that existing sums keep their rounding.
+TERMS = (CONTRASTIVE, SC, VC, HARD_POSITIVES, BLIND, GROUNDING)
 
 
 def active_terms(losses: ConfigDict) -> Iterator[LossTerm]:
-    """The terms that `config.losses` gives a weight, in the order of the sum."""
+    """Return the terms that have a weight in `config.losses` or need none, in the order of the sum."""
     return (term for term in TERMS if "weight" not in term.keys or losses[term.name].weight)
 
 
 def active_fields(losses: ConfigDict) -> tuple[Field, ...]:
-    """The fields that active terms read, each once, in the order of the terms."""
-    return tuple(dict.fromkeys(field for term in active_terms(losses) for field in term.reads))
+    """Return the fields that the active terms read, without repeats, in the order of the terms."""
+    fields = (field for term in active_terms(losses) for field in term.fields(losses[term.name]))
+    return tuple(dict.fromkeys(fields))

@@ -3,34 +3,35 @@
     SC  1/B sum_i -log e^{tau s(I_i, T_i)} / (e^{tau s(I_i, T_i)} + sum_{j in A(i)} e^{tau s(I_i, T~_j)})
     VC  1/B sum_i -log e^{tau s(I_i, T_i)} / (e^{tau s(I_i, T_i)} + sum_{j in A(i)} e^{tau s(T_i, I~_j)})
 
-T~ are captions in which a word was replaced, I~ images into which another was mixed, K of each to a pair. A(i) holds
-those of pair i (scope `local`) or all of the global batch (`global`, as in the gallery of the benchmark). An altered
-caption is wrong for every image, its own included, so ids play no part. A pair without altered captions adds 0 to the
-mean in the scope `local`.
+T~ are captions in which a word was replaced, and I~ are images into which another image was mixed; each pair has K of
+them. With the scope `local`, A(i) contains those of pair i; with `global`, those of the whole batch, as in the gallery
+of the benchmark. An altered caption is wrong for every image, including its own, so image ids are not needed. With the
+scope `local`, a pair without altered captions contributes 0 to the mean.
 
-In the scope `local` nothing leaves a device: pair i and its altered captions are rows of the same shard.
+The scope `local` needs no communication: pair i and its altered captions are rows of the same shard.
 """
-
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
-from rococo_jax.losses.contrastive import flattened, paired_cosines, softmax_nll, without_masked
+from rococo_jax.losses.contrastive import ALTERED, flatten_candidates, paired_cosines, softmax_nll, zero_masked
 from rococo_jax.losses.terms import (
     COUNT,
     NOT_NEGATIVE,
     Embeddings,
     Field,
     Key,
+    LossTerm,
+    LossValue,
     at_least,
     below_one,
-    field_term,
     one_of,
 )
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
+
+MIXED = Field("mixed", "vision")
 
 
 def semantic_contrastive(
@@ -41,24 +42,24 @@ def semantic_contrastive(
     logit_scale: Float[Array, ""],
     altered_mask: Bool[Array, "batch altered"] | None = None,
     scope: str = "global",
-    similarities: ShardedLogits = ON_ONE_DEVICE,
+    logits: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
-    """SC: the caption against altered captions, asked by the image. A mean over the global batch.
+    """Compute SC: the image as query, its caption against altered captions. A mean over the global batch.
 
     Args:
         images, texts: unit vectors of the pairs, sharded along the batch.
         altered_texts: K altered captions of each caption.
-        logit_scale: `tau` itself, not its logarithm.
-        altered_mask: False where a caption was left unaltered; what stands in its place is not looked at.
+        logit_scale: the factor of the cosines, not its logarithm.
+        altered_mask: False where there is no altered caption; the embedding there is ignored.
         scope: "local" or "global"; else InputError.
-        similarities: the mesh, and how the batch meets itself on it.
+        logits: mesh and block strategy of the pairwise logits.
     """
     queries, positives = images.astype(jnp.float32), texts.astype(jnp.float32)
     if scope == "local":
         losses = local_nll(queries, positives, altered_texts, logit_scale, altered_mask)
     elif scope == "global":
-        all_altered = flattened(altered_texts, altered_mask)
-        negatives = similarities.log_sum_exp(Items(queries), all_altered, logit_scale=logit_scale)
+        all_altered = flatten_candidates(altered_texts, altered_mask)
+        negatives = logits.log_sum_exp(Items(queries), all_altered, logit_scale=logit_scale)
         losses = softmax_nll(logit_scale * paired_cosines(queries, positives), negatives)
     else:
         raise InputError("loss", "scope", repr(scope), "'local' or 'global'")
@@ -73,15 +74,23 @@ def visual_contrastive(
     logit_scale: Float[Array, ""],
     mixed_mask: Bool[Array, "batch mixed"] | None = None,
     scope: str = "global",
-    similarities: ShardedLogits = ON_ONE_DEVICE,
+    logits: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
-    """VC: the image against mixed images, asked by the caption: `semantic_contrastive` the other way round.
+    """Compute VC: the caption as query, its image against mixed images; `semantic_contrastive` with sides exchanged.
 
-    Each image has K `mixed_images`, in which it is the larger part; `mixed_mask` is False where there is none, for
-    example where an image would be mixed with itself. Other arguments as there.
+    `mixed_images` are K images per pair in which the pair's own image is the larger share; `mixed_mask` is False where
+    there is none, for example where an image would be mixed with itself. The other arguments are those of
+    `semantic_contrastive`.
     """
-    everywhere = {"logit_scale": logit_scale, "scope": scope, "similarities": similarities}
-    return semantic_contrastive(texts, images, mixed_images, altered_mask=mixed_mask, **everywhere)
+    return semantic_contrastive(
+        texts,
+        images,
+        mixed_images,
+        logit_scale=logit_scale,
+        altered_mask=mixed_mask,
+        scope=scope,
+        logits=logits,
+    )
 
 
 def local_nll(
@@ -91,78 +100,95 @@ def local_nll(
     logit_scale: Float[Array, ""],
     negative_mask: Bool[Array, "batch negatives"] | None,
 ) -> Float[Array, "batch"]:
-    """-log softmax of each query's positive beside its own negatives."""
-    logits = logit_scale * (queries[:, None] * without_masked(negatives, negative_mask)).sum(-1)
+    """Compute -log softmax of each query's positive against the query's own negatives."""
+    negative_logits = logit_scale * (queries[:, None] * zero_masked(negatives, negative_mask)).sum(-1)
     if negative_mask is not None:
-        logits = jnp.where(negative_mask, logits, -jnp.inf)
-    return softmax_nll(logit_scale * paired_cosines(queries, positives), *logits.T)
+        negative_logits = jnp.where(negative_mask, negative_logits, -jnp.inf)
+    positive_logits = logit_scale * paired_cosines(queries, positives)
+    return softmax_nll(positive_logits, *negative_logits.T)
 
 
-ALTERED, MIXED = Field("altered", "text"), Field("mixed", "vision")
+def _sc_term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    altered = embeddings[ALTERED]
+    value = semantic_contrastive(
+        embeddings.images,
+        embeddings.texts,
+        altered.vectors,
+        logit_scale=embeddings.logit_scale,
+        altered_mask=altered.valid,
+        scope=settings.scope,
+        logits=logits,
+    )
+    return value, {"sc": value}
 
 
-def _more(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> dict[str, Any]:
-    return {"scope": settings.scope, "similarities": logits}
+def _vc_term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    mixed = embeddings[MIXED]
+    value = visual_contrastive(
+        embeddings.images,
+        embeddings.texts,
+        mixed.vectors,
+        logit_scale=embeddings.logit_scale,
+        mixed_mask=mixed.valid,
+        scope=settings.scope,
+        logits=logits,
+    )
+    return value, {"vc": value}
 
 
-def _keys(weight: str, own: str, keys: dict[str, Key]) -> dict[str, Key]:
-    """Weight and scope of a term, and its own keys."""
-    scope = f"Negatives of the own {own} (`local`) or of the whole batch (`global`)."
-    return {
-        "weight": Key(0.0, weight, NOT_NEGATIVE),
-        "scope": Key("global", scope, one_of("local", "global")),
-        **keys,
-    }
-
-
-SC = field_term(
+SC = LossTerm(
     "sc",
-    ALTERED,
-    semantic_contrastive,
-    _more,
-    keys=_keys(
-        "Weight of SC: altered captions as negatives.",
-        "caption",
-        {
-            "count": Key(1, "Altered captions a caption.", COUNT),
-            "variants": Key(
-                "same_concept,diff_concept,rand_voca",
-                "Which alterations, with commas: of nouns (`same_concept`, ...) and of other kinds (`attribute`, ...).",
-            ),
-            "select": Key(
-                "lowest",
-                "Which word is replaced, by its influence: `lowest`, `highest` or `random`.",
-                one_of("lowest", "highest", "random"),
-            ),
-            "influence": Key("", "A table of `rococo influence`; computed once by default."),
-            "lexicon": Key("", "A lexicon file, as `perturb/text/assets/lexicon.json`; the shipped one by default."),
-            "fit_article": Key(False, "Write `a` or `an` as the new word wants it."),
-        },
-    ),
+    _sc_term,
+    keys={
+        "weight": Key(0.0, "Weight of SC: altered captions as negatives.", NOT_NEGATIVE),
+        "scope": Key(
+            "global",
+            "Negatives of the pair's own caption (`local`) or of the whole batch (`global`).",
+            one_of("local", "global"),
+        ),
+        "count": Key(1, "Altered captions per caption.", COUNT),
+        "variants": Key(
+            "same_concept,diff_concept,rand_voca",
+            "Alterations, separated by commas: of nouns (`same_concept`, ...) or of other kinds (`attribute`, ...).",
+        ),
+        "select": Key(
+            "lowest",
+            "Word to replace, by its influence: `lowest`, `highest` or `random`.",
+            one_of("lowest", "highest", "random"),
+        ),
+        "influence": Key("", "A table written by `rococo influence`; computed once by default."),
+        "lexicon": Key(
+            "", "A lexicon file in the format of `perturb/text/assets/lexicon.json`; the shipped one by default."
+        ),
+        "fit_article": Key(False, "Adapt the article (`a` or `an`) to the new word."),
+    },
+    reads=(ALTERED,),
 )
-VC = field_term(
+VC = LossTerm(
     "vc",
-    MIXED,
-    visual_contrastive,
-    _more,
-    keys=_keys(
-        "Weight of VC: mixed images as negatives.",
-        "image",
-        {
-            "methods": Key(
-                "mixup,cutmix", "`mixup`, `cutmix`, or both in turns.", one_of("mixup", "cutmix", "mixup,cutmix")
-            ),
-            "ratio": Key(0.9, "The share of the own image; with 1 no image would be mixed.", below_one("share")),
-            "views": Key(
-                "crop",
-                "What is mixed: images as trained on (`crop`), squashed to a square (`resize`), or both in turns.",
-                one_of("crop", "resize", "crop,resize"),
-            ),
-            "partner_group": Key(
-                8,
-                "Partners come from groups of so many consecutive images, so none is sent between devices.",
-                at_least(2),
-            ),
-        },
-    ),
+    _vc_term,
+    keys={
+        "weight": Key(0.0, "Weight of VC: mixed images as negatives.", NOT_NEGATIVE),
+        "scope": Key(
+            "global",
+            "Negatives of the pair's own image (`local`) or of the whole batch (`global`).",
+            one_of("local", "global"),
+        ),
+        "methods": Key(
+            "mixup,cutmix", "`mixup`, `cutmix`, or both in turns.", one_of("mixup", "cutmix", "mixup,cutmix")
+        ),
+        "ratio": Key(0.9, "Share of the pair's own image in a mixed image; below 1.", below_one("share")),
+        "views": Key(
+            "crop",
+            "View of the images that is mixed: cropped as in training (`crop`), resized to a square (`resize`), or "
+            "both in turns.",
+            one_of("crop", "resize", "crop,resize"),
+        ),
+        "partner_group": Key(
+            8,
+            "Size of the groups of consecutive images that are mixed with each other; a group stays on one device.",
+            at_least(2),
+        ),
+    },
+    reads=(MIXED,),
 )

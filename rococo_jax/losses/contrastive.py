@@ -1,19 +1,23 @@
-"""Contrastive losses over pairs (image i, caption i), i = 1..B over the *global* batch.
+"""Contrastive losses over pairs (image i, caption i), i = 1..B, of the *global* batch.
 
     softmax   1/(2B) sum_i [ -log e^z_ii / (e^z_ii + sum_{j in N(i)} e^z_ij)        image to text
                              -log e^z_ii / (e^z_ii + sum_{j in N(i)} e^z_ji) ]      text to image
     sigmoid   1/B sum_i [ log(1 + e^-z_ii) + sum_{j in N(i)} log(1 + e^z_ij) ]
 
-with z_ij = logit_scale * cosine(image i, caption j) (+ logit_bias in the sigmoid form): CLIP (arXiv 2103.00020) and
-SigLIP (arXiv 2303.15343), where N(i) is everything but i.
+with z_ij = logit_scale * cosine(image i, caption j), plus logit_bias in the sigmoid loss. These are the losses of CLIP
+(arXiv 2103.00020) and SigLIP (arXiv 2303.15343), where N(i) contains every j except i.
 
-Positives by id [ours: the published losses know only the diagonal]: N(i) holds the pairs whose id differs from that of
-pair i. Another caption of the same image, met elsewhere in the batch, is neither a positive nor a negative of pair i.
-An image that occurs with several captions is in the mean once for each, every time against captions of other images
-only; with ids that all differ these are the published formulas.
+Positives by image id [ours: the published losses know only the diagonal]. N(i) contains the pairs whose image id
+differs from that of pair i, so another caption of the same image is neither a positive nor a negative of pair i. An
+image that occurs with several captions contributes one summand for each of them. If all ids differ, the formulas are
+the published ones.
 
-All losses here are made of one piece, `softmax_nll`: -log( e^p / (e^p + e^r1 + e^r2 + ...) ) of a positive logit p and
-negatives r, which may themselves be log-sum-exps of many logits.
+Extra captions can be added as *columns*: negatives of every image of the batch, in the direction image to text only.
+With altered captions as columns (`losses.contrastive.altered_columns`) the softmax loss is NegCLIP's (arXiv
+2210.01936).
+
+Every loss of this package is built on `softmax_nll`: -log( e^p / (e^p + e^r1 + e^r2 + ...) ) of a positive logit p and
+negatives r. A negative may itself be the log-sum-exp of many logits.
 """
 
 import jax
@@ -21,8 +25,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
-from rococo_jax.losses.terms import Embeddings, Field, Key, LossTerm, LossValue, one_of
+from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, Key, LossTerm, LossValue, one_of
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
+
+# Altered captions: a word was replaced, so that they are wrong for every image. `losses.sc` configures them.
+ALTERED = Field("altered", "text")
+# Hard negatives read from a file, which `losses.hard_positives` configures.
+NEGATIVES = Field("negative", "text")
 
 
 def softmax_contrastive(
@@ -33,31 +42,31 @@ def softmax_contrastive(
     ids: Int[Array, "batch"] | None = None,
     negative_texts: Float[Array, "batch negatives width"] | None = None,
     negative_mask: Bool[Array, "batch negatives"] | None = None,
-    similarities: ShardedLogits = ON_ONE_DEVICE,
+    logits: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
-    """Half image-to-text and half text-to-image cross entropy, a mean over the global batch.
+    """Compute the mean of the image-to-text and text-to-image cross entropies over the global batch.
 
     Args:
         images, texts: unit vectors of the pairs, sharded along the batch.
-        logit_scale: `tau` itself, not its logarithm.
-        ids: the image that each pair shows; all different by default.
-        negative_texts: further captions that are negatives of *every* image of the batch (as in The Hard Positive
-            Truth, arXiv 2409.17958, after NegCLIP); they add columns from image to text and nothing the other way.
+        logit_scale: the factor of the cosines, not its logarithm.
+        ids: image id of each pair; all different by default.
+        negative_texts: extra captions that are negatives of *every* image of the batch (columns).
         negative_mask: False where there is no such caption.
-        similarities: the mesh, and how the batch meets itself on it.
+        logits: mesh and block strategy of the pairwise logits.
     """
     images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
     ids = jnp.arange(len(images)) if ids is None else ids
-    of_images, of_texts = similarities.log_sum_exp_both_ways(
+    other_texts, other_images = logits.log_sum_exp_both_ways(
         Items(images, ids), Items(texts, ids), logit_scale=logit_scale
     )
-    negatives = [of_images]
+    text_negatives = [other_texts]
     if negative_texts is not None:
-        further = flattened(negative_texts, negative_mask)
-        negatives.append(similarities.log_sum_exp(Items(images), further, logit_scale=logit_scale))
+        columns = flatten_candidates(negative_texts, negative_mask)
+        text_negatives.append(logits.log_sum_exp(Items(images), columns, logit_scale=logit_scale))
     positive = logit_scale * paired_cosines(images, texts)
-    to_text, to_image = softmax_nll(positive, *negatives), softmax_nll(positive, of_texts)
-    return (0.5 * (to_text + to_image)).mean()
+    image_to_text = softmax_nll(positive, *text_negatives)
+    text_to_image = softmax_nll(positive, other_images)
+    return (0.5 * (image_to_text + text_to_image)).mean()
 
 
 def sigmoid_contrastive(
@@ -67,32 +76,35 @@ def sigmoid_contrastive(
     logit_scale: Float[Array, ""],
     logit_bias: Float[Array, ""],
     ids: Int[Array, "batch"] | None = None,
-    similarities: ShardedLogits = ON_ONE_DEVICE,
+    logits: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
-    """The pairwise sigmoid loss: the sum over all captions of the batch, a mean over its images.
+    """Compute the pairwise sigmoid loss: a sum over all captions of the batch, a mean over its images.
 
-    Args as for `softmax_contrastive`; `logit_bias` is added to every logit (SigLIP starts it at -10).
+    `logit_bias` is added to every logit; SigLIP initialises it with -10. The other arguments are those of
+    `softmax_contrastive`.
     """
     images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
     ids = jnp.arange(len(images)) if ids is None else ids
-    negatives = similarities.softplus_sum(
+    negatives = logits.softplus_sum(
         Items(images, ids), Items(texts, ids), logit_scale=logit_scale, logit_bias=logit_bias
     )
     positives = jax.nn.softplus(-(logit_scale * paired_cosines(images, texts) + logit_bias))
     return (positives + negatives).mean()
 
 
-def flattened(several: Float[Array, "batch several width"], several_mask: Bool[Array, "batch several"] | None) -> Items:
-    """Embeddings that come K to a pair as one long list."""
-    flat_mask = None if several_mask is None else several_mask.reshape(-1)
-    return Items(several.reshape(-1, several.shape[-1]), None, flat_mask)
+def flatten_candidates(
+    candidates: Float[Array, "batch candidates width"], mask: Bool[Array, "batch candidates"] | None
+) -> Items:
+    """Merge the first two axes: K embeddings per pair become one list of B * K."""
+    flat_mask = None if mask is None else mask.reshape(-1)
+    return Items(candidates.reshape(-1, candidates.shape[-1]), None, flat_mask)
 
 
 def softmax_nll(positive: Float[Array, "items"], *negatives: Float[Array, "items"]) -> Float[Array, "items"]:
-    """`log(1 + sum_r e^(r - p))`, one negative after the other: log(1 + x + y) = log(1 + x) + log(1 + y / (1 + x)).
+    """Compute `log(1 + sum_r e^(r - p))`, adding one negative at a time.
 
-    All terms are positive, so that a loss of 1e-10 is as exact as one of 10. A negative of -inf adds nothing and its
-    gradient is 0.
+    The recursion is log(1 + x + y) = log(1 + x) + log(1 + y / (1 + x)). All its terms are positive, so that a loss of
+    1e-10 is as exact as one of 10. A negative of -inf adds nothing and gets the gradient 0.
 
     >>> float(softmax_nll(jnp.zeros(1), jnp.zeros(1), jnp.full(1, -jnp.inf))[0])  # log 2
     0.6931471824645996
@@ -104,49 +116,79 @@ def softmax_nll(positive: Float[Array, "items"], *negatives: Float[Array, "items
 
 
 def mean_over_batch(
-    values: Float[Array, "items *several"], counted: Bool[Array, "items *several"] | None
+    values: Float[Array, "items *candidates"], mask: Bool[Array, "items *candidates"] | None
 ) -> Float[Array, ""]:
-    """The mean over all items of the global batch that count; 0 where none does."""
-    if counted is None:
+    """Average the values where `mask` is True over the global batch; 0 if it is False everywhere."""
+    if mask is None:
         return values.mean()
-    total = jnp.where(counted, values, 0.0).sum()
-    return total / jnp.maximum(counted.sum(), 1).astype(jnp.float32)
+    total = jnp.where(mask, values, 0.0).sum()
+    return total / jnp.maximum(mask.sum(), 1).astype(jnp.float32)
 
 
 def paired_cosines(left: Float[Array, "items width"], right: Float[Array, "items width"]) -> Float[Array, "items"]:
-    """Products of unit vectors of the same row, in float32."""
+    """Multiply unit vectors row by row, in float32."""
     return (left * right).sum(-1)
 
 
-def without_masked(
-    embeddings: Float[Array, "items *several width"], mask: Bool[Array, "items *several"] | None
-) -> Float[Array, "items *several width"]:
-    """In float32, with zeros where an item does not count: whatever was there, its gradient is 0."""
+def zero_masked(
+    embeddings: Float[Array, "items *candidates width"], mask: Bool[Array, "items *candidates"] | None
+) -> Float[Array, "items *candidates width"]:
+    """Convert to float32 and replace embeddings by 0 where `mask` is False.
+
+    The gradient of a masked embedding is 0, even if it is NaN.
+    """
     embeddings = embeddings.astype(jnp.float32)
     return embeddings if mask is None else jnp.where(mask[..., None], embeddings, 0.0)
 
 
-# Captions that are negatives of every image of the batch, where the term of hard positives has them made.
-NEGATIVES = Field("negative", "text")
-
-
-def _term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    pairs = {"ids": embeddings.image_id, "logit_scale": embeddings.logit_scale, "similarities": logits}
+def _contrastive_term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
     if settings.kind == "sigmoid":
-        pairs["logit_bias"] = embeddings.logit_bias
-        value = sigmoid_contrastive(embeddings.images, embeddings.texts, **pairs)
-    else:
-        if NEGATIVES in embeddings:
-            negatives = embeddings[NEGATIVES]
-            pairs |= {"negative_texts": negatives.vectors, "negative_mask": negatives.valid}
-        value = softmax_contrastive(embeddings.images, embeddings.texts, **pairs)
+        value = sigmoid_contrastive(
+            embeddings.images,
+            embeddings.texts,
+            logit_scale=embeddings.logit_scale,
+            logit_bias=embeddings.logit_bias,
+            ids=embeddings.image_id,
+            logits=logits,
+        )
+        return value, {"contrastive": value}
+    columns = _columns(embeddings, settings)
+    value = softmax_contrastive(
+        embeddings.images,
+        embeddings.texts,
+        logit_scale=embeddings.logit_scale,
+        ids=embeddings.image_id,
+        negative_texts=None if columns is None else columns.vectors,
+        negative_mask=None if columns is None else columns.valid,
+        logits=logits,
+    )
     return value, {"contrastive": value}
+
+
+def _columns(embeddings: Embeddings, settings: ConfigDict) -> FieldEmbeddings | None:
+    """Collect the captions that are negatives of every image; None if the config requests none."""
+    columns = []
+    if NEGATIVES in embeddings:  # the hard_positives term is active
+        columns.append(embeddings[NEGATIVES])
+    if settings.altered_columns:
+        columns.append(embeddings[ALTERED])
+    if not columns:
+        return None
+    vectors = jnp.concatenate([each.vectors for each in columns], axis=1)
+    valid = jnp.concatenate([each.valid for each in columns], axis=1)
+    return FieldEmbeddings(vectors, valid)
 
 
 CONTRASTIVE = LossTerm(
     "contrastive",
-    _term,
+    _contrastive_term,
     keys={
-        "kind": Key("softmax", "`softmax`, or `sigmoid` for models with a logit bias.", one_of("softmax", "sigmoid"))
+        "kind": Key("softmax", "`softmax`, or `sigmoid` for models with a logit bias.", one_of("softmax", "sigmoid")),
+        "altered_columns": Key(
+            False,
+            "Add the altered captions that `losses.sc` describes as negatives of every image (NegCLIP, arXiv "
+            "2210.01936).",
+        ),
     },
+    optional_reads={"altered_columns": ALTERED},
 )

@@ -1,32 +1,32 @@
-"""Losses by difference: what the images say about the change of a caption, and what the texts alone do [ours].
+"""Losses of the *difference* between a caption and its altered caption [ours].
 
-For pair k, an altered caption T~ of T_k, and every image j: d_j = s(I_j, T_k) - s(I_j, T~) = I_j . D, D = T_k - T~.
-Wrong images W(k) are those with another id.
+For pair k with caption T_k and an altered caption T~, let D = T_k - T~. Image j prefers the original by
 
-    blind      1/n sum [ tau m ]^2,    m = mean of d_j over W(k) = mean wrong image . D
-    grounding  1/n sum -log e^{tau d_k} / (e^{tau d_k} + sum_{j in W(k)} e^{tau d_j})
+    d_j = s(I_j, T_k) - s(I_j, T~) = I_j . D
 
-over the n altered captions of the batch. d_j = m + (d_j - m) parts the preference into what every wrong image shares,
-which the texts decide (m), and what image j adds. The metric `blind` is the share of d_j > 0 over wrong images: 50 %
-where they lie evenly around 0. The penalty moves their mean there and leaves d_k - m free, so that it costs no
-grounding; the squares of all d_j would forbid wrong images to differ, too. `grounding` is the cross entropy of the
-metric `difference_r1`: which image cares most for the change. A term of the texts alone adds to every d_j and cancels.
+The unrelated images U(k) are those with another id. Over the n altered captions of the batch:
 
-`mixed_blind` and `mixed_grounding` are the same with images and captions exchanged: I~ is a mixed image, and every
-caption j has d_j = s(I_k, T_j) - s(I~, T_j). A caption of the partner that was mixed in is a wrong one, which the
-metric leaves out: the own caption should win over it, too.
+    blind      1/n sum [ tau m ]^2,    m = mean of d_j over U(k) = (mean unrelated image) . D
+    grounding  1/n sum -log e^{tau d_k} / (e^{tau d_k} + sum_{j in U(k)} e^{tau d_j})
+
+d_j = m + (d_j - m) splits the preference of image j into a part that all unrelated images share, which the texts alone
+determine (m), and a part that depends on the image.
+
+`blind` moves m to 0. The metric of the same name is the share of unrelated images with d_j > 0; it is 50 % if they are
+spread evenly around 0. The loss leaves d_k - m free, so that grounding does not suffer; a mean of squares of all d_j
+would also forbid unrelated images to differ from each other. Because m is linear in the images, the loss needs sums of
+vectors only, not the pairwise logits.
+
+`grounding` is the cross entropy of the metric `difference_r1`: among all images, the one of the pair should prefer the
+original most. Whatever depends on the texts alone adds the same number to every d_j and cancels.
 """
-
-from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
-from rococo_jax.losses.altered import ALTERED, MIXED
-from rococo_jax.losses.contrastive import mean_over_batch, softmax_nll
-from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, field_term
+from rococo_jax.losses.contrastive import ALTERED, flatten_candidates, mean_over_batch, softmax_nll, zero_masked
+from rococo_jax.losses.terms import NOT_NEGATIVE, Embeddings, Key, LossTerm, LossValue
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 
@@ -38,21 +38,23 @@ def blind_preference(
     logit_scale: Float[Array, ""],
     ids: Int[Array, "batch"] | None = None,
     altered_mask: Bool[Array, "batch altered"] | None = None,
-    similarities: ShardedLogits = ON_ONE_DEVICE,
+    logits: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
-    """The squared mean preference of wrong images for the caption over its altered ones.
+    """Compute the squared mean preference of unrelated images for a caption over its altered captions.
 
-    A pair without wrong images in the batch does not count. Args as for `semantic_contrastive`; `ids` say which image
-    each pair shows.
+    A pair without unrelated images in the batch does not count. `ids` are the image ids of the pairs; the other
+    arguments are those of `semantic_contrastive`.
     """
-    images, ids = images.astype(jnp.float32), jnp.arange(len(images)) if ids is None else ids
-    each_once = Items(jnp.ones((len(images), 1)), ids)
-    wrong = similarities.logit_sum(each_once, each_once)
-    valid = jnp.broadcast_to((wrong > 0)[:, None], altered_texts.shape[:2])
-    valid = valid if altered_mask is None else valid & altered_mask
-    _, queries = _asked_by_difference(texts, altered_texts, ids, altered_mask)
-    preference = similarities.logit_sum(queries, Items(images, ids), logit_scale=logit_scale)
-    return mean_over_batch((preference.reshape(valid.shape) / jnp.maximum(wrong, 1.0)[:, None]) ** 2, valid)
+    images = images.astype(jnp.float32)
+    ids = jnp.arange(len(images)) if ids is None else ids
+    unrelated_sum, unrelated_count = logits.sum_of_other_ids(Items(images, ids))
+    mean_unrelated = unrelated_sum / jnp.maximum(unrelated_count, 1.0)[:, None]
+    differences = _differences(texts, altered_texts, altered_mask)
+    preference = logit_scale * (differences * mean_unrelated[:, None]).sum(-1)
+    counted = jnp.broadcast_to((unrelated_count > 0)[:, None], preference.shape)
+    if altered_mask is not None:
+        counted &= altered_mask
+    return mean_over_batch(preference**2, counted)
 
 
 def grounding_contrastive(
@@ -63,89 +65,82 @@ def grounding_contrastive(
     logit_scale: Float[Array, ""],
     ids: Int[Array, "batch"] | None = None,
     altered_mask: Bool[Array, "batch altered"] | None = None,
-    similarities: ShardedLogits = ON_ONE_DEVICE,
+    logits: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
-    """The image of a pair among all images of the batch, asked by the difference of caption and altered caption.
+    """Compute the cross entropy of the pair's image among all images, with the caption difference D as query.
 
-    Args as for `semantic_contrastive`; `ids` say which image each pair shows.
+    `ids` are the image ids of the pairs; the other arguments are those of `semantic_contrastive`.
     """
-    images, ids = images.astype(jnp.float32), jnp.arange(len(images)) if ids is None else ids
-    differences, queries = _asked_by_difference(texts, altered_texts, ids, altered_mask)
-    wrong = similarities.log_sum_exp(queries, Items(images, ids), logit_scale=logit_scale)
-    right = logit_scale * (images[:, None] * differences).sum(-1)
-    return mean_over_batch(softmax_nll(right.reshape(-1), wrong), queries.mask)
+    images = images.astype(jnp.float32)
+    ids = jnp.arange(len(images)) if ids is None else ids
+    differences = _differences(texts, altered_texts, altered_mask)
+    query_ids = jnp.repeat(ids, altered_texts.shape[1])
+    queries = flatten_candidates(differences, altered_mask)._replace(ids=query_ids)
+    negatives = logits.log_sum_exp(queries, Items(images, ids), logit_scale=logit_scale)
+    positives = logit_scale * (images[:, None] * differences).sum(-1)
+    return mean_over_batch(softmax_nll(positives.reshape(-1), negatives), queries.mask)
 
 
-def _asked_by_difference(
-    texts: Array, altered: Array, ids: Array, valid: Array | None
-) -> tuple[Float[Array, "batch altered width"], Items]:
-    """The differences of captions and altered captions, and the same as queries, one a row."""
-    differences = texts.astype(jnp.float32)[:, None] - altered.astype(jnp.float32)
-    if valid is not None:
-        differences, valid = jnp.where(valid[..., None], differences, 0.0), valid.reshape(-1)
-    return differences, Items(differences.reshape(-1, differences.shape[-1]), jnp.repeat(ids, altered.shape[1]), valid)
-
-
-def mixed_blind_preference(
-    images: Float[Array, "batch width"],
+def _differences(
     texts: Float[Array, "batch width"],
-    mixed_images: Float[Array, "batch mixed width"],
-    *,
-    mixed_mask: Bool[Array, "batch mixed"] | None = None,
-    **more: Any,
-) -> Float[Array, ""]:
-    """The squared mean preference of wrong captions for the image over its mixed ones.
-
-    Other arguments as for `blind_preference`.
-    """
-    return blind_preference(texts, images, mixed_images, altered_mask=mixed_mask, **more)
+    altered_texts: Float[Array, "batch altered width"],
+    altered_mask: Bool[Array, "batch altered"] | None,
+) -> Float[Array, "batch altered width"]:
+    """Subtract each altered caption from its caption; 0 where there is no altered caption."""
+    differences = texts.astype(jnp.float32)[:, None] - altered_texts.astype(jnp.float32)
+    return zero_masked(differences, altered_mask)
 
 
-def mixed_grounding_contrastive(
-    images: Float[Array, "batch width"],
-    texts: Float[Array, "batch width"],
-    mixed_images: Float[Array, "batch mixed width"],
-    *,
-    mixed_mask: Bool[Array, "batch mixed"] | None = None,
-    **more: Any,
-) -> Float[Array, ""]:
-    """The caption of a pair among all captions of the batch, asked by the difference of image and mixed image.
-
-    Other arguments as for `grounding_contrastive`.
-    """
-    return grounding_contrastive(texts, images, mixed_images, altered_mask=mixed_mask, **more)
-
-
-def _ids_and_logits(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> dict[str, Any]:
-    return {"ids": embeddings.image_id, "similarities": logits}
+def _blind_term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    altered = embeddings[ALTERED]
+    value = blind_preference(
+        embeddings.images,
+        embeddings.texts,
+        altered.vectors,
+        logit_scale=embeddings.logit_scale,
+        ids=embeddings.image_id,
+        altered_mask=altered.valid,
+        logits=logits,
+    )
+    return value, {"blind": value}
 
 
-def _term(name: str, field: Field, function: Callable, help: str) -> LossTerm:
-    """A term over the altered captions that `losses.sc` describes, or the mixed images of `losses.vc`."""
-    return field_term(name, field, function, _ids_and_logits, keys={"weight": Key(0.0, help, NOT_NEGATIVE)})
+def _grounding_term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    altered = embeddings[ALTERED]
+    value = grounding_contrastive(
+        embeddings.images,
+        embeddings.texts,
+        altered.vectors,
+        logit_scale=embeddings.logit_scale,
+        ids=embeddings.image_id,
+        altered_mask=altered.valid,
+        logits=logits,
+    )
+    return value, {"grounding": value}
 
 
-BLIND = _term(
+# Both read the altered captions that `losses.sc` configures.
+BLIND = LossTerm(
     "blind",
-    ALTERED,
-    blind_preference,
-    "Penalty on what wrong images prefer on average, the caption or its altered one [ours].",
+    _blind_term,
+    keys={
+        "weight": Key(
+            0.0,
+            "Weight of the penalty on the mean preference of unrelated images for captions over altered ones [ours].",
+            NOT_NEGATIVE,
+        )
+    },
+    reads=(ALTERED,),
 )
-GROUNDING = _term(
+GROUNDING = LossTerm(
     "grounding",
-    ALTERED,
-    grounding_contrastive,
-    "Cross entropy of which image cares most for the change of the caption [ours].",
-)
-MIXED_BLIND = _term(
-    "mixed_blind",
-    MIXED,
-    mixed_blind_preference,
-    "`blind` for mixed images: what wrong captions prefer on average, the image or its mixed one [ours].",
-)
-MIXED_GROUNDING = _term(
-    "mixed_grounding",
-    MIXED,
-    mixed_grounding_contrastive,
-    "`grounding` for mixed images: which caption cares most for what was mixed in [ours].",
+    _grounding_term,
+    keys={
+        "weight": Key(
+            0.0,
+            "Weight of the cross entropy of which image prefers a caption over its altered one most [ours].",
+            NOT_NEGATIVE,
+        )
+    },
+    reads=(ALTERED,),
 )

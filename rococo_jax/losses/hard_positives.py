@@ -2,14 +2,14 @@
 
     L = L_contrastive + L_pos + w L_neg
 
-    L_contrastive   softmax contrastive loss, all hard negatives of the batch being extra columns from image to text;
-                    the sigmoid loss has no columns, so a run with it refuses this term
+    L_contrastive   the softmax contrastive loss, with all hard negatives of the batch as extra columns from image to
+                    text; the sigmoid loss has no columns, so a config with both is refused
     L_pos = 1/2 (CE(tau I T+^T) + CE(tau T T+^T))
     L_neg = mean_i -log e^{tau s(I_i, T_i)} / (e^{tau s(I_i, T_i)} + sum_k e^{tau s(I_i, T-_ik)})
 
-with CE the cross entropy of the rows. L_pos is a mean over pairs that have a hard positive, which are its columns too
-[ours: the published data has one for each caption], with ids as in `contrastive`; L_neg over pairs that have a hard
-negative.
+CE is the cross entropy of the rows. L_pos is a mean over the pairs that have a hard positive, and these are also its
+columns [ours: in the published data every caption has one]; ids are used as in `contrastive`. L_neg is a mean over the
+pairs that have a hard negative.
 """
 
 import jax.numpy as jnp
@@ -17,9 +17,11 @@ from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from rococo_jax.losses.altered import local_nll
-from rococo_jax.losses.contrastive import NEGATIVES, mean_over_batch, paired_cosines, softmax_nll, without_masked
-from rococo_jax.losses.terms import COUNT, NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue, value_with
+from rococo_jax.losses.contrastive import NEGATIVES, mean_over_batch, paired_cosines, softmax_nll, zero_masked
+from rococo_jax.losses.terms import COUNT, NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
+
+POSITIVES = Field("positive", "text")
 
 
 def hard_positive(
@@ -30,21 +32,20 @@ def hard_positive(
     logit_scale: Float[Array, ""],
     ids: Int[Array, "batch"] | None = None,
     positive_mask: Bool[Array, "batch"] | None = None,
-    similarities: ShardedLogits = ON_ONE_DEVICE,
+    logits: ShardedLogits = ON_ONE_DEVICE,
 ) -> Float[Array, ""]:
-    """L_pos: image and caption both find the hard positive among those of the batch.
+    """Compute L_pos: image and caption each retrieve the hard positive among those of the batch.
 
-    `positive_texts` are unit vectors of captions reworded without a change of meaning, one a pair; `positive_mask` is
-    False where a pair has none. Other arguments as for `softmax_contrastive`.
+    `positive_texts` are unit vectors of one rewording per caption with the same meaning; `positive_mask` is False where
+    a pair has none. The other arguments are those of `softmax_contrastive`.
     """
     ids = jnp.arange(len(images)) if ids is None else ids
-    positive_texts = without_masked(positive_texts, positive_mask)
+    positive_texts = zero_masked(positive_texts, positive_mask)
+    keys = Items(positive_texts, ids, positive_mask)
 
     def cross_entropy(queries: Float[Array, "batch width"]) -> Float[Array, "batch"]:
-        queries = without_masked(queries, positive_mask)
-        negatives = similarities.log_sum_exp(
-            Items(queries, ids, positive_mask), Items(positive_texts, ids, positive_mask), logit_scale=logit_scale
-        )
+        queries = zero_masked(queries, positive_mask)
+        negatives = logits.log_sum_exp(Items(queries, ids, positive_mask), keys, logit_scale=logit_scale)
         return softmax_nll(logit_scale * paired_cosines(queries, positive_texts), negatives)
 
     return mean_over_batch(0.5 * (cross_entropy(images) + cross_entropy(texts)), positive_mask)
@@ -58,38 +59,49 @@ def hard_negative(
     logit_scale: Float[Array, ""],
     negative_mask: Bool[Array, "batch negatives"] | None = None,
 ) -> Float[Array, ""]:
-    """L_neg: each image's caption against its own hard negatives; a mean over pairs that have one.
+    """Compute L_neg: each image's caption against the pair's own hard negatives; a mean over pairs that have one.
 
-    `negative_texts` are unit vectors of captions reworded so that they are wrong, K a pair; `negative_mask` is False
-    where there is none. Other arguments as for `softmax_contrastive`.
+    `negative_texts` are unit vectors of K rewordings per caption that are wrong; `negative_mask` is False where there
+    is none. The other arguments are those of `softmax_contrastive`.
     """
     images, texts = images.astype(jnp.float32), texts.astype(jnp.float32)
     losses = local_nll(images, texts, negative_texts, logit_scale, negative_mask)
     return mean_over_batch(losses, None if negative_mask is None else negative_mask.any(1))
 
 
-POSITIVES = Field("positive", "text")
-
-
-def _term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-    over_batch = {"ids": embeddings.image_id, "similarities": logits}
-    of_positives = value_with(hard_positive, POSITIVES, embeddings, **over_batch)
-    of_negatives = value_with(hard_negative, NEGATIVES, embeddings)
-    value = of_positives + settings.negative_weight * of_negatives
-    return value, {"hard_positive": of_positives, "hard_negative": of_negatives}
+def _hard_positives_term(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
+    positives, negatives = embeddings[POSITIVES], embeddings[NEGATIVES]
+    positive_loss = hard_positive(
+        embeddings.images,
+        embeddings.texts,
+        positives.vectors,
+        logit_scale=embeddings.logit_scale,
+        ids=embeddings.image_id,
+        positive_mask=positives.valid,
+        logits=logits,
+    )
+    negative_loss = hard_negative(
+        embeddings.images,
+        embeddings.texts,
+        negatives.vectors,
+        logit_scale=embeddings.logit_scale,
+        negative_mask=negatives.valid,
+    )
+    value = positive_loss + settings.negative_weight * negative_loss
+    return value, {"hard_positive": positive_loss, "hard_negative": negative_loss}
 
 
 HARD_POSITIVES = LossTerm(
     "hard_positives",
-    _term,
+    _hard_positives_term,
     keys={
-        "weight": Key(0.0, "Hard positives and negatives (arXiv 2409.17958).", NOT_NEGATIVE),
-        "negative_weight": Key(1.0, "Weight of the negatives against the positives.", NOT_NEGATIVE),
-        "count": Key(1, "Hard negatives of a caption in a step; a caption has one hard positive.", COUNT),
+        "weight": Key(0.0, "Weight of the loss with hard positives and negatives (arXiv 2409.17958).", NOT_NEGATIVE),
+        "negative_weight": Key(1.0, "Weight of the negatives relative to the positives.", NOT_NEGATIVE),
+        "count": Key(1, "Hard negatives per caption in a step; a caption has one hard positive.", COUNT),
         "negatives": Key(
             "",
-            "Their file: JSON lines of `{caption, hard_positive, hard_negative}`, or an annotation of "
-            "`rococo alter-captions`.",
+            "File of hard positives and negatives: JSON lines of `{caption, hard_positive, hard_negative}`, or an "
+            "annotation written by `rococo alter-captions`.",
         ),
     },
     reads=(POSITIVES, NEGATIVES),

@@ -1,9 +1,10 @@
-"""The description of a loss for training, `LossTerm`, and the typed `Embeddings` that its function reads.
+"""Interface of a training loss: `LossTerm`, and the `Embeddings` that its function reads.
 
-    total = sum over active terms of weight * value
+    total = sum over the active terms of weight * value
 
-A term stands in the file of its loss, and in `losses.TERMS`. It states the fields of the batch that it reads beside the
-pairs, its keys under `config.losses.NAME` with defaults and checks, and its function.
+A term is defined in the file of its loss and listed in `losses.TERMS`. It declares its config keys below
+`config.losses.NAME`, with defaults and checks, the fields of the batch that it reads in addition to the pairs, and its
+function.
 """
 
 import dataclasses
@@ -20,10 +21,10 @@ T = TypeVar("T")
 
 
 def pytree_dataclass(cls: type[T]) -> type[T]:
-    """A frozen dataclass that is a pytree of its fields.
+    """Make a class a frozen dataclass and register it as a JAX pytree of its fields.
 
-    Leaves may be anything once it is built (shapes, shardings): `jax.tree.map` does not call `__init__`, which would
-    check their types.
+    Unlike `jax.tree_util.register_dataclass`, rebuilding a tree does not call `__init__`. `jax.tree.map` may therefore
+    fill it with shapes or shardings, which type checks of `__init__` would refuse.
     """
     cls = dataclasses.dataclass(frozen=True)(cls)
     names = [field.name for field in dataclasses.fields(cls)]
@@ -43,7 +44,7 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """Images or texts that come with each pair for the sake of a loss, embedded by a tower, "vision" or "text"."""
+    """Extra images or texts of each pair that a loss needs. `tower` embeds them: "vision" or "text"."""
 
     name: str
     tower: str
@@ -51,7 +52,7 @@ class Field:
 
 @pytree_dataclass
 class FieldEmbeddings:
-    """Unit vectors of a field, one or k a pair; where `valid` is False the vector does not count."""
+    """Unit vectors of a field, one or k per pair. `valid` is False where a vector must be ignored."""
 
     vectors: Float[Array, "b *k d"]
     valid: Bool[Array, "b *k"]
@@ -59,14 +60,14 @@ class FieldEmbeddings:
 
 @pytree_dataclass
 class Embeddings:
-    """The input of losses: unit vectors of the global batch, float32.
+    """Input of the losses: unit vectors of the global batch, float32.
 
     Attributes:
-        images, texts: of the pairs.
-        image_id: the image that each pair shows; positives go by it.
-        logit_scale: `tau` itself, not its logarithm.
-        logit_bias: of models trained with the sigmoid loss.
-        fields: what active terms read beside the pairs, by the field's name.
+        images, texts: embeddings of the pairs.
+        image_id: id of each pair's image; pairs with the same id are not negatives of each other.
+        logit_scale: the factor of the cosines, not its logarithm.
+        logit_bias: bias of the logits; None for models without one.
+        fields: embeddings of the extra fields that the active terms read, by name.
     """
 
     images: Float[Array, "b d"]
@@ -85,7 +86,7 @@ class Embeddings:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A condition on a config value, and the words for it in an error."""
+    """Condition on a config value, with its description for an error message."""
 
     holds: Callable[[Any], bool]
     wanted: str
@@ -97,32 +98,32 @@ FRACTION = Check(lambda value: 0 <= value <= 1, "a number from 0 to 1")
 
 
 def at_least(least: int) -> Check:
-    """Refuses smaller numbers."""
+    """Accept numbers from `least` on."""
     return Check(lambda value: value >= least, f"at least {least}")
 
 
 def between(least: int, most: int) -> Check:
-    """Refuses other whole numbers."""
+    """Accept whole numbers from `least` to `most`."""
     return Check(lambda value: least <= value <= most, f"a whole number from {least} to {most}")
 
 
-# Texts or images made for each pair: enough for any use, and few enough for the memory of a host.
+# Number of extra texts or images per pair. The upper limit bounds the memory of a host.
 COUNT = between(1, 1000)
 
 
 def below_one(noun: str) -> Check:
-    """Refuses negative numbers, and 1 and more."""
+    """Accept numbers from 0 to 1, without 1."""
     return Check(lambda value: 0 <= value < 1, f"a {noun} from 0 to 1 (excluded)")
 
 
 def one_of(*names: str) -> Check:
-    """Refuses other names."""
+    """Accept these names."""
     return Check(lambda value: value in names, " or ".join(map(repr, names)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """A config key: its default, its meaning and, where not every value of its type will do, a check."""
+    """Config key: default value, help text and an optional check of the value."""
 
     default: Any
     help: str
@@ -134,40 +135,25 @@ LossValue = tuple[Float[Array, ""], Mapping[str, Float[Array, ""]]]
 
 @dataclasses.dataclass(frozen=True)
 class LossTerm:
-    """A term of the total loss.
+    """Term of the total loss.
 
     Attributes:
-        name: its part of the config, `config.losses.NAME`.
-        function: (embeddings, settings, logits) to its value before the weight and the parts that are logged, by name.
-            `settings` is its part of the config, `logits` the mesh and block strategy of pairwise logits.
-        keys: its config keys. With a key `weight` the term is active where that is not 0, without one always.
-        reads: fields of the batch that are made for it, and must be there where it is active.
+        name: name of its section of the config, `config.losses.NAME`.
+        function: computes the value before its weight, and the numbers to log by name, from the embeddings, the
+            settings (its section of the config) and the mesh and block strategy of the pairwise logits.
+        keys: its config keys. A term with a key `weight` is active if the weight is not 0; without one, always.
+        reads: fields of the batch that it reads.
+        optional_reads: fields that it reads only if a key of its section is true, by that key.
     """
 
     name: str
     function: Callable[[Embeddings, ConfigDict, ShardedLogits], LossValue]
     keys: Mapping[str, Key]
     reads: tuple[Field, ...] = ()
+    optional_reads: Mapping[str, Field] = dataclasses.field(default_factory=dict)
 
-
-def value_with(loss: Callable[..., Float[Array, ""]], field: Field, embeddings: Embeddings, **more: Any) -> Array:
-    """A loss of the pairs and a field: its vectors come third, `NAME_mask` says which count; `more` goes on."""
-    items = embeddings[field]
-    more |= {"logit_scale": embeddings.logit_scale, f"{field.name}_mask": items.valid}
-    return loss(embeddings.images, embeddings.texts, items.vectors, **more)
-
-
-def field_term(
-    name: str,
-    field: Field,
-    loss: Callable[..., Float[Array, ""]],
-    more: Callable[[Embeddings, ConfigDict, ShardedLogits], dict[str, Any]],
-    **stated: Any,
-) -> LossTerm:
-    """The term of a loss of the pairs and one field; `more` gives its other arguments."""
-
-    def function(embeddings: Embeddings, settings: ConfigDict, logits: ShardedLogits) -> LossValue:
-        value = value_with(loss, field, embeddings, **more(embeddings, settings, logits))
-        return value, {name: value}
-
-    return LossTerm(name, function, reads=(field,), **stated)
+    def fields(self, settings: ConfigDict) -> dict[Field, str]:
+        """Return the fields that the term reads under these settings, each with the key that requests it."""
+        required = dict.fromkeys(self.reads, "weight")
+        optional = {field: key for key, field in self.optional_reads.items() if settings[key]}
+        return required | optional

@@ -1,4 +1,4 @@
-"""EfficientNet (arXiv 1905.11946) without its head, as `transformers` has it in ALIGN, configured by
+"""EfficientNet (arXiv 1905.11946) without its head, with the padding of `transformers`, configured by
 `EfficientNetSpec`.
 
     pixels -> 3 x 3 convolution, stride 2 -> stages of inverted bottlenecks -> mean or maximum of the last map

@@ -25,8 +25,7 @@ follows the shape of each image (SigLIP 2 NaFlex). CLIP's ResNets, ConvNeXt and 
     CLIP          causal      before a block   first_eos, or highest_id
     CoCa          causal      before a block   appended
     SigLIP        full        before a block   last
-    BERT, BLIP,   masked      after a block    cls or mean
-    ALIGN
+    BERT, BLIP    masked      after a block    cls or mean
     NLLB          masked      before a block   cls
     TIPSv2        masked      before a block   mean
     bag of words  bag         either           mean

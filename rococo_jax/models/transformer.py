@@ -1,4 +1,4 @@
-"""Transformer blocks, and the stack of them that is a tower's."""
+"""Transformer blocks, and the stack of blocks of a tower."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.attention import Lengths, MaskArray, SelfAttention, mask_of
+from rococo_jax.models.attention import Lengths, MaskArray, SelfAttention, cudnn_padding, mask_of
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear, Stack
 from rococo_jax.models.positions import Rotary
 from rococo_jax.models.products import multiply_rows
@@ -18,9 +18,10 @@ from rococo_jax.models.spec import TextSpec, VisionSpec
 
 
 class Mlp(nnx.Module):
-    """Two layers with an activation between; gated, `(f(x A) * x B) C`, the first kernel holds A and B side by side.
+    """Two linear maps with an activation f between them, `f(x A) C`, or gated, `(f(x A) * x B) C`.
 
-    With `norm_eps` the hidden channels are normed before the last map, with `input_norm_eps` what it reads.
+    A gated MLP concatenates A and B in the kernel `up`. With `norm_eps` the hidden channels are normalised before
+    `down`; with `input_norm_eps` the input is normalised.
     """
 
     def __init__(
@@ -43,17 +44,25 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: Float[Array, "... width"]) -> Float[Array, "... width"]:
         activation = ACTIVATIONS[self.activation]
-        hidden = checkpoint_name(self.up(x if self.input_norm is None else self.input_norm(x)), "up")
+        if self.input_norm is not None:
+            x = self.input_norm(x)
+        hidden = checkpoint_name(self.up(x), "up")
         if self.gated:
             gate, value = jnp.split(hidden, 2, axis=-1)
             hidden = activation(gate) * value
         else:
             hidden = activation(hidden)
-        return self.down(hidden if self.norm is None else self.norm(hidden))
+        if self.norm is not None:
+            hidden = self.norm(hidden)
+        return self.down(hidden)
 
 
 class Block(nnx.Module):
-    """Attention and an MLP with residuals; norms before them, after the sum (BERT), or of what is added (EVA02-E)."""
+    """Attention and an MLP, each with a residual connection.
+
+    The norms act on the inputs of both (pre-norm), on the sums (post-norm: BERT, `norm_after_blocks`), or on the
+    outputs that are added to the residual branch (EVA02-E, `norm_changes`).
+    """
 
     def __init__(self, spec: VisionSpec | TextSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.norm_after, self.norm_changes = spec.norm_after_blocks, spec.norm_changes
@@ -85,26 +94,26 @@ class Block(nnx.Module):
     def __call__(
         self, x: Float[Array, "b t width"], causal: bool, lengths: Lengths | None, mask: MaskArray | None
     ) -> Float[Array, "b t width"]:
-        """The new tokens, in the dtype of `x`."""
-        return self._change(x, self.attention(self._attended(x), causal, lengths, mask))
+        """Compute the new tokens, in the dtype of `x`."""
+        return self._residual_update(x, self.attention(self._attention_input(x), causal, lengths, mask))
 
     def with_weights(self, x: Float[Array, "b t width"]) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
-        """The new tokens and the attention weights."""
-        change, weights = self.attention.with_weights(self._attended(x))
-        return self._change(x, change), weights
+        """Compute the new tokens and the attention weights."""
+        attended, weights = self.attention.with_weights(self._attention_input(x))
+        return self._residual_update(x, attended), weights
 
-    def _attended(self, x: Array) -> Array:
+    def _attention_input(self, x: Array) -> Array:
         return x if self.norm_after or self.norm_changes else self.norm1(x)
 
-    def _change(self, x: Array, change: Array) -> Array:
-        """`x` with what attention gave, and then the MLP."""
+    def _residual_update(self, x: Array, attended: Array) -> Array:
+        """Add the output of attention to `x`, then that of the MLP."""
         if self.norm_after:
-            x = self.norm1(x + change).astype(x.dtype)
+            x = self.norm1(x + attended).astype(x.dtype)
             return self.norm2(x + self.mlp(x)).astype(x.dtype)
         if self.norm_changes:
-            x = x + self.norm1(change).astype(x.dtype)
+            x = x + self.norm1(attended).astype(x.dtype)
             return x + self.norm2(self.mlp(x)).astype(x.dtype)
-        x = x + _scaled(change, self.scale1)
+        x = x + _scaled(attended, self.scale1)
         return x + _scaled(self.mlp(self.norm2(x)), self.scale2)
 
 
@@ -112,9 +121,10 @@ def _scaled(x: Float[Array, "... width"], scale: nnx.Param | None) -> Float[Arra
     return x if scale is None else multiply_rows(x, scale[...])
 
 
-# What the backward pass finds of a block beside its input, and does not compute again: everything, the products of
-# matrices with parameters (by the names they are given in `attention` and here), nothing.
-REMATERIALISE = {
+# Activations of a block that are stored for the backward pass, in addition to the block's input; the others are
+# recomputed. "none" (no rematerialisation) stores all, "dots" the products with parameters, "full" none of them.
+# Products have names, which `checkpoint_name` sets here and in `attention`; "norm" is the statistic of a norm.
+REMAT_POLICIES = {
     "none": jax.checkpoint_policies.everything_saveable,
     "dots": jax.checkpoint_policies.save_only_these_names("norm", "qkv", "out", "up"),
     "full": jax.checkpoint_policies.save_only_these_names("norm"),
@@ -122,57 +132,68 @@ REMATERIALISE = {
 
 
 class Blocks(Stack):
-    """The stack of blocks of a tower.
+    """Stack of the blocks of a tower, computed by a loop.
 
-    `rematerialise` ("none"): what the backward pass computes again instead of keeping it, a key of `REMATERIALISE`.
-    `frozen_layers` (0): no gradient goes through this many first blocks.
-    `prepare_layer` (None): applied to the parameters of a block just before use; FSDP all-gathers them there.
+    Attributes:
+        remat: what the backward pass recomputes, a key of `REMAT_POLICIES`.
+        frozen_layers: number of first blocks without a gradient.
+        prepare_layer: applied to the parameters of a block just before the block runs; FSDP gathers them there.
     """
 
     def __init__(self, spec: VisionSpec | TextSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.layers, self.rematerialise, self.frozen_layers = spec.layers, "none", 0
+        self.layers = spec.layers
+        self.remat = "none"
+        self.frozen_layers = 0
         self.prepare_layer: Callable[[Any], Any] | None = None
         super().__init__(spec.layers, lambda rngs: Block(spec, dtype=dtype, rngs=rngs), rngs=rngs)
 
     def __call__(
         self, x: Float[Array, "b t width"], causal: bool = False, lengths: Lengths | None = None
     ) -> Float[Array, "b t width"]:
-        """The new tokens, of which each sees those up to its own place (`causal`), and those that `lengths` shows."""
+        """Compute the new tokens.
+
+        A token attends to the keys that `lengths` makes visible; with `causal`, to none after its own position.
+        """
         return self._scan(*nnx.split(self.block), x, causal, lengths)
 
     def with_last_attention(
         self, x: Float[Array, "b t width"]
     ) -> tuple[Float[Array, "b t width"], Float[Array, "b h t t"]]:
-        """As the call where every token sees all, with the attention weights of the last block beside the tokens."""
+        """Compute the new tokens without a mask, and the attention weights of the last block."""
         graph, parameters = nnx.split(self.block)
-        x = self._scan(graph, jax.tree.map(lambda stack: stack[:-1], parameters), x, False, None)
-        return nnx.merge(graph, jax.tree.map(lambda stack: stack[-1], parameters)).with_weights(x)
+        all_but_last = jax.tree.map(lambda stack: stack[:-1], parameters)
+        last = jax.tree.map(lambda stack: stack[-1], parameters)
+        x = self._scan(graph, all_but_last, x, False, None)
+        return nnx.merge(graph, last).with_weights(x)
 
     def _scan(self, graph: Any, parameters: Any, x: Array, causal: bool, lengths: Lengths | None) -> Array:
-        attention, tokens = self.block.attention, x.shape[1]
-        if more := attention.fused.padding(tokens) if attention.uses_fused(x, causal, lengths) else 0:
-            # Once for all blocks: a padded token costs less than a copy of queries, keys and values in each.
-            x = jnp.pad(x, ((0, 0), (0, more), (0, 0)))
+        tokens = x.shape[1]
+        padding = cudnn_padding(tokens) if self.block.attention.uses_cudnn(x, lengths) else 0
+        if padding:
+            # Once for all blocks: a padded token costs less than copies of queries, keys and values in each block.
+            x = jnp.pad(x, ((0, 0), (0, padding), (0, 0)))
             if not causal and lengths is None:
                 lengths = jnp.full(len(x), tokens, jnp.int32)
         return self._scan_padded(graph, parameters, x, causal, lengths)[:, :tokens]
 
     def _scan_padded(self, graph: Any, parameters: Any, x: Array, causal: bool, lengths: Lengths | None) -> Array:
-        # Once for all blocks: made inside the loop, a step with FSDP hung on eight CPU devices.
-        fused = self.block.attention.uses_fused(x, causal, lengths)
-        mask = None if fused else mask_of(x.shape[1], causal, lengths)
+        # Built once for all blocks: built inside the loop, a step with FSDP hung on eight CPU devices.
+        needs_mask = not self.block.attention.uses_cudnn(x, lengths)
+        mask = mask_of(x.shape[1], causal, lengths) if needs_mask else None
 
         def step(x: Array, layer: Any) -> tuple[Array, None]:
             if self.prepare_layer is not None:
                 layer = self.prepare_layer(layer)
             return nnx.merge(graph, layer)(x, causal, lengths, mask), None
 
-        if frozen := self.frozen_layers:
-            x = jax.lax.scan(step, x, jax.tree.map(lambda stack: stack[:frozen], parameters))[0]
-            x, parameters = jax.lax.stop_gradient(x), jax.tree.map(lambda stack: stack[frozen:], parameters)
-            if frozen == self.layers:
+        if self.frozen_layers:
+            frozen_layers = jax.tree.map(lambda stack: stack[: self.frozen_layers], parameters)
+            parameters = jax.tree.map(lambda stack: stack[self.frozen_layers :], parameters)
+            x, _ = jax.lax.scan(step, x, frozen_layers)
+            x = jax.lax.stop_gradient(x)
+            if self.frozen_layers == self.layers:
                 return x
-        if self.rematerialise != "none":
-            # A loop's body is compiled apart from its backward pass: the compiler cannot merge the two computations.
-            step = jax.checkpoint(step, policy=REMATERIALISE[self.rematerialise], prevent_cse=False)
+        if self.remat != "none":
+            # `prevent_cse` is not needed: the bodies of the forward and the backward loop are compiled separately.
+            step = jax.checkpoint(step, policy=REMAT_POLICIES[self.remat], prevent_cse=False)
         return jax.lax.scan(step, x, parameters)[0]

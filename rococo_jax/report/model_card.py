@@ -1,6 +1,5 @@
-"""A model card of the Hugging Face hub from results: `model-index` metadata, tables and a picture of the figures."""
+"""Model card of the Hugging Face hub from results: `model-index` metadata, tables and a chart."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from matplotlib.figure import Figure
 
 from rococo_jax.benchmarks.pooling import coverage_phrase
 from rococo_jax.benchmarks.variants import CLEAN
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import InputError
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.collection import Run, group_by_fingerprint, label_of, load_results
 from rococo_jax.report.comparison import compare_groups
@@ -26,20 +25,20 @@ _TASK_TYPE = {
     "text_choice": "sentence-similarity",
     **dict.fromkeys(("classify", "shape"), "zero-shot-image-classification"),
 }
-# Drawn in the picture: the first that is measured and not 0 throughout.
-_DRAWN = ("fr1", "ota", "group_score", "r1", "top1")
+# The chart shows the first of these that is measured and not always 0.
+_CHARTED = ("fr1", "ota", "group_score", "r1", "top1")
 
 
 def model_card(results: Sequence[str | Path], licence: str = "other", weights: str | None = None):
-    """The card (`huggingface_hub.ModelCard`) of one model's results.
+    """Return the card (`huggingface_hub.ModelCard`) of one model's results.
 
     Args:
         results: files or folders of results.
-        licence: of the model, as the hub names it.
-        weights: hash of the model's weights, as fingerprints have it, which the results must be of.
+        licence: identifier of the model's licence on the hub.
+        weights: hash of the model's weights; the fingerprints of the results must contain it.
 
     Raises:
-        InputError: the results are of several models or of another one, or cannot be read.
+        InputError: the results are of several models or of another model, or cannot be read.
     """
     from huggingface_hub import ModelCard, ModelCardData
 
@@ -48,8 +47,8 @@ def model_card(results: Sequence[str | Path], licence: str = "other", weights: s
     names = sorted({run.results["model"] for run in runs})
     if len(names) != 1:
         raise InputError(", ".join(map(str, results)), "models", ", ".join(names) or "none", "results of one model")
-    found = {run.results["fingerprint"].get("model", {}).get("weights") for run in runs}
-    if weights is not None and found != {weights}:
+    hashes = {run.results["fingerprint"].get("model", {}).get("weights") for run in runs}
+    if weights is not None and hashes != {weights}:
         raise InputError(
             runs[0].path, "fingerprint", f"results of other weights, of {names[0]!r}", "those of this model"
         )
@@ -62,8 +61,8 @@ def model_card(results: Sequence[str | Path], licence: str = "other", weights: s
         eval_results=[result for run in runs for result in _eval_results(run)],
     )
     text = "\n".join(markdown_lines(report_page(groups, "", compare_groups(groups)).blocks))
-    made = f"Evaluated by rococo_jax {__version__}. Percentages; 95 % intervals by bootstrap."
-    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {names[0]}\n\n{made}\n\n![Figures]({PICTURE})\n{text}\n")
+    intro = f"Evaluated by rococo_jax {__version__}. Percentages; 95 % intervals by bootstrap."
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {names[0]}\n\n{intro}\n\n![Figures]({PICTURE})\n{text}\n")
 
 
 def _eval_results(run: Run) -> Iterator:
@@ -98,11 +97,11 @@ def _eval_results(run: Run) -> Iterator:
 
 
 def write_card(folder: str | Path, card, results: Sequence[str | Path]) -> None:
-    """Writes the card and the picture of the first results into a model's folder, by rename."""
+    """Write the card and the picture of the first results into a model's folder, by rename."""
     run = group_by_fingerprint(load_results(results))[0].runs[0]
     metrics = [figures for variants in run.tasks.values() for figures in variants.values()]
     measured = order_metrics(name for figures in metrics for name, value in figures.items() if value)
-    metric = next((name for name in (*_DRAWN, *measured) if name in measured), _DRAWN[0])
+    metric = next((name for name in (*_CHARTED, *measured) if name in measured), _CHARTED[0])
     with atomic_write(Path(folder) / PICTURE) as temporary:
         _bars(run, metric).savefig(temporary, format="png", dpi=120, metadata={"Software": None})
     with atomic_write(Path(folder) / CARD) as temporary:
@@ -128,26 +127,3 @@ def _bars(run: Run, metric: str) -> Figure:
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
     return drawing
-
-
-def push(folder: str | Path, name: str) -> str:
-    """Uploads a folder to the hub's repository OWNER/NAME, which is made where it is not there; returns its address.
-
-    Raises InputError: the hub refuses, or cannot be reached.
-    """
-    from huggingface_hub import HfApi, get_token
-
-    api = HfApi()
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            repository = api.create_repo(name, exist_ok=True)
-            api.upload_folder(
-                folder_path=str(folder), repo_id=repository.repo_id, commit_message="Upload by rococo_jax"
-            )
-    except Exception as error:  # what the hub's client raises differs from one failure to the next
-        found, token = first_line(error), get_token()
-        found = found.replace(token, "***") if token else found
-        raise InputError(
-            name, "hub", found[:300], f"OWNER/NAME at {api.endpoint} that a token of yours may write"
-        ) from None
-    return str(repository)

@@ -5,7 +5,6 @@ precision; logits exist nowhere else. A reduction turns each row (and each colum
 
     LogSumExp    log sum_j exp(z_j)        derivative exp(z_j - result)
     SoftplusSum  sum_j log(1 + exp(z_j))   derivative 1 / (1 + exp(-z_j))
-    LogitSum     sum_j z_j                 derivative 1
 
 The online log-sum-exp keeps the highest logit so far and the sum of exponentials relative to it (Milakov and
 Gimelshein, arXiv 1805.02867). The forward sweep takes one product a tile. The backward sweep computes the tile again
@@ -158,18 +157,6 @@ class SoftplusSum(Reduction):
     @staticmethod
     def derivative(logits: Float[Array, "rows columns"], result: Float[Array, "_ _"]) -> Float[Array, "rows columns"]:
         return jax.nn.sigmoid(logits)
-
-
-class LogitSum(SoftplusSum):
-    """sum_j z_j."""
-
-    @staticmethod
-    def add(state: State, logits: Float[Array, "rows columns"], axis: int) -> State:
-        return (state[0] + _finite(logits).sum(axis),)
-
-    @staticmethod
-    def derivative(logits: Float[Array, "rows columns"], result: Float[Array, "_ _"]) -> Float[Array, "rows columns"]:
-        return (logits > -jnp.inf).astype(jnp.float32)
 
 
 def _finite(highest: Array) -> Array:

@@ -9,7 +9,7 @@ For pair k of a right item `R_k` and a wrong one `W_k`, and every query j:
 
 Ties count one half. Wrong queries are those of other groups than the pair's; a pair may be shown in a second group (an
 image mixed from two). What depends on the items alone, `s(Q, R) + f(R)`, adds the same to all differences of a pair and
-leaves grounding as it is. All four are this project's own (docs/grounding.md).
+leaves grounding as it is. All four are this project's own (docs/explanation/grounding.md).
 
 All d of a pair are one product, `Q (R - W)`, float32 at the highest precision in tiles of one shape: nearer to the real
 difference than two scores, 0 where the items are equal, and the same bits for any order, number of devices and share

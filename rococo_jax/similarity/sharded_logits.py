@@ -26,7 +26,6 @@ from jaxtyping import Array, Float
 from rococo_jax.errors import InputError
 from rococo_jax.similarity.blockwise import (
     Items,
-    LogitSum,
     LogSumExp,
     Reduction,
     Result,
@@ -39,6 +38,7 @@ from rococo_jax.similarity.blockwise import (
     ring_backward,
     ring_forward,
 )
+from rococo_jax.similarity.other_ids import sum_of_other_ids
 
 # Up to so many bytes a device, "auto" gathers: a block of logits, or the keys with their gradient.
 GATHER_BYTES = 256 * 2**20
@@ -185,11 +185,20 @@ class ShardedLogits:
         """`sum_j log(1 + exp(logit_scale * q_i . k_j + logit_bias))`; 0 where no key counts. Arguments as above."""
         return self._sums(SoftplusSum, queries, keys, Scale(logit_scale, logit_bias), with_columns=False)[0]
 
-    def logit_sum(
-        self, queries: Items, keys: Items, *, logit_scale: Float[Array, ""] | float = 1.0
-    ) -> Float[Array, "queries"]:
-        """`sum_j logit_scale * q_i . k_j`; 0 where no key counts. Arguments as above."""
-        return self._sums(LogitSum, queries, keys, Scale(logit_scale, None), with_columns=False)[0]
+    def sum_of_other_ids(self, items: Items) -> tuple[Float[Array, "items width"], Float[Array, "items"]]:
+        """Return, for each item, the sum and the number of the embeddings with a different id.
+
+        The sum over all pairs of different ids needs no pairwise products: it is the sum of all embeddings less the sum
+        of those with the item's id. `items` must have ids; masked items are left out of sums and numbers.
+        """
+        count = len(items.embeddings)
+        axes = () if self.mesh is None else tuple(self.mesh.axis_names)
+        function = functools.partial(sum_of_other_ids, axes=axes)
+        if self.mesh is not None:
+            rows = PartitionSpec(axes)
+            function = jax.shard_map(function, mesh=self.mesh, in_specs=rows, out_specs=rows)
+        sums, numbers = function(*self._shard_items(items))
+        return self._without_padding(sums, count), self._without_padding(numbers, count)
 
     def plan(self, reduction: type[Reduction], queries: int, keys: int, width: int, *, with_columns: bool) -> Plan:
         """Chooses strategy and tiles for so many queries and keys, counted over all devices."""
@@ -233,7 +242,7 @@ class ShardedLogits:
             array = jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1))
         return self._shard(array, PartitionSpec(self.mesh.axis_names)) if self.mesh is not None else array
 
-    def _without_padding(self, results: Float[Array, "padded"], count: int) -> Float[Array, "items"]:
+    def _without_padding(self, results: Float[Array, "padded *width"], count: int) -> Float[Array, "items *width"]:
         """Drops the results of padding."""
         return results if len(results) == count else self._shard(results, PartitionSpec())[:count]
 

@@ -120,7 +120,7 @@ def choose_pairs(encoder: Encoder, plan: MixingPlan, files: Mapping[str, Path], 
 
     Raises InputError where the model has no image tower, no image has a partner, or a file cannot be read.
     """
-    spec, preprocessing = vision_spec(encoder), encoder.preprocessing.squashed
+    spec, preprocessing = vision_spec(encoder), encoder.preprocessing.with_fixed_grid
     places = [place_of(plan, name) for name in plan.images[: 4 * count + 64]]
     places = [place for place in places if plan.first[place] != plan.partner[place]][:count]
     if not places:

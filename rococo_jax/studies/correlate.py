@@ -31,7 +31,7 @@ from rococo_jax.report.correlations import (
 )
 from rococo_jax.report.markdown import write_page
 from rococo_jax.storage import write_csv_rows, write_json, write_text
-from rococo_jax.texts import TABLES, form_of, open_table
+from rococo_jax.texts import TABLES, file_suffix, open_table
 
 FORMAT = "rococo_jax.correlations 1"
 _LEDE = "Does one kind of robustness say anything of another? Rank correlations of metrics over many models."
@@ -67,7 +67,7 @@ def write_correlations(
 
 
 def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | None) -> Study:
-    if form_of(sources[0]) in TABLES:
+    if file_suffix(sources[0]) in TABLES:
         if len(sources) > 1:
             raise InputError("RESULTS", "a table and more", sources[0], "one table of scores alone")
         return correlate_table(Path(sources[0]), names, given)

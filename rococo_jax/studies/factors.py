@@ -31,7 +31,7 @@ from rococo_jax.report.markdown import write_page
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
 from rococo_jax.storage import write_json
-from rococo_jax.texts import TABLES, form_of
+from rococo_jax.texts import TABLES, file_suffix
 
 _NAMES = ("file_name", "image", "filename")
 # Columns that are no factors even in a part of a file in which all of their values are 0 or 1.
@@ -166,7 +166,7 @@ def _read_factors(path: Path, images: Sequence[str]) -> tuple[dict[str, np.ndarr
     for full, row in place.items():
         end = full.rpartition("/")[2]
         by_end[end] = -1 if end in by_end else row  # -1: several end so
-    is_table, present = form_of(path) in TABLES, False
+    is_table, present = file_suffix(path) in TABLES, False
     columns: dict[str, np.ndarray] = {}
     other_columns: dict[str, None] = {}
     for record in read_records(path)[1]:
@@ -224,7 +224,7 @@ def _part(name: str, runs: Sequence[Run], factor: Factor, images: int) -> Part:
         note += f" No line: it needs {LEAST_MODELS} models and {LEAST_IMAGES} images of the factor."
     charts = [] if factor.line is None else [Charts([("", _scatter(name, runs, factor, images))])]
     title = variant_label(name)
-    return Part(title, [Note(note), Table(title, heads, rows, sortable=len(rows) > 1), *charts], 2, "group")
+    return Part(title, [Note(note), Table(title, heads, rows, sortable=len(rows) > 1), *charts], "group")
 
 
 def _scatter(name: str, runs: Sequence[Run], factor: Factor, images: int) -> Markup:

@@ -41,10 +41,10 @@ _BINARY = {
 }  # fmt: skip
 
 
-def form_of(path: str | os.PathLike) -> str:
+def file_suffix(path: str | os.PathLike) -> str:
     """The suffix in small letters, without that of packing.
 
-    >>> form_of("Labels.CSV"), form_of("ratings.csv.gz")
+    >>> file_suffix("Labels.CSV"), file_suffix("ratings.csv.gz")
     ('.csv', '.csv')
     """
     return Path(str(path).lower().removesuffix(".gz")).suffix
@@ -59,8 +59,8 @@ def find_file(folder: Path, names: Collection[str]) -> Path | None:
 @contextlib.contextmanager
 def _text_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
     """Raises InputError where the block reads a file that is missing, a folder, badly packed, or no text."""
-    if form_of(path) in _SPREADSHEETS and Path(path).is_file():
-        raise InputError(path, "file", f"a spreadsheet ({form_of(path)})", f"{wanted}: save it as CSV in UTF-8")
+    if file_suffix(path) in _SPREADSHEETS and Path(path).is_file():
+        raise InputError(path, "file", f"a spreadsheet ({file_suffix(path)})", f"{wanted}: save it as CSV in UTF-8")
     try:
         yield
     except FileNotFoundError:
@@ -246,5 +246,5 @@ def is_well_formed(path: str | os.PathLike, wanted: str, fits: Callable[[set[str
 
 
 def _layout_of(path: str | os.PathLike, wanted: str, fits: Callable[[set[str]], bool]) -> Layout:
-    usual = "\t" if form_of(path) in (".tsv", ".tab") else ","
+    usual = "\t" if file_suffix(path) in (".tsv", ".tab") else ","
     return layout_of(iterate_lines(path, wanted), usual, fits)

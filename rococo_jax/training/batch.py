@@ -119,7 +119,7 @@ def place_batch(batch: Batch, mesh: Mesh) -> Batch:
 def preprocessing_of(config: ConfigDict, preprocessing: Preprocessing | None) -> Preprocessing | None:
     """How images become the pixels of a batch: squashed to one grid where they are mixed, or patches of it dropped."""
     one_grid = config.patch_dropout or any(field.tower == "vision" for field in active_fields(config.losses))
-    return preprocessing.squashed if preprocessing is not None and one_grid else preprocessing
+    return preprocessing.with_fixed_grid if preprocessing is not None and one_grid else preprocessing
 
 
 def pixel_shape(config: ConfigDict, spec: ModelSpec, preprocessing: Preprocessing | None) -> tuple[int, int, int]:

@@ -26,7 +26,7 @@ from rococo_jax.training.freezing import cached_sides
 # What may change when a run resumes: where and in what parts it is computed, which changes no gradient beyond rounding,
 # and what is written. `steps` may grow.
 MAY_CHANGE = ("log.", "profile.", "checkpoint.", "eval.", "data.workers", "data.prefetch", "fsdp", "micro_batches",
-              "kept_micro_batches", "remat")  # fmt: skip
+              "remat")  # fmt: skip
 
 
 # Of float32 and int32, which the step computes in.
@@ -190,7 +190,6 @@ def _check_combinations(source: object, config: ConfigDict) -> None:
     parts = config.micro_batches
     found = f"{config.batch_size} in {parts} parts"
     require("micro_batches", config.batch_size % parts == 0, "a divisor of batch_size", found)
-    require("kept_micro_batches", config.kept_micro_batches <= parts, f"at most the {parts} of micro_batches")
     evaluates = config.eval.data or config.eval.images
     require(
         "eval.every", evaluates or not config.eval.every, "0 without eval.data, or eval.images and eval.annotations"
@@ -203,6 +202,10 @@ def _check_combinations(source: object, config: ConfigDict) -> None:
     is_sigmoid = config.losses.contrastive.kind == "sigmoid"
     wanted = "0.0 with config.losses.contrastive.kind 'sigmoid', which has no columns for hard negatives"
     require("losses.hard_positives.weight", not (is_sigmoid and config.losses.hard_positives.weight), wanted)
+    wanted = "false with config.losses.contrastive.kind 'sigmoid', which has no columns for altered captions"
+    require(
+        "losses.contrastive.altered_columns", not (is_sigmoid and leaves["losses.contrastive.altered_columns"]), wanted
+    )
     sides = cached_sides(config)
     wanted = "0 unless config.data.cached_features holds both towers' features"
     require("data.feature_noise", "text" in sides or not data.feature_noise, wanted)
@@ -236,7 +239,7 @@ def write_config(path: Path, config: ConfigDict) -> None:
     write_json(path, flat(config))
 
 
-def refuse_other_config(path: Path, config: ConfigDict) -> dict[str, Any]:
+def check_same_config(path: Path, config: ConfigDict) -> dict[str, Any]:
     """The config kept in a working folder.
 
     Raises InputError: it is not this one, `MAY_CHANGE` and more `steps` apart.

@@ -63,9 +63,6 @@ def all_keys() -> dict[str, Any]:
         "steps": Key(1000, "Updates of the parameters; may grow when a run resumes.", POSITIVE),
         "batch_size": Key(256, "Pairs of a step, over all devices.", between(2, 2**24)),
         "micro_batches": Key(1, "Parts in which the contrastive batch goes through the towers (GradCache).", POSITIVE),
-        "kept_micro_batches": Key(
-            1, "Parts whose activations are kept until the loss is known; the others are embedded again.", POSITIVE
-        ),
         "dtype": Key(
             "float32",
             "Of the towers' computation, `float32` or `bfloat16`; parameters, norms and similarities are float32.",
@@ -179,14 +176,13 @@ def all_keys() -> dict[str, Any]:
         },
         "losses": {term.name: dict(term.keys) for term in TERMS},
         "optimizer": {
-            "name": Key("adamw", "`adamw`, `lion` or `adafactor`.", one_of("adamw", "lion", "adafactor")),
             "moments": Key(
                 "float32",
                 "How first moments are kept: `float32`, or `bfloat16`, which halves them.",
                 one_of("float32", "bfloat16"),
             ),
             "learning_rate": Key(1e-3, "The highest rate, after the warmup.", NOT_NEGATIVE),
-            "schedule": Key("cosine", "`cosine`, `linear`, `constant` or `rsqrt`.", one_of(*SCHEDULES)),
+            "schedule": Key("cosine", "`cosine`, `constant` or `rsqrt`.", one_of(*SCHEDULES)),
             "warmup_fraction": Key(0.05, "Fraction of the steps in which the rate rises.", FRACTION),
             "warmup_steps": Key(0, "Steps of the warmup, where not 0, instead of the fraction.", NOT_NEGATIVE),
             "final_lr_fraction": Key(0.0, "Fraction of the rate that is left at the end.", FRACTION),

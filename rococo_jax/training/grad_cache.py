@@ -1,19 +1,19 @@
-"""Loss and gradients of a global batch, whole or in micro-batches.
+"""Loss and gradients of a global batch, in one pass or in micro-batches.
 
-In parts (gradient cache, Gao et al., arXiv 2101.06983) the activations of one part are held at a time:
+With micro-batches (gradient cache, Gao et al., arXiv 2101.06983), a device stores the activations of one micro-batch at
+a time:
 
-    1. embed the parts, keep the embeddings only; of K of them, keep the activations as well
-    2. the loss of all embeddings, and its gradient with respect to them
-    3. pull the gradient of the embeddings of those K back to the parameters through the activations that were kept
-    4. embed every other part again, and pull the gradient of its embeddings back; sum
+    1. embed all micro-batches; store the embeddings, and of the first micro-batch the activations as well
+    2. compute the loss of all embeddings, and its gradient with respect to them
+    3. first micro-batch: propagate that gradient to the parameters through the stored activations
+    4. every other micro-batch: embed it again, propagate its part of the gradient, and add the results
 
-The gradients are those of the whole batch, since an embedding depends on its own row only. It costs 1 - K / P of a
-forward pass. The paper has K = 0; K = 1 needs no more memory, as one part is held at a time anyway; with K = P only
-what a block computes is held for one part at a time, and nothing is embedded again.
+The gradients are those of the whole batch, because an embedding depends on its own row only. With P micro-batches the
+price is 1 - 1/P of a forward pass. The paper also recomputes the first micro-batch; storing it takes no more memory,
+because one micro-batch is stored at a time anyway.
 """
 
 from collections.abc import Callable, Mapping
-from operator import itemgetter
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 from rococo_jax.runtime import AXES
 
 Parameters = Mapping[str, Array]
-# What the towers read, arrays with one row a pair, and what they make of it.
+# Tower inputs, arrays with one row per pair, and their embeddings.
 Rows = Any
 Embedded = dict[str, Array]
 Embed = Callable[[Parameters, Rows], Embedded]
@@ -39,93 +39,117 @@ def loss_and_gradients(
     parameters: Parameters,
     rows: Rows,
     *,
-    parts: int = 1,
-    kept: int = 1,
+    micro_batches: int = 1,
     mesh: Mesh | None = None,
-    unrolled: bool = False,
 ) -> tuple[Float[Array, ""], Mapping[str, Array], dict[str, Array]]:
-    """The loss, its parts, and the gradient with respect to `parameters`.
+    """Compute the loss, the values of its terms, and the gradient with respect to `parameters`.
 
     Args:
-        embed: parameters and rows to embeddings.
-        loss: embeddings of the global batch and the scales among the parameters to the loss and its parts.
-        parameters: the trained ones by path; `logit_scale` and `logit_bias` go to the loss, the rest to the towers.
-        rows: what the towers read of the global batch, a pytree.
-        parts: micro-batches that go through the towers one after the other; each has rows of every device.
-        kept: K above, 1 to `parts`.
-        mesh: the devices that the rows are split over.
-        unrolled: whether the kept parts are lines of the program instead of turns of a loop: what a part keeps of its
-            blocks is then not copied from the loop over blocks into that over parts. The program is longer.
+        embed: computes embeddings from parameters and rows.
+        loss: computes the loss and the values of its terms from the embeddings of the global batch and the scales.
+        parameters: trained parameters by path. `logit_scale` and `logit_bias` are the scales, which the loss reads.
+        rows: tower inputs of the global batch, a pytree.
+        micro_batches: number of micro-batches; each has rows of every device.
+        mesh: devices that share the rows.
     """
-    if parts == 1:
+    if micro_batches == 1:
+        return _in_one_pass(embed, loss, parameters, rows)
 
-        def whole(parameters: Parameters):
-            return loss(embed(parameters, rows), _scales(parameters))
+    # Every array is (micro_batches, rows, ...) from here on.
+    split_rows = _split_rows(rows, micro_batches, mesh)
+    first_rows, other_rows = _first(split_rows), _others(split_rows)
 
-        (value, pieces), gradients = jax.value_and_grad(whole, has_aux=True)(parameters)
-        return value, pieces, gradients
+    # Forward. The barrier keeps the stored activations of the first micro-batch from being computed too early, when
+    # they would take memory beside those of the others.
+    other_embedded = jax.lax.map(lambda rows: embed(parameters, rows), other_rows)
+    first_rows, other_embedded = jax.lax.optimization_barrier((first_rows, other_embedded))
+    first_embedded, backward_of_first = jax.vjp(lambda parameters: embed(parameters, first_rows), parameters)
+    embedded = jax.tree.map(_prepend, first_embedded, other_embedded)
 
-    def split(tree: Any) -> tuple[Any, Any]:
-        parted = jax.tree.map(lambda array: _into_parts(array, parts, mesh), tree)
-        return jax.tree.map(lambda array: array[:kept], parted), jax.tree.map(lambda array: array[kept:], parted)
+    # Loss of the global batch, and the gradient with respect to embeddings and scales.
+    loss_with_gradients = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+    (value, terms), (embedding_gradients, scale_gradients) = loss_with_gradients(
+        _join_rows(embedded, mesh), _scales(parameters)
+    )
+    split_gradients = _split_rows(embedding_gradients, micro_batches, mesh)
 
-    def embed_each(parameters: Parameters, chunks: Rows) -> Embedded:
-        return jax.lax.map(lambda chunk: embed(parameters, chunk), chunks)
+    # Backward: first through the stored activations, then micro-batch by micro-batch through recomputed ones.
+    (gradients,) = backward_of_first(_first(split_gradients))
+    gradients, other_rows = jax.lax.optimization_barrier((dict(gradients), other_rows))
 
-    def embed_held(parameters: Parameters) -> Embedded:
-        if not unrolled:
-            return embed_each(parameters, held)
-        embedded = [embed(parameters, jax.tree.map(itemgetter(part), held)) for part in range(kept)]
-        return jax.tree.map(lambda *each: jnp.stack(each), *embedded)
+    def add_micro_batch(total: Parameters, micro_batch: tuple[Rows, Embedded]) -> tuple[Parameters, None]:
+        rows, embedding_gradients = micro_batch
+        _, backward = jax.vjp(lambda parameters: embed(parameters, rows), parameters)
+        (gradients,) = backward(embedding_gradients)
+        return jax.tree.map(jnp.add, total, gradients), None
 
-    held, others = split(rows)
-    of_others = embed_each(parameters, others) if kept < parts else None
-    # Activations are not held while the others are embedded, nor while they are embedded again.
-    held, of_others = jax.lax.optimization_barrier((held, of_others))
-    embedded, pull_held = jax.vjp(embed_held, parameters)
-    if kept < parts:
-        embedded = jax.tree.map(lambda *both: jnp.concatenate(both), embedded, of_others)
-    embedded = jax.tree.map(lambda array: _from_parts(array, mesh), embedded)
-    of_loss = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
-    (value, pieces), (of_embedded, of_scales) = of_loss(embedded, _scales(parameters))
+    gradients, _ = jax.lax.scan(add_micro_batch, gradients, (other_rows, _others(split_gradients)))
+    for name, gradient in scale_gradients.items():
+        gradients[name] += gradient
+    return value, terms, gradients
 
-    def pull_back(total: Parameters, chunk: tuple[Rows, Embedded]) -> tuple[Parameters, None]:
-        rows_of_part, cotangent = chunk
-        _, pull = jax.vjp(lambda parameters: embed(parameters, rows_of_part), parameters)
-        return jax.tree.map(jnp.add, total, pull(cotangent)[0]), None
 
-    of_held, cotangents = split(of_embedded)
-    gradients = pull_held(of_held)[0]
-    if kept < parts:
-        start, others = jax.lax.optimization_barrier((dict(gradients), others))
-        gradients, _ = jax.lax.scan(pull_back, start, (others, cotangents))
-    return value, pieces, {**gradients, **{name: gradients[name] + of_scales[name] for name in of_scales}}
+def _in_one_pass(
+    embed: Embed, loss: Loss, parameters: Parameters, rows: Rows
+) -> tuple[Float[Array, ""], Mapping[str, Array], dict[str, Array]]:
+    def loss_of(parameters: Parameters) -> tuple[Float[Array, ""], Mapping[str, Array]]:
+        return loss(embed(parameters, rows), _scales(parameters))
+
+    (value, terms), gradients = jax.value_and_grad(loss_of, has_aux=True)(parameters)
+    return value, terms, gradients
 
 
 def _scales(parameters: Parameters) -> dict[str, Array]:
     return {name: parameters[name] for name in _SCALES if name in parameters}
 
 
-def _into_parts(array: Array, parts: int, mesh: Mesh | None) -> Array:
-    """(rows, ...) as (parts, rows / parts, ...). Every device splits its own rows, so nothing is sent."""
-    devices = 1 if mesh is None else mesh.size
-    rows = len(array) // parts
-    split = array.reshape(devices, parts, rows // devices, *array.shape[1:]).swapaxes(0, 1)
-    return _constrained(split.reshape(parts, rows, *array.shape[1:]), mesh, PartitionSpec(None, AXES))
+def _first(split: Any) -> Any:
+    return jax.tree.map(lambda array: array[0], split)
 
 
-def _from_parts(array: Array, mesh: Mesh | None) -> Array:
-    """The inverse of `_into_parts`."""
+def _others(split: Any) -> Any:
+    return jax.tree.map(lambda array: array[1:], split)
+
+
+def _prepend(
+    first: Float[Array, "rows ..."], others: Float[Array, "others rows ..."]
+) -> Float[Array, "micro_batches rows ..."]:
+    return jnp.concatenate([first[None], others])
+
+
+def _split_rows(tree: Any, micro_batches: int, mesh: Mesh | None) -> Any:
+    """Reshape arrays from (rows, ...) to (micro_batches, rows / micro_batches, ...).
+
+    Every device splits its own rows, so that nothing is communicated.
+    """
     devices = 1 if mesh is None else mesh.size
-    parts, rows = array.shape[:2]
-    joined = array.reshape(parts, devices, rows // devices, *array.shape[2:]).swapaxes(0, 1)
-    return _constrained(joined.reshape(parts * rows, *array.shape[2:]), mesh, PartitionSpec(AXES))
+
+    def split(array: Array) -> Array:
+        rows = len(array) // micro_batches
+        by_device = array.reshape(devices, micro_batches, rows // devices, *array.shape[1:])
+        by_micro_batch = by_device.swapaxes(0, 1).reshape(micro_batches, rows, *array.shape[1:])
+        return _constrained(by_micro_batch, mesh, PartitionSpec(None, AXES))
+
+    return jax.tree.map(split, tree)
+
+
+def _join_rows(tree: Any, mesh: Mesh | None) -> Any:
+    """Invert `_split_rows`."""
+    devices = 1 if mesh is None else mesh.size
+
+    def join(array: Array) -> Array:
+        micro_batches, rows = array.shape[:2]
+        by_micro_batch = array.reshape(micro_batches, devices, rows // devices, *array.shape[2:])
+        by_device = by_micro_batch.swapaxes(0, 1).reshape(micro_batches * rows, *array.shape[2:])
+        return _constrained(by_device, mesh, PartitionSpec(AXES))
+
+    return jax.tree.map(join, tree)
 
 
 def _constrained(array: Array, mesh: Mesh | None, partition: PartitionSpec) -> Array:
     return array if mesh is None else jax.lax.with_sharding_constraint(array, NamedSharding(mesh, partition))
 
 
-def check_parts(batch_size: int, parts: int, devices: int) -> bool:
-    """Whether every device can split its rows into `parts`."""
-    return batch_size % (parts * devices) == 0
+def divides_into_micro_batches(batch_size: int, micro_batches: int, devices: int) -> bool:
+    """Return whether every device can split its rows into `micro_batches`."""
+    return batch_size % (micro_batches * devices) == 0

@@ -25,7 +25,7 @@ from rococo_jax.checkpoints.parameters import (
     build_model,
     hash_parameters,
     parameters_of,
-    with_own_positions,
+    with_interpolated_positions,
     without_matching,
 )
 from rococo_jax.checkpoints.weight_files import find_weights
@@ -50,7 +50,7 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
         encoder = load_model(config.init.model, mesh=mesh, dtype=jnp.dtype(config.dtype), image_size=size)
         if size:
             # Parameters of their own, so that training moves each of them.
-            spec, parameters = with_own_positions(encoder.spec, parameters_of(encoder.model))
+            spec, parameters = with_interpolated_positions(encoder.spec, parameters_of(encoder.model))
             encoder = _with_model(encoder, build_model(spec, parameters, encoder.model.dtype))
         if encoder.spec.matching is not None:
             encoder = _with_model(encoder, without_matching(encoder.model))

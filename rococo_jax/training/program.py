@@ -15,6 +15,7 @@ What rematerialisation and micro-batches compute again is no work of the model's
 the vendors' dense bfloat16 figures.
 """
 
+import contextlib
 import math
 import re
 import time
@@ -28,7 +29,7 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.models.flops import image_flops, text_flops
-from rococo_jax.progress import say
+from rococo_jax.progress import elapsed_time, say
 from rococo_jax.training.batch import Batch, kept_patches, pixel_shape
 from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
 from rococo_jax.training.inputs import items_per_pair
@@ -55,35 +56,37 @@ def step_bytes(compiled: jax.stages.Compiled) -> int | None:
 def compile_step(
     lowered: jax.stages.Lowered, batch: Batch, config: ConfigDict, limit: int | None
 ) -> jax.stages.Compiled:
-    """The program of a step. Process 0 says what it takes of a device.
+    """Compile a step and check that it fits. Process 0 prints how much memory of a device it takes.
 
     Args:
-        batch: what it takes, or its shapes; a device holds the next one as well.
-        limit: bytes of a device that programs may use, None where it is not known.
+        batch: a batch on the devices, or its shapes; a device holds the next one as well.
+        limit: bytes of a device that programs may use, None if unknown.
 
     Raises:
         InputError: the step takes more memory than a device has.
     """
-    begun = time.perf_counter()
+    start = time.perf_counter()
+    is_first_process = jax.process_index() == 0
     try:
-        compiled = lowered.compile()
-        taken = step_bytes(compiled)
-        taken = None if taken is None else taken + bytes_of_device(batch)
+        with elapsed_time("compiling the training step") if is_first_process else contextlib.nullcontext():
+            compiled = lowered.compile()
+        size = step_bytes(compiled)
+        size = None if size is None else size + bytes_of_device(batch)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        gigabytes = re.search(r"([\d.]+)G\b", str(error))  # libtpu says how many, of 2^30 bytes
-        compiled, taken = None, gigabytes and int(float(gigabytes[1]) * 2**30)
+        gigabytes = re.search(r"([\d.]+)G\b", str(error))  # as libtpu reports it, in units of 2^30 bytes
+        compiled, size = None, gigabytes and int(float(gigabytes[1]) * 2**30)
     texts = "" if batch.texts.ids is None else f" of texts of {batch.texts.ids.shape[-1]} tokens"
-    if compiled is None or (limit is not None and taken is not None and taken > limit):
-        found = f"{config.micro_batches}, with which a step{texts} takes {_gigabytes(taken)} of a device's "
+    if compiled is None or (limit is not None and size is not None and size > limit):
+        found = f"{config.micro_batches}, with which a step{texts} takes {_gigabytes(size)} of a device's "
         wanted = "more micro-batches, more devices, another fsdp, remat 'full' or a smaller batch_size"
         raise InputError("config", "config.micro_batches", found + _gigabytes(limit), wanted)
-    if jax.process_index() == 0:
-        has = "" if limit is None else f", which has {_gigabytes(limit)}"
+    if is_first_process:
+        available = "" if limit is None else f", which has {_gigabytes(limit)}"
         settings = f"(micro_batches={config.micro_batches}, remat={config.remat})"
-        compiling = f"compiled in {time.perf_counter() - begun:.1f} s"
-        say(f"a step{texts} takes {_gigabytes(taken)} of a device{has} {settings}; {compiling}")
+        seconds = f"compiled in {time.perf_counter() - start:.1f} s"
+        say(f"a step{texts} takes {_gigabytes(size)} of a device{available} {settings}; {seconds}")
     return compiled
 
 

@@ -37,12 +37,11 @@ from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_stat
 from rococo_jax.training.step import Step, check_batch, make_step
 
 # Keys that do not change features. All others count, so that a new key cannot be missed.
-_NOT_FEATURES = ("steps", "batch_size", "micro_batches", "kept_micro_batches", "remat", "fsdp", "ema", "optimizer",
+_NOT_FEATURES = ("steps", "batch_size", "micro_batches", "remat", "fsdp", "ema", "optimizer",
                  "log", "checkpoint", "eval", "data.workers", "data.prefetch", "data.feature_noise",
-                 "train.heads", "losses.contrastive", "losses.hard_positives.count",
-                 "losses.hard_positives.negative_weight", "losses.ce_clip.intra", "losses.ce_clip.rank",
-                 "losses.ce_clip.upper",
-                 "losses.sc.scope", "losses.sc.count", "losses.vc.scope")  # fmt: skip
+                 "train.heads", "losses.contrastive.kind", "losses.hard_positives.count",
+                 "losses.hard_positives.negative_weight", "losses.sc.scope", "losses.sc.count",
+                 "losses.vc.scope")  # fmt: skip
 
 
 class RunCache:

@@ -23,13 +23,13 @@ from rococo_jax.errors import InputError
 from rococo_jax.losses import active_fields
 from rococo_jax.losses.terms import Field
 from rococo_jax.models import DualEncoder, ModelSpec
-from rococo_jax.models.attention import GPUS, use_fused_attention
+from rococo_jax.models.attention import use_fused_attention
 from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, kept_patches, pixel_shape
 from rococo_jax.training.freezing import cached_sides, join_parameters, split_parameters, stop_at_frozen
-from rococo_jax.training.grad_cache import Parameters, check_parts, loss_and_gradients
+from rococo_jax.training.grad_cache import Parameters, divides_into_micro_batches, loss_and_gradients
 from rococo_jax.training.inputs import active_inputs, items_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
 from rococo_jax.training.optimizer import make_optimizer, make_schedule, moving_average
@@ -54,23 +54,23 @@ def make_step(
     kept_patches(config, spec)  # refuses towers that read whole images
     logits, schedule = ShardedLogits(mesh), make_schedule(config.optimizer, config.steps)
     fields, embed = active_fields(config.losses), make_embed(config, spec, preprocessing, mesh)
-    # On CPUs the kept parts of an unrolled program take twice the memory; for TPUs it was not compiled.
-    unrolled = mesh.devices.flat[0].platform in GPUS
 
     def step(state: TrainState, frozen: Parameters, batch: Batch) -> tuple[TrainState, Metrics]:
         batch = add_on_device(batch, config, spec, state.step, mesh)
-        value, parts, gradients = loss_and_gradients(
+        value, terms, gradients = loss_and_gradients(
             lambda trained, rows: embed(trained, frozen, rows, fields),
             lambda vectors, scales: total_loss(vectors, scales, batch, config.losses, logits),
-            state.parameters, batch.for_towers(fields), parts=config.micro_batches,
-            kept=config.kept_micro_batches, mesh=mesh, unrolled=unrolled,
-        )  # fmt: skip
+            state.parameters,
+            batch.for_towers(fields),
+            micro_batches=config.micro_batches,
+            mesh=mesh,
+        )
         updates, moments = optimizer.update(gradients, state.moments, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
         average = state.average and moving_average(state.average, parameters, config.ema, state.step + 1)
         metrics = {
             "loss": value,
-            **parts,
+            **terms,
             "gradient_norm": optax.tree.norm(gradients),
             "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
             "logit_scale": jnp.exp(parameters["logit_scale"]),
@@ -101,7 +101,7 @@ def make_embed(
         gather_blocks_on_use(model, mesh)
         use_fused_attention(model, mesh, config.dtype)
         for stack in model.stacks.values():
-            stack.rematerialise = config.remat
+            stack.remat = config.remat
         return embed_batch(model, preprocessing, rows, fields)
 
     return embed
@@ -115,7 +115,7 @@ def check_batch(config: ConfigDict, devices: int) -> None:
     if size % devices:
         near = max(devices, size - size % devices)
         raise InputError("config", "batch_size", f"{size} on {devices} devices", f"a multiple of {devices}, as {near}")
-    if not check_parts(size, config.micro_batches, devices):
+    if not divides_into_micro_batches(size, config.micro_batches, devices):
         found = f"{config.micro_batches} parts of {size} images on {devices} devices"
         raise InputError("config", "micro_batches", found, f"a divisor of {size // devices}")
     for each in active_inputs(config.losses):

@@ -12,7 +12,7 @@ from rococo_jax.checkpoints.parameters import (
     checkpoint_of,
     parameters_of,
     with_image_size,
-    with_own_positions,
+    with_interpolated_positions,
 )
 from rococo_jax.cli import convert
 from rococo_jax.encoders import LoadOptions, load_encoder
@@ -64,7 +64,7 @@ def test_open_clips_models_resize_their_positions_as_open_clip_does(tmp_path):
 def test_a_resnet_may_have_positions_of_its_own_for_another_size(tmp_path):
     encoder = read_towers(open_clip_folder("resnet_quick_gelu", tmp_path / "rn"), image_size=96)
     expected = encoder.encode_image(random_pixels(96))
-    spec, parameters = with_own_positions(encoder.spec, parameters_of(encoder.model))
+    spec, parameters = with_interpolated_positions(encoder.spec, parameters_of(encoder.model))
     assert spec.vision.position_grid is None and parameters["vision.positions"].shape[0] == 10
     encoder.model = build_model(spec, parameters)
     hf.assert_same_vectors(encoder.encode_image(random_pixels(96)), expected)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rococo_jax.checkpoints.image_sizes import BIG_VISION, OPEN_CLIP, image_size_of
+from rococo_jax.checkpoints.image_sizes import BIG_VISION_SIZES, OPEN_CLIP_SIZES, image_size_of
 from rococo_jax.encoders.inspection import rules_of
 from tests.checkpoints.test_families import big_vision_arrays
 from tests.support import reference_models as hf
@@ -21,7 +21,7 @@ VANITY_NAMES = [
 @pytest.mark.parametrize(("patch", "size"), VANITY_NAMES)
 def test_every_published_model_of_big_vision_is_read_at_its_size(patch, size):
     """Its towers have a position for each whole patch: a convolution without padding drops the pixels after them."""
-    assert image_size_of("x", "positions", patch, (size // patch) ** 2, BIG_VISION, None)[0] == size
+    assert image_size_of("x", "positions", patch, (size // patch) ** 2, BIG_VISION_SIZES, None)[0] == size
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_every_published_model_of_big_vision_is_read_at_its_size(patch, size):
 )
 def test_every_published_clip_is_read_at_its_size(patch, size):
     """`image_size` of open_clip's model_configs without a tower of timm."""
-    assert image_size_of("x", "positions", patch, (size // patch) ** 2, OPEN_CLIP, None)[0] == size
+    assert image_size_of("x", "positions", patch, (size // patch) ** 2, OPEN_CLIP_SIZES, None)[0] == size
 
 
 def test_big_visions_so400m_of_384_pixels_gives_the_reference_vectors(tmp_path):
@@ -51,7 +51,7 @@ def test_big_visions_so400m_of_384_pixels_gives_the_reference_vectors(tmp_path):
 def test_positions_of_several_sizes_are_asked_about(tmp_path):
     reference = hf.siglip(vision={"image_size": 256, "patch_size": 14})
     np.savez(tmp_path / "mine.npz", **big_vision_arrays(reference, stacked=False))
-    said = "image_size: found 18 x 18 positions of patches of 14 pixels, which images of 252 or 256 pixels have alike"
+    said = "image_size: found 18 x 18 positions of patches of 14 pixels, which fit images of 252 or 256 pixels"
     refused(said, read_towers, tmp_path / "mine.npz")
     for size in (252, 256):
         encoder = read_towers(tmp_path / "mine.npz", image_size=size)
@@ -62,7 +62,9 @@ def test_positions_of_several_sizes_are_asked_about(tmp_path):
 
 
 def test_positions_that_are_no_square_are_refused():
-    refused("positions: found 730 positions of patches", image_size_of, "x", "positions", 14, 730, BIG_VISION, None)
+    refused(
+        "positions: found 730 positions of patches", image_size_of, "x", "positions", 14, 730, BIG_VISION_SIZES, None
+    )
 
 
 def test_an_openai_archive_is_read_at_the_size_that_it_stores(tmp_path):

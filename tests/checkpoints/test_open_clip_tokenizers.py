@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 
 from rococo_jax.checkpoints.formats.open_clip import read_open_clip
-from rococo_jax.checkpoints.parameters import Choices
+from rococo_jax.checkpoints.parameters import ConversionOptions
 from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer, read_open_clip_tokenizer, with_padded_end
 from rococo_jax.data.tokenizers import Tokenizer, cleaner
 from tests.support.open_clip_files import NAMES, open_clip_folder
@@ -29,7 +29,7 @@ def save_clip(folder):
 
 
 def tokenizer_of(folder):
-    return read_open_clip(folder, Choices()).tokenizer
+    return read_open_clip(folder, ConversionOptions()).tokenizer
 
 
 def test_clipa_has_padding_in_place_of_the_separator(tmp_path):
@@ -67,7 +67,7 @@ def test_metaclip_2_ends_texts_as_xlm_v_does(tmp_path):
     folder = open_clip_folder("vit_options", tmp_path / "metaclip2_worldwide", as_published)
     save_words(folder, ["<s>", "<pad>", "</s>", "dog", "a"], "<s>", "</s>")
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 512}')
-    parts = read_open_clip(folder, Choices())
+    parts = read_open_clip(folder, ConversionOptions())
     assert parts.tokenizer.encode(["a dog"]) == [[0, 4, 3, 2]]
     assert (parts.tokenizer.spec.context_length, parts.tokenizer.spec.pad_id) == (12, 1)
     assert (parts.spec.text.pooling, parts.spec.text.eos_id) == ("first_eos", 2)
@@ -79,7 +79,8 @@ def test_nllb_begins_a_text_with_its_language(tmp_path):
     parts = {"vocab": words, "merges": [], "additional_special_tokens": ["eng_Latn", "fra_Latn"]}
     theirs = transformers.NllbTokenizer(**parts)
     for legacy in (False, True):
-        folder = open_clip_folder("nllb", tmp_path / f"{NAMES['nllb']}-{legacy}")
+        (tmp_path / f"{legacy}").mkdir()
+        folder = open_clip_folder("nllb", tmp_path / f"{legacy}" / NAMES["nllb"])
         transformers.NllbTokenizer(**parts, legacy_behaviour=legacy).save_pretrained(folder)
         ours = tokenizer_of(folder)
         expected = theirs(TEXTS, max_length=16, padding="longest", truncation=True)

@@ -12,8 +12,8 @@ from transformers.models.siglip2 import image_processing_pil_siglip2
 
 from rococo_jax.checkpoints import export_huggingface, export_open_clip, save_model
 from rococo_jax.cli import inspect
+from rococo_jax.data.naflex import naflex_image_size
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.strips import size_in_patches
 from rococo_jax.models.flops import image_flops
 from tests.support import reference_models as hf
 from tests.support.commands import run_command
@@ -74,7 +74,7 @@ def test_an_image_has_the_size_of_the_reference():
     random, reference = np.random.default_rng(0), image_processing_pil_siglip2.get_image_size_for_max_num_patches
     for height, width in np.exp(random.uniform(0, 10, (300, 2))).astype(int).tolist():
         for patch, most in ((16, 256), (14, 100), (32, 1)):
-            assert size_in_patches(height, width, patch, most) == reference(height, width, patch, most)
+            assert naflex_image_size(height, width, patch, most) == reference(height, width, patch, most)
 
 
 def test_strips_hold_the_patches_and_the_grid_of_the_reference(folder_of):
@@ -119,7 +119,7 @@ def test_a_vector_depends_neither_on_the_batch_nor_on_its_padding(folder_of):
 def test_squares_are_read_as_they_are_as_training_has_them(reference, folder_of):
     """Also another square than the positions are stored for, and some of its patches."""
     encoder = read_model(folder_of(64))
-    squashed = encoder.preprocessing.squashed
+    squashed = encoder.preprocessing.with_fixed_grid
     assert (squashed.pixel_shape, encoder.preprocessing.image_size) == ((128, 128, 3), (128, 128))
     squares = np.stack([squashed.resize(image) for image in IMAGES])
     pixels, tower = encoder.preprocessing.normalise(jnp.asarray(squares)), jax.jit(encoder.model.image_embeddings)

@@ -14,7 +14,7 @@ import pytest
 from rococo_jax.data import training_input
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.captioned_images import open_pairs
-from rococo_jax.data.chunk_memory import Buffers, OpenedSlots, Slots
+from rococo_jax.data.chunk_memory import Buffers, SharedBufferReader, SharedBuffers
 from tests.support.refusals import refused
 from tests.support.training_pairs import assert_same_batches, take, texts_to_alter, tiny_input, write_pairs
 
@@ -39,7 +39,7 @@ def test_worker_processes_change_nothing_and_leave_no_memory(source):
 
 
 def test_slots_hold_what_was_written_until_it_is_copied():
-    slots, opened = Slots(), OpenedSlots()
+    slots, opened = SharedBuffers(), SharedBufferReader()
     taken = [slots.take((rows, 2, 3)) for rows in (4, 3, 4)]
     for number, (array, _) in enumerate(taken):
         array[:] = number

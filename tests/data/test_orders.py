@@ -9,7 +9,7 @@ import pytest
 
 from rococo_jax.data import sample_order
 from rococo_jax.data.mixture import MixtureOrder, read_weights
-from rococo_jax.data.sample_order import SampleOrder, lanes_of, seeks_are_requests
+from rococo_jax.data.sample_order import SampleOrder, is_object_storage, lane_count
 from tests.support.refusals import refused
 
 SHARDS = (400, 1, 130, 333, 250, 90)
@@ -52,7 +52,7 @@ def test_places_in_the_order_are_evenly_taken():
 
 
 def test_lanes_divide_the_batch_and_hold_32_rows_where_there_are_as_many():
-    assert {size: lanes_of(size) for size in (1, 32, 63, 64, 96, 256, 32768, 2**20)} == {
+    assert {size: lane_count(size) for size in (1, 32, 63, 64, 96, 256, 32768, 2**20)} == {
         1: 1, 32: 1, 63: 1, 64: 2, 96: 2, 256: 8, 32768: 1024, 2**20: 1024,
     }  # fmt: skip
 
@@ -89,7 +89,7 @@ HALVES = (Fraction(1, 2),) * 2
 def test_data_behind_gcsfuse_is_known(path, request_each, tmp_path):
     rows = ("/dev/sda / ext4 rw 0 0", "bucket /data/gcs fuse.gcsfuse rw 0 0", "/dev/sdb /data/gcs/disk xfs rw 0 0")
     (tmp_path / "mounts").write_text("\n".join(rows) + "\n")
-    assert seeks_are_requests(path, tmp_path / "mounts") == request_each
+    assert is_object_storage(path, tmp_path / "mounts") == request_each
 
 
 def test_orders_by_shard_refuse_what_the_others_refuse():

@@ -20,7 +20,7 @@ from rococo_jax.data import pictures
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.images import FileImages
 from rococo_jax.data.pair_source import PairSample
-from rococo_jax.data.pictures import as_picture, as_rgb, decode_image, has_exif_turn, image_size, open_image
+from rococo_jax.data.pictures import as_8bit, as_rgb, decode_image, has_exif_rotation, image_size, open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.foreign import ForeignEncoder
 from rococo_jax.encoders.programs import as_pixels
@@ -135,7 +135,7 @@ def readings(name: str, folder: Path):
     list(ForeignEncoder(recorder).image_batches([image]))
     yield "encode_image of PIL", next(as_pixels([image], WHOLE))
     yield "a user's model", np.asarray(recorder.images[0])
-    yield "the adapter of transformers", transformers_pixels(as_picture(image))
+    yield "the adapter of transformers", transformers_pixels(as_8bit(image))
     yield "corruption", rgb_pixels(image, None)
     yield "training", Augmentation().apply(image, WHOLE, np.random.default_rng(0))
     if not suffix:
@@ -198,7 +198,7 @@ def test_twelve_bits_of_a_tiff_are_scaled_by_their_own_range(tmp_path):
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
     data = struct.pack("<2sHI", b"II", 42, 14) + packed + struct.pack("<H", len(tags)) + entries + bytes(4)
     (tmp_path / "x.tif").write_bytes(data)
-    for image in (open_image(tmp_path / "x.tif"), as_picture(Image.open(tmp_path / "x.tif"))):
+    for image in (open_image(tmp_path / "x.tif"), as_8bit(Image.open(tmp_path / "x.tif"))):
         np.testing.assert_allclose(np.asarray(image), values / 4095 * 255, atol=0.5)
 
 
@@ -221,7 +221,7 @@ def test_arrays_of_whole_numbers_are_pixels(name):
         np.testing.assert_allclose(next(as_pixels(batch, WHOLE)), right, atol=1.01)
         list(ForeignEncoder(recorder).image_batches(batch))
         np.testing.assert_allclose(np.asarray(recorder.images[0]), right, atol=1.01)
-    np.testing.assert_array_equal(next(as_pixels([np.asarray(array)], seven)), seven.resize(as_picture(array)))
+    np.testing.assert_array_equal(next(as_pixels([np.asarray(array)], seven)), seven.resize(as_8bit(array)))
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_an_exif_turn_is_seen_without_decoding(tmp_path):
             exif[0x0112] = orientation
         for suffix in ("jpg", "png", "webp", "tif"):
             Image.fromarray(RGB[:20]).save(tmp_path / f"x.{suffix}", exif=exif)
-            assert has_exif_turn(tmp_path / f"x.{suffix}") == (orientation == 6)
+            assert has_exif_rotation(tmp_path / f"x.{suffix}") == (orientation == 6)
     assert image_size(tmp_path / "x.jpg") == open_image(tmp_path / "x.jpg").size == (S, 20)
 
 

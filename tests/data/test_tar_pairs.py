@@ -235,7 +235,7 @@ def test_orders_are_those_of_the_config(world, tars):
     data = default_config().data
     data.order = "shards"
     both = open_pairs(f"{world.pattern},{world.tars[6]}", allow_missing=True)
-    assert make_order(data, both, 64, 0).line.shards == (*tars.shards, tars.shards[6])
+    assert make_order(data, both, 64, 0).shuffle.shards == (*tars.shards, tars.shards[6])
     data.weights = "0.75,0.25"
     order = make_order(data, both, 64, 0)
     drawn = np.array([order.image(position) for position in range(8192)])

@@ -1,6 +1,6 @@
-"""Every command and Python block of the tutorials runs as written, and so do the Python blocks of the README.
+"""Every `sh` and `python` block of the documentation runs as written; blocks of other kinds need data or show output.
 
-One process runs them all in one folder, so that tutorials share their practice folders. `rococo` is called in the
+One process runs them all in one folder, so that pages share their practice folders. `rococo` is called in the
 process, other commands in a shell.
 """
 
@@ -20,9 +20,12 @@ from rococo_jax.training.config import read_config
 from tests.support.paths import CHECKOUT
 from tests.support.programs import one_device
 
-TUTORIALS = sorted((CHECKOUT / "docs" / "tutorials").glob("*.md"))
+DOCS = CHECKOUT / "docs"
 ANY_BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+START = sorted((DOCS / "start").glob("*.md"))
+# The start pages first: others use their practice folders.
+RUNNABLE = [*START, *(page for page in sorted((DOCS / "how-to").glob("*.md")) if BLOCK.search(page.read_text("utf-8")))]
 
 # Scenes in all, and those of them that are for the test: as many as show that the commands fit together.
 FEWER = (("24", "12"), ("16", "4"))
@@ -56,12 +59,14 @@ def steps_of(page: Path, kinds: tuple[str, ...] = ("sh", "python")) -> list[tupl
     return [(page.stem, kind, step) for kind, text in found for step in (commands_of(text) if kind == "sh" else [text])]
 
 
-def test_every_user_has_a_tutorial_and_every_block_a_language():
-    names = "notebook one-checkpoint training-on-a-pod twenty-checkpoints your-data".split()
-    assert [page.stem for page in TUTORIALS] == names
-    for page in TUTORIALS:
-        text = page.read_text(encoding="utf-8")
-        assert text.count("```") == 2 * len(BLOCK.findall(text)), f"{page.name}: a block that no test runs"
+def test_every_start_page_has_steps_that_run_and_every_block_a_language():
+    assert {"first-model", "notebook", "your-data"} <= {page.stem for page in START}
+    for page in START:
+        assert steps_of(page), f"{page.name}: nothing to run"
+    for page in DOCS.rglob("*.md"):
+        # A fence opens with its language and closes without one.
+        fences = re.findall(r"^```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert "" not in fences[::2], f"{page.name}: a block without a language"
 
 
 def test_every_command_of_the_documentation_is_one_that_rococo_takes(tmp_path, monkeypatch, capsys):
@@ -107,8 +112,8 @@ def run_all(folder: Path, pages: list[Path], fewer: tuple[tuple[str, str], ...] 
 
 @pytest.fixture(scope="module")
 def practised(tmp_path_factory) -> Path:
-    """The folder of the Start pages; the notebook's page is the notebook in another form, which a test runs, too."""
-    pages = [page for page in TUTORIALS if page.stem in ("one-checkpoint", "your-data")]
+    """Run the start pages in a folder; the page of the notebook repeats the notebook, which another test runs."""
+    pages = [page for page in START if page.stem in ("first-model", "your-data")]
     return run_all(tmp_path_factory.mktemp("practised"), pages, FEWER)
 
 
@@ -120,8 +125,8 @@ def test_every_command_of_the_start_pages_runs(practised):
 
 @pytest.mark.slow
 @pytest.mark.thorough
-def test_every_command_of_the_tutorials_runs(tmp_path):
-    run_all(tmp_path, TUTORIALS)
+def test_every_command_of_every_page_runs(tmp_path):
+    run_all(tmp_path, RUNNABLE)
     for written in ("out/night/report.html", "out/compared.html"):
         assert (tmp_path / written).is_file(), written
     # The results of the listed models, each under its own name.
@@ -155,9 +160,9 @@ def test_the_demos_report_shows_all_of_it(practised):
         "Mix 0.9",
         "Patch 0.9",
         "Control",
-        "over seeds 1, 10, 100",
+        "over mixing seeds 1, 10, 100",
         "Reliability",
-        "Which class does the image show",
+        "Each image is assigned to one of the classes",
     )
     assert all(words in page for words in said)
 

@@ -75,7 +75,9 @@ def test_every_field_of_the_preprocessing_decides_image_features_alone(encoder):
     others = {name: dataclasses.replace(encoder.preprocessing, **each) for name, each in OTHER_PREPROCESSING.items()}
     for preprocessing in others.values():
         assert_decides(changed(encoder, preprocessing=preprocessing), encoder, "vision")
-    assert len({each.view.key for each in others.values()}) == len(others) - 2  # the device rescales and normalises
+    assert (
+        len({each.pixel_view.key for each in others.values()}) == len(others) - 2
+    )  # the device rescales and normalises
 
 
 def test_every_field_of_the_tokenizer_decides_text_features_alone(encoder):

@@ -54,7 +54,10 @@ def keep_capitals(encoder):
 @pytest.mark.parametrize(
     ("trap", "words"),
     [
-        (lambda e: e.provenance.update(source="laion/CLIP-ViT-B-32-laion2B"), "activation: the image tower has quick_"),
+        (
+            lambda e: e.provenance.update(source="laion/CLIP-ViT-B-32-laion2B-s34B-b79K"),
+            "activation: the image tower has quick_",
+        ),
         (lambda e: e.provenance.update(read_from={"text activation": "the argument activation"}),
          "activation: given by hand"),
         (lambda e: with_tokenizer(e, eos_id=3),

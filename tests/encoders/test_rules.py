@@ -88,9 +88,11 @@ def test_a_folder_of_open_clip_and_a_file_of_openai_say_theirs(tmp_path):
     def change(config, tensors):
         config["preprocess_cfg"] = {"interpolation": "bilinear", "resize_mode": "squash", "mean": [0.5, 0.5, 0.5]}
 
-    rules = rules_of(read_towers(open_clip_folder("vit_gelu", tmp_path / "ViT-laion2b", change)))
+    rules = rules_of(read_towers(open_clip_folder("vit_gelu", tmp_path / "CLIP-ViT-B-32-laion2B-s34B-b79K", change)))
     assert rules.keys() == IMAGES | PIXELS | TEXTS
-    assert rules["text activation"] == rule("gelu", "'laion2b' in the name")
+    assert rules["text activation"] == rule(
+        "gelu", "'CLIP-ViT-B-32-laion2B-s34B-b79K' in open_clip's table of published models"
+    )
     assert rules["resize"] == rule("squashed to 32 x 32", "open_clip_config.json: preprocess_cfg.resize_mode")
     assert rules["std"]["from"] == "open_clip's default"
     assert "dropped" in rules["colours"]["value"]

@@ -22,7 +22,6 @@ from rococo_jax.evaluation.results import (
 )
 from rococo_jax.evaluation.stored_counts import read_image_counts
 from rococo_jax.metrics import class_statistics
-from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.storage import write_json
 
 IMAGES, CLASSES = 90, ("cat", "dog", "eel", "fox", "gnu", "hen")
@@ -56,8 +55,14 @@ def world(tmp_path_factory):
     words = [CLASSES[each] for each in label]
     lines = [f"{name},{word}" for name, word in zip(names, words, strict=True)]
     (folder / "labels.csv").write_text("\n".join(["image,label", *lines]))
-    (folder / "labels.txt").write_text("\n".join(words))
     return folder, results, logits
+
+
+def write_labels(path, labels):
+    """Write a table of images in the order of the logits, and the label of each."""
+    rows = [f"{row}.jpg,{label}" for row, label in enumerate(labels)]
+    path.write_text("\n".join(["image,label", *rows]))
+    return path
 
 
 def score(logits, labels, **options):
@@ -68,22 +73,20 @@ def clean(evaluated) -> dict:
     return evaluated.results["tasks"]["classes"]["clean"]
 
 
-def test_logits_say_what_the_evaluation_said(world):
+def test_logits_have_the_metrics_of_the_evaluation(world):
     folder, results, _ = world
-    made = score(folder / "logits.npz", folder / "evaluated", task="pets", name="mine").results
-    assert made["tasks"]["pets"]["clean"] == pytest.approx(results["tasks"]["pets"]["clean"], abs=1e-5)
-    for source in ("packed.npz", "logits.npz"):
-        assert score(folder / source, folder / "labels.csv", task="pets").results["tasks"] == made["tasks"]
+    metrics = score(folder / "logits.npz", folder / "labels.csv", task="pets", name="mine").results["tasks"]
+    assert metrics["pets"]["clean"] == pytest.approx(results["tasks"]["pets"]["clean"], abs=1e-5)
+    assert score(folder / "packed.npz", folder / "labels.csv", task="pets").results["tasks"] == metrics
 
 
-def test_both_stand_in_one_table(world, tmp_path):
+def test_the_command_writes_results_and_rows_of_images(world, tmp_path):
     folder, _, _ = world
-    command = ["score", "--logits", folder / "logits.npz", "--labels", folder / "evaluated", "--task", "pets"]
+    command = ["score", "--logits", folder / "logits.npz", "--labels", folder / "labels.csv", "--task", "pets"]
     command += ["--out", tmp_path / "results.json", "--per-query", tmp_path / "per_query.parquet"]
     assert main([*map(str, command)]) == 0
-    (group,) = group_by_fingerprint(load_results([folder / "evaluated", tmp_path / "results.json"]))
-    assert [run.label for run in group.runs] == ["evaluated", "logits"]
     results = read_results(tmp_path / "results.json")
+    assert results["model"] == "logits"
     counts = read_image_counts(tmp_path / "per_query.parquet", results)["pets", "clean"]
     rows = pq.read_table(tmp_path / "per_query.parquet").to_pylist()
     right = {row["image"]: row["chosen"] == "right" for row in rows}
@@ -92,10 +95,18 @@ def test_both_stand_in_one_table(world, tmp_path):
     assert counts.value("top1") == pytest.approx(results["tasks"]["pets"]["clean"]["top1"])
 
 
+def test_labels_are_matched_by_image_name_whatever_their_order(world, tmp_path):
+    folder, results, _ = world
+    header, *rows = (folder / "labels.csv").read_text().split("\n")
+    (tmp_path / "reversed.csv").write_text("\n".join([header, *reversed(rows), "extra.jpg,cat"]))
+    metrics = clean(score(folder / "logits.npz", tmp_path / "reversed.csv"))
+    assert metrics == pytest.approx(results["tasks"]["pets"]["clean"], abs=1e-5)
+
+
 def test_corruptions_and_other_images_come_the_same_way(world):
     folder, _, _ = world
     corrupted, outside = {"fog_3": str(folder / "fog.npz")}, {"far": str(folder / "far.npz")}
-    made, rows, *_ = score(folder / "logits.npz", folder / "labels.txt", corrupted=corrupted, outside=outside)
+    made, rows, *_ = score(folder / "logits.npz", folder / "labels.csv", corrupted=corrupted, outside=outside)
     assert set(made["tasks"]) == {"classes", "classes_ood"} and rows.num_rows == 3 * IMAGES + IMAGES + 40
     fog, top1 = made["tasks"]["classes"]["fog_3"], made["tasks"]["classes"]["clean"]["top1"]
     assert fog["ras"] < 0 and fog["drop_points"] == pytest.approx(top1 - fog["top1"])
@@ -106,9 +117,12 @@ def test_groups_have_the_mean_probability_of_their_classes(world, tmp_path):
     folder, _, logits = world
     groups = {"furry": ["cat", "dog", "fox", "gnu"], "other": ["eel", "hen"]}
     (tmp_path / "groups.json").write_text(json.dumps(groups))
-    coarse = ["other" if name in groups["other"] else "furry" for name in (folder / "labels.txt").read_text().split()]
-    (tmp_path / "coarse.txt").write_text("\n".join(coarse))
-    rows = score(folder / "logits.npz", tmp_path / "coarse.txt", groups=str(tmp_path / "groups.json")).per_query
+    coarse = ["image,label"]
+    for line in (folder / "labels.csv").read_text().split("\n")[1:]:
+        image, name = line.split(",")
+        coarse.append(f"{image},{'other' if name in groups['other'] else 'furry'}")
+    (tmp_path / "coarse.csv").write_text("\n".join(coarse))
+    rows = score(folder / "logits.npz", tmp_path / "coarse.csv", groups=str(tmp_path / "groups.json")).per_query
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     means = np.stack([p[:, np.isin(COLUMNS, members)].mean(1) for members in groups.values()], 1)
     assert [[*groups][place] for place in means.argmax(1)] == rows.column("predicted").to_pylist()
@@ -126,7 +140,7 @@ def test_blocks_of_a_large_file_are_never_held_together(world, monkeypatch):
 
     monkeypatch.setattr(LogitsFile, "block", watched)
     monkeypatch.setattr(class_statistics, "NUMBERS_AT_ONCE", 60)
-    score(folder / "logits.npz", folder / "labels.txt")
+    score(folder / "logits.npz", folder / "labels.csv")
     assert max(sizes) == 60 * 8 < logits.nbytes / 8 and sum(sizes) >= logits.nbytes
 
 
@@ -141,18 +155,14 @@ def named(logits) -> dict:
         (lambda z: named(z[:-1]), "labels.csv", "rows: found 89"),
         (lambda z: {"scores": z}, "labels.csv", "arrays: found scores"),
         (lambda z: {"logits": z.astype(int)}, "labels.csv", "numbers: found int64"),
-        (lambda z: named(z) | {"names": ["x"] * IMAGES}, "labels.csv", "names: found other images"),
+        (lambda z: named(z) | {"names": ["x"] * IMAGES}, "labels.csv", "labels.csv: image: found no 'x'"),
         (None, "labels.csv", "contents"),
         (named, None, "--labels"),
-        (named, "yak\n" + "cat\n" * (IMAGES - 1), "yak"),
-        (named, "cat\ndog\n" * (IMAGES // 2), "class 'eel': found no image"),
-        (named, "cat\n\ndog\n", "line 2"),
-        # A number may be a place or a name.
-        (lambda z: {"logits": np.eye(3), "classes": [6, 11, 13]}, np.array([0, 1, 2]),
-         "beside classes that are whole numbers in another order"),
-        (lambda z: {"logits": np.eye(3), "classes": ["a", "b", "c"]}, np.array([0, 1, 3]),
-         "label of row 2: found 3; wanted the place of a column, 0 to 2"),
-        (lambda z: {"logits": np.eye(3), "classes": ["a", "b", "c"]}, np.array([0.0, 1, 2]), "labels: found float64"),
+        (named, ["yak", *["cat"] * (IMAGES - 1)], "yak"),
+        (named, ["cat", "dog"] * (IMAGES // 2), "class 'eel': found no image"),
+        (named, ["cat", "", "dog"], "item 1: label"),
+        (named, "labels.txt", "labels: found a file .txt; wanted a table of image,label: .csv, .tsv or .jsonl"),
+        (named, "evaluated", "labels: found a folder"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_one_line(world, tmp_path, refusal, arrays_of, labels, said):
@@ -163,31 +173,26 @@ def test_what_cannot_be_used_is_one_line(world, tmp_path, refusal, arrays_of, la
     else:
         np.savez(wrong, **arrays_of(logits))
     file = folder / "labels.csv"
-    if isinstance(labels, np.ndarray):
-        file = tmp_path / "l.npy"
-        np.save(file, labels)
-    elif labels != file.name:
-        file = tmp_path / "l.txt"
-        file.write_text(labels or "")
+    if isinstance(labels, str):
+        file = folder / labels
+    elif labels is not None:
+        file = write_labels(tmp_path / "l.csv", labels)
     error = refusal("score", "--logits", wrong, *(() if labels is None else ("--labels", file)), "--out", out)
     assert said in error and error.count("\n") == 1 and not out.exists()
 
 
-# Sorted as texts, the place of a column is not its name.
+# Sorted as texts, the position of a column is not its name.
 @pytest.mark.parametrize("classes", [sorted(map(str, range(12))), [f"c{place}" for place in range(12)], None])
-def test_a_whole_number_is_the_place_of_a_column_and_a_text_its_name(tmp_path, classes):
+def test_a_label_is_the_name_of_a_column(tmp_path, classes):
     """Expected by hand: the share of rows whose largest logit is that of their own class."""
     z, y = np.random.default_rng(1).normal(size=(60, 12)).astype("f4"), np.arange(60) % 12
     z[np.arange(60), y] += 2
     np.savez(tmp_path / "z.npz", logits=z, **({} if classes is None else {"classes": classes}))
-    words = [(classes or [*map(str, range(12))])[place] for place in y]
-    np.save(tmp_path / "places.npy", y)
-    np.save(tmp_path / "names.npy", words)
-    for name, labels in (("places", y.tolist()), ("names", words)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"label": label}) + "\n" for label in labels))
-    (tmp_path / "names.csv").write_text("\n".join(["label", *words]))
-    for labels in ("places.npy", "names.npy", "places.jsonl", "names.jsonl", "names.csv"):
-        top1 = clean(score(tmp_path / "z.npz", tmp_path / labels))["top1"]
+    names = [(classes or [*map(str, range(12))])[place] for place in y]
+    lines = [json.dumps({"image": f"{row}.jpg", "label": name}) for row, name in enumerate(names)]
+    (tmp_path / "names.jsonl").write_text("\n".join(lines))
+    for labels in (write_labels(tmp_path / "names.csv", names), tmp_path / "names.jsonl"):
+        top1 = clean(score(tmp_path / "z.npz", labels))["top1"]
         assert top1 == pytest.approx(100 * np.mean(z.argmax(1) == y)), labels
 
 
@@ -242,10 +247,10 @@ def likely(classes, rows=300):
 def test_probabilities_in_place_of_logits_are_refused(dtype, classes, total, tmp_path, refusal):
     """Their softmax is flatter than the model: every figure but the accuracy would be another one's."""
     z, label = likely(classes, 400)
-    np.save(tmp_path / "y.npy", label)
+    write_labels(tmp_path / "y.csv", label)
     np.save(tmp_path / "z.npy", z)
     np.savez(tmp_path / "p.npz", logits=(total * softmax(z)).astype(dtype))
-    where = ["--labels", tmp_path / "y.npy", "--out", tmp_path / "out.json"]
+    where = ["--labels", tmp_path / "y.csv", "--out", tmp_path / "out.json"]
     for files in (["p.npz"], ["z.npy", "--corrupted", "fog_3=p.npz"], ["z.npy", "--out-logits", "far=p.npz"]):
         logits, *more = (str(tmp_path / each) if each == "p.npz" else each for each in files)
         more = [each.replace("p.npz", str(tmp_path / "p.npz")) for each in more]
@@ -257,11 +262,11 @@ def test_probabilities_in_place_of_logits_are_refused(dtype, classes, total, tmp
 @pytest.mark.parametrize("classes", [2, 10])
 def test_log_probabilities_are_logits(classes, tmp_path):
     z, label = likely(classes)
-    np.save(tmp_path / "y.npy", label)
+    write_labels(tmp_path / "y.csv", label)
     forms = {"logits": z, "shifted": z + 7, "log-probabilities": np.log(softmax(z))}
     for name, values in forms.items():
         np.save(tmp_path / "z.npy", values)
-        numbers = clean(score(tmp_path / "z.npy", tmp_path / "y.npy"))
+        numbers = clean(score(tmp_path / "z.npy", tmp_path / "y.csv"))
         p = softmax(z)[np.arange(len(label)), label]
         assert numbers["ece"] == pytest.approx(equal_width_ece(softmax(z), label), abs=1e-9), name
         assert numbers["nll"] == pytest.approx(-np.log(p).mean(), rel=1e-9), name
@@ -269,10 +274,10 @@ def test_log_probabilities_are_logits(classes, tmp_path):
 
 def test_logits_that_are_not_probabilities_in_every_row_are_taken(tmp_path):
     z, label = likely(10)
-    np.save(tmp_path / "y.npy", label)
+    write_labels(tmp_path / "y.csv", label)
     small = np.random.default_rng(0).random(z.shape)  # cosines, or sigmoids of each class: from 0 to 1, of any sum
     mixed = np.where(np.arange(len(z))[:, None] == len(z) - 1, z, softmax(z))
     for values in (small, mixed):
         np.save(tmp_path / "z.npy", values)
-        numbers = clean(score(tmp_path / "z.npy", tmp_path / "y.npy"))
+        numbers = clean(score(tmp_path / "z.npy", tmp_path / "y.csv"))
         assert numbers["ece"] == pytest.approx(equal_width_ece(softmax(values), label), abs=1e-9)

@@ -190,7 +190,7 @@ def test_missing_images_are_refused_or_left_out_and_counted(model, benchmark, tm
         path.unlink()
     some = "--images", images, "--no-report", "--tasks", "image_to_text"
     said = refusal(*words(model, benchmark, tmp_path / "out", *some))
-    assert "7 of 12 missing, the first is 'val/005.jpg'" in said and not (tmp_path / "out").exists()
+    assert "found 5 of 12, without 'val/005.jpg'" in said and not (tmp_path / "out").exists()
     results = evaluate(model, benchmark, tmp_path / "out", *some, "--allow-missing-images")
     assert results["data"]["rococo"]["coverage"] == {"present": 5, "wanted": 12, "complete": False}
     assert results["sizes"]["image_to_text"]["danger"]["gallery"] == 5 * 10 + 1
@@ -268,7 +268,7 @@ def test_join_makes_a_model_that_beats_chance_on_images_it_has_not_seen(tmp_path
     assert "held_out_recall_at_1" in capsys.readouterr().out
     joined = load_model(out)
     names = [item["image"] for item in items]
-    seen = joined.training_images.seen(names, [hash_file(tmp_path / "images" / name) for name in names])
+    seen = joined.training_images.contains(names, [hash_file(tmp_path / "images" / name) for name in names])
     assert seen.tolist() == [number < 45 for number in range(len(items))]
     images = joined.encode_image([Image.open(tmp_path / "images" / item["image"]) for item in items[45:]])
     texts = joined.encode_text([f"a {colour} ball" for colour in colours])

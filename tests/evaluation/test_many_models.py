@@ -8,19 +8,16 @@ from pathlib import Path
 import jax
 import pytest
 
-from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
-from rococo_jax.data.images import FileImages
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation import model_series, runner
-from rococo_jax.evaluation.estimate import Work, bytes_of, estimate_lines, spec_before_loading, work_of
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.model_list import read_models
 from rococo_jax.evaluation.model_series import evaluate_all
 from tests.support.refusals import refused
-from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
+from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.world import noise, write_world
 
 SETTINGS = Settings(mixed_galleries=())
@@ -107,7 +104,7 @@ def names_in(out) -> set[str]:
     return {path.parent.name for path in out.rglob("results.json")}
 
 
-def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_what_it_will_take(
+def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_how_much_there_is(
     models, data, tmp_path, monkeypatch, capsys
 ):
     out, broken = tmp_path / "out", tmp_path / "broken"
@@ -118,7 +115,7 @@ def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_what_it
     assert main(words) == 1
     said = capsys.readouterr()
     assert "broken left out" in said.err and "1 of 4 models failed" in said.err
-    assert " MB of disk" in said.err and "1 of unknown size" in said.err and " broken " not in said.out
+    assert "evaluating 4 model(s), 6 images and 60 texts each" in said.err and " broken " not in said.out
     assert names_in(out) == {"m0", "m1", "renamed"}
     assert json.loads((out / "renamed" / "results.json").read_text())["model"] == "renamed"
     assert all((out / f"report.{suffix}").is_file() for suffix in ("html", "csv", "md"))
@@ -127,7 +124,6 @@ def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_what_it
     pixels_made_for = []
     monkeypatch.setattr(model_series, "announce_pixels", lambda sources, _: pixels_made_for.extend(sources))
     assert main([*words, "--no-report"]) == 1
-    assert "3 model(s) have results here" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in first} == first and pixels_made_for == [str(broken)]
     events = Counter(entry["event"] for entry in journal(out))
     assert events == {"started": 2, "evaluated": 3, "kept": 3, "failed": 2}
@@ -136,7 +132,7 @@ def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_what_it
 def test_parts_of_a_list_are_each_done_once_and_write_no_report(models, data, tmp_path, capsys):
     words = command(data, tmp_path, f"{models}/m*", "--tasks", "image_to_text")
     assert main([*words, "--shard", "1/2", "--precision", "float32", "--batch-size", "16"]) == 0
-    assert "60 captions each, towers in float32" in capsys.readouterr().err
+    assert "60 texts each: towers in float32" in capsys.readouterr().err
     assert main([*words, "--batch-size", "0"]) == 2
     assert "rococo: --batch-size: number: found 0; wanted a whole number, 1 or more" in capsys.readouterr().err
     assert names_in(tmp_path) == {"m0", "m2"} and not (tmp_path / "report.html").exists()
@@ -167,22 +163,3 @@ def test_lists_name_what_is_wrong_with_them(tmp_path, monkeypatch):
     Path("list").write_text("a/model\nb/model\n")
     refused("list, line 2", read_models, [], "list")
     refused("nothing there", read_models, [], "missing")
-
-
-def test_disk_is_that_of_vectors_and_of_rows(models):
-    spec = spec_before_loading(str(models / "m0"))
-    assert spec == tiny_spec() and spec_before_loading("no/such") is None
-    work = Work(images=100_000, texts=50_000, queries=300_000)
-    size = bytes_of(spec, work)
-    assert size == 4 * 32 * 150_000 + 60 * 300_000
-    for sizes, words in (([size, None], "; 1 of unknown size"), ([size, size], " of disk")):
-        (line,) = estimate_lines(sizes, 0, work)
-        assert line.startswith("2 model(s) to do: 100,000 images and 50,000 captions") and line.endswith(words)
-        assert f"{2 * size / 1e6:.1f} MB" in line
-    assert "disk" not in estimate_lines([None], 1, work)[1]
-
-
-def test_the_work_counts_altered_images_and_equal_captions_once():
-    sets = {"originals": FileImages(("a", "b"), (Path("a"), Path("b")))}
-    benchmark = Benchmark("made", ("a", "b"), ("x y", "x y", "z w"), sets, ())
-    assert work_of([benchmark]) == Work(images=2, texts=2, queries=0)

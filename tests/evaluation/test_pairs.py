@@ -13,7 +13,6 @@ import pytest
 
 from rococo_jax import evaluate
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.cli.main import main
 from rococo_jax.encoders import load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.pair_scoring import ForeignPairScorer
@@ -23,11 +22,8 @@ from rococo_jax.errors import InputError
 from rococo_jax.evaluation import pairs
 from rococo_jax.evaluation.counts import rows_of_outcomes
 from rococo_jax.evaluation.inputs import open_benchmarks
-from rococo_jax.evaluation.models.stored_tokens import StoredTokens
-from rococo_jax.evaluation.results import read_results
-from rococo_jax.storage import hash_file, hash_json
+from rococo_jax.storage import hash_json
 from tests.benchmarks.published_forms import FORMS, write
-from tests.support.refusals import refused
 from tests.support.world import noise, write_world
 
 # What only vectors of all images, or of texts alone, can give.
@@ -326,27 +322,6 @@ def test_items_are_compared_by_maxsim(name, tmp_path):
     numbers = loop.select_dtypes("floating").columns
     assert loop[numbers].notna().any().any()
     np.testing.assert_allclose(ours[numbers], loop[numbers], rtol=1e-4, atol=1e-5)
-
-
-def test_stored_token_vectors_give_what_the_encoder_gives(coco, tmp_path):
-    (benchmark,) = open_benchmarks(Settings(**RANKS), **coco)
-    arrays, sets = {}, benchmark.image_sets.values()
-    names = [key for images in sets for key in images.input_keys()]
-    matrices = Tokens().encode_image([image for images in sets for image in images.read(range(len(images)))])
-    sides = {"image": ("image_names", names, matrices)}
-    sides["text"] = ("captions", list(benchmark.texts), Tokens().encode_text(benchmark.texts))
-    for side, (keys, values, of_items) in sides.items():
-        arrays |= {keys: np.array(values), f"{side}_tokens": np.concatenate(of_items)}
-        arrays |= {f"{side}_lengths": np.array([len(each) for each in of_items])}
-    np.savez(tmp_path / "tokens.npz", **arrays)
-    folders = ["--images", coco["images"], "--annotations", coco["annotations"], "--out", tmp_path / "out"]
-    asked = ["--mixed-galleries", "patch_0.9", "--seeds", 1, "--corruptions", "contrast", "--severities", 3]
-    command = ["score", "--token-embeddings", tmp_path / "tokens.npz", "--name", "mine", *folders, *asked]
-    assert main([str(word) for word in command]) == 0
-    results = read_results(tmp_path / "out" / "results.json")
-    assert figures(results) == figures(evaluate(Tokens(), **coco, **RANKS)) and results["model"] == "mine"
-    assert results["fingerprint"]["model"]["file"] == hash_file(tmp_path / "tokens.npz")
-    refused("texts alone", StoredTokens(tmp_path / "tokens.npz").as_read, dataclasses.replace(benchmark, tasks=()))
 
 
 class Stops(Cosines):

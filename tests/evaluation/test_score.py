@@ -100,19 +100,6 @@ def small(tmp_path_factory):
     return folder
 
 
-def with_embeddings(folder, images="A.npy", texts="B.npy"):
-    return "--image-embeddings", folder / images, "--text-embeddings", folder / texts
-
-
-def test_embeddings_score_as_their_similarities_and_are_brought_to_unit_length_if_they_are_not(small):
-    expected = score(small, "--similarities", small / "S.npy")
-    assert score(small, *with_embeddings(small), out="E.json") == expected
-    notes = read_results(small / "E.json")["notes"]
-    assert [note.split(":")[0] for note in notes if "brought to length 1" in note] == ["A.npy", "B.npy"]
-    score(small, *with_embeddings(small, "uA.npy", "uB.npy"), out="U.json")
-    assert read_results(small / "U.json")["notes"] == []
-
-
 def test_results_name_what_they_depend_on_and_only_the_model_may_differ_between_comparable_ones(small, tmp_path):
     np.save(tmp_path / "other.npy", np.load(small / "S.npy") * 2)
     fingerprints = []
@@ -136,7 +123,7 @@ def test_results_name_what_they_depend_on_and_only_the_model_may_differ_between_
 
 def test_the_same_input_gives_the_same_bytes(small):
     for name in ("one", "two"):
-        score(small, *with_embeddings(small), "--per-query", small / f"{name}.parquet", out=f"{name}.json")
+        score(small, "--similarities", small / "S.npy", "--per-query", small / f"{name}.parquet", out=f"{name}.json")
     for suffix in ("json", "parquet"):
         assert (small / f"one.{suffix}").read_bytes() == (small / f"two.{suffix}").read_bytes()
 
@@ -211,28 +198,24 @@ def with_value(rows, place, value) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("name", "content_of", "said"),
+    ("content_of", "said"),
     [
-        ("S", lambda s: npy(s[:, :-2]), "shape: found (40, 400); wanted (40, 402) for (images, captions) of the ann"),
-        ("S", lambda s: with_value(s, (3, 5), np.nan), "scores: found NaN or infinite values"),
-        ("S", lambda s: with_value(s, (3, 5), np.inf), "scores: found NaN or infinite values"),
-        ("S", lambda s: npy(s.astype(np.int64)), "numbers: found int64"),
-        ("S", lambda s: npy(s[0]), "shape: found (402,); wanted two dimensions"),
-        ("S", lambda s: b"", "contents: found"),
-        ("S", lambda s: b"not an array", "contents: found"),
-        ("S", lambda s: b"\x93NUMPY\x01\x00v\x00", "contents: found"),
-        ("S", lambda s: npy(s)[:5000], "contents: found"),
-        ("B", lambda rows: with_value(rows, 17, np.nan), "row 17: found NaN or infinite values"),
-        ("B", lambda rows: with_value(rows, 17, 0.0), "row 17: found a vector of zeros"),
-        ("B", lambda rows: npy(rows[:, 1:]), "shape: found (402, 11); wanted (402, 12)"),
+        (lambda s: npy(s[:, :-2]), "shape: found (40, 400); wanted (40, 402) for (images, captions) of the ann"),
+        (lambda s: with_value(s, (3, 5), np.nan), "scores: found NaN or infinite values"),
+        (lambda s: with_value(s, (3, 5), np.inf), "scores: found NaN or infinite values"),
+        (lambda s: npy(s.astype(np.int64)), "numbers: found int64"),
+        (lambda s: npy(s[0]), "shape: found (402,); wanted two dimensions"),
+        (lambda s: b"", "contents: found"),
+        (lambda s: b"not an array", "contents: found"),
+        (lambda s: b"\x93NUMPY\x01\x00v\x00", "contents: found"),
+        (lambda s: npy(s)[:5000], "contents: found"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused_in_one_line(small, tmp_path, refusal, name, content_of, said):
-    wrong = tmp_path / f"{name}.npy"
-    wrong.write_bytes(content_of(np.load(small / f"{name}.npy")))
-    options = ("--similarities", wrong) if name == "S" else with_embeddings(small, texts=wrong)
+def test_arrays_that_do_not_fit_are_refused_in_one_line(small, tmp_path, refusal, content_of, said):
+    wrong = tmp_path / "S.npy"
+    wrong.write_bytes(content_of(np.load(small / "S.npy")))
     outputs = "--per-query", tmp_path / "Q.parquet", "--out", tmp_path / "never.json"
-    error = refusal("score", *options, "--annotation", small / "same_concept.json", *outputs)
+    error = refusal("score", "--similarities", wrong, "--annotation", small / "same_concept.json", *outputs)
     assert error.startswith(f"rococo: {wrong}: {said}") and error.count("\n") == 1
     assert [*tmp_path.iterdir()] == [wrong]
 
@@ -278,9 +261,9 @@ def test_pickled_objects_are_never_loaded(small, tmp_path, refusal):
         ("--similarities gone.npy", "same_concept.json", "gone.npy: file: found nothing there"),
         ("--similarities S.npy", "gone.json", "gone.json: file: found nothing there"),
         ("--similarities S.npy", "nine.json", "nine.json: caption list of item 7 ('val/7.jpg'): found 9 captions"),
-        ("", "same_concept.json", "wanted either --similarities, or --image-embeddings and"),
-        ("--image-embeddings A.npy", "same_concept.json", "wanted either --similarities, or --image-embeddings and"),
-        ("--similarities S.npy --text-embeddings B.npy", "same_concept.json", "wanted either --similarities, or"),
+        ("", "same_concept.json", "input: found none of them; wanted one of --similarities, --embeddings and --logits"),
+        ("--embeddings E.npz", "same_concept.json", "wanted --similarities with --annotation, or whole benchmarks"),
+        ("--similarities S.npy --data D", "same_concept.json", "found --annotation with --data, --images or"),
     ],
 )
 def test_other_input_is_refused_in_one_line(small, monkeypatch, refusal, options, annotation, said):

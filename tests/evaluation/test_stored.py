@@ -183,9 +183,9 @@ def test_bad_embeddings_are_one_line(world, tmp_path, refusal, change, said):
     [
         (["--embeddings", "nothing"], "nothing: embeddings: found nothing there"),
         (["--similarities", "nothing"], "nothing: similarities: found none"),
-        ([], "found neither; wanted one of --embeddings, --token-embeddings and --similarities"),
+        ([], "found none of them; wanted one of --similarities, --embeddings and --logits"),
         (["--embeddings", "a", "--annotation", "b.json"], "--annotation with --embeddings"),
-        (["--token-embeddings", "a", "--annotation", "b.json"], "--annotation with --token-embeddings"),
+        (["--embeddings", "a", "--similarities", "b"], "found --similarities and --embeddings"),
     ],
 )
 def test_bad_combinations_are_one_line(world, tmp_path, refusal, monkeypatch, options, said):

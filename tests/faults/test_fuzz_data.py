@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rococo_jax.benchmarks import two_by_two
 from rococo_jax.benchmarks.benchmark import find_benchmark
+from rococo_jax.benchmarks.readers import two_by_two
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.checkpoints.formats.big_vision import open_npz
@@ -119,7 +119,7 @@ def _examples(path: Path) -> None:
 def _all_tensors(tensors) -> None:
     with tensors:
         for name in tensors.names:
-            tensors.about(name), tensors.read(name)
+            tensors.info(name), tensors.read(name)
 
 
 def _open_pt(path: Path) -> None:
@@ -171,8 +171,7 @@ KINDS = {
     "logits as .npy": ("logits.npy", lambda path: np.save(path, np.eye(3)), _read_logits),
     "embeddings": ("vectors.npz", _vectors, StoredEmbeddings),
     "embeddings as a table": ("image.parquet", _table_of_vectors, lambda path: StoredEmbeddings(path.parent)),
-    "labels": ("labels.npy", lambda path: np.save(path, np.arange(4)), lambda path: read_labels(path, "classes")),
-    "labels as a table": ("labels.csv", _text("image,label\na.jpg,dog\nb.jpg,cat\n"), lambda p: read_labels(p, "")),
+    "labels": ("labels.csv", _text("image,label\na.jpg,dog\nb.jpg,cat\n"), read_labels),
     "hard positives": (
         "hard.jsonl", _text('{"caption": "a dog", "hard_positive": "a hound", "hard_negative": "a cat"}\n'),
         read_hard_positives,
@@ -216,17 +215,17 @@ def test_a_pickle_that_calls_functions_is_refused(tmp_path):
 
 
 # Found by `tools/fuzz.py`.
-@pytest.mark.parametrize("name", ["task", "image", "hits"])
+@pytest.mark.parametrize("name", ["task", "unit", "riddles"])
 def test_a_row_of_a_run_without_a_value_is_refused(name, tmp_path):
-    _table(tmp_path / "rows.parquet", HITS | {name: [None, HITS[name][0]]})
-    refused(f"{name}: found 1 rows without one", read_image_hits, tmp_path / "rows.parquet")
+    _table(tmp_path / "rows.parquet", ROWS | {name: [None, ROWS[name][0]]})
+    refused(f"{name}: found 1 rows without one", read_image_counts, tmp_path / "rows.parquet", OF_ROWS)
 
 
 def test_names_stored_as_bytes_are_texts(tmp_path):
     path = tmp_path / "rows.parquet"
-    _table(path, HITS | {"variant": [b"danger"] * 2, "image": [b"b.jpg", b"a.jpg"]})
-    images, hits, queries = read_image_hits(path)["t2i", "danger"]["r1"]
-    assert (images, hits.tolist(), queries.tolist()) == (("a.jpg", "b.jpg"), [0.5, 1.0], [2, 1])
+    _table(path, ROWS | {"variant": [b"danger"] * 2, "image": [b"b.jpg", b"a.jpg"]})
+    counts = read_image_counts(path, OF_ROWS)["t2i", "danger"]
+    assert counts.images == ("a.jpg", "b.jpg") and counts.counts.tolist() == [[0, 1], [1, 1]]
 
 
 def test_the_name_of_a_field_that_is_no_text_is_refused(tmp_path):
@@ -246,7 +245,7 @@ def test_a_header_that_is_no_python_is_refused(tmp_path):
     path = tmp_path / "logits.npy"
     np.save(path, np.eye(3))
     path.write_bytes(path.read_bytes().replace(b"<f8", b"<,8"))
-    for read in (_read_logits, lambda path: read_labels(path, "classes"), lambda path: load_arrays(path, "an array")):
+    for read in (_read_logits, lambda path: load_arrays(path, "an array")):
         refused(r"logits\.npy: contents", read, path)
 
 

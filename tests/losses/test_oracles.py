@@ -36,13 +36,13 @@ def run_reference(model, **scalars):
     return output.loss.item(), [leaf.detach().numpy() for leaf in leaves], [leaf.grad.numpy() for leaf in leaves]
 
 
-def of_clip(images, texts, log_scale, similarities):
-    return softmax_contrastive(images, texts, logit_scale=jnp.exp(log_scale), similarities=similarities)
+def of_clip(images, texts, log_scale, logits):
+    return softmax_contrastive(images, texts, logit_scale=jnp.exp(log_scale), logits=logits)
 
 
-def of_siglip(images, texts, log_scale, bias, similarities):
+def of_siglip(images, texts, log_scale, bias, logits):
     scale = jnp.exp(log_scale)
-    return sigmoid_contrastive(images, texts, logit_scale=scale, logit_bias=bias, similarities=similarities)
+    return sigmoid_contrastive(images, texts, logit_scale=scale, logit_bias=bias, logits=logits)
 
 
 @pytest.mark.parametrize("strategy", ["all_gather", "ring"])

@@ -9,10 +9,9 @@ import pytest
 from flax import nnx
 
 from rococo_jax.checkpoints.parameters import build_model
-from rococo_jax.encoders.device_steps import on_active_devices
 from rococo_jax.models import HeadSpec, ModelSpec
 from rococo_jax.models import attention as attentions
-from rococo_jax.models.attention import FusedAttention, SelfAttention, attend, fused_attention, mask_of
+from rococo_jax.models.attention import SelfAttention, attend, cudnn_supports, has_cudnn_attention, mask_of
 from rococo_jax.runtime import AXES, make_mesh
 from tests.models.test_towers import TEXT, VISION
 from tests.support.tiny import drawn_parameters
@@ -83,16 +82,6 @@ def test_gradients_are_products_in_the_dtype_of_the_towers():
         assert "f32" not in taken, line
 
 
-@pytest.mark.parametrize("tokens", [40, 128])
-def test_the_kernel_of_tpus_is_attention(tokens):
-    """Interpreted, over two devices, with padded tokens and heads (40) and without padded tokens (128)."""
-    fused = FusedAttention("splash", make_mesh(jax.devices()[:2]), interpret=True)
-    operands = inputs(tokens, "bfloat16", heads=1)
-    ours = value_and_gradients(fused, *operands)
-    for mine, theirs in zip(ours, reference(None, *operands), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-2 * np.abs(theirs).max())
-
-
 @pytest.fixture
 def by_xla(monkeypatch):
     """cuDNN's attention computed by XLA, and the numbers of tokens that it is asked for."""
@@ -116,8 +105,8 @@ def test_blocks_with_cudnn_are_those_with_the_einsum(mask, tokens, by_xla):
     seen, random = MASKS[mask](tokens), np.random.default_rng(tokens)
     x, cotangent = (jnp.asarray(random.normal(size=(BATCH, tokens, spec.width)), jnp.bfloat16) for _ in range(2))
 
-    def computed(fused):
-        blocks.block.attention.fused = fused
+    def computed(use_cudnn):
+        blocks.block.attention.use_cudnn = use_cudnn
         graph, parameters = nnx.split(blocks)
 
         def both(parameters, x):
@@ -126,9 +115,9 @@ def test_blocks_with_cudnn_are_those_with_the_einsum(mask, tokens, by_xla):
 
         return jax.tree.map(lambda array: np.asarray(array, np.float64), jax.jit(both)(parameters, x))
 
-    wanted = computed(None)
+    wanted = computed(False)
     assert not by_xla
-    found = computed(FusedAttention("cudnn", make_mesh(jax.devices()[:1])))
+    found = computed(True)
     assert set(by_xla) == (set() if "keys" in mask else {8 if tokens == 8 else 10})
     for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=3e-2 * np.abs(theirs).max())
@@ -147,7 +136,7 @@ def test_texts_on_gpus_have_no_bias_whose_gradient_would_be_computed(attention, 
     text = dataclasses.replace(TEXT, attention=attention, width=32, heads=4, context_length=9)
     spec = ModelSpec(None, text, text_head=HeadSpec("linear", 16))
     model = build_model(spec, drawn_parameters(spec), jnp.bfloat16)
-    model.text.blocks.block.attention.fused = FusedAttention("cudnn", make_mesh(jax.devices()[:1]))
+    model.text.blocks.block.attention.use_cudnn = True
     graph, parameters = nnx.split(model)
     ids = jnp.full((2, 9), 98)
     embed = jax.grad(lambda parameters: nnx.merge(graph, parameters).text_embeddings(ids, ids > 0).sum())
@@ -159,41 +148,24 @@ def test_texts_on_gpus_have_no_bias_whose_gradient_would_be_computed(attention, 
     assert "ScaleBias" not in program
 
 
-def test_the_kernel_of_tpus_runs_on_the_devices_that_have_rows_in_a_step():
-    mesh = make_mesh(jax.devices()[:2])
-    fused = FusedAttention("splash", mesh, interpret=True)
-    operands = inputs(40, "bfloat16", heads=1)[:3]
-
-    @jax.jit
-    def step(active, *operands):
-        return on_active_devices(mesh, lambda _, *qkv: fused(*qkv), None, active, *operands)
-
-    found = np.asarray(step(jnp.array([True, False]), *operands))
-    np.testing.assert_array_equal(found[0], np.asarray(fused(*operands))[0])
-    assert not found[1].any()
-
-
-def test_the_implementation_follows_device_precision_length_and_mask():
+def test_the_implementation_follows_device_precision_head_size_and_mask():
     @dataclasses.dataclass(frozen=True)
     class Device:
         platform: str
         compute_capability: str
 
-    chosen = {
-        ("gpu", "bfloat16", "7.5"): None, ("gpu", "bfloat16", "8.0"): "cudnn", ("gpu", "bfloat16", "9.0"): "cudnn",
-        ("gpu", "bfloat16", "10.3"): "cudnn", ("gpu", "float32", "9.0"): None, ("tpu", "bfloat16", ""): "splash",
-        ("tpu", "float32", ""): None, ("cpu", "bfloat16", ""): None,
-        ("gpu", "bfloat16", "gfx90a"): None,  # an AMD GPU has no cuDNN
+    uses_cudnn = {
+        ("gpu", "bfloat16", "7.5"): False, ("gpu", "bfloat16", "8.0"): True, ("gpu", "bfloat16", "9.0"): True,
+        ("gpu", "bfloat16", "10.3"): True, ("gpu", "float32", "9.0"): False, ("tpu", "bfloat16", ""): False,
+        ("tpu", "float32", ""): False, ("cpu", "bfloat16", ""): False,
+        ("gpu", "bfloat16", "gfx90a"): False,  # an AMD GPU has no cuDNN
     }  # fmt: skip
-    for (platform, dtype, capability), kind in chosen.items():
+    for (platform, dtype, capability), expected in uses_cudnn.items():
         mesh = jax.sharding.Mesh(np.array([[Device(platform, capability)]]), AXES)
-        assert getattr(fused_attention(mesh, dtype), "kind", None) == kind
-    splash, cudnn = (FusedAttention(kind, make_mesh(jax.devices()[:1])) for kind in ("splash", "cudnn"))
-    seen = MASKS["none"](4)
-    assert splash.takes(729, 72, *seen) and not splash.takes(257, 64, *seen) and not splash.takes(729, 64, True, None)
-    assert cudnn.takes(50, 64, *seen) and cudnn.takes(77, 128, True, None)
-    assert not cudnn.takes(50, 20, *seen) and not cudnn.takes(50, 136, *seen) and not cudnn.takes(1, 64, *seen)
-    assert not cudnn.takes(9, 64, *MASKS["causal and keys"](9)), "it would be a bias"
+        assert has_cudnn_attention(mesh, dtype) == expected
+    assert cudnn_supports(50, 64, None) and cudnn_supports(77, 128, None)
+    assert not cudnn_supports(50, 20, None) and not cudnn_supports(50, 136, None) and not cudnn_supports(1, 64, None)
+    assert not cudnn_supports(9, 64, MASKS["causal and keys"](9)[1]), "it would be a bias"
 
 
 def test_a_model_uses_what_was_chosen_where_no_weights_are_asked_for(monkeypatch):
@@ -201,14 +173,18 @@ def test_a_model_uses_what_was_chosen_where_no_weights_are_asked_for(monkeypatch
     spec = ModelSpec(VISION, TEXT, head, head)
     model = build_model(spec, drawn_parameters(spec), jnp.bfloat16)
     mesh = make_mesh(jax.devices()[:1])
-    monkeypatch.setattr(attentions, "fused_attention", lambda *_: FusedAttention("cudnn", mesh))
+    monkeypatch.setattr(attentions, "has_cudnn_attention", lambda *_: True)
     attentions.use_fused_attention(model, mesh, "bfloat16")
     assert sum(isinstance(module, SelfAttention) for _, module in nnx.iter_modules(model)) == 2
-    asked = []
-    compute = lambda self, query, key, value, causal, lengths: asked.append(causal) or jnp.zeros_like(query)  # noqa: E731
-    monkeypatch.setattr(FusedAttention, "__call__", compute)
+    causal_calls = []
+
+    def compute(query, key, value, causal, lengths):
+        causal_calls.append(causal)
+        return jnp.zeros_like(query)
+
+    monkeypatch.setattr(attentions, "cudnn_attention", compute)
     pixels, ids = jnp.zeros((1, 30, 30, 3)), jnp.full((1, 6), 98)
     nnx.jit(lambda model: (model.image_embeddings(pixels), model.text_embeddings(ids, ids > 0)))(model)
-    assert asked == [False, True], "the text tower alone is causal"
+    assert causal_calls == [False, True], "only the text tower is causal"
     _, weights = nnx.jit(lambda model: model.vision.tokens_and_attention(pixels))(model)
     np.testing.assert_allclose(np.asarray(weights).sum(-1), 1, rtol=1e-5)

@@ -123,7 +123,7 @@ def test_a_metric_that_a_model_lacks_or_that_is_equal_for_all_is_named_as_left_o
 
 
 def test_the_kept_correlations_are_those_of_the_kept_table():
-    findings = CHECKOUT / "docs" / "findings"
+    findings = CHECKOUT / "docs" / "research"
     scores = pandas.read_csv(findings / "published_field.csv", index_col="checkpoint")
     place, values = {name: number for number, name in enumerate(scores)}, scores.to_numpy().T
     assert values.shape == (14, 202)

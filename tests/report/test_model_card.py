@@ -1,76 +1,19 @@
-"""A model card says what results say, in the hub's own form, and goes to the hub without its token being printed."""
+"""A model card says what results say, in the hub's own form."""
 
-import base64
-import http.server
 import json
-import threading
-from typing import ClassVar
 
 import pytest
 from huggingface_hub import ModelCard, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from rococo_jax.cli import export
-from rococo_jax.errors import InputError
 from rococo_jax.metrics import METRICS
-from rococo_jax.report.model_card import model_card, push, write_card
+from rococo_jax.report.model_card import model_card, write_card
 from tests.support import reference_models as hf
 from tests.support.commands import run_command
 from tests.support.made_runs import make_run
 from tests.support.models import read_model
 from tests.support.refusals import refused
-
-TOKEN = "hf_never_printed"
-
-
-class Hub(http.server.BaseHTTPRequestHandler):
-    """As much of the hub as an upload needs."""
-
-    files: ClassVar[dict[str, str]] = {}
-    refuses = False
-
-    def log_message(self, *said):
-        pass
-
-    def do_GET(self):
-        self.answer({"sha": "0" * 40, "id": "me/clip"})
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["content-length"]))
-        assert self.headers["authorization"] == f"Bearer {TOKEN}"
-        if self.refuses:
-            return self.answer({"error": f"not yours, {TOKEN}"}, 403)
-        if "preupload" in self.path:
-            files = [{"path": each["path"], "uploadMode": "regular", "shouldIgnore": False}
-                     for each in json.loads(body)["files"]]  # fmt: skip
-            return self.answer({"files": files})
-        if "/commit/" in self.path:
-            lines = map(json.loads, body.decode().splitlines())
-            self.files.update(
-                {each["value"]["path"]: each["value"]["content"] for each in lines if each["key"] == "file"}
-            )
-        return self.answer({"url": f"http://127.0.0.1:{self.server.server_address[1]}/me/clip", "success": True,
-                            "commitOid": "1" * 40, "commitUrl": "http://127.0.0.1/me/clip/commit/1"})  # fmt: skip
-
-    def answer(self, value, code=200):
-        content = json.dumps(value).encode()
-        self.send_response(code)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    Hub.files, Hub.refuses = {}, False
-    yield Hub
-    server.shutdown()
 
 
 def test_the_card_is_one_that_the_hub_reads_and_has_every_figure(tmp_path):
@@ -122,28 +65,15 @@ def test_every_kind_of_task_has_a_card(tmp_path, task, kind, metrics, data, task
     assert found.get("image_to_text", ("", "rococo"))[1] == "rococo" and (tmp_path / "figures.png").exists()
 
 
-def test_a_folder_is_uploaded_and_a_refusal_is_one_line_without_the_token(hub, tmp_path, capsys):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "README.md").write_text("# clip\n")
-    push(tmp_path / "model", "me/clip")
-    assert set(hub.files) == {"README.md"}
-    hub.refuses = True
-    with pytest.raises(InputError, match=r"me/clip: hub: found .*403") as caught:
-        push(tmp_path / "model", "me/clip")
-    said = str(caught.value) + "".join(capsys.readouterr())
-    assert TOKEN not in said and "\n" not in str(caught.value)
-
-
-def test_the_export_command_uploads_a_card_of_the_models_own_results(hub, tmp_path):
+def test_the_export_command_writes_a_card_of_the_models_own_results(tmp_path):
     folder, path = hf.saved(hf.clip(), tmp_path / "clip"), make_run(tmp_path / "run", "clip", 0.5) / "results.json"
-    options = "--card", path, "--licence", "mit", "--push", "me/clip"
+    options = "--card", path, "--licence", "mit"
     refused("those of this model", run_command, export, folder, tmp_path / "out", *options)
     stored = {name: value for name, value in json.loads(path.read_text()).items() if name != "sha256"}
     stored["fingerprint"]["model"]["weights"] = read_model(folder).describe()["weights"]
     path.write_text(json.dumps(stored))
     run_command(export, folder, tmp_path / "out", *options)
-    assert ModelCard(base64.b64decode(hub.files["README.md"]).decode()).data.license == "mit"
-    assert set(hub.files) == {each.name for each in (tmp_path / "out").iterdir()}
+    assert ModelCard.load(tmp_path / "out" / "README.md").data.license == "mit"
 
 
 def test_results_of_two_models_have_no_one_card(tmp_path):

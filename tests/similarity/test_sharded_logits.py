@@ -186,3 +186,26 @@ def test_wrong_settings_are_refused():
     items = Items(jnp.eye(2))
     with pytest.raises(ValueError, match="both or neither"):
         ShardedLogits().log_sum_exp(items, items._replace(ids=jnp.arange(2)), logit_scale=jnp.float32(1))
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("width", [3, 16])
+def test_sums_over_other_ids_are_those_of_a_loop(axis_type, width):
+    """13 items and 3 or 16 columns on 8 devices; groups of one to four equal ids, and masked items."""
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"), axis_types=(axis_type,) * 2)
+    random = np.random.default_rng(0)
+    embeddings = random.standard_normal((13, width)).astype(np.float32)
+    ids, mask = np.array([7, 7, 7, 7, 1, 1, -5, 2, 3, 4, 2, 0, 0], np.int32), random.random(13) < 0.8
+    embeddings[~mask] = np.nan
+
+    def compute(embeddings):
+        return ShardedLogits(mesh).sum_of_other_ids(Items(embeddings, ids, mask))
+
+    with jax.set_mesh(mesh):
+        sums, counts = jax.jit(compute)(embeddings)
+        gradient = jax.jit(jax.grad(lambda embeddings: (compute(embeddings)[0] ** 2).sum()))(embeddings)
+    others = (ids[:, None] != ids) & mask
+    right = others @ np.where(mask[:, None], embeddings, 0).astype(np.float64)
+    np.testing.assert_allclose(sums, right, rtol=0, atol=2e-6)
+    np.testing.assert_array_equal(counts, others.sum(1))
+    np.testing.assert_allclose(gradient, 2 * others.T @ right, rtol=0, atol=5e-5)

@@ -87,31 +87,6 @@ def grounding_contrastive(images, texts, altered_texts, logit_scale, *, ids, alt
     return grounding(images, texts, altered_texts, logit_scale, ids, altered_mask)
 
 
-def mixed_blind_preference(images, texts, mixed_images, logit_scale, *, ids, mixed_mask):
-    return blind(texts, images, mixed_images, logit_scale, ids, mixed_mask)
-
-
-def mixed_grounding_contrastive(images, texts, mixed_images, logit_scale, *, ids, mixed_mask):
-    return grounding(texts, images, mixed_images, logit_scale, ids, mixed_mask)
-
-
-def negclip_columns(images, texts, altered_texts, logit_scale, *, ids, altered_mask):
-    columns = {"negative_texts": altered_texts, "negative_mask": altered_mask}
-    without = softmax_contrastive(images, texts, logit_scale, ids=ids)
-    return softmax_contrastive(images, texts, logit_scale, ids=ids, **columns) - without
-
-
-def intra_modal(images, texts, altered_texts, logit_scale, *, altered_mask):
-    near = logit_scale * texts @ altered_texts[altered_mask].T
-    return log_share(logit_scale * (images * texts).sum(1), near, torch.ones_like(near, dtype=bool)).mean()
-
-
-def adaptive_rank(images, texts, altered_texts, logit_scale, *, altered_mask, upper):
-    gaps = (logit_scale * torch.einsum("id,iad->ia", images, texts[:, None] - altered_texts))[altered_mask]
-    margin = gaps.mean().clamp(0, upper).detach()
-    return (margin - gaps).relu().mean()
-
-
 def value_and_gradients(name, embeddings, masks, settings):
     """A loss, and its derivative in every element of each of the embeddings."""
     leaves = {key: torch.tensor(array, dtype=torch.float64, requires_grad=True) for key, array in embeddings.items()}

@@ -34,7 +34,8 @@ PREPROCESSING = Preprocessing(exact_size=(SIDE, SIDE), mean=(0.3, 0.5, 0.6), std
 # Keys whose every value changes what a step computes.
 STEP_KEYS = (
     "seed", "steps", "ema", "dtype", "patch_dropout", "train.vision", "train.text", "losses.contrastive.kind",
-    "losses.sc.weight", "losses.sc.scope", "losses.vc.weight", "losses.vc.scope", "losses.vc.methods",
+    "losses.contrastive.altered_columns", "losses.blind.weight", "losses.grounding.weight", "losses.sc.weight",
+    "losses.sc.scope", "losses.vc.weight", "losses.vc.scope", "losses.vc.methods",
     "losses.vc.ratio", "losses.vc.views", "losses.vc.partner_group",
     "losses.hard_positives.weight", "losses.hard_positives.negative_weight",
     "optimizer.learning_rate", "optimizer.warmup_fraction", "optimizer.final_lr_fraction", "optimizer.b1",
@@ -81,6 +82,7 @@ CASES = {
         {
             "seed": 5, "steps": 7, "ema": 0.6, "train.vision": "last:1", "init.residual_head_width": 12,
             "losses.sc.weight": 0.7, "losses.sc.count": 2, "losses.sc.scope": "local",
+            "losses.contrastive.altered_columns": True, "losses.blind.weight": 1.5, "losses.grounding.weight": 0.8,
             "losses.vc.weight": 0.5, "losses.vc.ratio": 0.7, "losses.vc.views": "crop,resize",
             "losses.vc.partner_group": 2,
             "losses.hard_positives.weight": 0.3, "losses.hard_positives.negative_weight": 2.0,
@@ -94,7 +96,7 @@ CASES = {
     ),
     "parts and rematerialised blocks": _case(
         {
-            "seed": 1, "steps": 20, "train.text": "last:2", "micro_batches": 4, "kept_micro_batches": 2,
+            "seed": 1, "steps": 20, "train.text": "last:2", "micro_batches": 4,
             "remat": "full", "patch_dropout": 0.5,
             "losses.sc.weight": 1.5, "losses.sc.count": 2,
             "losses.vc.weight": 2.0, "losses.vc.scope": "local", "losses.vc.methods": "cutmix", "losses.vc.ratio": 0.4,

@@ -261,6 +261,9 @@ def loss(settings: Settings, model: Model, parameters: Parameters, batch, step: 
     if hard:
         negatives, there = texts(batch.fields["negative"]), torch.tensor(batch.valid["negative"])
         extra = [scale * image @ negatives[there].T]
+    if settings["losses.contrastive.altered_columns"]:
+        altered, valid = texts(batch.fields["altered"]), torch.tensor(batch.valid["altered"])
+        extra.append(scale * image @ altered[valid].T)
     if settings["losses.contrastive.kind"] == "sigmoid":
         signs = 2 * torch.eye(len(ids), dtype=torch.float64) - 1
         pairs = F.softplus(-signs * (logits + parameters["logit_bias"]))
@@ -303,6 +306,19 @@ def loss(settings: Settings, model: Model, parameters: Parameters, batch, step: 
         parts["hard_negative"] = own_against(image, text, negatives, there, "local")[there.any(1)].mean()
         weighted = parts["hard_positive"] + settings["losses.hard_positives.negative_weight"] * parts["hard_negative"]
         total = total + hard * weighted
+    if settings["losses.blind.weight"] or settings["losses.grounding.weight"]:
+        altered, valid = texts(batch.fields["altered"]), torch.tensor(batch.valid["altered"])
+        unrelated = ids[:, None] != ids[None, :]
+        # By how much image j prefers caption k over its altered caption a: (j, k, a).
+        preference = scale * torch.einsum("jd,kad->jka", image, text[:, None] - altered)
+        if settings["losses.blind.weight"]:
+            means = (preference * unrelated[..., None]).sum(0) / unrelated.sum(0)[:, None]
+            parts["blind"] = (means[valid] ** 2).mean()
+            total = total + settings["losses.blind.weight"] * parts["blind"]
+        if settings["losses.grounding.weight"]:
+            above_own = preference - torch.einsum("kka->ka", preference)
+            parts["grounding"] = (above_own.exp() * unrelated[..., None]).sum(0).log1p()[valid].mean()
+            total = total + settings["losses.grounding.weight"] * parts["grounding"]
     return total, parts
 
 

@@ -99,7 +99,7 @@ def program_of_gradients(name: str, parts: int):
 
         return loss_and_gradients(
             lambda trained, rows: embed(trained, frozen, rows, fields), loss, trained, batch.for_towers(fields),
-            parts=parts, kept=1, mesh=mesh,
+            micro_batches=parts, mesh=mesh,
         )[2]  # fmt: skip
 
     program, results = jax.make_jaxpr(gradients, return_shape=True)(trained, frozen, batch)

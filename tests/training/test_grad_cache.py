@@ -7,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rococo_jax.training.grad_cache import check_parts, loss_and_gradients
+from rococo_jax.training.grad_cache import divides_into_micro_batches, loss_and_gradients
 
 ROWS, WIDTH, LAYERS = 64, 32, 3
-# Parts, how many are kept, and whether these are unrolled.
-PLANS = [(1, 1, False), (2, 1, False), (4, 1, False), (4, 3, False), (4, 4, False), (4, 3, True), (4, 4, True)]
 # Two products of a layer and row in the forward pass, and twice as many in the backward pass.
 FORWARD = 2 * ROWS * WIDTH * WIDTH * 2 * LAYERS
 
@@ -33,22 +31,22 @@ def loss(embedded, scales):
     return jax.nn.logsumexp(logits), {"part": logits.mean()}
 
 
-def program(parts, kept, unrolled=False, *, loss=loss, width: int = WIDTH, rows: int = ROWS):
-    """What computes gradients, and what it takes."""
+def program(micro_batches, *, loss=loss, width: int = WIDTH, rows: int = ROWS):
+    """Return the jitted function of the gradients, and its arguments."""
     rng = np.random.default_rng(0)
     shapes = {"up": (LAYERS, WIDTH, width), "down": (LAYERS, width, WIDTH)}
     parameters = {name: jnp.asarray(rng.normal(size=shape) * 0.1, jnp.float32) for name, shape in shapes.items()}
     read = {"x": jnp.asarray(rng.normal(size=(rows, WIDTH)), jnp.float32)}
 
     def compute(parameters, read):
-        return loss_and_gradients(embed, loss, parameters, read, parts=parts, kept=kept, unrolled=unrolled)
+        return loss_and_gradients(embed, loss, parameters, read, micro_batches=micro_batches)
 
     return jax.jit(compute), parameters | {"logit_scale": jnp.float32(0.5)}, read
 
 
-@pytest.mark.parametrize(("parts", "kept", "unrolled"), PLANS)
-def test_gradients_are_those_of_the_whole_batch_and_what_is_not_kept_is_embedded_again(parts, kept, unrolled):
-    compute, parameters, read = program(parts, kept, unrolled)
+@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+def test_gradients_are_those_of_the_whole_batch_and_all_micro_batches_but_one_are_embedded_twice(micro_batches):
+    compute, parameters, read = program(micro_batches)
     value, pieces, gradients = compute(parameters, read)
     whole = jax.value_and_grad(lambda parameters: loss(embed(parameters, read), parameters)[0])
     right_value, right_gradients = whole(parameters)
@@ -57,7 +55,7 @@ def test_gradients_are_those_of_the_whole_batch_and_what_is_not_kept_is_embedded
     for found, right in zip(jax.tree.leaves(gradients), jax.tree.leaves(right_gradients), strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-6)
     # Blocks computed again are one forward pass less the last product, which no gradient needs.
-    rematerialised, again = FORWARD / 2, (1 - kept / parts) * FORWARD if parts > 1 else 0
+    rematerialised, again = FORWARD / 2, (1 - 1 / micro_batches) * FORWARD
     products = _products(jax.make_jaxpr(compute)(parameters, read).jaxpr)
     assert products - 3 * 2 * ROWS * ROWS * WIDTH == 3 * FORWARD + rematerialised + again
 
@@ -78,25 +76,24 @@ def _products(jaxpr) -> int:
     return total
 
 
-def test_one_kept_part_takes_no_more_memory_than_none_and_all_take_the_blocks_inputs():
-    """Temporary bytes of wide blocks: what a block computes for one part, and the inputs of blocks that are kept."""
+def test_micro_batches_take_the_memory_of_one():
+    """Temporary bytes of wide blocks: what a block computes for one micro-batch, and what it stores of the batch."""
     rows, width = 4096, 512
 
     def small(embedded, scales):
         return jnp.square(embedded["image"]).sum() * scales["logit_scale"], {}
 
-    def taken(parts, kept):
-        compute, parameters, read = program(parts, kept, loss=small, width=width, rows=rows)
+    def temporary_bytes(micro_batches):
+        compute, parameters, read = program(micro_batches, loss=small, width=width, rows=rows)
         return compute.lower(parameters, read).compile().memory_analysis().temp_size_in_bytes
 
     inside, inputs = 4 * rows * width, 4 * rows * WIDTH * LAYERS
-    whole, one, every = taken(1, 1), taken(8, 1), taken(8, 8)
-    assert one < every < whole
-    assert every - one < 1.5 * inputs
-    assert whole - every > inside
+    whole, eighth = temporary_bytes(1), temporary_bytes(8)
+    assert whole - eighth > inside
+    assert eighth < 0.25 * inside + 1.5 * inputs
 
 
-@pytest.mark.parametrize(("batch", "parts", "devices"), [(16, 8, 2), (12, 4, 3), (8, 8, 2), (12, 4, 2), (12, 2, 4)])
-def test_parts_fit_where_each_device_has_rows_for_all_of_them(batch, parts, devices):
-    rows, over = divmod(batch, devices)
-    assert check_parts(batch, parts, devices) == (over == 0 and rows % parts == 0)
+@pytest.mark.parametrize(("batch", "count", "devices"), [(16, 8, 2), (12, 4, 3), (8, 8, 2), (12, 4, 2), (12, 2, 4)])
+def test_micro_batches_fit_if_each_device_has_rows_for_all_of_them(batch, count, devices):
+    rows, remainder = divmod(batch, devices)
+    assert divides_into_micro_batches(batch, count, devices) == (remainder == 0 and rows % count == 0)

@@ -11,10 +11,10 @@ SETTINGS = {"init.model": "model", "data.images": "images", "losses.sc.weight": 
 CONFIG = changed(default_config(), **SETTINGS)
 # These decide how features are trained on. All others, new ones among them, count as deciding what they are.
 SHARED = (
-    "seed", "steps", "batch_size", "micro_batches", "kept_micro_batches", "remat", "fsdp", "ema", "optimizer.", "log.",
-    "checkpoint.", "eval.", "data.workers", "data.prefetch", "data.feature_noise", "train.heads", "losses.contrastive.",
-    "losses.hard_positives.count", "losses.hard_positives.negative_weight", "losses.ce_clip.intra",
-    "losses.ce_clip.rank", "losses.ce_clip.upper", "losses.sc.scope", "losses.sc.count", "losses.vc.scope",
+    "seed", "steps", "batch_size", "micro_batches", "remat", "fsdp", "ema", "optimizer.", "log.",
+    "checkpoint.", "eval.", "data.workers", "data.prefetch", "data.feature_noise", "train.heads",
+    "losses.contrastive.kind", "losses.hard_positives.count", "losses.hard_positives.negative_weight",
+    "losses.sc.scope", "losses.sc.count", "losses.vc.scope",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The commands of `docs/siglip.md` on a tiny SigLIP of the released scale, step by step beside torch's own training."""
+"""Run the commands of `docs/how-to/train-siglip.md` on a tiny SigLIP, step by step beside torch's own training."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from tests.support.world import noise, write_pictures
 
 PAIRS, STEPS, LENGTH, PEAK = 8, 10, 64, 1e-3
 CONFIG = CHECKOUT / "configs" / "siglip_finetune.py"
-PAGE = CHECKOUT / "docs" / "siglip.md"
+PAGE = CHECKOUT / "docs" / "how-to" / "train-siglip.md"
 SETTINGS = {"eos_token": "<eos>", "pad_token": "<pad>", "padding_side": "right"}
 SMALLER = f"steps={STEPS} batch_size={PAIRS} optimizer.learning_rate={PEAK} dtype=float32 remat=none data.workers=0"
 

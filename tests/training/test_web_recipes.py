@@ -12,13 +12,13 @@ from matplotlib.colors import hsv_to_rgb, rgb_to_hsv
 from PIL import Image
 
 from rococo_jax.checkpoints.parameters import parameters_of
-from rococo_jax.data.augmentation import Augmentation, jittered
+from rococo_jax.data.augmentation import Augmentation, jitter_colours
 from rococo_jax.encoders import load_model
 from rococo_jax.models.vision import VisionTower
 from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, kept_patches
 from rococo_jax.training.config import default_config
 from rococo_jax.training.init import starting_encoder
-from rococo_jax.training.run import train
+from rococo_jax.training.run import run_training
 from tests.support.input_world import IMAGES
 from tests.support.programs import QUICK
 from tests.support.refusals import refused
@@ -36,7 +36,7 @@ DRAWS = 2 * np.random.default_rng(2).random(4) - 1
 
 def jittered_by(number: int, strength: float) -> np.ndarray:
     strengths = tuple(strength * (place == number) for place in range(4))
-    return jittered(COLOURS, strengths, np.random.default_rng(2)).astype(float)
+    return jitter_colours(COLOURS, strengths, np.random.default_rng(2)).astype(float)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -173,7 +173,7 @@ def test_a_locked_run_trains_the_text_tower_to_the_same_losses_as_with_pixels(wo
         settings = {"steps": 3, "log__every": 1, "log__tensorboard": False, "optimizer__warmup_fraction": 0.0}
         settings |= {"init__model": str(world.folder / "start"), "train__vision": "none"}
         config = world.config_of(data__cached_features=cached, **settings)
-        done = train(config, tmp_path / name, mesh=mesh_of(1))
+        done = run_training(config, tmp_path / name, mesh=mesh_of(1))
         losses.append([line["loss"] for line in metrics_of(tmp_path / name)])
         before = parameters_of(world.encoder.model)
         moved = {path for path, array in trained_parameters(done.model).items() if (array != before[path]).any()}

@@ -10,12 +10,12 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from rococo_jax.benchmarks.choices.items import Box, Picture
-from rococo_jax.data.captions import kind_of, refuse_image_data
+from rococo_jax.data.captions import json_type, refuse_image_data
 from rococo_jax.data.list_cells import NoList, parse_list
 from rococo_jax.data.parquet_table import ParquetTable
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file, hash_json, read_json
-from rococo_jax.texts import JSON_LINES, form_of, iterate_lines, open_table, read_jsonl, read_lines
+from rococo_jax.texts import JSON_LINES, file_suffix, iterate_lines, open_table, read_jsonl, read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Record:
             return value[field]
         if isinstance(value, list) and isinstance(field, int) and field < len(value):
             return value[field]
-        found = f"the fields {sorted(map(str, value))}" if isinstance(value, dict) else kind_of(value)
+        found = f"the fields {sorted(map(str, value))}" if isinstance(value, dict) else json_type(value)
         raise self.refuse(field, f"nothing ({found})"[:120], wanted)
 
     def text(self, field: str | int) -> str:
@@ -119,7 +119,7 @@ class Record:
         """A field that is an object or a list itself."""
         value = self.get(field, "an object or a list")
         if not isinstance(value, dict | list):
-            raise self.refuse(field, kind_of(value), "an object or a list")
+            raise self.refuse(field, json_type(value), "an object or a list")
         return Record(self.source, f"{self.id}: {field}", value)
 
 
@@ -131,13 +131,15 @@ def lines_beside(folder: Path, names: Iterable[str]) -> dict[str, frozenset[str]
 
 def read_records(path: Path) -> tuple[str, Iterator[Record]]:
     """A file's hash and its records, in file order. Raises InputError: it cannot be read, or holds no record."""
-    if form_of(path) == ".parquet":
+    if file_suffix(path) == ".parquet":
         rows = enumerate(ParquetTable(path).rows())
         return hash_file(path), (Record(path, f"{path.stem}/{row}", value) for row, value in rows)
-    if form_of(path) == ".json":
+    if file_suffix(path) == ".json":
         value = read_json(path, "a file of items")
         if not isinstance(value, dict | list) or not value:
-            raise InputError(path, "items", kind_of(value), "an object of items by id, at least one, or a list of them")
+            raise InputError(
+                path, "items", json_type(value), "an object of items by id, at least one, or a list of them"
+            )
         entries = value.items() if isinstance(value, dict) else enumerate(value)
         return hash_json(value), (_record(path, key, entry) for key, entry in entries)
     if not path.is_file():
@@ -147,7 +149,7 @@ def read_records(path: Path) -> tuple[str, Iterator[Record]]:
 
 def _of_lines(path: Path) -> Iterator[Record]:
     count = 0
-    if form_of(path) in JSON_LINES:
+    if file_suffix(path) in JSON_LINES:
         for number, entry in read_jsonl(path, "items as JSON lines"):
             yield _record(path, f"in line {number}", entry)
             count += 1
@@ -160,7 +162,7 @@ def _of_lines(path: Path) -> Iterator[Record]:
 
 def _record(path: Path, key: object, entry: Any) -> Record:
     if not isinstance(entry, dict | list):
-        raise InputError(path, f"item {key}", kind_of(entry), "an object or a list of fields")
+        raise InputError(path, f"item {key}", json_type(entry), "an object or a list of fields")
     return Record(path, str(key), entry)
 
 

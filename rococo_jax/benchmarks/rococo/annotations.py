@@ -28,7 +28,7 @@ from rococo_jax.data.captions import (
     CaptionedImage,
     captions_from_json,
     check_no_image_twice,
-    kind_of,
+    json_type,
     read_image_name,
     read_texts,
 )
@@ -98,7 +98,7 @@ def annotation_from_json(value: Any, path: Path) -> Annotation:
                 raise InputError(path, field, repr(value.get(field)), repr(wanted))
         value = value.get("items")
         if not isinstance(value, list):
-            raise InputError(path, "items", kind_of(value), "a list")
+            raise InputError(path, "items", json_type(value), "a list")
     elif not _is_bare_own_form(value):
         form, read = "published", _read_published_items
     return Annotation(path.stem, read(value, path), path, form)

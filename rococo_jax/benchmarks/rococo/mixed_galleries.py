@@ -34,9 +34,9 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import RankTask
 from rococo_jax.benchmarks.variants import CONTROL, Variant
-from rococo_jax.data.images import FileImages, MadeOfFiles, Prepare, Task, chunks
+from rococo_jax.data.images import FileBackedImageSet, FileImages, Prepare, Task, chunks
 from rococo_jax.data.pictures import Alpha, open_image
-from rococo_jax.data.pixels import View
+from rococo_jax.data.pixel_cache import PixelView
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.image_folders import (
     ResumableFolder,
@@ -121,7 +121,7 @@ def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathL
 
 
 SQUASHED = {
-    alpha: View(f"squashed {SIDE}, alpha {alpha}", (SIDE, SIDE, 3), functools.partial(squash, alpha=alpha))
+    alpha: PixelView(f"squashed {SIDE}, alpha {alpha}", (SIDE, SIDE, 3), functools.partial(squash, alpha=alpha))
     for alpha in get_args(Alpha)
 }
 
@@ -136,7 +136,7 @@ def parse_mix(variant: str) -> tuple[str, float]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MixedImages(MadeOfFiles):
+class MixedImages(FileBackedImageSet):
     """The mixed images of a plan; row i is named after original i. They are made when read and not kept; the squashed
     originals are.
     """
@@ -145,7 +145,7 @@ class MixedImages(MadeOfFiles):
     plan: MixingPlan
 
     def __post_init__(self):
-        self.originals.views.announce(SQUASHED[self.plan.alpha])
+        self.originals.pixel_cache.announce(SQUASHED[self.plan.alpha])
 
     @property
     def name(self) -> str:
@@ -177,14 +177,14 @@ class MixedImages(MadeOfFiles):
 
     def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
         """A task for each row."""
-        if self.views.is_announced(prepare):
-            return (Task(1, lambda row=row: [self.views.pixels(row, prepare)]) for row in rows)
+        if self.pixel_cache.is_announced(prepare):
+            return (Task(1, lambda row=row: [self.pixel_cache.pixels(row, prepare)]) for row in rows)
         return (Task(1, lambda row=row: [prepare(self.thumbnail(row))]) for row in rows)
 
     def thumbnail(self, row: int) -> Image.Image:
         """The mixed image, made without the others."""
         place = int(self._place[row])
-        squashed = functools.partial(self.originals.views.pixels, view=SQUASHED[self.plan.alpha])
+        squashed = functools.partial(self.originals.pixel_cache.pixels, view=SQUASHED[self.plan.alpha])
         return Image.fromarray(mix_place(self.plan, place, squashed))
 
     def note(self, row: int) -> str:

@@ -1,115 +1,104 @@
-"""Any checkpoint of another project: find its format and convert it.
+"""Convert a checkpoint of another project: recognise its format and read it.
 
-FILE.npz                               big_vision, or TIPSv2 by the names in it
-FILE.pt, .pth, .bin                    OpenAI, or a state dict in its naming
-folder or hub name, config.json        Hugging Face, where its `model_type` is known
-folder or hub name, modules.json       sentence-transformers, with a model of Hugging Face in a subfolder
-folder or hub name, open_clip_config   open_clip
-zoo:NAME                               a published one of these (`checkpoints.zoo`)
+    FILE.npz                               big_vision
+    FILE.pt, .pth, .bin                    OpenAI, or a state dict under its names
+    folder or hub name, config.json        Hugging Face, if its `model_type` is known
+    folder or hub name, modules.json       sentence-transformers, with a Hugging Face model in a subfolder
+    folder or hub name, open_clip_config   open_clip
+    zoo:NAME                               a published checkpoint in one of these formats (`checkpoints.zoo`)
+
+To add a format, write a module with a `Format` and add it to `FORMATS`.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
-from rococo_jax.checkpoints.families import FAMILIES
-from rococo_jax.checkpoints.formats.big_vision import read_big_vision
-from rococo_jax.checkpoints.formats.huggingface import read_huggingface
-from rococo_jax.checkpoints.formats.open_clip import CONFIG, read_open_clip
-from rococo_jax.checkpoints.formats.openai import ACTIVATIONS, read_openai
+from rococo_jax.checkpoints.formats.activation import ACTIVATIONS
+from rococo_jax.checkpoints.formats.base import Format
+from rococo_jax.checkpoints.formats.big_vision import BIG_VISION
+from rococo_jax.checkpoints.formats.huggingface import HUGGINGFACE
+from rococo_jax.checkpoints.formats.open_clip import OPEN_CLIP
+from rococo_jax.checkpoints.formats.openai import OPENAI
 from rococo_jax.checkpoints.formats.published import convert_published
-from rococo_jax.checkpoints.formats.tips import is_tips, read_tips
-from rococo_jax.checkpoints.lora import ADAPTER
-from rococo_jax.checkpoints.parameters import Checkpoint, Choices, finish_checkpoint
-from rococo_jax.checkpoints.sentence_folder import MODULES, find_model_path
-from rococo_jax.checkpoints.weight_files import find_weights
+from rococo_jax.checkpoints.parameters import Checkpoint, ConversionOptions, finish_checkpoint
 from rococo_jax.checkpoints.zoo import find_published
 from rococo_jax.data.training_images import read_training_images
 from rococo_jax.errors import InputError
 from rococo_jax.hub_files import MODEL_WANTED, find_folder
-from rococo_jax.storage import read_json_object
 
-_READERS: dict[str, Callable[[str | Path, Choices], Checkpoint]] = {
-    "huggingface": read_huggingface,
-    "openai": read_openai,
-    "open_clip": read_open_clip,
-    "big_vision": read_big_vision,
-    "tips": read_tips,
-}
-FORMATS = ("auto", *_READERS)
-_FORMS_THAT_CHOOSE = {"pooling": ("huggingface",), "activation": ("openai", "open_clip"), "heads": ("openai",)}
-_SUFFIXES = {".npz": "big_vision", ".pt": "openai", ".pth": "openai", ".bin": "openai"}
+# The first that recognises a source reads it.
+FORMATS: tuple[Format, ...] = (HUGGINGFACE, OPEN_CLIP, OPENAI, BIG_VISION)
+FORMAT_NAMES = ("auto", *(each.name for each in FORMATS))
 
 
 def convert(
-    source: str | Path, *, source_format: str = "auto", image_size: int | None = None, **choices: str | None
+    source: str | Path, *, source_format: str = "auto", image_size: int | None = None, **options: str | None
 ) -> Checkpoint:
-    """The spec, parameters (float32 whatever the source holds), preprocessing, tokenizer and provenance of a model.
+    """Return the spec, parameters (float32, whatever the source stores), preprocessing, tokenizer and provenance.
 
     Args:
         source: a file, a folder, a hub name (`owner/name@REVISION`: a branch, tag or commit), or `zoo:NAME`.
-        source_format: one of `FORMATS`; `auto` finds out.
+        source_format: one of `FORMAT_NAMES`; `auto` recognises it.
         image_size: for images of another size than the checkpoint's.
-        choices: see `Choices`.
+        options: see `ConversionOptions`.
 
     Raises:
-        InputError: the form is unknown or not the one asked for, an option does not apply to it, or something of the
-            checkpoint is missing, unknown, broken or does not fit together.
+        InputError: the format is unknown or not the requested one, an option does not apply to it, or a part of the
+            checkpoint is missing, unknown, damaged or inconsistent.
     """
     if (published := find_published(source)) is not None:
-        return convert_published(
-            published, functools.partial(convert, source_format=source_format), {"image_size": image_size, **choices}
-        )
-    form = find_format(source, source_format)
-    chosen = Choices(**choices, image_size=image_size, declared=source_format == form)
-    for option, forms in _FORMS_THAT_CHOOSE.items():
-        if (value := getattr(chosen, option)) is not None and form not in forms:
-            wanted = f"no choice: it is fixed in the {form} form"
+        convert_as_format = functools.partial(convert, source_format=source_format)
+        return convert_published(published, convert_as_format, {"image_size": image_size, **options})
+    source_type = find_format(source, source_format)
+    is_declared = source_format == source_type.name
+    conversion_options = ConversionOptions(**options, image_size=image_size, is_format_declared=is_declared)
+    for option in sorted(frozenset().union(*(each.options for each in FORMATS)) - source_type.options):
+        if (value := getattr(conversion_options, option)) is not None:
+            wanted = f"no value: the {source_type.name} format fixes it"
             raise InputError(option, str(source), value, wanted)
-    if chosen.activation not in (None, *ACTIVATIONS):
-        raise InputError("activation", "activation", chosen.activation, " or ".join(ACTIVATIONS))
-    checkpoint = finish_checkpoint(_READERS[form](source, chosen), image_size)
-    # Exports of this project keep the list.
-    known = read_training_images(source) if Path(source).is_dir() else None
-    return checkpoint._replace(training_images=known)
+    if conversion_options.activation not in (None, *ACTIVATIONS):
+        raise InputError("activation", "activation", conversion_options.activation, " or ".join(ACTIVATIONS))
+    checkpoint = finish_checkpoint(source_type.read(source, conversion_options), image_size)
+    # Exports of this project keep the list of training images.
+    training_images = read_training_images(source) if Path(source).is_dir() else None
+    return checkpoint._replace(training_images=training_images)
 
 
-def find_format(source: str | Path, source_format: str = "auto") -> str:
-    """The form of a checkpoint. Raises InputError where it has no known form, or not the one asked for."""
-    if source_format not in FORMATS:
-        raise InputError("source_format", "format", source_format, ", ".join(FORMATS))
+def find_format(source: str | Path, source_format: str = "auto") -> Format:
+    """Return the format of a checkpoint. Raises InputError if it has none, or not the requested one."""
+    if source_format not in FORMAT_NAMES:
+        raise InputError("source_format", "format", source_format, ", ".join(FORMAT_NAMES))
+    candidates = [each for each in FORMATS if source_format in ("auto", each.name)]
     path = Path(source)
     if path.is_file():
-        form = _SUFFIXES.get(path.suffix)
-        form = "tips" if form == "big_vision" and is_tips(path) else form
-        if form is None and path.suffix == ".safetensors":
-            wanted = "its folder, with the config.json (Hugging Face) or open_clip_config.json that says what it is"
-            raise InputError(source, "model", "a .safetensors file alone: weights without an architecture", wanted)
-        if form is None or source_format not in ("auto", form):
-            known = f"{MODEL_WANTED} (files: {', '.join(_SUFFIXES)})"
-            wanted = known if source_format == "auto" else f"a file for {source_format}"
-            raise InputError(source, "model", f"a file {path.suffix or 'without a suffix'}", wanted)
-        return form
-    if source_format in ("openai", "big_vision", "tips"):
-        raise InputError(source, "model", "no file", f"a file of {source_format}: {', '.join(_SUFFIXES)}")
+        return _format_of_file(path, candidates)
+    if not any(each.descriptions for each in candidates):
+        suffixes = [suffix for each in candidates for suffix in each.suffixes]
+        raise InputError(source, "model", "no file", f"a file of {source_format}: {', '.join(suffixes)}")
     if source_format != "auto":
-        return source_format
-    descriptions = ("config.json", CONFIG, ADAPTER, MODULES)
+        return candidates[0]
+    return _format_of_folder(source, is_local=path.is_dir())
+
+
+def _format_of_file(path: Path, candidates: Sequence[Format]) -> Format:
+    for candidate in candidates:
+        if path.suffix in candidate.suffixes:
+            return candidate
+    if path.suffix == ".safetensors":
+        wanted = "its folder, with the config.json (Hugging Face) or open_clip_config.json that describes the model"
+        raise InputError(path, "model", "a .safetensors file alone: weights without an architecture", wanted)
+    suffixes = ", ".join(suffix for each in FORMATS for suffix in each.suffixes)
+    wanted = f"a file for {candidates[0].name}" if len(candidates) == 1 else f"{MODEL_WANTED} (files: {suffixes})"
+    raise InputError(path, "model", f"a file {path.suffix or 'without a suffix'}", wanted)
+
+
+def _format_of_folder(source: str | Path, is_local: bool) -> Format:
+    descriptions = [name for each in FORMATS for name in each.descriptions]
     folder = find_folder(source, descriptions, required=descriptions)
-    has_config = (folder / "config.json").is_file() or (folder / ADAPTER).is_file()
-    has_config = has_config or find_model_path(folder) is not None
-    has_open_clip = (folder / CONFIG).is_file()
-    if has_open_clip and not (has_config and _is_known_huggingface(folder, path.is_dir())):
-        return "open_clip"
-    if not has_config:
-        wanted = "a model directory or a Hugging Face folder, or one of open_clip"
-        raise InputError(folder, "model", f"neither model.json nor config.json nor {CONFIG}", wanted)
-    return "huggingface"
-
-
-def _is_known_huggingface(folder: Path, local: bool) -> bool:
-    """Whether `config.json` beside an open_clip configuration is of a model that `transformers` reads, weights too."""
-    if not (folder / "config.json").is_file():
-        return False
-    known = read_json_object(folder / "config.json", "a Hugging Face config.json").get("model_type") in FAMILIES
-    return known and (not local or find_weights(folder) is not None)
+    for candidate in FORMATS:
+        if candidate.is_folder(folder, is_local):
+            return candidate
+    found = f"neither model.json nor {' nor '.join(each.descriptions[0] for each in FORMATS if each.descriptions)}"
+    wanted = "a model directory or a Hugging Face folder, or one of open_clip"
+    raise InputError(folder, "model", found, wanted)

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from rococo_jax.data.pictures import as_picture
+from rococo_jax.data.pictures import as_8bit
 from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.encoders.adapters.pair_models import MATCHING_HEADS, TorchPairs, load_matching_head
 from rococo_jax.encoders.adapters.torch_module import TorchModule, TorchOptions, taking_prompts
@@ -59,7 +59,7 @@ def load_open_clip(
 
     encoder = TorchModel(module, options, settings, encode_image=encode_images, encode_text=encode_texts)
     encoder.token_rows = token_rows
-    encoder.picture_for_library = as_picture
+    encoder.picture_for_library = as_8bit
     return encoder
 
 
@@ -103,7 +103,7 @@ def load_transformers(model: str, processor: str | None = None, **options: Any) 
     encoder = TorchModel(module, options, settings, encode_image=encode_images, encode_text=encode_texts)
     encoder.token_rows = token_rows
     if getattr(ready.image_processor, "do_convert_rgb", None):
-        encoder.picture_for_library = as_picture
+        encoder.picture_for_library = as_8bit
     return encoder
 
 

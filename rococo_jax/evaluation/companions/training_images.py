@@ -83,4 +83,4 @@ def _why_not_clean(model: Model, benchmark: Benchmark) -> str | None:
 def _seen(model: Model, benchmark: Benchmark) -> Bool[np.ndarray, " names"] | None:
     """The benchmark's images that the model was trained on; None where that is not known."""
     files = image_files(benchmark)
-    return None if files is None or model.training_images is None else model.training_images.seen(*files)
+    return None if files is None or model.training_images is None else model.training_images.contains(*files)

@@ -1,10 +1,10 @@
-"""Scores logits of any model against labels: all that classify tasks report, without an encoder.
+"""Compare the logits of any model with labels: all metrics of classify tasks, without an encoder.
 
-Labels are a table (`image,label` in .csv, .tsv, .jsonl), one label a line in .txt, an array in .npy, or the folder of
-evaluated results, whose images and labels are taken: then both stand in one table of a report. A label that is a whole
-number, of .npy or .jsonl, is the place of its column, from 0; one that is a text is the name of a class.
+Labels are a table of `image,label` (.csv, .tsv or .jsonl). A label is the name of a class; if the logits name their
+images, labels are matched by image name, else both are taken to be in the same order.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -25,17 +25,15 @@ from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionOut
 from rococo_jax.benchmarks.variants import CLEAN, UNCORRUPTED, Variant
 from rococo_jax.data.caption_tables import USUAL
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.errors import InputError, is_whole
+from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.logits_file import LogitsFile, open_logits, refuse_probabilities
 from rococo_jax.evaluation.models.model import Model
-from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.evaluation.sections import Evaluated
-from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
-from rococo_jax.storage import hash_json, load_arrays, read_json
-from rococo_jax.texts import JSON_LINES, TABLES, form_of, read_lines
+from rococo_jax.storage import hash_json, read_json
+from rococo_jax.texts import JSON_LINES, TABLES, file_suffix
 
 # Corruptions by the names that variants of them have.
 _CORRUPTED = {
@@ -47,21 +45,15 @@ _CORRUPTED = {
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-    """Right answers for the rows of the logits.
+    """The class of each row of the logits.
 
     Attributes:
         images: names.
-        labels: by image: names of classes, or the places of their columns.
-        textures: by image, where shape and texture are told apart.
-        data: of the fingerprint, where evaluated results were given.
-        versions: the same.
+        labels: by image: names of classes.
     """
 
     images: tuple[str, ...]
-    labels: tuple[str | int, ...]
-    textures: tuple[str, ...] | None = None
-    data: Mapping[str, Any] | None = None
-    versions: Mapping[str, Any] | None = None
+    labels: tuple[str, ...]
 
 
 class ClassLogits(Model):
@@ -70,11 +62,10 @@ class ClassLogits(Model):
     Args:
         name: what tables call it.
         files: by variant, `clean` first.
-        outside: by name, of images of none of the classes.
-        gather: reads some rows of a file, a column a class.
-        truth: the labels; their versions stand for those of the logits' makers.
+        outside: logits of out-of-distribution images, by name.
+        gather: reads rows of a file, one column per class.
         columns: names of the columns of the logits.
-        groups: coarse classes, by the names of their columns; none where the columns are the classes.
+        groups: names of the columns of each coarse class; empty if the columns are the classes.
     """
 
     def __init__(
@@ -83,16 +74,14 @@ class ClassLogits(Model):
         files: Mapping[str, LogitsFile],
         outside: Mapping[str, LogitsFile],
         gather: "Gather",
-        truth: Labels,
         columns: Sequence[str],
         groups: Mapping[str, Sequence[str]],
     ):
         self.name, self.files, self.outside, self.gather = name, files, outside, gather
         self.columns, self.groups = columns, groups
-        self.versions = truth.versions
-        unnamed = bool(truth.images) and files[CLEAN].names is None
-        by_place = ("rows of logits without names are taken to be in the order of the labels",) * unnamed
-        self.notes = ("scored from logits", *by_place)
+        self.notes = ["scored from logits"]
+        if files[CLEAN].names is None:
+            self.notes.append("the logits do not name their images: rows are taken to be in the order of the labels")
 
     def describe(self) -> dict[str, Any]:
         """Return the hash of each table of logits, and what its columns stand for."""
@@ -157,135 +146,116 @@ def score_logits(
 
     Args:
         logits: the file of the images' logits; see `logits_file`.
-        labels: see the module.
-        task: what to call it; of evaluated results the task to take.
+        labels: the table of images and labels.
+        task: name of the task in the results.
         name: of the model; the file's stem by default.
         classes: file of the names of the columns, as `classes.json`; those in the logits' file by default.
         groups: file of coarse classes, `{coarse: [class, ...]}`; labels are then coarse ones. A group's probability is
             the mean over its classes.
         corrupted: variant (`fog_3`) -> logits of the same images, corrupted.
-        outside: name -> logits of images of none of the classes.
+        outside: name -> logits of out-of-distribution images.
 
     Raises:
-        InputError: a file cannot be used or has probabilities, counts disagree, a label is not known, or a class has no
+        InputError: a file cannot be used or has probabilities, counts disagree, a label is no class, or a class has no
             image.
     """
     with contextlib.ExitStack() as stack:
         clean = open_logits(logits, stack)
-        truth = read_labels(Path(labels), task)
-        columns, by_label = _columns(clean, classes)
-        named = _named(truth, clean, columns, by_label, labels, groups is not None)
+        columns, name_by_label = _columns(clean, classes)
+        truth = _in_order_of(read_labels(Path(labels)), clean, labels)
+        if groups is None:
+            truth = _with_class_names(truth, columns, name_by_label, labels)
         files = {CLEAN: clean, **{each: open_logits(path, stack) for each, path in (corrupted or {}).items()}}
         others = {each: open_logits(path, stack) for each, path in (outside or {}).items()}
         for file in (*files.values(), *others.values()):
             if file.shape[1] != len(columns):
                 raise InputError(file.source, "classes", f"{file.shape[1]} columns", f"{len(columns)}, as {logits} has")
-            if None not in (file.classes, clean.classes) and [*map(str, file.classes)] != [*map(str, clean.classes)]:
+            if None not in (file.classes, clean.classes) and file.classes != clean.classes:
                 raise InputError(file.source, "classes", "others, or in another order", f"those of {logits}")
         for file in files.values():
             if file.shape[0] != len(truth.labels):
                 raise InputError(file.source, "rows", file.shape[0], f"{len(truth.labels)}, as {labels} has labels")
-            if truth.images and file.names not in (None, truth.images):
-                raise InputError(file.source, "names", "other images, or in another order", f"those of {labels}")
+            if file.names not in (None, truth.images):
+                raise InputError(file.source, "names", "other images, or in another order", f"those of {logits}")
         for file in (*files.values(), *others.values()):
             refuse_probabilities(file)
         coarse = {} if groups is None else _read_groups(groups)
         class_names, gather = _grouped(columns, coarse, groups)
-        question = _task(task, class_names, named, labels)
-        answers = {"images": list(truth.images), "labels": list(named.labels)}
-        decides = truth.data or {"classes": {"labels": hash_json(answers), "groups": hash_json(coarse)}}
-        # Evaluated results may be of several benchmarks, all of which stand in the fingerprint.
-        tasks = {benchmark: (question,) if place == 0 else () for place, benchmark in enumerate(decides)}
-        benchmarks = [Benchmark(each, question.names, (), {}, tasks[each], decides=decides[each]) for each in decides]
-        model = ClassLogits(name or Path(logits).stem, files, others, gather, truth, columns, coarse)
-        return evaluate_model(model, benchmarks, Settings(), EmbeddingCache(None))
+        classify = _task(task, class_names, truth, labels)
+        answers = {"images": list(truth.images), "labels": list(truth.labels)}
+        decides = {"labels": hash_json(answers), "groups": hash_json(coarse)}
+        benchmark = Benchmark("classes", classify.names, (), {}, (classify,), decides=decides)
+        model = ClassLogits(name or Path(logits).stem, files, others, gather, columns, coarse)
+        return evaluate_model(model, [benchmark], Settings(), EmbeddingCache(None))
 
 
-def read_labels(path: Path, task: str) -> Labels:
-    """The labels of a file, or those of evaluated results. Raises InputError: there are none."""
-    if path.is_dir():
-        return _evaluated(path, task)
-    if form_of(path) in (*TABLES, *JSON_LINES):
-        records = [*read_records(path)[1]]
-        roles = {name.strip().lower(): name for name in records[0].value}
-        label = roles.get("label", "label")
-        image = next((roles[name] for name in USUAL["image"] if name in roles), None)
-        images = () if image is None else tuple(record.text(image) for record in records)
-        places = [is_whole(record.get(label, "a label")) for record in records]
-        return Labels(images, tuple(record.value[label] if is_place else record.word(label)
-                                    for record, is_place in zip(records, places, strict=True)))  # fmt: skip
-    if not path.is_file():
-        raise InputError(path, "labels", "nothing there", "a table, a text file, an .npy file, or evaluated results")
-    if form_of(path) == ".npy":
-        values = np.asarray(load_arrays(path, "whole numbers or names"))
-        if values.ndim != 1 or values.dtype.kind not in "iuU":
-            wanted = "places of columns (whole numbers), or names of classes (texts), in one row"
-            raise InputError(path, "labels", f"{values.dtype} of shape {values.shape}", wanted)
-        return Labels((), tuple(values.tolist()))
-    lines = read_lines(path, "labels, one a line")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            raise InputError(path, f"line {number}", "nothing", "a label")
-    return Labels((), tuple(line.strip() for line in lines))
+def read_labels(path: Path) -> Labels:
+    """Read a table of images and labels. Raises InputError: it cannot be read, or an image is listed twice."""
+    if file_suffix(path) not in (*TABLES, *JSON_LINES):
+        found = "a folder" if path.is_dir() else f"a file {path.suffix or 'without a suffix'}"
+        raise InputError(path, "labels", found, "a table of image,label: .csv, .tsv or .jsonl")
+    records = [*read_records(path)[1]]
+    columns = {name.strip().lower(): name for name in records[0].value}
+    image_column = next((columns[name] for name in USUAL["image"] if name in columns), "image")
+    label_column = columns.get("label", "label")
+    images = tuple(record.word(image_column) for record in records)
+    labels = tuple(record.word(label_column) for record in records)
+    repeated = [image for image, count in collections.Counter(images).items() if count > 1]
+    if repeated:
+        raise InputError(path, "image", f"{repeated[0]!r} more than once", "one row for each image")
+    return Labels(images, labels)
 
 
-def _evaluated(folder: Path, task: str) -> Labels:
-    import pyarrow.compute
+def _in_order_of(labels: Labels, logits: LogitsFile, source: str) -> Labels:
+    """Return the labels in the order of the logits, matched by image name; as they are if the logits have no names.
 
-    results = read_results(folder / RESULTS)
-    rows = read_rows(folder / PER_QUERY, "the rows that `rococo evaluate` writes")
-    if task not in results["tasks"] or not {"label", "image"} <= set(rows.column_names):
-        raise InputError(folder / RESULTS, "task", task, f"a task with classes, of {', '.join(results['tasks'])}")
-    rows = rows.filter((pyarrow.compute.field("task") == task) & (pyarrow.compute.field("variant") == CLEAN))
-    images, labels = (tuple(rows.column(name).to_pylist()) for name in ("image", "label"))
-    texture = tuple(rows.column("texture").to_pylist()) if "texture" in rows.column_names else (None,)
-    about = results["fingerprint"]
-    return Labels(images, labels, None if None in texture else texture, about["data"], about["versions"])
+    Raises InputError: the logits have an image without a label, or there are more or fewer labels than logits.
+    """
+    if logits.names is not None:
+        label_of = dict(zip(labels.images, labels.labels, strict=True))
+        if unlabelled := [image for image in logits.names if image not in label_of]:
+            raise InputError(source, "image", f"no {unlabelled[0]!r}", f"a label for each image of {logits.source}")
+        labels = Labels(logits.names, tuple(label_of[image] for image in logits.names))
+    if len(labels.images) != logits.shape[0]:
+        raise InputError(
+            logits.source, "rows", logits.shape[0], f"{len(labels.images)}, one for each label of {source}"
+        )
+    return labels
 
 
 def _columns(file: LogitsFile, classes: str | None) -> tuple[list[str], Mapping[str, str]]:
-    """The names of the columns, and those of the labels of `classes`.
+    """Return the names of the columns, and the names by label that `classes` contains.
 
-    Raises InputError: there are more or fewer, one comes twice, or some of the file's own are not among the labels.
+    Raises InputError: there are more or fewer names than columns, a name is repeated, or `classes` lacks a class of the
+    file.
     """
-    by_label = {} if classes is None else distinct_names(read_classes(Path(classes)))
-    own = list(map(str, range(file.shape[1]) if file.classes is None else file.classes))
-    named = list(by_label.values()) or own
-    if file.classes is not None and by_label.keys() & {*own}:
-        if unknown := [label for label in own if label not in by_label]:
-            raise InputError(classes, "classes", f"no {unknown[0]!r}, which {file.source} has", "all of its classes")
-        named = [by_label[label] for label in own]
-    if len(named) != file.shape[1] or len(set(named)) != len(named):
+    name_by_label = {} if classes is None else distinct_names(read_classes(Path(classes)))
+    labels = file.classes or tuple(map(str, range(file.shape[1])))
+    names = list(name_by_label.values()) or list(labels)
+    if file.classes is not None and name_by_label.keys() & {*labels}:
+        if missing := [label for label in labels if label not in name_by_label]:
+            raise InputError(classes, "classes", f"no {missing[0]!r}, which {file.source} has", "all of its classes")
+        names = [name_by_label[label] for label in labels]
+    if len(names) != file.shape[1] or len(set(names)) != len(names):
         raise InputError(
-            classes or file.source, "classes", f"{len(set(named))} names", f"{file.shape[1]} different ones"
+            classes or file.source, "classes", f"{len(set(names))} names", f"{file.shape[1]} different ones"
         )
-    return named, by_label
+    return names, name_by_label
 
 
-def _named(
-    truth: Labels, file: LogitsFile, columns: Sequence[str], by_label: Mapping[str, str], source: str, grouped: bool
-) -> Labels:
-    """The labels as names of classes; those that are places are named by their columns.
+def _with_class_names(labels: Labels, columns: Sequence[str], name_by_label: Mapping[str, str], source: str) -> Labels:
+    """Replace labels of the file of classes by the names of their classes.
 
-    Raises InputError: a place that no column has, or a label that could be taken for two classes, or for a group.
+    Raises InputError: a label is also the name of another class.
     """
-    numbered = any(isinstance(name, int) for name in file.classes or ())
-    if any(isinstance(label, int) for label in truth.labels) and (
-        grouped or (numbered and file.classes != tuple(range(len(columns))))
-    ):
-        among = "coarse classes" if grouped else "classes that are whole numbers in another order"
-        raise InputError(source, "labels", f"whole numbers, beside {among}", "names of classes, as texts")
-    labels = []
-    for row, label in enumerate(truth.labels):
-        if isinstance(label, int) and not 0 <= label < len(columns):
-            raise InputError(source, f"label of row {row}", label, f"the place of a column, 0 to {len(columns) - 1}")
-        name = columns[label] if isinstance(label, int) else label if grouped else by_label.get(label, label)
+    names = []
+    for image, label in zip(labels.images, labels.labels, strict=True):
+        name = name_by_label.get(label, label)
         if label in columns and name != label:
-            raise InputError(
-                source, f"label of row {row}", f"{label!r}, a label and another class's name", "one of them"
-            )
-        labels.append(name)
-    return dataclasses.replace(truth, labels=tuple(labels))
+            found = f"{label!r}, a label and the name of another class"
+            raise InputError(source, f"label of {image!r}", found, "one of them")
+        names.append(name)
+    return Labels(labels.images, tuple(names))
 
 
 Gather = Callable[[LogitsFile, slice], np.ndarray]
@@ -345,8 +315,6 @@ def _task(name: str, classes: tuple[str, ...], truth: Labels, source: str) -> Cl
     without = np.flatnonzero(np.bincount(label, minlength=len(classes)) == 0)
     if len(without):
         raise InputError(source, f"class {classes[without[0]]!r}", "no image", "at least one image of every class")
-    texture = None if truth.textures is None else np.array([place[each] for each in truth.textures])
     rows = np.arange(len(label))
-    names = truth.images or tuple(map(str, range(len(label))))
     prompts = np.zeros((len(classes), 0), int)
-    return ClassifyTask(name, CLEAN, classes, prompts, Rows.of(ORIGINALS, rows), rows, names, label, texture)
+    return ClassifyTask(name, CLEAN, classes, prompts, Rows.of(ORIGINALS, rows), rows, truth.images, label)

@@ -11,7 +11,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.checkpoints.hub import demo_folder
 from rococo_jax.checkpoints.model_directory import MODEL_FILE, read_description
-from rococo_jax.data.images import files_of
+from rococo_jax.data.images import source_files
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.protocol import FeatureEncoder
@@ -94,11 +94,11 @@ def announce_pixels(sources: Sequence[str], benchmarks: Sequence[Benchmark]) -> 
             path = (demo_folder(source) or Path(source)) / MODEL_FILE
             preprocessing = read_description(path.parent)[1]["preprocessing"] if path.is_file() else None
             if preprocessing:
-                view = Preprocessing.from_json(preprocessing, path).view
+                view = Preprocessing.from_json(preprocessing, path).pixel_view
                 views[view.key] = view
                 models[view.key] += 1
     for images in (images for benchmark in benchmarks for images in benchmark.image_sets.values()):
-        files = files_of(images)
+        files = source_files(images)
         for key, view in views.items():
             if files is not None and (images is files or models[key] > 1):
-                images.views.announce(view)
+                images.pixel_cache.announce(view)

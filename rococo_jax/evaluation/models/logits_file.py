@@ -30,13 +30,13 @@ class LogitsFile:
         source: the file, for errors.
         path: the `.npy` file that is read; another one where the source is an archive.
         shape: images, classes.
-        classes, names: of columns and rows, where the file says; classes may be whole numbers.
+        classes, names: names of the columns and of the rows, if the file has them.
     """
 
     source: Path
     path: Path
     shape: tuple[int, int]
-    classes: tuple[str | int, ...] | None = None
+    classes: tuple[str, ...] | None = None
     names: tuple[str, ...] | None = None
 
     def hash(self) -> str:
@@ -96,6 +96,5 @@ def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
     for name, each in words.items():
         if each.shape != (wanted := table.shape[name == "classes"],):
             raise InputError(path, name, f"shape {each.shape}", f"{wanted} names in one row, as the logits have")
-    is_text = {name: name == "names" or each.dtype.kind not in "iu" for name, each in words.items()}
-    texts = {name: tuple(map(str, each.tolist()) if is_text[name] else each.tolist()) for name, each in words.items()}
+    texts = {name: tuple(map(str, each.tolist())) for name, each in words.items()}
     return LogitsFile(path, table_path, table.shape, **texts)

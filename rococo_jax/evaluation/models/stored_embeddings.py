@@ -1,8 +1,8 @@
-"""Models of which only vectors are there, made elsewhere from the lists of `input_lists`.
+"""Models whose embeddings were computed elsewhere, for the images and captions that `input_lists` writes.
 
-By key, a file or a folder of files: `.npz` with `image_names (n,)`, `image_embeddings (n, e)`, `captions (m,)`,
+A file, or a folder of files, with keys: `.npz` with `image_names (n,)`, `image_embeddings (n, e)`, `captions (m,)`,
 `text_embeddings (m, e)`, as `rococo embed` writes it (either side may be absent); `.parquet` with a column `image` or
-`caption` and a column `embedding`. Or in the order of an annotation file: two `.npy` files.
+`caption` and a column `embedding`.
 """
 
 import functools
@@ -17,23 +17,20 @@ from jaxtyping import Float
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
+from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.arrays import (
     LISTS,
-    check_shape,
-    file_order_notes,
     hash_arrays,
-    read_array,
     select,
     to_unit_length,
 )
 from rococo_jax.evaluation.models.model import Loading, Model, opens_sources, score_tasks
 from rococo_jax.runtime import make_mesh
-from rococo_jax.storage import hash_file, hash_json, load_arrays, read_table
-from rococo_jax.texts import form_of
+from rococo_jax.storage import hash_json, load_arrays, read_table
+from rococo_jax.texts import file_suffix
 
 PREFIX = "embeddings:"
 _WANTED = "embeddings: .npz as of rococo embed, .parquet with image or caption and embedding, or a folder of these"
@@ -41,7 +38,7 @@ _SIDES = {"image": ("image_names", "image_embeddings"), "caption": ("captions", 
 
 
 class StoredEmbeddings(Model):
-    """Vectors by image key and caption.
+    """Embeddings by image key and caption.
 
     Args:
         path: a file or folder.
@@ -56,7 +53,7 @@ class StoredEmbeddings(Model):
     def __init__(self, path: str | os.PathLike, name: str | None = None, allow_unknown: bool = False):
         path = Path(path)
         inside = path.iterdir() if path.is_dir() else [path]
-        files = sorted(each for each in inside if form_of(each) in (".npz", ".parquet") or each == path)
+        files = sorted(each for each in inside if file_suffix(each) in (".npz", ".parquet") or each == path)
         if not files or not files[0].is_file():
             raise InputError(path, "embeddings", "nothing there", _WANTED)
         self.path, self.name = path, name or (path.resolve().name if path.is_dir() else path.stem)
@@ -149,10 +146,10 @@ class StoredEmbeddings(Model):
 
 def _read(file: Path) -> Iterator[tuple[str, list[str], np.ndarray]]:
     """Side, keys and vectors of each side that a file has."""
-    if form_of(file) == ".parquet":
+    if file_suffix(file) == ".parquet":
         yield _read_parquet(file)
         return
-    if form_of(file) != ".npz":
+    if file_suffix(file) != ".npz":
         raise InputError(file, "embeddings", f"a file {file.suffix or 'without a suffix'}", _WANTED)
     arrays = load_arrays(file, f"a .npz: {_WANTED}")
     if not isinstance(arrays, dict):
@@ -179,36 +176,6 @@ def _read_parquet(file: Path) -> tuple[str, list[str], np.ndarray]:
             file, "embedding", "lists of different lengths, or no numbers", "lists of one length"
         ) from None
     return sides[0], [str(key) for key in table[sides[0]].to_pylist()], vectors
-
-
-class ArrayEmbeddings(Model):
-    """Vectors of an annotation's images and captions in two `.npy` files: one row an image, one row a caption.
-
-    Args:
-        images, texts: the files.
-        name: what tables call it; the stem of `images` by default.
-
-    Raises:
-        InputError: a file is missing or holds something else, or a vector has no direction.
-    """
-
-    def __init__(self, images: str | os.PathLike, texts: str | os.PathLike, name: str | None = None):
-        self.files = {"image_embeddings": images, "text_embeddings": texts}
-        self.name = name or Path(images).stem
-
-    def describe(self) -> dict[str, Any]:
-        """The hash of each file."""
-        return {kind: hash_file(path) for kind, path in self.files.items()}
-
-    def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
-        """The outcome of each task. Raises InputError: shapes are not those of the annotation."""
-        (images, texts), files = map(read_array, self.files.values()), [*self.files.values()]
-        check_shape(images, files[0], (len(benchmark.images), None), "images, width")
-        check_shape(texts, files[1], (len(benchmark.texts), images.shape[1]), "captions, width of the images'")
-        notes: list[str] = []
-        images, texts = to_unit_length(images, files[0], notes), to_unit_length(texts, files[1], notes)
-        self.notes = [*notes, *file_order_notes(settings)]
-        return score_tasks(benchmark.tasks, Embeddings({ORIGINALS: images, TEXTS: texts}), make_mesh())
 
 
 @opens_sources

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from rococo_jax.data.image_files import Place, hash_image, list_images
+from rococo_jax.data.image_files import ImageFile, hash_image, list_images
 from rococo_jax.data.images import chunks
 from rococo_jax.data.pictures import as_rgb, open_image
 from rococo_jax.errors import InputError
@@ -48,7 +48,7 @@ class ResumableFolder:
             changed since the run began.
     """
 
-    def __init__(self, out: str | os.PathLike, manifest: dict[str, Any], inputs: Mapping[str, Place]):
+    def __init__(self, out: str | os.PathLike, manifest: dict[str, Any], inputs: Mapping[str, ImageFile]):
         self.out, self.done = Path(out), {}
         if self.out.exists() and not self.out.is_dir():
             raise InputError(out, "output folder", "a file", "a folder")

@@ -24,7 +24,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.data.image_files import Place
+from rococo_jax.data.image_files import ImageFile
 from rococo_jax.data.pictures import as_rgb, image_size, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.image_folders import ResumableFolder, encode_image, versions
@@ -92,7 +92,7 @@ def draw_note(image: Image.Image, word: str, box: Box) -> Image.Image:
 
 
 def plan_words(
-    data: Mapping[CaptionedImage, Place], lexicon: Lexicon, seed: int, ratio: float, words: Sequence[str] = ()
+    data: Mapping[CaptionedImage, ImageFile], lexicon: Lexicon, seed: int, ratio: float, words: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """The manifest's `images`. Raises InputError: a ratio outside [0, 1), no word for an image, a file that is none."""
     if not 0 <= ratio < 1:
@@ -114,7 +114,11 @@ def _form_of(name: str) -> dict[str, Any] | None:
 
 
 def write_words(
-    plan: Sequence[Mapping[str, Any]], files: Mapping[str, Place], out: str | os.PathLike, control: bool, **about: Any
+    plan: Sequence[Mapping[str, Any]],
+    files: Mapping[str, ImageFile],
+    out: str | os.PathLike,
+    control: bool,
+    **about: Any,
 ) -> ResumableFolder:
     """Write the missing images of a plan, without their words as a `control`; the caller finishes the folder."""
     head = {"format": FORMAT, "version": FORMAT_VERSION, "control": control, **about, "versions": versions()}

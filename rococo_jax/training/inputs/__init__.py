@@ -33,10 +33,13 @@ def check_inputs(source: object, config: ConfigDict) -> None:
     """Raises InputError where an input that an active term reads cannot be made as the config says."""
     for term in active_terms(config.losses):
         # With features of images alone, texts are made as ever, and images cannot be mixed.
-        cached = [field for field in term.reads if field.tower in cached_sides(config)]
+        settings = config.losses[term.name]
         only_images = cached_sides(config) == ("vision",)
-        if cached and (only_images or not all(_input_of(field).pooled for field in cached)):
-            wanted = "0.0 with config.data.cached_features, which has no pool for it"
-            raise InputError(source, f"config.losses.{term.name}.weight", repr(config.losses[term.name].weight), wanted)
+        for field, key in term.fields(settings).items():
+            has_pool = _input_of(field).pooled and not only_images
+            if field.tower in cached_sides(config) and not has_pool:
+                off = term.keys[key].default
+                wanted = f"{off!r} with config.data.cached_features, which has no pool for it"
+                raise InputError(source, f"config.losses.{term.name}.{key}", repr(settings[key]), wanted)
     for each in active_inputs(config.losses):
         each.check(source, config)

@@ -14,7 +14,7 @@ from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
-from rococo_jax.losses.altered import ALTERED
+from rococo_jax.losses.contrastive import ALTERED
 from rococo_jax.perturb.text.influence_table import InfluenceTable, write_influence_table
 from rococo_jax.perturb.text.kinds import KINDS, KindAlterer
 from rococo_jax.perturb.text.lexicon import open_lexicon

@@ -15,7 +15,7 @@ from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.mixture import MixtureOrder, read_weights
 from rococo_jax.data.pair_source import PairSource
-from rococo_jax.data.sample_order import SampleOrder, seeks_are_requests
+from rococo_jax.data.sample_order import SampleOrder, is_object_storage
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.data.training_input import TrainingInput, make_training_input
 from rococo_jax.data.training_samples import DrawSample
@@ -109,7 +109,7 @@ def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int)
     Raises InputError: weights that do not fit the sources, or the order 'shards' for a source without shards.
     """
     parts, by_shard = source.parts, data.order == "shards"
-    in_bucket = next(filter(seeks_are_requests, split_names(data.images)), None)
+    in_bucket = next(filter(is_object_storage, split_names(data.images)), None)
     if in_bucket and not by_shard and all(part.shards for part in parts) and jax.process_index() == 0:
         say(f"{in_bucket} is read with one request an image; config.data.order=shards reads shards from front to back")
     for number, part in enumerate(parts, 1):

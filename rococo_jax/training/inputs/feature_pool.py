@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 
-from rococo_jax.data.augmentation import Augmentation, resizing_whole
+from rococo_jax.data.augmentation import Augmentation, without_crop
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.images import Task, chunks, run_tasks
 from rococo_jax.data.pair_source import PairSample, PairSource
@@ -79,7 +79,7 @@ def make_features(context: InputContext, augmentation: Augmentation, cache: Embe
     first = np.cumsum([0, *(len(sample.captions) for sample in samples)])
     texts = embed_texts(encoder, captions, cache, features=True)
     if augmentation.resize_prob or augmentation.also_resized:
-        whole = resizing_whole(preprocessing)
+        whole = without_crop(preprocessing)
         rows = decode(samples, range(len(samples)), resized_by(whole))[0]
         views["resize"] = hashed(rows)
         del rows

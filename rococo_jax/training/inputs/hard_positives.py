@@ -18,13 +18,13 @@ import grain.python as grain
 import numpy as np
 from ml_collections import ConfigDict
 
-from rococo_jax.data.captions import kind_of
+from rococo_jax.data.captions import json_type
 from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
 from rococo_jax.losses.contrastive import NEGATIVES
 from rococo_jax.losses.hard_positives import POSITIVES
 from rococo_jax.storage import hash_file, read_json
-from rococo_jax.texts import JSON_LINES, form_of, read_jsonl
+from rococo_jax.texts import JSON_LINES, file_suffix, read_jsonl
 from rococo_jax.training.inputs.loss_input import (
     InputContext,
     LossInput,
@@ -70,18 +70,18 @@ def _read_triples(path: str | os.PathLike) -> Iterator[tuple[str, str | None, st
 
 def _read_entries(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
     """("line 3" or "item 2", entry) of a file of JSON lines or a JSON list."""
-    if form_of(path) in JSON_LINES:
+    if file_suffix(path) in JSON_LINES:
         entries: Iterable = ((f"line {number}", entry) for number, entry in read_jsonl(path, _WANTED))
     else:
         value = read_json(path, _WANTED)
         if isinstance(value, dict) and isinstance(value.get("items"), list):
             value = [row for number, item in enumerate(value["items"]) for row in _annotated(item, number, path)]
         if not isinstance(value, list):
-            raise InputError(path, "captions", kind_of(value), "a list")
+            raise InputError(path, "captions", json_type(value), "a list")
         entries = ((f"item {number}", entry) for number, entry in enumerate(value))
     for where, entry in entries:
         if not isinstance(entry, dict):
-            raise InputError(path, where, kind_of(entry), "an object")
+            raise InputError(path, where, json_type(entry), "an object")
         yield where, entry
 
 
@@ -102,7 +102,7 @@ def _text(entry: Mapping[str, Any], key: str, where: str, source: object) -> str
     if key not in entry:
         raise InputError(source, where, f"the keys {list(entry)}", f'the key "{key}"')
     if not isinstance(entry[key], str):
-        raise InputError(source, f"{key} of {where}", kind_of(entry[key]), "a string")
+        raise InputError(source, f"{key} of {where}", json_type(entry[key]), "a string")
     return entry[key]
 
 

@@ -2,7 +2,7 @@
 
 Source: Hendrycks & Dietterich 2019 (arXiv 1903.12261): fifteen kinds and four more for validation, five severities, as
 the authors' code (hendrycks/robustness) computes them, but for frost, whose texture is drawn [ours]. The package
-`imagecorruptions` has another elastic transform, snow and frost. docs/corruptions.md lists what differs.
+`imagecorruptions` has another elastic transform, snow and frost. docs/reference/corruptions.md lists what differs.
 
 The constants were chosen for images of 224 pixels. At other sizes noise and colour do not depend on the size; blurs,
 flakes and drops are in pixels, so relatively smaller on larger images; elastic warping, pixelation, zoom and fog follow
