@@ -143,7 +143,7 @@ class TarPairs(PairSource):
         self.tars, self.indexes = tuple(tars), tuple(indexes)
         self.summaries = [read_summary(index) for index in self.indexes]
         if expected_hash not in ("", self.hash()):
-            raise _changed(self.tars[0])
+            raise _change_error(self.tars[0])
         self.shards = tuple(tar["samples"] for tar in self.summaries)
         self._ends = list(itertools.accumulate(self.shards))
         self._columns = functools.lru_cache(_MAX_OPEN_INDEXES)(self._open_columns)
@@ -186,7 +186,7 @@ class TarPairs(PairSource):
     def _open_columns(self, tar: int) -> dict[str, pa.Array]:
         """Open the index of a tar. Raises InputError: it was written again, because the tar has changed."""
         if read_summary(self.indexes[tar])["content"] != self.summaries[tar]["content"]:
-            raise _changed(self.tars[tar])
+            raise _change_error(self.tars[tar])
         return columns_of(self.indexes[tar])
 
     def _locate(self, index: int) -> tuple[int, int]:
@@ -222,7 +222,7 @@ class TarPairs(PairSource):
         return image
 
 
-def _changed(tar: str) -> InputError:
+def _change_error(tar: str) -> InputError:
     return InputError(tar, "tars", "written again meanwhile", "tars that do not change while in use")
 
 

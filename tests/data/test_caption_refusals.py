@@ -1,4 +1,4 @@
-"""Captions that cannot be read are refused in one line that names the file, and the item, column or row."""
+"""Unreadable captions are refused in one line that names the file, and the item, column or row."""
 
 import base64
 import io

@@ -15,7 +15,7 @@ from tests.support.world import drawing
 
 
 def files_in(folder: Path, count: int) -> FileImages:
-    """Pictures of different sizes."""
+    """Write images of different sizes."""
     names = tuple(f"{number:02}.png" for number in range(count))
     for number, name in enumerate(names):
         Image.fromarray(drawing(20 + number, 31, seed=number)).save(folder / name)
@@ -64,7 +64,7 @@ def test_the_first_bad_file_in_order_is_named(tmp_path):
 
 
 def damaged_files(folder: Path) -> list[Path]:
-    """One file for each way in which an image file is no image."""
+    """Write a file for each way in which an image file can be unreadable."""
     whole = {}
     for kind in ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP"):
         Image.fromarray(drawing(64, 64)).save(folder / "whole", kind)

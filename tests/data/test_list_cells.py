@@ -84,7 +84,7 @@ def test_a_list_that_cannot_be_read_is_refused_with_its_row_and_column(kind, tmp
 
 
 def test_lists_without_quotes_are_refused_where_every_cell_is_one(tmp_path):
-    """As DuckDB writes a column of lists; a single text in brackets is one."""
+    """DuckDB writes columns of lists like this; a single text in brackets is a text."""
     (tmp_path / "c.csv").write_text('image,caption\n1.png,"[a dog, a cat]"\n2.png,"[a bear, a bee]"\n')
     refused(
         "captions: found brackets around each, without quotes: '.a dog, a cat.'", read_captions, f"{tmp_path}/c.csv"

@@ -22,7 +22,7 @@ def pairs(tmp_path):
 
 @pytest.fixture
 def pack(pairs, capsys):
-    """Packs the pairs with some options; returns the exit code and what was said."""
+    """Pack the pairs with some options; return the exit code and the output."""
 
     def pack(out: Path, *options) -> tuple[int, str]:
         code = main(["pack", "--images", pairs[0], "--captions", pairs[1], "--out", str(out), *map(str, options)])

@@ -268,7 +268,7 @@ def test_a_text_holds_a_caption_a_line_in_a_folder_and_in_a_tar(tmp_path, capsys
 
 
 def test_a_text_of_several_paragraphs_is_one_caption_where_that_is_chosen(tmp_path, capsys):
-    """As recaptioned images have them; a cell of a table and a JSON text are one caption either way."""
+    """Recaptioned images have such captions; a cell of a table and a JSON text are one caption in both cases."""
     text = 'A dog runs.\n\nIt is brown, and "happy".\n  The sun shines.\n'
     write_pictures(tmp_path / "f", ["1.png", "2.png"])
     for name, line_end in (("1", "\n"), ("2", "\r\n")):

@@ -52,7 +52,7 @@ def write(path: Path, data: bytes) -> Path:
 
 
 def contents(tar: Path) -> list[tuple[str, bytes]]:
-    """Captions and images as the standard library reads them."""
+    """Return captions and images as the standard library reads them."""
     with tarfile.open(tar) as file:
         data = {member.name: file.extractfile(member).read() for member in file.getmembers()}
     images = [name for name in data if name.endswith(".bmp")]
@@ -73,7 +73,7 @@ def in_place(tar: Path, data: bytes) -> None:
 
 
 def by_rename(tar: Path, data: bytes) -> None:
-    """As rsync replaces a file."""
+    """Replace a file like rsync."""
     (tar.parent / ".new").write_bytes(data)
     (tar.parent / ".new").replace(tar)
 
