@@ -59,7 +59,7 @@ def _report_compressed_tars(folder: Path) -> None:
     """Report how many compressed tars of a folder are skipped, because they cannot be read by index."""
     names = [path.name for path in folder.iterdir() if _COMPRESSED.search(path.name) and not is_hidden(path.name)]
     if names:
-        say(f"{folder}: {len(names):,} packed tars left out; the first is {min(names)}: unpack them (gunzip)")
+        say(f"{folder}: {len(names):,} compressed tars left out; the first is {min(names)}: decompress them (gunzip)")
 
 
 def split_names(names: str) -> list[str]:
@@ -118,13 +118,13 @@ def _expand_braces(name: str) -> tuple[int, list[str], int]:
     """Return where the first braces of a name begin, the texts that they stand for, and where they end."""
     match = _BRACES.search(name)
     if match is None:
-        raise InputError(name, "pattern", "a brace without its other half", "{00000..01242} or {a,b}")
+        raise InputError(name, "pattern", "an unmatched brace", "{00000..01242} or {a,b}")
     limits = _RANGE.fullmatch(match[1])
     if limits is None:
         return match.start(), match[1].split(","), match.end()
     first, last = limits.groups()
     if int(last) < int(first):
-        raise InputError(name, "pattern", match[0], "a range that rises")
+        raise InputError(name, "pattern", match[0], "an increasing range")
     width = len(first) if first.startswith("0") or len(first) == len(last) else 0
     numbers = range(int(first), min(int(last), int(first) + _MAX_TARS) + 1)
     return match.start(), [f"{number:0{width}}" for number in numbers], match.end()
@@ -217,7 +217,7 @@ class TarPairs(PairSource):
             raise InputError(self.tars[tar], "tar", first_line(error) or "nothing", "a tar that can be read") from None
         header, image = data[:HEADER], data[HEADER:]
         if checksum(header, hashlib.sha256(image).digest()) != check:
-            wanted = "the bytes that were indexed; start again, and the tar is read anew"
+            wanted = "the bytes that were indexed; run the command again to index the tar again"
             raise InputError(self.tars[tar], f"member {name}", "other bytes", wanted)
         return image
 
@@ -273,7 +273,7 @@ def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
             found += f"; the first is {tar.rpartition('/')[2]}/{summary['first']}"
             break
     if not len(pairs):
-        wanted = "one with both: files one after another, of one name up to its first dot"
+        wanted = "a sample with both: consecutive members whose names agree up to the first dot"
         raise InputError(name, "samples", found, wanted)
     skipped = sum(counts.values())
     if skipped:
@@ -281,5 +281,5 @@ def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
             raise InputError(name, "samples", found, "an image and a caption in each, or allow_missing_images")
         say(f"{name}: {skipped:,} samples left out: {found}")
     captions = sum(tar["captions"] for tar in pairs.summaries)
-    say(f"{name}: {len(pairs):,} images, {captions:,} captions, one a line of NAME.txt")
+    say(f"{name}: {len(pairs):,} images, {captions:,} captions, one per line of NAME.txt")
     return pairs

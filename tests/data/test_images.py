@@ -95,6 +95,6 @@ def test_images_without_pixels_and_those_too_large_for_memory_are_refused_by_nam
     refused(r"empty\.ppm", read, "empty.ppm", 4)
     refused("0 x 5", Preprocessing(exact_size=(4, 4)).resize, Image.new("RGB", (0, 5)))
     refused(r"ribbon\.png: aspect ratio", read, "ribbon.png", 224)
-    refused(r"line\.png: aspect ratio: found .* which resized would be 1000 x 900000", read, "line.png", 1000)
+    refused(r"line\.png: aspect ratio: found .* which would become 1000 x 900000", read, "line.png", 1000)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     refused(r"bomb\.png", open_image, tmp_path / "bomb.png")

@@ -277,7 +277,7 @@ def test_of_several_frames_the_first_is_read_and_said(kind, tmp_path, capsys):
             refused("x: image: found", decode_image, whole[:length], "x")
         else:
             assert as_rgb(decode_image(whole[:length], "x")).tobytes() == plain
-    assert capsys.readouterr().err.count("of images with several frames or pages the first is read") == 1
+    assert capsys.readouterr().err.count("only the first frame or page of images with several is read") == 1
 
 
 def test_an_exif_turn_is_seen_without_decoding(tmp_path):
@@ -311,7 +311,7 @@ def test_16_bits_a_channel_are_said_of_files_that_have_them_alone(form, capsys):
         picture.save(file, form)
         pictures._say_once.cache_clear()
         decode_image(file.getvalue(), "x")
-        return "16 bits a channel" in capsys.readouterr().err
+        return "16 bits per channel" in capsys.readouterr().err
 
     assert not any(said(Image.new("RGB", (width, height))) for width in (16, 53, 160, 538, 720) for height in (1, 16))
     if form not in ("BMP", "JPEG"):

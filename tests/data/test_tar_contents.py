@@ -149,7 +149,7 @@ def test_a_folder_of_tars_says_what_it_leaves_out(tmp_path, capsys):
     for name in ("a.tar", "B.TAR", "._a.tar", "c.tar.gz", "d.tgz", "notes.txt"):
         write(tmp_path / "data" / name, tar_bytes("OLD"))
     assert len(read(tmp_path / "data")) == 2 * COUNT
-    assert "data: 2 packed tars left out; the first is c.tar.gz" in capsys.readouterr().err
+    assert "data: 2 compressed tars left out; the first is c.tar.gz" in capsys.readouterr().err
 
 
 def test_commands_have_the_captions_that_are_in_the_tar(tmp_path):
