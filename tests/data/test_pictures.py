@@ -225,7 +225,7 @@ def test_arrays_of_whole_numbers_are_pixels(name):
 
 
 @pytest.mark.parametrize(
-    ("images", "said"),
+    ("images", "message"),
     [
         (RGB[None].astype(np.uint16), "image 0: pixels: found uint16, whose range is not known; wanted whole numbers"),
         ([RGB, RGB > 4], "image 1: pixels: found bool"),
@@ -245,9 +245,9 @@ def test_arrays_of_whole_numbers_are_pixels(name):
         ([Image.fromarray(GREY.astype(np.float32))], "scale mode F to whole numbers from 0 to 255"),
     ],
 )
-def test_numbers_whose_range_is_not_known_are_refused(images, said):
+def test_numbers_whose_range_is_not_known_are_refused(images, message):
     limited = Preprocessing(exact_size=(S, S), mean=(0.5,) * 3, std=(0.25,) * 3)
-    refused(re.escape(said), lambda: list(as_pixels(images, limited)))
+    refused(re.escape(message), lambda: list(as_pixels(images, limited)))
 
 
 def test_a_damaged_picture_is_named_wherever_it_comes_from(tmp_path):
@@ -303,19 +303,19 @@ def test_pictures_are_opened_and_made_rgb_in_one_file():
 
 
 @pytest.mark.parametrize("form", ["BMP", "TIFF", "JPEG2000", "PNG", "PPM", "JPEG"])
-def test_16_bits_a_channel_are_said_of_files_that_have_them_alone(form, capsys):
-    """Whatever the width, of which the length of a row, and of a file, may have 16 among its digits."""
+def test_16_bits_per_channel_are_reported_only_for_files_that_have_them(form, capsys):
+    """The result does not depend on the width, although the length of a row or file may contain the digits 16."""
 
-    def said(picture: Image.Image) -> bool:
+    def warns(picture: Image.Image) -> bool:
         file = io.BytesIO()
         picture.save(file, form)
         pictures._say_once.cache_clear()
         decode_image(file.getvalue(), "x")
         return "16 bits per channel" in capsys.readouterr().err
 
-    assert not any(said(Image.new("RGB", (width, height))) for width in (16, 53, 160, 538, 720) for height in (1, 16))
+    assert not any(warns(Image.new("RGB", (width, height))) for width in (16, 53, 160, 538, 720) for height in (1, 16))
     if form not in ("BMP", "JPEG"):
-        assert said(Image.fromarray(DEEP))
+        assert warns(Image.fromarray(DEEP))
 
 
 def test_16_bits_a_pixel_are_8_bits_a_channel(capsys):

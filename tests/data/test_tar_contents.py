@@ -266,8 +266,8 @@ def test_without_a_place_for_the_index_it_is_kept_in_memory(tmp_path, monkeypatc
     monkeypatch.setenv("ROCOCO_CACHE", str(write(tmp_path / "file", b"")))
     monkeypatch.setattr(tar_index, "_is_writable", lambda folder: False)
     pairs = open_pairs(str(tar))
-    said = capsys.readouterr().err
-    assert said.count("set ROCOCO_CACHE to a folder that can be written") == 1 and said.count("\n") == 2
+    output = capsys.readouterr().err
+    assert output.count("set ROCOCO_CACHE to a folder that can be written") == 1 and output.count("\n") == 2
     assert read(tar) == contents(tar) and all_of(pickle.loads(pickle.dumps(pairs))) == all_of(pairs)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "s.tar"]
     write(tar, tar_bytes("NEW"))
