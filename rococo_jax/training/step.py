@@ -57,10 +57,13 @@ def make_step(
 
     def step(state: TrainState, frozen: Parameters, batch: Batch) -> tuple[TrainState, Metrics]:
         batch = add_on_device(batch, config, spec, state.step, mesh)
+        # With FSDP, parameters outside the blocks are gathered here, once, and not again in every micro-batch.
+        trained = gather_parameters(state.parameters, mesh)
+        frozen = gather_parameters(frozen, mesh)
         value, terms, gradients = loss_and_gradients(
             lambda trained, rows: embed(trained, frozen, rows, fields),
             lambda vectors, scales: total_loss(vectors, scales, batch, config.losses, logits),
-            state.parameters,
+            trained,
             batch.for_towers(fields),
             micro_batches=config.micro_batches,
             mesh=mesh,
