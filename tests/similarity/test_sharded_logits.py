@@ -175,9 +175,9 @@ def test_the_ring_takes_over_where_the_gathered_block_would_pass_256_mib_and_no_
         return ShardedLogits(make_mesh()).plan(LogSumExp, *counts, 512, with_columns=True)
 
     whole = plan(8 * 1024, 8 * 1024)
-    assert whole.gathers and whole.tile_rows * 8 * 1024 * 4 == 4 * 2**20  # a block of 1,024 x 8,192 logits is 32 MiB
-    assert not plan(8 * 8192, 8 * 8192).gathers  # 8,192 x 65,536 logits are 2 GiB
-    assert not plan(64, 2**20).gathers  # few queries, but gathered keys and their gradients are 4 GiB
+    assert whole.all_gather and whole.tile_rows * 8 * 1024 * 4 == 4 * 2**20  # a block of 1,024 x 8,192 logits is 32 MiB
+    assert not plan(8 * 8192, 8 * 8192).all_gather  # 8,192 x 65,536 logits are 2 GiB
+    assert not plan(64, 2**20).all_gather  # few queries, but gathered keys and their gradients are 4 GiB
 
 
 def test_wrong_settings_are_refused():
