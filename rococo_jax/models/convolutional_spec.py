@@ -44,7 +44,7 @@ class ConvolutionalSpec(CheckedSpec):
 class ResNetSpec(ConvolutionalSpec):
     """CLIP's ResNet with attention pooling (arXiv 2103.00020, section 2.4)."""
 
-    unwritten: ClassVar[frozenset[str]] = frozenset(("position_rule",))
+    omit_if_default: ClassVar[frozenset[str]] = frozenset(("position_rule",))
 
     image_size: int
     width: int

@@ -62,7 +62,7 @@ class RotarySpec(CheckedSpec):
     """
 
     what: ClassVar[str] = "rotary"
-    unwritten: ClassVar[frozenset[str]] = frozenset(("centred", "base"))
+    omit_if_default: ClassVar[frozenset[str]] = frozenset(("centred", "base"))
 
     grid: int
     from_one: bool = False
@@ -95,7 +95,7 @@ class VisionSpec(CheckedSpec):
     """
 
     what: ClassVar[str] = "vision"
-    unwritten: ClassVar[frozenset[str]] = frozenset(
+    omit_if_default: ClassVar[frozenset[str]] = frozenset(
         (
             "rotary", "inner_norms", "norm_changes", "norm_after_pooling", "class_position", "stem_width",
             "mbconv", "mlp_norms", "pooling_heads", "pooling_mlp_width", "pooling_width", "position_rule", "registers",
@@ -204,7 +204,7 @@ class TextSpec(CheckedSpec):
     """
 
     what: ClassVar[str] = "text"
-    unwritten: ClassVar[frozenset[str]] = frozenset(("pad_id", "scaled_words", "sine_positions"))
+    omit_if_default: ClassVar[frozenset[str]] = frozenset(("pad_id", "scaled_words", "sine_positions"))
 
     vocabulary_size: int
     context_length: int
@@ -258,7 +258,7 @@ class HeadSpec(CheckedSpec):
     """
 
     what: ClassVar[str] = "head"
-    unwritten: ClassVar[frozenset[str]] = frozenset(("hidden_bias",))
+    omit_if_default: ClassVar[frozenset[str]] = frozenset(("hidden_bias",))
 
     kind: HeadKind = "none"
     dim: int | None = None
@@ -292,7 +292,7 @@ class ModelSpec(CheckedSpec):
     """A dual encoder, or a single tower where the other is None. Few models have a matching head beside it."""
 
     what: ClassVar[str] = "model"
-    unwritten: ClassVar[frozenset[str]] = frozenset(("matching",))
+    omit_if_default: ClassVar[frozenset[str]] = frozenset(("matching",))
 
     vision: VisionSpec | ResNetSpec | ConvNextSpec | EfficientNetSpec | None
     text: TextSpec | None

@@ -20,7 +20,7 @@ class ExportableFamily(Family):
     Attributes:
         processor_classes: of an exportable image processor, where images are cropped and where they are not.
         end_token: of an exportable tokenizer: the name of the token that ends a text.
-        newer_fields: those of `CheckedSpec.newer_fields` that its configuration can express.
+        newer_fields: those of `CheckedSpec.non_default_optional` that its configuration can express.
     """
 
     processor_classes: ClassVar[tuple[str, str]] = ("CLIPImageProcessor", "CLIPImageProcessor")
@@ -30,7 +30,9 @@ class ExportableFamily(Family):
     def has_towers(self, *towers: Any) -> bool:
         """Whether exportable towers of these specs are all of this family; None stands for no tower."""
         known = {*self.newer_fields, "position_rule"}
-        return all(tower is None or (known.issuperset(tower.newer_fields) and self._has(tower)) for tower in towers)
+        return all(
+            tower is None or (known.issuperset(tower.non_default_optional) and self._has(tower)) for tower in towers
+        )
 
     def _has(self, tower: Any) -> bool:
         if isinstance(tower, TextSpec):
