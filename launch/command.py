@@ -30,7 +30,7 @@ WANTED = "-- train|sweep --config FILE [--workdir DIR] [--config.key=value ...]"
 # What the command leaves in the working folder when it has come to its end, and not when it was stopped.
 RESULT = {"train": "model", "sweep": "sweep.json"}
 # Options of `rococo sweep` that train nothing, or elsewhere.
-NOT_HERE = ("--launch", "--dry-run", "--print-commands", "--collect")
+NOT_HERE = ("--dry-run", "--print-commands", "--collect")
 MOUNT = "/mnt/rococo"
 # Programs that process 0 has compiled, on storage that all hosts mount: every host finds them at the next start.
 CACHE_VARIABLE = "JAX_COMPILATION_CACHE_DIR"

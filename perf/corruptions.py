@@ -70,9 +70,9 @@ def main() -> None:
                     for image in images:
                         reference(image, severity, name)
 
-                compiled += measuring.taken(ours).seconds
+                compiled += measuring.measure(ours).seconds
                 reference(images[0], severity, name)
-                times = measuring.in_turns({"ours": ours, "theirs": theirs}, arguments.repeats)
+                times = measuring.alternate({"ours": ours, "theirs": theirs}, arguments.repeats)
                 our_time += measuring.fastest(times["ours"])
                 their_time += measuring.fastest(times["theirs"])
                 advance(1)

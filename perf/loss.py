@@ -44,7 +44,7 @@ def main() -> None:
         return
     # First: on Linux the peak of a child includes what its parent held when it was started.
     names = arguments.strategies.split(",") if arguments.memory else []
-    of_memory = {name: measuring.fresh(*sys.argv[1:], "--only-memory", name) for name in names}
+    of_memory = {name: measuring.run_self(*sys.argv[1:], "--only-memory", name) for name in names}
     found = measure(arguments)
     for name, each in of_memory.items():
         found["strategies"][name]["held_mib"] = each
@@ -59,7 +59,7 @@ def measure(arguments: argparse.Namespace) -> dict:
     mesh, names = make_mesh(), arguments.strategies.split(",")
     steps = {name: step_of(name, mesh, arguments) for name in names}
     found = {name: {"loss": run()} for name, (run, _) in steps.items()}
-    times = measuring.in_turns({name: run for name, (run, _) in steps.items()}, arguments.repeats)
+    times = measuring.alternate({name: run for name, (run, _) in steps.items()}, arguments.repeats)
     for name, (_, temporary) in steps.items():
         median = statistics.median(each.seconds for each in times[name])
         products = 6 if name in ("dense", "torch") else 8

@@ -1,7 +1,7 @@
-"""What the measurements share: options, ways that take turns, unit vectors, a peer beside us, JSON.
+"""Tools of the measurements: options, alternating runs, unit vectors, reference models, JSON.
 
-open_clip, a peer, may be installed in a folder of its own, which keeps torchvision, whose compiled operators cannot
-load beside the CPU build of torch, out of the environment:
+open_clip may be installed in a separate folder. This keeps torchvision out of the environment, whose compiled operators
+cannot be loaded beside the CPU build of torch:
 
     pip install --no-deps --target DIR open_clip_torch timm ftfy wcwidth torchvision==0.28.0
     python perf/... --beside DIR
@@ -27,15 +27,15 @@ HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parent
 
 
-class Taken(NamedTuple):
-    """Seconds by the clock, and of the processor (all threads together), which other work disturbs little."""
+class Timing(NamedTuple):
+    """Wall time and processor time (all threads together) in seconds; other work hardly changes the latter."""
 
     seconds: float
     processor: float
 
 
 def options(doc: str, *, cores: bool = False, beside: bool = False) -> argparse.ArgumentParser:
-    """A parser that shows a script's docstring, with `--cores`, or with where open_clip is."""
+    """Return a parser whose help is a script's docstring, with `--cores`, or with `--beside` and `--model`."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     if cores:
         parser.add_argument("--cores", type=int, default=2)
@@ -46,56 +46,63 @@ def options(doc: str, *, cores: bool = False, beside: bool = False) -> argparse.
 
 
 def use_cores(count: int) -> None:
-    """Pin this process to `count` cores. Call it before JAX and torch are imported."""
+    """Pin this process to `count` cores. Call this before importing JAX and torch."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
     os.environ["OMP_NUM_THREADS"] = str(count)
 
 
-def taken(way: Callable[[], Any]) -> Taken:
-    """Run it once."""
+def measure(call: Callable[[], Any]) -> Timing:
+    """Time one call."""
     start, used = time.perf_counter(), time.process_time()
-    way()
-    return Taken(time.perf_counter() - start, time.process_time() - used)
+    call()
+    return Timing(time.perf_counter() - start, time.process_time() - used)
 
 
-def in_turns(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[Taken]]:
-    """Run all ways in every round, one after the other, so that other work on the machine falls on all of them."""
-    times: dict[str, list[Taken]] = {name: [] for name in ways}
+def alternate(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[Timing]]:
+    """Time every call once in each round, so that other work on the machine affects all of them alike."""
+    times: dict[str, list[Timing]] = {name: [] for name in calls}
     for _ in range(rounds):
-        for name, way in ways.items():
-            times[name].append(taken(way))
+        for name, call in calls.items():
+            times[name].append(measure(call))
     return times
 
 
-def fastest(times: list[Taken]) -> Taken:
-    """The least of each clock."""
-    return Taken(*map(min, zip(*times, strict=True)))
+def fastest(times: list[Timing]) -> Timing:
+    """Return the shortest wall time and the shortest processor time."""
+    return Timing(*map(min, zip(*times, strict=True)))
 
 
-class NoFigures(Exception):
-    """Why a command printed no figures."""
+class NoResult(Exception):
+    """The reason why a script printed no result."""
 
 
-def printed(command: Sequence[str], seconds: float | None = None, environment: Mapping[str, str] | None = None) -> Any:
-    """The last JSON value that a script prints in a process of its own; `command` are the words after Python.
+def run_script(
+    command: Sequence[str], seconds: float | None = None, environment: Mapping[str, str] | None = None
+) -> Any:
+    """Run a script in a new process and return the last JSON value that it prints.
+
+    Args:
+        command: the words after `python`.
+        seconds: time limit.
+        environment: variables in addition to those of this process.
 
     Raises:
-        NoFigures: the time is up, or the last line of its error.
+        NoResult: the time limit was reached, or the script failed (the last line of its error).
     """
     options = {"capture_output": True, "text": True, "env": os.environ | dict(environment or {})}
     try:
-        done = subprocess.run([sys.executable, *command], check=False, timeout=seconds, **options)
+        process = subprocess.run([sys.executable, *command], check=False, timeout=seconds, **options)
     except subprocess.TimeoutExpired:
-        raise NoFigures(f"longer than {seconds:.0f} seconds") from None
-    starts = [found.start() for found in re.finditer(r"^[{\d]", done.stdout, re.M)]
-    if done.returncode or not starts:
-        raise NoFigures((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
-    return json.JSONDecoder().raw_decode(done.stdout[starts[-1] :])[0]
+        raise NoResult(f"longer than {seconds:.0f} seconds") from None
+    starts = [match.start() for match in re.finditer(r"^[{\d]", process.stdout, re.M)]
+    if process.returncode or not starts:
+        raise NoResult((process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1])
+    return json.JSONDecoder().raw_decode(process.stdout[starts[-1] :])[0]
 
 
-def fresh(*words: object) -> Any:
-    """What this script prints as JSON when called with these arguments, in a process of its own."""
-    return printed([sys.argv[0], *map(str, words)])
+def run_self(*words: object) -> Any:
+    """Run this script with these arguments in a new process and return the JSON value that it prints."""
+    return run_script([sys.argv[0], *map(str, words)])
 
 
 def rounded(values: Mapping[str, float], digits: int = 2) -> dict[str, float]:
@@ -103,17 +110,17 @@ def rounded(values: Mapping[str, float], digits: int = 2) -> dict[str, float]:
 
 
 def peak_memory() -> int:
-    """Bytes of this process's resident set at its peak (Linux)."""
+    """Return the peak resident set of this process in bytes (Linux)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def unit_vectors(count: int, width: int, seed: int) -> np.ndarray:
-    """Random unit vectors, made in place so that peak memory is the array itself."""
-    generator, made = np.random.default_rng(seed), np.empty((count, width), np.float32)
+    """Return random unit vectors, written in place so that the array itself is the peak memory."""
+    rng, vectors = np.random.default_rng(seed), np.empty((count, width), np.float32)
     for start in range(0, count, 1000):
-        part = generator.standard_normal(made[start : start + 1000].shape, np.float32)
-        made[start : start + 1000] = part / np.linalg.norm(part, axis=1, keepdims=True)
-    return made
+        rows = rng.standard_normal(vectors[start : start + 1000].shape, np.float32)
+        vectors[start : start + 1000] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return vectors
 
 
 def converted(reference: Any) -> Any:
@@ -126,9 +133,9 @@ def converted(reference: Any) -> Any:
 
 
 def open_clip_pair(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
-    """open_clip's model with random weights, its transform of images, and the same model as an `Encoder`.
+    """Return open_clip's model with random weights, its image transform, and the same model as an `Encoder`.
 
-    Its text tower is that of `CustomTextCLIP`, whose positions can be cut; that of `CLIP` takes 77 tokens alone.
+    The text tower is that of `CustomTextCLIP`, which reads texts of any length; that of `CLIP` reads 77 tokens only.
 
     Raises:
         SystemExit: open_clip is not installed.
@@ -165,7 +172,7 @@ def compare(
     items_of_reference: int,
     rounds: int,
 ) -> dict[str, Any]:
-    """Time both in turns for `rounds` rounds after one warm-up call each; the fastest round of each counts.
+    """Time both alternately for `rounds` rounds after one warm-up call each; the fastest round of each counts.
 
     Args:
         what: name of the items, in the plural.
@@ -178,14 +185,17 @@ def compare(
     difference = float(np.abs(ours()[:items_of_reference] - theirs()).max())
     if not difference < 1e-4:
         raise SystemExit(f"vectors: found a difference of {difference}; wanted less than 1e-4")
-    times = in_turns({"ours": ours, "theirs": theirs}, rounds)
+    times = alternate({"ours": ours, "theirs": theirs}, rounds)
     counts = {"ours": items, "theirs": items_of_reference}
     rates = {name: count / fastest(times[name]).seconds for name, count in counts.items()}
-    in_rounds = [b.seconds / items_of_reference * items / a.seconds for a, b in zip(*times.values(), strict=True)]
+    ratios = [
+        reference.seconds / items_of_reference * items / own.seconds
+        for own, reference in zip(times["ours"], times["theirs"], strict=True)
+    ]
     return {
         f"{what}_per_second": rounded(rates),
         "ratio": round(rates["ours"] / rates["theirs"], 2),
-        "ratio_median_of_rounds": round(statistics.median(in_rounds), 2),
+        "ratio_median_of_rounds": round(statistics.median(ratios), 2),
         "largest_difference": difference,
     }
 

@@ -95,8 +95,8 @@ def main() -> None:
     except ImportError:
         ways = {name: way for name, way in ways.items() if not name.startswith("torch")}
     first = make_plan(plan.images[: 64 + arguments.images % 64], arguments.method, 0.9, 1)
-    compiled = measuring.taken(lambda: ours(first, images)).seconds
-    best = {name: measuring.fastest(times) for name, times in measuring.in_turns(ways, arguments.repeats).items()}
+    compiled = measuring.measure(lambda: ours(first, images)).seconds
+    best = {name: measuring.fastest(times) for name, times in measuring.alternate(ways, arguments.repeats).items()}
     speed = measuring.rounded({name: arguments.images / each.seconds for name, each in best.items()}, 1)
     work = measuring.rounded({name: arguments.images / each.processor for name, each in best.items()}, 1)
     figures = {

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import measuring
 import numpy as np
 from jax import lax
-from measuring import taken, unit_vectors
+from measuring import measure, unit_vectors
 
 from rococo_jax.progress import progress
 from rococo_jax.similarity import rank_statistics
@@ -100,10 +100,10 @@ def ranked_once(arguments: argparse.Namespace) -> dict:
     some = queries[: max(1, round(arguments.once * len(queries)))]
     tile = tile_shape(jax.default_backend())
     rank(queries[: tile[0]], gallery[: 2 * tile[1]]), bare_product(some[: tile[0]], gallery[: 2 * tile[1]])  # compile
-    before = taken(lambda: bare_product(some, gallery))
-    ranking = taken(lambda: rank(queries, gallery))
+    before = measure(lambda: bare_product(some, gallery))
+    ranking = measure(lambda: rank(queries, gallery))
     peak = measuring.peak_memory()
-    after = taken(lambda: bare_product(some, gallery))
+    after = measure(lambda: bare_product(some, gallery))
     scale = len(queries) / len(some) / 2
     product, of_product = (scale * (one + other) for one, other in zip(before, after, strict=True))
     return {
@@ -131,7 +131,7 @@ def main() -> None:
         print(json.dumps(ranked_once(arguments)))
         return
     # Measured first: on Linux the peak of a child includes what its parent held when it was started.
-    memory = None if arguments.only_memory else measuring.fresh(*sys.argv[1:], "--only-memory")
+    memory = None if arguments.only_memory else measuring.run_self(*sys.argv[1:], "--only-memory")
     queries = unit_vectors(arguments.images, arguments.width, 0)
     gallery = unit_vectors(arguments.captions, arguments.width, 1)
     if arguments.only_memory:
@@ -141,10 +141,10 @@ def main() -> None:
 
     ways = {"ranking": rank, "product": bare_product, "numpy_product": numpy_product, "numpy_argsort": numpy_argsort}
     ways = {name: lambda way=way: way(queries, gallery) for name, way in ways.items()}
-    first = {name: taken(ways[name]).seconds for name in ("ranking", "product")}
-    times = measuring.in_turns(ways, 1)
+    first = {name: measure(ways[name]).seconds for name in ("ranking", "product")}
+    times = measuring.alternate(ways, 1)
     del ways["numpy_argsort"]  # so slow that once is enough
-    for name, more in measuring.in_turns(ways, arguments.repeats - 1).items():
+    for name, more in measuring.alternate(ways, arguments.repeats - 1).items():
         times[name] += more
     best = {name: measuring.fastest(each).seconds for name, each in times.items()}
     report = {

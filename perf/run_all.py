@@ -1,94 +1,234 @@
-"""Run the measurements of this folder, each in a process of its own, and keep their figures in one JSON file.
+"""Run the measurements of this folder, each in a process of its own, and keep their results in one JSON file.
 
-    python perf/run_all.py --data DATA --out build/perf.json          or `make perf DATA=...`
-    python perf/run_all.py --data DATA --out build/perf.json --only ranking,loss --again
+    python perf/run_all.py --data DATA --out build/perf.json            CPU: `make perf DATA=... BESIDE=...`
+    python perf/run_all.py --data DATA --only ranking,loss --again
+    python perf/run_all.py --device accelerator --minutes 8.5           everything that an accelerator decides
+    python perf/run_all.py --device accelerator --toy --out toy.json    tiny sizes, to try it on a CPU
+    python perf/run_all.py --list                                       names of the measurements
 
-An entry is done once; the same command goes on with those that are missing, or that failed or took too long. The file
-is `{name: {"command", "seconds", "machine", "figures"} or {"command", "failed"}}`, written after every entry.
+A measurement that has a result is not run again without `--again`: the same command runs only what is missing, failed
+or took too long. With `--minutes`, a measurement that would exceed the remaining time is left for the next call. The
+file is `{name: {"command", "seconds", "machine", "figures"} or {"command", "failed"}}`, written after each measurement.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import platform
 import re
+import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import measuring
 
 from rococo_jax.storage import write_json
 
-_SECONDS = 300
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """A script of this folder with its arguments.
+
+    Attributes:
+        line: the command after `python perf/`. `{data}` is the folder of real data, `{beside}` that of open_clip, and
+            `{b32}`, `{b16}` and `{l14}` are model directories of CLIP's sizes with random weights.
+        toy_line: the same at a tiny size; by default the measurement has no toy size.
+        expected_seconds: time that it usually takes.
+        most_seconds: time after which it is stopped; by default the option `--seconds`.
+    """
+
+    line: str
+    toy_line: str | None = None
+    expected_seconds: int = 0
+    most_seconds: int | None = None
+
+
 _INPUT = "input_rate.py --tokenizer {data}/towers/minilm_l6_v2 --workers 2 --rounds 3"
 _TEST_CAPTIONS = "--captions {data}/coco/captions_test.json"
 
-# Name: the script and its arguments, `{data}` the folder of real data and `{beside}` that of open_clip. Sizes are such
-# that all take under half an hour on two idle cores; the largest ranking takes a third of it.
-ENTRIES = {
-    "cold_start": "cold_start.py",
-    "input_small": f"{_INPUT} --images {{data}}/coco/images --captions {{data}}/coco/captions_train.json",
-    "input_published_size": f"{_INPUT} --images {{data}}/coco/originals {_TEST_CAPTIONS} --most 512 --count 512 "
-                            "--batch-size 128",
-    "image_tower": "towers.py images",
-    "text_tower": f"towers.py captions {_TEST_CAPTIONS} --count 1000",
-    "text_open_clip": f"towers.py captions-open-clip {_TEST_CAPTIONS} --beside {{beside}} --count 500 "
-                      "--reference-count 128",
-    "files_to_vectors": "towers.py files --images {data}/coco/originals --beside {beside}",
-    "loss": "loss.py --pairs 8192 --repeats 3 --strategies all_gather,torch --memory",
-    "ranking": "ranking.py",
+# Everything takes less than half an hour on two idle cores, a third of it the largest ranking.
+ON_CPU = {
+    "cold_start": Measurement("cold_start.py"),
+    "input_small": Measurement(f"{_INPUT} --images {{data}}/coco/images --captions {{data}}/coco/captions_train.json"),
+    "input_published_size": Measurement(
+        f"{_INPUT} --images {{data}}/coco/originals {_TEST_CAPTIONS} --most 512 --count 512 --batch-size 128"
+    ),
+    "image_tower": Measurement("towers.py images"),
+    "text_tower": Measurement(f"towers.py captions {_TEST_CAPTIONS} --count 1000"),
+    "text_open_clip": Measurement(
+        f"towers.py captions-open-clip {_TEST_CAPTIONS} --beside {{beside}} --count 500 --reference-count 128"
+    ),
+    "files_to_vectors": Measurement("towers.py files --images {data}/coco/originals --beside {beside}"),
+    "loss": Measurement("loss.py --pairs 8192 --repeats 3 --strategies all_gather,torch --memory"),
+    "ranking": Measurement("ranking.py"),
     # Time and memory of 1, 2, 4 and 8 times the work.
-    **{f"ranking_{times}": f"ranking.py --images 5000 --captions {25_000 * times} --once 0.5"
-       for times in (1, 2, 4, 8)},
-    "ranking_large": "ranking.py --images 100000 --captions 500000 --once 0.05",
-}  # fmt: skip
-LONGEST = "ranking_large"
+    **{
+        f"ranking_{times}": Measurement(f"ranking.py --images 5000 --captions {25_000 * times} --once 0.5")
+        for times in (1, 2, 4, 8)
+    },
+    "ranking_large": Measurement("ranking.py --images 100000 --captions 500000 --once 0.05", most_seconds=1500),
+}
+
+# Training comes first: it matters most.
+ON_ACCELERATOR = {
+    **{
+        f"train_{size}": Measurement(
+            f"bench.py {{{size}}} --what train --batch {batch} --dtype bfloat16",
+            f"bench.py {{{size}}} --what train --batch 8 --seconds 0",
+            expected_seconds=75,
+        )
+        for size, batch in (("b32", 1024), ("b16", 512), ("l14", 192))
+    },
+    "loss_65536": Measurement(
+        "loss.py --pairs 65536 --strategies all_gather,ring", "loss.py --pairs 64 --width 8 --repeats 1", 30
+    ),
+    "ranks_1m_1m": Measurement(
+        "bench.py --what ranks --ranks 1000000x1000000 --seconds 0",
+        "bench.py --what ranks --ranks 50x200 --seconds 0",
+        expected_seconds=60,
+    ),
+    "towers_bfloat16": Measurement(
+        "bench.py {b32} --what images,text,influence --dtype bfloat16",
+        "bench.py {b32} --what images,text --seconds 0 --images 8 --captions 4",
+        expected_seconds=60,
+    ),
+    "towers_float32": Measurement(
+        "bench.py {b32} --what images,text,influence",
+        "bench.py {b32} --what influence --seconds 0 --captions 2",
+        expected_seconds=60,
+    ),
+    "mixing": Measurement("mixing.py", "mixing.py --images 64 --repeats 1", 20),
+    "corruptions": Measurement(
+        "corruptions.py --batch 64 --severities 3",
+        "corruptions.py --side 32 --batch 2 --severities 3 --repeats 1 --kinds contrast",
+        expected_seconds=60,
+    ),
+    "evaluate": Measurement("evaluate_drawn.py {b32} --count 1000", "evaluate_drawn.py {b32} --count 4", 90),
+}
+DEVICES = {"cpu": ON_CPU, "accelerator": ON_ACCELERATOR}
+# Patch size, then width, layers and heads of the image tower, width, layers and heads of the text tower, dimensions.
+_CLIP_SIZES = {
+    "b32": (32, 768, 12, 12, 512, 12, 8, 512),
+    "b16": (16, 768, 12, 12, 512, 12, 8, 512),
+    "l14": (14, 1024, 24, 16, 768, 12, 12, 768),
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, metavar="DIR", help="real data: coco, towers")
-    parser.add_argument("--out", type=Path, default=Path("build/perf.json"))
-    parser.add_argument("--only", default="", help="names of entries, separated by commas")
-    parser.add_argument("--again", action="store_true", help="measure entries that are done, too")
-    parser.add_argument("--beside", default="", metavar="DIR", help="where open_clip is (`measuring.py`)")
-    parser.add_argument(
-        "--seconds", type=int, default=_SECONDS, help="at most for an entry (five times for the longest)"
-    )
-    arguments = parser.parse_args()
-    chosen = [name for name in arguments.only.split(",") if name] or list(ENTRIES)
-    unknown = sorted(set(chosen) - ENTRIES.keys())
-    if unknown:
-        raise SystemExit(f"--only: found {unknown[0]!r}; wanted of {', '.join(ENTRIES)}")
-    found = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
-    for name in chosen:
-        if "figures" not in found.get(name, {}) or arguments.again:
-            places = {"data": arguments.data, "beside": arguments.beside}
-            seconds = arguments.seconds * (5 if name == LONGEST else 1)
-            found[name] = measured(ENTRIES[name], places, seconds)
-            write_json(arguments.out, found)
-            print(name, json.dumps(found[name]), flush=True)
+def save_random_clip(size: str, folder: Path) -> None:
+    """Save a CLIP of one of the usual sizes, with random weights and the demo's tokenizer, as a model directory."""
+    from flax import nnx
+
+    from rococo_jax.checkpoints import save_model
+    from rococo_jax.data.preprocessing import Preprocessing
+    from rococo_jax.encoders import Encoder, load_model
+    from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec, TextSpec, VisionSpec
+
+    patch, width, layers, heads, text_width, text_layers, text_heads, dimensions = _CLIP_SIZES[size]
+    tokenizer = load_model("demo:plain").tokenizer
+    vision = VisionSpec(
+        image_size=224, patch_size=patch, width=width, layers=layers, heads=heads, mlp_width=4 * width,
+        activation="quick_gelu", norm_eps=1e-5, class_token=True, patch_bias=False, norm_before_blocks=True,
+        layer_scale=False, pooling="cls",
+    )  # fmt: skip
+    text = TextSpec(
+        vocabulary_size=49408, context_length=77, width=text_width, layers=text_layers, heads=text_heads,
+        mlp_width=4 * text_width, activation="quick_gelu", norm_eps=1e-5, attention="causal", norm_after_blocks=False,
+        pooling="first_eos", eos_id=tokenizer.spec.eos_id,
+    )  # fmt: skip
+    head = HeadSpec("linear", dimensions)
+    model = DualEncoder(ModelSpec(vision=vision, text=text, vision_head=head, text_head=head), rngs=nnx.Rngs(0))
+    mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+    preprocessing = Preprocessing(shortest_edge=224, crop_size=(224, 224), mean=mean, std=std)
+    save_model(folder, Encoder(model, preprocessing, tokenizer, name=f"random-{size}"))
 
 
-def measured(line: str, places: dict[str, str], seconds: int) -> dict:
-    """The figures of one entry, or why there are none. Its command names no place of this machine."""
+def model_paths(line: str, folder: Path, toy: bool) -> dict[str, str]:
+    """Return the path of each random model that a line names, saved on first use; the demo's model at a toy size."""
+    if toy:
+        return dict.fromkeys(_CLIP_SIZES, "demo:plain")
+    for size in _CLIP_SIZES:
+        if f"{{{size}}}" in line and not (folder / size).exists():
+            save_random_clip(size, folder / size)
+    return {size: str(folder / size) for size in _CLIP_SIZES}
+
+
+def run_measurement(line: str, places: Mapping[str, str], seconds: float) -> dict:
+    """Return the result of a line, or why there is none. The recorded command contains no path of this machine."""
     script, *options = [word.format(**places) for word in line.split()]
-    about, start = {"command": f"python perf/{line.format(data='DATA', beside='BESIDE')}"}, time.perf_counter()
+    names = {place: place.upper() for place in places}
+    record = {"command": f"python perf/{line.format(**names)}"}
+    search_path = [str(measuring.CHECKOUT), str(measuring.HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    start = time.perf_counter()
     try:
-        figures = measuring.printed([str(measuring.HERE / script), *options], seconds)
-    except measuring.NoFigures as error:
-        return {**about, "failed": str(error)}
+        figures = measuring.run_script(
+            [str(measuring.HERE / script), *options], seconds, {"PYTHONPATH": os.pathsep.join(search_path)}
+        )
+    except measuring.NoResult as error:
+        return {**record, "failed": str(error)}
     machine = {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0], "cpu": cpu_name()}
-    return {**about, "seconds": round(time.perf_counter() - start, 1), "machine": machine, "figures": figures}
+    return {**record, "seconds": round(time.perf_counter() - start, 1), "machine": machine, "figures": figures}
 
 
 def cpu_name() -> str:
-    """The processor, as Linux names it."""
+    """Return the processor's name on Linux, elsewhere its architecture."""
     if Path("/proc/cpuinfo").is_file():
         names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
         if names:
             return names[0]
     return platform.processor() or platform.machine()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="which list of measurements (default: cpu)")
+    parser.add_argument("--data", default="", metavar="DIR", help="real data: coco, towers (for cpu)")
+    parser.add_argument("--beside", default="", metavar="DIR", help="where open_clip is installed (`measuring.py`)")
+    parser.add_argument("--out", type=Path, help="default: build/perf.json, or accelerator.json")
+    parser.add_argument("--only", default="", help="names of measurements, separated by commas")
+    parser.add_argument("--again", action="store_true", help="repeat measurements that have a result")
+    parser.add_argument("--seconds", type=int, default=300, help="longest time of a measurement (default: 300)")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="time for all measurements of this call")
+    parser.add_argument("--toy", action="store_true", help="tiny sizes")
+    parser.add_argument("--list", action="store_true", help="print the names of the measurements")
+    arguments = parser.parse_args()
+    measurements = DEVICES[arguments.device]
+    if arguments.list:
+        print(*measurements, sep="\n")
+        return
+    if arguments.device == "cpu" and not arguments.data:
+        parser.error("--data: needed for the measurements on a CPU")
+    names = [name for name in arguments.only.split(",") if name] or list(measurements)
+    if unknown := sorted(set(names) - measurements.keys()):
+        parser.error(f"--only: no measurement {unknown[0]!r}; known are {', '.join(measurements)}")
+    if arguments.toy and (without := [name for name in names if measurements[name].toy_line is None]):
+        parser.error(f"--toy: {without[0]} has no tiny size")
+    run_missing(measurements, names, arguments)
+
+
+def run_missing(measurements: Mapping[str, Measurement], names: list[str], arguments: argparse.Namespace) -> None:
+    """Run the measurements that have no result yet, and write the file after each."""
+    out = arguments.out or Path("build/perf.json" if arguments.device == "cpu" else "accelerator.json")
+    results = json.loads(out.read_text()) if out.is_file() else {}
+    end = time.perf_counter() + 60 * arguments.minutes
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            measurement, remaining = measurements[name], end - time.perf_counter()
+            if "figures" in results.get(name, {}) and not arguments.again:
+                continue
+            if remaining < measurement.expected_seconds:
+                expected = f"{remaining:.0f} s remain, it takes about {measurement.expected_seconds} s"
+                print(f"{name}: left for the next call ({expected})", flush=True)
+                continue
+            line = measurement.toy_line if arguments.toy else measurement.line
+            places = {"data": arguments.data, "beside": arguments.beside}
+            places |= model_paths(line, Path(folder), arguments.toy)
+            results[name] = run_measurement(line, places, min(measurement.most_seconds or arguments.seconds, remaining))
+            write_json(out, results)
+            print(name, json.dumps(results[name]), flush=True)
+    complete = sum("figures" in results.get(name, {}) for name in measurements)
+    print(f"{out}: {complete} of {len(measurements)} measurements")
 
 
 if __name__ == "__main__":

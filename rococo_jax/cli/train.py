@@ -62,7 +62,7 @@ class Options:
 
 
 def run(options: Options, overrides: Sequence[str]) -> int:
-    """Trains, or goes on with the run in the workdir."""
+    """Start the run, or resume it if the working directory has one."""
     if options.plan and not options.dry_run:
         return _plan(options, overrides)
     import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
@@ -135,22 +135,21 @@ def _run(config, workdir: Path) -> int:
 
     from rococo_jax.progress import say
     from rococo_jax.sweep.train import train
-    from rococo_jax.training.hooks import Diverged
+    from rococo_jax.training.run_hooks import Diverged
 
     devices = f"{jax.device_count()} {jax.devices()[0].platform} device(s)"
     if jax.process_count() > 1:
         devices += f", process {jax.process_index()} of {jax.process_count()}"
     say(f"training in {workdir}: {config.steps} steps of {config.batch_size} images on {devices}")
     try:
-        done = train(config, workdir)
+        run = train(config, workdir)
     except Diverged as error:
         print(f"rococo: {error}", file=sys.stderr)
         return DIVERGED
-    if done.resumed_from:
-        print(f"went on from step {done.resumed_from}", file=sys.stderr)
-    if done.model is None:
-        print(f"stopped after step {done.step}, which is saved; the same command goes on", file=sys.stderr)
-        return 130 if done.stopped == "SIGINT" else 0
-    else:
-        print(f"model: {done.model}")
+    if 0 < run.resumed_from < config.steps:
+        print(f"resumed from step {run.resumed_from}", file=sys.stderr)
+    if run.model is None:
+        print(f"stopped after step {run.step}, which is saved; run the same command again to resume", file=sys.stderr)
+        return 130 if run.stopped == "SIGINT" else 0
+    print(f"model: {run.model}")
     return 0

@@ -1,7 +1,7 @@
-"""What a page is made of: tables, charts, tiles, notes, ... as data, which `templates/blocks.html` turns into HTML.
+"""Blocks of a page (tables, charts, tiles, notes, ...) as data, which `templates/blocks.html` turns into HTML.
 
-Plain strings are escaped by the templates (Jinja2); only `Markup` is taken as it is. `render_page` makes one
-self-contained file, in which a content security policy forbids every load and every script but our own (by its hash).
+Plain strings are escaped by the templates (Jinja2); only `Markup` is inserted unchanged. `render_page` returns one
+self-contained file. Its content security policy forbids every load and every script but our own (by its hash).
 """
 
 import base64
@@ -20,10 +20,12 @@ from rococo_jax.report.vocabulary import percent, printable, sort_key
 from rococo_jax.version import __version__
 
 Text = str | Markup
+# A shorter table can be read without a filter.
+_FILTERED_ROWS = 10
 
 
 def rich(template: str, *values: str) -> Markup:
-    """HTML with `{}` for each value, which is escaped.
+    """Insert escaped values at each `{}` of a piece of HTML.
 
     >>> rich("lowest <bdi>{}</bdi>", "a<b")
     Markup('lowest <bdi>a&lt;b</bdi>')
@@ -32,7 +34,7 @@ def rich(template: str, *values: str) -> Markup:
 
 
 class Block:
-    """Base of all blocks; the template has a macro of the class's name for each."""
+    """Base class of all blocks; the template has one macro for each class name."""
 
     @property
     def kind(self) -> str:
@@ -45,13 +47,13 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        small: lines below, such as the interval.
-        value: the number, which columns are sorted by (`sort_key`).
-        words: whether it is text that the filter looks at.
+        small: lines below the text, such as the interval.
+        value: the number by which columns are sorted (`sort_key`).
+        words: whether the cell contains words, which the filter searches.
         edge: whether a group of columns begins here.
-        title: told on demand.
-        soft: whether it is greyed: no figure of the model.
-        shade: of a heat map, 0 to 9.
+        title: tooltip.
+        soft: whether the cell is greyed, as a number that is not the model's own.
+        shade: shade of a heat map, 0 to 9.
     """
 
     text: Text
@@ -67,7 +69,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The heading of a column; with `sorted_now`, rows come in its descending order."""
+    """Heading of a column; with `sorted_now`, the rows are in descending order of it."""
 
     label: str
     title: str = ""
@@ -78,13 +80,13 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class Table(Block):
-    """A table of figures that scrolls sideways where it is wider than the screen. The first column names the rows.
+    """Table of numbers that scrolls sideways where it is wider than the screen. The first column names the rows.
 
     Attributes:
-        caption: for readers who hear it.
-        groups: `(label, columns, title)` of headings above the columns but the first `lead` ones.
-        sortable: whether a click on a heading sorts.
-        filterable: whether a field above takes rows away by their words.
+        caption: title for screen readers.
+        groups: `(label, columns, title)` of the headings above the columns, after the first `lead` columns.
+        sortable: whether a click on a heading sorts the rows.
+        filterable: whether a long table can be filtered by the words of its rows.
     """
 
     caption: str
@@ -95,10 +97,15 @@ class Table(Block):
     sortable: bool = False
     filterable: bool = False
 
+    @property
+    def has_filter(self) -> bool:
+        """Whether the page shows a filter above the table."""
+        return self.filterable and len(self.rows) >= _FILTERED_ROWS
+
 
 @dataclasses.dataclass(frozen=True)
 class PlainTable(Block):
-    """A table of words: rows of `(name, text, ...)`."""
+    """Table of words: rows of `(name, text, ...)`."""
 
     rows: Sequence[Sequence[Text]]
     head: Sequence[str] = ()
@@ -106,7 +113,7 @@ class PlainTable(Block):
 
 @dataclasses.dataclass(frozen=True)
 class HeatMap(Block):
-    """A table whose cells are shaded; `rows` are `(group, label, cells)`, a row without a group is a mean."""
+    """Table with shaded cells; `rows` are `(group, label, cells)`, and a row without a group is a mean."""
 
     caption: str
     heads: Sequence[str]
@@ -115,7 +122,7 @@ class HeatMap(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Scale(Block):
-    """The shades of heat maps, from `lowest` to `highest`."""
+    """Legend of the shades of heat maps, from `lowest` to `highest`."""
 
     lowest: str
     highest: str
@@ -123,7 +130,7 @@ class Scale(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """One number that matters, with its unit and notes; `ours` says that the formula is this project's."""
+    """Important number with its unit and notes; `ours` marks a formula that this project defined."""
 
     label: str
     number: Text
@@ -139,9 +146,9 @@ class Tiles(Block):
 
     @classmethod
     def of(cls, tiles: Sequence[Tile | None]) -> "Tiles | None":
-        """The tiles that are there; None where none is."""
-        there = [each for each in tiles if each is not None]
-        return cls(there) if there else None
+        """Return the tiles that are not None; None if there are none."""
+        present = [each for each in tiles if each is not None]
+        return cls(present) if present else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +176,7 @@ class Notes(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Alert(Block):
-    """What a reader must not miss."""
+    """Warning in a box."""
 
     head: str
     text: str
@@ -177,8 +184,9 @@ class Alert(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Charts(Block):
-    """Charts as `(title, SVG)` in a grid of class `style`, with a legend of `(colour, name)`, names of numbered points,
-    and a note below.
+    """Charts as `(title, SVG)` in a grid of class `style`.
+
+    They have a legend of `(colour, name)`, names of numbered points, and a note below.
     """
 
     charts: Sequence[tuple[str, Markup]]
@@ -189,18 +197,18 @@ class Charts(Block):
 
     @property
     def columns(self) -> int:
-        """How many charts stand in a row of a wide page, so that rows are full where they can be.
+        """Number of charts in a row of a wide page, chosen so that rows are full where possible.
 
         >>> [Charts([("", Markup())] * count).columns for count in (1, 3, 4, 5, 7, 9)]
         [1, 3, 2, 3, 2, 3]
         """
-        most, count = 4 if self.style == "scatters" else 3, len(self.charts)
-        return count if count <= most else min(range(most, 1, -1), key=lambda columns: -count % columns)
+        count = len(self.charts)
+        return count if count <= 3 else min((3, 2), key=lambda columns: -count % columns)
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A picture as bytes of a JPEG; without bytes, its name stands instead."""
+    """Picture as the bytes of a JPEG; without bytes, the page shows its name."""
 
     jpeg: bytes | None
     name: str
@@ -210,7 +218,7 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One line of a card: what it is, its text, its score."""
+    """Line of a card: a term, its text and its score."""
 
     term: str
     text: Text
@@ -220,7 +228,7 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """An example: pictures, a head, and lines."""
+    """Example with pictures, a heading and lines."""
 
     head: Text
     pictures: Sequence[Picture]
@@ -236,21 +244,20 @@ class Cards(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Part(Block):
-    """A part of the page with a heading of `level` 2 to 5. Blocks that are None are left out.
+    """A part of the page under a heading, one level below the part that contains it; `None` blocks are skipped.
 
     `style` is the class of the element ("group", "task", "figure", "panels pair", ...), `anchor` its id.
     """
 
     title: Text
     blocks: Sequence[Block | None]
-    level: int = 4
     style: str = "figure"
     anchor: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Folded(Block):
-    """Blocks under a line that unfolds them."""
+    """Blocks under a summary line that unfolds them."""
 
     summary: str
     blocks: Sequence[Block | None]
@@ -259,7 +266,7 @@ class Folded(Block):
 
 
 def figure_cell(figure: Figure, edge: bool = False, strong: bool = False) -> Cell:
-    """A number with its interval and its spread over seeds below."""
+    """Return a cell with a number and, below it, its interval and its spread over seeds."""
     small = []
     if figure.has_interval:
         # Beside a minus sign a bare dash would read as another one.
@@ -272,7 +279,7 @@ def figure_cell(figure: Figure, edge: bool = False, strong: bool = False) -> Cel
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """A page, which `render_page` and `markdown.render_markdown` write.
+    """Page that `render_page` writes as HTML and `markdown.render_markdown` as Markdown.
 
     Attributes:
         command: the command that made the page.
@@ -290,7 +297,7 @@ class Page:
 
 
 def render_page(page: Page) -> str:
-    """The whole page as HTML."""
+    """Return the page as HTML."""
     code = asset("page.js")
     return _environment().get_template("page.html").render(
         page=page, version=__version__,
@@ -300,22 +307,22 @@ def render_page(page: Page) -> str:
 
 
 def render_block(block: Block) -> Markup:
-    """One block as HTML."""
-    return _environment().get_template("blocks.html").module.show(block)
+    """Return one block as HTML, its headings below those of the page's groups."""
+    return _environment().get_template("blocks.html").module.show(block, 3)
 
 
 def asset(name: str) -> str:
-    """The text of a file of `assets/`."""
+    """Return the text of a file of `assets/`."""
     return importlib.resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def data_uri(jpeg: bytes) -> str:
-    """A JPEG inside a `data:` address."""
+    """Return a `data:` address that contains a JPEG."""
     return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode()
 
 
 def jpeg_size(jpeg: bytes | None) -> tuple[int, int]:
-    """Width and height of a JPEG, from its frame header; (0, 0) where there is none."""
+    """Return width and height of a JPEG from its frame header; (0, 0) if there is none."""
     place, jpeg = 2, jpeg or b""
     while place + 9 <= len(jpeg) and jpeg[place] == 0xFF:
         marker, length = jpeg[place + 1], int.from_bytes(jpeg[place + 2 : place + 4])

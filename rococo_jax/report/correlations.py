@@ -219,7 +219,7 @@ def correlations_part(runs: Sequence[Run], anchor: str) -> Part | None:
         study = correlate_runs(runs)
     except InputError:  # fewer than two metrics
         return None
-    return Part("Correlations over models", correlations_blocks(study), 3, "task", anchor)
+    return Part("Correlations over models", correlations_blocks(study), "task", anchor)
 
 
 def _table(pairs: Sequence[Pair]) -> Table:

@@ -1,6 +1,6 @@
-"""The report's page: groups of comparable results, each with a section for every task, in one self-contained file."""
+"""Page of a report: groups of comparable results, each with a section for every task, in one self-contained file."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
@@ -25,8 +25,8 @@ from rococo_jax.report.blocks import (
 from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, tasks_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
 from rococo_jax.report.correlations import correlations_part
-from rococo_jax.report.examples import ERROR, WON, WON_TOLD, choose_examples, example_cards
-from rococo_jax.report.headline import headline
+from rococo_jax.report.examples import ERROR, WON, WON_NOTE, choose_examples, example_cards
+from rococo_jax.report.first_screen import first_screen
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
 from rococo_jax.report.sections.generic import grounding_part, results_of, tiles_of
@@ -43,24 +43,28 @@ from rococo_jax.report.vocabulary import (
 )
 from rococo_jax.storage import hash_json
 
-_ORIGINS = {"ours": "ours", "benchmark": "benchmark's code", "paper": "paper"}
+_ORIGINS = {"ours": "our definition", "benchmark": "benchmark's code", "paper": "paper"}
 _SIZES = (("image_count", "images"), ("caption_count", "captions"))
-_COSTS = (("image", "an image"), ("text", "a text of full length"))
-_CARDS = "Where each model comes from, how it was asked, and the fingerprint of all that decides them."
+_COSTS = (("image", "per image"), ("text", "per text of full length"))
+_DEFINITION_COLUMNS = ("Metric", "Definition", "Source of the formula")
+_CARDS = "Origin of each model, how it was evaluated, and the fingerprint of everything that decides its results."
 
 
 def coverage(data: dict[str, Any]) -> tuple[int, int, str] | None:
-    """Images used, images named by the annotations, and why; None where all were used or nothing is said."""
-    said = object_of(data.get("coverage"))
-    named, limit = said.get("wanted"), said.get("limit")
-    used = said.get("present") if limit is None else data.get("image_count")
+    """Return the images used, the images that the annotations name, and the reason for the difference.
+
+    Returns None where all were used, or where the results do not say.
+    """
+    about = object_of(data.get("coverage"))
+    named, limit = about.get("wanted"), about.get("limit")
+    used = about.get("present") if limit is None else data.get("image_count")
     if not is_whole(used) or not is_whole(named) or used >= named:
         return None
-    return used, named, "were there" if limit is None else f"were taken, by the limit of {limit}"
+    return used, named, "were found" if limit is None else f"were used, because of the limit of {limit}"
 
 
 def data_name(data: dict[str, Any]) -> str:
-    """What the data is called: its name where the results give one, else the end of the annotations' path."""
+    """Return the name of the data as the results give it, else the end of the annotations' path."""
     if isinstance(data.get("name"), str):
         return data["name"]
     path = data.get("annotations")
@@ -68,34 +72,34 @@ def data_name(data: dict[str, Any]) -> str:
 
 
 def group_name(group: Group) -> str:
-    """The data and the protocol of a group of results."""
+    """Return the data and the protocol of a group of results as a title."""
     names = [name for data in group.runs[0].data.values() if (name := data_name(data))]
     return ", ".join([*names, f"protocol {group.runs[0].results['protocol']}"])
 
 
 def setting(group: Group) -> Terms:
-    """What was measured on, a line a benchmark, and the protocol."""
+    """Return the data of each benchmark, one line each, and the protocol."""
     first = group.runs[0]
     facts: list[tuple[str, Text]] = []
     for benchmark, data in first.data.items():
-        # A benchmark that is one task of its own has texts to choose from, which are no captions of images.
-        names = [(key, "texts" if what == "captions" and first.kind(benchmark) else what) for key, what in _SIZES]
-        sizes = [f"{count(data[key])} {what}" for key, what in names if is_whole(data.get(key))]
-        if said := ", ".join(filter(None, [data_name(data), *sizes])):
-            facts.append((task_label(benchmark), said))
+        # The texts of a benchmark that is one task are choices, not captions of images.
+        names = [(key, "texts" if word == "captions" and first.kind(benchmark) else word) for key, word in _SIZES]
+        sizes = [f"{count(data[key])} {word}" for key, word in names if is_whole(data.get(key))]
+        if line := ", ".join(filter(None, [data_name(data), *sizes])):
+            facts.append((task_label(benchmark), line))
     protocol = first.results["protocol"]
-    said = f": {PROTOCOLS[protocol]}" if protocol in PROTOCOLS else ""
-    return Terms([*facts, ("Protocol", rich("<b>{}</b>{}", protocol, said))], "setting")
+    definition = f": {PROTOCOLS[protocol]}" if protocol in PROTOCOLS else ""
+    return Terms([*facts, ("Protocol", rich("<b>{}</b>{}", protocol, definition))], "setting")
 
 
 def differences(group: Group) -> Part:
-    """The conditions of a group that are not those of the first."""
+    """Return the conditions in which a group differs from the first."""
     rows = [
-        [field, *(rich('<span title="{}">{}</span>', text, _shortened(text)) for text in (first, here))]
-        for field, first, here in group.differences
+        [field, *(rich('<span title="{}">{}</span>', text, _shortened(text)) for text in (first, this))]
+        for field, first, this in group.differences
     ]
-    said = "Not comparable with section 1. These were measured under other conditions, so they stand apart:"
-    return Part("", [Note(said, ""), PlainTable(rows, ("Field", "Section 1", "This section"))], style="differences")
+    note = "Not comparable with section 1, because these results were measured under other conditions:"
+    return Part("", [Note(note, ""), PlainTable(rows, ("Field", "Section 1", "This section"))], style="differences")
 
 
 def _shortened(text: str) -> str:
@@ -103,32 +107,35 @@ def _shortened(text: str) -> str:
 
 
 def coverage_alerts(group: Group) -> list[Alert]:
-    """A warning for each benchmark of which images were missing."""
+    """Return a warning for each benchmark with missing images."""
     alerts = []
     for name, data in group.runs[0].data.items():
-        if found := coverage(data):
+        if partial := coverage(data):
+            used, named, reason = partial
             text = (
-                f"Only {count(found[0])} of the {count(found[1])} images that the annotations of {name} name "
-                f"{found[2]} ({percent(100 * found[0] / found[1])} %). Items on the others were left out, and a "
-                "smaller gallery is an easier one: compare models on this page with each other, not with published "
-                "numbers."
+                f"Only {count(used)} of the {count(named)} images that the annotations of {name} name "
+                f"{reason} ({percent(100 * used / named)} %). Items with missing images were left out, and "
+                "ranking a smaller gallery is easier: compare the models on this page with each other, not with "
+                "published numbers."
             )
-            alerts.append(Alert("Not comparable with figures on all images.", text))
+            alerts.append(Alert("Not comparable with results on all images.", text))
     return alerts
 
 
 def notes(group: Group) -> Notes | None:
-    """What the results themselves say a reader must know, each sentence once, with the models that it is of."""
-    said: dict[str, list[str]] = {}
+    """Return the notes that the results contain, each once, with the models it is about."""
+    labels_of: dict[str, list[str]] = {}
     for run in group.runs:
         for note in dict.fromkeys(run.results.get("notes") or []):
             if isinstance(note, str):
-                said.setdefault(note, []).append(run.label)
-    if any(map(coverage, group.runs[0].data.values())):  # the warning above has said it already
-        said = {note: labels for note, labels in said.items() if not note.startswith(("only ", "limit: "))}
-    told = [note if len(of) == len(group.runs) else f"{', '.join(of)}: {note}" for note, of in said.items()]
-    told = [*_repeated_results(group.runs), *told]
-    return Notes(told) if told else None
+                labels_of.setdefault(note, []).append(run.label)
+    if any(map(coverage, group.runs[0].data.values())):  # the warning above says the same
+        labels_of = {note: labels for note, labels in labels_of.items() if not note.startswith(("only ", "limit: "))}
+    lines = [
+        note if len(labels) == len(group.runs) else f"{', '.join(labels)}: {note}" for note, labels in labels_of.items()
+    ]
+    lines = [*_repeated_results(group.runs), *lines]
+    return Notes(lines) if lines else None
 
 
 def _repeated_results(runs: Sequence[Run]) -> list[str]:
@@ -143,16 +150,16 @@ def _repeated_results(runs: Sequence[Run]) -> list[str]:
 
 
 def model_cards(runs: Sequence[Run]) -> Part:
-    """A card for each model, folded away under its name."""
+    """Return a card for each model, folded under its name."""
     cards = []
     for run in runs:
-        fingerprint = Part("Fingerprint", [PlainTable(list(flat_fingerprint(run.results).items()))], 5, "")
+        fingerprint = Part("Fingerprint", [PlainTable(list(flat_fingerprint(run.results).items()))], "")
         cards.append(Folded(run.label, [PlainTable(model_facts(run)), fingerprint], style="model-card"))
-    return Part("Models", [Note(_CARDS), *cards], 3)
+    return Part("Models", [Note(_CARDS), *cards], "task")
 
 
 def model_facts(run: Run) -> list[tuple[str, str]]:
-    """What is known of a model and of how it was asked, as words; shorter where the results say less."""
+    """Return what the results say about a model and its evaluation, as terms and texts."""
     return [(term, text) for term, text in _facts(run) if text]
 
 
@@ -164,19 +171,19 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     if is_whole(counts.get("total")):
         parts = ", ".join(f"{name.replace('_', ' ')} {count(n)}" for name, n in counts.items() if name != "total")
         yield "Parameters", f"{count(counts['total'])}: {parts}"
-    yield "Cost", ", ".join(f"{flops[part] / 1e9:.3g} GFLOP {what}" for part, what in _COSTS
+    yield "Cost", ", ".join(f"{flops[part] / 1e9:.3g} GFLOP {unit}" for part, unit in _COSTS
                             if is_whole(flops.get(part)))  # fmt: skip
     yield "Embedding", _words(about.get("embedding_dimensions")) and f"{about['embedding_dimensions']} dimensions"
-    yield "Images become", _words(about.get("preprocessing"))
+    yield "Preprocessing", _words(about.get("preprocessing"))
     yield "Tokenizer", _words(about.get("tokenizer"))
     for warning in about.get("warnings") or []:
-        yield "Look twice", _words(warning)
+        yield "Warning", _words(warning)
     yield "Protocol", run.results["protocol"]
     for data in run.data.values():
-        counted = [f"{data[key]:,} {what}" for key, what in _SIZES if is_whole(data.get(key))]
+        counted = [f"{data[key]:,} {word}" for key, word in _SIZES if is_whole(data.get(key))]
         yield "Data", ", ".join([*filter(None, [data_name(data)]), *counted])
-        if found := coverage(data):
-            yield "Coverage", f"only {found[0]:,} of {found[1]:,} images: not comparable with figures on all images"
+        if partial := coverage(data):
+            yield "Coverage", f"only {partial[0]:,} of {partial[1]:,} images: not comparable with results on all images"
     versions = object_of(run.results["fingerprint"].get("versions"))
     yield "Versions", ", ".join(f"{name} {version}" for name, version in versions.items())
     for note in run.results.get("notes") or []:
@@ -184,7 +191,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _words(value: Any) -> str:
-    """A JSON value on one line."""
+    """Write a JSON value on one line."""
     if isinstance(value, dict):
         return ", ".join(f"{key.replace('_', ' ')} {_words(item)}" for key, item in value.items() if item is not None)
     if isinstance(value, list):
@@ -192,19 +199,30 @@ def _words(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def how_to_read(groups: Sequence[Group]) -> Part:
-    """Definitions of metrics and protocols, with their origin, and the rules that the page keeps."""
-    runs = [run for group in groups for run in group.runs]
-    used = {name for run in runs for task in run.tasks.values() for metrics in task.values() for name in metrics}
-    rows = [
+def definition_rows(names: Collection[str]) -> list[list[Text]]:
+    """Return label, definition and origin of metrics, in reading order."""
+    return [
         [
             each.label,
             each.definition,
             rich('<span class="{}">{}</span>', each.origin or "", _ORIGINS.get(each.origin, "")),
         ]
         for name, each in METRICS.items()
-        if name in used
+        if name in names
     ]
+
+
+def _definitions(runs: Sequence[Run], task: str) -> Folded:
+    """Return the definitions of the metrics of a task, folded below its table."""
+    names = {name for run in runs for metrics in run.tasks.get(task, {}).values() for name in metrics}
+    return Folded("What the columns mean", [PlainTable(definition_rows(names), _DEFINITION_COLUMNS)])
+
+
+def how_to_read(groups: Sequence[Group]) -> Part:
+    """Return the definitions of all metrics and protocols on the page, with their origin."""
+    runs = [run for group in groups for run in group.runs]
+    names = {name for run in runs for task in run.tasks.values() for metrics in task.values() for name in metrics}
+    rows = definition_rows(names)
     tasks = dict.fromkeys(task for group in groups for task in tasks_of(group.runs))
     terms = [(task_label(task), QUESTIONS[task]) for task in tasks if task in QUESTIONS]
     protocols = sorted({run.results["protocol"] for run in runs})
@@ -212,46 +230,44 @@ def how_to_read(groups: Sequence[Group]) -> Part:
     terms.append(
         (
             "Intervals",
-            "95 % bootstrap intervals, resampled by image, since the captions of one image are not independent. They "
-            "say what another draw of images would change, not what another training run would.",
+            "95 % bootstrap intervals, resampled by image, because the captions of one image are not independent. They "
+            "show what another sample of images would change, not what another training run would.",
         )
     )
     if corrupted_by(runs)[0]:
         terms.append(
             (
                 "Corrupted images",
-                "Images are cut to squares of 224 pixels, for which ImageNet-C chose its constants, then corrupted, "
-                "then prepared as the model prepares any image. Drops are against the same squares uncorrupted. "
-                "ImageNet-C cuts 224 pixels from images of 256 and stores JPEG files; its frost is photographed, ours "
+                "Images are cropped to squares of 224 pixels, for which ImageNet-C chose its constants, corrupted, "
+                "then preprocessed as usual for the model. Drops are relative to the same squares without corruption. "
+                "ImageNet-C crops 224 pixels from images of 256 and stores JPEG files; its frost is photographed, ours "
                 "is drawn.",
             )
         )
-    terms.append(
-        ("Sections", "Results stand in one table only if nothing but the model differs between their fingerprints.")
-    )
-    blocks = [PlainTable(rows, ("Metric", "Is", "Formula")), Terms(terms)]
-    return Part("How to read this page", blocks, 2, "group", "how-to-read")
+    terms.append(("Sections", "Results share a table only if their fingerprints differ in nothing but the model."))
+    blocks = [PlainTable(rows, _DEFINITION_COLUMNS), Terms(terms)]
+    return Part("How to read this page", blocks, "group", "how-to-read")
 
 
 # Examples of one model, by how many models share the page: twenty models must not make a page of 50 MB.
 _EXAMPLES = ((1, 12), (4, 8), (100_000, 4))
 _LEDE = (
-    "Image-text models under stress: what happens when captions with a wrong word or mixed images join the gallery, "
-    "when a text differs in one word only, or when images are corrupted."
+    "How image-text models perform when captions with one wrong word or mixed images join the gallery, when two texts "
+    "differ in one word only, or when images are corrupted."
 )
 
 
 def report_page(groups: Sequence[Group], csv_name: str, comparisons: Comparisons) -> Page:
-    """The page, with a link to the CSV beside it. Raises InputError for a damaged examples.parquet."""
+    """Return the page, with a link to the CSV beside it. Raises InputError for a damaged examples.parquet."""
     blocks, links = [], []
     for number, group in enumerate(groups, 1):
-        compared = {task: found for (place, task), found in comparisons.items() if place == number - 1}
+        compared = {task: comparison for (place, task), comparison in comparisons.items() if place == number - 1}
         blocks.append(_group(group, number, len(groups) > 1, compared))
         before = f"{number} · " if len(groups) > 1 else ""
         links += [(f"{before}{task_label(task)}", f"#s{number}-{_anchor(task)}") for task in tasks_of(group.runs)]
         if corrupted_by(group.runs)[0]:
             links.append((f"{before}Corrupted images", f"#s{number}-corruptions"))
-    links += [("How to read this page", "#how-to-read"), ("All figures as CSV", f"./{quote(csv_name)}")]
+    links += [("How to read this page", "#how-to-read"), ("All numbers as CSV", f"./{quote(csv_name)}")]
     runs = [run for group in groups for run in group.runs]
     title = f"How robust is {runs[0].label}?" if len(runs) == 1 else f"How robust are these {len(runs)} models?"
     return Page(title, "rococo report", _LEDE, blocks, [how_to_read(groups)], links)
@@ -268,7 +284,7 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
     blocks: list[Block | None] = [
         differences(group) if number > 1 else None,
         *coverage_alerts(group),
-        (headline(group, examples, facts, compared) if number == 1 else None) or facts,
+        first_screen(group, examples, facts, compared) if number == 1 else facts,
         verdict_part(compared),
     ]
     for task in tasks_of(group.runs):
@@ -276,16 +292,16 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
     blocks.append(corrupted_part(group.runs, f"s{number}-corruptions"))
     blocks.append(correlations_part(group.runs, f"s{number}-correlations"))
     blocks.append(model_cards(group.runs))
-    return Part(title, blocks, 2, "group", f"s{number}")
+    return Part(title, blocks, "group", f"s{number}")
 
 
 def _without_examples(group: Group, examples: dict[str, list[Example]]) -> Note | None:
     without = [run.label for run in group.runs if not (run.path.parent / EXAMPLES).is_file()]
     if not without:
         return None
-    which = f"the results of {', '.join(without)}" if any(examples.values()) else "these results"
-    text = "No {} lies beside {}, hence no examples: <code>rococo score</code> writes none."
-    return Note(rich(text, EXAMPLES, which))
+    source = f"the results of {', '.join(without)}" if any(examples.values()) else "these results"
+    text = "There are no examples, because there is no {} beside {}: <code>rococo score</code> writes none."
+    return Note(rich(text, EXAMPLES, source))
 
 
 def _task(
@@ -300,23 +316,24 @@ def _task(
         sizes(runs, task),
         tiles_of(section, runs, task),
         results_of(section, runs, task),
+        _definitions(runs, task),
         grounding_part(runs, task),
         comparison_part(compared, task) if compared else None,
         *section.charts(runs, task),
-        _examples(runs, task, examples, WON, WON_TOLD),
+        _examples(runs, task, examples, WON, WON_NOTE),
         _examples(runs, task, examples, ERROR, (title, note)),
     ]
-    return Part(task_label(task), blocks, 3, "task", anchor)
+    return Part(task_label(task), blocks, "task", anchor)
 
 
 def _examples(
-    runs: Sequence[Run], task: str, examples: dict[str, list[Example]], roles: Sequence[str], told: tuple[str, str]
+    runs: Sequence[Run], task: str, examples: dict[str, list[Example]], roles: Sequence[str], heading: tuple[str, str]
 ) -> Part | None:
-    title, note = told
+    title, note = heading
     count = next(count for most, count in _EXAMPLES if len(runs) <= most)
-    shown: list[Cards | Folded] = []
+    by_model: list[Cards | Folded] = []
     for run in runs:
-        if chosen := choose_examples(examples[run.label], task, roles, count):
-            cards = example_cards(chosen)
-            shown.append(cards if len(runs) == 1 else Folded(run.label, [cards], open=not shown))
-    return Part(title, [Note(note), *shown]) if shown else None
+        if of_model := choose_examples(examples[run.label], task, roles, count):
+            cards = example_cards(of_model)
+            by_model.append(cards if len(runs) == 1 else Folded(run.label, [cards], open=not by_model))
+    return Part(title, [Note(note), *by_model]) if by_model else None

@@ -12,8 +12,6 @@ from rococo_jax.report.blocks import Cell, Head, Note, Notes, Part, Table, rich
 from rococo_jax.report.comparison import Comparison, Comparisons, Difference, p_value
 from rococo_jax.report.vocabulary import percent, signed, task_label, variant_label
 
-# From this many rows on a table can be filtered.
-_LONG = 10
 LEGEND = (
     "Difference: model minus reference, paired by image, with its 95 % bootstrap interval. p: permutation test, "
     "corrected over all primary differences of a task (step-down max-T). MDE: the difference that the test would find "
@@ -118,9 +116,9 @@ def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
         for row in rows
     ]
     reference = rows[0].reference
-    table = Table(f"Verdicts against {reference}", heads, cells, sortable=len(rows) > 1, filterable=len(rows) >= _LONG)
+    table = Table(f"Verdicts against {reference}", heads, cells, sortable=len(rows) > 1, filterable=True)
     hint = rich("{} <code>rococo compare --margin POINTS</code> also tests whether it is too small to matter.", LEGEND)
-    return Part(f"Compared with {reference}", [Notes(summary_lines(rows)), table, Note(hint)], 3)
+    return Part(f"Compared with {reference}", [Notes(summary_lines(rows)), table, Note(hint)], "task")
 
 
 def summary_lines(rows: Sequence[VerdictRow]) -> list[str]:

@@ -1,4 +1,4 @@
-"""How the page writes names and numbers, and in which order; an unknown name is printed as the results write it."""
+"""Labels, definitions and number formats of the page, and the order of names; unknown names are printed as they are."""
 
 import re
 from collections.abc import Iterable
@@ -21,26 +21,36 @@ TASKS = {"image_to_text": "Image to text", "text_to_image": "Text to image"}
 # As their papers write them.
 _BENCHMARKS = {
     "sugarcrepe": "SugarCrepe", "sugarcrepe_pp": "SugarCrepe++", "valse": "VALSE", "aro": "ARO", "crepe": "CREPE",
-    "coco_order": "COCO order", "colorswap": "ColorSwap", "bivlc": "BiVLC", "eqben": "EqBen", "cola": "COLA",
+    "colorswap": "ColorSwap", "bivlc": "BiVLC", "eqben": "EqBen", "cola": "COLA",
     "mmvp": "MMVP", "svo_probes": "SVO-Probes", "negbench": "NegBench", "whatsup": "What'sUp", "cifar10": "CIFAR-10",
     "negbench_text_to_image": "NegBench, text to image", "negbench_image_to_text": "NegBench, image to text",
-    "imagecode": "ImageCoDe", "imagenet16": "ImageNet-16",
+    "imagecode": "ImageCoDe",
 }  # fmt: skip
 QUESTIONS = {
-    "image_to_text": "Each image looks for one of its own captions among all captions, altered ones included.",
-    "text_to_image": "Each caption looks for its own image among all images, mixed ones included.",
+    "image_to_text": "Each image is a query. It is answered correctly if one of its own captions ranks first among all "
+    "captions, the altered ones included.",
+    "text_to_image": "Each caption is a query. It is answered correctly if its own image ranks first among all images, "
+    "the mixed ones included.",
 }
-# What asks, and what a wrong first choice is.
+# The queries of a task, and an altered item of its gallery.
 QUERIES = {"image_to_text": "images", "text_to_image": "captions"}
 ALTERED = {"image_to_text": "an altered caption", "text_to_image": "a mixed image"}
 
 PROTOCOLS = {
-    "paper": "the published files and the published way of mixing; a tie counts as the published code has it, as near "
-    "as that can be defined",
-    "strict": "altered captions that change nothing are left out, letter case and the final full stop are evened out "
-    "on both sides, no image is mixed with itself, and a tie counts against the right answer",
-    "control": "images are only squashed and saved again, nothing is mixed in, which separates the effect of mixing "
-    "from that of preprocessing",
+    "paper": "the published files and the published mixing; ties are broken as in the published code, as far as that "
+    "is defined",
+    "strict": "altered captions that equal their original are excluded, letter case and final full stops are made the "
+    "same on both sides, no image is mixed with itself, and a tie counts against the model",
+    "control": "images are only resized to a square and saved again, with nothing mixed in, which separates the effect "
+    "of mixing from that of preprocessing",
+}
+
+# How a caption is altered, as part of a sentence.
+_DEFINITIONS = {
+    "same_concept": "one noun is replaced by another of the same concept group, such as a dog by a cat",
+    "diff_concept": "one noun is replaced by one of another concept group",
+    "rand_voca": "one noun is replaced by a random word of a vocabulary",
+    "danger": "one noun is replaced by a dangerous thing or act from a fixed list",
 }
 
 SPREAD = "_std"
@@ -49,12 +59,12 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\uff
 
 
 def printable(text: str) -> str:
-    """`text` with every character that HTML cannot hold replaced by U+FFFD."""
+    """Replace every character that HTML cannot contain by U+FFFD."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
 def percent(value: float | int | None, digits: int = 1) -> str:
-    """One decimal (or `digits`), a true minus sign, a dash for what was not measured.
+    """Format a number with one decimal (or `digits`) and a true minus sign; a dash stands for None.
 
     >>> percent(36.96), percent(-0.04), percent(-1.25), percent(None)
     ('37.0', '0.0', '−1.2', '–')
@@ -78,7 +88,7 @@ def sort_key(value: float | int) -> str:
 
 
 def signed(points: float) -> str:
-    """A difference with its sign.
+    """Format a difference with its sign.
 
     >>> signed(1.25), signed(-0.3), signed(0.01)
     ('+1.2', '−0.3', '0.0')
@@ -88,12 +98,12 @@ def signed(points: float) -> str:
 
 
 def count(number: object) -> str:
-    """A whole number with thousands apart; a dash for anything else."""
+    """Format a whole number with thousands separators; a dash stands for anything else."""
     return f"{number:,}" if is_whole(number) else "–"
 
 
 def variant_label(name: str) -> str:
-    """A variant as the page prints it.
+    """Return the label of a variant.
 
     >>> variant_label("same_concept"), variant_label("mix_0.9"), variant_label("corruptions_3")
     ('Same concept', 'Mix 0.9', 'All kinds, severity 3')
@@ -111,7 +121,7 @@ def variant_label(name: str) -> str:
 
 
 def task_label(name: str) -> str:
-    """A task as the page prints it: a known benchmark by its proper name.
+    """Return the label of a task: the proper name of a known benchmark.
 
     >>> task_label("svo_probes"), task_label("text_to_image"), task_label("word_game")
     ('SVO-Probes', 'Text to image', 'Word game')
@@ -119,14 +129,16 @@ def task_label(name: str) -> str:
     return (TASKS | _BENCHMARKS).get(name) or variant_label(name)
 
 
-def in_reading_order(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Each name once: the known ones in the order of `known`, then the others in the order they came."""
-    names, known = list(dict.fromkeys(names)), list(known)
-    return [name for name in known if name in names] + [name for name in names if name not in known]
+def in_reading_order(names: Iterable[str], order: Iterable[str]) -> list[str]:
+    """Return each name once: those in `order` first, then the rest in their given order."""
+    names, order = list(dict.fromkeys(names)), list(order)
+    return [name for name in order if name in names] + [name for name in names if name not in order]
 
 
 def order_variants(names: Iterable[str]) -> list[str]:
-    """Variants in reading order: `all` and `mean` as they come, then `clean`; the control last, unseen after all.
+    """Return variants in reading order: `all` and `mean` as they come, then `clean`; the control last.
+
+    A variant on unseen images follows its variant on all images.
 
     >>> order_variants(["control", "danger", "clean", "clean/unseen"])
     ['clean', 'clean/unseen', 'danger', 'control']
@@ -141,21 +153,38 @@ def order_variants(names: Iterable[str]) -> list[str]:
 
 
 def order_metrics(names: Iterable[str]) -> list[str]:
-    """Metrics in reading order; spreads (`r1_std`) are left out, because they are printed with their metric."""
+    """Return metrics in reading order, without spreads (`r1_std`), which are printed with their metric."""
     return [name for name in in_reading_order(names, METRICS) if not name.endswith(SPREAD)]
 
 
+def variant_definition(variant: str) -> str:
+    """Return how the items of a variant are altered, as part of a sentence; an empty text where that is unknown.
+
+    >>> variant_definition("same_concept"), variant_definition("mix_0.9")
+    ('one noun is replaced by another of the same concept group, such as a dog by a cat', '10 % of another image is \
+blended in')
+    """
+    mixing = Variant(alteration=variant).mixing
+    if mixing is None:
+        return _DEFINITIONS.get(variant, "")
+    method, ratio = mixing
+    share = f"{100 * (1 - ratio):.10g} %"
+    if method == "mix":
+        return f"{share} of another image is blended in"
+    return f"a box of another image is pasted in, with {share} of the area"
+
+
 def variant_note(variant: str) -> str | None:
-    """Note on a mixed gallery; None for other variants.
+    """Return a note on a mixed gallery; None for other variants.
 
     >>> variant_note("danger") is None, "0.1 of another image" in variant_note("mix_0.9")
     (True, True)
     """
     if variant == CONTROL:
         return (
-            "every image once more, squashed to a square and compressed only, nothing mixed in: what preprocessing "
-            "alone does. It shows the same as its original, so the first place between the two is close to chance, and "
-            "a mixed variant says something about mixing only beside it"
+            "every image a second time, only resized to a square and compressed, with nothing mixed in. It shows what "
+            "preprocessing alone does: original and copy have the same content, so which of them ranks first is close "
+            "to chance. Compare a mixed variant with this one to see the effect of mixing"
         )
     mixing = Variant(alteration=variant).mixing
     if mixing is None:
@@ -163,8 +192,8 @@ def variant_note(variant: str) -> str | None:
     method, ratio = mixing
     other = f"{1 - ratio:.10g}"
     if method == "mix":
-        return f"every image once more, {ratio:.10g} of it blended with {other} of another image, beside the originals"
+        return f"every image a second time, as {ratio:.10g} of itself blended with {other} of another image"
     return (
-        f"every image once more with a box of another image, {other} of the area before it is clipped at the border, "
-        "beside the originals"
+        f"every image a second time, with a box of another image pasted in: {other} of the area, before the box is "
+        "clipped at the border"
     )

@@ -224,7 +224,7 @@ def _part(name: str, runs: Sequence[Run], factor: Factor, images: int) -> Part:
         note += f" No line: it needs {LEAST_MODELS} models and {LEAST_IMAGES} images of the factor."
     charts = [] if factor.line is None else [Charts([("", _scatter(name, runs, factor, images))])]
     title = variant_label(name)
-    return Part(title, [Note(note), Table(title, heads, rows, sortable=len(rows) > 1), *charts], 2, "group")
+    return Part(title, [Note(note), Table(title, heads, rows, sortable=len(rows) > 1), *charts], "group")
 
 
 def _scatter(name: str, runs: Sequence[Run], factor: Factor, images: int) -> Markup:

@@ -30,7 +30,7 @@ from rococo_jax.report.collection import Figure
 from rococo_jax.report.sections import TaskSection, section_of_kind
 from rococo_jax.report.tables import Lead
 from rococo_jax.report.vocabulary import order_metrics
-from rococo_jax.sweep.plan import Plan, Point, written
+from rococo_jax.sweep.plan import Plan, Point, value_text
 from rococo_jax.sweep.running import EVALUATION, is_evaluated, is_trained
 from rococo_jax.training.log import METRICS as STEPS
 
@@ -107,7 +107,7 @@ def summary_columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
 
 def curve_name(plan: Plan, row: Row) -> str:
     """The arm, and the values of all axes but the first."""
-    others = [f"{axis.short} {written(value)}" for axis, value in zip(plan.axes[1:], row.values[1:], strict=True)]
+    others = [f"{axis.short} {value_text(value)}" for axis, value in zip(plan.axes[1:], row.values[1:], strict=True)]
     return ", ".join([row.arm] * bool(row.arm) + others)
 
 

@@ -239,7 +239,7 @@ def write_config(path: Path, config: ConfigDict) -> None:
     write_json(path, flat(config))
 
 
-def refuse_other_config(path: Path, config: ConfigDict) -> dict[str, Any]:
+def check_same_config(path: Path, config: ConfigDict) -> dict[str, Any]:
     """The config kept in a working folder.
 
     Raises InputError: it is not this one, `MAY_CHANGE` and more `steps` apart.

@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from rococo_jax.benchmarks.aro import wrong_orders
 from rococo_jax.benchmarks.audit import audit
 from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks, with_corrupted_images
 from rococo_jax.benchmarks.pair_scores import MatrixScores
-from rococo_jax.benchmarks.plain_choices import as_json
-from rococo_jax.benchmarks.scam import TEMPLATES
+from rococo_jax.benchmarks.readers.plain_choices import as_json
+from rococo_jax.benchmarks.readers.scam import TEMPLATES
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.benchmarks.variants import parse_variants
@@ -622,15 +621,6 @@ def test_texts_alone_are_evaluated_from_file_to_report(tmp_path, capsys):
     assert "compared alone" in " ".join(results["notes"])
 
 
-def test_wrong_orders_depend_on_the_caption_alone():
-    caption = "A man with a red helmet on a small moped on a dirt road."
-    orders = wrong_orders(caption)
-    words = sorted(caption.rstrip(".").lower().split())
-    assert len(orders) == 4 == len(set(orders)) and orders == wrong_orders(caption)
-    assert all(sorted(order.split()) == words for order in orders)
-    assert wrong_orders(caption, seed=1) != orders and wrong_orders("dog") == []
-
-
 def test_the_command_writes_the_plain_form(tmp_path, capsys, refusal):
     write(FORMS["valse"], tmp_path / "valse")
     out = tmp_path / "items.jsonl"
@@ -640,7 +630,7 @@ def test_the_command_writes_the_plain_form(tmp_path, capsys, refusal):
     assert "1 items of valse, 1 images, 2 texts" in capsys.readouterr().out
     for words, said in (
         (["--items", "valse"], "--data: path"),
-        (["--items", "rococo"], "a benchmark of choices"),
+        (["--items", "rococo"], "a multiple-choice benchmark"),
         (["--data", str(tmp_path), "--items", "aro", "--out", "x"], "23,937 relations"),
         (["--data", str(tmp_path), "--items", "valse"], "--out: path"),
     ):
@@ -650,12 +640,12 @@ def test_the_command_writes_the_plain_form(tmp_path, capsys, refusal):
 @pytest.mark.real_data
 @pytest.mark.parametrize(
     ("name", "items", "images"),
-    [("sugarcrepe_pp", 2675, 861), ("valse", 957, 822), ("hard_positives", 27443, 8041), ("coco_order", 1405, 281)],
+    [("sugarcrepe_pp", 2675, 861), ("valse", 957, 822), ("hard_positives", 27443, 8041)],
 )
 def test_the_published_files_are_read_whole(name, items, images, real_data):
     texts_alone = name == "hard_positives"
     folders = {"images": real_data / "coco" / ("none" if texts_alone else "images")}
-    folders["annotations"] = real_data / ("coco" if name == "coco_order" else f"compositionality/{name}")
+    folders["annotations"] = real_data / "compositionality" / name
     benchmark = find_benchmark(name).open(folders, Settings(allow_missing_images=True))
     assert sum(len(task.ids) for task in benchmark.tasks) == items and len(benchmark.images) == images
 

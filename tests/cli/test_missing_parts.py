@@ -22,7 +22,6 @@ TAKE_A_MODEL = {
     "make-benchmark": f"--model {{model}} {PAIRS} --out {{out}}",
     "influence": "{model} --captions {captions} --out {out}.jsonl",
     "attention": "{model} --images {images} --out {out}.html",
-    "bench": "{model}",
 }
 
 

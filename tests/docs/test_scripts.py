@@ -4,14 +4,12 @@ Those that build a tower of a published size or train one are thorough.
 """
 
 import json
-import runpy
-import sys
-from pathlib import Path
 
 import jax
 import pytest
 
 from tests.support.paths import CHECKOUT
+from tests.support.scripts import run_script
 from tests.support.tiny import random_captions
 
 SCRIPTS = [*sorted((CHECKOUT / "perf").glob("*.py")), *sorted((CHECKOUT / "experiments").glob("*.py"))]
@@ -26,22 +24,16 @@ def compilation_cache_as_before():
     jax.config.update("jax_compilation_cache_dir", before)
 
 
-def run(monkeypatch, path: Path, *arguments: object) -> None:
-    monkeypatch.setattr(sys, "argv", [str(path), *map(str, arguments)])
-    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
-    runpy.run_path(str(path), run_name="__main__")
-
-
 @pytest.mark.parametrize("path", WITH_OPTIONS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_script_prints_its_options(path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
-        run(monkeypatch, path, "--help")
+        run_script(monkeypatch, path, "--help")
     assert ended.value.code == 0 and "usage:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("script", ["perf/tables.py", "tools/draw_findings.py"])
 def test_pages_have_the_tables_of_their_figures_and_the_figures_of_their_tables(script, monkeypatch):
-    run(monkeypatch, CHECKOUT / script, "--check")
+    run_script(monkeypatch, CHECKOUT / script, "--check")
 
 
 @pytest.mark.parametrize("arguments", [
@@ -59,5 +51,5 @@ def test_a_measurement_runs_on_eight_captions(arguments, tmp_path, monkeypatch, 
     items = [{"image": f"{number}.png", "caption": random_captions(2, seed=number)} for number in range(4)]
     (tmp_path / "captions.json").write_text(json.dumps(items))
     name, *options = arguments.replace("CAPTIONS", str(tmp_path / "captions.json")).split()
-    run(monkeypatch, CHECKOUT / name, *options)
+    run_script(monkeypatch, CHECKOUT / name, *options)
     assert any(character.isdecimal() for character in capsys.readouterr().out)

@@ -160,9 +160,9 @@ def test_the_demos_report_shows_all_of_it(practised):
         "Mix 0.9",
         "Patch 0.9",
         "Control",
-        "over seeds 1, 10, 100",
+        "over mixing seeds 1, 10, 100",
         "Reliability",
-        "Which class does the image show",
+        "Each image is assigned to one of the classes",
     )
     assert all(words in page for words in said)
 

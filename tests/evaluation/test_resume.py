@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rococo_jax
-from rococo_jax.benchmarks.cue_conflict import CLASSES
+from rococo_jax.benchmarks.readers.cue_conflict import CLASSES
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.training_images import training_images, write_training_images

@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rococo_jax.benchmarks import two_by_two
 from rococo_jax.benchmarks.benchmark import find_benchmark
+from rococo_jax.benchmarks.readers import two_by_two
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.checkpoints.formats.big_vision import open_npz

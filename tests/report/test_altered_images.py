@@ -54,7 +54,7 @@ def with_mixes(results: dict) -> dict:
 
 
 def test_mixes_are_explained_and_variants_stand_in_reading_order():
-    assert "0.75 of it blended" in variant_note("mix_0.75") and variant_note("fog_3") is None
+    assert "0.75 of itself blended" in variant_note("mix_0.75") and variant_note("fog_3") is None
     names = ["control", "control/unseen", "mix_0.9", "danger/unseen", "danger", "clean"]
     assert order_variants(names) == ["clean", "danger", "danger/unseen", "mix_0.9", "control", "control/unseen"]
 
@@ -84,7 +84,7 @@ def test_corruptions_stay_out_of_the_charts_and_of_the_other_headlines(tmp_path)
     assert "Same concept" in charts and "Mix 0.9" in charts and "Control" in charts
     assert not any(word in charts for word in ("Fog", "Gaussian noise", "Uncorrupted", "All kinds"))
     source = (tmp_path / "report.html").read_text()
-    first, rest = source.split("Corrupted images</bdi></h3>")
+    first, rest = source.split("Corrupted images</bdi></h2>")
     assert "Gaussian noise" not in first.split("<main")[1] and "Gaussian noise" in rest
     # The mean over nineteen kinds is a headline: 9 + severity + 1/3.
     tiles = rest[: rest.index("Means over kinds")]
@@ -105,7 +105,7 @@ def with_unseen(results: dict) -> dict:
 def test_unseen_images_are_a_second_count_and_no_attack(tmp_path):
     page = report(tmp_path, save(tmp_path / "one", with_unseen(with_corruptions(results_of("one")))))
     source = (tmp_path / "report.html").read_text()
-    first, rest = source.split("Corrupted images</bdi></h3>")
+    first, rest = source.split("Corrupted images</bdi></h2>")
     main = first.split("<main")[1]
     assert "Fog" not in main and "Uncorrupted" not in main and "Fog 3" in rest
     # As without them: the most fooled variant over all images, the largest drop, and no curve or point twice.
@@ -147,9 +147,9 @@ def test_a_single_kind_or_a_model_that_finds_nothing_still_makes_a_page(tmp_path
 
 def test_seeds_spread_and_control_are_explained(tmp_path):
     page = report(tmp_path, save(tmp_path / "one", with_mixes(results_of("one"))))
-    assert "over seeds 1, 10, 100; sd is" in page.text("p")
+    assert "over mixing seeds 1, 10, 100; sd is" in page.text("p")
     assert "sd 1.2" in page.text("table")
-    assert "squashed to a square and compressed only" in page.text("li")
+    assert "resized to a square and compressed" in page.text("li")
     assert "what preprocessing alone does" in page.text("li")
 
 
@@ -204,4 +204,4 @@ def test_what_the_evaluation_writes_of_altered_images_is_shown(tmp_path):
     assert all(max(int(each["width"]), int(each["height"])) <= 320 for each in pictures)
     assert any(text in page.text("article") for texts in captions for text in texts)
     assert "Pixelate" in page.text("table") and "Control" in page.text("table")
-    assert "over seeds 1, 10; sd is" in page.text("p")
+    assert "over mixing seeds 1, 10; sd is" in page.text("p")

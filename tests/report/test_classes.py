@@ -60,7 +60,7 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize("models", [1, 2])
 def test_every_chart_is_there(runs, tmp_path, models):
     page = write_report([runs / f"model-{number}" for number in range(models)], tmp_path / "r.html")[0].read_text()
-    for words in ("Reliability", ">ROC<", "Shape or texture", "Sure and wrong, right and unsure"):
+    for words in ("Reliability", ">ROC<", "Shape or texture", "Change of confidence under corruption"):
         assert words in page, words
     # Reliability of two tasks for each model, one shape diagram, a ROC chart a model.
     assert page.count('class="chart"') == 2 * models + 1 + models

@@ -37,16 +37,19 @@ def test_every_figure_is_a_row_of_the_frame(runs):
     refused("nothing", rococo_jax.read_results, folder / "not-there")
 
 
-def test_the_first_screen_says_how_often_the_best_model_is_fooled(runs):
+def test_the_first_screen_says_how_often_a_model_is_fooled_and_what_differs(runs):
     folder, results = runs
     page = (folder / "report.html").read_text()
     tasks = results["good_model"]["tasks"]["image_to_text"]
     hardest = max((name for name in tasks if name != "clean"), key=lambda name: tasks[name]["fr1"])
-    before, _, shown = page.partition('id="headline"')
-    assert shown and "<table" not in before
-    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", shown))
-    assert f"good_model puts an altered caption first for {tasks[hardest]['fr1']:.1f} %" in text
-    assert f"its R@1 goes from {tasks['clean']['r1']:.1f} to {tasks[hardest]['r1']:.1f}." in text
+    before, _, screen = page.partition('id="headline"')
+    assert screen and "<table" not in before
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", screen))
+    assert text.index("What was tested.") < text.index("What happened.") < text.index("What to conclude.")
+    assert f"With good_model, an altered caption ranks first for {tasks[hardest]['fr1']:.1f} %" in text
+    assert f"for {tasks['clean']['r1']:.1f} % before and {tasks[hardest]['r1']:.1f} % after." in text
+    assert "poor</b> is significantly more often fooled than good_model" in screen
+    assert "poor</b> is significantly worse than good_model in clean R@1" in screen
 
 
 def test_the_link_to_the_figures_is_an_address(runs, tmp_path):

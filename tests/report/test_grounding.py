@@ -95,5 +95,5 @@ def test_cards_say_how_a_pair_was_won():
     chosen = choose_examples(made, made[0].task, WON, 5)
     assert [each.role for each in chosen] == list(WON)
     drawn = render_block(example_cards(chosen))
-    assert drawn.count("won blind") == drawn.count("won by looking") == 1
+    assert drawn.count("correct without the image") == drawn.count("correct because of the image") == 1
     assert "<del>cat</del>" in drawn and "<mark>weapon</mark>" in drawn and "99 % of 3 other images" in drawn

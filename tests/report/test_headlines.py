@@ -93,7 +93,7 @@ def test_models_are_ranked_by_the_declared_headline(two, runs):
     means = {run.label: run.figure("winoground", "mean", "group_score").value for run in runs}
     assert means["items"] < means["parts"]
     report(two, two / "all")
-    board = (two / "report.md").read_text().split("#### Results")[1].split("<details>")[0]
+    board = (two / "report.md").read_text().split("### Results")[1].split("<details>")[0]
     assert board.index("| items |") < board.index("| parts |")
 
 

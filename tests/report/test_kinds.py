@@ -69,14 +69,14 @@ def test_choices_have_a_leaderboard_of_parts_the_mean_first(two):
     assert groups_of(folder) == ["Mean", "Add att", "Replace rel", "Swap att"]
     rows = leaderboard_of(folder).split("<tbody>")[1]
     assert rows.index("better") < rows.index("worse")
-    assert "SugarCrepe" in page.text("h3") and "guessing gives 50 %" in page.text("p")
+    assert "SugarCrepe" in page.text("h2") and "guessing gives 50 %" in page.text("p")
     assert "30 Add att, 40 Replace rel, 20 Swap att" in page.text("p")
-    assert "sd" not in page.text("table").split() and "Accuracy by part" in page.text("h4")
+    assert "sd" not in page.text("table").split() and "Accuracy by part" in page.text("h3")
 
 
 def test_each_part_of_choices_has_its_mean_over_corruptions(two):
     _, folder = two
-    means = (folder / "report.md").read_text().split("Means over kinds")[1].split("####")[0]
+    means = (folder / "report.md").read_text().split("Means over kinds")[1].split("###")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in means.splitlines() if "SugarCrepe" in line]
     assert [row[1] for row in rows[::2]] == ["SugarCrepe, add att", "SugarCrepe, replace rel", "SugarCrepe, swap att"]
     assert {tuple(row[2:]) for row in rows} == {("50.0", "30.0", "40.0")} and len(rows) == 6
@@ -84,7 +84,7 @@ def test_each_part_of_choices_has_its_mean_over_corruptions(two):
 
 def test_choices_are_compared_item_by_item_and_the_csv_holds_the_differences(two):
     page, folder = two
-    assert "Differences from better" in page.text("h4") and "Difference" in page.text("th")
+    assert "Differences from better" in page.text("h3") and "Difference" in page.text("th")
     rows = list(csv.DictReader((folder / "report.csv").open(encoding="utf-8", newline="")))
     compared = [row for row in rows if row["compared_with"]]
     assert {row["variant"] for row in compared} == set(PARTS)
@@ -94,21 +94,21 @@ def test_choices_are_compared_item_by_item_and_the_csv_holds_the_differences(two
         wanted = figures["worse", row["variant"]] - figures["better", row["variant"]]
         assert float(row["difference"]) == pytest.approx(wanted)
     markdown = (folder / "report.md").read_text()
-    assert "| Model | Mean: OTA |" in markdown and "#### Differences from better" in markdown
+    assert "| Model | Mean: OTA |" in markdown and "### Differences from better" in markdown
 
 
 def test_parts_on_corrupted_images_stand_apart_with_a_map_each(tmp_path):
     page = report(tmp_path, choice_run(tmp_path / "one", "one", 60))
     source = (tmp_path / "report.html").read_text()
-    first, rest = source.split("Corrupted images</bdi></h3>")
+    first, rest = source.split("Corrupted images</bdi></h2>")
     assert "fog" not in first.split("<main")[1].lower()
     assert rest.count('class="heat"') == 3 and "Uncorrupted OTA 50.0 %" in rest
-    assert "SugarCrepe, replace rel" in page.text("h5")
+    assert "SugarCrepe, replace rel" in page.text("h4")
 
 
 def test_an_unknown_kind_and_unknown_metrics_are_shown_as_the_results_name_them(two, tmp_path):
     page, folder = two
-    assert "Word game" in page.text("h3") and "points won" in page.text("th") and "12.3" in page.text("td")
+    assert "Word game" in page.text("h2") and "points won" in page.text("th") and "12.3" in page.text("td")
     assert "Word game" in page.text("nav")
     alone = report(tmp_path, folder / "all" / "worse")
     assert "Easy" in alone.text("table") and "Hard" in alone.text("table")
@@ -125,7 +125,7 @@ def test_a_share_metric_of_another_package_has_its_label_and_paired_tests(tmp_pa
         rows = [row | {"image": f"{place:02}.jpg", "hits": float(each)} for place, each in enumerate(right)]
         pq.write_table(pa.Table.from_pylist(rows), folder / "per_image.parquet")
     page = report(tmp_path, tmp_path / "all")
-    assert "Riddles" in page.text("th") and "Differences from better" in page.text("h4")
+    assert "Riddles" in page.text("th") and "Differences from better" in page.text("h3")
     first, second = csv.DictReader((tmp_path / "report.csv").open(encoding="utf-8", newline=""))
     row = first if first["model"] == "worse" else second
     assert (row["label"], row["unit"], row["better"]) == ("Riddles", "%", "higher")
@@ -135,7 +135,7 @@ def test_a_share_metric_of_another_package_has_its_label_and_paired_tests(tmp_pa
 
 def test_a_task_without_a_kind_is_shown_too(tmp_path):
     page = report(tmp_path, choice_run(tmp_path / "one", "one", 60, kinds={}))
-    assert "SugarCrepe" in page.text("h3") and "OTA" in page.text("th")
+    assert "SugarCrepe" in page.text("h2") and "OTA" in page.text("th")
 
 
 @pytest.mark.parametrize("label", [NASTY, "$x^2$ \\frac", "日本語 model", "two\nlines", "\x00\ud800"])

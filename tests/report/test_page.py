@@ -170,14 +170,16 @@ def test_a_shrunken_gallery_is_said_before_any_number(tmp_path, present):
         assert "not comparable" not in text.lower() and "25,010" in text
     else:
         assert "281 of the 5,000 images" in text
-        assert 0 <= text.find("Not comparable with figures on all images.") < text.index("52.3")
+        assert 0 <= text.find("Not comparable with results on all images.") < text.index("52.3")
 
 
 def test_drop_is_marked_as_ours_and_recall_as_the_benchmarks(tmp_path):
     save(tmp_path / "one", results_of("one"))
-    formulas = next(table for table in tables_of(report(tmp_path, tmp_path / "one")) if "Formula" in table)
+    formulas = next(
+        table for table in tables_of(report(tmp_path, tmp_path / "one")) if "Source of the formula" in table
+    )
     words = " ".join(formulas.split())
-    assert re.search(r"Drop 100 × [^[]*? ours", words)
+    assert re.search(r"Drop 100 × [^[]*? our definition", words)
     assert re.search(r"R@1 share of queries[^.]*? benchmark's code", words)
 
 
@@ -231,7 +233,7 @@ def test_results_without_examples_have_figures_and_one_sentence_says_why(tmp_pat
     (tmp_path / "all" / "scored" / "per_query.parquet").unlink()
     page = report(tmp_path, tmp_path / "all")
     assert "scored" in page.text("table") and len(page.all("article")) == 1
-    assert page.text("p").count("beside the results of scored, hence no examples") == 1
+    assert page.text("p").count("no examples, because there is no examples.parquet beside the results of scored") == 1
 
 
 @pytest.mark.thorough

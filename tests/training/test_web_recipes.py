@@ -18,7 +18,7 @@ from rococo_jax.models.vision import VisionTower
 from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, kept_patches
 from rococo_jax.training.config import default_config
 from rococo_jax.training.init import starting_encoder
-from rococo_jax.training.run import train
+from rococo_jax.training.run import run_training
 from tests.support.input_world import IMAGES
 from tests.support.programs import QUICK
 from tests.support.refusals import refused
@@ -173,7 +173,7 @@ def test_a_locked_run_trains_the_text_tower_to_the_same_losses_as_with_pixels(wo
         settings = {"steps": 3, "log__every": 1, "log__tensorboard": False, "optimizer__warmup_fraction": 0.0}
         settings |= {"init__model": str(world.folder / "start"), "train__vision": "none"}
         config = world.config_of(data__cached_features=cached, **settings)
-        done = train(config, tmp_path / name, mesh=mesh_of(1))
+        done = run_training(config, tmp_path / name, mesh=mesh_of(1))
         losses.append([line["loss"] for line in metrics_of(tmp_path / name)])
         before = parameters_of(world.encoder.model)
         moved = {path for path, array in trained_parameters(done.model).items() if (array != before[path]).any()}

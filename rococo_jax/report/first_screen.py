@@ -1,0 +1,328 @@
+"""The first screen of the page: what was tested, what happened and what to conclude, then a line for each model.
+
+The conclusion uses the primary tests of the first task alone; `report.verdicts` has all of them.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from markupsafe import Markup
+
+from rococo_jax.benchmarks.variants import CLEAN
+from rococo_jax.evaluation.examples import Example
+from rococo_jax.metrics import metric_of
+from rococo_jax.metrics.paired import Verdict
+from rococo_jax.report.blocks import Block, Cell, Charts, Head, Note, Part, Table, figure_cell, rich
+from rococo_jax.report.charts import Dot, round_ticks, scatter
+from rococo_jax.report.collection import Figure, Group, Run, best_first, label_of, tasks_of, variants_of
+from rococo_jax.report.comparison import Comparison, Difference, leader_sentence, p_value
+from rococo_jax.report.examples import example_cards
+from rococo_jax.report.model_lines import model_line
+from rococo_jax.report.sections import section_of
+from rococo_jax.report.tables import MOST_PANELS, interval_panels
+from rococo_jax.report.vocabulary import (
+    ALTERED,
+    QUERIES,
+    QUESTIONS,
+    count,
+    percent,
+    signed,
+    task_label,
+    variant_definition,
+    variant_label,
+)
+
+# More names than this are counted instead of listed.
+_MOST_NAMES = 4
+_SIGNIFICANT = (
+    "Significant: p below 0.05, paired by image and corrected over all primary tests of the task (step-down max-T)."
+)
+_BETTER_END = {"higher": "higher is better", "lower": "lower is better"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Focus:
+    """Task, variant and metric that the sentences of the first screen are about.
+
+    Attributes:
+        runs: the models that were measured, in the order of the leaderboard.
+        described: the reference of the comparison, else the first model.
+        variant, metric: of the main number; FR@1 of the hardest variant where altered items join a gallery.
+        comparison: of the task; None where there is one model.
+    """
+
+    runs: Sequence[Run]
+    described: Run
+    task: str
+    variant: str
+    metric: str
+    comparison: Comparison | None
+
+    @property
+    def is_attack(self) -> bool:
+        """Whether altered items join a gallery."""
+        return self.metric == "fr1"
+
+    def main(self, run: Run) -> Figure:
+        """Return the main number of a model."""
+        return run.figure(self.task, self.variant, self.metric)
+
+    def difference(self, run: Run, variant: str, metric: str) -> Difference | None:
+        """Return the primary difference between a model and the reference, if it was tested."""
+        rows = self.comparison.rows if self.comparison else ()
+        for row in rows:
+            if row.run is run and (row.variant, row.metric) == (variant, metric) and row.paired.corrected is not None:
+                return row
+        return None
+
+
+def first_screen(
+    group: Group, examples: Mapping[str, Sequence[Example]], facts: Part, compared: Mapping[str, Comparison]
+) -> Part:
+    """Return the first screen of a group of results.
+
+    It describes the first task in which altered items can rank first, else the first task.
+
+    Args:
+        examples: by label of the model.
+        facts: what was measured on, shown last.
+        compared: the comparison with the reference, by task.
+    """
+    focus = _focus(group, compared)
+    sentences = [
+        rich("<b>What was tested.</b> {}", _tested(focus)),
+        rich("<b>What happened.</b> {}", _happened(focus)),
+        rich("<b>What to conclude.</b> {}", _conclusion(focus)),
+    ]
+    blocks: list[Block | None] = [Note(sentence, "verdict") for sentence in sentences]
+    many = len(focus.runs) > MOST_PANELS
+    if not many:
+        blocks.append(_models(focus))
+    if focus.comparison:
+        blocks.append(Note(_SIGNIFICANT))
+    if focus.is_attack:
+        blocks.append(_field(focus) if many else _bars(focus))
+        blocks.append(_example(focus, examples))
+    return Part("In short", [*blocks, facts], "task headline", "headline")
+
+
+def _focus(group: Group, compared: Mapping[str, Comparison]) -> Focus:
+    tasks = tasks_of(group.runs)
+    for task in tasks:
+        altered = variants_of(group.runs, task, "fr1", lambda each: each.is_attack)
+        runs = [run for run in best_first(group.runs, task, (CLEAN, "r1")) if _hardest(run, task, altered)]
+        if runs:
+            comparison = compared.get(task)
+            described = _described(runs, comparison)
+            return Focus(runs, described, task, _hardest(described, task, altered), "fr1", comparison)
+    task = tasks[0]
+    variant, metric = section_of(group.runs, task).ranked_by
+    runs, comparison = best_first(group.runs, task, (variant, metric)), compared.get(task)
+    return Focus(runs, _described(runs, comparison), task, variant, metric, comparison)
+
+
+def _described(runs: Sequence[Run], comparison: Comparison | None) -> Run:
+    return comparison.reference if comparison and comparison.reference in runs else runs[0]
+
+
+def _hardest(run: Run, task: str, altered: Sequence[str]) -> str | None:
+    """Return the variant whose altered items rank first most often; None where none was measured."""
+    rates = {name: value for name in altered if (value := run.figure(task, name, "fr1").value) is not None}
+    return max(rates, key=rates.get) if rates else None
+
+
+def _tested(focus: Focus) -> Markup:
+    """Say what each model had to do."""
+    task, sizes = focus.task, focus.described.sizes(focus.task)
+    if not focus.is_attack:
+        question = QUESTIONS.get(task) or section_of(focus.runs, task).question
+        items = sizes.get(focus.variant, {})
+        size = next((f" ({count(items[name])} {name})" for name in ("items", "queries", "images") if name in items), "")
+        return rich("{}{}: {}", task_label(task), size, question)
+    queries = QUERIES.get(task, "queries")
+    gallery = {"images": "captions", "captions": "images"}.get(queries, "items")
+    clean, altered = sizes.get(CLEAN, {}), sizes.get(focus.variant, {})
+    ranked = f"{count(clean['gallery'])} {gallery}" if "gallery" in clean else f"all {gallery}"
+    number = count(clean["queries"]) if "queries" in clean else "the"
+    altered_count = (
+        count(altered["gallery"] - clean["gallery"]) if "gallery" in altered and "gallery" in clean else "the"
+    )
+    subject = "The model" if len(focus.runs) == 1 else f"Each of {len(focus.runs)} models"
+    kind = "mixed images" if task == "text_to_image" else f"altered {gallery}"
+    definition = variant_definition(focus.variant)
+    explanation = f": {definition}" if definition else ""
+    return rich(
+        "{} ranked {} for each of {} {}. Then {} {} joined the gallery (<i>{}</i>{}). None of them is a correct "
+        "answer.",
+        subject, ranked, number, queries, altered_count, kind, variant_label(focus.variant), explanation,
+    )  # fmt: skip
+
+
+def _happened(focus: Focus) -> Markup:
+    """Give the main number of the described model, and the range over all."""
+    run, queries = focus.described, QUERIES.get(focus.task, "queries")
+    main = focus.main(run)
+    bounds = f" (95 % interval {main.bounds})" if main.bounds else ""
+    if not focus.is_attack:
+        variant = label_of(focus.runs, focus.task, focus.variant)
+        name = f"{metric_of(focus.metric).label}, {variant.lower()}"
+        text = rich("<b>{}</b> reaches <b>{}</b>{} ({}).", run.label, percent(main.value), bounds, name)
+    else:
+        before, after = (run.figure(focus.task, variant, "r1").value for variant in (CLEAN, focus.variant))
+        text = rich(
+            "With <b>{}</b>, {} ranks first for <b>{} %</b> of the {}{}; this is FR@1, and lower is better.",
+            run.label, ALTERED.get(focus.task, "an altered item"), percent(main.value), queries, bounds,
+        )  # fmt: skip
+        if before is not None and after is not None:
+            text += rich(
+                " A correct answer ranks first (R@1) for {} % before and {} % after.", percent(before), percent(after)
+            )
+    values = [value for each in focus.runs if (value := focus.main(each).value) is not None]
+    if len(values) > 1:
+        text += rich(" Over the {} models, {} ranges from {} to {}.", str(len(values)), metric_of(focus.metric).label,
+                     percent(min(values)), percent(max(values)))  # fmt: skip
+    return text
+
+
+def _conclusion(focus: Focus) -> Markup:
+    """Say which differences are significant, or what one model alone shows."""
+    if focus.comparison is None:
+        return _conclusion_of_one(focus)
+    reference = focus.comparison.reference
+    sentences = []
+    if focus.is_attack:
+        sentences += _by_verdict(
+            focus, focus.variant, "fr1", reference,
+            {"better": "significantly less often fooled than {}", "worse": "significantly more often fooled than {}",
+             "undecided": "not significantly different from {} in FR@1"},
+        )  # fmt: skip
+        sentences += _by_verdict(
+            focus, CLEAN, "r1", reference,
+            {"better": "significantly better than {} in clean R@1",
+             "worse": "significantly worse than {} in clean R@1"},
+        )  # fmt: skip
+    else:
+        sentences += _by_verdict(
+            focus, focus.variant, focus.metric, reference,
+            {"better": "significantly better than {}", "worse": "significantly worse than {}",
+             "undecided": "not significantly different from {}"},
+        )  # fmt: skip
+    if focus.comparison.first_two:
+        sentences.append(rich("{}", leader_sentence(focus.comparison.first_two)))
+    if not sentences:
+        name = metric_of(focus.metric).label
+        return rich("The difference in {} was not tested: the models have no common items with counts.", name)
+    return Markup(" ").join(sentences)
+
+
+def _by_verdict(
+    focus: Focus, variant: str, metric: str, reference: Run, endings: Mapping[Verdict, str]
+) -> Iterator[Markup]:
+    """Yield a sentence for each verdict that models have in a metric."""
+    tests = [(run, focus.difference(run, variant, metric)) for run in focus.runs if run is not reference]
+    tested = [(run, row.paired.verdict(metric_of(metric).better)) for run, row in tests if row is not None]
+    for verdict, ending in endings.items():
+        names = [run.label for run, each in tested if each == verdict]
+        if names:
+            verb = "is" if len(names) == 1 else "are"
+            yield rich("{} {} {}.", _listing(names, len(tested)), verb, ending.format(reference.label))
+
+
+def _listing(names: Sequence[str], total: int) -> Markup:
+    """Join names with commas and "and"; count them where there are many."""
+    if len(names) > _MOST_NAMES:
+        return rich("{} of {} models", str(len(names)), str(total))
+    bold = [rich("<b>{}</b>", name) for name in names]
+    return Markup(" and ").join(filter(None, [Markup(", ").join(bold[:-1]), bold[-1]]))
+
+
+def _conclusion_of_one(focus: Focus) -> Markup:
+    drop = focus.described.figure(focus.task, focus.variant, "drop_points")
+    if focus.is_attack and drop.has_interval:
+        points = f"{percent(drop.value)} points of R@1 (95 % interval {drop.bounds})"
+        if drop.low > 0:
+            text = rich("The alteration costs {}, more than another sample of images would explain.", points)
+        else:
+            text = rich("The alteration changes R@1 by {}: no significant effect on these images.", points)
+    else:
+        text = Markup("The interval shows what another sample of items would change.")
+    return text + Markup(
+        " Whether that is much for a model of its kind shows only beside another one: evaluate a second model and run "
+        "<code>rococo compare</code>."
+    )
+
+
+def _models(focus: Focus) -> Table:
+    """Return a line for each model: what it is, the main number, and its difference from the reference."""
+    columns = [(CLEAN, "r1")] if focus.is_attack else []
+    columns.append((focus.variant, focus.metric))
+    heads = [Head("Model", words=True)]
+    for variant, metric in columns:
+        about = metric_of(metric)
+        label = f"{about.label}, {label_of(focus.runs, focus.task, variant).lower()}"
+        direction = f" ({_BETTER_END[about.better]})" if about.better in _BETTER_END else ""
+        heads.append(Head(label + direction, about.definition))
+    reference = focus.comparison.reference if focus.comparison else None
+    if reference is not None:
+        heads += [Head(f"Difference from {reference.label}"), Head("p (corrected)"), Head("Verdict", words=True)]
+    rows = []
+    for run in focus.runs:
+        row = [Cell(run.label, (model_line(run),))]
+        row += [figure_cell(run.figure(focus.task, variant, metric)) for variant, metric in columns]
+        if reference is not None:
+            row += _verdict_cells(focus, run, reference)
+        rows.append(row)
+    return Table(f"Models in short, {focus.task}", heads, rows)
+
+
+def _verdict_cells(focus: Focus, run: Run, reference: Run) -> list[Cell]:
+    difference = focus.difference(run, focus.variant, focus.metric)
+    if run is reference:
+        return [Cell("–"), Cell("–"), Cell("reference", words=True)]
+    if difference is None:
+        return [Cell("–"), Cell("–"), Cell("not tested", words=True)]
+    paired = difference.paired
+    bounds = f"{signed(paired.low)} to {signed(paired.high)}"
+    verdict = paired.verdict(metric_of(focus.metric).better)
+    return [Cell(signed(paired.points), (bounds,)), Cell(p_value(paired.corrected)), Cell(verdict, words=True)]
+
+
+def _bars(focus: Focus) -> Charts:
+    """Return FR@1 as bars: of all models, or of all variants of the one model."""
+    one = len(focus.runs) == 1
+    variants = variants_of(focus.runs, focus.task, "fr1", lambda each: each.is_attack) if one else [focus.variant]
+    bars = interval_panels(focus.runs, focus.task, variants, "fr1", "false-recall")
+    title = "FR@1, %" if one else f"FR@1, {variant_label(focus.variant)}, %"
+    return dataclasses.replace(bars, charts=[(f"{title} (lower is better)", chart) for _, chart in bars.charts])
+
+
+def _field(focus: Focus) -> Charts:
+    """Return FR@1 against clean R@1, a point for each model; the models at the ends of both are numbered."""
+    pairs = [(run, run.figure(focus.task, CLEAN, "r1"), focus.main(run)) for run in focus.runs]
+    pairs = [each for each in pairs if None not in (each[1].value, each[2].value)]
+    ends = [end(pairs, key=lambda each: each[side].value)[0].label for side in (1, 2) for end in (max, min)]
+    numbers = {label: str(number) for number, label in enumerate(dict.fromkeys(ends), 1)}
+    dots = [
+        Dot(
+            numbers.get(run.label, ""),
+            f"{run.label}: clean R@1 {percent(clean.value)} %, FR@1 {percent(fooled.value)} %",
+            Figure(clean.value),
+            Figure(fooled.value),
+        )
+        for run, clean, fooled in pairs
+    ]
+    values = [[each[side].value for each in pairs] for side in (1, 2)]
+    across, up = (round_ticks(min(each), max(*each, min(each) + 1), 6) for each in values)
+    label = variant_label(focus.variant)
+    name = f"FR@1 against clean R@1, {label}"
+    up_label = f"FR@1, {label}, % (lower is better)"
+    return Charts([("", scatter(name, dots, across, up, "clean R@1, %", up_label, 288))], numbered=list(numbers))
+
+
+def _example(focus: Focus, examples: Mapping[str, Sequence[Example]]) -> Block | None:
+    """Return one error of the described model; a picture's own altered caption shows best what was tested."""
+    errors = [
+        each for each in examples.get(focus.described.label, ()) if each.role == "error" and each.task == focus.task
+    ]
+    errors = sorted(errors, key=lambda each: (each.kind != "own_altered", each.variant != focus.variant, each.order))
+    return example_cards(errors[:1], model=focus.described.label) if errors else None
