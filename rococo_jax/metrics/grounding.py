@@ -26,7 +26,7 @@ METRICS = (
 
 def shares_of_pairs(statistics: DifferenceStatistics) -> Float[np.ndarray, "entries counted"]:
     """The columns `COUNTED` of each entry, from 0 to 1; NaN where there is no wrong query."""
-    first = np.where(statistics.wrong > 0, statistics.rank == 1, np.nan)
+    first = np.where(statistics.unrelated > 0, statistics.rank == 1, np.nan)
     return np.stack([statistics.preference, statistics.blind, statistics.grounding, first], axis=1)
 
 
@@ -37,7 +37,7 @@ def count_differences(statistics: DifferenceStatistics, group: Int[np.ndarray, "
         statistics: one entry for each pair and own query.
         group: the image that each entry belongs to.
     """
-    has_wrong = statistics.wrong > 0
+    has_wrong = statistics.unrelated > 0
     return (
         Counted(shares_of_pairs(statistics)[has_wrong], COUNTED, group[has_wrong], METRICS) if has_wrong.any() else None
     )

@@ -133,7 +133,7 @@ def test_some_queries_of_a_ranking_keep_their_pairs_and_all_wrong_partners(table
     kept = images % 2 == 0
     shares = 100 * whole.differences.grounding[kept].mean()
     assert found.grounding.values()["grounding"] == pytest.approx(shares)
-    assert (found.differences.wrong == whole.differences.wrong[kept]).all()
+    assert (found.differences.unrelated == whole.differences.unrelated[kept]).all()
     assert found.pair_rows(NAMES)["image"].tolist() == [f"{n}.jpg" for n in images[kept]]
 
 

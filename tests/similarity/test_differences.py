@@ -15,12 +15,12 @@ from tests.support.refusals import refused
 GROUPS, MOST_OWN, PAIRS = 220, 6, 1100
 
 
-def by_all_pairs(scores_right, scores_wrong, query_group, pair_group, also_shown_in=None):
+def by_all_pairs(scores_right, scores_wrong, query_group, pair_group, second_group=None):
     """The definitions, one pair after the other: (pair, query, d_i, preference, blind, grounding, rank, wrong)."""
     rows = []
     for pair, group in enumerate(pair_group):
         differences = scores_right[:, pair] - scores_wrong[:, pair]
-        wrong = differences[~np.isin(query_group, [group, group if also_shown_in is None else also_shown_in[pair]])]
+        wrong = differences[~np.isin(query_group, [group, group if second_group is None else second_group[pair]])]
         for query in np.flatnonzero(query_group == group):
             own = differences[query]
             half = [np.mean((np.sign(d) + 1) / 2, dtype=float) for d in (own, wrong, own - wrong)]
@@ -30,7 +30,7 @@ def by_all_pairs(scores_right, scores_wrong, query_group, pair_group, also_shown
 
 
 def as_rows(found: DifferenceStatistics):
-    columns = ("pair", "query", "difference", "preference", "blind", "grounding", "rank", "wrong")
+    columns = ("pair", "query", "difference", "preference", "blind", "grounding", "rank", "unrelated")
     return np.stack([np.asarray(getattr(found, name), float) for name in columns], axis=1)
 
 
@@ -39,7 +39,7 @@ def make_groups(generator):
     query_group = generator.permutation(np.repeat(np.arange(GROUPS), generator.integers(1, MOST_OWN + 1, GROUPS)) * 7)
     groups = {"query_group": query_group, "pair_group": generator.integers(0, GROUPS + 3, PAIRS) * 7}
     second = generator.integers(0, GROUPS, PAIRS) * 7
-    return groups | {"also_shown_in": np.where(generator.random(PAIRS) < 0.5, second, -1)}
+    return groups | {"second_group": np.where(generator.random(PAIRS) < 0.5, second, -1)}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def counted():
 @pytest.mark.parametrize("twice", [False, True])
 def test_counts_are_those_of_all_pairs_with_ties_and_several_own_queries(twice):
     generator = np.random.default_rng(1)
-    groups = make_groups(generator) | ({} if twice else {"also_shown_in": None})
+    groups = make_groups(generator) | ({} if twice else {"second_group": None})
     count = len(groups["query_group"])
     queries, right, wrong = (whole_numbers(generator, rows) for rows in (count, PAIRS, PAIRS))
     wrong[:50] = right[:50]
@@ -103,7 +103,7 @@ def test_the_same_bits_in_any_order_and_in_shares(counted):
     shares = np.array_split(np.arange(len(right)), 3)
     parts = []
     for share in shares:
-        of_pairs = {name: groups[name][share] for name in ("pair_group", "also_shown_in")}
+        of_pairs = {name: groups[name][share] for name in ("pair_group", "second_group")}
         rows = {"query_group": groups["query_group"], "right_rows": share, "wrong_rows": share}
         part = difference_statistics(queries, right, wrong, **of_pairs, **rows)
         parts.append(dataclasses.replace(part, pair=share[part.pair], pairs=len(right)))
@@ -154,7 +154,7 @@ def test_what_depends_on_the_text_alone_leaves_grounding_as_it_is():
 
 def test_one_image_has_no_wrong_partner_and_pairs_of_no_query_have_no_entries():
     found = made(np.eye(1, 4, dtype=np.float32), np.eye(1, 4, dtype=np.float32), np.zeros((1, 4), np.float32))
-    assert found.preference.tolist() == [1.0] and found.wrong.tolist() == [0]
+    assert found.preference.tolist() == [1.0] and found.unrelated.tolist() == [0]
     assert np.isnan(found.blind).all() and np.isnan(found.grounding).all()
     none, queries = np.empty((0, 4), np.float32), np.eye(3, 4, dtype=np.float32)
     assert len(difference_statistics(queries, none, none, query_group=np.arange(3), pair_group=np.empty(0, int))) == 0
