@@ -15,9 +15,9 @@ _MODELS = ("CLIPModel", "Transformer")
 
 
 def find_model_path(folder: Path) -> str | None:
-    """Return the path of the model inside a sentence-transformers folder; None where it is the folder itself.
+    """Return the path of the model inside a sentence-transformers folder; None if it is the folder itself.
 
-    Raises InputError where `modules.json` is damaged, or its first module is no model that is read here.
+    Raises InputError if `modules.json` is damaged, or its first module is not supported.
     """
     path = folder / MODULES
     if (folder / "config.json").is_file() or not path.is_file():
@@ -37,13 +37,13 @@ def find_model_path(folder: Path) -> str | None:
 
 
 def check_modules(folder: Path) -> None:
-    """Raise InputError where modules after a CLIP change its embeddings; those after a text model are its family's."""
+    """Raise InputError if modules after a CLIP change its embeddings. The family checks those after a text model."""
     path = folder / MODULES
     modules = read_json(path, "the modules of a sentence-transformers model") if path.is_file() else []
     kinds = [module_kind(module) for module in modules] if is_list_of(dict, modules) else []
-    if kinds[:1] == ["CLIPModel"] and (others := [kind for kind in kinds[1:] if kind != "Normalize"]):
+    if kinds[:1] == ["CLIPModel"] and (changing := [kind for kind in kinds[1:] if kind != "Normalize"]):
         raise InputError(
-            path, "modules", f"{', '.join(others)} after CLIPModel", "CLIPModel alone, or Normalize after it"
+            path, "modules", f"{', '.join(changing)} after CLIPModel", "CLIPModel alone, or Normalize after it"
         )
 
 

@@ -114,7 +114,7 @@ def _examples(path: Path) -> None:
 def _all_tensors(tensors) -> None:
     with tensors:
         for name in tensors.names:
-            tensors.about(name), tensors.read(name)
+            tensors.info(name), tensors.read(name)
 
 
 def _open_pt(path: Path) -> None:
