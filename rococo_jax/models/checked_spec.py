@@ -19,12 +19,12 @@ class CheckedSpec:
     """Base of the spec dataclasses.
 
     Attributes:
-        what: name of the spec in errors.
+        label: name of the spec in errors.
         omit_if_default: fields that JSON omits if they have their default value. They were added after models had been
             published, whose hashes must not change.
     """
 
-    what: ClassVar[str]
+    label: ClassVar[str]
     omit_if_default: ClassVar[frozenset[str]] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class CheckedSpec:
 
     @property
     def non_default_optional(self) -> list[str]:
-        """Names of the `omit_if_default` fields with another value than their default."""
+        """List of the `omit_if_default` fields with another value than their default."""
         fields = (field for field in dataclasses.fields(self) if field.name in self.omit_if_default)
         return [field.name for field in fields if getattr(self, field.name) != field.default]
 
@@ -42,15 +42,15 @@ class CheckedSpec:
     def from_json(cls, value: Any, source: object = "spec") -> "CheckedSpec":
         """Invert `to_json`. Raises InputError, which names `source`: a field is missing, unknown or wrong."""
         if not isinstance(value, dict):
-            raise InputError(source, cls.what, type(value).__name__, "a JSON object")
+            raise InputError(source, cls.label, type(value).__name__, "a JSON object")
         types = get_type_hints(cls)
         fields = {field.name: field for field in dataclasses.fields(cls)}
         if unknown := sorted(set(value) - set(fields)):
-            raise InputError(source, cls.what, f"unknown fields {unknown}", f"only {sorted(fields)}")
+            raise InputError(source, cls.label, f"unknown fields {unknown}", f"only {sorted(fields)}")
         required = {name for name, field in fields.items() if field.default is dataclasses.MISSING}
         if missing := sorted(required - set(value)):
-            raise InputError(source, cls.what, f"no fields {missing}", f"all of {sorted(required)}")
-        return cls(**{name: _checked(source, f"{cls.what}.{name}", types[name], item) for name, item in value.items()})
+            raise InputError(source, cls.label, f"no fields {missing}", f"all of {sorted(required)}")
+        return cls(**{name: _checked(source, f"{cls.label}.{name}", types[name], item) for name, item in value.items()})
 
 
 def largest(field: str) -> int:
@@ -59,10 +59,10 @@ def largest(field: str) -> int:
     return _MOST_LAYERS if counts_layers else _LARGEST_SIZE
 
 
-def check_heads(what: str, width: int, heads: int) -> None:
+def check_heads(source: str, width: int, heads: int) -> None:
     """Raise InputError unless the number of heads divides the width."""
     if width % heads:
-        raise InputError(what, "heads", f"{heads} heads for a width of {width}", "a divisor of the width")
+        raise InputError(source, "heads", f"{heads} heads for a width of {width}", "a divisor of the width")
 
 
 def _as_json(value: Any) -> Any:

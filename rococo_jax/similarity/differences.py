@@ -135,11 +135,11 @@ def difference_statistics(
     step = compiled_count(mesh)
     position = on_devices.positions()
 
-    def count(pairs: np.ndarray, own: np.ndarray, related: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def count(pairs: np.ndarray, own_queries: np.ndarray, related: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         items = right_table.take(pairs) - wrong_table.take(pairs)
         query_table.check_scores_with(right_table)
         query_table.check_scores_with(wrong_table)
-        own_positions = position[own].astype(np.int32)
+        own_positions = position[own_queries].astype(np.int32)
         replicated = on_devices.replicate((items, own_positions, related.astype(np.int32)))
         return jax.device_get(step(on_devices.embedded, *replicated))
 
@@ -172,9 +172,9 @@ def count_pairs(
     Args:
         query_group, pair_group, second_group: results of `number_groups`.
         block_size: pairs per call of `count`; copies of the last pair fill the last block.
-        count: computes the numbers of one block, `count(pairs, own, related) -> (own_differences, twice_below)`.
-            `pairs` (block_size) are indices of pairs, `own` (slots, block_size) their own queries, with any query in
-            an empty slot, and `related` (2, block_size) their two groups. The results are d_i (slots, block_size) and
+        count: computes the numbers of one block, `count(pairs, own_queries, related) -> (own_differences, twice_below)`.
+            `pairs` (block_size) are indices of pairs, `own_queries` (slots, block_size) their own queries, with any query
+            in an empty slot, and `related` (2, block_size) their two groups. The results are d_i (slots, block_size) and
             `count_twice_below` with the threshold 0 and with each d_i (1 + slots, block_size).
         precision: dtype of the differences.
     """
@@ -196,11 +196,11 @@ def count_pairs(
             entries = slice(first_entry[pairs[0]], first_entry[pairs[-1]] + own_counts[pairs[-1]])
             row, column = slot[entries], np.searchsorted(pairs, pair[entries])
             padded_pairs = np.pad(pairs, (0, block_size - len(pairs)), mode="edge")
-            own = np.zeros((own_counts.max(), block_size), int)
-            own[row, column] = query[entries]
+            own_queries = np.zeros((own_counts.max(), block_size), int)
+            own_queries[row, column] = query[entries]
             related = np.stack([pair_group[padded_pairs], second_group[padded_pairs]])
 
-            own_differences, twice_below = count(padded_pairs, own, related)
+            own_differences, twice_below = count(padded_pairs, own_queries, related)
             # -0.0 equals 0.0; adding 0 makes their bits the same.
             difference[entries] = own_differences[row, column] + 0
             # Above or equal to 0 is the complement of below 0, with ties counted half on either side.
@@ -234,18 +234,18 @@ def unrelated_mask(
 
 @functools.cache
 def compiled_count(mesh: jax.sharding.Mesh) -> Callable[..., tuple[Array, Array]]:
-    """Compile `step(queries, items, own, related)`, the function `count` of `count_pairs` over sharded queries.
+    """Compile `step(queries, items, own_positions, related)`, the function `count` of `count_pairs` over sharded queries.
 
-    `items` are the embeddings R - W of the block's pairs, and `own` the positions of own queries among all tiles.
+    `items` are the embeddings R - W of the block's pairs, and `own_positions` those of own queries among all tiles.
     """
     axes = mesh.axis_names
 
-    def step(queries, items, own, related):
+    def step(queries, items, own_positions, related):
         differences = lax.map(lambda tile: tile_scores(tile, items), queries.embeddings)  # (tiles, queries, pairs)
         rows = differences.reshape(-1, differences.shape[-1])  # this device's queries
 
         # d_i of own queries: each is on one device, the others contribute -inf to the maximum.
-        local_row = own - lax.axis_index(axes) * len(rows)
+        local_row = own_positions - lax.axis_index(axes) * len(rows)
         is_local = (local_row >= 0) & (local_row < len(rows))
         local_differences = jnp.take_along_axis(rows, jnp.clip(local_row, 0, len(rows) - 1), axis=0)
         own_differences = lax.pmax(jnp.where(is_local, local_differences, -jnp.inf), axes)

@@ -116,12 +116,12 @@ def difference_statistics_of_matrix(
     precision = np.float64 if similarities.dtype == np.float64 else np.float32
     query_group, pair_group, second_group = number_groups(query_group, pair_group, second_group)
 
-    def count(pairs: np.ndarray, own: np.ndarray, related: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def count(pairs: np.ndarray, own_queries: np.ndarray, related: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         right = similarities[:, right_columns[pairs]][query_rows]
         wrong = similarities[:, wrong_columns[pairs]][query_rows]
         differences = np.subtract(right, wrong, dtype=precision)
         unrelated = unrelated_mask(query_group, related)
-        own_differences = np.take_along_axis(differences, own, axis=0)
+        own_differences = np.take_along_axis(differences, own_queries, axis=0)
         thresholds = [np.zeros_like(own_differences[0]), *own_differences]
         counts = [count_twice_below(differences, threshold, unrelated) for threshold in thresholds]
         return own_differences, np.stack(counts)
