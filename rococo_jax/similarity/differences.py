@@ -172,10 +172,11 @@ def count_pairs(
     Args:
         query_group, pair_group, second_group: results of `number_groups`.
         block_size: pairs per call of `count`; copies of the last pair fill the last block.
-        count: computes the numbers of one block, `count(pairs, own_queries, related) -> (own_differences, twice_below)`.
-            `pairs` (block_size) are indices of pairs, `own_queries` (slots, block_size) their own queries, with any query
-            in an empty slot, and `related` (2, block_size) their two groups. The results are d_i (slots, block_size) and
-            `count_twice_below` with the threshold 0 and with each d_i (1 + slots, block_size).
+        count: computes the numbers of one block,
+            `count(pairs, own_queries, related) -> (own_differences, twice_below)`. `pairs` (block_size) are indices of
+            pairs, `own_queries` (slots, block_size) their own queries, with any query in an empty slot, and `related`
+            (2, block_size) their two groups. The results are d_i (slots, block_size), and `count_twice_below` with the
+            threshold 0 and with each d_i (1 + slots, block_size).
         precision: dtype of the differences.
     """
     pair, query = same_group_pairs(pair_group, query_group)  # one entry for each pair and own query
@@ -234,9 +235,10 @@ def unrelated_mask(
 
 @functools.cache
 def compiled_count(mesh: jax.sharding.Mesh) -> Callable[..., tuple[Array, Array]]:
-    """Compile `step(queries, items, own_positions, related)`, the function `count` of `count_pairs` over sharded queries.
+    """Compile `step(queries, items, own_positions, related)`, the `count` of `count_pairs` over sharded queries.
 
-    `items` are the embeddings R - W of the block's pairs, and `own_positions` those of own queries among all tiles.
+    `items` are the differences R - W of the block's pairs, and `own_positions` are positions of the own queries in the
+    concatenated tiles.
     """
     axes = mesh.axis_names
 
