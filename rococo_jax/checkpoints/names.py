@@ -11,9 +11,9 @@
 - kind: the layout; empty for a tensor that is stored as it is.
 - A line with `{tower}` and `{prefix}` stands for both towers.
 
-A list may name more than one model has: lines of parameters that a model lacks are left out, and a later line replaces
-an earlier one with the same parameter. The names of a whole model are a `NameTable`. It refuses to be built unless it
-names every parameter, and a checkpoint with a missing, unknown or misshapen tensor is an error that lists them all.
+A list covers all variants of a family. Lines of parameters that a model lacks are left out, and in `a + b` the lines
+of b replace those of a for the same parameter. `name_table` makes the table of one model, and raises unless every
+parameter has exactly one name. A checkpoint with missing, unknown or misshapen tensors is refused with a list of them.
 """
 
 import re
@@ -57,7 +57,8 @@ def _weight_and_bias(transform: Transform) -> tuple[Part, ...]:
 
 _NORM = (Part(".scale", ".weight"), Part(".bias", ".bias"))
 KINDS: dict[str, tuple[Part, ...]] = {
-    # modules of torch
+    # Modules of torch: a linear layer, norms, and convolutions. The stride of `patch` and `halve` is their kernel, and
+    # `point` has a kernel of 1 x 1.
     "linear": _weight_and_bias(KERNEL),
     "norm": _NORM,
     "batch_norm": (*_NORM, Part(".mean", ".running_mean"), Part(".variance", ".running_var")),
@@ -65,10 +66,11 @@ KINDS: dict[str, tuple[Part, ...]] = {
     "halve": _weight_and_bias(HALVE),
     "point": _weight_and_bias(POINT),
     "convolution": _weight_and_bias(CONVOLUTION),
-    # modules of Flax
+    # Modules of Flax.
     "flax": (Part(".kernel", "/kernel"), Part(".bias", "/bias")),
     "flax_norm": (Part(".scale", "/scale"), Part(".bias", "/bias")),
-    # single tensors
+    # Single tensors: stored as it is; a transposed weight; the weight of `patch`; biases of queries and values alone;
+    # a tensor with one or two axes of length 1 in front; a table with two unused rows in front.
     "": (Part("", ""),),
     "kernel": (Part("", "", KERNEL),),
     "patch_kernel": (Part("", "", PATCH),),
@@ -135,17 +137,21 @@ class NameList:
 
         A prefix of None leaves out the lines of that tower, for a model whose tower has other names.
         """
+        prefixes = {"vision": vision, "text": text}
         rows = []
         for ours, theirs, kind in self.lines.values():
-            for tower, prefix in (("vision", vision), ("text", text)):
-                tower_path = ours.replace("{tower}", tower)
-                if prefix is None or not tower_path.startswith(tower):
-                    continue
-                place = f"{{{tower}}}" if ours == tower_path else "{prefix}"
-                rows += module_rows(tower_path, theirs.replace(place, prefix), kind)
-            if not ours.startswith(("{tower}", "vision", "text")):
-                their_name = theirs.replace("{vision}", vision or "").replace("{text}", text or "")
-                rows += module_rows(ours, their_name, kind)
+            if ours.startswith("{tower}"):
+                for tower, prefix in prefixes.items():
+                    if prefix is not None:
+                        their_name = theirs.replace("{prefix}", prefix)
+                        rows += module_rows(ours.replace("{tower}", tower), their_name, kind)
+                continue
+            if any(prefix is None and ours.startswith(tower) for tower, prefix in prefixes.items()):
+                continue
+            their_name = theirs
+            for tower, prefix in prefixes.items():
+                their_name = their_name.replace(f"{{{tower}}}", prefix or "")
+            rows += module_rows(ours, their_name, kind)
         return rows
 
 

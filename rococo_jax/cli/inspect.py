@@ -69,8 +69,9 @@ def describe_facts(encoder: Any, facts: dict[str, Any]) -> list[str]:
         lines.append(f"                {flops['pair'] / 1e9:.3g} GFLOP a pair of an image and such a text")
     parts = ", ".join(f"{part.replace('_', ' ')} {count:,}" for part, count in counts.items() if part != "total")
     lines.append(f"parameters      {counts['total']:,}: {parts}")
-    rules = facts["rules"].items()
-    lines += ["rules", *(f"  {rule.replace('_', ' '):<21} {each['value']} ({each['from']})" for rule, each in rules)]
+    lines.append("settings, and where they were read")
+    for name, setting in facts["rules"].items():
+        lines.append(f"  {name.replace('_', ' '):<21} {setting['value']} ({setting['from']})")
     lines.append(f"embeddings      {facts['embedding_dimensions']} dimensions")
     lines += [f"warning         {warning}" for warning in facts["warnings"]]
     return lines if facts["warnings"] else [*lines, "no warnings"]

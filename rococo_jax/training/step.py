@@ -27,7 +27,7 @@ from rococo_jax.models.attention import use_fused_attention
 from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
-from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, kept_patches, pixel_shape
+from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, patches_per_image, pixel_shape
 from rococo_jax.training.freezing import cached_sides, join_parameters, split_parameters, stop_at_frozen
 from rococo_jax.training.grad_cache import Parameters, divides_into_micro_batches, loss_and_gradients
 from rococo_jax.training.inputs import active_inputs, items_per_pair
@@ -51,7 +51,7 @@ def make_step(
     Raises InputError: the batch cannot be split over devices, micro-batches and groups of mixed images.
     """
     check_batch(config, mesh.size)
-    kept_patches(config, spec)  # raises for towers that cannot drop patches
+    patches_per_image(config, spec)  # raises for towers that cannot drop patches
     logits = ShardedLogits(mesh)
     schedule = make_schedule(config.optimizer, config.steps)
     fields = active_fields(config.losses)
@@ -184,7 +184,7 @@ def tower_batch_shapes(
     Without `preprocessing`, images are squares of the tower's size.
     """
     fields = list(items_per_pair(config))
-    batch = _zero_batch(config, spec, text_length, preprocessing, fields, patches=kept_patches(config, spec))
+    batch = _zero_batch(config, spec, text_length, preprocessing, fields, patches=patches_per_image(config, spec))
     return _shapes(batch)
 
 

@@ -19,7 +19,7 @@ from tests.support.refusals import refused
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """One saved reference a family, and a sharded one; tests that change one copy it first."""
+    """Return a saved reference per family, and a sharded one; tests copy them before changing them."""
     root = tmp_path_factory.mktemp("references")
     models = {"clip": hf.clip(), "siglip": hf.siglip(), "dinov2": hf.dinov2(), "bert": hf.bert()}
     folders = {family: hf.saved(model, root / family) for family, model in models.items()}

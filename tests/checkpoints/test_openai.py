@@ -80,7 +80,7 @@ NINE = {
 
 
 def without_values(shapes):
-    """Tensors that cannot be read."""
+    """Return tensors that cannot be read."""
 
     def read(name):
         raise AssertionError("nothing to read")

@@ -60,6 +60,7 @@ class Family:
         name: the name in messages.
         model_types: values of `model_type` in `config.json`.
         names: the names of tensors of all models of the family.
+        gated_names: the names of image towers with a gated MLP, if they differ.
         ignored: regular expressions of tensors that are not used.
         aliases: names of older releases, see `NameTable`.
         prefixes: prefixes of the image and the text tower; some releases leave them out.
@@ -77,6 +78,7 @@ class Family:
     name: ClassVar[str]
     model_types: ClassVar[tuple[str, ...]]
     names: ClassVar[NameList]
+    gated_names: ClassVar[NameList | None] = None
     ignored: ClassVar[tuple[str, ...]] = IGNORED
     aliases: ClassVar[tuple[tuple[str, str], ...]] = ()
     prefixes: ClassVar[tuple[str, str]] = ("", "")
@@ -103,13 +105,11 @@ class Family:
         """Return the text tower of a section; `changes` are further fields of its spec."""
         return TextSpec(**{**self.fixed_text, **self.text_fields.read(section), **changes})
 
-    def names_for(self, spec: ModelSpec) -> NameList:
-        """Return the names for a model, where variants of the family have other names for one parameter."""
-        return self.names
-
     def rows(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> list[Row]:
         """Return the rows of a name table; they may name parameters that the model does not have."""
-        return self.names_for(spec).rows(vision_prefix, text_prefix)
+        is_gated = spec.vision is not None and spec.vision.gated_mlp
+        listed = self.gated_names if is_gated and self.gated_names is not None else self.names
+        return listed.rows(vision_prefix, text_prefix)
 
     def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
         """Return the names of all tensors of a model."""

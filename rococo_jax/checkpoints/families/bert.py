@@ -1,7 +1,6 @@
-"""BERT (arXiv 1810.04805), RoBERTa (1907.11692), XLM-RoBERTa (1911.02116), and modules of sentence-transformers.
+"""BERT (arXiv 1810.04805), RoBERTa (1907.11692) and XLM-RoBERTa (1911.02116): text towers.
 
-A sentence-transformers folder describes how tokens become one embedding: `modules.json` lists a pooling module and
-perhaps a dense one, our head. Source: `sentence_transformers/models/{Pooling,Dense}.py`.
+A folder of sentence-transformers adds a pooling and perhaps a dense module, which is our head (`sentence_folder`).
 
 NLLB-200's encoder (2207.04672) is a text tower too, as open_clip's NLLB-CLIP has it (2309.01859):
 
@@ -23,23 +22,13 @@ from rococo_jax.checkpoints.families.exportable import ExportableFamily
 from rococo_jax.checkpoints.fields import Section, fields
 from rococo_jax.checkpoints.layouts import Transform, constant
 from rococo_jax.checkpoints.names import NameTable, Row, module_rows, names
-from rococo_jax.checkpoints.sentence_folder import find_model_path
-from rococo_jax.checkpoints.tensors import Tensors, write_safetensors
-from rococo_jax.checkpoints.weight_files import open_weights
+from rococo_jax.checkpoints.sentence_folder import read_dense, read_pooling, write_modules
+from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec
 from rococo_jax.models.text import sinusoids
-from rococo_jax.safe_paths import is_inner_name
-from rococo_jax.storage import read_json, read_json_object, write_json
 
-_PROMPTS = "config_sentence_transformers.json"
-SENTENCE_FILES = (_PROMPTS, "modules.json", "*_Pooling/config.json", "*_Dense/config.json")
-SENTENCE_FILES += ("*_Dense/model.safetensors", "*_Dense/pytorch_model.bin")
 _CLASSES = {"bert": "BertConfig", "roberta": "RobertaConfig", "xlm-roberta": "XLMRobertaConfig"}
-_POOLINGS = {"cls": "cls", "cls_token": "cls", "mean": "mean", "mean_tokens": "mean"}
-_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
-_IDENTITY = "torch.nn.modules.linear.Identity"
 BERT_NAMES = names("""
     text.words                       {text}embeddings.word_embeddings.weight
     text.positions                   {text}embeddings.position_embeddings.weight
@@ -112,8 +101,8 @@ class Bert(ExportableFamily):
     def read(
         self, folder: Path, tensors: Tensors, config: Mapping[str, Any], pooling: str | None
     ) -> tuple[ModelSpec, dict[str, np.ndarray]]:
-        spec, parameters = super().read(folder, tensors, config, pooling or sentence_pooling(folder))
-        head, dense = _read_dense(folder, spec.text)
+        spec, parameters = super().read(folder, tensors, config, pooling or read_pooling(folder))
+        head, dense = read_dense(folder, spec.text.features)
         return dataclasses.replace(spec, text_head=head), {**parameters, **dense}
 
     def has_text_tower(self, tower: TextSpec) -> bool:
@@ -129,19 +118,7 @@ class Bert(ExportableFamily):
         return dataclasses.replace(back, text_head=spec.text_head) if is_dense else back
 
     def write_more(self, folder: Path, spec: ModelSpec, parameters: Mapping[str, np.ndarray]) -> None:
-        kinds = ["Transformer", "Pooling", *(["Dense"] if spec.text_head.kind == "linear" else []), "Normalize"]
-        paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], start=1))]
-        modules = [
-            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for index, (kind, path) in enumerate(zip(kinds, paths, strict=True))
-        ]
-        if "Dense" in kinds:
-            _write_dense(folder / paths[kinds.index("Dense")], spec, parameters)
-        write_json(folder / "modules.json", modules)
-        pooling = {"word_embedding_dimension": spec.text.width}
-        for mode, name in (("cls", "cls_token"), ("mean", "mean_tokens")):
-            pooling[f"pooling_mode_{name}"] = spec.text.pooling == mode
-        write_json(folder / "1_Pooling" / "config.json", pooling)
+        write_modules(folder, spec, parameters)
 
 
 class Roberta(Bert):
@@ -204,81 +181,3 @@ class Nllb(Roberta):
 
 
 BERT, ROBERTA, NLLB = Bert(), Roberta(), Nllb()
-
-
-def sentence_pooling(folder: Path) -> str | None:
-    """The pooling of a sentence-transformers folder: `cls`, `mean`, or None without such a module.
-
-    Raises InputError where it pools in another way, or adds a module that changes the vectors.
-    """
-    path = _pipeline_folder(folder) / _module_paths(folder).get("Pooling", "1_Pooling") / "config.json"
-    if not path.is_file():
-        return None
-    config, flag = read_json_object(path, "a pooling configuration"), "pooling_mode_"
-    named, flags = config.get("pooling_mode"), [k for k, v in config.items() if k.startswith(flag) and v is True]
-    # `pooling_mode` of newer releases, else the flags that are true
-    modes = [named] if isinstance(named, str) else [key.removeprefix(flag) for key in flags]
-    if len(modes) != 1 or modes[0] not in _POOLINGS:
-        raise InputError(path, "pooling", ", ".join(modes) or "none", "either cls or mean")
-    return _POOLINGS[modes[0]]
-
-
-def _pipeline_folder(folder: Path) -> Path:
-    """Return the folder above where its `modules.json` names this one as the model, else the folder itself."""
-    return folder.parent if find_model_path(folder.parent) == folder.name else folder
-
-
-def _module_paths(folder: Path) -> dict[str, str]:
-    """The place of each module in the folder, by its kind; empty without `modules.json`."""
-    folder = _pipeline_folder(folder)
-    prompts = read_json_object(folder / _PROMPTS, "prompts") if (folder / _PROMPTS).is_file() else {}
-    if (name := prompts.get("default_prompt_name")) is not None:
-        raise InputError(folder / _PROMPTS, "default_prompt_name", repr(name), "null: texts are read without a prompt")
-    path = folder / "modules.json"
-    if not path.is_file():
-        return {}
-    modules = read_json(path, "the modules of a sentence-transformers model")
-    if not is_list_of(dict, modules):
-        raise InputError(path, "modules", type(modules).__name__, "a list of objects")
-    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
-    other = [kind for kind in kinds if kind not in _MODULES or kinds.count(kind) > 1]
-    places = {kind: str(module.get("path", "")) for kind, module in zip(kinds, modules, strict=True)}
-    if other or not all(is_inner_name(place) for place in places.values() if place):
-        found = ", ".join(other or places.values())
-        raise InputError(path, "modules", found, f"only {', '.join(_MODULES)}, once each, inside the folder")
-    return places
-
-
-def _read_dense(folder: Path, text: TextSpec) -> tuple[HeadSpec, dict[str, np.ndarray]]:
-    """The head of a dense module and its parameters by dotted path; no head where the folder has no such module."""
-    path = _module_paths(folder).get("Dense")
-    if path is None:
-        return HeadSpec(), {}
-    dense = _pipeline_folder(folder) / path
-    config = read_json_object(dense / "config.json", "a dense module")
-    activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    if activation != _IDENTITY:
-        raise InputError(dense / "config.json", "activation_function", activation, _IDENTITY)
-    for key in ("module_input_name", "module_output_name"):
-        if config.get(key) not in (None, "sentence_embedding"):
-            raise InputError(dense / "config.json", key, repr(config[key]), "sentence_embedding")
-    with open_weights(dense) as tensors:
-        if not {"linear.weight"} <= set(tensors.names) <= {"linear.weight", "linear.bias"}:
-            raise InputError(dense, "tensors", ", ".join(tensors.names), "linear.weight, with linear.bias or without")
-        weight = tensors.read("linear.weight")
-        if weight.ndim != 2 or weight.shape[1] != text.features:
-            raise InputError(dense, "linear.weight", weight.shape, f"(outputs, {text.features})")
-        parameters = {"text_head.kernel": np.ascontiguousarray(weight.T)}
-        if "linear.bias" in tensors.names:
-            parameters["text_head.bias"] = tensors.read("linear.bias")
-    return HeadSpec("linear", weight.shape[0], bias="text_head.bias" in parameters), parameters
-
-
-def _write_dense(folder: Path, spec: ModelSpec, parameters: Mapping[str, np.ndarray]) -> None:
-    head = spec.text_head
-    config = {"in_features": spec.text.features, "out_features": head.dim, "bias": head.bias}
-    write_json(folder / "config.json", {**config, "activation_function": _IDENTITY})
-    tensors = {"linear.weight": parameters["text_head.kernel"].T}
-    if head.bias:
-        tensors["linear.bias"] = parameters["text_head.bias"]
-    write_safetensors(folder / "model.safetensors", tensors)

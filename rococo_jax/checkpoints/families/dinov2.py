@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from rococo_jax.checkpoints.families.base import IGNORED, VISION_FIELDS, library_defaults
 from rococo_jax.checkpoints.families.exportable import ExportableFamily
 from rococo_jax.checkpoints.fields import FieldList, Section, fields
-from rococo_jax.checkpoints.names import NameList, names
+from rococo_jax.checkpoints.names import names
 from rococo_jax.models import ModelSpec, VisionSpec
 
 DINOV2_NAMES = names("""
@@ -65,6 +65,8 @@ class Dino(ExportableFamily):
 class Dinov2(Dino):
     name = "dinov2"
     model_types = ("dinov2",)
+    names = DINOV2_NAMES
+    gated_names = GATED_NAMES
     prefixes = ("dinov2.", "")
     poolings = ("cls", "mean", "cls+mean")
     # The evaluation transform of its own repository: resize to 256, crop 224, ImageNet statistics.
@@ -82,9 +84,6 @@ class Dinov2(Dino):
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
         section = Section(path, "", config, library_defaults(self.config_class))
         return ModelSpec(vision=self.vision_spec(section, pooling=pooling), text=None)
-
-    def names_for(self, spec: ModelSpec) -> NameList:
-        return GATED_NAMES if spec.vision.gated_mlp else DINOV2_NAMES
 
     def has_image_tower(self, tower: VisionSpec) -> bool:
         return tower.layer_scale and tower.pooling != "attention"

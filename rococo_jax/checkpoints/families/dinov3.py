@@ -11,7 +11,7 @@ from rococo_jax.checkpoints.families.base import IGNORED, VISION_FIELDS, library
 from rococo_jax.checkpoints.families.dinov2 import DINO_VISION, NO_REGISTERS, REGISTER_FIELDS
 from rococo_jax.checkpoints.families.exportable import ExportableFamily
 from rococo_jax.checkpoints.fields import Section, fields
-from rococo_jax.checkpoints.names import NameList, names
+from rococo_jax.checkpoints.names import names
 from rococo_jax.models import ModelSpec, RotarySpec, VisionSpec
 
 DINOV3_NAMES = names("""
@@ -37,6 +37,8 @@ GATED_NAMES = DINOV3_NAMES + names("""
 class Dinov3(ExportableFamily):
     name = "dinov3_vit"
     model_types = ("dinov3_vit",)
+    names = DINOV3_NAMES
+    gated_names = GATED_NAMES
     ignored = (*IGNORED, NO_REGISTERS)
     vision_fields = (
         VISION_FIELDS
@@ -62,9 +64,6 @@ class Dinov3(ExportableFamily):
         section = Section(path, "", config, library_defaults("DINOv3ViTConfig"))
         rotary = RotarySpec(1, centred=True, base=section.whole_float("rope_theta"))
         return ModelSpec(vision=self.vision_spec(section, pooling=pooling, rotary=rotary), text=None)
-
-    def names_for(self, spec: ModelSpec) -> NameList:
-        return GATED_NAMES if spec.vision.gated_mlp else DINOV3_NAMES
 
     def notes(self, spec: ModelSpec) -> dict[str, str]:
         note = "resized in 8 bits; transformers resizes floating-point numbers, which differ by less than 1 in 255"

@@ -19,7 +19,7 @@ from rococo_jax.checkpoints.families.dinov2 import DINO_FIELDS, REGISTER_FIELDS,
 from rococo_jax.checkpoints.families.exportable import ExportablePair
 from rococo_jax.checkpoints.fields import Section, fields
 from rococo_jax.checkpoints.layouts import Transform
-from rococo_jax.checkpoints.names import NameList, names
+from rococo_jax.checkpoints.names import names
 from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec, TextSpec, VisionSpec
@@ -68,6 +68,8 @@ class Tipsv2(ExportablePair, Dino):
     name = "tipsv2"
     classes = "Tipsv2"
     model_types = ("tipsv2", "tipsv2_vision_model", "tipsv2_text_model")
+    names = TIPSV2_NAMES
+    gated_names = GATED_NAMES
     prefixes = ("vision_encoder.", "text_encoder.")
     vision_fields = DINO_FIELDS + REGISTER_FIELDS
     text_fields = TEXT_FIELDS + fields("scaled_words  scale_sqrt_depth  flag")
@@ -101,9 +103,6 @@ class Tipsv2(ExportablePair, Dino):
         if section.number("pooling_epsilon") > _FLOAT32_HALF_ULP:
             raise section.refuse("pooling_epsilon", f"at most {_FLOAT32_HALF_ULP:.3g}, which changes no mean")
         return super().text_spec(section, **changes)
-
-    def names_for(self, spec: ModelSpec) -> NameList:
-        return GATED_NAMES if spec.vision is not None and spec.vision.gated_mlp else TIPSV2_NAMES
 
     def read(
         self, folder: Path, tensors: Tensors, config: Mapping[str, Any], pooling: str | None

@@ -16,7 +16,6 @@ import numpy as np
 
 from rococo_jax.checkpoints.families import FAMILIES, family_of_config, family_of_spec, naming_other_tasks
 from rococo_jax.checkpoints.families.base import Family
-from rococo_jax.checkpoints.families.bert import SENTENCE_FILES
 from rococo_jax.checkpoints.formats.base import Format
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, has_tokenizer
 from rococo_jax.checkpoints.lora import ADAPTER, ADAPTER_FILES, base_folder, with_adapter
@@ -30,7 +29,7 @@ from rococo_jax.checkpoints.parameters import (
     sources_of_settings,
     with_interpolated_positions,
 )
-from rococo_jax.checkpoints.sentence_folder import MODULES, check_modules, find_model_path
+from rococo_jax.checkpoints.sentence_folder import MODULES, SENTENCE_FILES, check_modules, find_model_path
 from rococo_jax.checkpoints.tensors import write_safetensors
 from rococo_jax.checkpoints.weight_files import PICKLES, SAFETENSORS, find_weights, open_weights
 from rococo_jax.data.preprocessing import Preprocessing

@@ -55,13 +55,13 @@ VIT_NAMES = _ENDS + names("""
 MOBILE_NAMES = VIT_NAMES + names(
     """
     vision.patch             {vision}patch_embed.backbone.2.conv         halve
-    vision.stem.map1.kernel  {vision}patch_embed.backbone.0.conv.weight  four
+    vision.stem.map1.kernel  {vision}patch_embed.backbone.0.conv.weight  kernel_4x4
     vision.stem.norm1        {vision}patch_embed.backbone.0.bn           batch_norm
-    vision.stem.map2.kernel  {vision}patch_embed.backbone.1.conv.weight  two
+    vision.stem.map2.kernel  {vision}patch_embed.backbone.1.conv.weight  kernel_2x2
     vision.stem.norm2        {vision}patch_embed.backbone.1.bn           batch_norm
     """,
-    four=patch(4),
-    two=HALVE,
+    kernel_4x4=patch(4),
+    kernel_2x2=HALVE,
 )
 _EVA_BLOCKS = names("""
     vision.blocks.block.norm1                 {vision}blocks.{layer}.norm1            norm
@@ -121,83 +121,129 @@ def pooling_of(section: Section, default: str, *allowed: str) -> str:
     return pooling
 
 
+# The fields of a plain ViT; the functions below change them.
+_PLAIN_VIT = {
+    "activation": "gelu",
+    "norm_eps": 1e-6,
+    "class_token": True,
+    "patch_bias": True,
+    "norm_before_blocks": False,
+    "layer_scale": False,
+}
+
+
 def _transformer(
     match: re.Match,
     section: Section,
     tensors: Tensors,
-    up: str = "blocks.0.mlp.fc1.weight",
-    patches: str = "patch_embed.proj.weight",
-    **fields: Any,
+    *,
+    mlp_weight: str = "blocks.0.mlp.fc1.weight",
+    patch_weight: str = "patch_embed.proj.weight",
+    **changes: Any,
 ) -> VisionSpec:
-    shape = trunk_shape(tensors, patches)
-    plain = {
-        "activation": "gelu", "norm_eps": 1e-6, "class_token": True, "patch_bias": True, "norm_before_blocks": False,
-        "layer_scale": False,
-    }  # fmt: skip
-    return VisionSpec(
-        image_size=section.side("image_size"),
-        width=shape[0],
-        layers=count_blocks(tensors, "blocks"),
-        heads=_HEADS[match["size"]],
-        mlp_width=trunk_shape(tensors, up)[0],
-        **{"patch_size": shape[-1], **plain, **fields},
-    )
+    """Return the spec of a transformer, with widths from two of its tensors and `changes` to a plain ViT."""
+    width, *_, patch_size = trunk_shape(tensors, patch_weight)
+    fields = {
+        **_PLAIN_VIT,
+        "image_size": section.side("image_size"),
+        "patch_size": patch_size,
+        "width": width,
+        "layers": count_blocks(tensors, "blocks"),
+        "heads": _HEADS[match["size"]],
+        "mlp_width": trunk_shape(tensors, mlp_weight)[0],
+    }
+    return VisionSpec(**{**fields, **changes})
 
 
 def vit(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
     """Return the spec of a ViT. Averaged patches are refused: timm normalises the average, not the patches."""
-    siglip, clip = match["kind"] == "siglip_", (match["kind"] or "").startswith("clip_")
-    pooling = pooling_of(section, "attention" if siglip else "cls", "attention", "cls")
-    fields: dict[str, Any] = {"pooling": pooling, "class_token": not siglip}
-    if clip:
-        fields |= {"norm_before_blocks": True, "patch_bias": False, "norm_eps": 1e-5}
-    if match["size"] == "giantopt" or match["kind"] == "clip_quickgelu_":
-        fields["activation"] = "gelu_tanh" if match["size"] == "giantopt" else "quick_gelu"
-    return _transformer(match, section, tensors, **fields)
+    kind = match["kind"] or ""
+    is_siglip = kind == "siglip_"
+    pooling = pooling_of(section, "attention" if is_siglip else "cls", "attention", "cls")
+    changes: dict[str, Any] = {"pooling": pooling, "class_token": not is_siglip}
+    if kind.startswith("clip_"):
+        changes |= {"norm_before_blocks": True, "patch_bias": False, "norm_eps": 1e-5}
+    if kind == "clip_quickgelu_":
+        changes["activation"] = "quick_gelu"
+    if match["size"] == "giantopt":
+        changes["activation"] = "gelu_tanh"
+    return _transformer(match, section, tensors, **changes)
 
 
 def mobile_vit(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
     """Return the spec of MobileCLIP-B."""
-    stem_width = trunk_shape(tensors, "patch_embed.backbone.0.conv.weight")[0]
     return _transformer(
-        match, section, tensors, patches="patch_embed.backbone.2.conv.weight", patch_size=16,
-        pooling=pooling_of(section, "cls", "cls"), class_position=False, stem_width=stem_width,
-    )  # fmt: skip
+        match,
+        section,
+        tensors,
+        patch_weight="patch_embed.backbone.2.conv.weight",
+        patch_size=16,
+        pooling=pooling_of(section, "cls", "cls"),
+        class_position=False,
+        stem_width=trunk_shape(tensors, "patch_embed.backbone.0.conv.weight")[0],
+    )
 
 
 def eva(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
     """Return the spec of EVA and EVA02."""
-    fields: dict[str, Any] = {"pooling": pooling_of(section, "cls", "cls")}
-    if match["version"] == "02" and match["size"] == "enormous":
-        return _transformer(match, section, tensors, norm_changes=True, **fields)
-    if match["version"] == "02":
-        fields |= {"rotary": RotarySpec(_EVA_GRID), "inner_norms": True, "gated_mlp": True, "activation": "silu"}
-        return _transformer(match, section, tensors, "blocks.0.mlp.fc1_g.weight", **fields)
-    return _transformer(match, section, tensors, **fields)
+    pooling = pooling_of(section, "cls", "cls")
+    if match["version"] != "02":
+        return _transformer(match, section, tensors, pooling=pooling)
+    if match["size"] == "enormous":
+        return _transformer(match, section, tensors, pooling=pooling, norm_changes=True)
+    return _transformer(
+        match,
+        section,
+        tensors,
+        mlp_weight="blocks.0.mlp.fc1_g.weight",
+        pooling=pooling,
+        rotary=RotarySpec(_EVA_GRID),
+        inner_norms=True,
+        gated_mlp=True,
+        activation="silu",
+    )
 
 
 def pe(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
     """Return the spec of PE-Core."""
-    with_class = f"{TRUNK}cls_token" in tensors.names
+    has_class_token = f"{TRUNK}cls_token" in tensors.names
     patch_size = trunk_shape(tensors, "patch_embed.proj.weight")[-1]
+    grid = int(match["pixels"]) // patch_size
     return _transformer(
-        match, section, tensors, norm_eps=1e-5, class_token=with_class, patch_bias=False, norm_before_blocks=True,
+        match,
+        section,
+        tensors,
+        norm_eps=1e-5,
+        class_token=has_class_token,
+        patch_bias=False,
+        norm_before_blocks=True,
+        rotary=RotarySpec(grid, from_one=has_class_token, columns_first=True),
         pooling=pooling_of(section, "attention", "attention"),
-        rotary=RotarySpec(int(match["pixels"]) // patch_size, from_one=with_class, columns_first=True), pooling_heads=8,
+        pooling_heads=8,
         pooling_mlp_width=trunk_shape(tensors, "attn_pool.mlp.fc1.weight")[0],
-    )  # fmt: skip
+    )
 
 
 def vitamin(match: re.Match, section: Section, tensors: Tensors) -> VisionSpec:
     """Return the spec of ViTamin, whose patches are the cells of a stem of convolutions."""
     stem = "patch_embed.backbone"
+    stem_width = trunk_shape(tensors, f"{stem}.stem.conv1.weight")[0]
     widths = tuple(trunk_shape(tensors, f"{stem}.stages.{number}.0.conv3_1x1.weight")[0] for number in range(2))
     layers = tuple(count_blocks(tensors, rf"patch_embed\.backbone\.stages\.{number}") for number in range(2))
     return _transformer(
-        match, section, tensors, "blocks.0.mlp.w0.weight", f"{stem}.pool.proj.weight", patch_size=16, class_token=False,
-        pooling=pooling_of(section, "mean", "mean"), gated_mlp=True, norm_after_pooling=True,
-        mbconv=MbConvSpec(trunk_shape(tensors, f"{stem}.stem.conv1.weight")[0], widths, layers), mlp_norms=True,
-    )  # fmt: skip
+        match,
+        section,
+        tensors,
+        mlp_weight="blocks.0.mlp.w0.weight",
+        patch_weight=f"{stem}.pool.proj.weight",
+        patch_size=16,
+        class_token=False,
+        pooling=pooling_of(section, "mean", "mean"),
+        gated_mlp=True,
+        norm_after_pooling=True,
+        mbconv=MbConvSpec(stem_width, widths, layers),
+        mlp_norms=True,
+    )
 
 
 def names_of_vit(spec: VisionSpec) -> NameList:
