@@ -1,4 +1,4 @@
-"""Properties of the losses in addition to their formulas: masks, precision, and sharding of gradients."""
+"""The losses handle masks, small values, precision and shardings as documented."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Values and gradients of the contrastive losses, compared with `transformers` (CLIP, SigLIP) on small models.
+"""Compare values and gradients of the contrastive losses with `transformers` (CLIP, SigLIP) on small models.
 
 `transformers` computes in float32 too. The tolerance, 1e-5 of the largest element, is a few float32 roundings of logits
 on either side (a rounding of a logit of 14 is 1e-6).

@@ -1,4 +1,4 @@
-"""Differences of scores: equal to a direct count over all pairs, with bits that depend on the scores alone."""
+"""Score differences equal a direct count over all pairs, and their bits depend on the scores alone."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ def as_rows(found: DifferenceStatistics):
 
 
 def make_groups(generator):
-    """Groups of queries in no order, and of more pairs than a tile has; some pairs are shown in a second group."""
+    """Return unordered groups of queries and of more pairs than a tile has; some pairs have a second group."""
     query_group = generator.permutation(np.repeat(np.arange(GROUPS), generator.integers(1, MOST_OWN + 1, GROUPS)) * 7)
     groups = {"query_group": query_group, "pair_group": generator.integers(0, GROUPS + 3, PAIRS) * 7}
     second = generator.integers(0, GROUPS, PAIRS) * 7
@@ -79,7 +79,7 @@ def test_real_numbers_agree_with_products_in_float64(counted):
     assert np.abs(as_rows(found)[:, 3:7] - wanted[:, 3:7])[:, :3].mean() < 1e-6
 
 
-def test_items_near_to_each_other_differ_by_the_rounding_of_their_difference(counted):
+def test_similar_items_differ_by_the_rounding_of_their_difference(counted):
     (queries, right, wrong), groups, _ = counted
     near = right + np.float32(1e-3) * wrong
     near[::3] = right[::3]
@@ -139,7 +139,7 @@ def test_a_constant_scorer_and_one_of_texts_alone_have_a_grounding_of_one_half()
     assert (found.grounding == 0.5).all() and (found.rank == 350.5).all()
 
 
-def test_what_depends_on_the_text_alone_leaves_grounding_as_it_is():
+def test_a_term_that_depends_on_the_text_alone_does_not_change_grounding():
     generator = np.random.default_rng(4)
     images, right, wrong = (whole_numbers(generator, rows) for rows in (700, 1400, 1400))
     # A coordinate that is 1 for all images adds any function of the text to its scores: whole numbers, so exactly.
@@ -152,7 +152,7 @@ def test_what_depends_on_the_text_alone_leaves_grounding_as_it_is():
     assert (plain.preferring != biased.preferring).any()
 
 
-def test_one_image_has_no_wrong_partner_and_pairs_of_no_query_have_no_entries():
+def test_one_image_has_no_unrelated_query_and_pairs_without_queries_have_no_entries():
     found = made(np.eye(1, 4, dtype=np.float32), np.eye(1, 4, dtype=np.float32), np.zeros((1, 4), np.float32))
     assert found.preference.tolist() == [1.0] and found.unrelated.tolist() == [0]
     assert np.isnan(found.blind).all() and np.isnan(found.grounding).all()
@@ -162,7 +162,7 @@ def test_one_image_has_no_wrong_partner_and_pairs_of_no_query_have_no_entries():
     assert (found.pair.tolist(), found.pairs) == ([1], 3)
 
 
-def test_embeddings_that_are_no_numbers_and_unequal_widths_are_refused(counted):
+def test_non_finite_embeddings_and_unequal_widths_are_refused(counted):
     (queries, right, wrong), groups, _ = counted
     broken = wrong.copy()
     broken[-1, 0] = np.nan

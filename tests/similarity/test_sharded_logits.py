@@ -76,7 +76,7 @@ def check(similarities, query_count, key_count, arguments=None, run=jax.jit, rep
 
 
 def cases(*quick, thorough):
-    """Cases of which each is a program to compile, the less telling ones marked thorough."""
+    """Return cases that each compile a program; those after `thorough` run only in thorough mode."""
     return [*quick, *(pytest.param(*case, marks=pytest.mark.thorough) for case in thorough)]
 
 
@@ -143,7 +143,7 @@ def test_rows_without_a_key_are_minus_infinity_and_pass_no_gradient(route):
 
 
 @pytest.mark.parametrize("route", ["all_gather", "ring"])
-def test_what_a_masked_item_holds_is_never_seen(route):
+def test_a_masked_item_has_no_effect_even_if_it_is_nan(route):
     (queries, *_), (keys, *_) = example(13, 11)
     mask = np.arange(11) != 4
     broken = keys.copy()
@@ -170,7 +170,7 @@ def test_logits_of_a_hundred_neither_overflow_nor_vanish(route):
     np.testing.assert_allclose(columns, [100] * 3, rtol=TOLERANCE)
 
 
-def test_the_ring_takes_over_where_the_gathered_block_would_pass_256_mib_and_no_tile_holds_it_all():
+def test_auto_uses_the_ring_if_gathering_takes_more_than_256_mib_and_tiles_are_small():
     def plan(*counts):
         return ShardedLogits(make_mesh()).plan(LogSumExp, *counts, 512, with_columns=True)
 
