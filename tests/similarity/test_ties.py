@@ -1,7 +1,7 @@
-"""Who comes first among equals, in every path of the ranking: the item with the higher gallery index.
+"""Ties are won by the item with the higher gallery index, in every path of the ranking.
 
-Scores of distractors are small whole numbers, exact in float32; a positive's score is no whole number, so that it ties
-with none of them and the cheap path of the counting is taken.
+Scores of distractors are small whole numbers, exact in float32. The score of a positive is not a whole number, so that
+it ties with none of them and the fast path of the counting is taken.
 """
 
 import numpy as np
