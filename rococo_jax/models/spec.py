@@ -45,11 +45,11 @@ from rococo_jax.models.convolutional_spec import (
     MbConvSpec,
     ResNetSpec,
 )
+from rococo_jax.models.head_spec import HeadSpec
 
 VisionPooling = Literal["cls", "mean", "cls+mean", "attention", "cross"]
 TextPooling = Literal["first_eos", "highest_id", "last", "cls", "mean", "appended"]
 TextAttention = Literal["causal", "masked", "full", "bag"]
-HeadKind = Literal["none", "linear", "mlp"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,32 +265,6 @@ class TextSpec(CheckedSpec):
     def features(self) -> int:
         """Length of the pooled vector."""
         return self.width
-
-
-@dataclasses.dataclass(frozen=True)
-class HeadSpec(CheckedSpec):
-    """Map of pooled features to an embedding: none, an affine map into `dim` dimensions, or an MLP.
-
-    With `hidden`, the kind `linear` has an additional residual MLP of that width: `x A + a + mlp(norm(x))`. The kind
-    `mlp` is `gelu(x A + a) B` with `hidden` channels (open_clip); `hidden_bias` adds `a`.
-    """
-
-    label: ClassVar[str] = "head"
-    omit_if_default: ClassVar[frozenset[str]] = frozenset(("hidden_bias",))
-
-    kind: HeadKind = "none"
-    dim: int | None = None
-    bias: bool = False
-    hidden: int | None = None
-    hidden_bias: bool = False
-
-    def __post_init__(self):
-        if self.kind == "none" and self.hidden is not None:
-            raise InputError("head spec", "hidden", self.hidden, "null for kind 'none'")
-        if self.kind == "mlp" and self.hidden is None:
-            raise InputError("head spec", "hidden", None, "a number of channels for kind 'mlp'")
-        if (self.kind == "none") != (self.dim is None):
-            raise InputError("head spec", "dim", self.dim, "null for kind 'none', a number of dimensions otherwise")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,11 +26,8 @@ from jaxtyping import Array, Float
 from rococo_jax.errors import InputError
 from rococo_jax.similarity.blockwise import (
     Items,
-    LogSumExp,
-    Reduction,
     Result,
     Scale,
-    SoftplusSum,
     all_gather_backward,
     all_gather_forward,
     into_tiles,
@@ -39,6 +36,7 @@ from rococo_jax.similarity.blockwise import (
     ring_forward,
 )
 from rococo_jax.similarity.other_ids import sum_of_other_ids
+from rococo_jax.similarity.reductions import LogSumExp, Reduction, SoftplusSum
 
 # The strategy "auto" gathers up to this many bytes per device: all keys with their gradient, or the device's logits.
 GATHER_BYTES = 256 * 2**20
