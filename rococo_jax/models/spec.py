@@ -45,34 +45,12 @@ from rococo_jax.models.convolutional_spec import (
     MbConvSpec,
     ResNetSpec,
 )
-from rococo_jax.models.head_spec import HeadSpec
+from rococo_jax.models.rotary_spec import RotarySpec
 
 VisionPooling = Literal["cls", "mean", "cls+mean", "attention", "cross"]
 TextPooling = Literal["first_eos", "highest_id", "last", "cls", "mean", "appended"]
 TextAttention = Literal["causal", "masked", "full", "bag"]
-
-
-@dataclasses.dataclass(frozen=True)
-class RotarySpec(CheckedSpec):
-    """Rotary positions of patches in every attention (`models.positions.Rotary`).
-
-    Attributes:
-        grid: side of the grid to which positions are scaled, whatever the tower's own grid.
-        from_one: positions count from 1 instead of 0.
-        columns_first: the first half of a head is rotated by the column instead of the row.
-        centred: DINOv3's positions: those of the centres of patches, from -2 pi to 2 pi along `grid`. Channel i of a
-            head is rotated with channel i + d/2, instead of 2i with 2i + 1.
-        base: base of the frequencies.
-    """
-
-    label: ClassVar[str] = "rotary"
-    omit_if_default: ClassVar[frozenset[str]] = frozenset(("centred", "base"))
-
-    grid: int
-    from_one: bool = False
-    columns_first: bool = False
-    centred: bool = False
-    base: int = 10000
+HeadKind = Literal["none", "linear", "mlp"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,6 +243,32 @@ class TextSpec(CheckedSpec):
     def features(self) -> int:
         """Length of the pooled vector."""
         return self.width
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadSpec(CheckedSpec):
+    """Map of pooled features to an embedding: none, an affine map into `dim` dimensions, or an MLP.
+
+    With `hidden`, the kind `linear` has an additional residual MLP of that width: `x A + a + mlp(norm(x))`. The kind
+    `mlp` is `gelu(x A + a) B` with `hidden` channels (open_clip); `hidden_bias` adds `a`.
+    """
+
+    label: ClassVar[str] = "head"
+    omit_if_default: ClassVar[frozenset[str]] = frozenset(("hidden_bias",))
+
+    kind: HeadKind = "none"
+    dim: int | None = None
+    bias: bool = False
+    hidden: int | None = None
+    hidden_bias: bool = False
+
+    def __post_init__(self):
+        if self.kind == "none" and self.hidden is not None:
+            raise InputError("head spec", "hidden", self.hidden, "null for kind 'none'")
+        if self.kind == "mlp" and self.hidden is None:
+            raise InputError("head spec", "hidden", None, "a number of channels for kind 'mlp'")
+        if (self.kind == "none") != (self.dim is None):
+            raise InputError("head spec", "dim", self.dim, "null for kind 'none', a number of dimensions otherwise")
 
 
 @dataclasses.dataclass(frozen=True)

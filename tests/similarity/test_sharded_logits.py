@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import Items, ShardedLogits
-from rococo_jax.similarity.blockwise import LogSumExp
+from rococo_jax.similarity.reductions import LogSumExp
 from tests.support.dense_reference import relative_error
 from tests.support.refusals import refused
 
