@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from rococo_jax.cli.main import build_parser
+from rococo_jax.config_files import config_names
 from rococo_jax.options import parse
 from rococo_jax.training.config import read_config
 from tests.support.paths import CHECKOUT
@@ -50,13 +51,16 @@ for page, kind, text in json.load(sys.stdin):
 
 
 def commands_of(block: str) -> list[str]:
-    """The commands of a block; a backslash at the end of a line joins it with the next."""
+    """Return the commands of a block; a backslash at the end of a line joins it with the next."""
     return [line for line in re.sub(r"\\\n\s*", "", block).splitlines() if line.strip()]
 
 
 def steps_of(page: Path, kinds: tuple[str, ...] = ("sh", "python")) -> list[tuple[str, str, str]]:
-    found = [(kind, text) for kind, text in BLOCK.findall(page.read_text(encoding="utf-8")) if kind in kinds]
-    return [(page.stem, kind, step) for kind, text in found for step in (commands_of(text) if kind == "sh" else [text])]
+    """Return the steps of a page: its name, the kind of block, and a command or the code of a block."""
+    blocks = [(kind, text) for kind, text in BLOCK.findall(page.read_text(encoding="utf-8")) if kind in kinds]
+    return [
+        (page.stem, kind, step) for kind, text in blocks for step in (commands_of(text) if kind == "sh" else [text])
+    ]
 
 
 def test_every_start_page_has_steps_that_run_and_every_block_a_language():
@@ -86,17 +90,16 @@ def test_every_command_of_the_documentation_is_one_that_rococo_takes(tmp_path, m
         assert all(word.startswith("--config.") for word in left), f"{page.name}: {step}: {left}"
         parse(parsed.module.Options, vars(parsed))
         config = getattr(parsed, "config", None)
-        if config is not None and (CHECKOUT / config).is_file():
-            read_config(CHECKOUT / config, [word.removeprefix("--") for word in left])
+        if config in config_names():
+            read_config(config, [word.removeprefix("--") for word in left])
 
 
 def run_all(folder: Path, pages: list[Path], fewer: tuple[tuple[str, str], ...] = ()) -> Path:
-    """Runs every block of the pages in one process in a folder."""
-    for name in ("configs", "launch"):
-        (folder / name).symlink_to(CHECKOUT / name)
+    """Run every block of the pages in one process in a folder, and return the folder."""
+    (folder / "launch").symlink_to(CHECKOUT / "launch")
     steps = [step for page in pages for step in steps_of(page)] + steps_of(CHECKOUT / "README.md", ("python",))
-    for asked, enough in fewer:
-        steps = [(page, kind, text.replace(asked, enough)) for page, kind, text in steps]
+    for number, fewer_scenes in fewer:
+        steps = [(page, kind, text.replace(number, fewer_scenes)) for page, kind, text in steps]
     assert len(steps) > (15 if fewer else 25)
     # This Python's programs first.
     environment = one_device()
@@ -136,12 +139,12 @@ def test_every_command_of_every_page_runs(tmp_path):
 
 @pytest.fixture(scope="module")
 def demo(practised) -> dict[str, dict]:
-    """What the demo of the first page wrote: the results of each model."""
+    """Return the results of each model that the demo of the first page wrote."""
     paths = (practised / "practice/12-scenes-seed-1/paper").glob("*/results.json")
     return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
-def test_the_demo_asks_for_mixed_galleries_of_three_seeds_beside_the_control_for_choices_and_classes(demo):
+def test_the_demo_evaluates_mixed_galleries_of_three_seeds_the_control_choices_and_classes(demo):
     results = demo["plain"]
     found, sizes = (results[key]["text_to_image"] for key in ("tasks", "sizes"))
     assert list(found) == ["clean", "mix_0.9", "patch_0.9", "control"]
