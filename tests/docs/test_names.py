@@ -67,7 +67,7 @@ def is_there(name: str, file: str) -> bool:
 
 
 def test_files_are_there():
-    there = {name[place:] for name in FILES for place in [0, *(found.end() for found in re.finditer("/", name))]}
+    there = {name[place:] for name in FILES for place in [0, *(match.end() for match in re.finditer("/", name))]}
     missing = {
         f"{file}: {path}"
         for file, text in TEXTS.items()

@@ -84,14 +84,14 @@ def test_every_command_of_the_documentation_is_one_that_rococo_takes(tmp_path, m
     for page, step in steps:
         words = shlex.split(step.partition(" > ")[0], comments=True)[1:]
         try:
-            parsed, left = parser.parse_known_args(words)
+            parsed, overrides = parser.parse_known_args(words)
         except SystemExit:
             pytest.fail(f"{page.name}: {step}\n{capsys.readouterr().err}")
-        assert all(word.startswith("--config.") for word in left), f"{page.name}: {step}: {left}"
+        assert all(word.startswith("--config.") for word in overrides), f"{page.name}: {step}: {overrides}"
         parse(parsed.module.Options, vars(parsed))
         config = getattr(parsed, "config", None)
         if config in config_names():
-            read_config(config, [word.removeprefix("--") for word in left])
+            read_config(config, [word.removeprefix("--") for word in overrides])
 
 
 def run_all(folder: Path, pages: list[Path], fewer: tuple[tuple[str, str], ...] = ()) -> Path:
@@ -105,11 +105,11 @@ def run_all(folder: Path, pages: list[Path], fewer: tuple[tuple[str, str], ...] 
     environment = one_device()
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     words, text = [sys.executable, "-c", RUN_ALL], json.dumps(steps)
-    done = subprocess.run(words, input=text, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
-    for written in ("out/mine/report.html", "out/own/results.json", "DATA/photos/README.md",
+    process = subprocess.run(words, input=text, cwd=folder, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout[-1500:] + process.stderr[-3000:]
+    for output in ("out/mine/report.html", "out/own/results.json", "DATA/photos/README.md",
                     "out/photos.html", "out/photos.csv"):  # fmt: skip
-        assert (folder / written).is_file(), written
+        assert (folder / output).is_file(), output
     return folder
 
 
@@ -130,8 +130,8 @@ def test_every_command_of_the_start_pages_runs(practised):
 @pytest.mark.thorough
 def test_every_command_of_every_page_runs(tmp_path):
     run_all(tmp_path, RUNNABLE)
-    for written in ("out/night/report.html", "out/compared.html"):
-        assert (tmp_path / written).is_file(), written
+    for output in ("out/night/report.html", "out/compared.html"):
+        assert (tmp_path / output).is_file(), output
     # The results of the listed models, each under its own name.
     for folder, other in (("night", "trained-long"), ("defence", "from-shards")):
         assert {"plain", "sc-vc", other} <= {path.parent.name for path in tmp_path.glob(f"out/{folder}/*/results.json")}
@@ -146,10 +146,10 @@ def demo(practised) -> dict[str, dict]:
 
 def test_the_demo_evaluates_mixed_galleries_of_three_seeds_the_control_choices_and_classes(demo):
     results = demo["plain"]
-    found, sizes = (results[key]["text_to_image"] for key in ("tasks", "sizes"))
-    assert list(found) == ["clean", "mix_0.9", "patch_0.9", "control"]
+    variants, sizes = (results[key]["text_to_image"] for key in ("tasks", "sizes"))
+    assert list(variants) == ["clean", "mix_0.9", "patch_0.9", "control"]
     for variant in ("mix_0.9", "patch_0.9"):
-        assert {"r1", "r1_std", "fr1", "fr1_std", "drop"} <= set(found[variant])
+        assert {"r1", "r1_std", "fr1", "fr1_std", "drop"} <= set(variants[variant])
         assert sizes[variant]["seeds"] == [1, 10, 100] and sizes[variant]["gallery"] == 2 * 12
     assert sizes["clean"]["gallery"] == 12 and sizes["control"]["gallery"] == 2 * 12
     assert results["kinds"]["choices"] == "choice" and results["kinds"]["classes"] == "classify"
@@ -159,7 +159,7 @@ def test_the_demo_evaluates_mixed_galleries_of_three_seeds_the_control_choices_a
 
 def test_the_demos_report_shows_all_of_it(practised):
     page = (practised / "practice/report.html").read_text(encoding="utf-8")
-    said = (
+    expected_words = (
         "Mix 0.9",
         "Patch 0.9",
         "Control",
@@ -167,7 +167,7 @@ def test_the_demos_report_shows_all_of_it(practised):
         "Reliability",
         "Each image is assigned to one of the classes",
     )
-    assert all(words in page for words in said)
+    assert all(words in page for words in expected_words)
 
 
 def test_the_defended_model_is_fooled_less_than_the_plain_one_and_the_grounded_one_looks_at_the_image(demo):
