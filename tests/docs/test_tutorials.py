@@ -21,7 +21,7 @@ from rococo_jax.training.config import read_config
 from tests.support.paths import CHECKOUT
 from tests.support.programs import one_device
 
-DOCS = CHECKOUT / "docs"
+DOCS, README = CHECKOUT / "docs", CHECKOUT / "README.md"
 ANY_BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 START = sorted((DOCS / "start").glob("*.md"))
@@ -75,7 +75,7 @@ def test_every_start_page_has_steps_that_run_and_every_block_a_language():
 
 def test_every_command_of_the_documentation_is_one_that_rococo_takes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    pages = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
+    pages = [README, *sorted(DOCS.rglob("*.md"))]
     blocks = [(page, block) for page in pages for block in ANY_BLOCK.findall(page.read_text(encoding="utf-8"))]
     steps = [(page, step) for page, block in blocks for step in commands_of(block) if step.startswith("rococo ")]
     # Dots stand for what a reader fills in.
@@ -97,7 +97,7 @@ def test_every_command_of_the_documentation_is_one_that_rococo_takes(tmp_path, m
 def run_all(folder: Path, pages: list[Path], fewer: tuple[tuple[str, str], ...] = ()) -> Path:
     """Run every block of the pages in one process in a folder, and return the folder."""
     (folder / "launch").symlink_to(CHECKOUT / "launch")
-    steps = [step for page in pages for step in steps_of(page)] + steps_of(CHECKOUT / "README.md", ("python",))
+    steps = [step for page in pages for step in steps_of(page)] + steps_of(README, ("python",))
     for number, fewer_scenes in fewer:
         steps = [(page, kind, text.replace(number, fewer_scenes)) for page, kind, text in steps]
     assert len(steps) > (15 if fewer else 25)
@@ -107,6 +107,7 @@ def run_all(folder: Path, pages: list[Path], fewer: tuple[tuple[str, str], ...] 
     words, text = [sys.executable, "-c", RUN_ALL], json.dumps(steps)
     process = subprocess.run(words, input=text, cwd=folder, env=environment, capture_output=True, text=True)
     assert process.returncode == 0, process.stdout[-1500:] + process.stderr[-3000:]
+    (folder / "stdout.txt").write_text(process.stdout, encoding="utf-8")
     for output in ("out/mine/report.html", "out/own/results.json", "DATA/photos/README.md",
                     "out/photos.html", "out/photos.csv"):  # fmt: skip
         assert (folder / output).is_file(), output
@@ -135,6 +136,11 @@ def test_every_command_of_every_page_runs(tmp_path):
     # The results of the listed models, each under its own name.
     for folder, other in (("night", "trained-long"), ("defence", "from-shards")):
         assert {"plain", "sc-vc", other} <= {path.parent.name for path in tmp_path.glob(f"out/{folder}/*/results.json")}
+    # The README shows the output of its Python.
+    shown = re.search(
+        r"^```python\n.*?^```\n\n```text\n(.*?)^```$", README.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert shown[1] in (tmp_path / "stdout.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
