@@ -137,10 +137,9 @@ def test_every_command_of_every_page_runs(tmp_path):
     for folder, other in (("night", "trained-long"), ("defence", "from-shards")):
         assert {"plain", "sc-vc", other} <= {path.parent.name for path in tmp_path.glob(f"out/{folder}/*/results.json")}
     # The README shows the output of its Python.
-    shown = re.search(
-        r"^```python\n.*?^```\n\n```text\n(.*?)^```$", README.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
-    assert shown[1] in (tmp_path / "stdout.txt").read_text(encoding="utf-8")
+    example = re.compile(r"^```python\n.*?^```\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    (output,) = example.findall(README.read_text(encoding="utf-8"))
+    assert output in (tmp_path / "stdout.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
