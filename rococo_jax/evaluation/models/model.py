@@ -24,13 +24,10 @@ from rococo_jax.benchmarks.tasks import Outcome, Task
 from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.embedding import embed_texts, images_ahead
-from rococo_jax.encoders.foreign import ForeignEncoder
+from rococo_jax.encoders.embedding import embed_image_sets, embed_texts
 from rococo_jax.encoders.loading import LoadOptions, load_encoder
-from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.encoders.programs import Compute
-from rococo_jax.encoders.protocol import FeatureEncoder, LoadedModel
-from rococo_jax.encoders.token_scoring import TokenScorer
+from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.errors import InputError
 from rococo_jax.processes import gather
 from rococo_jax.runtime import make_mesh
@@ -51,7 +48,7 @@ class Model(Protocol):
     name: str
     notes: Sequence[str] = ()
     training_images: TrainingImages | None = None
-    encoder: FeatureEncoder | None = None
+    encoder: LoadedModel | None = None
     versions: Mapping[str, Any] | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -110,10 +107,10 @@ class Loading:
     @functools.cached_property
     def loaded(self) -> LoadedModel:
         """What the source gives: vectors, or where it has none scores of pairs. Raises InputError as `load_encoder`."""
-        return self._load(self.source, options=self.options, kinds=(TokenScorer, ForeignEncoder, ForeignPairScorer))
+        return self._load(self.source, options=self.options)
 
     @functools.cached_property
-    def candidates(self) -> FeatureEncoder | None:
+    def candidates(self) -> LoadedModel | None:
         """The further model whose vectors choose what is scored; None where none is named."""
         return None if self.options.candidates is None else self._load(self.options.candidates)
 
@@ -121,7 +118,7 @@ class Loading:
     def by_pairs(self) -> bool:
         """Whether the model is asked by pairs: as the options say, or for want of vectors."""
         by = self.options.by or ("pairs" if self.options.candidates else "vectors")
-        return by == "pairs" or not self.loaded.has_vectors
+        return by == "pairs" or not self.loaded.embeds
 
     def _load(self, source: Any, **how: Any) -> LoadedModel:
         return load_encoder(source, mesh=self.mesh, compute=self.compute, **how)
@@ -148,13 +145,13 @@ def as_read_by(token_rows: Callable[[Sequence[str]], TokenRows | None], benchmar
 
 
 def embed_benchmark(
-    encoder: FeatureEncoder, of_texts: FeatureEncoder, benchmark: Benchmark, cache: EmbeddingCache
+    encoder: LoadedModel, of_texts: LoadedModel, benchmark: Benchmark, cache: EmbeddingCache
 ) -> Embeddings:
     """Unit vectors of every row of every table; the texts' by the second encoder, most often the same.
 
     Raises InputError: the encoder lacks a tower, an image cannot be read, or images and texts have different widths.
     """
-    with images_ahead(encoder, list(benchmark.image_sets.values()), cache) as images:
+    with embed_image_sets(encoder, list(benchmark.image_sets.values()), cache) as images:
         tables = {TEXTS: embed_texts(of_texts, benchmark.texts, cache)}
         tables |= zip(benchmark.image_sets, images(), strict=True)
     widths = {name: vectors.shape[1] for name, vectors in tables.items()}

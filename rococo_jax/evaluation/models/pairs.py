@@ -8,7 +8,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.protocol import FeatureEncoder, PairScorer
+from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.model import Loading, Model, as_read_by, embed_benchmark, identity_of, no_pairs
 from rococo_jax.evaluation.pairs import Candidates, outcomes_by_pairs
@@ -27,7 +27,7 @@ class PairModel(Model):
         needs_count: whether candidates were asked for, so that their number must be.
     """
 
-    def __init__(self, scorer: PairScorer, candidates: FeatureEncoder | None = None, needs_count: bool = False):
+    def __init__(self, scorer: LoadedModel, candidates: LoadedModel | None = None, needs_count: bool = False):
         self.scorer, self.candidates, self.needs_count, self.name = scorer, candidates, needs_count, scorer.name
         self.training_images = scorer.training_images
         self.notes = ["asked by pairs: scores of each image with each text, no vectors"]
@@ -116,5 +116,5 @@ def open_pairs(source: Any, loading: Loading) -> PairModel | None:
         raise no_pairs(loaded.name)
     for role, prompt in loading.options.prompts.items():
         scorer = scorer.with_prompt(prompt, role)
-    own = loaded if loaded.has_vectors else None
+    own = loaded if loaded.embeds else None
     return PairModel(scorer, candidates or own, candidates is not None)
