@@ -234,6 +234,6 @@ def test_a_process_that_is_killed_is_named_and_others_go_on_and_sigterm_to_one_s
     assert code == 0, said
     stopped = {int(step) for step in re.findall(r"stopped after step (\d+)", said)}
     assert len(re.findall(r"stopped after step", said)) == 2 and len(stopped) == 1
-    assert f"went on from step {reached}" in said
+    assert f"resumed from step {reached}" in said
     assert checkpoints(workdir)[-1] == stopped.pop()
     assert steps(workdir) == list(range(1, steps(workdir)[-1] + 1))

@@ -10,7 +10,8 @@ import pandas
 import pytest
 
 from rococo_jax.benchmarks.choices.records import holds_object, lines_beside, read_records
-from rococo_jax.benchmarks.classes import read_classes, read_own, templates_of
+from rococo_jax.benchmarks.classes import read_classes, templates_of
+from rococo_jax.benchmarks.readers.classes import read_own
 from rococo_jax.data.captioned_images import read_captions
 from rococo_jax.evaluation.model_list import read_models
 from rococo_jax.evaluation.models.class_logits import read_labels

@@ -14,13 +14,13 @@ from rococo_jax.errors import InputError
 from rococo_jax.options import Option
 
 EXAMPLES = """\
-  rococo train --config configs/scenes_tiny.py --workdir runs/tiny
-  rococo train --config configs/scenes_tiny.py --workdir runs/tiny --dry-run
-  rococo train --config configs/coco_finetune.py --workdir runs/sc-vc --plan --topology v5e:4x4
-  rococo train --config configs/coco_lit.py --workdir runs/lit-sc-vc --config.init.model=models/joined \\
+  rococo train --config scenes_tiny --workdir runs/tiny
+  rococo train --config scenes_tiny --workdir runs/tiny --dry-run
+  rococo train --config coco_finetune --workdir runs/sc-vc --plan --topology v5e:4x4
+  rococo train --config coco_lit --workdir runs/lit-sc-vc --config.init.model=models/joined \\
       --config.data.images=coco/images --config.data.captions=captions.json \\
       --config.losses.vc.weight=7 --config.data.resize_prob=0.5
-The same command resumes a run that was stopped.
+A run that was stopped resumes when the same command is run again.
 """
 # Exit code of a run that diverged: the same command would diverge again, so launchers do not restart it.
 DIVERGED = 3
@@ -39,7 +39,7 @@ class Options:
     """Train a dual encoder: contrastive, with altered captions (SC) and mixed images (VC) as further negatives.
 
     Attributes:
-        config: Python file with get_config()
+        config: Python file with get_config(), or the name of a config that comes with the project, as scenes_tiny
         workdir: checkpoints, logs, and at the end the model
         config_key: override a key of the config, as --config.batch_size=512
         dry_run: print every key with its value, and train nothing
@@ -62,7 +62,7 @@ class Options:
 
 
 def run(options: Options, overrides: Sequence[str]) -> int:
-    """Trains, or goes on with the run in the workdir."""
+    """Start the run, or resume it if the working directory has one."""
     if options.plan and not options.dry_run:
         return _plan(options, overrides)
     import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
@@ -135,22 +135,21 @@ def _run(config, workdir: Path) -> int:
 
     from rococo_jax.progress import say
     from rococo_jax.sweep.train import train
-    from rococo_jax.training.hooks import Diverged
+    from rococo_jax.training.run_hooks import Diverged
 
     devices = f"{jax.device_count()} {jax.devices()[0].platform} device(s)"
     if jax.process_count() > 1:
         devices += f", process {jax.process_index()} of {jax.process_count()}"
     say(f"training in {workdir}: {config.steps} steps of {config.batch_size} images on {devices}")
     try:
-        done = train(config, workdir)
+        run = train(config, workdir)
     except Diverged as error:
         print(f"rococo: {error}", file=sys.stderr)
         return DIVERGED
-    if done.resumed_from:
-        print(f"went on from step {done.resumed_from}", file=sys.stderr)
-    if done.model is None:
-        print(f"stopped after step {done.step}, which is saved; the same command goes on", file=sys.stderr)
-        return 130 if done.stopped == "SIGINT" else 0
-    else:
-        print(f"model: {done.model}")
+    if 0 < run.resumed_from < config.steps:
+        print(f"resumed from step {run.resumed_from}", file=sys.stderr)
+    if run.model is None:
+        print(f"stopped after step {run.step}, which is saved; run the same command again to resume", file=sys.stderr)
+        return 130 if run.stopped == "SIGINT" else 0
+    print(f"model: {run.model}")
     return 0

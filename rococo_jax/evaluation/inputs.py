@@ -10,7 +10,6 @@ from rococo_jax.benchmarks.benchmark import (
     Benchmark,
     BenchmarkInfo,
     find_benchmark,
-    find_folder,
     known_benchmarks,
     recognise,
     with_corrupted_images,
@@ -49,7 +48,7 @@ def open_benchmarks(
     """
     if (data is None) == (images is None) or (images is None) != (annotations is None):
         given = [name for name, value in (("images", images), ("annotations", annotations), ("data", data)) if value]
-        raise InputError("evaluate", "folders", " and ".join(given) or "none", "images and annotations, or data")
+        raise InputError("evaluate", "data", " and ".join(given) or "none", "`data`, or `images` and `annotations`")
     known = known_benchmarks() | ({} if data is None else own_benchmarks(Path(data)))
     check_known("tasks", settings.tasks, [task for info in known.values() for task in info.tasks])
     if data is None:
@@ -128,12 +127,9 @@ def _reopen(info: BenchmarkInfo, folders: Mapping[str, Path], settings: Settings
 
 
 def layout_folders(info: BenchmarkInfo, data: Path, folders: Mapping[str, Folder] | None = None) -> dict[str, Path]:
-    """Where a benchmark's folders are under `data` (`benchmarks.benchmark.find_folder`), or where `folders` says."""
+    """Return a benchmark's folders by role: the places of the documented layout below `data`, or those in `folders`."""
     folders = folders or {}
-    places = {
-        role: Path(folders[place]) if place in folders else find_folder(info, role, data)
-        for role, place in info.folders.items()
-    }
+    places = {role: Path(folders.get(place, data / place)) for role, place in info.folders.items()}
     if info.name in folders:
         places["annotations" if "annotations" in places else next(iter(places))] = Path(folders[info.name])
     return places
@@ -160,14 +156,15 @@ def _under(
         chosen = [info for info in known.values() if not info.missing(layout_folders(info, data, folders))]
         chosen = [info for info in chosen if any(map(settings.wants, info.tasks))]
         if not chosen:
-            wanted = f"all files of one; `rococo benchmarks --data {data}` says what is missing of each"
-            raise InputError(data, "benchmarks", "none whose files are all there", wanted)
+            wanted = f"the files of one; `rococo benchmarks --data {data}` lists what is missing"
+            raise InputError(data, "benchmarks", "none with all files", wanted)
     chosen = _without_collisions(chosen, bool(names))
     placed = [(info, layout_folders(info, data, folders)) for info in chosen]
     for info, places in placed:
         if missing := info.missing(places):
-            fetch = f"rococo fetch {info.name}, or " if info.downloads else ""
-            raise InputError(missing[0], info.name, "nothing there", f"{info.size}; {fetch}from {info.source}")
+            fetch = f"`rococo fetch --data {data} {info.name}` downloads it" if info.downloads else info.source
+            other_place = f"if it is elsewhere, name its place: `data_dir` {info.name}=DIR"
+            raise InputError(missing[0], info.name, "nothing there", f"{info.size}; {fetch}; {other_place}")
     return placed
 
 

@@ -67,14 +67,14 @@ class CheckpointOptions:
 
 @dataclasses.dataclass(frozen=True)
 class SourceOptions(CheckpointOptions):
-    """Parts that a checkpoint of another project may leave open, as `load_model` takes them.
+    """Settings that a checkpoint of another project may not record, as `load_model` takes them.
 
     Attributes:
-        source_format: what the checkpoint is (default: find out)
+        source_format: huggingface, openai, open_clip or big_vision (default: recognised by its files)
         pooling: how a DINOv2, DINOv3 or BERT tower is pooled (default: as the checkpoint names it, else cls)
     """
 
-    source_format: Literal["auto", "huggingface", "openai", "open_clip", "big_vision"] = "auto"
+    source_format: Annotated[str, Option("FORMAT")] = "auto"
     pooling: Literal["cls", "mean", "cls+mean"] | None = None
 
 

@@ -130,7 +130,7 @@ class Scale(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """One important number with its unit and notes; `ours` marks a formula that this project defined."""
+    """Important number with its unit and notes; `ours` marks a formula that this project defined."""
 
     label: str
     number: Text
@@ -218,7 +218,7 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One line of a card: a term, its text and its score."""
+    """Line of a card: a term, its text and its score."""
 
     term: str
     text: Text

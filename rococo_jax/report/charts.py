@@ -1,6 +1,6 @@
-"""Charts, drawn by Matplotlib: bars with intervals, stacked bars, scatters, correlations.
+"""Charts, drawn by Matplotlib: bars with intervals, stacked bars, scatter plots, correlation maps.
 
-Colours are names of `svg.PALETTE`. Every number in a chart is also in a table, and marks carry theirs as a title.
+Colours are names of `svg.PALETTE`. Every number in a chart is also in a table, and each mark has it as a tooltip.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _LABEL_FITS = 32  # the narrowest part of a stacked bar, in px, that still holds
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """One row of a chart of single bars."""
+    """Row of a chart of single bars."""
 
     label: str
     figure: Figure
@@ -33,7 +33,7 @@ class Bar:
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """One row of a chart of stacked bars: `(colour, name, percentage)` from left to right."""
+    """Row of a chart of stacked bars: `(colour, name, percentage)` from left to right."""
 
     label: str
     parts: tuple[tuple[str, str, float | int], ...]
@@ -41,29 +41,29 @@ class Stack:
 
 @dataclasses.dataclass(frozen=True)
 class Dot:
-    """One point of a scatter; `name`, a number or nothing, stands beside it, `told` is its title."""
+    """Point of a scatter plot, with a `name` (a number or nothing) beside it and a tooltip."""
 
     name: str
-    told: str
+    tooltip: str
     across: Figure
     up: Figure
 
 
 def common_ticks(figures: Sequence[Figure]) -> list[float]:
-    """Round marks of an axis that charts share; they span zero, every value and every bound."""
+    """Return round tick marks of an axis that charts share; they span zero, every value and every bound."""
     ends = [end for each in figures for end in (each.value, each.low, each.high) if end is not None]
     return round_ticks(min([0.0, *ends]), max([1.0, *ends]), 6)
 
 
 def round_ticks(low: float, high: float, most: int) -> list[float]:
-    """Round marks from below `low` to above `high`."""
+    """Return round tick marks from below `low` to above `high`."""
     return [float(tick) for tick in MaxNLocator(most - 1, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
 
 
 def short_labels(labels: Sequence[str], length: int = _LONGEST_LABEL) -> list[str]:
-    """Labels that fit: a long one loses its owner ("openai/") if it stays unique, then its middle.
+    """Shorten labels to `length`: a long one loses its owner ("openai/") if it stays unique, then its middle.
 
-    Model names differ at both ends, so the middle is what is missed least.
+    Model names differ at both ends, so the middle is the least important part.
     """
     ends = [label if len(label) <= length else label.rpartition("/")[2] for label in labels]
     short = [end if ends.count(end) == 1 else label for end, label in zip(ends, labels, strict=True)]
@@ -76,20 +76,20 @@ def _without_middle(label: str, length: int) -> str:
 
 
 def interval_bars(name: str, bars: Sequence[Bar], ticks: Sequence[float], colour: str) -> Markup:
-    """One bar a row with a whisker over its interval, its label and its numbers.
+    """Draw one bar per row, with a whisker over its interval, a label and numbers.
 
-    The ticks are shared by all panels of a figure; the colour is a name of `PALETTE`.
+    All panels of a figure share the ticks. The colour is a name of `PALETTE`.
     """
     with chart_of(name, *_size(len(bars))) as chart:
         axes, number = _rows(chart, [bar.label for bar in bars], ticks, _NUMBERS)
         for row, bar in enumerate(bars):
             figure, numbers = bar.figure, percent(bar.figure.value)
-            told = f"{bar.label}: {numbers} %"
+            tooltip = f"{bar.label}: {numbers} %"
             if figure.has_interval:
-                told += f", 95 % interval {figure.bounds} %"
+                tooltip += f", 95 % interval {figure.bounds} %"
                 numbers += f"  ({figure.bounds})"
             if figure.value is not None:
-                axes.barh(row, figure.value, 0.26, color=colour_of(colour), gid=chart.title(told))
+                axes.barh(row, figure.value, 0.26, color=colour_of(colour), gid=chart.title(tooltip))
             if figure.has_interval:
                 axes.plot([figure.low, figure.high], [row, row], color=colour_of("paper"), lw=3.6, alpha=0.75)
                 low, high, end = figure.low, figure.high, 0.1
@@ -100,20 +100,20 @@ def interval_bars(name: str, bars: Sequence[Bar], ticks: Sequence[float], colour
 
 
 def stacked_bars(name: str, rows: Sequence[Stack]) -> Markup:
-    """One bar a row, its parts summing to a hundred; a part that is wide enough holds its number."""
+    """Draw one bar per row, whose parts sum to 100; a part that is wide enough contains its number."""
     with chart_of(name, *_size(len(rows))) as chart:
         axes, _ = _rows(chart, [row.label for row in rows], [0.0, 25.0, 50.0, 75.0, 100.0], 12)
         for place, row in enumerate(rows):
-            done = 0.0
+            start = 0.0
             for colour, part, share in row.parts:
-                told = chart.title(f"{row.label}: {part} {percent(share)} %")
+                tooltip = chart.title(f"{row.label}: {part} {percent(share)} %")
                 thick = 0.42 if len(rows) <= _TALL else 0.74
-                axes.barh(place + 0.03, share, thick, done, color=colour_of(colour), gid=told,
+                axes.barh(place + 0.03, share, thick, start, color=colour_of(colour), gid=tooltip,
                           edgecolor=colour_of("paper"), linewidth=1)  # fmt: skip
                 if share / 100 * axes.get_window_extent().width >= _LABEL_FITS:
                     style = {"color": colour_of(f"on-{colour}"), "fontsize": 12, "ha": "center"}
-                    axes.text(done + share / 2, place + 0.04, percent(share), va="center_baseline", **style)
-                done += share
+                    axes.text(start + share / 2, place + 0.04, percent(share), va="center_baseline", **style)
+                start += share
         return chart.markup()
 
 
@@ -126,9 +126,9 @@ def _size(rows: int) -> tuple[int, int]:
 def _rows(
     chart: Chart, labels: Sequence[str], ticks: Sequence[float], right: int
 ) -> tuple[Axes, Callable[[int, str], object]]:
-    """Axes of horizontal bars at y = 0, 1, ... from the top with their labels, and what writes a row's numbers.
+    """Return axes of horizontal bars at y = 0, 1, ... from the top, with labels, and a function that writes numbers.
 
-    `right` px beside compact rows are left for numbers.
+    Beside compact rows, `right` px are reserved for numbers.
     """
     compact, height = len(labels) > _TALL, chart.height - _AXIS
     left, width = (_LABEL, chart.width - _LABEL - right) if compact else (4, chart.width - 16)
@@ -139,14 +139,15 @@ def _rows(
     axes.yaxis.set_major_locator(NullLocator())
     if min(ticks) < 0:
         axes.axvline(0, color=colour_of("soft"), lw=1)
-    where, above, aside = axes.get_yaxis_transform(), 0 if compact else 0.4, _LABEL / width if compact else 0
+    # Labels stand above their bars, or to the left of compact rows.
+    transform, above, aside = axes.get_yaxis_transform(), 0 if compact else 0.4, _LABEL / width if compact else 0
     style = {"fontsize": 12} if compact else {"weight": "bold"}
     for row, label in enumerate(short_labels(labels, 22 if compact else _LONGEST_LABEL)):
-        axes.text(-aside, row - above, label, transform=where, va="center_baseline", **style)
+        axes.text(-aside, row - above, label, transform=transform, va="center_baseline", **style)
     end, size = (1 + right / width - 0.01, 12) if compact else (1, 12.5)
 
     def number(row: int, text: str) -> object:
-        return axes.text(end, row - above, text, transform=where, ha="right", va="center_baseline", fontsize=size)
+        return axes.text(end, row - above, text, transform=transform, ha="right", va="center_baseline", fontsize=size)
 
     return axes, number
 
@@ -155,15 +156,15 @@ def scatter(
     name: str, dots: Sequence[Dot], across: Sequence[float], up: Sequence[float], label: str, up_label: str,
     width: int = 260,
 ) -> Markup:  # fmt: skip
-    """Points with lines over their intervals; `across` and `up` are the marks of the axes, which the labels name.
+    """Draw points with lines over their intervals; `across` and `up` are the tick marks of the axes.
 
-    Where both axes have the same marks, a diagonal on which both values are equal.
+    If both axes have the same tick marks, a diagonal shows where both values are equal.
     """
     side, left, above, below = 260, 40, 26, 38
     with chart_of(name, left + width + 24, above + side + below) as chart:
         axes = chart.axes(left, above, width, side)
         axes.set(xlim=(min(across), max(across)), ylim=(min(up), max(up)), xlabel=label)
-        # The title of the upward axis lies above it: turned by its side it would lie on the marks.
+        # The title of the vertical axis is above it: rotated beside it, it would cover the tick marks.
         chart_title = {"transform": axes.transAxes, "fontsize": 12, "color": colour_of("soft"), "va": "bottom"}
         axes.text(-left / width + 0.01, 1 + 8 / side, f"↑ {up_label}", **chart_title)
         for axis, ticks in ((axes.xaxis, across), (axes.yaxis, up)):
@@ -177,18 +178,20 @@ def scatter(
                 if figure.has_interval:
                     ends = zip(place(figure.low), place(figure.high), strict=True)
                     axes.plot(*ends, color=colour_of("own"), lw=1.2, alpha=0.45)
-            axes.plot(x, y, "o", ms=8, mfc=colour_of("own"), mec=colour_of("paper"), mew=1, gid=chart.title(dot.told))
+            axes.plot(
+                x, y, "o", ms=8, mfc=colour_of("own"), mec=colour_of("paper"), mew=1, gid=chart.title(dot.tooltip)
+            )
             axes.annotate(dot.name, (x, y), (6, 5), textcoords="offset pixels", fontsize=12, weight="bold")
         return chart.markup()
 
 
 def correlation_map(
-    name: str, labels: Sequence[str], found: Mapping[tuple[int, int], tuple[float, float]], file: bool = False
+    name: str, labels: Sequence[str], correlations: Mapping[tuple[int, int], tuple[float, float]], file: bool = False
 ) -> Markup | str:
-    """A triangle of correlations times 100, a row a metric and numbered columns; as markup, or as an SVG file.
+    """Draw a triangle of correlations times 100, one row per metric with numbered columns.
 
-    `found` has rho and its p of rows and columns, the column first. Coloured where p is below 0.05, the stronger the
-    farther from 0.
+    `correlations` has rho and its p by (column, row). Cells with p below 0.05 are coloured, more strongly for a larger
+    absolute rho. Returns markup, or the text of an SVG file with `file`.
     """
     side, left, top = 26, 330, 22
     with chart_of(name, left + side * (len(labels) - 1) + 8, top + side * len(labels) + 4) as chart:
@@ -200,18 +203,18 @@ def correlation_map(
             if row + 1 < len(labels):
                 axes.text(left + side * (row + 0.5), 12, str(row + 1), ha="center", va="center_baseline",
                           fontsize=12, color=colour_of("soft"))  # fmt: skip
-        for (column, row), (rho, p) in found.items():
+        for (column, row), (rho, p) in correlations.items():
             x, y = left + side * column, top + side * row
-            told = f"{labels[column]} and {labels[row]}: {round(100 * rho)}, p {p:.4f}"
+            tooltip = f"{labels[column]} and {labels[row]}: {round(100 * rho)}, p {p:.4f}"
             colour, alpha = colour_of("own" if rho > 0 else "own-altered"), 0.55 * abs(rho)
             axes.fill([x + 1, x + side - 1, x + side - 1, x + 1], [y + 1, y + 1, y + side - 1, y + side - 1], lw=0,
                       color=colour if p < 0.05 else colour_of("grid"), alpha=alpha if p < 0.05 else 0.5,
-                      gid=chart.title(told))  # fmt: skip
+                      gid=chart.title(tooltip))  # fmt: skip
             axes.text(x + side / 2, y + side / 2, f"{round(100 * rho)}".replace("-", "−"), ha="center",
                       va="center_baseline", fontsize=12, color=colour_of("ink" if p < 0.05 else "soft"))  # fmt: skip
         return chart.file() if file else chart.markup()
 
 
 def short_number(value: float) -> str:
-    """A mark of an axis."""
+    """Format a tick mark."""
     return f"{round(value, 9):,.10g}".replace("-", "−")

@@ -42,7 +42,7 @@ _BETTER_END = {"higher": "higher is better", "lower": "lower is better"}
 
 @dataclasses.dataclass(frozen=True)
 class Focus:
-    """What the first screen describes: one task, and the variant and metric that its sentences are about.
+    """Task, variant and metric that the sentences of the first screen are about.
 
     Attributes:
         runs: the models that were measured, in the order of the leaderboard.
@@ -144,7 +144,9 @@ def _tested(focus: Focus) -> Markup:
     clean, altered = sizes.get(CLEAN, {}), sizes.get(focus.variant, {})
     ranked = f"{count(clean['gallery'])} {gallery}" if "gallery" in clean else f"all {gallery}"
     number = count(clean["queries"]) if "queries" in clean else "the"
-    added = count(altered["gallery"] - clean["gallery"]) if "gallery" in altered and "gallery" in clean else "the"
+    altered_count = (
+        count(altered["gallery"] - clean["gallery"]) if "gallery" in altered and "gallery" in clean else "the"
+    )
     subject = "The model" if len(focus.runs) == 1 else f"Each of {len(focus.runs)} models"
     kind = "mixed images" if task == "text_to_image" else f"altered {gallery}"
     definition = variant_definition(focus.variant)
@@ -152,7 +154,7 @@ def _tested(focus: Focus) -> Markup:
     return rich(
         "{} ranked {} for each of {} {}. Then {} {} joined the gallery (<i>{}</i>{}). None of them is a correct "
         "answer.",
-        subject, ranked, number, queries, added, kind, variant_label(focus.variant), explanation,
+        subject, ranked, number, queries, altered_count, kind, variant_label(focus.variant), explanation,
     )  # fmt: skip
 
 
@@ -207,6 +209,9 @@ def _conclusion(focus: Focus) -> Markup:
         )  # fmt: skip
     if focus.comparison.first_two:
         sentences.append(rich("{}", leader_sentence(focus.comparison.first_two)))
+    if not sentences:
+        name = metric_of(focus.metric).label
+        return rich("The difference in {} was not tested: the models have no common items with counts.", name)
     return Markup(" ").join(sentences)
 
 
@@ -288,7 +293,7 @@ def _bars(focus: Focus) -> Charts:
     variants = variants_of(focus.runs, focus.task, "fr1", lambda each: each.is_attack) if one else [focus.variant]
     bars = interval_panels(focus.runs, focus.task, variants, "fr1", "false-recall")
     title = "FR@1, %" if one else f"FR@1, {variant_label(focus.variant)}, %"
-    return dataclasses.replace(bars, charts=[(f"{title} (lower is better)", drawn) for _, drawn in bars.charts])
+    return dataclasses.replace(bars, charts=[(f"{title} (lower is better)", chart) for _, chart in bars.charts])
 
 
 def _field(focus: Focus) -> Charts:

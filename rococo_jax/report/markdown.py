@@ -1,6 +1,6 @@
-"""Write a page: as HTML by `templates/blocks.html`, and as Markdown for a README, an issue or a terminal.
+"""Write a page as HTML (by `templates/blocks.html`) and as Markdown (for a README, an issue or a terminal).
 
-The Markdown leaves out what is for the eye alone: charts, whose numbers are also in tables, pictures and examples.
+The Markdown omits charts, whose numbers are also in tables, pictures and examples.
 """
 
 import re
@@ -33,13 +33,13 @@ _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
 
 
 def write_page(path: Path, page: Page) -> Path:
-    """Writes the page and, with `.md` in place of `.html`, its Markdown, each by rename; returns the page's path."""
+    """Write the page and, with the suffix `.md`, its Markdown, each by rename; return the page's path."""
     write_text(path.with_suffix(".md"), render_markdown(page))
     return write_text(path, render_page(page))
 
 
 def render_markdown(page: Page) -> str:
-    """The whole page as Markdown."""
+    """Return the page as Markdown."""
     lines = [f"# {escaped(page.title)}", "", escaped(page.lede), *markdown_lines([*page.blocks, *page.after])]
     return "\n".join(lines) + "\n"
 
@@ -53,8 +53,8 @@ def markdown_lines(blocks: Iterable[Block | None], level: int = 2) -> list[str]:
         level: of the outermost headings.
     """
     pieces = [(block, _lines(block, level)) for block in blocks if block is not None]
-    shown = [lines for block, lines in pieces if not isinstance(block, Note)]
-    return [line for _, lines in pieces for line in lines] if any(shown) or not shown else []
+    content = [lines for block, lines in pieces if not isinstance(block, Note)]
+    return [line for _, lines in pieces for line in lines] if any(content) or not content else []
 
 
 def _lines(block: Block, level: int) -> list[str]:
@@ -94,7 +94,7 @@ def _lines(block: Block, level: int) -> list[str]:
 
 
 def table_lines(heads: Sequence[tuple[str, bool]], rows: Sequence[Iterable[str]]) -> list[str]:
-    """Columns of words, as their headings say, to the left, of numbers to the right."""
+    """Return a Markdown table; columns of words are aligned to the left, columns of numbers to the right."""
     rule = ["---" if words else "---:" for _, words in heads]
     lines = [[escaped(label) for label, _ in heads], rule, *rows]
     return ["", *(f"| {' | '.join(cells)} |" for cells in lines)]
@@ -110,7 +110,7 @@ def _with_small(text: Text, small: Sequence[Text]) -> str:
 
 
 def escaped(text: Text) -> str:
-    """Text on one line, none of which Markdown or HTML takes as its own; HTML of ours without its tags.
+    """Escape text for one line of Markdown or HTML; our own markup loses its tags.
 
     >>> escaped("a|b <i> x_y"), escaped(Markup("<b>a</b> &lt; b"))
     ('a\\\\|b &lt;i&gt; x\\\\_y', 'a &lt; b')

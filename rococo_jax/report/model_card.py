@@ -1,4 +1,4 @@
-"""A model card of the Hugging Face hub from results: `model-index` metadata, tables and a picture of the figures."""
+"""Model card of the Hugging Face hub from results: `model-index` metadata, tables and a chart."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,20 +25,20 @@ _TASK_TYPE = {
     "text_choice": "sentence-similarity",
     **dict.fromkeys(("classify", "shape"), "zero-shot-image-classification"),
 }
-# Drawn in the picture: the first that is measured and not 0 throughout.
-_DRAWN = ("fr1", "ota", "group_score", "r1", "top1")
+# The chart shows the first of these that is measured and not always 0.
+_CHARTED = ("fr1", "ota", "group_score", "r1", "top1")
 
 
 def model_card(results: Sequence[str | Path], licence: str = "other", weights: str | None = None):
-    """The card (`huggingface_hub.ModelCard`) of one model's results.
+    """Return the card (`huggingface_hub.ModelCard`) of one model's results.
 
     Args:
         results: files or folders of results.
-        licence: of the model, as the hub names it.
-        weights: hash of the model's weights, as fingerprints have it, which the results must be of.
+        licence: identifier of the model's licence on the hub.
+        weights: hash of the model's weights; the fingerprints of the results must contain it.
 
     Raises:
-        InputError: the results are of several models or of another one, or cannot be read.
+        InputError: the results are of several models or of another model, or cannot be read.
     """
     from huggingface_hub import ModelCard, ModelCardData
 
@@ -47,8 +47,8 @@ def model_card(results: Sequence[str | Path], licence: str = "other", weights: s
     names = sorted({run.results["model"] for run in runs})
     if len(names) != 1:
         raise InputError(", ".join(map(str, results)), "models", ", ".join(names) or "none", "results of one model")
-    found = {run.results["fingerprint"].get("model", {}).get("weights") for run in runs}
-    if weights is not None and found != {weights}:
+    hashes = {run.results["fingerprint"].get("model", {}).get("weights") for run in runs}
+    if weights is not None and hashes != {weights}:
         raise InputError(
             runs[0].path, "fingerprint", f"results of other weights, of {names[0]!r}", "those of this model"
         )
@@ -61,8 +61,8 @@ def model_card(results: Sequence[str | Path], licence: str = "other", weights: s
         eval_results=[result for run in runs for result in _eval_results(run)],
     )
     text = "\n".join(markdown_lines(report_page(groups, "", compare_groups(groups)).blocks))
-    made = f"Evaluated by rococo_jax {__version__}. Percentages; 95 % intervals by bootstrap."
-    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {names[0]}\n\n{made}\n\n![Figures]({PICTURE})\n{text}\n")
+    intro = f"Evaluated by rococo_jax {__version__}. Percentages; 95 % intervals by bootstrap."
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {names[0]}\n\n{intro}\n\n![Figures]({PICTURE})\n{text}\n")
 
 
 def _eval_results(run: Run) -> Iterator:
@@ -97,11 +97,11 @@ def _eval_results(run: Run) -> Iterator:
 
 
 def write_card(folder: str | Path, card, results: Sequence[str | Path]) -> None:
-    """Writes the card and the picture of the first results into a model's folder, by rename."""
+    """Write the card and the picture of the first results into a model's folder, by rename."""
     run = group_by_fingerprint(load_results(results))[0].runs[0]
     metrics = [figures for variants in run.tasks.values() for figures in variants.values()]
     measured = order_metrics(name for figures in metrics for name, value in figures.items() if value)
-    metric = next((name for name in (*_DRAWN, *measured) if name in measured), _DRAWN[0])
+    metric = next((name for name in (*_CHARTED, *measured) if name in measured), _CHARTED[0])
     with atomic_write(Path(folder) / PICTURE) as temporary:
         _bars(run, metric).savefig(temporary, format="png", dpi=120, metadata={"Software": None})
     with atomic_write(Path(folder) / CARD) as temporary:

@@ -1,4 +1,4 @@
-"""One line on what a model is, from the `about` of its results."""
+"""Description of a model in one line, from the `about` of its results."""
 
 from pathlib import PurePath
 from typing import Any
@@ -31,8 +31,8 @@ def parameter_count(total: Any) -> str:
         return ""
     for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if total >= 0.95 * size:
-            scaled = total / size
-            return f"{scaled:.1f} {unit} parameters" if scaled < 10 else f"{scaled:.0f} {unit} parameters"
+            number = total / size
+            return f"{number:.1f} {unit} parameters" if number < 10 else f"{number:.0f} {unit} parameters"
     return f"{total} parameters"
 
 

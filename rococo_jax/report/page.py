@@ -25,7 +25,7 @@ from rococo_jax.report.blocks import (
 from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, tasks_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
 from rococo_jax.report.correlations import correlations_part
-from rococo_jax.report.examples import ERROR, WON, WON_TOLD, choose_examples, example_cards
+from rococo_jax.report.examples import ERROR, WON, WON_NOTE, choose_examples, example_cards
 from rococo_jax.report.first_screen import first_screen
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
@@ -45,7 +45,7 @@ from rococo_jax.storage import hash_json
 
 _ORIGINS = {"ours": "our definition", "benchmark": "benchmark's code", "paper": "paper"}
 _SIZES = (("image_count", "images"), ("caption_count", "captions"))
-_COSTS = (("image", "an image"), ("text", "a text of full length"))
+_COSTS = (("image", "per image"), ("text", "per text of full length"))
 _DEFINITION_COLUMNS = ("Metric", "Definition", "Source of the formula")
 _CARDS = "Origin of each model, how it was evaluated, and the fingerprint of everything that decides its results."
 
@@ -95,8 +95,8 @@ def setting(group: Group) -> Terms:
 def differences(group: Group) -> Part:
     """Return the conditions in which a group differs from the first."""
     rows = [
-        [field, *(rich('<span title="{}">{}</span>', text, _shortened(text)) for text in (first, here))]
-        for field, first, here in group.differences
+        [field, *(rich('<span title="{}">{}</span>', text, _shortened(text)) for text in (first, this))]
+        for field, first, this in group.differences
     ]
     note = "Not comparable with section 1, because these results were measured under other conditions:"
     return Part("", [Note(note, ""), PlainTable(rows, ("Field", "Section 1", "This section"))], style="differences")
@@ -110,10 +110,11 @@ def coverage_alerts(group: Group) -> list[Alert]:
     """Return a warning for each benchmark with missing images."""
     alerts = []
     for name, data in group.runs[0].data.items():
-        if found := coverage(data):
+        if partial := coverage(data):
+            used, named, reason = partial
             text = (
-                f"Only {count(found[0])} of the {count(found[1])} images that the annotations of {name} name "
-                f"{found[2]} ({percent(100 * found[0] / found[1])} %). Items with missing images were left out, and "
+                f"Only {count(used)} of the {count(named)} images that the annotations of {name} name "
+                f"{reason} ({percent(100 * used / named)} %). Items with missing images were left out, and "
                 "ranking a smaller gallery is easier: compare the models on this page with each other, not with "
                 "published numbers."
             )
@@ -123,16 +124,18 @@ def coverage_alerts(group: Group) -> list[Alert]:
 
 def notes(group: Group) -> Notes | None:
     """Return the notes that the results contain, each once, with the models it is about."""
-    said: dict[str, list[str]] = {}
+    labels_of: dict[str, list[str]] = {}
     for run in group.runs:
         for note in dict.fromkeys(run.results.get("notes") or []):
             if isinstance(note, str):
-                said.setdefault(note, []).append(run.label)
+                labels_of.setdefault(note, []).append(run.label)
     if any(map(coverage, group.runs[0].data.values())):  # the warning above says the same
-        said = {note: labels for note, labels in said.items() if not note.startswith(("only ", "limit: "))}
-    told = [note if len(of) == len(group.runs) else f"{', '.join(of)}: {note}" for note, of in said.items()]
-    told = [*_repeated_results(group.runs), *told]
-    return Notes(told) if told else None
+        labels_of = {note: labels for note, labels in labels_of.items() if not note.startswith(("only ", "limit: "))}
+    lines = [
+        note if len(labels) == len(group.runs) else f"{', '.join(labels)}: {note}" for note, labels in labels_of.items()
+    ]
+    lines = [*_repeated_results(group.runs), *lines]
+    return Notes(lines) if lines else None
 
 
 def _repeated_results(runs: Sequence[Run]) -> list[str]:
@@ -168,7 +171,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     if is_whole(counts.get("total")):
         parts = ", ".join(f"{name.replace('_', ' ')} {count(n)}" for name, n in counts.items() if name != "total")
         yield "Parameters", f"{count(counts['total'])}: {parts}"
-    yield "Cost", ", ".join(f"{flops[part] / 1e9:.3g} GFLOP {what}" for part, what in _COSTS
+    yield "Cost", ", ".join(f"{flops[part] / 1e9:.3g} GFLOP {unit}" for part, unit in _COSTS
                             if is_whole(flops.get(part)))  # fmt: skip
     yield "Embedding", _words(about.get("embedding_dimensions")) and f"{about['embedding_dimensions']} dimensions"
     yield "Preprocessing", _words(about.get("preprocessing"))
@@ -177,10 +180,10 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "Warning", _words(warning)
     yield "Protocol", run.results["protocol"]
     for data in run.data.values():
-        counted = [f"{data[key]:,} {what}" for key, what in _SIZES if is_whole(data.get(key))]
+        counted = [f"{data[key]:,} {word}" for key, word in _SIZES if is_whole(data.get(key))]
         yield "Data", ", ".join([*filter(None, [data_name(data)]), *counted])
-        if found := coverage(data):
-            yield "Coverage", f"only {found[0]:,} of {found[1]:,} images: not comparable with results on all images"
+        if partial := coverage(data):
+            yield "Coverage", f"only {partial[0]:,} of {partial[1]:,} images: not comparable with results on all images"
     versions = object_of(run.results["fingerprint"].get("versions"))
     yield "Versions", ", ".join(f"{name} {version}" for name, version in versions.items())
     for note in run.results.get("notes") or []:
@@ -218,8 +221,8 @@ def _definitions(runs: Sequence[Run], task: str) -> Folded:
 def how_to_read(groups: Sequence[Group]) -> Part:
     """Return the definitions of all metrics and protocols on the page, with their origin."""
     runs = [run for group in groups for run in group.runs]
-    used = {name for run in runs for task in run.tasks.values() for metrics in task.values() for name in metrics}
-    rows = definition_rows(used)
+    names = {name for run in runs for task in run.tasks.values() for metrics in task.values() for name in metrics}
+    rows = definition_rows(names)
     tasks = dict.fromkeys(task for group in groups for task in tasks_of(group.runs))
     terms = [(task_label(task), QUESTIONS[task]) for task in tasks if task in QUESTIONS]
     protocols = sorted({run.results["protocol"] for run in runs})
@@ -258,7 +261,7 @@ def report_page(groups: Sequence[Group], csv_name: str, comparisons: Comparisons
     """Return the page, with a link to the CSV beside it. Raises InputError for a damaged examples.parquet."""
     blocks, links = [], []
     for number, group in enumerate(groups, 1):
-        compared = {task: found for (place, task), found in comparisons.items() if place == number - 1}
+        compared = {task: comparison for (place, task), comparison in comparisons.items() if place == number - 1}
         blocks.append(_group(group, number, len(groups) > 1, compared))
         before = f"{number} · " if len(groups) > 1 else ""
         links += [(f"{before}{task_label(task)}", f"#s{number}-{_anchor(task)}") for task in tasks_of(group.runs)]
@@ -296,9 +299,9 @@ def _without_examples(group: Group, examples: dict[str, list[Example]]) -> Note 
     without = [run.label for run in group.runs if not (run.path.parent / EXAMPLES).is_file()]
     if not without:
         return None
-    which = f"the results of {', '.join(without)}" if any(examples.values()) else "these results"
+    source = f"the results of {', '.join(without)}" if any(examples.values()) else "these results"
     text = "There are no examples, because there is no {} beside {}: <code>rococo score</code> writes none."
-    return Note(rich(text, EXAMPLES, which))
+    return Note(rich(text, EXAMPLES, source))
 
 
 def _task(
@@ -317,20 +320,20 @@ def _task(
         grounding_part(runs, task),
         comparison_part(compared, task) if compared else None,
         *section.charts(runs, task),
-        _examples(runs, task, examples, WON, WON_TOLD),
+        _examples(runs, task, examples, WON, WON_NOTE),
         _examples(runs, task, examples, ERROR, (title, note)),
     ]
     return Part(task_label(task), blocks, "task", anchor)
 
 
 def _examples(
-    runs: Sequence[Run], task: str, examples: dict[str, list[Example]], roles: Sequence[str], told: tuple[str, str]
+    runs: Sequence[Run], task: str, examples: dict[str, list[Example]], roles: Sequence[str], heading: tuple[str, str]
 ) -> Part | None:
-    title, note = told
+    title, note = heading
     count = next(count for most, count in _EXAMPLES if len(runs) <= most)
-    shown: list[Cards | Folded] = []
+    by_model: list[Cards | Folded] = []
     for run in runs:
-        if chosen := choose_examples(examples[run.label], task, roles, count):
-            cards = example_cards(chosen)
-            shown.append(cards if len(runs) == 1 else Folded(run.label, [cards], open=not shown))
-    return Part(title, [Note(note), *shown]) if shown else None
+        if of_model := choose_examples(examples[run.label], task, roles, count):
+            cards = example_cards(of_model)
+            by_model.append(cards if len(runs) == 1 else Folded(run.label, [cards], open=not by_model))
+    return Part(title, [Note(note), *by_model]) if by_model else None

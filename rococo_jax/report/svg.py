@@ -1,7 +1,7 @@
-"""A chart's canvas: a Matplotlib figure measured in px, and its SVG.
+"""Canvas of a chart: a Matplotlib figure measured in px, and its SVG.
 
 In the SVG each colour of `PALETTE` is a CSS variable, so that one drawing is readable on light and dark screens and on
-paper. Text stays text. Equal charts give equal bytes.
+paper. Text stays text. The same chart always gives the same bytes.
 """
 
 import io
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from rococo_jax.report.vocabulary import printable
 
-# Name -> (light, dark). Curves are told apart by most eyes (after Okabe and Ito).
+# Name -> (light, dark). The colours of curves are distinguishable with colour blindness (after Okabe and Ito).
 PALETTE = {
     "ink": ("#1d2024", "#e6e6e2"),
     "soft": ("#5a6068", "#a0a6ad"),
@@ -44,8 +44,8 @@ PALETTE = {
     "curve-7": ("#7a3fb0", "#b58be0"),
 }
 _NAMES = {light: name for name, (light, _) in PALETTE.items()}
-# Definitions are of markers, whose dots become circles, of clips, and of the joins of lines. Pages have their own font.
-_LEFT_OUT = re.compile(r"<defs>.*?</defs>|<!--.*?-->|\s+(?=<)| font-family: 'DejaVu Sans';", re.DOTALL)
+# Definitions of markers (their dots become circles), clips and line joins are removed. Pages have their own font.
+_REMOVED = re.compile(r"<defs>.*?</defs>|<!--.*?-->|\s+(?=<)| font-family: 'DejaVu Sans';", re.DOTALL)
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rococo_jax",
@@ -75,18 +75,18 @@ _STYLE = {
 
 
 def palette_css(selector: str = ":root") -> str:
-    """The variables that charts use, light and, on dark screens, dark."""
+    """Return the CSS variables of charts, with dark values on dark screens."""
     light, dark = (" ".join(f"--{name}: {colours[side]};" for name, colours in PALETTE.items()) for side in (0, 1))
     return f"{selector} {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ {selector} {{ {dark} }} }}\n"
 
 
 def colour_of(name: str) -> str:
-    """What Matplotlib draws with: the light one."""
+    """Return the light value of a colour, with which Matplotlib draws."""
     return PALETTE[name][0]
 
 
 class Chart:
-    """A Matplotlib figure measured in px from the top left, and the titles of its marks."""
+    """Matplotlib figure measured in px from the top left, with tooltips of its marks."""
 
     def __init__(self, name: str, width: int, height: int):
         self.name, self.width, self.height, self.titles = printable(name), width, height, []
@@ -97,49 +97,49 @@ class Chart:
     def axes(
         self, left: float | int, top: float | int, width: float | int, height: float | int, behind: bool = False
     ) -> Axes:
-        """Axes over that part of the chart; without marks and grid where they are `behind` others."""
+        """Add axes over a part of the chart, without tick marks and grid if they are `behind` other axes."""
         box = (left / self.width, 1 - (top + height) / self.height, width / self.width, height / self.height)
         axes = self.drawing.add_axes(box)
         if behind:
             axes.set_axis_off()
         return axes
 
-    def title(self, told: str) -> str:
-        """The id of a mark with that title."""
-        self.titles.append(printable(told))
+    def title(self, tooltip: str) -> str:
+        """Register a tooltip and return the id of its mark."""
+        self.titles.append(printable(tooltip))
         return f"mark-{len(self.titles) - 1}"
 
     def markup(self) -> Markup:
-        """The chart inside a page, whose style sheet holds the palette."""
+        """Return the chart for a page, whose style sheet contains the palette."""
         return Markup(self._svg())
 
     def file(self) -> str:
-        """The chart as a file that brings its style along, with plain colours for programs without CSS variables."""
+        """Return the chart as a file with its own style, and plain colours for programs without CSS variables."""
         style = palette_css(".chart") + ".chart { font-family: system-ui, sans-serif; background: var(--paper); }"
         head = f'xmlns="http://www.w3.org/2000/svg" class="chart"><style>{style}</style>'
         return self._svg(plain=True).replace('class="chart">', head, 1) + "\n"
 
     def _svg(self, plain: bool = False) -> str:
-        """Matplotlib's SVG without what names or loads anything; dots are circles, and marks have their titles."""
+        """Return Matplotlib's SVG without names and references; dots are circles, and marks have tooltips."""
         buffer = io.StringIO()
         for text in self.drawing.findobj(matplotlib.text.Text):
             text.set_text(" ".join(printable(text.get_text()).split("\n")))
         with warnings.catch_warnings():
-            # Readers' browsers have glyphs that the font for measuring lacks.
+            # Browsers have glyphs that the font used for measuring does not have.
             warnings.filterwarnings("ignore", "Glyph .* missing")
             self.drawing.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
         source = buffer.getvalue()
         radius = dict(re.findall(r'<path id="(m\w+)" d="M 0 (\S+)', source))
-        source = _LEFT_OUT.sub("", source[source.index("<g ") :])
+        source = _REMOVED.sub("", source[source.index("<g ") :])
         size = f'viewBox="0 0 {self.width} {self.height}" width="{self.width}" height="{self.height}"'
         name = escape(self.name)
         # In a page, letters keep their size on a narrow screen: the chart scrolls instead of shrinking.
-        least = "" if plain else f' style="min-width: {self.width}px"'
-        head = f'<svg {size} role="img" aria-label="{name}" class="chart"{least}><title>{name}</title>'
+        min_width = "" if plain else f' style="min-width: {self.width}px"'
+        head = f'<svg {size} role="img" aria-label="{name}" class="chart"{min_width}><title>{name}</title>'
         return head + re.sub("<[^/][^>]*>", lambda tag: self._tag(tag[0], radius, plain), source)
 
     def _tag(self, tag: str, radius: Mapping[str, str], plain: bool) -> str:
-        """An opening tag with numbers of two decimals, colours as CSS variables and, of a mark, its title after it."""
+        """Return an opening tag with numbers of two decimals, colours as CSS variables, and the tooltip of a mark."""
         mark = re.search(r'id="mark-(\d+)"', tag)
         if dot := re.match(r'<use xlink:href="#(\w+)"', tag):
             tag = tag.replace(dot[0], f'<circle r="{radius[dot[1]]}"').replace(' x="', ' cx="').replace(' y="', ' cy="')
@@ -150,7 +150,7 @@ class Chart:
 
 
 def _variable(colour: re.Match, plain: bool) -> str:
-    """A colour as a CSS variable; with `plain`, the colour itself before it."""
+    """Return a colour as a CSS variable; with `plain`, preceded by the colour itself."""
     name = _NAMES.get(colour[2])
     if name is None:
         return colour[0]
@@ -159,7 +159,7 @@ def _variable(colour: re.Match, plain: bool) -> str:
 
 @contextmanager
 def chart_of(name: str, width: int, height: int) -> Iterator[Chart]:
-    """An empty chart of so many px, under Matplotlib's own defaults and our style."""
+    """Yield an empty chart of the given size in px, under Matplotlib's defaults and our style."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)

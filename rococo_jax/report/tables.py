@@ -1,6 +1,6 @@
-"""Tables and tiles of figures: one row a model with its intervals, every figure of one model, the few that matter.
+"""Tables and tiles of results: a row for each model, all results of one model, and the most important numbers.
 
-The page's script sorts by the number of a cell, which has more digits than its text; the interval stands below it.
+The page sorts by the number of a cell, which has more digits than its text; the interval is printed below it.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from rococo_jax.report.charts import Bar, common_ticks, interval_bars
 from rococo_jax.report.collection import Figure, Run, best_first, label_of
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label
 
-# A row with more columns is wider than any screen: a row a model and variant reads better.
+# A row with more columns is wider than any screen, so each model and variant gets its own row.
 WIDEST = 21
-# With more variants than this, a panel a model keeps the page short.
+# With more variants than this, there is one panel for each model instead of each variant.
 MOST_PANELS = 8
-# Of more models the first have bars; every one is in the table.
+# With more models, only the first have bars; the table has all of them.
 MOST_BARS = 24
 
 Lead = tuple[str, str]  # variant, metric
@@ -27,25 +27,27 @@ def has_any(runs: Sequence[Run], task: str, variants: Sequence[str], name: str) 
 
 
 def heads_of(words: Sequence[str], metrics: Sequence[str] = ()) -> list[Head]:
-    """Headings of columns of words, then of metrics with their definitions."""
+    """Return headings of columns of words, then of metrics with their definitions."""
     numbers = (Head(metric_of(name).label, metric_of(name).definition) for name in metrics)
     return [*(Head(word, words=True) for word in words), *numbers]
 
 
 def folded_if_long(table: Table) -> Table | Folded:
-    """The table, under a line that unfolds it where it is longer than a screen or two."""
+    """Return the table, folded if it is longer than a screen or two."""
     return table if len(table.rows) <= 24 else Folded(f"{len(table.rows)} rows", [table])
 
 
 def leaderboard(
     runs: Sequence[Run], task: str, groups: Sequence[tuple[str, Sequence[str]]], lead: Lead, short: Sequence[str]
 ) -> Table:
-    """One row a model, the best first, with a group of columns for each variant; a long table where that is too wide.
+    """Return a row for each model, best first, with a group of columns for each variant.
+
+    If that is too wide, each model and variant gets its own row.
 
     Args:
-        groups: variants with the metrics of their columns; what no run has is left out.
-        lead: variant and metric that rows are ordered by.
-        short: the metrics of the long table.
+        groups: variants with the metrics of their columns; columns without values are left out.
+        lead: variant and metric by which rows are ordered.
+        short: metrics of the table with a row for each model and variant.
     """
     runs = best_first(runs, task, lead)
     groups = [(name, [each for each in names if has_any(runs, task, [name], each)]) for name, names in groups]
@@ -69,7 +71,7 @@ def leaderboard(
 
 
 def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> Table:
-    """Every figure of one model: one row a variant (all but corruptions by default), one column a metric."""
+    """Return all results of one model: a row for each variant (by default all but corruptions), a column per metric."""
     variants = run.variants(task) if variants is None else variants
     names = order_metrics(name for variant in variants for name in run.tasks[task][variant])
     names = [name for name in names if has_any([run], task, variants, name)]
@@ -84,8 +86,8 @@ def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> T
     return Table(f"{run.label}, {task}", heads, rows, sortable=len(rows) > 1)
 
 
-def _long_table(runs: Sequence[Run], task: str, wanted: Sequence[str]) -> Table:
-    names = [name for name in wanted if any(has_any([run], task, run.variants(task), name) for run in runs)]
+def _long_table(runs: Sequence[Run], task: str, metrics: Sequence[str]) -> Table:
+    names = [name for name in metrics if any(has_any([run], task, run.variants(task), name) for run in runs)]
     heads = heads_of(["Model", "Variant"], names)
     rows = [
         [
@@ -100,7 +102,7 @@ def _long_table(runs: Sequence[Run], task: str, wanted: Sequence[str]) -> Table:
 
 
 def extreme(run: Run, task: str, variants: Sequence[str], name: str, end: Callable) -> tuple[str, Figure] | None:
-    """The variant at one end (`max` or `min`) of a metric, with its figure."""
+    """Return the variant with the largest (`max`) or smallest (`min`) value of a metric, with that value."""
     figures = [(variant, run.figure(task, variant, name)) for variant in variants]
     figures = [(variant, figure) for variant, figure in figures if figure.value is not None]
     return end(figures, key=lambda pair: pair[1].value) if figures else None
@@ -110,24 +112,24 @@ def tile(
     label: str,
     runs: Sequence[Run],
     task: str,
-    found: Sequence[tuple[str, Figure] | None],
+    figures: Sequence[tuple[str, Figure] | None],
     plain: str = "",
     ours: bool = False,
 ) -> Tile | None:
-    """One number and what it is of, or the range over several models; None where no model has it.
+    """Return one number with its variant, or the range over several models; None where no model has it.
 
     Args:
-        found: for each model, the variant and its figure.
-        plain: the variant that need not be named.
-        ours: the formula is ours, not the benchmark's.
+        figures: for each model, the variant and its value.
+        plain: the variant whose name is omitted.
+        ours: whether the formula is ours, not the benchmark's.
     """
-    known = [(run, *pair) for run, pair in zip(runs, found, strict=True) if pair is not None]
-    if not known:
+    measured = [(run, *pair) for run, pair in zip(runs, figures, strict=True) if pair is not None]
+    if not measured:
         return None
-    low, high = (end(known, key=lambda each: each[2].value) for end in (min, max))
+    low, high = (end(measured, key=lambda each: each[2].value) for end in (min, max))
     notes: list[Text]
-    if len(known) == 1:
-        run, variant, figure = known[0]
+    if len(measured) == 1:
+        run, variant, figure = measured[0]
         name = label_of([run], task, variant)
         number = with_unit(percent(figure.value, figure.digits))
         notes = [] if variant == plain and name == variant_label(variant) else [name]
@@ -145,12 +147,12 @@ def tile(
 
 
 def with_unit(number: str) -> Text:
-    """A number with its unit in small type."""
+    """Return a number with its unit in small type."""
     return rich('{}<span class="unit"> %</span>', number)
 
 
 def panels(runs: Sequence[Run], task: str, variants: Sequence[str]) -> list[tuple[str, list[tuple[Run, str, str]]]]:
-    """Title and `(run, variant, row label)` of each panel: one a variant, or one a model where that reads better."""
+    """Return title and `(run, variant, row label)` of each panel: one per variant, or per model if those are many."""
     if len(runs) == 1 or len(variants) > MOST_PANELS:
         rows = [(run.label, [(run, name, label_of(runs, task, name)) for name in variants]) for run in runs if variants]
         return rows[:MOST_BARS]
@@ -158,18 +160,20 @@ def panels(runs: Sequence[Run], task: str, variants: Sequence[str]) -> list[tupl
 
 
 def interval_panels(runs: Sequence[Run], task: str, variants: Sequence[str], name: str, colour: str) -> Charts | None:
-    """Bars with whiskers for one metric over variants; None where there are none."""
-    found = panels(runs, task, variants)
-    if not found:
+    """Return bars with whiskers for one metric over variants; None where there are none."""
+    rows_of_panels = panels(runs, task, variants)
+    if not rows_of_panels:
         return None
-    ticks = common_ticks([run.figure(task, variant, name) for _, rows in found for run, variant, _ in rows])
+    ticks = common_ticks([run.figure(task, variant, name) for _, rows in rows_of_panels for run, variant, _ in rows])
     label, charts = metric_of(name).label, []
-    for title, rows in found:
+    for title, rows in rows_of_panels:
         bars = [Bar(row, run.figure(task, variant, name)) for run, variant, row in rows]
-        charts.append((title if len(found) > 1 else "", interval_bars(f"{label}: {title}", bars, ticks, colour)))
+        charts.append(
+            (title if len(rows_of_panels) > 1 else "", interval_bars(f"{label}: {title}", bars, ticks, colour))
+        )
     return Charts(charts, note=bars_note(runs))
 
 
 def bars_note(runs: Sequence[Run]) -> str:
-    """What a reader must know where not every model has a bar."""
+    """Return a note where not every model has a bar."""
     return "" if len(runs) <= MOST_BARS else f"The first {MOST_BARS} of {len(runs)} models; the table above has all."

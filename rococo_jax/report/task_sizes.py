@@ -1,4 +1,4 @@
-"""How many queries, gallery items, images or items a task had, in one sentence."""
+"""Size of a task in one sentence: queries and gallery, or images, or items."""
 
 from collections.abc import Sequence
 
@@ -10,25 +10,25 @@ from rococo_jax.report.vocabulary import count, variant_label
 
 
 def sizes(runs: Sequence[Run], task: str) -> Note | None:
-    """How many queries and how large a gallery, or how many items, a task had, where the results say."""
-    said = runs[0].sizes(task)
-    if not said:
+    """Return the number of queries and gallery items, or of images or items; None where the results do not say."""
+    task_sizes = runs[0].sizes(task)
+    if not task_sizes:
         return None
-    first = next(iter(said.values()))
+    first = next(iter(task_sizes.values()))
     if "items" in first:
-        listed = [name for name in runs[0].variants(task) if "items" in said.get(name, {})]
-        over_all = [name for name in listed if "parts" in said[name] and name.rpartition("/")[2] == ALL]
-        parts = [f"{count(said[name]['items'])} {label_of(runs[:1], task, name)}"
+        listed = [name for name in runs[0].variants(task) if "items" in task_sizes.get(name, {})]
+        over_all = [name for name in listed if "parts" in task_sizes[name] and name.rpartition("/")[2] == ALL]
+        parts = [f"{count(task_sizes[name]['items'])} {label_of(runs[:1], task, name)}"
                  for name in listed if name != MEAN and name not in over_all]  # fmt: skip
         return Note(f"Items: {', '.join(parts)}.")
     if "outside" in first:
-        parts = [f"{count(each['outside'])} of {variant_label(name)}" for name, each in said.items()]
+        parts = [f"{count(each['outside'])} of {variant_label(name)}" for name, each in task_sizes.items()]
         return Note(f"{count(first['inside'])} images of the classes, against {', '.join(parts)}.")
     if "classes" in first:
         return Note(f"{count(first.get('images'))} images of {count(first['classes'])} classes.")
     if "gallery" not in first:
         return None
-    galleries = {name: each["gallery"] for name, each in said.items() if is_whole(each.get("gallery"))}
+    galleries = {name: each["gallery"] for name, each in task_sizes.items() if is_whole(each.get("gallery"))}
     altered = variants_of(runs[:1], task, which=lambda each: not each.is_clean)
     altered = sorted(galleries[name] for name in altered if name in galleries)
     parts = [f"{count(galleries['clean'])} items clean"] if "clean" in galleries else []

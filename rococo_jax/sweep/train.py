@@ -43,7 +43,7 @@ def train(
     evaluate = evaluate or make_evaluation_of(config)
     options = {"mesh": mesh, "on_step": on_step}
     chosen = {name: value for name, value in options.items() if value is not None}
-    return run.train(config, workdir, evaluate=evaluate, **chosen)
+    return run.run_training(config, workdir, evaluate=evaluate, **chosen)
 
 
 def make_evaluation_of(config: ConfigDict) -> EvaluateModel | None:

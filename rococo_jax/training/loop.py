@@ -1,16 +1,15 @@
-"""The loop: feed, step, and what hooks do around it.
+"""The training loop: read a batch, run the step, call the hooks.
 
-`transfer_guard` forbids implicit transfers between host and device. SIGTERM (preemption) and Ctrl-C end the run after
-the current step, with everything saved; the same command resumes it. Several processes stop after the same step,
-whichever of them was told: JAX's preemption service, which `distributed_run(preemptible=True)` starts, takes SIGTERM to
-one of them to all, a second or two later.
+SIGTERM (preemption) and Ctrl-C stop the run after the current step; everything is saved, and the same command resumes
+it. Implicit transfers between host and device are forbidden by `jax.transfer_guard`.
 """
 
 import contextlib
+import dataclasses
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -19,14 +18,13 @@ from jax.experimental.multihost_utils import reached_preemption_sync_point
 from jax.sharding import Mesh
 
 from rococo_jax.training.batch import Batch, place_batch
-from rococo_jax.training.hooks import Hook, StepInfo
+from rococo_jax.training.hooks import Hooks, StepInfo
 from rococo_jax.training.state import TrainState
 from rococo_jax.training.step import Metrics
 
-# Requests to save and stop.
 TERMINATE, INTERRUPT = "SIGTERM", "SIGINT"
-# The compiled step: of a state and a batch on the devices.
-Program = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+# The compiled step, from a state and a batch on the devices to the next state and metrics.
+CompiledStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
 @runtime_checkable
@@ -34,7 +32,7 @@ class Input(Protocol):
     """Batches in order.
 
     Attributes:
-        counts: of what was lost so far, this process's share; their sum over processes is the run's since step 0.
+        counts: images and texts lost so far on this process; their sum over processes is that of the run since step 0.
     """
 
     counts: Mapping[str, int]
@@ -42,7 +40,7 @@ class Input(Protocol):
     def __next__(self) -> Batch: ...
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the input. All processes must call it."""
+        """Return what a checkpoint stores of the input. All processes must call it."""
         ...
 
 
@@ -50,65 +48,71 @@ class Outcome(NamedTuple):
     """The last state, and the signal that stopped the run before its end, or None."""
 
     state: TrainState
-    stopped: str | None
+    stop_signal: str | None
 
 
-class Stop(Hook):
-    """Handles the signals until it is closed, and puts a stop into the step after which the run ends.
+class StopOnSignal:
+    """Stop training after the current step on SIGTERM (preemption) or Ctrl-C.
 
-    A second Ctrl-C ends the process without saving.
+    With several processes, JAX's preemption service (see `distributed_run(preemptible=True)`) forwards a SIGTERM from
+    any of them, so that all stop after the same step, a second or two later. A second Ctrl-C exits at once, without a
+    checkpoint.
     """
 
     def __init__(self):
-        self.wanted: str | None = None
-        self.alone = jax.process_count() == 1
-        self.replaced: dict[int, Any] = {}
-        handlers = {signal.SIGINT: self._interrupt} | ({signal.SIGTERM: self._terminate} if self.alone else {})
-        for which, handler in handlers.items():
-            # Not in the main thread, the caller handles signals.
-            with contextlib.suppress(ValueError):
-                self.replaced[which] = signal.signal(which, handler)
+        self.received: str | None = None
+        self.is_single_process = jax.process_count() == 1
+        self.previous_handlers: dict[int, Any] = {}
+        self._install(signal.SIGINT, self._on_interrupt)
+        if self.is_single_process:
+            self._install(signal.SIGTERM, self._on_terminate)
 
-    def after(self, info: StepInfo) -> None:
-        if self.alone:
-            info.request = self.wanted
-        elif reached_preemption_sync_point(info.done):
-            info.request = self.wanted or TERMINATE
+    def _install(self, number: int, handler: Callable) -> None:
+        # signal.signal raises ValueError outside the main thread; there, signals are the caller's business.
+        with contextlib.suppress(ValueError):
+            self.previous_handlers[number] = signal.signal(number, handler)
 
-    def of_this_process(self) -> str | None:
-        """The stop that was asked for, where no other process must agree."""
-        return self.wanted if self.alone else None
+    def signal_after(self, step: int) -> str | None:
+        """Return the signal that stops the run after `step` steps, or None. All processes must call it."""
+        if self.is_single_process:
+            return self.received
+        return (self.received or TERMINATE) if reached_preemption_sync_point(step) else None
+
+    def local_signal(self) -> str | None:
+        """Return the signal that this process received if no other process has to agree, else None."""
+        return self.received if self.is_single_process else None
 
     def close(self) -> None:
-        for which, handler in self.replaced.items():
-            signal.signal(which, handler)
+        """Restore the previous signal handlers."""
+        for number, handler in self.previous_handlers.items():
+            signal.signal(number, handler)
 
-    def _terminate(self, *_: Any) -> None:
-        self.wanted = TERMINATE
+    def _on_terminate(self, *_: Any) -> None:
+        self.received = TERMINATE
 
-    def _interrupt(self, *_: Any) -> None:
-        if self.wanted == INTERRUPT:
+    def _on_interrupt(self, *_: Any) -> None:
+        if self.received == INTERRUPT:
             raise KeyboardInterrupt
-        # `print` is not safe within a handler.
-        os.write(2, b"rococo: Ctrl-C: saving after this step; once more stops without saving\n")
-        self.wanted = INTERRUPT
-        if not self.alone:
-            os.kill(os.getpid(), signal.SIGTERM)  # to JAX's service
+        # `print` is not safe in a signal handler.
+        os.write(2, b"rococo: Ctrl-C: saving after this step; press Ctrl-C again to stop without saving\n")
+        self.received = INTERRUPT
+        if not self.is_single_process:
+            os.kill(os.getpid(), signal.SIGTERM)  # tells JAX's preemption service
 
 
 class DeviceClock:
-    """Tells when the device finished a step, by a thread that waits for the step's results."""
+    """Measure when the device finished a step, with a thread that waits for the results of the step."""
 
     def __init__(self):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="device clock")
         self._finished: Future[float] | None = None
 
     def begin(self, results: Any) -> None:
-        """Watch a step that was dispatched; its results are there when the device has done it."""
+        """Watch a dispatched step; its results are ready when the device has computed it."""
         self._finished = self._thread.submit(_wait_for, results)
 
     def idle_since(self, start: float) -> float:
-        """Seconds since `start` in which the device had finished the last step that was begun."""
+        """Return the seconds since `start` in which the device had nothing to compute."""
         if self._finished is None or not self._finished.done() or self._finished.exception() is not None:
             return 0.0
         return time.perf_counter() - max(start, self._finished.result())
@@ -128,43 +132,52 @@ def run_loop(
     state: TrainState,
     batches: Input,
     mesh: Mesh,
-    compile_for: Callable[[TrainState, Batch], Program],
-    hooks: Sequence[Hook],
-    stop: Stop,
+    compile_step: Callable[[TrainState, Batch], CompiledStep],
+    hooks: Hooks,
+    stop: StopOnSignal,
+    on_step: Callable[[int, TrainState], None],
 ) -> Outcome:
-    """Trains from the step of `state` to `steps`.
+    """Train from the step of `state` to `steps`.
 
     Args:
-        compile_for: makes the program when the first batch is there; all batches have its shapes.
-        hooks: called in this order around every step; `stop` is one of them.
+        compile_step: compiles the step for the first batch; all batches have its shapes.
+        on_step: called after every step with the number of steps and the state, before the hooks.
 
     Raises:
         Diverged: the loss or its gradient is not finite; the last checkpoint is good.
     """
-    info, program = None, None
+    info: StepInfo | None = None
+    stop_signal: str | None = None
+    compiled_step: CompiledStep | None = None
     with contextlib.closing(DeviceClock()) as device_clock:
         for number in range(int(state.step), steps):
             wait_start = time.perf_counter()
             try:
                 batch = next(batches)
             except Exception:
-                # Ctrl-C in a terminal ends the processes that decode images, too.
-                if info is None or (request := stop.of_this_process()) is None:
+                # Ctrl-C in a terminal also ends the processes that decode images, and with them the input.
+                stop_signal = stop.local_signal()
+                if info is None or stop_signal is None:
                     raise
-                for hook in hooks:
-                    hook.stopped(info)
-                return Outcome(state, request)
-            waited, idle = time.perf_counter() - wait_start, device_clock.idle_since(wait_start)
-            placed = place_batch(batch, mesh)
-            program = program or compile_for(state, placed)
-            for hook in hooks:
-                hook.before(number, state)
+                break
+            seconds_waiting = time.perf_counter() - wait_start
+            seconds_idle = device_clock.idle_since(wait_start)
+            device_batch = place_batch(batch, mesh)
+            if compiled_step is None:
+                compiled_step = compile_step(state, device_batch)
+            hooks.before_step(number, state)
             with jax.transfer_guard("disallow"):
-                state, metrics = program(state, placed)
+                state, metrics = compiled_step(state, device_batch)
             device_clock.begin(metrics)
-            info = StepInfo(number + 1, number + 1 == steps, state, metrics, batches.counts, waited, idle)
-            for hook in hooks:
-                hook.after(info)
-            if info.request is not None and not info.last:
-                return Outcome(state, info.request)
-    return Outcome(state, None)
+            done = number + 1
+            is_last = done == steps
+            on_step(done, state)
+            info = StepInfo(done, state, is_last, None, metrics, batches.counts, seconds_waiting, seconds_idle)
+            # The last step is the end of the run: a signal does not change what happens there.
+            stop_signal = None if is_last else stop.signal_after(done)
+            if is_last or stop_signal is not None:
+                break
+            hooks.after_step(info)
+        if info is not None:
+            hooks.after_step(dataclasses.replace(info, stop_signal=stop_signal))
+    return Outcome(state, stop_signal)

@@ -1,13 +1,13 @@
-"""A training run in its working folder. The same call begins it, resumes it, or returns where it is done.
+"""A training run in its working directory. The same call starts it, resumes it, or returns at once if it is finished.
 
-WORKDIR/config.json          the resolved config; another config is refused
-WORKDIR/metrics.jsonl        one line a logged step
-WORKDIR/evaluations.jsonl    one line an evaluation
-WORKDIR/tensorboard/         the same curves
-WORKDIR/checkpoints/         the last few states, and the best; each is a model, too
-WORKDIR/origin/              what these have in common: spec, preprocessing, tokenizer, training images
-WORKDIR/influence.jsonl      influence of the captions' words, for the SC loss; influence_of.json: what it is of
-WORKDIR/model/               at the end: a model directory
+WORKDIR/config.json          the resolved config; a different config is refused
+WORKDIR/metrics.jsonl        one line per logged step
+WORKDIR/evaluations.jsonl    one line per evaluation
+WORKDIR/tensorboard/         the same curves for TensorBoard
+WORKDIR/checkpoints/         the latest states and the best one; each can be loaded as a model
+WORKDIR/origin/              what all these models share: spec, preprocessing, tokenizer, list of training images
+WORKDIR/influence.jsonl      influence of the captions' words, for the SC loss; influence_of.json says of what model
+WORKDIR/model/               the final model directory
 """
 
 import contextlib
@@ -24,40 +24,44 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.model_directory import write_description, write_model
-from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.training_images import (
-    ImageContents,
-    TrainingImages,
-    read_image_contents,
     read_training_images,
     stamp_images,
     union,
 )
 from rococo_jax.encoders import Encoder
-from rococo_jax.encoders.loading import CHECKPOINTS, ORIGIN, read_scores
+from rococo_jax.encoders.loading import CHECKPOINTS, EVALUATIONS, ORIGIN, read_scores
 from rococo_jax.errors import InputError
 from rococo_jax.processes import barrier, broadcast_from_process_0
+from rococo_jax.progress import say
 from rococo_jax.storage import atomic_directory, hold, read_json_object, refuse_url, remove_folder, write_json
 from rococo_jax.training.batch import Batch
-from rococo_jax.training.config import check_config, flat, refuse_other_config, write_config
+from rococo_jax.training.config import check_config, check_same_config, flat, write_config
 from rococo_jax.training.config_keys import profiled_steps
-from rococo_jax.training.hooks import Evaluate, Log, OnStep, Profile, Save
+from rococo_jax.training.hooks import Hooks, StepInfo
 from rococo_jax.training.log import Meter, RunLog, check_wandb
-from rococo_jax.training.loop import Outcome, Program, Stop, run_loop
+from rococo_jax.training.loop import CompiledStep, Outcome, StopOnSignal, run_loop
 from rococo_jax.training.program import compile_step, memory_of, step_bytes
+from rococo_jax.training.run_hooks import Evaluate, Log, Profile, Save
 from rococo_jax.training.setup import RunCache, Setup, set_up
-from rococo_jax.training.state import TrainingCheckpoints, TrainState, gather_to_host, parameters_where_they_are
+from rococo_jax.training.state import TrainingCheckpoints, TrainState, gather_to_host, local_parameters
 
 CONFIG, MODEL = "config.json", "model"
-# Below `origin`: hash of the training images, and of the stamps of their files when they were read.
+# Below `origin`: hash of the training images, and the stamps of their files when they were read.
 _IMAGES = "images.json"
 
 EvaluateModel = Callable[[Encoder], Mapping[str, float]]
 
 
 class Run(NamedTuple):
-    """How a call ended: the step reached, the model directory where the run is done, the step it resumed from, and the
-    signal that stopped it, if any."""
+    """How a call of `train` ended.
+
+    Attributes:
+        step: number of steps of the run so far.
+        model: the model directory if the run is finished, else None.
+        resumed_from: the step from which this call resumed, 0 for a new run.
+        stopped: name of the signal that stopped the run, else None.
+    """
 
     step: int
     model: Path | None
@@ -65,7 +69,7 @@ class Run(NamedTuple):
     stopped: str | None = None
 
 
-def train(
+def run_training(
     config: ConfigDict,
     workdir: str | os.PathLike,
     *,
@@ -75,21 +79,22 @@ def train(
     run_cache: RunCache | None = None,
     influence_folder: Path | None = None,
 ) -> Run:
-    """Trains in `workdir` until `config.steps`, or until SIGTERM or Ctrl-C; `load_model(run.model)` reads the model.
+    """Train in `workdir` until `config.steps`, or until SIGTERM or Ctrl-C; `load_model(run.model)` loads the model.
+
+    The public function is `rococo_jax.train`, which also makes the evaluation that `config.eval` describes.
 
     Args:
         config: a changed `default_config()`, or from `read_config`.
-        workdir: made where it does not exist.
+        workdir: created if it does not exist.
         mesh: the devices; all of them by default.
         evaluate: called with the model every `config.eval.every` steps and at the end; a `score` among its results
-            picks the best checkpoint. `rococo_jax.train` makes it of the keys `config.eval`.
+            selects the best checkpoint.
         on_step: called after every step, for tests and launchers.
         run_cache: starting models, data and features of earlier runs of this process.
-        influence_folder: keeps the table of influence where the config names none; `workdir` by default.
+        influence_folder: stores the influence table if the config names none; `workdir` by default.
 
     Raises:
-        InputError: anything in the config (`config.stepz = 1` adds a key that does not exist), the data, the starting
-            model or the working folder that does not fit.
+        InputError: something in the config, the data, the starting model or the working directory is unusable.
         Diverged: the loss or its gradient is not finite.
     """
     config = config.copy_and_resolve_references()
@@ -97,41 +102,54 @@ def train(
     check_wandb(config.log.wandb)
     refuse_url(workdir, "working folder")
     workdir = Path(workdir)
-    kept = _kept_config(workdir, config)
-    if kept is not None and (workdir / MODEL).exists() and kept["steps"] == config.steps:
+    saved_config = _saved_config(workdir, config)
+    if saved_config is not None and (workdir / MODEL).exists() and saved_config["steps"] == config.steps:
+        _say_finished(workdir, config.steps)
         return Run(config.steps, workdir / MODEL, config.steps)
-    with contextlib.ExitStack() as while_held:
-        broadcast_from_process_0("the working folder", lambda: _hold_folder(while_held, workdir))
+    with contextlib.ExitStack() as folder_lock:
+        broadcast_from_process_0("the working folder", lambda: _lock_workdir(folder_lock, workdir))
         setup = set_up(config, influence_folder or workdir, mesh, run_cache)
-        gc.collect()  # modules refer to themselves in circles; from here on the parameters are the run's alone
-        folder = workdir if jax.process_index() == 0 else None
-        images = broadcast_from_process_0("the working folder", lambda: _prepare_folder(workdir, kept, config, setup))
+        gc.collect()  # drop reference cycles (of nnx modules), so that the initial parameters can be donated
+        images = broadcast_from_process_0(
+            "the working folder", lambda: _prepare_workdir(workdir, saved_config, config, setup)
+        )
         setup.origin = dataclasses.replace(setup.origin, training_images=read_training_images(workdir / ORIGIN))
-        with contextlib.ExitStack() as closing:
-            closing.callback(setup.batches.close)
-            scores: dict[int, float] = {}
-            keep = config.checkpoint.keep, setup.identity(images), config.checkpoint.keep_every, scores
-            checkpoints = TrainingCheckpoints(workdir / CHECKPOINTS, *keep)
-            closing.callback(checkpoints.close)
+        scores: dict[int, float] = {}
+        with contextlib.ExitStack() as resources:
+            resources.callback(setup.batches.close)
+            checkpoints = TrainingCheckpoints(
+                workdir / CHECKPOINTS,
+                config.checkpoint.keep,
+                setup.identity(images),
+                config.checkpoint.keep_every,
+                scores,
+            )
+            resources.callback(checkpoints.close)
             state = setup.begin_or_resume(checkpoints, averaged=config.ema > 0)
             resumed_from = int(state.step)
-            wandb = config.log.wandb and {"project": config.log.wandb, "name": workdir.name, "config": flat(config)}
-            log = RunLog(folder, resumed_from, tensorboard=config.log.tensorboard, wandb=wandb or None)
-            closing.callback(log.close)
+            log = _open_log(workdir, config, resumed_from)
+            resources.callback(log.close)
             scores |= broadcast_from_process_0("scores", lambda: read_scores(workdir))
             outcome = _loop(config, setup, state, checkpoints, log, scores, evaluate, on_step)
-        done = int(outcome.state.step)
-        model = None if outcome.stopped else _finish(config, workdir, setup, outcome.state)
-        return Run(done, model, resumed_from, outcome.stopped)
+        model = _write_final_model(config, workdir, setup, outcome.state) if outcome.stop_signal is None else None
+        return Run(int(outcome.state.step), model, resumed_from, outcome.stop_signal)
 
 
-def _kept_config(workdir: Path, config: ConfigDict) -> dict[str, Any] | None:
-    """The config that the working folder was begun with, None for a new folder.
+def _say_finished(workdir: Path, steps: int) -> None:
+    if jax.process_index() == 0:
+        say(
+            f"{workdir}: nothing to do: this run finished all {steps} steps, and its model is {workdir / MODEL}."
+            " To train it longer, raise config.steps; to start again, name another workdir."
+        )
 
-    Raises InputError: it is another config, or there are checkpoints or a model without one.
+
+def _saved_config(workdir: Path, config: ConfigDict) -> dict[str, Any] | None:
+    """Return the config with which the working directory was started, None if it is new.
+
+    Raises InputError: that config differs from `config`, or there are checkpoints or a model without a config.
     """
     if (workdir / CONFIG).exists():
-        return refuse_other_config(workdir / CONFIG, config)
+        return check_same_config(workdir / CONFIG, config)
     folders = [name for name in (CHECKPOINTS, MODEL) if (workdir / name).is_dir() and any((workdir / name).iterdir())]
     if folders:
         found = f"nothing there beside {folders[0]}"
@@ -139,43 +157,52 @@ def _kept_config(workdir: Path, config: ConfigDict) -> dict[str, Any] | None:
     return None
 
 
-def _hold_folder(while_held: contextlib.ExitStack, workdir: Path) -> None:
-    """Makes the working folder and holds it, until the stack is closed; one that stays empty is removed."""
-    made = not workdir.exists()
+def _lock_workdir(folder_lock: contextlib.ExitStack, workdir: Path) -> None:
+    """Create and lock the working directory until the stack is closed; remove it then if it is new and still empty."""
+    is_new = not workdir.exists()
     workdir.mkdir(parents=True, exist_ok=True)
-    if made:
-        while_held.callback(lambda: None if any(workdir.iterdir()) else workdir.rmdir())
-    while_held.enter_context(hold(workdir))
+    if is_new:
+        folder_lock.callback(lambda: None if any(workdir.iterdir()) else workdir.rmdir())
+    folder_lock.enter_context(hold(workdir))
 
 
-def _prepare_folder(workdir: Path, saved: Mapping[str, Any] | None, config: ConfigDict, setup: Setup) -> str:
+def _open_log(workdir: Path, config: ConfigDict, first_step: int) -> RunLog:
+    """Open the log of the run, which only process 0 writes."""
+    wandb = None
+    if config.log.wandb:
+        wandb = {"project": config.log.wandb, "name": workdir.name, "config": flat(config)}
+    folder = workdir if jax.process_index() == 0 else None
+    return RunLog(folder, first_step, tensorboard=config.log.tensorboard, wandb=wandb)
+
+
+def _prepare_workdir(workdir: Path, saved: Mapping[str, Any] | None, config: ConfigDict, setup: Setup) -> str:
     """Write the config and what checkpoints need to be models; return the hash of the training images.
 
-    A model of fewer steps moves to `model-STEPS`. The images are read before the first step, and again only where a
-    file may have changed since; before the first checkpoint, the folder takes the data as they are.
+    A finished model of fewer steps moves to `model-STEPS`. The images are read before the first step, and read again
+    only if a file may have changed since. Until the first checkpoint is written, changed data are accepted.
     """
     if saved is not None and (workdir / MODEL).exists():
         (workdir / MODEL).rename(workdir / f"{MODEL}-{saved['steps']}")
     origin, stamps = workdir / ORIGIN, stamp_images(setup.source)
-    images = _known_images(origin, stamps)
+    images = _saved_images_hash(origin, stamps)
     has_checkpoints = (workdir / CHECKPOINTS).is_dir() and any((workdir / CHECKPOINTS).glob("[0-9]*"))
     if images is None or not has_checkpoints:
         contents = setup.read_images(stamps)
         images = contents.sha256
         if not has_checkpoints:
-            seen = _training_images(setup.source, setup.origin.training_images, contents)
-            start = dataclasses.replace(setup.origin, training_images=seen)
+            training_images = union(contents.images, setup.origin.training_images)
+            start = dataclasses.replace(setup.origin, training_images=training_images)
             remove_folder(origin)
             with atomic_directory(origin) as folder:
-                write_description(folder, start.checkpoint({}, _record(config, 0)))
+                write_description(folder, start.checkpoint({}, _training_record(config, 0)))
         write_json(origin / _IMAGES, {"sha256": images, "stamps": stamps})
     if saved != flat(config):
         write_config(workdir / CONFIG, config)
     return images
 
 
-def _known_images(origin: Path, stamps: str | None) -> str | None:
-    """The hash of the training images as it was computed once, None where a file may have changed since."""
+def _saved_images_hash(origin: Path, stamps: str | None) -> str | None:
+    """Return the hash of the training images from an earlier call, None if a file may have changed since."""
     if stamps is None or not (origin / _IMAGES).exists():
         return None
     saved = read_json_object(origin / _IMAGES, "the hash of a run's training images")
@@ -192,62 +219,61 @@ def _loop(
     evaluate: EvaluateModel | None,
     on_step: Callable[[int, TrainState], None],
 ) -> Outcome:
-    """Trains on from a state, with all that happens around its steps."""
+    """Train from `state` to the last step, with the hooks of the run."""
     mesh, steps = setup.mesh, range(int(state.step), config.steps)
     meter = Meter(config.batch_size, mesh.size, setup.flops)
 
-    def compile_for(state: TrainState, batch: Batch) -> Program:
+    def compile_first_step(state: TrainState, batch: Batch) -> CompiledStep:
         with meter.paused("compiling"):
             lowered = setup.step.lower(state, setup.frozen, batch)
             compiled = compile_step(lowered, batch, config, memory_of(mesh.local_devices[0]))
-            # CPU processes must reach a program's first exchange within 30 seconds of each other, and some compile
-            # faster than others.
+            # Processes compile at different speeds, but processes on CPUs must reach the first exchange of a program
+            # within 30 seconds of each other.
             barrier("the first step")
         meter.memory = step_bytes(compiled)
         return lambda state, batch: compiled(state, setup.frozen, batch)
 
     def evaluate_state(state: TrainState) -> Mapping[str, float]:
-        parameters, own_mesh = parameters_where_they_are(state.average or state.parameters, setup.frozen, mesh)
-        return evaluate(setup.origin.encoder(parameters, _record(config, int(state.step)), own_mesh))
+        parameters, local_mesh = local_parameters(state.average or state.parameters, setup.frozen, mesh)
+        return evaluate(setup.origin.encoder(parameters, _training_record(config, int(state.step)), local_mesh))
 
     log = Log(run_log, config.log.every, steps, meter, checkpoints)
-    evaluations = [Evaluate(evaluate_state, config.eval.every, config.steps, log, scores)] if evaluate else []
-    save = Save(config.checkpoint, checkpoints, setup.batches.get_state, log, evaluations)
-    stop = Stop()
-    profile = Profile(run_log.folder, profiled_steps(config.profile.steps))
-    hooks = [profile, log, OnStep(on_step), stop, save, *evaluations]
-    with contextlib.ExitStack() as closing:
-        for hook in hooks:
-            closing.callback(hook.close)
-        for evaluation in evaluations:
-            evaluation.catch_up(steps.start, state)
-        outcome = run_loop(config.steps, state, setup.batches, mesh, compile_for, hooks, stop)
+    save = Save(checkpoints, setup.batches.get_state, log, config.checkpoint.minutes)
+    hooks = Hooks(run_log)
+    hooks.add(Profile(run_log.folder, profiled_steps(config.profile.steps)), every=1)
+    hooks.add(log, every=1)
+    # A state is saved before it is evaluated.
+    save_periods = [config.checkpoint.every, config.checkpoint.keep_every]
+    if evaluate is not None:
+        save_periods.append(config.eval.every)
+    hooks.add(save, every=save_periods, also_when=save.minutes_elapsed)
+    if evaluate is not None:
+        # A stop does not wait for an evaluation that is due: the resumed run makes it first.
+        hook = Evaluate(evaluate_state, log, scores)
+        hooks.add(hook, every=config.eval.every, on_signal=False, log_file=EVALUATIONS)
+    with contextlib.closing(hooks), contextlib.closing(StopOnSignal()) as stop:
+        hooks.run_missing(StepInfo(steps.start, state, is_last=steps.start == config.steps))
+        outcome = run_loop(config.steps, state, setup.batches, mesh, compile_first_step, hooks, stop, on_step)
     if jax.process_index() == 0 and log.loss:
         done = int(outcome.state.step)
         print(f"step {done} of {config.steps}: {log.loss}; {meter.goodput()[1]}", file=sys.stderr, flush=True)
     return outcome
 
 
-def _finish(config: ConfigDict, workdir: Path, setup: Setup, state: TrainState) -> Path:
-    """Write the model directory."""
-    first_process, origin = jax.process_index() == 0, setup.origin
-    parameters = gather_to_host(state.average or state.parameters, setup.frozen, keep=first_process)
-    record = _record(config, int(state.step))
-    broadcast_from_process_0("the model", lambda: write_model(workdir / MODEL, origin.checkpoint(parameters, record)))
+def _write_final_model(config: ConfigDict, workdir: Path, setup: Setup, state: TrainState) -> Path:
+    """Write the model directory from process 0 and return its path."""
+    is_first_process = jax.process_index() == 0
+    parameters = gather_to_host(state.average or state.parameters, setup.frozen, keep=is_first_process)
+    record = _training_record(config, int(state.step))
+    checkpoint_of = setup.origin.checkpoint
+    broadcast_from_process_0("the model", lambda: write_model(workdir / MODEL, checkpoint_of(parameters, record)))
     return workdir / MODEL
 
 
-def _training_images(
-    source: PairSource, before: TrainingImages | None, contents: ImageContents | None = None
-) -> TrainingImages | None:
-    """The images of the run and of the model that it started from; `contents` are the source's, if known."""
-    contents = contents or read_image_contents(source)
-    return union(contents.images, before)
-
-
-def _record(config: ConfigDict, step: int) -> dict:
+def _training_record(config: ConfigDict, step: int) -> dict[str, Any]:
+    """Return what the provenance of a model says of its training: the step and the keys that matter most."""
     keys = ("seed", "steps", "batch_size", "init.model", "train.vision", "train.text")
     leaves = flat(config)
-    chosen = {key: leaves[key] for key in keys}
-    chosen |= {key: value for key, value in leaves.items() if key.startswith(("losses.", "optimizer."))}
-    return {"step": step, "config": chosen}
+    record = {key: leaves[key] for key in keys}
+    record |= {key: value for key, value in leaves.items() if key.startswith(("losses.", "optimizer."))}
+    return {"step": step, "config": record}

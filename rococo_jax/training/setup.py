@@ -23,7 +23,7 @@ from rococo_jax.models.fsdp import place_parameters
 from rococo_jax.processes import barrier, broadcast_from_process_0, on_any_process
 from rococo_jax.runtime import make_mesh, rows_of
 from rococo_jax.storage import hash_json
-from rococo_jax.training.config import flat
+from rococo_jax.training.config import flat, keys_of_features
 from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.init import Origin, starting_encoder
 from rococo_jax.training.inputs import active_inputs
@@ -35,13 +35,6 @@ from rococo_jax.training.optimizer import make_optimizer
 from rococo_jax.training.program import step_flops
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, make_state, state_shapes
 from rococo_jax.training.step import Step, check_batch, make_step
-
-# Keys that do not change features. All others count, so that a new key cannot be missed.
-_NOT_FEATURES = ("steps", "batch_size", "micro_batches", "remat", "fsdp", "ema", "optimizer",
-                 "log", "checkpoint", "eval", "data.workers", "data.prefetch", "data.feature_noise",
-                 "train.heads", "losses.contrastive.kind", "losses.hard_positives.count",
-                 "losses.hard_positives.negative_weight", "losses.sc.scope", "losses.sc.count",
-                 "losses.vc.scope")  # fmt: skip
 
 
 class RunCache:
@@ -69,10 +62,9 @@ class RunCache:
 
     def features(self, config: ConfigDict, make: Callable[[], Features]) -> Features:
         """The result of `make`, or an earlier one for a config with the same features."""
-        keys = {key: value for key, value in flat(config).items() if not key.startswith(_NOT_FEATURES)}
-        keys |= {key: bool(keys[key]) for key in keys if key.endswith(".weight")}
+        keys = keys_of_features(config)
         if config.init.model:
-            # The towers are not the seed's, and pools are the same for all seeds.
+            # Only new towers depend on the seed; pools are the same for all seeds.
             del keys["seed"]
         return self._get("features", hash_json(keys), make)
 

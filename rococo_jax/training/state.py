@@ -102,7 +102,7 @@ def _initial(parameters: dict[str, jax.Array], optimizer: optax.GradientTransfor
     return TrainState(jnp.zeros((), jnp.int32), parameters, optimizer.init(parameters), average)
 
 
-def parameters_where_they_are(
+def local_parameters(
     trained: Mapping[str, jax.Array], frozen: Mapping[str, jax.Array], mesh: Mesh
 ) -> tuple[dict[str, jax.Array], Mesh]:
     """All parameters and their mesh, without a copy: that of this process's devices where these hold whole parameters
@@ -192,7 +192,7 @@ class TrainingCheckpoints:
         """The step of the last complete checkpoint."""
         return self.manager.latest_step()
 
-    def last_good(self) -> str:
+    def describe_latest(self) -> str:
         """From where a run can go on, in words."""
         latest = self.latest()
         return "no checkpoint was written before" if latest is None else f"the checkpoint of step {latest} is good"
@@ -266,7 +266,7 @@ class TrainingCheckpoints:
             # The tasks that failed beside the first one would each be logged when the process ends.
             logging.getLogger("asyncio").setLevel(logging.CRITICAL)
             self._remove_unfinished()
-            wanted = f"{refused.wanted}; {self.last_good()}"
+            wanted = f"{refused.wanted}; {self.describe_latest()}"
             raise type(refused)(refused.source, refused.field, refused.found, wanted) from None
 
     def _remove_unfinished(self) -> None:

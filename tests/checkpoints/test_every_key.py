@@ -40,7 +40,7 @@ def changed(value):
 
 
 def outcome(read, *arguments):
-    """What is read, or `refused`."""
+    """Return the value that is read, or `refused`."""
     try:
         return read(*arguments)
     except InputError:

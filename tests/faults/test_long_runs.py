@@ -12,7 +12,7 @@ from rococo_jax.encoders import load_model
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_images
 from rococo_jax.training.config import read_config
-from rococo_jax.training.run import train
+from rococo_jax.training.run import run_training
 
 # Resident memory: allocators keep some of what was freed.
 _LEVEL_MB = 60
@@ -54,6 +54,6 @@ def test_training_two_thousand_steps(world, monkeypatch):
     monkeypatch.chdir(world.root)
     overrides = ("steps=2000", "log.every=50", "checkpoint.every=200")
     config, levels = read_config(world / "config.py", [f"config.{each}" for each in overrides]), Levels()
-    train(config, world / "workdir", on_step=lambda done, state: levels.take() if done % 50 == 0 else None)
+    run_training(config, world / "workdir", on_step=lambda done, state: levels.take() if done % 50 == 0 else None)
     levels.taken = levels.taken[4:]  # compiling, and the first checkpoints
     levels.assert_level()

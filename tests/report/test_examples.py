@@ -16,7 +16,7 @@ JPEG = bytes.fromhex("ffd8ffe000040000ffc0000b080080014001011100ffd9")
 
 def changed_words(first: str, second: str) -> tuple[list[str], list[str]]:
     one, other = compare_words(first, second)
-    return [word.text for word in one if word.changed], [word.text for word in other if word.changed]
+    return [word.text for word in one if word.is_changed], [word.text for word in other if word.is_changed]
 
 
 def drawn(*examples) -> str:

@@ -48,7 +48,7 @@ def every_term(folder, config, tmp_path_factory):
     settings["losses__contrastive__altered_columns"] = True
     settings |= {"losses__hard_positives__negatives": str(tmp_path / "pairs.jsonl"), "train__heads": "text"}
     config = changed(config, losses__sc__variants="rand_voca", losses__sc__count=2, **settings)
-    done = run.train(config, tmp_path / "run")
+    done = run.run_training(config, tmp_path / "run")
     return metrics_of(tmp_path / "run"), done.model
 
 

@@ -47,7 +47,7 @@ def evaluations_of(workdir: Path) -> list[dict]:
 @pytest.fixture(scope="module")
 def unbroken(data, tmp_path_factory, one_device) -> Path:
     workdir = tmp_path_factory.mktemp("unbroken") / "run"
-    run.train(config_of(data), workdir, evaluate=score)
+    run.run_training(config_of(data), workdir, evaluate=score)
     assert [line["step"] for line in evaluations_of(workdir)] == [1, 2, 3, 4]
     return workdir
 
@@ -70,9 +70,9 @@ def signal_at(step: int, number: int):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("step", [1, 2, 3, 4])
 def test_a_stop_in_a_step_that_is_due_loses_no_evaluation(step, number, data, unbroken, tmp_path):
-    stopped = run.train(config_of(data), tmp_path / "run", evaluate=score, on_step=signal_at(step, number))
+    stopped = run.run_training(config_of(data), tmp_path / "run", evaluate=score, on_step=signal_at(step, number))
     assert (stopped.stopped is None) == (step == STEPS), "nothing is left to stop in the last step"
-    done = run.train(config_of(data), tmp_path / "run", evaluate=score)
+    done = run.run_training(config_of(data), tmp_path / "run", evaluate=score)
     assert done.model is not None
     assert_same_evaluations(tmp_path / "run", unbroken)
 
@@ -87,8 +87,8 @@ def test_an_evaluation_that_fails_costs_no_step_and_is_made_again(step, data, un
         return score(encoder)
 
     with pytest.raises(RuntimeError, match="out of memory"):
-        run.train(config_of(data), tmp_path / "run", evaluate=fails)
-    done = run.train(
+        run.run_training(config_of(data), tmp_path / "run", evaluate=fails)
+    done = run.run_training(
         config_of(data), tmp_path / "run", evaluate=score, on_step=lambda done, state: trained.append(done)
     )
     assert done.resumed_from == step and trained == list(range(step + 1, STEPS + 1))
@@ -98,24 +98,24 @@ def test_an_evaluation_that_fails_costs_no_step_and_is_made_again(step, data, un
 def test_a_run_that_was_killed_between_checkpoint_and_evaluation_makes_it(data, unbroken, tmp_path):
     for step in (2, 3):
         with pytest.raises(Stopped):
-            run.train(config_of(data), tmp_path / "run", evaluate=score, on_step=stop_after(step))
+            run.run_training(config_of(data), tmp_path / "run", evaluate=score, on_step=stop_after(step))
     lines = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
     (tmp_path / "run" / "evaluations.jsonl").write_text("\n".join([*lines[:-1], lines[-1][:20]]))
-    run.train(config_of(data), tmp_path / "run", evaluate=score)
+    run.run_training(config_of(data), tmp_path / "run", evaluate=score)
     assert_same_evaluations(tmp_path / "run", unbroken)
 
 
 def test_an_evaluation_at_the_end_alone_survives_a_stop_in_the_last_step(data, tmp_path):
     config = config_of(data, eval__every=0)
-    done = run.train(config, tmp_path / "run", evaluate=score, on_step=signal_at(STEPS, signal.SIGTERM))
+    done = run.run_training(config, tmp_path / "run", evaluate=score, on_step=signal_at(STEPS, signal.SIGTERM))
     assert done.model is not None and [line["step"] for line in evaluations_of(tmp_path / "run")] == [STEPS]
 
 
 def test_a_stop_between_two_evaluations_adds_none(data, tmp_path):
     config = config_of(data, eval__every=2)
-    run.train(config, tmp_path / "run", evaluate=score, on_step=signal_at(3, signal.SIGTERM))
+    run.run_training(config, tmp_path / "run", evaluate=score, on_step=signal_at(3, signal.SIGTERM))
     assert [line["step"] for line in evaluations_of(tmp_path / "run")] == [2]
-    run.train(config, tmp_path / "run", evaluate=score)
+    run.run_training(config, tmp_path / "run", evaluate=score)
     assert [line["step"] for line in evaluations_of(tmp_path / "run")] == [2, 4]
 
 

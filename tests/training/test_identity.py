@@ -93,10 +93,10 @@ CHANGES = {
 @pytest.mark.parametrize("field", CHANGES)
 def test_a_run_is_not_resumed_on_other_contents_under_the_same_names(field, data, tmp_path):
     with pytest.raises(Stopped):
-        run.train(config_of(data), tmp_path / "run", on_step=stop_after(3))
+        run.run_training(config_of(data), tmp_path / "run", on_step=stop_after(3))
     CHANGES[field](data)
     with pytest.raises(InputError) as error:
-        run.train(config_of(data), tmp_path / "run")
+        run.run_training(config_of(data), tmp_path / "run")
     assert error.value.field == field and "\n" not in str(error.value)
     assert not (tmp_path / "run" / "model").exists()
 
@@ -104,10 +104,10 @@ def test_a_run_is_not_resumed_on_other_contents_under_the_same_names(field, data
 def test_before_its_first_checkpoint_a_run_takes_the_data_as_they_are(data, tmp_path):
     config = config_of(data, checkpoint__every=100)
     with pytest.raises(Stopped):
-        run.train(config, tmp_path / "run", on_step=stop_after(1))
+        run.run_training(config, tmp_path / "run", on_step=stop_after(1))
     before = (tmp_path / "run" / "origin" / "training_images.txt").read_text()
     swap_images(data)
-    run.train(config, tmp_path / "run")
+    run.run_training(config, tmp_path / "run")
     assert (tmp_path / "run" / "model" / "training_images.txt").read_text() != before
 
 
@@ -117,11 +117,11 @@ def test_files_that_were_copied_elsewhere_are_the_same_data(data, tmp_path, monk
     monkeypatch.setattr(training_images, "_read_part", lambda part: hashed.append(part) or read_part(part))
     for step in (2, 3):
         with pytest.raises(Stopped):
-            run.train(config_of(data), tmp_path / "run", on_step=stop_after(step))
+            run.run_training(config_of(data), tmp_path / "run", on_step=stop_after(step))
     assert len(hashed) == 1
     for path in (data / "images").iterdir():
         path.write_bytes(path.read_bytes())
-    run.train(config_of(data), tmp_path / "run")
+    run.run_training(config_of(data), tmp_path / "run")
     assert len(hashed) == 2
 
 
@@ -129,9 +129,9 @@ def test_a_table_of_influence_of_another_model_is_not_taken(data, tmp_path):
     """It is computed in the working folder before the first checkpoint."""
     config = config_of(data, losses__sc__influence="", losses__hard_positives__weight=0.0, checkpoint__every=100)
     with pytest.raises(Stopped):
-        run.train(config, tmp_path / "run", on_step=stop_after(1))
+        run.run_training(config, tmp_path / "run", on_step=stop_after(1))
     replace_start(data)
     with pytest.raises(InputError, match=r"influence\.jsonl: weights: found .*; wanted .*remove the table"):
-        run.train(config, tmp_path / "run")
+        run.run_training(config, tmp_path / "run")
     (tmp_path / "run" / "influence.jsonl").unlink()
-    assert run.train(config, tmp_path / "run").model is not None
+    assert run.run_training(config, tmp_path / "run").model is not None

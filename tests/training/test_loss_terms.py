@@ -13,7 +13,7 @@ from rococo_jax.training import config_keys, inputs
 from rococo_jax.training.config import check_config, default_config
 from rococo_jax.training.inputs.loss_input import LossInput
 from rococo_jax.training.program import step_flops
-from rococo_jax.training.run import train
+from rococo_jax.training.run import run_training
 from rococo_jax.training.step import lower_step
 from tests.support.paths import CHECKOUT
 from tests.support.refusals import refused
@@ -73,7 +73,7 @@ def test_a_new_loss_and_a_new_input_take_part_in_training(more_losses, tmp_path)
     write_world(tmp_path, captions, picture=grey_of, start=tiny_encoder(spec=tiny_spec(16), name="start"))
     weights = {"losses__uniformity__weight": 0.5, "losses__order_of_words__weight": 2.0}
     config = tiny_config(tmp_path, steps=1, batch_size=8, **weights)
-    train(config, tmp_path / "run")
+    run_training(config, tmp_path / "run")
     (found,) = metrics_of(tmp_path / "run")
     weighted = found["contrastive"] + 0.5 * found["uniformity"] + 2 * found["order_of_words"]
     np.testing.assert_allclose(found["loss"], weighted, rtol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.training.inputs.batches import make_input
-from rococo_jax.training.run import train
+from rococo_jax.training.run import run_training
 from tests.support.input_world import IMAGES
 from tests.support.tiny_runs import FEATURES_ALONE, changed, metrics_of
 
@@ -62,7 +62,7 @@ def test_pools_of_features_leave_them_out(world, long_captions):
 
 def test_a_run_says_it_once_logs_the_counts_and_has_no_loss_of_them(world, long_captions, tmp_path, capsys):
     keys = {"init__model": str(world.folder / "start"), "steps": 2, "batch_size": 8, "log__every": 1}
-    train(changed(world.config_of(**long_captions), **keys), tmp_path / "run")
+    run_training(changed(world.config_of(**long_captions), **keys), tmp_path / "run")
     lines = metrics_of(tmp_path / "run")
     # As negatives they were as near as the caption itself: ln (1 + 8).
     assert [line["sc"] for line in lines] == [0.0, 0.0]

@@ -9,7 +9,7 @@ import pytest
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import load_model
 from rococo_jax.training.optimizer import moving_average
-from rococo_jax.training.run import train
+from rococo_jax.training.run import run_training
 from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.tiny_runs import FEATURES_ALONE, Stopped, mesh_of, stop_after, tiny_config
 from tests.support.world import write_world
@@ -69,7 +69,7 @@ def test_the_average_is_evaluated_saved_read_from_checkpoints_and_resumed_with_i
     def on_step(done, state):
         history.append(np.asarray(state.parameters["text_head.kernel"]))
 
-    done = train(config, tmp_path / "run", mesh=mesh, evaluate=evaluate, on_step=on_step)
+    done = run_training(config, tmp_path / "run", mesh=mesh, evaluate=evaluate, on_step=on_step)
     expected = [mean_of(history[:number], config.ema) for number in range(1, STEPS + 1)]
     start = kernel_of(load_model(config.init.model))
     # Far from the start and from the last parameters: neither passes for the average.
@@ -80,7 +80,7 @@ def test_the_average_is_evaluated_saved_read_from_checkpoints_and_resumed_with_i
         np.testing.assert_allclose(array, wanted, rtol=1e-5, atol=1e-6)
 
     with pytest.raises(Stopped):
-        train(config, tmp_path / "cut", mesh=mesh, on_step=stop_after(5))
-    again = train(config, tmp_path / "cut", mesh=mesh)
+        run_training(config, tmp_path / "cut", mesh=mesh, on_step=stop_after(5))
+    again = run_training(config, tmp_path / "cut", mesh=mesh)
     assert again.resumed_from == 3
     np.testing.assert_array_equal(kernel_of(load_model(again.model)), kernel_of(load_model(done.model)))

@@ -135,7 +135,7 @@ def test_a_plan_is_printed_and_nothing_is_trained(data, capsys):
     config, encoder = read_config(data / "config.py"), tiny_encoder()
     flops = step_flops(config, encoder.spec, numbers["text_length"], encoder.preprocessing)
     assert numbers["flops"]["model"] == flops / 8 and numbers["flops"]["xla"] > 0
-    assert any(name.startswith("all-gather f32") for name in numbers["collectives"])
+    assert any(name.startswith("all-reduce f32") for name in numbers["collectives"])
     assert not (data / "run").exists()
 
 

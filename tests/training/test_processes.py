@@ -47,7 +47,7 @@ from rococo_jax.encoders import embedding, load_model
 from rococo_jax.evaluation.callback import make_evaluation
 from rococo_jax.models import fsdp
 from rococo_jax.runtime import make_mesh
-from rococo_jax.training import hooks, run, setup
+from rococo_jax.training import run, run_hooks, setup
 from tests.support.tiny_runs import changed, tiny_config
 
 fsdp.LEAST_SHARDED = 256
@@ -92,12 +92,12 @@ def on_step(done, state):
         time.sleep(1.2)  # JAX's service looks for the signal every second
 
 setup.make_step = made_once  # the same one in all three runs
-stopped = run.train(config, folder / "sharded", on_step=on_step)
+stopped = run.run_training(config, folder / "sharded", on_step=on_step)
 assert stopped.stopped == "SIGTERM" and 3 <= stopped.step <= 5, stopped
 if me == 1:
-    hooks.time = types.SimpleNamespace(monotonic=float)  # always 0: late by the clock of process 0 alone
+    run_hooks.time = types.SimpleNamespace(monotonic=float)  # always 0: late by the clock of process 0 alone
 timed = changed(config, checkpoint__minutes=1e-9)
-done = run.train(timed, folder / "sharded", evaluate=evaluate, on_step=on_step)
+done = run.run_training(timed, folder / "sharded", evaluate=evaluate, on_step=on_step)
 assert done.resumed_from == stopped.step
 assert (folder / "sharded" / "checkpoints" / "8").exists()
 (held, whole), = sizes
@@ -120,7 +120,7 @@ for path, array in trained.items():
 if me == 0:
     storage.shutil.disk_usage = lambda folder: types.SimpleNamespace(free=10)
 try:
-    run.train(changed(config, checkpoint__every=1), folder / "full")
+    run.run_training(changed(config, checkpoint__every=1), folder / "full")
     raise AssertionError("a checkpoint without room")
 except InputError as error:
     assert error.is_on_all_processes and "/full/checkpoints/1: disk: found 10 bytes free" in str(error), error

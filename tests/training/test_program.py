@@ -89,7 +89,7 @@ def test_a_run_has_one_program_compiled_before_the_first_step(config, cache, on_
         cache.hits.clear()
         counts: list[int] = []
         count = functools.partial(lambda counts, *_: counts.append(len(cache.programs)), counts)
-        run.train(config, tmp_path / name, mesh=mesh_of(1), on_step=count)
+        run.run_training(config, tmp_path / name, mesh=mesh_of(1), on_step=count)
         steps = [each for each in cache.programs if "step" in each]
         starts.append((len(steps), len(cache.programs) - len(cache.hits), len(set(counts))))
         said = re.findall(r"a step of texts of 24 tokens takes .*; compiled in [\d.]+ s\n", capsys.readouterr().err)

@@ -23,8 +23,8 @@ from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config, read_config
-from rococo_jax.training.hooks import Diverged
-from rococo_jax.training.run import train
+from rococo_jax.training.run import run_training
+from rococo_jax.training.run_hooks import Diverged
 from tests.support.paths import CHECKOUT
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_runs import (
@@ -63,7 +63,7 @@ def config_of(data: Path, *overrides: str):
 def whole_run(data, tmp_path_factory) -> Path:
     """An undisturbed run on one device."""
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    train(config_of(data), workdir, mesh=mesh_of(1))
+    run_training(config_of(data), workdir, mesh=mesh_of(1))
     return workdir
 
 
@@ -90,7 +90,7 @@ def test_a_run_writes_its_metrics_and_a_model_that_evaluates(data, whole_run, tm
 
 def test_the_same_call_again_finds_the_run_done(data, whole_run):
     before = (whole_run / "metrics.jsonl").read_bytes()
-    again = train(config_of(data), whole_run, mesh=mesh_of(1))
+    again = run_training(config_of(data), whole_run, mesh=mesh_of(1))
     assert (again.step, again.model) == (STEPS, whole_run / "model")
     assert (whole_run / "metrics.jsonl").read_bytes() == before
 
@@ -100,11 +100,11 @@ def test_a_run_that_was_cut_off_ends_with_the_same_bits(devices, data, whole_run
     expected = whole_run
     if devices > 1:
         expected = tmp_path / "undisturbed"
-        train(config_of(data), expected, mesh=mesh_of(devices))
+        run_training(config_of(data), expected, mesh=mesh_of(devices))
     for step in (2, 5):
         with pytest.raises(Stopped):
-            train(config_of(data), tmp_path / "run", mesh=mesh_of(devices), on_step=stop_after(step))
-    done = train(config_of(data), tmp_path / "run", mesh=mesh_of(devices))
+            run_training(config_of(data), tmp_path / "run", mesh=mesh_of(devices), on_step=stop_after(step))
+    done = run_training(config_of(data), tmp_path / "run", mesh=mesh_of(devices))
     assert done.resumed_from >= 3
     assert_same_run(tmp_path / "run", expected)
 
@@ -144,7 +144,7 @@ def test_another_number_of_devices_goes_on_with_the_same_losses_and_holds_only_t
     # Neither micro-batches nor rematerialisation change a gradient. Nothing is saved while bytes are counted.
     config = config_of(data, "fsdp=4", "micro_batches=2", "remat=dots", "checkpoint.every=100")
     mesh = make_mesh(jax.devices()[:8], fsdp=4)
-    done = train(config, tmp_path / "run", mesh=mesh, on_step=measure, evaluate=evaluate)
+    done = run_training(config, tmp_path / "run", mesh=mesh, on_step=measure, evaluate=evaluate)
     best = load_model(f"{tmp_path / 'run'}@best", mesh=mesh_of(8))
     assert best.name == f"run@{STEPS}"
     np.testing.assert_array_equal(best.encode_text(texts), measure.vectors)
@@ -163,22 +163,22 @@ def test_sigterm_and_ctrl_c_save_and_the_run_goes_on_with_the_same_bits(data, wh
         if done == 3:
             os.kill(os.getpid(), signal.SIGTERM)
             with pytest.raises(InputError, match="run: lock: found in use by this process"):
-                train(config, workdir, mesh=mesh_of(1))
+                run_training(config, workdir, mesh=mesh_of(1))
 
-    stopped = train(config, workdir, mesh=mesh_of(1), on_step=terminate)
+    stopped = run_training(config, workdir, mesh=mesh_of(1), on_step=terminate)
     assert (stopped.step, stopped.model, stopped.stopped) == (3, None, "SIGTERM")
 
     def interrupt(done, state):
         if done == 5:
             os.kill(os.getpid(), signal.SIGINT)
 
-    on_one_device = functools.partial(train, mesh=mesh_of(1), on_step=interrupt)
-    monkeypatch.setattr("rococo_jax.training.run.train", on_one_device)
+    on_one_device = functools.partial(run_training, mesh=mesh_of(1), on_step=interrupt)
+    monkeypatch.setattr("rococo_jax.training.run.run_training", on_one_device)
     command = ["train", "--config", str(data / "config.py"), "--workdir", str(workdir)]
     assert main([*command, "--config.checkpoint.every=100"]) == 130
     told = capfd.readouterr().err
     assert "Ctrl-C: saving after this step" in told and "stopped after step 5, which is saved" in told
-    done = train(config, workdir, mesh=mesh_of(1))
+    done = run_training(config, workdir, mesh=mesh_of(1))
     assert done.resumed_from == 5
     assert_same_run(tmp_path / "run", whole_run)
 
@@ -204,7 +204,7 @@ def test_killed_at_a_random_moment_the_command_goes_on_with_the_same_bits(data, 
 def test_a_loss_that_is_no_number_stops_the_run(data, tmp_path, monkeypatch, capsys):
     steep = "optimizer.learning_rate=1e30 optimizer.warmup_fraction=0.4 losses.sc.weight=0 losses.vc.weight=0".split()
     config, workdir = config_of(data, *steep), tmp_path / "run"
-    monkeypatch.setattr("rococo_jax.training.run.train", functools.partial(train, mesh=mesh_of(1)))
+    monkeypatch.setattr("rococo_jax.training.run.run_training", functools.partial(run_training, mesh=mesh_of(1)))
     words = ["train", "--config", str(data / "config.py"), "--workdir", str(workdir)]
     assert main([*words, *(f"--config.{each}" for each in steep)]) == 3
     told = capsys.readouterr().err
@@ -214,14 +214,14 @@ def test_a_loss_that_is_no_number_stops_the_run(data, tmp_path, monkeypatch, cap
     assert written and all(np.isfinite(line["loss"]) for line in written)
     # The checkpoint is of the last step whose loss is a number: the same comes again.
     with pytest.raises(Diverged, match="the checkpoint of step"):
-        train(config, workdir, mesh=mesh_of(1))
+        run_training(config, workdir, mesh=mesh_of(1))
 
 
 def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_path):
     pools = {"data__feature_pool__mixed": 2, "data__feature_pool__captions": 3}
     settings = {"init__residual_head_width": 16, "steps": 40, "checkpoint__every": 20}
     cached = changed(config_of(data), **FEATURES_ALONE, **pools, **settings)
-    train(cached, tmp_path / "cached", mesh=mesh_of(2))
+    run_training(cached, tmp_path / "cached", mesh=mesh_of(2))
     losses = [line["loss"] for line in metrics_of(tmp_path / "cached")]
     assert np.mean(losses[-10:]) < np.mean(losses[:10])  # a step's own batch may be a hard one
     started, trained = trained_parameters(data / "start"), trained_parameters(tmp_path / "cached" / "model")
@@ -237,8 +237,8 @@ def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_pa
         load_model(f"{tmp_path / 'cached'}@7")
     # More steps go on from there; fewer are refused.
     with pytest.raises(InputError, match=r"config\.steps: found 30; wanted 40, with which this folder was begun, or m"):
-        train(changed(cached, steps=30), tmp_path / "cached", mesh=mesh_of(2))
-    more = train(changed(cached, steps=42), tmp_path / "cached", mesh=mesh_of(2))
+        run_training(changed(cached, steps=30), tmp_path / "cached", mesh=mesh_of(2))
+    more = run_training(changed(cached, steps=42), tmp_path / "cached", mesh=mesh_of(2))
     assert (more.step, more.resumed_from) == (42, 40)
     before = trained_parameters(tmp_path / "cached" / "model-40")
     np.testing.assert_array_equal(before["vision_head.up.kernel"], trained["vision_head.up.kernel"])
@@ -250,18 +250,18 @@ def test_a_working_folder_belongs_to_one_config_and_one_model(data, whole_run, t
     start = shutil.copytree(data / "start", tmp_path / "start")
     config = config_of(data, f"init.model={start}")
     with pytest.raises(Stopped):
-        train(config, tmp_path / "run", mesh=mesh_of(1), on_step=stop_after(2))
+        run_training(config, tmp_path / "run", mesh=mesh_of(1), on_step=stop_after(2))
     shutil.rmtree(start)
     save_model(start, tiny_encoder(seed=9, name="start"))
     with pytest.raises(InputError, match="which this run starts from"):
-        train(config, tmp_path / "run", mesh=mesh_of(1))
+        run_training(config, tmp_path / "run", mesh=mesh_of(1))
 
 
 def test_a_step_that_a_device_has_no_room_for_is_refused_before_it_runs(data, tmp_path, monkeypatch):
     monkeypatch.setattr("rococo_jax.training.run.memory_of", lambda device: 10_000)
     takes = r"with which a step of texts of 24 tokens takes 0\.0\d GB of a device's 0\.00 GB"
     with pytest.raises(InputError, match=rf"micro_batches: found 1, {takes}; wanted more micro-batches"):
-        train(config_of(data), tmp_path / "run", mesh=mesh_of(1))
+        run_training(config_of(data), tmp_path / "run", mesh=mesh_of(1))
     assert not (tmp_path / "run" / "metrics.jsonl").read_text()
 
 

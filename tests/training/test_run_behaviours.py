@@ -50,7 +50,7 @@ def test_the_best_checkpoint_is_kept_beside_the_last(data, tmp_path):
         seen.append((step, float(encoder.model.logit_scale[...])))
         return {"score": scores[step]}
 
-    done = run.train(config, tmp_path / "run", evaluate=evaluate)
+    done = run.run_training(config, tmp_path / "run", evaluate=evaluate)
     assert [step for step, _ in seen] == [2, 4, 6] and len({scale for _, scale in seen}) == 3
     assert checkpointed(tmp_path / "run") == {2, 6}
     # The model at the end is the last, not the best.
@@ -69,7 +69,7 @@ def test_a_stop_is_not_delayed_by_an_evaluation_that_is_due(data, tmp_path):
         scored.append(encoder.provenance["trained"]["step"])
         return {"score": 0.5}
 
-    assert run.train(config, tmp_path / "run", evaluate=evaluate, on_step=on_step).stopped and scored == []
+    assert run.run_training(config, tmp_path / "run", evaluate=evaluate, on_step=on_step).stopped and scored == []
     assert checkpointed(tmp_path / "run") == {2}
 
 
@@ -77,19 +77,19 @@ def test_a_broken_image_stops_the_run_where_it_is_told_to(data, tmp_path):
     images = with_a_broken_image(data / "images", tmp_path / "images")
     overrides = [f"config.data.images={images}", "config.data.on_decode_error=raise"]
     with pytest.raises(InputError, match=r"07\.png"):
-        run.train(read_config(data / "config.py", overrides), tmp_path / "run")
+        run.run_training(read_config(data / "config.py", overrides), tmp_path / "run")
 
 
 def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeypatch):
     overrides = ["config.checkpoint.minutes=1", "config.checkpoint.every=100", "config.checkpoint.keep=9"]
     clock = types.SimpleNamespace(seconds=0.0, perf_counter=time.perf_counter)
     clock.monotonic = lambda: clock.seconds
-    monkeypatch.setattr("rococo_jax.training.hooks.time", clock)
+    monkeypatch.setattr("rococo_jax.training.run_hooks.time", clock)
 
     def on_step(done, state):
         clock.seconds += 40
 
-    run.train(read_config(data / "config.py", overrides), tmp_path / "run", on_step=on_step)
+    run.run_training(read_config(data / "config.py", overrides), tmp_path / "run", on_step=on_step)
     assert checkpointed(tmp_path / "run") == {2, 4, 6}
 
 
@@ -119,11 +119,11 @@ def test_steps_are_profiled_and_logged_to_wandb(data, tmp_path, monkeypatch):
             steps_done.append(done)
             signal.raise_signal(signal.SIGTERM)
 
-    assert run.train(config, tmp_path / "run", on_step=on_step).stopped
+    assert run.run_training(config, tmp_path / "run", on_step=on_step).stopped
     # Steps 2 and 3, counted from 0, lie between the two calls: the third and the fourth to be done.
-    assert traced == [1, 2, "start_trace", 3, "stop_trace", 4, 5]
+    assert traced == [1, 2, "start_trace", 3, 4, "stop_trace", 5]
     assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
-    run.train(config, tmp_path / "run", on_step=on_step)
+    run.run_training(config, tmp_path / "run", on_step=on_step)
     assert traced.count("start_trace") == 1, "a run that resumes after the range traces nothing"
     assert [each["id"] for each in begun] == [None, "abc"]
     assert (begun[0]["project"], begun[0]["name"]) == ("robust", "run")
@@ -143,13 +143,13 @@ def test_wandb_that_is_not_installed_is_refused_before_anything_is_made(data, tm
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"config.log.wandb: found 'robust'.*rococo-jax\[wandb\]"):
-        run.train(read_config(data / "config.py", ["config.log.wandb=robust"]), tmp_path / "run")
+        run.run_training(read_config(data / "config.py", ["config.log.wandb=robust"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_the_last_line_of_a_run_has_the_loss_the_peak_and_the_time(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(program.PEAK_TFLOPS, "cpu", 1e-3)
-    run.train(read_config(data / "config.py", ["config.log.every=1"]), tmp_path / "run")
+    run.run_training(read_config(data / "config.py", ["config.log.every=1"]), tmp_path / "run")
     (line,) = re.findall(r"step (\d+ of \d+: loss [\d.]+, MFU [\d.]+%; .*)\n", capsys.readouterr().err)
     figures = metrics_of(tmp_path / "run")[-2]
     assert f", MFU {figures['mfu']:.1%}; " in line and 0 <= figures["goodput"] <= 1
@@ -158,7 +158,7 @@ def test_the_last_line_of_a_run_has_the_loss_the_peak_and_the_time(data, tmp_pat
 
 def test_a_checkpoint_has_the_frozen_positions_of_another_image_size(data, tmp_path):
     overrides = ["config.train.vision=none", "config.init.image_size=56", "config.checkpoint.every=100"]
-    done = run.train(read_config(data / "config.py", overrides), tmp_path / "run")
+    done = run.run_training(read_config(data / "config.py", overrides), tmp_path / "run")
     last, model = (parameters_of(load_model(at).model) for at in (f"{tmp_path / 'run'}@latest", done.model))
     np.testing.assert_array_equal(last["vision.positions"], model["vision.positions"])
     assert last["vision.positions"].shape[0] == 50

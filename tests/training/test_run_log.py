@@ -139,9 +139,9 @@ def test_a_wait_for_data_is_lost_only_while_the_device_has_nothing_to_do(monkeyp
             return {}
 
     class Count(hooks.Hook):
-        def after(self, info):
-            meter.count(info.waited, info.idle)
-            if info.done > 1:
+        def after_step(self, info):
+            meter.count(info.seconds_waiting, info.seconds_idle)
+            if info.step > 1:
                 time.sleep(max(0.0, free_at[-2] - time.perf_counter()))  # as the log, which fetches the step before
 
     def program(state, batch):
@@ -149,9 +149,11 @@ def test_a_wait_for_data_is_lost_only_while_the_device_has_nothing_to_do(monkeyp
         return state, {"loss": Busy(free_at[-1])}
 
     monkeypatch.setattr(loop, "place_batch", lambda batch, mesh: batch)
-    stop = loop.Stop()
-    loop.run_loop(steps, state, Slow(), mesh_of(1), lambda state, batch: program, [Count()], stop)
-    stop.close()
+    registry = hooks.Hooks(RunLog(None, 0, tensorboard=False))
+    registry.add(Count(), every=1)
+    with contextlib.closing(loop.StopOnSignal()) as stop:
+        compile_step = lambda state, batch: program  # noqa: E731
+        loop.run_loop(steps, state, Slow(), mesh_of(1), compile_step, registry, stop, lambda done, state: None)
     # A busy machine adds some; every wait would be 0.36 s and 0.9 s.
     assert meter.lost["waiting for data"] == pytest.approx((steps - 1) * idle, abs=0.12)
     assert meter.waited >= steps * host

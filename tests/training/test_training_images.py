@@ -46,7 +46,7 @@ def trained(data, tmp_path_factory, one_device) -> Path:
     workdir = tmp_path_factory.mktemp("trained") / "run"
     config = config_of(data)
     config.eval.every, config.eval.data = 1, "read by nobody"
-    run.train(config, workdir, evaluate=lambda encoder: {"score": 1.0})
+    run.run_training(config, workdir, evaluate=lambda encoder: {"score": 1.0})
     return workdir
 
 
@@ -84,7 +84,7 @@ def test_a_model_between_two_has_those_of_both(data, trained, tmp_path):
 
 @pytest.mark.parametrize("source", ["{}/model", "{}@latest", "{}/checkpoints/1"])
 def test_a_run_that_starts_from_it_has_both_lists(data, trained, tmp_path, source):
-    done = run.train(config_of(data, "others.json", init__model=source.format(trained)), tmp_path / "second")
+    done = run.run_training(config_of(data, "others.json", init__model=source.format(trained)), tmp_path / "second")
     for model in (done.model, f"{tmp_path / 'second'}@latest"):
         images = images_of(model)
         assert images.keys == keys_of(data, range(IMAGES)) and images.complete
@@ -93,14 +93,14 @@ def test_a_run_that_starts_from_it_has_both_lists(data, trained, tmp_path, sourc
 def test_an_evaluation_during_training_sees_the_list(data, tmp_path):
     config, lists = config_of(data), []
     config.eval.every, config.eval.data = 1, "read by nobody"
-    run.train(config, tmp_path / "run", evaluate=lambda encoder: lists.append(encoder.training_images) or {})
+    run.run_training(config, tmp_path / "run", evaluate=lambda encoder: lists.append(encoder.training_images) or {})
     assert [images.keys for images in lists] == [keys_of(data, range(TRAINED))] * 2
 
 
 def test_what_a_model_from_elsewhere_was_trained_on_is_not_known(data, tmp_path):
     """The list has at least the images of the run; a model with random parameters has seen none before."""
     save_model(tmp_path / "unknown", tiny_encoder(name="unknown"))
-    done = run.train(config_of(data, init__model=str(tmp_path / "unknown")), tmp_path / "run")
+    done = run.run_training(config_of(data, init__model=str(tmp_path / "unknown")), tmp_path / "run")
     assert images_of(done.model) == TrainingImages(frozenset(keys_of(data, range(TRAINED))), complete=False)
     spec = {"init__spec": tiny_encoder().spec.to_json(), "init__tokenizer": str(tmp_path / "unknown")}
     preprocessing = tiny_encoder().preprocessing.to_json()
@@ -143,10 +143,10 @@ def test_a_kill_at_any_moment_leaves_no_model_without_its_list(data, tmp_path, m
 
     monkeypatch.setattr(model_directory, "write_training_images", killed_in_the_model)
     with pytest.raises(SystemExit):
-        run.train(config_of(data), tmp_path / "run")
+        run.run_training(config_of(data), tmp_path / "run")
     assert not (tmp_path / "run" / "model").exists()
     monkeypatch.undo()
-    assert images_of(run.train(config_of(data), tmp_path / "run").model).keys == keys_of(data, range(TRAINED))
+    assert images_of(run.run_training(config_of(data), tmp_path / "run").model).keys == keys_of(data, range(TRAINED))
 
 
 def test_no_image_is_read_again_between_the_last_step_and_the_model(data, tmp_path):
@@ -158,7 +158,7 @@ def test_no_image_is_read_again_between_the_last_step_and_the_model(data, tmp_pa
         if done == 2:
             shutil.rmtree(images)
 
-    done = run.train(config_of(data, data__images=str(images)), tmp_path / "run", on_step=remove)
+    done = run.run_training(config_of(data, data__images=str(images)), tmp_path / "run", on_step=remove)
     assert images_of(done.model).keys == keys_of(data, range(TRAINED))
 
 
@@ -166,5 +166,5 @@ def test_a_run_on_a_folder_and_on_tars_knows_the_images_of_both(data, tmp_path):
     words = ["pack", "--images", str(data / "images"), "--captions", str(data / "others.json"), "--shards", "2"]
     assert main([*words, "--out", str(tmp_path / "tars")]) == 0
     config = config_of(data, data__images=f"{data / 'images'},{tmp_path / 'tars'}")
-    images = images_of(run.train(config, tmp_path / "run").model)
+    images = images_of(run.run_training(config, tmp_path / "run").model)
     assert images.keys == keys_of(data, range(IMAGES)) and images.complete

@@ -1,4 +1,4 @@
-"""How each kind of task is shown, one file a kind; a kind that is not listed gets the generic section."""
+"""Sections of the page, one file for each kind of task; an unknown kind has the generic section."""
 
 from collections.abc import Sequence
 
@@ -15,18 +15,18 @@ SECTIONS = {"rank": RANK, **CHOICES, **CLASSES}
 
 
 def section_of_kind(kind: str, headline: Lead | None = None) -> TaskSection:
-    """How tasks of a kind are shown, whose models are ranked by `headline` (variant, metric) where results have one."""
+    """Return the section of a kind of task, with models ranked by `headline` (variant, metric) if there is one."""
     section = SECTIONS.get(kind, TaskSection())
     return section if headline is None else section.with_headline(headline)
 
 
 def section_of(runs: Sequence[Run], task: str) -> TaskSection:
-    """How a task is shown, by the kind and the headline that the results give it."""
+    """Return the section of a task, from the kind and the headline in the results."""
     headline = next((each for run in runs if (each := run.headline(task)) is not None), None)
     kind = next((run.kind(task) for run in runs if task in run.tasks), "")
     return section_of_kind(kind, None if headline is None else (headline.variant, headline.metric))
 
 
 def ordered(runs: Sequence[Run], task: str) -> list[Run]:
-    """The runs that measured a task, the best first."""
+    """Return the runs that measured a task, best first."""
     return best_first(runs, task, section_of(runs, task).ranked_by)

@@ -1,4 +1,4 @@
-"""The sections of tasks that classify: accuracy and calibration, what the model is sure of, shape against texture."""
+"""Sections of classification tasks: accuracy and calibration, out-of-distribution detection, shape against texture."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,18 +14,22 @@ from rococo_jax.report.sections.generic import TaskSection
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
 
-_FIGURES = (
+_METRICS = (
     *("top1", "shape_bias", "saw_texture", "top5", "per_class", "prior", "confidence", "ece", "ece_mass", "ece_scaled"),
     *("nll", "nll_scaled", "brier", "ties"),
 )
+# The names of the two curves in results.json, and their labels.
+_UNCALIBRATED = "as it is"
+_CURVE_LABELS = {_UNCALIBRATED: "uncalibrated", "scaled": "after temperature scaling"}
 _SHORT = ("top1", "shape_bias", "per_class", "ece", "ece_scaled", "nll", "drop")
 _READ = (
-    " NLL and Brier are plain numbers. Class prior answers the most frequent class without looking. Scaled: at the "
-    "temperature of lowest NLL on the other half of the images; it never changes which class comes first."
+    " NLL and the Brier score are not percentages. The majority class is predicted without looking at the image. After "
+    "temperature scaling: with the temperature of lowest NLL on the other half of the images, which never changes the "
+    "predicted class."
 )
 
 
-_ERRORS = ("Examples of wrong classes", "Images of whose wrong class the model was most sure.")
+_ERRORS = ("Examples of wrong classes", "The errors with the highest confidence.")
 
 
 def _charts(runs: Sequence[Run], task: str) -> list[Part | None]:
@@ -33,17 +37,22 @@ def _charts(runs: Sequence[Run], task: str) -> list[Part | None]:
 
 
 def _section(question: str) -> TaskSection:
-    named = (("Top-1", "top1"), ("Shape bias", "shape_bias"), ("ECE", "ece"), ("ECE, scaled", "ece_scaled"))
+    tiles = (
+        ("Top-1", "top1"),
+        ("Shape bias", "shape_bias"),
+        ("ECE", "ece"),
+        ("ECE after temperature scaling", "ece_scaled"),
+    )
     return TaskSection(
         lead=(CLEAN, "top1"),
         compared=("top1",),
-        figures=_SHORT,
+        metrics=_SHORT,
         correlated=("top1", "shape_bias", "ece"),
         question=f"{question} Classes are compared as texts; a tie counts as an error.",
-        first=_FIGURES,
-        others=_SHORT,
+        first=_METRICS,
+        rest=_SHORT,
         note=_READ,
-        tiles=tuple((label, "lead", name, max) for label, name in named),
+        tiles=tuple((label, "lead", name, max) for label, name in tiles),
         charts=_charts,
         errors=_ERRORS,
     )
@@ -52,44 +61,47 @@ def _section(question: str) -> TaskSection:
 _OOD = ("auroc_mcm", "aupr_in_mcm", "aupr_out_mcm", "fpr95_mcm")
 _OUT_OF_DISTRIBUTION = TaskSection(
     lead=("", _OOD[0]),
-    figures=tuple(metric.name for metric in ood.METRICS if not metric.name.startswith("aupr")),
+    metrics=tuple(metric.name for metric in ood.METRICS if not metric.name.startswith("aupr")),
     correlated=_OOD[:1],
-    question="Does the model know images of its classes from others, by how sure it is of any class?",
-    others=_OOD,
-    note=" The others are images of none of the classes; guessing has an AUROC of 50.",
+    question="Can out-of-distribution images be told from images of the classes by the model's confidence?",
+    rest=_OOD,
+    note=" Out-of-distribution images show none of the classes; guessing has an AUROC of 50.",
     charts=lambda runs, task: [roc_part(runs, task, variants_of(runs, task))],
     errors=_ERRORS,
 )
 CLASSES = {
     "out_of_distribution": _OUT_OF_DISTRIBUTION,
-    "classify": _section("Which class does the image show, and how sure is the model?"),
-    "shape": _section("The shape is of one class, the texture of another: which of them does the model see?"),
+    "classify": _section("Each image is assigned to one of the classes, with a confidence."),
+    "shape": _section(
+        "Each image has the shape of one class and the texture of another. Shape bias is how often the model names "
+        "the shape."
+    ),
 }
 
 
 _RELIABILITY = (
-    "Accuracy (up) of the images whose confidence is in a bin (across), in per cent; on the line, a model is right as "
-    "often as it says. The size of a dot grows with the images in its bin. Filled: as it is; open: scaled."
+    "Accuracy (vertical) of the images in each bin of confidence (horizontal), in per cent. On the line, accuracy "
+    "equals confidence. Larger dots have more images. Filled: uncalibrated; open: after temperature scaling."
 )
 _ROC = (
-    "True positives (images of the classes, up) against false ones (other images, across) over all thresholds, in per "
-    "cent; on the line a score tells nothing."
+    "True positives (images of the classes, vertical) against false positives (out-of-distribution images, horizontal) "
+    "over all thresholds, in per cent. On the line, a score is no better than chance."
 )
 _SHAPE = (
-    "Of the images answered by shape or by texture, the share of shape (across) by class of shape; the bar is that of "
-    "all. To the right a model goes by shape."
+    "Among the images classified by their shape or by their texture, the share classified by shape, for each class of "
+    "shape. The vertical line is the share over all classes. Models further to the right rely more on shape."
 )
 
 
 def curves_of(run: Run, task: str, variant: str) -> dict[str, Any]:
-    """What the results have for charts of a variant; empty where nothing."""
+    """Return the curves that the results contain for a variant; empty if there are none."""
     return object_of(object_of(object_of(run.results.get("curves")).get(task)).get(variant))
 
 
 def reliability_part(runs: Sequence[Run], task: str, variant: str) -> Part | None:
-    """A reliability diagram for each model."""
-    charts = [(run.label, _reliability(run.label, task, found)) for run in runs
-              if (found := object_of(curves_of(run, task, variant).get("reliability")))]  # fmt: skip
+    """Return a reliability diagram for each model; None if the results contain none."""
+    charts = [(run.label, _reliability(run.label, task, curves)) for run in runs
+              if (curves := object_of(curves_of(run, task, variant).get("reliability")))]  # fmt: skip
     return Part("Reliability", [Note(_RELIABILITY), Charts(charts)]) if charts else None
 
 
@@ -100,30 +112,33 @@ def _reliability(label: str, task: str, curves: dict[str, list[list[float | int]
         axes.plot([0, 100], [0, 100], color=colour_of("soft"), lw=1)
         most = max(row[0] for rows in curves.values() for row in rows) or 1
         for name, rows in curves.items():
-            colour, filled = (colour_of("own"), True) if name == "as it is" else (colour_of("false-recall"), False)
-            shown = [row for row in rows if row[0]]
-            axes.plot([100 * row[1] for row in shown], [100 * row[2] for row in shown], color=colour, lw=1.2)
-            for count, confidence, accuracy in shown:
-                told = f"{name}: {count} images, confidence {percent(100 * confidence)} %, "
-                told += f"right {percent(100 * accuracy)} %"
+            is_raw = name == _UNCALIBRATED
+            colour = colour_of("own" if is_raw else "false-recall")
+            filled_bins = [row for row in rows if row[0]]
+            axes.plot(
+                [100 * row[1] for row in filled_bins], [100 * row[2] for row in filled_bins], color=colour, lw=1.2
+            )
+            for count, confidence, accuracy in filled_bins:
+                title = f"{_CURVE_LABELS.get(name, name)}: {count} images, confidence {percent(100 * confidence)} %, "
+                title += f"accuracy {percent(100 * accuracy)} %"
                 axes.plot(100 * confidence, 100 * accuracy, "o", ms=3 + 8 * (count / most) ** 0.5, mec=colour, mew=1.4,
-                          mfc=colour if filled else colour_of("paper"), gid=chart.title(told))  # fmt: skip
+                          mfc=colour if is_raw else colour_of("paper"), gid=chart.title(title))  # fmt: skip
         return chart.markup()
 
 
 def shape_part(runs: Sequence[Run], task: str, variant: str) -> Part | None:
-    """The known diagram of shape against texture, a line of points for each model."""
-    found = [
+    """Return the diagram of shape against texture by class (Geirhos et al. 2019), with one colour for each model."""
+    measured = [
         (run, shares) for run in runs if (shares := object_of(curves_of(run, task, variant).get("shape_by_class")))
     ]
-    if not found:
+    if not measured:
         return None
-    names = list(dict.fromkeys(name for _, shares in found for name in shares))
+    names = list(dict.fromkeys(name for _, shares in measured for name in shares))
     with chart_of(f"{task}: shape against texture", 440, 60 + 24 * len(names)) as chart:
         axes = chart.axes(90, 8, 336, 24 * len(names))
         axes.set(xlim=(0, 100), ylim=(len(names) - 0.5, -0.5), xlabel="Share of shape, in per cent")
         axes.set_yticks(range(len(names)), names)
-        for number, (run, shares) in enumerate(found):
+        for number, (run, shares) in enumerate(measured):
             colour = colour_of(f"curve-{number % 8}")
             total = [sum(each) for each in zip(*shares.values(), strict=True)]
             if sum(total):
@@ -132,15 +147,17 @@ def shape_part(runs: Sequence[Run], task: str, variant: str) -> Part | None:
                 shape, texture = shares.get(name, (0, 0))
                 if shape + texture:
                     share = 100 * shape / (shape + texture)
-                    told = f"{run.label}, {name}: {shape} by shape, {texture} by texture, {percent(share)} %"
-                    axes.plot(share, place, "o", ms=7, mfc=colour, mec=colour_of("paper"), gid=chart.title(told))
-        drawn = chart.markup()
-    legend = [(f"curve-{number % 8}", run.label) for number, (run, _) in enumerate(found)] if len(found) > 1 else []
-    return Part("Shape or texture", [Note(_SHAPE), Charts([("", drawn)], legend)])
+                    title = f"{run.label}, {name}: {shape} by shape, {texture} by texture, {percent(share)} %"
+                    axes.plot(share, place, "o", ms=7, mfc=colour, mec=colour_of("paper"), gid=chart.title(title))
+        markup = chart.markup()
+    legend = (
+        [(f"curve-{number % 8}", run.label) for number, (run, _) in enumerate(measured)] if len(measured) > 1 else []
+    )
+    return Part("Shape or texture", [Note(_SHAPE), Charts([("", markup)], legend)])
 
 
 def roc_part(runs: Sequence[Run], task: str, variants: Sequence[str]) -> Part | None:
-    """The ROC curves of every score, a chart for each model and set of other images."""
+    """Return the ROC curves of every score, a chart for each model and set of out-of-distribution images."""
     charts = []
     for run in runs:
         for variant in variants:
@@ -155,9 +172,9 @@ def roc_part(runs: Sequence[Run], task: str, variants: Sequence[str]) -> Part | 
 
 
 def curves_names(runs: Sequence[Run], task: str) -> list[str]:
-    """The scores that any run has a curve of."""
+    """Return the names of the scores with a curve in any run."""
     of_task = [object_of(object_of(run.results.get("curves")).get(task)) for run in runs]
-    return list(dict.fromkeys(name for each in of_task for found in each.values() for name in found.get("roc", {})))
+    return list(dict.fromkeys(name for each in of_task for curves in each.values() for name in curves.get("roc", {})))
 
 
 def _roc(name: str, curves: dict[str, list[list[float]]]) -> Markup:

@@ -1,7 +1,7 @@
-"""Corrupted images on the page: means over the kinds first, then a heat map of kinds by severities for each model.
+"""Section on corrupted images: means over the kinds first, then a heat map of kinds by severities for each model.
 
-Drops are measured against `uncorrupted`, the same images cut to the same squares without a corruption. A benchmark of
-parts has a map for each part, whose variants are `PART/fog_3`.
+Drops are measured against `uncorrupted`, the same images cropped to the same squares without corruption. A benchmark
+with parts has a map for each part, with variants `PART/fog_3`.
 """
 
 import math
@@ -30,24 +30,24 @@ from rococo_jax.report.vocabulary import percent, task_label, variant_label
 
 SHADES = 10
 _QUESTION = (
-    "The same questions as on clean texts and images, with every image corrupted: noise, blur, weather and digital "
-    "damage of ImageNet-C, as its authors' code computes it for squares of 224 pixels. Frost is drawn, not "
-    "photographed: its numbers are ours."
+    "The same tasks, with every image corrupted by the noise, blur, weather and digital corruptions of ImageNet-C, "
+    "computed as in its authors' code for squares of 224 pixels. Frost is drawn instead of photographed, so its "
+    "numbers are not comparable with published ones."
 )
 _MEANS = (
-    "Mean over the kinds of a severity, and how much of the uncorrupted figure is lost; below each, its 95 % bootstrap "
-    "interval."
+    "Mean over the kinds of each severity, and the relative drop from the result on uncorrupted images, each with its "
+    "95 % bootstrap interval. The drop rate is [ours]."
 )
 _MAP = (
-    "Drop by kind and severity, in per cent of the figure on uncorrupted images (the same images, cut to the same "
-    "squares of 224 pixels). One scale for all maps of this section; a minus sign is a gain."
+    "Relative drop by kind and severity, in per cent of the result on uncorrupted images (the same images, cropped to "
+    "the same squares of 224 pixels). All maps of this section share one scale; a minus sign is a gain."
 )
-# A task, and the part whose variants are meant; "" where it has none.
+# A task and one of its parts; "" for a task without parts.
 _Track = tuple[str, str]
 
 
 def corrupted_part(runs: Sequence[Run], anchor: str) -> Part | None:
-    """Everything on corruptions; None where no run measured any."""
+    """Return the section on corruptions; None where no run measured any."""
     kinds, severities = corrupted_by(runs)
     if not kinds:
         return None
@@ -56,21 +56,21 @@ def corrupted_part(runs: Sequence[Run], anchor: str) -> Part | None:
         {(task, each.part) for run in runs for task in tasks for each in run.corruptions(task)},
         key=lambda track: (tasks.index(track[0]), track[1]),
     )
-    shown = ordered(runs, tasks[0])
-    shown += [run for run in runs if run not in shown]
-    shown = [run for run in shown if any(run.corruptions(task) for task in tasks)]
+    ranked = ordered(runs, tasks[0])
+    ranked += [run for run in runs if run not in ranked]
+    ranked = [run for run in ranked if any(run.corruptions(task) for task in tasks)]
     blocks: list[Block | None] = [
         Note(_QUESTION, "question"),
-        _tiles(shown, tasks),
-        _means(shown, tracks),
-        change_part(shown, tasks),
-        Part("By kind and severity", [Note(_MAP), *_maps(shown, tracks, kinds, severities)]),
+        _tiles(ranked, tasks),
+        _means(ranked, tracks),
+        change_part(ranked, tasks),
+        Part("By kind and severity", [Note(_MAP), *_maps(ranked, tracks, kinds, severities)]),
     ]
     return Part("Corrupted images", blocks, "task", anchor)
 
 
 def _lead(runs: Sequence[Run], task: str) -> str:
-    """The metric that drops of a task are measured on."""
+    """Return the metric on which drops of a task are measured."""
     return section_of(runs, task).lead[1]
 
 
@@ -79,21 +79,21 @@ def _name(kind: str, severity: int = 0, part: str = "") -> str:
 
 
 def _tiles(runs: Sequence[Run], tasks: Sequence[str]) -> Tiles | None:
-    """The mean drop of each task at the lowest and the highest severity."""
-    severities, shown = pooled_severities(runs), []
+    """Return the mean drop of each task at the lowest and the highest severity."""
+    severities, tiles = pooled_severities(runs), []
     for task in tasks:
         for severity in dict.fromkeys(severities[:1] + severities[-1:]):
             name = _name(ALL_KINDS, severity)
             figures = [run.figure(task, name, "drop") for run in runs]
-            found = [None if each.value is None else (name, each) for each in figures]
-            shown.append(
-                tile(f"Mean drop, {task_label(task).lower()}, severity {severity}", runs, task, found, ours=True)
+            drops = [None if each.value is None else (name, each) for each in figures]
+            tiles.append(
+                tile(f"Mean drop, {task_label(task).lower()}, severity {severity}", runs, task, drops, ours=True)
             )
-    return Tiles.of(shown)
+    return Tiles.of(tiles)
 
 
 def _means(runs: Sequence[Run], tracks: Sequence[_Track]) -> Part | None:
-    """One row a model and task, or part of one: the uncorrupted figure, then figure and drop of each severity."""
+    """Return a row for each model and task or part: the uncorrupted result, then result and drop of each severity."""
     severities = pooled_severities(runs)
     if not severities:
         return None
@@ -101,7 +101,7 @@ def _means(runs: Sequence[Run], tracks: Sequence[_Track]) -> Part | None:
         (task, part) for task, part in tracks if has_any(runs, task, [_name(UNCORRUPTED, part=part)], _lead(runs, task))
     ]
     leads = {_lead(runs, task) for task, _ in tracks}
-    label = metric_of(*leads).label if len(leads) == 1 else "Figure"
+    label = metric_of(*leads).label if len(leads) == 1 else "Result"
     heads = [*heads_of(["Model", "Task"]), Head(label, edge=True)]
     heads += [head for _ in severities for head in (Head(label, edge=True), Head("Drop"))]
     rows = []
@@ -176,14 +176,14 @@ def _map(run: Run, track: _Track, kinds: Sequence[str], severities: Sequence[int
 def _cell(run: Run, task: str, variant: str, top: float) -> Cell:
     name = _lead([run], task)
     drop: Figure = run.figure(task, variant, "drop")
-    told = f"{variant_label(variant)}: drop {percent(drop.value)} %"
-    told += f" (95 % interval {drop.bounds} %)" if drop.bounds else ""
-    told += f", {metric_of(name).label} {percent(run.figure(task, variant, name).value)} %"
-    return Cell(percent(drop.value), title=told, shade=None if drop.value is None else shade(drop.value, top))
+    title = f"{variant_label(variant)}: drop {percent(drop.value)} %"
+    title += f" (95 % interval {drop.bounds} %)" if drop.bounds else ""
+    title += f", {metric_of(name).label} {percent(run.figure(task, variant, name).value)} %"
+    return Cell(percent(drop.value), title=title, shade=None if drop.value is None else shade(drop.value, top))
 
 
 def top_of_scale(values: Sequence[float | int | None]) -> float:
-    """The percentage of the last shade: the largest value, rounded up to a ten.
+    """Return the percentage of the last shade: the largest value, rounded up to a multiple of ten.
 
     >>> top_of_scale([12.0, 53.1, None]), top_of_scale([])
     (60.0, 10.0)
@@ -192,7 +192,7 @@ def top_of_scale(values: Sequence[float | int | None]) -> float:
 
 
 def shade(value: float | int, top: float) -> int:
-    """Which of the shades a value has; all below zero have the first.
+    """Return the index of a value's shade; all values below zero have the first shade.
 
     >>> [shade(value, 50.0) for value in (-3, 0, 4.9, 5, 49, 50)]
     [0, 0, 0, 1, 9, 9]
@@ -205,14 +205,15 @@ CHANGES = (
     *("erroneous_confidence", "hesitation"),
 )
 _RAS = (
-    "Against the same images uncorrupted. RAS is 0 where nothing changes, below it where probabilities move away from "
-    "the truth; its parts add up to it. Erroneous confidence: wrong, and surer than before; hesitation: right before "
-    "and after, and less sure. Means over kinds where there are several."
+    "Compared with the same images without corruption. RAS is 0 where nothing changes and negative where probabilities "
+    "move away from the correct class; it is the sum of its parts. Erroneous confidence: wrong after corruption, with "
+    "lower entropy. Hesitation: right before and after, with higher entropy. Means over kinds where there are several. "
+    "The formula of RAS is [ours]."
 )
 
 
 def change_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
-    """RAS and its parts: a row a model, task and condition; None where none was measured."""
+    """Return RAS and its parts, a row for each model, task and condition; None where none was measured."""
     rows = []
     for task in tasks:
         for run in runs:
@@ -228,5 +229,5 @@ def change_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
     if not rows:
         return None
     heads = heads_of(["Model", "Task", "Images"], CHANGES)
-    table = Table("RAS and its parts", heads, rows, lead=3, sortable=len(rows) > 1, filterable=len(rows) > 8)
-    return Part("Sure and wrong, right and unsure", [Note(_RAS), table])
+    table = Table("RAS and its parts", heads, rows, lead=3, sortable=len(rows) > 1, filterable=True)
+    return Part("Change of confidence under corruption", [Note(_RAS), table])

@@ -1,4 +1,4 @@
-"""The section of a task in which queries rank a gallery: recall, false recall, drops, and what stands first."""
+"""Section of a retrieval task: recall, false recall, drops, and what ranks first."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,13 @@ from rococo_jax.report.vocabulary import ALTERED, QUERIES, percent, variant_labe
 _LEAD = (CLEAN, "r1")
 _SPLIT = ("top1_own", "top1_own_altered", "top1_other_altered", "top1_other")
 _DROP = (
-    "How much of its clean R@1 a model loses: 100 × (clean − altered) / clean, in per cent. This formula is [ours]: a "
-    "drop rate is published, its formula is not. Whiskers span the 95 % interval."
+    "The share of its clean R@1 that a model loses: 100 × (clean − altered) / clean, in per cent. The formula is "
+    "[ours]: the paper reports a drop rate without a formula. Whiskers span the 95 % interval."
 )
 _SCATTER = (
-    "R@1 on the clean gallery (across) and on the altered one (up), in per cent. On the dashed line nothing is lost; "
-    "the further below it, the more. Lines through a point are its 95 % intervals; the names of points are below."
+    "R@1 on the clean gallery (horizontal) and on the altered gallery (vertical), in per cent. On the dashed line "
+    "nothing is lost; points further below it lose more. Lines through a point are its 95 % intervals; the points are "
+    "named below."
 )
 
 
@@ -30,17 +31,18 @@ def _altered(runs: Sequence[Run], task: str, metric: str | None = None) -> list[
 def _charts(runs: Sequence[Run], task: str) -> list[Part | None]:
     queries = QUERIES.get(task, "queries")
     false_recall = (
-        f"FR@1: share of {queries} whose first choice is {ALTERED.get(task, 'altered')}, whoever it belongs to, in per "
-        "cent. Whiskers span the 95 % interval."
+        f"FR@1: share of {queries} for which {ALTERED.get(task, 'an altered item')} ranks first, whether it was made "
+        "from the query's own item or from another one, in per cent. Lower is better. Whiskers span the 95 % "
+        "interval."
     )
-    split = f"Every one of the {queries} has one first choice; the four parts sum to 100 %."
+    split = f"What ranks first for each of the {queries}; the four shares sum to 100 %."
     drop = interval_panels(runs, task, _altered(runs, task, "drop"), "drop", "drop")
     fooled = interval_panels(runs, task, _altered(runs, task, "fr1"), "fr1", "false-recall")
     pair = [_part("Drop in R@1", _DROP, drop), _part("False recall", false_recall, fooled)]
     return [
         _part("Clean against altered", _SCATTER, _scatters(runs, task)),
         Part("", pair, style="panels pair" if len(runs) == 1 else "") if any(pair) else None,
-        _part("What stands first", split, _splits(runs, task)),
+        _part("What ranks first", split, _splits(runs, task)),
     ]
 
 
@@ -49,19 +51,19 @@ def _part(title: str, note: str, charts: Charts | None) -> Part | None:
 
 
 def _scatters(runs: Sequence[Run], task: str) -> Charts | None:
-    """A panel for each altered variant, a point for each model; None with fewer than two models."""
+    """Return a panel for each altered variant, with a point for each model; None with fewer than two models."""
     runs = best_first(runs, task, _LEAD)
-    found: dict[str, list[tuple[int, Run, Figure, Figure]]] = {}
+    points_of: dict[str, list[tuple[int, Run, Figure, Figure]]] = {}
     for variant in variants_of(runs, task, "r1", lambda each: not (each.is_clean or each.unseen))[:MOST_PANELS]:
         pairs = [(place, run, run.figure(task, *_LEAD), run.figure(task, variant, "r1"))
                  for place, run in enumerate(runs, 1)]  # fmt: skip
-        found[variant] = [each for each in pairs if None not in (each[2].value, each[3].value)]
-    found = {variant: points for variant, points in found.items() if len(points) > 1}
-    if not found:
+        points_of[variant] = [each for each in pairs if None not in (each[2].value, each[3].value)]
+    points_of = {variant: points for variant, points in points_of.items() if len(points) > 1}
+    if not points_of:
         return None
-    ticks = common_ticks([figure for points in found.values() for each in points for figure in each[2:]])
+    ticks = common_ticks([figure for points in points_of.values() for each in points for figure in each[2:]])
     charts = []
-    for variant, points in found.items():
+    for variant, points in points_of.items():
         dots = [
             Dot(
                 str(place),
@@ -79,18 +81,18 @@ def _scatters(runs: Sequence[Run], task: str) -> Charts | None:
 
 
 def _splits(runs: Sequence[Run], task: str) -> Charts | None:
-    """Stacked bars of what stands first; None where no run has the four-way split."""
-    found = panels(runs, task, variants_of(runs, task, _SPLIT[0]))
-    if not found:
+    """Return stacked bars of what ranks first; None where no run has the four-way split."""
+    rows_of_panels = panels(runs, task, variants_of(runs, task, _SPLIT[0]))
+    if not rows_of_panels:
         return None
     charts = []
-    for title, rows in found:
+    for title, rows in rows_of_panels:
         stacks = []
         for run, variant, label in rows:
             shares = [(name, run.figure(task, variant, name).value or 0.0) for name in _SPLIT]
             parts = ((_colour(name), metric_of(name).label, share) for name, share in shares)
             stacks.append(Stack(label, tuple(parts)))
-        charts.append((title if len(found) > 1 else "", stacked_bars(f"What stands first: {title}", stacks)))
+        charts.append((title if len(rows_of_panels) > 1 else "", stacked_bars(f"What ranks first: {title}", stacks)))
     one, other = ("caption", "caption of another image") if task == "image_to_text" else ("image", "other image")
     names = (f"own {one}", f"own {one}, altered", f"{other}, altered", other)
     legend = [(_colour(name), text) for name, text in zip(_SPLIT, names, strict=True)]
@@ -104,12 +106,12 @@ def _colour(name: str) -> str:
 RANK = TaskSection(
     lead=_LEAD,
     compared=("r1", "fr1"),
-    figures=("r1", "r5", "r10", "fr1", "blind", "grounding", "drop"),
+    metrics=("r1", "r5", "r10", "fr1", "blind", "grounding", "drop"),
     correlated=("r1", "fr1", "drop", "blind", "grounding"),
     alters=True,
-    question="Each query ranks a gallery; its right answers should come first.",
+    question="Each query ranks a gallery. It is answered correctly if one of its correct items ranks first.",
     first=("r1", "r5", "r10"),
-    others=("r1", "fr1", "blind", "grounding", "drop"),
+    rest=("r1", "fr1", "blind", "grounding", "drop"),
     tiles=(
         ("Clean R@1", "lead", "r1", max),
         ("R@1, hardest variant", "attacks", "r1", min),
@@ -121,8 +123,8 @@ RANK = TaskSection(
     charts=_charts,
     errors=(
         "Examples of fooled {queries}",
-        "The {queries} whose first choice was {altered}, those that were fooled most confidently: the largest lead of "
-        "the wrong answer's score over the best right one's. Variants take turns, and a model's examples show an image "
-        "once.",
+        "Among the {queries} for which {altered} ranked first, those with the largest margin between the score of the "
+        "wrong answer and that of the best correct one. The variants alternate, and each image is shown once for a "
+        "model.",
     ),
 )

@@ -1,0 +1,177 @@
+"""The hooks of a training run: profile, log, save and evaluate.
+
+The metrics of a step are fetched while the next step runs. Nothing is saved or evaluated before the loss is known to be
+finite. A checkpoint is saved before it is evaluated, so an evaluation that fails or is interrupted costs no step.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.multihost_utils import broadcast_one_to_all
+
+from rococo_jax.processes import sum_over_processes
+from rococo_jax.progress import progress
+from rococo_jax.training.hooks import Hook, StepInfo
+from rococo_jax.training.log import METRICS, Meter, RunLog
+from rococo_jax.training.state import TrainingCheckpoints, TrainState
+
+PROFILE = "profile"
+
+
+class Diverged(RuntimeError):
+    """The loss or its gradient is not finite."""
+
+
+class Profile(Hook):
+    """Write a trace of a range of steps on this process to `folder/profile`.
+
+    Args:
+        folder: the working directory; None for no trace (other processes).
+        steps: the steps to trace, counted from 0. A run that resumes inside the range traces the rest of it.
+    """
+
+    def __init__(self, folder: Path | None, steps: range):
+        self.folder = folder
+        self.steps = range(0) if folder is None else steps
+        self.is_running = False
+
+    def before_step(self, step: int, state: Any) -> None:
+        """Start the trace at the first step of the range, after all earlier steps have been computed."""
+        if not self.is_running and step in self.steps:
+            jax.block_until_ready(state)
+            jax.profiler.start_trace(str(self.folder / PROFILE))
+            self.is_running = True
+
+    def after_step(self, info: StepInfo) -> None:
+        """Stop the trace after the last step of the range, once the device has computed it."""
+        if self.is_running and info.step >= self.steps.stop:
+            jax.block_until_ready(info.state)
+            self.close()
+
+    def close(self) -> None:
+        """Write the trace if one is running."""
+        if self.is_running:
+            self.is_running = False
+            jax.profiler.stop_trace()
+
+
+class Log(Hook):
+    """Show progress, log the metrics of steps, and stop the run if the loss is not finite. It is due after every step.
+
+    Args:
+        file: the log of the run.
+        every: steps between two lines of `metrics.jsonl`.
+        steps: the steps of this call, from the one it starts at to the end of the run.
+        meter: measures speed.
+        checkpoints: named in the error when the loss diverges.
+
+    Attributes:
+        loss: the latest loss as text, with the share of the chip's peak (MFU) if it is known.
+    """
+
+    def __init__(self, file: RunLog, every: int, steps: range, meter: Meter, checkpoints: TrainingCheckpoints):
+        self.file, self.every, self.steps, self.meter = file, every, steps, meter
+        self.checkpoints = checkpoints
+        self.loss, self._mfu = "", ""
+        self._pending: StepInfo | None = None
+        self._progress_bar = contextlib.ExitStack()
+        self._advance = self._progress_bar.enter_context(progress("training", steps.stop, "steps"))
+        self._advance(steps.start)
+
+    def after_step(self, info: StepInfo) -> None:
+        """Log the step before this one, whose metrics are ready by now."""
+        self.meter.count(info.seconds_waiting, info.seconds_idle)
+        self.flush()
+        self._pending = info
+        self._advance(1, self.loss)
+
+    def flush(self) -> None:
+        """Fetch and log the metrics of the previous step, unless that was done already.
+
+        Raises Diverged: they are not finite.
+        """
+        if self._pending is None:
+            return
+        info, self._pending = self._pending, None
+        values = {name: float(value) for name, value in jax.device_get(dict(info.metrics)).items()}
+        self.loss = f"loss {values['loss']:.4f}{self._mfu}"
+        is_finite = math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])
+        if not is_finite:
+            self.checkpoints.wait()
+            problem = f"loss {values['loss']}, gradient norm {values['gradient_norm']}"
+            raise Diverged(f"step {info.step}: {problem}; {self.checkpoints.describe_latest()}")
+        if self.is_logged(info):
+            speed = self.meter.read()
+            self._mfu = f", MFU {speed['mfu']:.1%}" if "mfu" in speed else ""
+            self.file.write(METRICS, info.step, {**values, **speed, **sum_over_processes(info.counts)})
+
+    def is_logged(self, info: StepInfo) -> bool:
+        """Return whether a step gets a line in `metrics.jsonl`: the first, the last, and every `every` steps."""
+        return info.step % self.every == 0 or info.step == 1 or info.is_last
+
+    def close(self) -> None:
+        """Remove the progress bar."""
+        self._progress_bar.close()
+
+
+class Save(Hook):
+    """Save a checkpoint once the loss is known to be finite.
+
+    Args:
+        checkpoints: the checkpoints of the run.
+        input_state: returns the state of the input. All processes call it.
+        log: the log of the run.
+        minutes: save also if this many minutes have passed since the last checkpoint; 0: not by time.
+    """
+
+    def __init__(
+        self, checkpoints: TrainingCheckpoints, input_state: Callable[[], dict[str, Any]], log: Log, minutes: float
+    ):
+        self.checkpoints, self.input_state, self.log, self.minutes = checkpoints, input_state, log, minutes
+        self.last_time = time.monotonic()
+
+    def after_step(self, info: StepInfo) -> None:
+        """Start to write the state after a step."""
+        self.log.flush()
+        with self.log.meter.paused("saving"):
+            self.checkpoints.save(info.step, info.state, self.input_state())
+        self.last_time = time.monotonic()
+
+    def minutes_elapsed(self, info: StepInfo) -> bool:
+        """Return whether it is time to save again. Process 0 decides for all, after steps that are logged."""
+        if not self.minutes or info.step % self.log.every:
+            return False
+        is_time = time.monotonic() - self.last_time > 60 * self.minutes
+        return bool(broadcast_one_to_all(np.asarray(is_time)))
+
+
+class Evaluate(Hook):
+    """Evaluate a state that has been saved, and return the results for the log. It must be added after `Save`.
+
+    Args:
+        function: returns the results of a state; all processes call it.
+        log: the log of the run.
+        scores: the score of each evaluated step, by which the best checkpoint is chosen; this hook adds to them.
+    """
+
+    def __init__(self, function: Callable[[TrainState], Mapping[str, float]], log: Log, scores: dict[int, float]):
+        self.function, self.log, self.scores = function, log, scores
+
+    def after_step(self, info: StepInfo) -> Mapping[str, float]:
+        """Evaluate the state after a step."""
+        self.log.flush()
+        with self.log.meter.paused("saving"):
+            # From here on a kill costs no step, and memory holds no copy of the state for a writer in the background.
+            self.log.checkpoints.wait()
+        with self.log.meter.paused("evaluating"):
+            results = dict(self.function(info.state))
+        score = results.get("score", math.nan)
+        if math.isfinite(score):
+            self.scores[info.step] = score
+        return results

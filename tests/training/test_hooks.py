@@ -1,0 +1,108 @@
+"""The registry of hooks owns their periods: which hooks run after which steps, in which order, however a run ends."""
+
+import json
+
+import pytest
+
+from rococo_jax.training.hooks import Hook, Hooks, StepInfo
+from rococo_jax.training.log import EVALUATIONS, RunLog
+
+
+class Record(Hook):
+    """Records the steps after which it was called."""
+
+    def __init__(self, name: str, calls: list, values=None):
+        self.name, self.calls, self.values = name, calls, values
+
+    def after_step(self, info: StepInfo):
+        self.calls.append((self.name, info.step))
+        return self.values
+
+    def close(self) -> None:
+        self.calls.append((self.name, "closed"))
+
+
+@pytest.fixture
+def log(tmp_path):
+    run_log = RunLog(tmp_path, 0, tensorboard=False)
+    yield run_log
+    run_log.close()
+
+
+def run_steps(hooks: Hooks, steps: int, end: int, signal: str | None = None) -> None:
+    """Steps 1 to `end` of a run of `steps`, as the loop calls hooks; the last of them ends the run."""
+    for step in range(1, end + 1):
+        stop_signal = signal if step == end else None
+        hooks.after_step(StepInfo(step, None, is_last=step == steps, stop_signal=stop_signal))
+
+
+def test_a_hook_runs_at_its_periods_and_at_the_end(log):
+    calls: list = []
+    hooks = Hooks(log)
+    hooks.add(Record("save", calls), every=(3, 0, 4))
+    run_steps(hooks, steps=7, end=7)
+    assert calls == [("save", 3), ("save", 4), ("save", 6), ("save", 7)]
+
+
+def test_a_period_of_zero_is_the_end_alone(log):
+    calls: list = []
+    hooks = Hooks(log)
+    hooks.add(Record("evaluate", calls), every=0)
+    run_steps(hooks, steps=5, end=5)
+    assert calls == [("evaluate", 5)]
+
+
+def test_hooks_run_in_order_and_close_in_reverse(log):
+    calls: list = []
+    hooks = Hooks(log)
+    for name in ("save", "evaluate"):
+        hooks.add(Record(name, calls), every=2)
+    run_steps(hooks, steps=2, end=2)
+    hooks.close()
+    assert calls == [("save", 2), ("evaluate", 2), ("evaluate", "closed"), ("save", "closed")]
+
+
+@pytest.mark.parametrize("end", [3, 4])
+def test_a_signal_saves_and_leaves_the_evaluation_to_the_resumed_run(log, end):
+    calls: list = []
+    hooks = Hooks(log)
+    hooks.add(Record("save", calls), every=10)
+    hooks.add(Record("evaluate", calls), every=4, on_signal=False)
+    run_steps(hooks, steps=10, end=end, signal="SIGTERM")
+    assert calls == [("save", end)]
+
+
+def test_a_hook_runs_once_a_step_although_the_end_comes_after_the_step(log):
+    """Ctrl-C may end the input after the hooks of the last step have run."""
+    calls: list = []
+    hooks = Hooks(log)
+    hooks.add(Record("log", calls), every=1)
+    hooks.add(Record("save", calls), every=10)
+    hooks.after_step(StepInfo(1, None))
+    hooks.after_step(StepInfo(1, None, stop_signal="SIGINT"))
+    assert calls == [("log", 1), ("save", 1)]
+
+
+def test_a_further_condition_makes_a_hook_due(log):
+    calls: list = []
+    hooks = Hooks(log)
+    hooks.add(Record("save", calls), every=10, also_when=lambda info: info.step == 3)
+    run_steps(hooks, steps=20, end=5)
+    assert calls == [("save", 3)]
+
+
+def test_what_a_hook_returns_is_logged_and_what_is_missing_is_made_up(log, tmp_path):
+    calls: list = []
+    hooks = Hooks(log)
+    hooks.add(Record("evaluate", calls, {"score": 0.5}), every=2, log_file=EVALUATIONS)
+    hooks.run_missing(StepInfo(2, None))
+    hooks.run_missing(StepInfo(2, None))
+    Hooks(log).run_missing(StepInfo(2, None))
+    assert calls == [("evaluate", 2)]
+    again = Hooks(log)
+    again.add(Record("evaluate", calls, {"score": 0.5}), every=2, log_file=EVALUATIONS)
+    for step in (0, 2, 3):
+        again.run_missing(StepInfo(step, None))
+    assert calls == [("evaluate", 2)], "step 2 has a line, and nothing is due at steps 0 and 3"
+    lines = (tmp_path / EVALUATIONS).read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"step": 2, "score": 0.5}]
