@@ -130,7 +130,7 @@ def test_embeddings_are_cached_where_a_fingerprint_tells_the_state_of_the_model(
         (lambda vectors: None, "found a NoneType with no attributes"),
         (object(), "without encode_image"),
         (lambda vectors: BaseModelOutputWithPooling(pooler_output=np.zeros(3)),
-         r"a BaseModelOutputWithPooling with pooler_output; wanted an array \(6, dim\), one row for each item: return the"),
+         r"a BaseModelOutputWithPooling with pooler_output; wanted an array \(6, dim\), one row for each item"),
     ],
 )  # fmt: skip
 def test_bad_vectors_and_objects_without_the_methods_are_refused(data, change, said):
