@@ -83,7 +83,7 @@ def _evaluate(
     examples: bool,
 ) -> Evaluated:
     """One model on one benchmark, as yet without a fingerprint."""
-    as_read = model.as_read(benchmark)
+    as_read = model.adapt_benchmark(benchmark)
     scored = model.outcomes(as_read, settings, cache)
     rows = [outcome.rows(as_read) for outcome in scored]
     pairs, per_image = pair_table(scored, as_read), per_image_table(scored, rows, as_read)
