@@ -2,7 +2,7 @@
 
     rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/fit --images coco/images --captions split/fit.json
     rococo sweep --config configs/ablations/real_population.py --workdir runs/real --data DATA \
-        --benchmarks rococo,sugarcrepe,sugarcrepe_pp,cue_conflict,imagenet16 --allow-missing-images --mixing-seeds 1 \
+        --benchmarks rococo,sugarcrepe,sugarcrepe_pp,cue_conflict --allow-missing-images --mixing-seeds 1 \
         --templates 5 --corruptions gaussian_noise,fog --severities 3 --corrupted-benchmarks rococo \
         --config.init.model=models/fit --config.data.images=coco/images --config.data.captions=split/fit.json
     rococo correlate runs/real/points --factors heads,loss --out real --metrics M
@@ -10,7 +10,8 @@
 M, fixed before any model was evaluated: image_to_text/clean/r1 (held constant); drop, fr1, blind and grounding of
 image_to_text/same_concept; fr1 of image_to_text/diff_concept, rand_voca and danger; fr1 of text_to_image/mix_0.9;
 ota and grounding of sugarcrepe/mean; ata and brittleness of sugarcrepe_pp/mean; drop and ras of
-text_to_image/corruptions_3; imagenet16/clean/ece; cue_conflict/clean/shape_bias.
+text_to_image/corruptions_3; cue_conflict/clean/shape_bias; and the ECE of a benchmark of photographs of ImageNet in 16
+coarse classes, which commit 90ce318 has and later ones do not.
 
 DATA/cue_conflict holds every fourth of the 1,280 stimuli, by name. Images, base and weights are those of `defence.py`
 and of `docs/research/defences.md`; none was chosen for this study. The joined model has no logit bias, so that the

@@ -12,10 +12,10 @@ _SPLIT = re.compile(r"(train|training|val|valid|validation|dev|eval|test|testing
 _EVALUATED = ("val", "dev", "eval", "test")
 
 
-def spoken(label: str) -> str:
+def class_name_of(label: str) -> str:
     """Return the name of a label in prompts: blanks instead of underscores.
 
-    >>> spoken("great_white_shark")
+    >>> class_name_of("great_white_shark")
     'great white shark'
     """
     return " ".join(label.replace("_", " ").split())

@@ -8,12 +8,6 @@ published templates give published prompts ("a photo of a owl.").
 Labels are what tables of images and folders call a class, names what prompts call it. A name that is given is used as
 it is; a label without one is used with blanks instead of underscores. Names may repeat: OpenAI's names of ImageNet's
 classes have two "missile".
-
-Anyone's own classes (`classes`) are a folder of class folders, or a table of labels:
-
-classes/images/CLASS/...                     the folders' names are the classes'
-classes/labels.csv, .tsv (image,label)       or labels.jsonl {"image", "label"}
-classes/classes.json                         optional: a list of labels, or {label: name}
 """
 
 import collections
@@ -26,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
-from rococo_jax.benchmarks.choices.records import read_records
-from rococo_jax.benchmarks.class_folders import class_folders, spoken
+from rococo_jax.benchmarks.class_folders import class_name_of
 from rococo_jax.benchmarks.lost_input import in_turns
 from rococo_jax.benchmarks.pooling import Headline
 from rococo_jax.benchmarks.settings import Settings
@@ -41,7 +34,7 @@ from rococo_jax.data.images import FileImages
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.words import article_of
 from rococo_jax.storage import hash_json, read_json
-from rococo_jax.texts import find_file, read_lines
+from rococo_jax.texts import read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,14 +203,6 @@ def _few(names: Mapping[str, str]) -> str:
     return ", ".join(listed[:8]) + (f", ... ({len(listed)})" if len(listed) > 8 else "")
 
 
-def read_class_folders(folders: Mapping[str, Path]) -> LabelledImages:
-    """A folder of class folders, whose names are the classes'."""
-    images_of = class_folders(folders["images"])
-    images = tuple(Labelled(image, label) for label, names in images_of.items() for image in names)
-    notes = left_out_notes(folders["images"])
-    return LabelledImages(images, {label: spoken(label) for label in images_of}, folders["images"], notes)
-
-
 _WAYS = (
     *("a picture of a {}.", "a {}.", "a close view of a {}.", "a {} seen from far away.", "an image that shows a {}."),
     *("a {} in bright light.", "a {} in dim light.", "a blurred picture of a {}.", "a sharp picture of a {}."),
@@ -287,31 +272,15 @@ def variant_of(name: str) -> str:
     return f"templates_{Path(name).stem}"
 
 
-FILES = ("labels.csv", "labels.tsv", "labels.jsonl")
-CLASSES = "classes.json"
-
-
-def read_own(folders: Mapping[str, Path]) -> LabelledImages:
-    """The table of labels where there is one, else the class folders."""
-    annotations = folders["annotations"]
-    table = find_file(annotations, FILES)
-    if table is None:
-        return read_class_folders(folders)
-    _, records = read_records(table)
-    images = tuple(Labelled(record.image("image").file, record.word("label")) for record in records)
-    named = find_file(annotations, [CLASSES])
-    labels = dict.fromkeys(sorted({each.label for each in images}))
-    classes = read_classes(named) if named else {label: spoken(label) for label in labels}
-    return LabelledImages(images, classes, table)
-
-
 def read_classes(path: Path) -> dict[str, str]:
     """Return the name of each label.
 
     Raises InputError: it is neither a list of labels nor an object of names by label.
     """
     value = read_json(path, "a list of labels, or names by label")
-    names = {label: spoken(label) for label in value if isinstance(label, str)} if isinstance(value, list) else value
+    names = value
+    if isinstance(value, list):
+        names = {label: class_name_of(label) for label in value if isinstance(label, str)}
     if (
         not isinstance(names, dict)
         or len(names) != len(value)
@@ -321,30 +290,3 @@ def read_classes(path: Path) -> dict[str, str]:
             path, "classes", str(value)[:80], "a list of labels, each once, or an object of names by label"
         )
     return names
-
-
-class_benchmark(
-    read_own,
-    Headline("top1", "items", "[ours]: classes of your own", CLEAN),
-    name="classes",
-    question="Which class does an image show, and how sure is the model, for classes of your own?",
-    paper="none; the form is this project's",
-    licence="yours",
-    size="as many images and classes as you have",
-    folders={"images": "classes/images", "annotations": "classes"},
-    files=FILES,
-    optional=("annotations",),
-    source="your own images",
-)
-
-class_benchmark(
-    read_class_folders,
-    Headline("top1", "items", "[ours]: accuracy on all test images", CLEAN),
-    name="cifar10",
-    question="Which of ten classes does a photograph of 32 pixels show?",
-    paper="Learning Multiple Layers of Features from Tiny Images, Krizhevsky 2009",
-    licence="none given; for research",
-    size="10,000 test images of 10 classes",
-    folders={"images": "cifar10/images"},
-    source="the data set's public page, unpacked into a folder for each class",
-)

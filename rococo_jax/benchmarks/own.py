@@ -19,10 +19,10 @@ from typing import Any
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, known_benchmarks
 from rococo_jax.benchmarks.choices.reader import open_choices
-from rococo_jax.benchmarks.plain_choices import INFO as PLAIN_CHOICES
-from rococo_jax.benchmarks.plain_choices import text_choice
+from rococo_jax.benchmarks.readers.plain_choices import INFO as PLAIN_CHOICES
+from rococo_jax.benchmarks.readers.plain_choices import text_choice
+from rococo_jax.benchmarks.readers.rococo import INFO as ROCOCO
 from rococo_jax.benchmarks.rococo.annotations import altered_pairs, annotation_json, is_no_op
-from rococo_jax.benchmarks.rococo.benchmark import INFO as ROCOCO
 from rococo_jax.benchmarks.rococo.benchmark import open_rococo
 from rococo_jax.benchmarks.rococo.generate import HALF_TRUTH, NO_CANDIDATE, AlteredSet, made_by_of
 from rococo_jax.benchmarks.rococo.mixed_galleries import parse_mix, write_mixed

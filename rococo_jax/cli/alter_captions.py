@@ -53,8 +53,8 @@ class Options:
 
 
 def run(options: Options) -> None:
-    from rococo_jax.benchmarks.half_truths import image_side
-    from rococo_jax.benchmarks.plain_choices import as_json
+    from rococo_jax.benchmarks.readers.half_truths import image_side
+    from rococo_jax.benchmarks.readers.plain_choices import as_json
     from rococo_jax.benchmarks.rococo.generate import HALF_TRUTH, add_details, alter_captions
     from rococo_jax.encoders import load_model
     from rococo_jax.errors import InputError

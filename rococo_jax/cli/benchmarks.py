@@ -1,42 +1,45 @@
-"""`rococo benchmarks`: what can be evaluated, what it needs, and what of it is there."""
+"""`rococo benchmarks`: list the benchmarks, and show whether their data are available."""
 
 import dataclasses
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from rococo_jax.cli.outputs import output_file
 from rococo_jax.options import Option
 
+if TYPE_CHECKING:
+    from rococo_jax.benchmarks.benchmark import BenchmarkInfo
+
 EXAMPLES = """\
   rococo benchmarks
   rococo benchmarks --data DATA
+  rococo benchmarks valse sugarcrepe --data DATA
   rococo benchmarks --data DATA --items valse --out items.jsonl
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """List the benchmarks: question, paper, licence, size, needs, and what is there; write choices as JSON lines.
+    """List the benchmarks and show which are ready; with names, show their paper, licence, folders and missing files.
 
     Attributes:
-        data: also say what is there of each under this folder
-        items: write the items of this benchmark of choices in the plain form
-        out: with --items: the file, JSON lines
+        names: show the details of these benchmarks (default: list all, one line each)
+        data: data folder; also show whether each benchmark is ready, partly available or missing
+        items: write the items of this multiple-choice benchmark as JSON lines, in the form of your own items
+        out: with --items: the JSON lines file
     """
 
+    names: Annotated[tuple[str, ...], Option("NAME", positional=True)] = ()
     data: Annotated[str | None, Option("DIR")] = None
     items: Annotated[str | None, Option("NAME")] = None
     out: Annotated[str | None, Option("FILE", check=output_file)] = None
 
 
 def run(options: Options) -> None:
-    """Prints one paragraph a benchmark."""
-    from pathlib import Path
-
-    from rococo_jax.benchmarks.benchmark import known_benchmarks, nearest_folder
+    """Print one line per benchmark, or the details of the named ones."""
+    from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks
     from rococo_jax.benchmarks.own import own_benchmarks
-    from rococo_jax.cli.fetch import size_of
     from rococo_jax.errors import InputError
-    from rococo_jax.evaluation.inputs import layout_folders
 
     data = None if options.data is None else Path(options.data)
     if data is not None and not data.is_dir():
@@ -46,41 +49,73 @@ def run(options: Options) -> None:
         _write_items(options.items, data, options.out)
         return
     own = {} if data is None else own_benchmarks(data)
-    for info in (*known_benchmarks().values(), *own.values()):
-        print(f"{info.name}: {info.question}")
-        lines = [
-            ("paper", info.paper),
-            ("licence", info.licence),
-            ("size", info.size),
-            ("tasks", ", ".join(info.tasks)),
-        ]
-        if info.headline is not None:
-            lines.append(("headline", f"{info.headline.phrase}: {info.headline.source}"))
-        lines += [("needs", ", ".join(f"DIR/{place}" for place in info.folders.values())), ("from", info.source)]
-        if info.downloads:
-            lines.append(("fetch", f"rococo fetch {info.name} --data DIR ({size_of(info.downloads)})"))
-        if data is not None:
-            places = layout_folders(info, data)
-            missing = info.missing(places)
-            there = ", ".join(str(place) for place in places.values() if place.is_dir())
-            lines.append(("found", "no: " + ", ".join(missing) if missing else f"yes: {there}"))
-            absent = [role for role, place in places.items() if any(path.startswith(str(place)) for path in missing)]
-            near = {str(folder) for role in absent if (folder := nearest_folder(info, role, data)) is not None}
-            lines += [("nearest", ", ".join(sorted(near)) or "nothing of a similar name")] if missing else []
-        print("\n".join(f"  {label:8} {text}" for label, text in lines), end="\n\n")
+    if options.names:
+        for name in options.names:
+            _print_details(own.get(name) or find_benchmark(name), data)
+    else:
+        _print_list([*known_benchmarks().values(), *own.values()], data)
 
 
-def _write_items(name: str, data, out: str | None) -> None:
-    """Writes the items of a benchmark's files, whether or not their images are there."""
+def _print_list(infos: "list[BenchmarkInfo]", data: Path | None) -> None:
+    width = max(len(info.name) for info in infos)
+    for info in infos:
+        if data is None:
+            print(f"{info.name:{width}}  {info.question}")
+        else:
+            status, details = _check(info, data)
+            print(f"{info.name:{width}}  {status:8} {details or info.question}")
+    if data is None:
+        print("\nrococo benchmarks NAME shows paper, licence, folders and downloads; --data DIR shows which are ready.")
+    else:
+        print(f"\nrococo benchmarks NAME --data {data} shows what is missing of a benchmark, and how to get it.")
+
+
+def _check(info: "BenchmarkInfo", data: Path) -> tuple[str, str]:
+    """Return the status of a benchmark and a phrase about it. A file that cannot be read is reported in the phrase."""
+    from rococo_jax.benchmarks.availability import MISSING, availability
+    from rococo_jax.errors import InputError
+    from rococo_jax.evaluation.inputs import layout_folders
+
+    try:
+        found = availability(info, layout_folders(info, data))
+    except InputError as error:
+        return MISSING, str(error)
+    return found.status, found.details
+
+
+def _print_details(info: "BenchmarkInfo", data: Path | None) -> None:
+    from rococo_jax.cli.fetch import size_of
+
+    lines = [
+        ("paper", info.paper),
+        ("licence", info.licence),
+        ("size", info.size),
+        ("tasks", ", ".join(info.tasks)),
+    ]
+    if info.headline is not None:
+        lines.append(("headline", f"{info.headline.phrase}: {info.headline.source}"))
+    root = "DIR" if data is None else str(data)
+    lines += [("folders", ", ".join(f"{root}/{place}" for place in info.folders.values())), ("source", info.source)]
+    if info.downloads:
+        lines.append(("fetch", f"rococo fetch {info.name} --data {root} ({size_of(info.downloads)})"))
+    if data is not None:
+        status, details = _check(info, data)
+        lines.append(("status", f"{status}: {details}" if details else status))
+    print(f"{info.name}: {info.question}")
+    print("\n".join(f"  {label:8} {text}" for label, text in lines), end="\n\n")
+
+
+def _write_items(name: str, data: Path | None, out: str | None) -> None:
+    """Write the items of a benchmark's files, whether or not their images exist."""
     from rococo_jax.benchmarks.benchmark import find_benchmark
-    from rococo_jax.benchmarks.plain_choices import as_json
+    from rococo_jax.benchmarks.readers.plain_choices import as_json
     from rococo_jax.errors import InputError
     from rococo_jax.evaluation.inputs import layout_folders
     from rococo_jax.storage import write_json_lines
 
     info = find_benchmark(name)
     if info.reader is None:
-        raise InputError("--items", "name", name, "a benchmark of choices")
+        raise InputError("--items", "name", name, "a multiple-choice benchmark")
     for option, value in (("--data", data), ("--out", out)):
         if value is None:
             raise InputError(option, "path", "nothing", "a path, with --items")

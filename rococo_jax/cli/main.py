@@ -1,4 +1,4 @@
-"""The entry point of the command line: finds the command, runs it, and reports bad input in one line, exit code 2."""
+"""Entry point of the command line: find and run the command; report bad input in one line, with exit code 2."""
 
 import argparse
 import contextlib
@@ -6,6 +6,7 @@ import functools
 import importlib
 import inspect
 import os
+import re
 import shutil
 import signal
 import sys
@@ -17,7 +18,7 @@ from typing import NoReturn
 
 from rococo_jax.cli.outputs import hold_output, refuse_overwriting
 from rococo_jax.errors import InputError, first_line, report_in_one_line, unknown_name
-from rococo_jax.options import add_options, parse
+from rococo_jax.options import Group, add_options, declared, parse
 from rococo_jax.progress import be_quiet
 from rococo_jax.version import __version__
 
@@ -27,7 +28,7 @@ GROUPS = {
     "Models": "convert export inspect join interpolate embed".split(),
     "Train": "train sweep pack".split(),
     "Alter": "alter-captions make-benchmark mix-images corrupt-images influence".split(),
-    "Inspect": "verify baselines attention".split(),
+    "Inspect": "verify attention".split(),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 EXAMPLES = """\
@@ -38,15 +39,15 @@ EXAMPLES = """\
 
 
 def build_parser(*only: str, grouped: bool = False) -> argparse.ArgumentParser:
-    """Builds the parser of all commands, or of `only` these. Imports their modules, none of which imports JAX.
+    """Build the parser of all commands, or of `only` these. The modules of commands import no JAX.
 
-    `grouped` commands are listed by `GROUPS` below the help, and not as one argument's values.
+    With `grouped`, the help lists the commands by `GROUPS`, and not as the values of one argument.
     """
     modules = {name: importlib.import_module(f"rococo_jax.cli.{name.replace('-', '_')}") for name in only or COMMANDS}
     parser = _Parser(
         prog="rococo",
         usage=None if only else "rococo [--version] [--print-completion SHELL] COMMAND ...",
-        description="How robust is an image-text model when a word is wrong, or another image is mixed in?",
+        description="Measure how robust image-text models are to altered captions and images, and train robust ones.",
         epilog=None if only else _epilog(modules),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -74,7 +75,7 @@ def build_parser(*only: str, grouped: bool = False) -> argparse.ArgumentParser:
 
 
 def _epilog(modules: Mapping[str, ModuleType]) -> str:
-    """The commands by group, as wide as the terminal, and examples."""
+    """Return the commands by group, wrapped to the width of the terminal, and examples."""
     width, parts = shutil.get_terminal_size().columns - 2, []
     for group, names in GROUPS.items():
         lines = [textwrap.fill(_summary(modules[name]), width, initial_indent=f"  {name:<16}",
@@ -84,15 +85,15 @@ def _epilog(modules: Mapping[str, ModuleType]) -> str:
 
 
 def _usage(command: argparse.ArgumentParser) -> str:
-    """One line: positional arguments and what must be given; the options are listed below it."""
+    """Return the usage in one line: positional arguments and required options; the help lists the others."""
     forms = {None: "{}", "?": "[{}]", "*": "[{} ...]", "+": "{} ..."}
-    needed = [
+    required = [
         f"{each.option_strings[0]} {each.metavar or each.dest.upper()}" if each.option_strings
         else forms[each.nargs].format(each.metavar or each.dest.upper())
         for each in sorted(command._actions, key=lambda each: bool(each.option_strings))
         if each.required or not each.option_strings
     ]  # fmt: skip
-    return " ".join([command.prog, *needed, "[options]"])
+    return " ".join([command.prog, *required, "[options]"])
 
 
 def _summary(module: ModuleType) -> str:
@@ -100,7 +101,7 @@ def _summary(module: ModuleType) -> str:
 
 
 class _Completion(argparse.Action):
-    """Prints a completion script and ends."""
+    """Action that prints a completion script and exits."""
 
     def __call__(self, parser, namespace, shell, option_string=None) -> NoReturn:
         import shtab
@@ -110,14 +111,14 @@ class _Completion(argparse.Action):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser, also of each command, whose errors are one line."""
+    """Parser of `rococo` and of each command, whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command. Returns the exit code: 0 done, 2 bad input, 130 interrupted."""
+    """Run a command. Returns the exit code: 0 success, 2 bad input, 130 interrupted."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     only = words[:1] if words and words[0] in COMMANDS else []
     parsed = None
@@ -126,6 +127,9 @@ def main(arguments: list[str] | None = None) -> int:
             if words and not words[0].startswith("-") and words[0] not in COMMANDS:
                 raise unknown_name("rococo", "command", words[0], COMMANDS, "rococo --help")
             parser = build_parser(*only, grouped=True)
+            if not words:
+                parser.print_help()
+                return 0
             parsed, parsed.overrides = parser.parse_known_args(words)
             takes_overrides = "overrides" in inspect.signature(parsed.module.run).parameters
             if parsed.overrides and not takes_overrides:
@@ -142,19 +146,19 @@ def main(arguments: list[str] | None = None) -> int:
                 raise KeyboardInterrupt
             return code
         except BrokenPipeError:
-            # Whoever read the output has seen enough, as `head` does; the interpreter must not flush it again.
+            # The reader of the output, such as `head`, has closed it; the interpreter must not flush it again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except BaseException as error:
-            # Libraries turn an interruption while they are imported into errors of their own.
-            code = report_in_one_line(KeyboardInterrupt() if interrupted else _of_device(error, parsed))
+            # An interruption while a library is imported can surface as an error of that library.
+            code = report_in_one_line(KeyboardInterrupt() if interrupted else _for_the_command_line(error, parsed))
             if code is None:
                 raise
             return code
 
 
 def _refuse_unknown(parsed: argparse.Namespace) -> None:
-    """Raises InputError for the first argument that the command does not know."""
+    """Raise InputError for the first unknown argument."""
     source, word = f"rococo {parsed.command}", parsed.overrides[0]
     if not word.startswith("-"):
         raise InputError(source, "argument", repr(word), f"an option; `{source} --help` lists them")
@@ -163,14 +167,14 @@ def _refuse_unknown(parsed: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """Within the block SIGINT raises KeyboardInterrupt as usual, and is noted in the list.
+    """Within the block, SIGINT raises KeyboardInterrupt as usual, and is recorded in the list.
 
-    During an import it ends the process instead: extension modules print a traceback of their own for the exception.
+    During an import it ends the process instead: extension modules would print their own traceback for the exception.
     """
-    noted: list[int] = []
+    received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        noted.append(number)
+        received.append(number)
         while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
             frame = frame.f_back
         if frame is not None:
@@ -181,17 +185,17 @@ def _interrupts() -> Iterator[list[int]]:
 
     is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_usual or threading.current_thread() is not threading.main_thread():
-        yield noted
+        yield received
         return
     signal.signal(signal.SIGINT, interrupt)
     try:
-        yield noted
+        yield received
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _refuse_float64() -> None:
-    """Everything here is float32, by name or by default; JAX's switch for float64 would mix the two."""
+    """Raise InputError for JAX's switch to float64, which would mix precisions: all computations are in float32."""
     if os.environ.get("JAX_ENABLE_X64", "").lower() in ("1", "true", "yes", "on"):
         raise InputError("JAX_ENABLE_X64", "environment", os.environ["JAX_ENABLE_X64"], "0, or nothing: float32")
 
@@ -200,7 +204,7 @@ _DEVICES = {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda", "rocm": "rocm", "tpu": 
 
 
 def _choose_device(kind: str | None) -> None:
-    """Has JAX use one kind of device alone, from its first use on. Raises InputError for an unknown kind."""
+    """Restrict JAX to one kind of device. Raises InputError for an unknown kind."""
     if kind is None:
         return
     if kind not in _DEVICES:
@@ -210,9 +214,42 @@ def _choose_device(kind: str | None) -> None:
     jax.config.update("jax_platforms", _DEVICES[kind])
 
 
-def _of_device(error: BaseException, parsed: argparse.Namespace | None) -> BaseException:
-    """Turn JAX's error for a device that is not there into bad input; other errors stay."""
+def _for_the_command_line(error: BaseException, parsed: argparse.Namespace | None) -> BaseException:
+    """Return an error as a user of the command line should read it.
+
+    JAX's error for a device that is not available becomes bad input. Arguments that a message names in backticks, such
+    as `allow_missing_images`, are written as options of the command.
+    """
+    if parsed is None:
+        return error
+    if isinstance(error, InputError):
+        # An argument of the command itself takes precedence over one of a group with the same name.
+        flags = dict(reversed([*_flags_by_argument(parsed.module.Options, {})]))
+
+        def with_flags(text: str) -> str:
+            return re.sub(r"`(\w+)(?:=(\w+))?`", lambda match: _as_option(match, flags), text)
+
+        error.args = (with_flags(str(error)),)
+        return error
     kind = getattr(parsed, "device", None)
     if kind is None or not isinstance(error, RuntimeError) or "backend" not in str(error).lower():
         return error
-    return InputError("--device", "kind", f"no {kind} that JAX can use: {first_line(error)}", "a kind that is there")
+    return InputError("--device", "kind", f"no {kind} that JAX can use: {first_line(error)}", "an available kind")
+
+
+def _flags_by_argument(options: type, renamed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each argument of a dataclass of options, and its flag; `renamed` has other flags for some."""
+    for each in declared(options):
+        if isinstance(each.option, Group):
+            yield from _flags_by_argument(each.kind, each.option.flags)
+        elif not each.option.positional:
+            flag = renamed.get(each.name)
+            yield each.name, f"--{flag.replace('_', '-')}" if flag else each.flag
+
+
+def _as_option(match: re.Match[str], flags: Mapping[str, str]) -> str:
+    """Return the option for an argument in backticks, or the text unchanged if the command has no such option."""
+    name, value = match.groups()
+    if name not in flags:
+        return match[0]
+    return flags[name] if value is None else f"{flags[name]} {value}"

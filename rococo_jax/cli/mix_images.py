@@ -69,7 +69,7 @@ def run(options: Options) -> int:
 
 
 def _write_words(options: Options, data: "CaptionedImages") -> int:
-    from rococo_jax.benchmarks.plain_choices import text_choice
+    from rococo_jax.benchmarks.readers.plain_choices import text_choice
     from rococo_jax.errors import InputError
     from rococo_jax.perturb.images.written_words import plan_words, write_words
     from rococo_jax.perturb.text.lexicon import shipped_lexicon

@@ -1,4 +1,4 @@
-"""`rococo sweep`: an ablation as one table and one figure."""
+"""`rococo sweep`: train and evaluate a model for every value of a setting, and tabulate the results."""
 
 import dataclasses
 import sys
@@ -19,32 +19,30 @@ EXAMPLES = """\
   rococo sweep --config configs/scenes_tiny.py --workdir runs/weights --over losses.sc.weight=0,1,2 --dry-run
   rococo sweep --config configs/scenes_tiny.py --workdir runs/grid --over batch_size=64,128 --seeds 0,1 \\
       --arm 'plain: losses.sc.weight=0' --arm 'sc: losses.sc.weight=1'
-  rococo sweep --config configs/coco_finetune.py --workdir runs/batch --over batch_size=256,512 \\
-      --launch 'python launch/slurm.py --nodes 1 --'
   python launch/local.py --processes 2 -- sweep --config configs/scenes_tiny.py --over batch_size=64,128
-The same command goes on where it was stopped; points that are done are taken as read.
+
+Run the same command again to resume an interrupted sweep; points that are done are not run again. To train the points
+elsewhere, run the commands that --print-commands prints, then the sweep with --collect.
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Train and evaluate a model for every value of a setting: an ablation as one table and one figure.
+    """Train and evaluate a model for every value of a setting, and write one table and charts.
 
     Attributes:
-        config: config of `rococo train`; its get_sweep(), if any, says what is swept by default
-        workdir: points/NAME for each run; sweep.json, .csv, .md, .svg and .html; journal.jsonl
-        over: what is swept; several make a grid; KEY+KEY=V,V gives several keys the same value; values with commas
-            stand between ';'
-        arm: a curve and what it sets, or one of the config file's (default: all of those)
-        seeds: of the runs (default: the config's)
-        keep: what is the same for all batch sizes (default: the config file's, else samples)
-        lr_scaling: how the learning rate follows the batch size; adam: betas and epsilon too (default: the config
-            file's, else constant)
+        config: config of rococo train; its get_sweep(), if any, sets the defaults of the sweep
+        workdir: output folder: points/NAME for each run; sweep.json, .csv, .md, .svg and .html; journal.jsonl
+        over: key and values to sweep; several make a grid; KEY+KEY=V,V gives several keys the same value; separate
+            values that contain commas with ';'
+        arm: a curve of the charts and its overrides, or the name of an arm of the config file (default: all of these)
+        seeds: training seeds (default: the config's)
+        keep: length that is equal for all batch sizes (default: the config file's, else samples)
+        lr_scaling: how the learning rate depends on the batch size (default: the config file's, else constant)
         config_key: override a key of the config for all points
-        dry_run: say what would be done, and do nothing
-        print_commands: print a `rococo train` for each point that is not done, and do nothing
-        launch: hand each point that is not done to this command, as its further words, or where {command} stands in it
-        collect: train nothing; evaluate and tabulate what is there
+        dry_run: print what would be done, and stop
+        print_commands: print the rococo train command of each point that is not trained, and stop
+        collect: train nothing; evaluate the trained points and write the table
         data: data to evaluate on (default: the config's eval keys)
         settings: questions
         embedding: embedding
@@ -56,27 +54,24 @@ class Options:
     arm: Annotated[tuple[str, ...], Option("NAME[: KEY=V ...]", repeated=True)] = ()
     seeds: Annotated[tuple[int, ...], Option("N,N")] = ()
     keep: Literal["samples", "steps"] | None = None
-    lr_scaling: Literal["constant", "square-root", "linear", "adam"] | None = None
+    lr_scaling: Literal["constant", "square-root", "linear"] | None = None
     config_key: Annotated[str | None, Option("VALUE", flag="config.KEY")] = None
     dry_run: bool = False
     print_commands: bool = False
-    launch: Annotated[str | None, Option("COMMAND")] = None
     collect: bool = False
     data: DataOptions
     settings: Annotated[Settings, Group(QUESTIONS.only, {"seeds": "mixing_seeds"})]
     embedding: EmbeddingOptions
 
     def __post_init__(self):
-        ways = {"--dry-run": self.dry_run, "--print-commands": self.print_commands, "--launch": self.launch,
-                "--collect": self.collect}  # fmt: skip
-        if len(given := [flag for flag, value in ways.items() if value]) > 1:
-            raise InputError("rococo sweep", "option", " and ".join(given), "one of them")
+        modes = {"--dry-run": self.dry_run, "--print-commands": self.print_commands, "--collect": self.collect}
+        requested = [flag for flag, is_on in modes.items() if is_on]
+        if len(requested) > 1:
+            raise InputError("rococo sweep", "option", " and ".join(requested), "one of them")
 
 
 def run(options: Options, overrides: Sequence[str]) -> int:
-    """Trains and evaluates what is not done, and writes the table and the figure."""
-    import os
-
+    """Train and evaluate the points that are not done, and write the table and the charts."""
     import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
     from rococo_jax.processes import distributed_run
     from rococo_jax.runtime import enable_compilation_cache, set_gpu_options
@@ -91,9 +86,6 @@ def run(options: Options, overrides: Sequence[str]) -> int:
         keep=options.keep,
         lr_scaling=options.lr_scaling,
     )
-    if options.launch and "ROCOCO_COORDINATOR" in os.environ:
-        found = os.environ["ROCOCO_COORDINATOR"]
-        raise InputError("environment", "ROCOCO_COORDINATOR", found, "none with --launch: one process hands out points")
     set_gpu_options()
     with distributed_run(preemptible=True):
         enable_compilation_cache()
@@ -104,8 +96,6 @@ def _run(options: Options, plan, workdir) -> int:
     from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
     from rococo_jax.sweep.running import (
         Stopped,
-        launch_point,
-        launch_words,
         plan_lines,
         point_lines,
         printed_commands,
@@ -118,19 +108,12 @@ def _run(options: Options, plan, workdir) -> int:
     )
     from rococo_jax.training.setup import RunCache
 
-    here = not (options.launch or options.collect)
-
-    def check() -> None:
-        refuse_other_points(plan, workdir)
-        if options.launch:
-            launch_words(options.launch, plan, workdir, plan.points[0])
-
-    def say() -> None:
-        print("\n".join(plan_lines(plan, workdir, evaluation, options.launch)), file=sys.stderr, flush=True)
+    def print_plan() -> None:
+        print("\n".join(plan_lines(plan, workdir, evaluation)), file=sys.stderr, flush=True)
         if options.dry_run:
             print("\n".join(point_lines(plan, workdir, evaluation)))
 
-    broadcast_from_process_0("the points", check)
+    broadcast_from_process_0("the points", lambda: refuse_other_points(plan, workdir))
     if options.print_commands:
         broadcast_from_process_0("commands", lambda: print("\n".join(printed_commands(plan, workdir))))
         return 0
@@ -138,35 +121,27 @@ def _run(options: Options, plan, workdir) -> int:
     if evaluation is not None:
         broadcast_from_process_0("results", lambda: refuse_other_evaluations(plan, workdir, evaluation))
         requests = broadcast_from_process_0("requests", lambda: requests_of_all_points(plan, workdir, evaluation))
-        evaluation = run_on_all_processes("benchmarks", lambda: _extended(evaluation, requests))
-    if here:
+        evaluation = run_on_all_processes("benchmarks", lambda: _with_requests(evaluation, requests))
+    if not options.collect:
         run_on_all_processes("batches", lambda: refuse_what_cannot_train(plan))
-    broadcast_from_process_0("the plan", say)
+    broadcast_from_process_0("the plan", print_plan)
     if options.dry_run:
         return 0
 
     run_cache = RunCache()
-
-    def train_one(point) -> bool:
-        if options.launch:
-            return launch_point(options.launch, plan, workdir, point)
-        if here:
-            train_point(plan, workdir, point, run_cache)
-        return here
-
+    train_one = None if options.collect else lambda point: train_point(plan, workdir, point, run_cache)
     try:
         failed = run_points(plan, workdir, evaluation, train_one)
     except Stopped as stopped:
-        broadcast_from_process_0(
-            "stopped", lambda: print("stopped, with everything saved; the same command goes on", file=sys.stderr)
-        )
+        message = "stopped; everything is saved. Run the same command again to resume"
+        broadcast_from_process_0("stopped", lambda: print(message, file=sys.stderr))
         return 130 if "SIGINT" in stopped.args else 0
     broadcast_from_process_0("the table", lambda: _write(plan, workdir, failed, evaluation))
     return 1 if failed else 0
 
 
 def _write(plan, workdir, failed, evaluation) -> None:
-    """Writes and prints the table of what is done, and says what is not."""
+    """Write and print the table of the finished runs, and report the others."""
     from rococo_jax.storage import hold
     from rococo_jax.sweep.collect import collect
     from rococo_jax.sweep.page import write_figures
@@ -175,19 +150,19 @@ def _write(plan, workdir, failed, evaluation) -> None:
 
     rows, states = collect(plan, workdir), states_of(plan, workdir, evaluation)
     if rows:
-        with hold(workdir / "sweep", beside=True, wait=True):  # processes that share the points end at the same time
+        with hold(workdir / "sweep", beside=True, wait=True):  # processes that share the points may end together
             write_tables(plan, rows, workdir, failed, states)
             page = write_figures(plan, rows, workdir, failed)
         print(page.with_suffix(".md").read_text(encoding="utf-8"))
-        print(f"table: {workdir / 'sweep.csv'}, sweep.json, sweep.md; figure: {page.with_suffix('.svg')}, sweep.html")
+        print(f"table: {workdir / 'sweep.csv'}, sweep.json, sweep.md; charts: {page.with_suffix('.svg')}, sweep.html")
     if waiting := waiting_line(states, failed):
-        print(f"{waiting}: --collect tabulates what is there, the same command goes on", file=sys.stderr)
+        print(f"{waiting}: run the same command again to continue, or --collect for the others", file=sys.stderr)
     for name, error in failed.items():
         print(f"rococo: {name} failed: {' '.join(error.split())}", file=sys.stderr)
 
 
-def _extended(evaluation, requests):
-    """The evaluation with benchmarks that were opened with these requests."""
+def _with_requests(evaluation, requests):
+    """Return the evaluation with its benchmarks reopened for these requests."""
     from rococo_jax.evaluation.resume import with_request
 
     settings = evaluation.settings
@@ -196,15 +171,15 @@ def _extended(evaluation, requests):
 
 
 def _evaluation(options: Options, base):
-    """Settings of every model's evaluation: by the command line, else by the config's `eval` keys, else nothing."""
+    """Return the evaluation that the command line or the config's `eval` keys request; None if neither does."""
     from rococo_jax.evaluation.callback import open_questions
     from rococo_jax.sweep.running import Evaluation
 
     data, settings = options.data, options.settings
-    given = {"--images": data.images, "--annotations": data.annotations}
-    missing = [option for option, value in given.items() if value is None]
+    folders = {"--images": data.images, "--annotations": data.annotations}
+    missing = [option for option, folder in folders.items() if folder is None]
     if len(missing) == 1:
-        raise InputError("command line", missing[0], "nothing", "both of --images and --annotations, or none")
+        raise InputError("rococo sweep", missing[0], "nothing", "both of --images and --annotations, or neither")
     if missing and data.data is None:
         opened = open_questions(base.eval)
         if opened is None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rococo_jax.benchmarks.benchmark import Benchmark, find_benchmark
-from rococo_jax.benchmarks.plain_choices import text_choice
+from rococo_jax.benchmarks.readers.plain_choices import text_choice
 from rococo_jax.benchmarks.rococo.annotations import read_annotation
 from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
 from rococo_jax.benchmarks.settings import Settings

@@ -10,7 +10,6 @@ from rococo_jax.benchmarks.benchmark import (
     Benchmark,
     BenchmarkInfo,
     find_benchmark,
-    find_folder,
     known_benchmarks,
     recognise,
     with_corrupted_images,
@@ -50,7 +49,9 @@ def open_benchmarks(
     if (data is None) == (images is None) or (images is None) != (annotations is None):
         arguments = {"images": images, "annotations": annotations, "data": data}
         names_given = [name for name, value in arguments.items() if value]
-        raise InputError("evaluate", "folders", " and ".join(names_given) or "none", "images and annotations, or data")
+        raise InputError(
+            "evaluate", "data", " and ".join(names_given) or "none", "`data`, or `images` and `annotations`"
+        )
     available = known_benchmarks() | ({} if data is None else own_benchmarks(Path(data)))
     check_known("tasks", settings.tasks, [task for info in available.values() for task in info.tasks])
     if data is None:
@@ -132,12 +133,9 @@ def _reopen(info: BenchmarkInfo, folders: Mapping[str, Path], settings: Settings
 
 
 def layout_folders(info: BenchmarkInfo, data: Path, folders: Mapping[str, Folder] | None = None) -> dict[str, Path]:
-    """Return a benchmark's folders under `data` (`benchmarks.benchmark.find_folder`), or as given in `folders`."""
+    """Return a benchmark's folders by role: the places of the documented layout below `data`, or those in `folders`."""
     folders = folders or {}
-    places = {
-        role: Path(folders[place]) if place in folders else find_folder(info, role, data)
-        for role, place in info.folders.items()
-    }
+    places = {role: Path(folders.get(place, data / place)) for role, place in info.folders.items()}
     if info.name in folders:
         places["annotations" if "annotations" in places else next(iter(places))] = Path(folders[info.name])
     return places
@@ -164,14 +162,15 @@ def _under(
         selected = [info for info in available.values() if not info.missing(layout_folders(info, data, folders))]
         selected = [info for info in selected if any(map(settings.wants, info.tasks))]
         if not selected:
-            expected = f"all files of at least one; `rococo benchmarks --data {data}` lists what is missing of each"
-            raise InputError(data, "benchmarks", "none with all its files", expected)
+            expected = f"the files of one; `rococo benchmarks --data {data}` lists what is missing"
+            raise InputError(data, "benchmarks", "none with all files", expected)
     selected = _without_collisions(selected, bool(names))
     with_folders = [(info, layout_folders(info, data, folders)) for info in selected]
     for info, places in with_folders:
         if missing := info.missing(places):
-            fetch = f"rococo fetch {info.name}, or " if info.downloads else ""
-            raise InputError(missing[0], info.name, "nothing there", f"{info.size}; {fetch}from {info.source}")
+            fetch = f"`rococo fetch --data {data} {info.name}` downloads it" if info.downloads else info.source
+            other_place = f"if it is elsewhere, name its place: `data_dir` {info.name}=DIR"
+            raise InputError(missing[0], info.name, "nothing there", f"{info.size}; {fetch}; {other_place}")
     return with_folders
 
 

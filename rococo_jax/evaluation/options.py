@@ -68,14 +68,14 @@ class CheckpointOptions:
 
 @dataclasses.dataclass(frozen=True)
 class SourceOptions(CheckpointOptions):
-    """Parts that a checkpoint of another project may not specify, as arguments of `load_model`.
+    """Settings that a checkpoint of another project may not specify, as arguments of `load_model`.
 
     Attributes:
-        source_format: format of the checkpoint (default: detected)
+        source_format: huggingface, openai, open_clip or big_vision (default: recognised by its files)
         pooling: pooling of a DINOv2, DINOv3 or BERT tower (default: as the checkpoint specifies, else cls)
     """
 
-    source_format: Literal["auto", "huggingface", "openai", "open_clip", "big_vision"] = "auto"
+    source_format: Annotated[str, Option("FORMAT")] = "auto"
     pooling: Literal["cls", "mean", "cls+mean"] | None = None
 
 

@@ -1,7 +1,7 @@
-"""sweep.svg, sweep.html and sweep.md: curves over the first axis; with the tables a page; the tables as Markdown.
+"""Write sweep.svg (charts), sweep.html (charts and tables) and sweep.md (tables).
 
-The other axes and the arms are curves. A point is the mean over seeds, its whisker the standard deviation over them,
-the band behind a curve the 95 % interval over seeds and images.
+Charts show metrics over the first axis; each value of the other axes and each arm is a curve. A point is the mean over
+seeds, its whisker their standard deviation, the band behind a curve the 95 % interval over seeds and images.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ from rococo_jax.report.charts import round_ticks, short_number
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.markdown import write_page
 from rococo_jax.report.svg import Chart, chart_of, colour_of
-from rococo_jax.report.vocabulary import order_variants, task_label
+from rococo_jax.report.vocabulary import task_label
 from rococo_jax.storage import write_text
 from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, sections_of, summary_columns
-from rococo_jax.sweep.plan import Plan, written
+from rococo_jax.sweep.plan import Plan, value_text
 from rococo_jax.sweep.tables import (
     MIB,
     SCALED,
@@ -38,12 +38,12 @@ from rococo_jax.sweep.tables import (
 )
 
 CURVES = 8
-_WIDE = 8.0  # from this ratio on, values far apart stand on a logarithmic axis
+_LOGARITHMIC_RATIO = 8.0  # of the largest value to the smallest: from here on an axis is logarithmic
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """One line of a panel: `(value, figure)` of each point; a dashed one is a baseline and has no band."""
+    """A curve of a panel: `(value of the axis, number)` of each point. Dashed curves are baselines, without a band."""
 
     colour: int
     dashed: bool
@@ -53,7 +53,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One field of curves over a setting."""
+    """A chart of one metric over the values of a setting."""
 
     name: str
     unit: str
@@ -62,14 +62,14 @@ class Panel:
 
 
 def curve_panel(panel: Panel, values: Sequence[Any], axis: str) -> Markup:
-    """One field of curves as a chart of its own."""
+    """Return the chart of one panel."""
     with chart_of(panel.name, 340, 290) as chart:
         _draw_curves(chart, chart.axes(54, 40, 270, 200), panel, values, axis)
         return chart.markup()
 
 
 def curve_figure(title: str, panels: Sequence[Panel], values: Sequence[Any], axis: str) -> str:
-    """All fields, three a row, and a legend, as an SVG file of its own."""
+    """Return an SVG file with all panels, three per row, and a legend."""
     columns = min(3, len(panels))
     entries = legend_of(panels)
     top = 16 + 22 * len(entries)
@@ -87,7 +87,7 @@ def curve_figure(title: str, panels: Sequence[Panel], values: Sequence[Any], axi
 
 
 def legend_of(panels: Sequence[Panel]) -> list[tuple[str, bool, str]]:
-    """`(colour, dashed, name)` of every curve that needs a name, and of the two kinds of lines."""
+    """Return `(colour, dashed, name)` of every named curve, and of the two line styles."""
     curves = [curve for panel in panels for curve in panel.curves]
     names = {curve.name: f"curve-{curve.colour % CURVES}" for curve in curves if curve.name}
     entries = [(colour, False, name) for name, colour in names.items()]
@@ -97,21 +97,17 @@ def legend_of(panels: Sequence[Panel]) -> list[tuple[str, bool, str]]:
 
 
 def _draw_curves(chart: Chart, axes: Axes, panel: Panel, values: Sequence[Any], axis: str) -> None:
-    """A panel over the swept values: logarithmic where they are numbers far apart, side by side where they are words.
-
-    A point is the mean over seeds, its whisker the standard deviation over them, the band the interval over
-    seeds and images.
-    """
-    numbers = len(values) > 1 and all(map(is_number, values))
-    across = {value: float(value) if numbers else float(place) for place, value in enumerate(values)}
-    first, last = min(across.values()), max(across.values())
-    if numbers and first > 0 and last / first >= _WIDE:
+    """Draw a panel. The axis is logarithmic for numbers with a large ratio; words are evenly spaced."""
+    are_numbers = len(values) > 1 and all(map(is_number, values))
+    x_of = {value: float(value) if are_numbers else float(place) for place, value in enumerate(values)}
+    first, last = min(x_of.values()), max(x_of.values())
+    if are_numbers and first > 0 and last / first >= _LOGARITHMIC_RATIO:
         axes.set_xscale("log")
-        beside = (last / first) ** 0.04
-        axes.set_xlim(first / beside, last * beside)
+        margin = (last / first) ** 0.04
+        axes.set_xlim(first / margin, last * margin)
     else:
-        beside = 0.04 * (last - first) if numbers and last > first else 0.5
-        axes.set_xlim(first - beside, last + beside)
+        margin = 0.04 * (last - first) if are_numbers and last > first else 0.5
+        axes.set_xlim(first - margin, last + margin)
     axes.set_title(panel.name + f" ({panel.unit})" * bool(panel.unit), loc="left", fontsize=13, weight="bold", pad=14)
     axes.set_xlabel(axis)
     figures = [figure for curve in panel.curves for _, figure in curve.points]
@@ -119,28 +115,29 @@ def _draw_curves(chart: Chart, axes: Axes, panel: Panel, values: Sequence[Any], 
     _set_height(axes, min(ends), max(ends), panel.logarithmic)
     for place, curve in enumerate(panel.curves):
         colour = colour_of(f"curve-{curve.colour % CURVES}")
-        points = sorted((across[value], value, figure) for value, figure in curve.points)
-        # Curves lie side by side by a pixel or two, so that whiskers of equal values are seen.
-        aside = 1.6 * (place - (len(panel.curves) - 1) / 2)
-        moved = axes.transData + Affine2D().translate(aside, 0)
+        points = sorted((x_of[value], value, figure) for value, figure in curve.points)
+        # Shift curves by a pixel or two, so that the whiskers of equal values do not cover each other.
+        offset = 1.6 * (place - (len(panel.curves) - 1) / 2)
+        shifted = axes.transData + Affine2D().translate(offset, 0)
         x, y = [each[0] for each in points], [each[2].value for each in points]
         if not curve.dashed and len(points) > 1 and all(figure.has_interval for *_, figure in points):
             band = [*(figure.high for *_, figure in points), *(figure.low for *_, figure in reversed(points))]
             axes.fill([*x, *reversed(x)], band, color=colour, alpha=0.13, lw=0)
         axes.plot(x, y, color=colour, lw=1.5 if curve.dashed else 2, ls=(0, (4, 3)) if curve.dashed else "-",
-                  transform=moved)  # fmt: skip
+                  transform=shifted)  # fmt: skip
         for at, value, figure in points:
-            told = f"{curve.name or 'value'}{' (clean)' if curve.dashed else ''}, {value}: {_told(figure)}"
+            tooltip = f"{curve.name or 'value'}{' (clean)' if curve.dashed else ''}, {value}: {_describe(figure)}"
             if figure.spread:
                 spread = (figure.value - figure.spread, figure.value + figure.spread)
-                axes.plot((at, at), spread, color=colour, lw=1.3, transform=moved)
+                axes.plot((at, at), spread, color=colour, lw=1.3, transform=shifted)
             face = colour_of("paper") if curve.dashed else colour
-            axes.plot(at, figure.value, "o", ms=6, mfc=face, mec=colour, mew=1.6, transform=moved,
-                      gid=chart.title(told))  # fmt: skip
-    ticks = sorted(across.values())
+            axes.plot(at, figure.value, "o", ms=6, mfc=face, mec=colour, mew=1.6, transform=shifted,
+                      gid=chart.title(tooltip))  # fmt: skip
+    ticks = sorted(x_of.values())
+    # Label every n-th tick, so that labels of about 7 pixels per character fit into 270 pixels.
     every = -(-len(ticks) * 7 * max(len(str(value)) for value in values) // 270)
-    texts = [short_number(value) if isinstance(value, float) else str(value) for value in across]
-    texts = dict(sorted(zip(across.values(), texts, strict=True)))
+    texts = [short_number(value) if isinstance(value, float) else str(value) for value in x_of]
+    texts = dict(sorted(zip(x_of.values(), texts, strict=True)))
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_major_formatter(
         FixedFormatter([text if place % every == 0 else "" for place, text in enumerate(texts.values())])
@@ -150,12 +147,12 @@ def _draw_curves(chart: Chart, axes: Axes, panel: Panel, values: Sequence[Any], 
 
 
 def _set_height(axes: Axes, low: float, high: float, logarithmic: bool) -> None:
-    """The axis of what was measured: from zero, unless all would lie in the upper half; or logarithmic."""
-    if logarithmic and low > 0 and high / low >= _WIDE:
+    """Set the vertical axis: logarithmic, or from zero unless all values would lie in the upper half."""
+    if logarithmic and low > 0 and high / low >= _LOGARITHMIC_RATIO:
         marks = [step * 10.0**power for power in range(-9, 16) for step in (1, 2, 5)]
         first, last = max(mark for mark in marks if mark <= low), min(mark for mark in marks if mark >= high)
         ticks = [mark for mark in marks if first <= mark <= last]
-        # Powers of ten alone where there would be too many marks.
+        # Use only powers of ten if there would be too many ticks.
         ticks = ticks if len(ticks) <= 8 else [mark for mark in ticks if f"{mark:e}".startswith("1.0")]
         axes.set_yscale("log")
         axes.set_ylim(first, last)
@@ -174,14 +171,14 @@ def _ends(figure: Figure) -> list[float]:
     return [figure.value - spread, figure.value + spread, *interval]
 
 
-def _told(figure: Figure) -> str:
+def _describe(figure: Figure) -> str:
     text = f"{figure.value:,.4g}"
     text += f" ± {figure.spread:.2g}" if figure.spread is not None else ""
     return text + (f" ({figure.low:.4g} to {figure.high:.4g})" if figure.has_interval else "")
 
 
 def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mapping[str, str]) -> Path:
-    """The three files, each by rename. Returns the page."""
+    """Write the three files, each atomically. Returns the page."""
     panels, values, axis = panels_of(plan, rows), swept_values(plan, rows), plan.axes[0].short
     write_text(workdir / "sweep.svg", curve_figure(title(plan), panels, values, axis))
     charts = [("", curve_panel(panel, values, axis)) for panel in panels]
@@ -199,12 +196,12 @@ def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mappin
 
 
 def swept_values(plan: Plan, rows: Sequence[Row]) -> list:
-    """The values of the first axis that any row has."""
+    """Return the values of the first axis that have results."""
     return [value for value in plan.values(0) if any(row.values[0] == value for row in rows)]
 
 
 def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:
-    """What is drawn: the metrics of each task, then speed, memory and loss."""
+    """Return the panels: the metrics of each task, then speed, memory and loss."""
     groups = curves_of(plan, rows)
     sections = sections_of(rows)
     columns, panels = summary_columns(rows), []
@@ -218,10 +215,9 @@ def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:
                 for curve in _curves(groups, (task, variant, name), dashed=len(variants) > 1 and variant != ALTERED)
             ]
             of = "" if name == lead else " of " + metric_of(lead).label if name == "drop" and lead else ""
-            shown = "" if name == lead or ALTERED not in variants else ", altered"
-            panels.append(
-                Panel(f"{task_label(task)}: {metric_of(name).label}{of}{shown}", metric_of(name).unit, tuple(curves))
-            )
+            suffix = "" if name == lead or ALTERED not in variants else ", altered"
+            panel_name = f"{task_label(task)}: {metric_of(name).label}{of}{suffix}"
+            panels.append(Panel(panel_name, metric_of(name).unit, tuple(curves)))
     training = (
         ("images_per_second", "Images a second", "", 1, True),
         ("memory_bytes_per_device", "Memory of a step on a device", "MiB", MIB, True),
@@ -235,14 +231,15 @@ def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:
 def _curves(
     groups: Mapping[str, Sequence[Row]], place: tuple[str, str, str], dashed: bool = False, scale: int = 1
 ) -> tuple[Curve, ...]:
-    """A curve of one figure for each group of rows, over the first axis.
+    """Return a curve over the first axis for each group of rows.
 
-    In another unit the mean of several seeds alone is drawn.
+    With a `scale`, values are divided by it and have neither spread nor interval.
     """
     curves = []
     for colour, (name, rows) in enumerate(groups.items()):
-        found = [(row.values[0], figure) for row in rows if (figure := row.figure(*place)) is not None]
-        points = found if scale == 1 else [(value, Figure(figure.value / scale)) for value, figure in found]
+        points = [(row.values[0], figure) for row in rows if (figure := row.figure(*place)) is not None]
+        if scale != 1:
+            points = [(value, Figure(figure.value / scale)) for value, figure in points]
         curves.append(Curve(colour, dashed, name, tuple(points)))
     return tuple(curves)
 
@@ -278,7 +275,7 @@ def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
             *(figure_cell(row.figure(task, variant, name) or Figure(None)) for name in metrics),
         ]
         for row in rows
-        for variant in order_variants(row.tasks.get(task, {}))
+        for variant in row.variant_names(task)
     ]
     return Table(f"Every variant, {task}", heads, body, sortable=True, filterable=True)
 
@@ -295,5 +292,5 @@ def _first_heads(plan: Plan) -> list[Head]:
 
 
 def _first_cells(plan: Plan, row: Row) -> list[Cell]:
-    cells = [row.arm] * bool(plan.arms[0].name) + [written(value) for value in row.values]
+    cells = [row.arm] * bool(plan.arms[0].name) + [value_text(value) for value in row.values]
     return [Cell(text, words=True) for text in cells]

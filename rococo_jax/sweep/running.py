@@ -1,29 +1,20 @@
-"""Trains and evaluates the points of a sweep that are not done yet, one after another, here or by a launcher.
+"""Train and evaluate the points of a sweep that are not done yet, one after another.
 
-Several processes (`rococo_jax.processes`) train and evaluate each point together; process 0 says what is done.
+Several processes (`rococo_jax.processes`) train and evaluate each point together; process 0 prints and writes.
 
-WORKDIR/points/RUN/               the working folder of `rococo train`
-WORKDIR/points/RUN/evaluation/    results.json and per_image.parquet of its model
-WORKDIR/influence/HASH/           influence of the captions' words, where runs need it and no table is named
-WORKDIR/journal.jsonl             what happened when
+WORKDIR/points/RUN/               working folder of `rococo train`
+WORKDIR/points/RUN/evaluation/    results.json and per_query.parquet of its model
+WORKDIR/influence/HASH/           influence of the captions' words, if runs need it and name no table
+WORKDIR/journal.jsonl             events with their times
 
-A point that fails is written into the journal, and the others go on; where one of several processes fails alone, the
-sweep ends.
-
-A launcher is a command in a shell's words. `{command}` in it stands for the whole `rococo train ...` as one word,
-`{name}` for the point's name; where there is no `{command}`, the words of `train ...` come after it, as the launchers
-of `launch/` take them:
-
-    python launch/slurm.py --nodes 1 --time 2:00:00 --
-    sbatch --job-name {name} --wrap {command}
+If a point fails on all processes, the failure is recorded in the journal and the other points are run. If one of
+several processes fails alone, the sweep ends.
 """
 
 import contextlib
 import dataclasses
 import gc
 import shlex
-import shutil
-import subprocess
 import sys
 import time
 import traceback
@@ -41,14 +32,13 @@ from rococo_jax.evaluation.companions import standard_companions
 from rococo_jax.evaluation.conditions import Request, refuse_other_conditions, request_of
 from rococo_jax.evaluation.model_series import JOURNAL, write_journal
 from rococo_jax.evaluation.models import open_model
-from rococo_jax.evaluation.per_image import PER_IMAGE
-from rococo_jax.evaluation.results import RESULTS, read_results
+from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.resume import holds, requests_in, union
 from rococo_jax.evaluation.runner import evaluate_into
 from rococo_jax.processes import broadcast_from_process_0, is_error_of_all, run_on_all_processes
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, hold
-from rococo_jax.sweep.plan import Plan, Point, written
+from rococo_jax.sweep.plan import Plan, Point, value_text
 from rococo_jax.sweep.train import make_evaluation_of
 from rococo_jax.training.config import check_same_config, flat
 from rococo_jax.training.log import METRICS
@@ -61,7 +51,7 @@ EVALUATION = "evaluation"
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What every model of the sweep is asked, as in `evaluate_model`; `compute` says how the towers compute."""
+    """The evaluation of every model of the sweep; `compute` is how the towers compute."""
 
     benchmarks: list[Benchmark]
     settings: Settings
@@ -70,41 +60,41 @@ class Evaluation:
 
 
 class Stopped(Exception):
-    """A training was told to stop (SIGTERM) and has saved."""
+    """Raised when a training has saved and stopped after a signal."""
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether the point's model is there."""
+    """Return whether a point's folder contains its model."""
     return (folder / MODEL).is_dir()
 
 
 def is_evaluated(folder: Path) -> bool:
-    """Whether the point's results are there."""
-    return (folder / EVALUATION / RESULTS).exists() and (folder / EVALUATION / PER_IMAGE).exists()
+    """Return whether a point's folder contains results."""
+    return (folder / EVALUATION / RESULTS).exists() and (folder / EVALUATION / PER_QUERY).exists()
 
 
-def has_all(folder: Path, evaluation: Evaluation | None) -> bool:
-    """Whether the point's results are there and have all that is requested; true without an evaluation."""
+def has_all_results(folder: Path, evaluation: Evaluation | None) -> bool:
+    """Return whether a point's folder contains all requested results; always true without an evaluation."""
     if evaluation is None:
         return True
     return is_evaluated(folder) and holds(folder / EVALUATION, evaluation.benchmarks)
 
 
-def is_begun(folder: Path) -> bool:
-    """Whether the point has been worked on."""
+def is_started(folder: Path) -> bool:
+    """Return whether a point's training has been started."""
     return (folder / METRICS).exists()
 
 
 def refuse_other_points(plan: Plan, workdir: Path) -> None:
-    """Raises InputError where a point's folder was begun with another config."""
+    """Raise InputError if a point's folder was started with another config."""
     for point in plan.runs:
-        kept = plan.folder(workdir, point) / CONFIG
-        if kept.exists():
-            check_same_config(kept, point.config)
+        saved_config = plan.folder(workdir, point) / CONFIG
+        if saved_config.exists():
+            check_same_config(saved_config, point.config)
 
 
 def refuse_other_evaluations(plan: Plan, workdir: Path, evaluation: Evaluation) -> None:
-    """Raises InputError where a point was evaluated on other data or under another protocol."""
+    """Raise InputError if a point was evaluated on other data or with another protocol."""
     data = {benchmark.name: benchmark.fingerprint() for benchmark in evaluation.benchmarks}
     conditions = {"data": data, "protocol": evaluation.settings.protocol}
     for point in plan.runs:
@@ -114,89 +104,68 @@ def refuse_other_evaluations(plan: Plan, workdir: Path, evaluation: Evaluation) 
 
 
 def requests_of_all_points(plan: Plan, workdir: Path, evaluation: Evaluation) -> dict[str, Request]:
-    """Return the request of each benchmark, joined with those of the results of all points.
+    """Return the request of each benchmark, joined with the requests of the results that all points have already.
 
-    A mean over seeds of the training then has the same variants, seeds of the mixing and corruptions of each.
+    Means over training seeds then cover the same variants, mixing seeds and corruptions for every seed.
 
-    Raises InputError: some points alone have results of a benchmark that is not requested.
+    Raises InputError: only some points have results of a benchmark that is not requested.
     """
     requests = {benchmark.name: request_of(benchmark) for benchmark in evaluation.benchmarks}
     stored = {point.run: requests_in(plan.folder(workdir, point) / EVALUATION) for point in plan.runs}
-    for of_point in stored.values():
-        for name, request in of_point.items():
+    for stored_requests in stored.values():
+        for name, request in stored_requests.items():
             if name in requests:
                 requests[name] = union(request, requests[name])
-            elif lacking := [run for run, others in stored.items() if name not in others]:
-                found = f"none of {', '.join(lacking)}, which other points have"
+                continue
+            lacking = [run for run, run_requests in stored.items() if name not in run_requests]
+            if lacking:
+                found = f"none for {', '.join(lacking)}, but for other points"
                 raise InputError(workdir, f"results of {name}", found, f"{name} among the benchmarks, too")
     return requests
 
 
 def refuse_what_cannot_train(plan: Plan) -> None:
-    """Raises InputError where a point's batch does not split over the devices of all processes."""
+    """Raise InputError if a point's batch cannot be divided over the devices of all processes."""
     for point in plan.runs:
         check_batch(point.config, jax.device_count())
 
 
 def train_point(plan: Plan, workdir: Path, point: Point, run_cache: RunCache) -> None:
-    """Trains a point to its end, from wherever it stands. Raises Stopped on SIGTERM, and what `train` raises."""
+    """Train a point to its end, resuming if it was started. Raises Stopped on SIGTERM, and as `train`."""
     config = point.config
     evaluate = make_evaluation_of(config) if config.eval.every else None
-    beside = workdir / "influence" / _words_hash(point)
-    kept = {"run_cache": run_cache, "influence_folder": beside}
-    done = run_training(config, plan.folder(workdir, point), evaluate=evaluate, **kept)
-    if done.model is None:
-        raise Stopped(done.stopped)
+    influence_folder = workdir / "influence" / _influence_hash(point)
+    folder = plan.folder(workdir, point)
+    result = run_training(config, folder, evaluate=evaluate, run_cache=run_cache, influence_folder=influence_folder)
+    if result.model is None:
+        raise Stopped(result.stopped)
 
 
 def printed_commands(plan: Plan, workdir: Path) -> list[str]:
-    """A line for each run that is not done, as a shell takes it."""
+    """Return a shell command for each run that is not trained."""
     waiting = [point for point in plan.runs if not is_trained(plan.folder(workdir, point))]
     return [shlex.join(["rococo", *plan.command(workdir, point)]) for point in waiting]
 
 
-def launch_words(template: str, plan: Plan, workdir: Path, point: Point) -> list[str]:
-    """The words that start a point. Raises InputError where the template is no command, or its program is nowhere."""
-    try:
-        words = shlex.split(template)
-    except ValueError as error:
-        raise InputError("launch", "template", f"{template!r} ({error})", "a command, as a shell takes it") from None
-    if not words or shutil.which(words[0]) is None:
-        raise InputError("launch", "program", repr(words[0] if words else ""), "a program on the PATH")
-    command = plan.command(workdir, point)
-    whole = shlex.join(["rococo", *command])
-    filled = [word.replace("{command}", whole).replace("{name}", point.run) for word in words]
-    return filled if any("{command}" in word for word in words) else filled + command
-
-
-def launch_point(template: str, plan: Plan, workdir: Path, point: Point) -> bool:
-    """Starts a point; InputError where that fails. True if it is trained when the program ends, False if under way."""
-    words = launch_words(template, plan, workdir, point)
-    code = subprocess.run(words).returncode
-    if code:
-        raise InputError(shlex.join(words), "exit code", code, "0")
-    return is_trained(plan.folder(workdir, point))
-
-
-def _words_hash(point: Point) -> str:
-    """Hash of what decides the influence of the captions' words."""
+def _influence_hash(point: Point) -> str:
+    """Return a hash of the settings that the influence of the captions' words depends on."""
     leaves = flat(point.config)
-    chosen = {key: value for key, value in leaves.items() if key.startswith(("init.", "dtype"))}
-    chosen |= {key: leaves[key] for key in ("data.images", "data.captions", "data.split", "losses.sc.lexicon")}
-    return hash_json(chosen)[:12]
+    settings = {key: value for key, value in leaves.items() if key.startswith(("init.", "dtype"))}
+    settings |= {key: leaves[key] for key in ("data.images", "data.captions", "data.split", "losses.sc.lexicon")}
+    return hash_json(settings)[:12]
 
 
 def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:
-    """Evaluates the model of a point into its folder."""
+    """Evaluate the model of a point into its folder."""
     mesh, out = make_mesh(jax.local_devices()), folder / EVALUATION
     model = run_on_all_processes(
         f"loading {name}",
         lambda: open_model(str(folder / MODEL), name=name, mesh=mesh, compute=evaluation.compute),
     )
     companions = standard_companions()
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         lock = hold(out, beside=True)
-        broadcast_from_process_0("the results", lambda: held.enter_context(lock) and None)
+        broadcast_from_process_0("the results", lambda: stack.enter_context(lock) and None)
         evaluate_into(out, model, evaluation.benchmarks, evaluation.settings, evaluation.cache, companions)
 
 
@@ -204,51 +173,58 @@ def run_points(
     plan: Plan,
     workdir: Path,
     evaluation: Evaluation | None,
-    train_one: Callable[[Point], bool],
+    train_one: Callable[[Point], None] | None,
 ) -> dict[str, str]:
-    """Trains and evaluates what is not done yet. Returns the runs that failed, with what was wrong.
+    """Train and evaluate the points that are not done yet.
 
-    `train_one` trains a point; it returns False where the point is on its way elsewhere.
+    Args:
+        plan: the points.
+        workdir: the working folder of the sweep.
+        evaluation: None to train only.
+        train_one: trains a point; None to evaluate trained points only.
+
+    Returns:
+        The runs that failed, with their errors.
 
     Raises:
-        InputError: all points failed, and for the same reason.
-        Exception: what one process failed with and the others did not.
+        InputError: all points failed for the same reason.
+        Exception: one process failed and the others did not.
         OSError, DiskFull: the disk is full.
-        Stopped: a training was told to stop.
+        Stopped: training was stopped by a signal.
     """
-    runs, failed, errors, first = plan.runs, {}, [], jax.process_index() == 0
+    runs, failed, errors, is_first = plan.runs, {}, [], jax.process_index() == 0
     clock = _Clock([point.work for point in runs])
     for number, point in enumerate(runs, 1):
-        folder, done = plan.folder(workdir, point), _Events(workdir / JOURNAL if first else None, point.run)
+        folder, events = plan.folder(workdir, point), _Events(workdir / JOURNAL if is_first else None, point.run)
         try:
-            # The others may see the disk later.
-            trained, evaluated = broadcast_from_process_0(
-                point.run, lambda at=folder: (is_trained(at), has_all(at, evaluation))
+            # Other processes may see changes on a shared disk later, so process 0 decides.
+            has_model, has_results = broadcast_from_process_0(
+                point.run, lambda at=folder: (is_trained(at), has_all_results(at, evaluation))
             )
-            if not trained:
-                # A point that a launcher has taken over has no model yet.
-                trained = train_one(point)
-                done.note("trained" if trained else "handed over")
-            if trained and not evaluated:
+            if not has_model and train_one is not None:
+                train_one(point)
+                has_model = True
+                events.record("trained")
+            if has_model and not has_results:
                 evaluate_point(folder, point.run, evaluation)
-                done.note("evaluated")
+                events.record("evaluated")
         except Stopped:
             raise
-        except Exception as error:  # one point's failure is no other's
+        except Exception as error:  # the failure of one point must not end the others
             if is_disk_full(error) or not is_error_of_all(error):
                 raise
             errors.append(error)
-            known = isinstance(error, InputError)
-            failed[point.run] = str(error) if known else f"{type(error).__name__}: {error}"
-            trace = {} if known else {"traceback": traceback.format_exc()}
-            done.note("failed", error=failed[point.run], **trace)
-            if first:
+            is_bad_input = isinstance(error, InputError)
+            failed[point.run] = str(error) if is_bad_input else f"{type(error).__name__}: {error}"
+            trace = {} if is_bad_input else {"traceback": traceback.format_exc()}
+            events.record("failed", error=failed[point.run], **trace)
+            if is_first:
                 print(f"rococo: {point.run} failed: {' '.join(failed[point.run].split())}", file=sys.stderr, flush=True)
-        left = clock.left(number, done.seconds if "trained" in done.events else None)
-        if first and done.events and "failed" not in done.events:
-            told = f"{number} of {len(runs)}: {point.run} {' and '.join(done.events)}, {done.seconds:.1f} s{left}"
-            print(told, file=sys.stderr, flush=True)
-        # Models refer to themselves in circles, which only the collector frees.
+        time_left = clock.time_left(number, events.seconds if "trained" in events.names else None)
+        if is_first and events.names and "failed" not in events.names:
+            line = f"{number} of {len(runs)}: {point.run} {' and '.join(events.names)}, {events.seconds:.1f} s"
+            print(line + time_left, file=sys.stderr, flush=True)
+        # Modules refer to each other in cycles, which only the garbage collector frees.
         gc.collect()
     if len(failed) == len(runs) and len(set(failed.values())) == 1 and isinstance(errors[0], InputError):
         raise errors[0]
@@ -256,91 +232,92 @@ def run_points(
 
 
 class _Events:
-    """What happens to a run in this call, written into the journal, if any, at once."""
+    """Events of one run in this call, written to the journal, if any, at once."""
 
     def __init__(self, journal: Path | None, run: str):
         self.journal, self.run = journal, run
-        self.started, self.events = time.perf_counter(), []
+        self.start, self.names = time.perf_counter(), []
 
     @property
     def seconds(self) -> float:
-        """Since the run's turn came."""
-        return time.perf_counter() - self.started
+        """Seconds since the run was reached."""
+        return time.perf_counter() - self.start
 
-    def note(self, event: str, **more: str) -> None:
-        """Something has happened."""
-        self.events.append(event)
+    def record(self, event: str, **details: str) -> None:
+        """Record an event."""
+        self.names.append(event)
         if self.journal is not None:
-            write_journal(self.journal, point=self.run, event=event, seconds=round(self.seconds, 2), **more)
+            write_journal(self.journal, point=self.run, event=event, seconds=round(self.seconds, 2), **details)
 
 
 class _Clock:
-    """How long the rest will take, by the images that were trained on."""
+    """Estimate of the remaining time, from the number of images trained on."""
 
     def __init__(self, work: list[int]):
-        self.work, self.seconds, self.done = work, 0.0, 0
+        self.work, self.seconds, self.images = work, 0.0, 0
 
-    def left(self, number: int, seconds: float | None) -> str:
-        """After point `number`, which took so many seconds if it was trained now."""
+    def time_left(self, number: int, seconds: float | None) -> str:
+        """Return a phrase after point `number`; `seconds` is what its training took, or None if it was not trained."""
         if seconds is not None:
-            self.seconds, self.done = self.seconds + seconds, self.done + self.work[number - 1]
-        rest = sum(self.work[number:])
-        if not self.done or not rest:
+            self.seconds, self.images = self.seconds + seconds, self.images + self.work[number - 1]
+        remaining = sum(self.work[number:])
+        if not self.images or not remaining:
             return ""
-        minutes = rest * self.seconds / self.done / 60
+        minutes = remaining * self.seconds / self.images / 60
         return f"; about {minutes:.0f} min left" if minutes >= 1 else "; less than a minute left"
 
 
-NEW, BEGUN, TRAINED, DONE = "to train", "begun", "trained", "done"
+TO_TRAIN, BEGUN, TRAINED, COMPLETE = "to train", "begun", "trained", "done"
 
 
 def states_of(plan: Plan, workdir: Path, evaluation: Evaluation | None) -> dict[str, str]:
-    """How far each run is; a run whose results lack something that is requested is trained, and not done."""
+    """Return the state of each run. A trained run that lacks requested results is `trained`, not `done`."""
     states = {}
     for point in plan.runs:
         folder = plan.folder(workdir, point)
         if is_trained(folder):
-            states[point.run] = DONE if has_all(folder, evaluation) else TRAINED
+            states[point.run] = COMPLETE if has_all_results(folder, evaluation) else TRAINED
         else:
-            states[point.run] = BEGUN if is_begun(folder) else NEW
+            states[point.run] = BEGUN if is_started(folder) else TO_TRAIN
     return states
 
 
-def plan_lines(plan: Plan, workdir: Path, evaluation: Evaluation | None, launch: str | None) -> Iterator[str]:
-    """The grid, what is done, and what will happen."""
+def plan_lines(plan: Plan, workdir: Path, evaluation: Evaluation | None) -> Iterator[str]:
+    """Yield lines that describe the grid, the state of its runs, and the evaluation."""
     grid = [f"{len(plan.values(place))} of {axis.name}" for place, axis in enumerate(plan.axes)]
     arms = f"{len(plan.arms)} arms ({', '.join(arm.name for arm in plan.arms)})"
-    parts = [arms] * bool(plan.arms[0].name) + grid + [f"{len(plan.seeds)} seed(s)"]
-    same = len(plan.points) - len(plan.runs)
-    runs = f", {len(plan.runs)} runs: {same} have the config of another" if same else ""
-    yield f"sweep of {len(plan.points)} points: {' x '.join(parts)}{runs}"
+    seeds = "1 seed" if len(plan.seeds) == 1 else f"{len(plan.seeds)} seeds"
+    factors = [arms] * bool(plan.arms[0].name) + [*grid, seeds]
+    repeated = len(plan.points) - len(plan.runs)
+    runs = f"; {len(plan.runs)} runs, as {repeated} points have the config of another point" if repeated else ""
+    yield f"sweep of {len(plan.points)} points: {' x '.join(factors)}{runs}"
     states = list(states_of(plan, workdir, evaluation).values())
-    counted = ", ".join(f"{states.count(state)} {state}" for state in (DONE, TRAINED, BEGUN, NEW) if state in states)
-    several = f"by {jax.process_count()} processes" if jax.process_count() > 1 else "in this process"
-    how = f"one command a run: {launch}" if launch else f"one run after another {several}"
-    yield f"{counted}; {how}"
+    all_states = (COMPLETE, TRAINED, BEGUN, TO_TRAIN)
+    counts = ", ".join(f"{states.count(state)} {state}" for state in all_states if state in states)
+    processes = f"by {jax.process_count()} processes" if jax.process_count() > 1 else "in this process"
+    yield f"{counts}; runs are trained one after another {processes}"
     if evaluation is None:
-        yield "no evaluation: neither images and annotations nor the config's eval.data or eval.images is given"
-    else:
-        data = "; ".join(benchmark.summary() for benchmark in evaluation.benchmarks)
-        yield f"every model is evaluated on {data}; protocol {evaluation.settings.protocol}"
+        yield "no evaluation: neither data, nor images and annotations, nor the config's eval keys are given"
+        return
+    for benchmark in evaluation.benchmarks:
+        yield f"every model is evaluated on {benchmark.summary()}; protocol {evaluation.settings.protocol}"
 
 
 def point_lines(plan: Plan, workdir: Path, evaluation: Evaluation | None) -> Iterator[str]:
-    """A line for each point: its name, its length, and how far it is."""
+    """Yield a line for each point: its name, the length of its training, and its state."""
     states = states_of(plan, workdir, evaluation)
     width = max(len(point.name) for point in plan.points)
     for point in plan.points:
         config = point.config
-        rate = written(config.optimizer.learning_rate)
+        rate = value_text(config.optimizer.learning_rate)
         length = f"{config.steps} steps of {config.batch_size}, learning rate {rate}"
-        same = "" if point.run == point.name else f" (as {point.run})"
-        yield f"{point.name:{width}}  {length}: {states[point.run]}{same}"
+        alias = "" if point.run == point.name else f" (as {point.run})"
+        yield f"{point.name:{width}}  {length}: {states[point.run]}{alias}"
 
 
 def waiting_line(states: Mapping[str, str], failed: Mapping[str, str]) -> str | None:
-    """How many runs are still to come; None where none is."""
-    left = [name for name, state in states.items() if state != DONE and name not in failed]
-    if not left:
+    """Return a phrase with the number of runs that are not done and did not fail; None if there are none."""
+    waiting = [name for name, state in states.items() if state != COMPLETE and name not in failed]
+    if not waiting:
         return None
-    return f"{len(left)} of {len(states)} runs are not done yet"
+    return f"{len(waiting)} of {len(states)} runs are not done yet"

@@ -11,10 +11,10 @@ from typing import Any
 
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.collection import Figure
-from rococo_jax.report.vocabulary import order_metrics, order_variants, variant_label
+from rococo_jax.report.vocabulary import order_metrics, variant_label
 from rococo_jax.storage import write_csv_rows, write_json
 from rococo_jax.sweep.collect import ALTERED, TRAINING, Row, metrics_of
-from rococo_jax.sweep.plan import Plan, written
+from rococo_jax.sweep.plan import Plan, value_text
 from rococo_jax.training.config import flat
 
 FORMAT, VERSION = "rococo_jax.sweep", 1
@@ -69,7 +69,7 @@ def sweep_json(
                 "values": dict(zip(names, point.values, strict=True)),
                 "seed": point.seed,
                 "state": states[point.run],
-                "scaled": dict(point.scaled),
+                "scaled": dict(point.derived_keys),
                 **({"error": failed[point.run]} if point.run in failed else {}),
             }
             for point in plan.points
@@ -105,12 +105,12 @@ def csv_rows(plan: Plan, rows: Sequence[Row]) -> Iterator[list[Any]]:
     ]
     for row in rows:
         config = [row.config[name] for name in ("steps", "batch_size", "learning_rate")]
-        first = [row.arm, *map(written, row.values), " ".join(map(str, row.seeds)), *config]
+        first = [row.arm, *map(value_text, row.values), " ".join(map(str, row.seeds)), *config]
         first += [cell for name in TRAINING for cell in _cells(row.training.get(name))[:2]]
         if not row.tasks:
             yield [*first, "", "", *[""] * (len(metrics) * len(ends))]
         for task, variants in row.tasks.items():
-            for variant in order_variants(variants):
+            for variant in row.variant_names(task):
                 yield [*first, task, variant, *(x for name in metrics for x in _cells(variants[variant].get(name)))]
 
 
@@ -126,11 +126,12 @@ def _cells(figure: Figure | None) -> list[Any]:
 
 def scaled_keys(plan: Plan) -> tuple[list[str], list[list[str]]]:
     """What the rules changed with the batch size: heads, and a row for each arm and size (none for no change)."""
-    keys = list(dict.fromkeys(key for point in plan.points for key in point.scaled))
+    keys = list(dict.fromkeys(key for point in plan.points for key in point.derived_keys))
     rows = {(point.arm, point.config.batch_size): flat(point.config) for point in plan.points} if keys else {}
     arms = bool(plan.arms[0].name)
     return [*["arm"] * arms, "batch_size", *keys], [
-        [*[arm] * arms, *(written(config[key]) for key in ("batch_size", *keys))] for (arm, _), config in rows.items()
+        [*[arm] * arms, *(value_text(config[key]) for key in ("batch_size", *keys))]
+        for (arm, _), config in rows.items()
     ]
 
 

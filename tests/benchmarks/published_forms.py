@@ -79,10 +79,6 @@ FORMS = {
         "visual_genome_relation.json", [{**VG, **PAIR, "relation_name": "on"}], ("7.jpg",), {"relation": (1, 2)},
         "true_caption", "image_path", box="bbox_w",
     ),
-    "coco_order": Form(
-        "captions_test.json", [{"image": "a.jpg", "caption": ["a dog sits near a cat on the red mat."]}], ("a.jpg",),
-        {"order": (1, 5)}, "caption", "image",
-    ),
     "crepe": Form(
         "prod_hard_negatives/swap/prod_vg_hard_negs_swap_complexity_4.csv",
         [{**REGION, "hard_negs": "['a dog red', 'dog a red']"}], ("7.jpg",), {"prod_swap_complexity_4": (1, 3)},

@@ -8,8 +8,8 @@ import pytest
 
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.classes import with_out_images
-from rococo_jax.benchmarks.cue_conflict import CLASSES
-from rococo_jax.benchmarks.cue_conflict import read as read_stimuli
+from rococo_jax.benchmarks.readers.cue_conflict import CLASSES
+from rococo_jax.benchmarks.readers.cue_conflict import read as read_stimuli
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.main import main
 from rococo_jax.data.image_files import list_images
@@ -40,8 +40,6 @@ def test_what_is_no_image_among_stimuli_is_passed_over(tmp_path):
         ("cue_conflict", ["cue_conflict/yak/yak1-cat2.jpg"], "found yak"),
         ("cue_conflict", ["edges/1.png"], "CLASSn"),
         ("cue_conflict", ["other/cat1-dog2.jpg"], "stimuli: found none"),
-        ("imagenet16", ["dog.jpg"], "WORDNETID_name"),
-        ("imagenet16", ["n00000001_dog.jpg", "n00000002_cat.jpg"], "found 2; wanted 1000"),
     ],
 )
 def test_bad_names_are_one_line(tmp_path, benchmark, files, said):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.benchmarks.benchmark import find_benchmark
-from rococo_jax.benchmarks.negbench import VARIANTS
+from rococo_jax.benchmarks.readers.negbench import VARIANTS
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.evaluation.results import make_results

@@ -7,12 +7,12 @@ import pytest
 from huggingface_hub import metadata_load
 from PIL import Image
 
-from rococo_jax.benchmarks.benchmark import find_benchmark, find_folder, nearest_folder
-from rococo_jax.benchmarks.own import own_benchmarks
+from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.inputs import layout_folders, open_benchmarks
 from rococo_jax.perturb.text import VARIANTS
+from tests.benchmarks.published_forms import FORMS, write
 from tests.support.refusals import refused
 from tests.support.world import write_pictures
 
@@ -90,53 +90,21 @@ def test_two_benchmarks_of_one_task_are_named_one_at_a_time(photos, capsys):
     refused(said, open_benchmarks, SETTINGS, data=data, names=["mine", "other"])
 
 
-@pytest.mark.parametrize(
-    ("file", "name", "role", "expected"),
-    [
-        ("sugar_crepe/add_att.json", "sugarcrepe", "annotations", "sugar_crepe"),
-        ("compositionality/sugar_crepe/add_att.json", "sugarcrepe", "annotations", "compositionality/sugar_crepe"),
-        ("SugarCrepe/add_att.json", "sugarcrepe", "annotations", "SugarCrepe"),
-        ("annotations/same_concept.json", "rococo", "annotations", "annotations"),
-        ("papers/rococo/annotations/danger.json", "rococo", "annotations", "papers/rococo/annotations"),
-        ("coco/images/val2014/a.jpg", "rococo", "images", "coco/images"),
-        ("val2014/a.jpg", "rococo", "images", "."),
-        ("mscoco/val2017/a.jpg", "sugarcrepe", "images", "mscoco"),
-        ("sets/coco/images/train2014/a.jpg", "rococo", "images", "sets/coco/images"),
-        # Not there: the place of the layout is named.
-        ("sugar_crepe/notes.json", "sugarcrepe", "annotations", "sugar_crepe"),
-        ("photos/a.jpg", "rococo", "images", "coco/images"),
-    ],
-)
-def test_known_layouts_are_found_where_people_have_them(file, name, role, expected, tmp_path):
-    (tmp_path / file).parent.mkdir(parents=True)
-    (tmp_path / file).write_text('{"0": {"filename": "a.jpg", "caption": "a", "negative_caption": "b"}}')
-    assert find_folder(find_benchmark(name), role, tmp_path) == tmp_path / expected
-
-
-def test_the_nearest_thing_is_named(tmp_path, capsys):
-    for name in ("winogrand", "sets/val_se", "unlike"):
-        (tmp_path / name).mkdir(parents=True)
-    found = {
-        name: nearest_folder(find_benchmark(name), "annotations", tmp_path) for name in ("winoground", "valse", "cola")
-    }
-    assert found == {"winoground": tmp_path / "winogrand", "valse": tmp_path / "sets/val_se", "cola": None}
-    assert main(["benchmarks", "--data", str(tmp_path)]) == 0
-    assert f"nearest  {tmp_path}/winogrand\n" in capsys.readouterr().out
+def test_folders_are_at_their_places_in_the_layout_or_where_the_user_says(tmp_path, refusal):
+    write(FORMS["valse"], tmp_path / "sets" / "valse")
+    (tmp_path / "coco" / "images").mkdir(parents=True)
+    command = ["evaluate", "demo:plain", "--data", str(tmp_path), "--benchmarks", "valse", "--out", str(tmp_path / "o")]
+    error = refusal(*command).splitlines()[-1]
+    assert f"{tmp_path}/valse: valse: found nothing there" in error
+    assert f"`rococo fetch --data {tmp_path} valse` downloads it" in error and "--data-dir valse=DIR" in error
+    places = layout_folders(find_benchmark("valse"), tmp_path, {"valse": tmp_path / "sets" / "valse"})
+    assert places == {"images": tmp_path / "coco/images", "annotations": tmp_path / "sets" / "valse"}
 
 
 def test_a_benchmarks_name_stands_for_the_folder_of_its_annotations_or_for_its_only_one():
     given = {"sugarcrepe": Path("s"), "cifar10": Path("c"), "coco/images": Path("i")}
     pairs, classes = (layout_folders(find_benchmark(name), Path(), given) for name in ("sugarcrepe", "cifar10"))
     assert pairs == {"images": Path("i"), "annotations": Path("s")} and classes == {"images": Path("c")}
-
-
-@pytest.mark.real_data
-def test_the_folders_of_the_real_data_are_found(real_data):
-    folders = {"sugarcrepe": "sugar_crepe"} | {name: name for name in ("sugarcrepe_pp", "hard_positives", "valse")}
-    for name, folder in folders.items():
-        found = layout_folders(find_benchmark(name), real_data)["annotations"]
-        assert found == real_data / "compositionality" / folder
-    assert not own_benchmarks(real_data)
 
 
 def test_all_variants_are_altered_at_once_as_one_by_one(photos):

@@ -13,15 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from rococo_jax.benchmarks.aro import wrong_orders
 from rococo_jax.benchmarks.audit import audit
 from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks, with_corrupted_images
 from rococo_jax.benchmarks.pair_scores import MatrixScores
-from rococo_jax.benchmarks.plain_choices import as_json
-from rococo_jax.benchmarks.scam import TEMPLATES
+from rococo_jax.benchmarks.readers.plain_choices import as_json
+from rococo_jax.benchmarks.readers.scam import TEMPLATES
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
-from rococo_jax.benchmarks.variants import parse_variants
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import make_results
 from rococo_jax.metrics.intervals import image_draws, intervals
@@ -209,8 +207,11 @@ def test_each_part_has_a_mean_over_kinds_of_corruption(tmp_path):
         for metric in ("ota", "drop_points", "ras", "consistency"):
             assert mean[metric] == pytest.approx(np.mean([each[metric] for each in of_kinds]))
         assert made["intervals"]["choices"][f"{part}/corruptions_3"]["drop_points"] is not None
-    parsed = parse_variants(variants)["few/corruptions_3"]
-    assert (parsed.part, parsed.corruption, parsed.severity) == ("few", "corruptions", 3)
+    of_kinds = [f"few/{kind}_3" for kind in ("fog", "snow", "frost")]
+    assert made["variants"]["choices"]["few/corruptions_3"] == {
+        "part": "few", "corruption": "corruptions", "severity": 3, "baseline": "few/uncorrupted", "pooling": "kinds",
+        "of": of_kinds,
+    }  # fmt: skip
 
 
 def test_a_limit_takes_items_of_every_part_in_turns(tmp_path):
@@ -409,7 +410,7 @@ def test_spec_is_the_published_accuracy_of_each_direction(tmp_path):
                    for key in row["keys"]] for row in rows]  # fmt: skip
         accuracy = 100 * np.mean(np.argmax(scores, axis=1) == [row["label"] for row in rows])
         assert found[part]["image_score" if by_text else "ota"] == pytest.approx(accuracy) and 0 < accuracy < 100
-    pools = {task.variant: [pool.variant for pool in task.pools] for task in benchmark.tasks}
+    pools = {task.variant: [pool.variant.name for pool in task.pools] for task in benchmark.tasks}
     ways = {part: part.split("_", 1)[1] for part in expected}
     assert pools == {part: [way, f"{way}/all"] for part, way in ways.items()}
     rows[0]["label"] = 2
@@ -622,15 +623,6 @@ def test_texts_alone_are_evaluated_from_file_to_report(tmp_path, capsys):
     assert "compared alone" in " ".join(results["notes"])
 
 
-def test_wrong_orders_depend_on_the_caption_alone():
-    caption = "A man with a red helmet on a small moped on a dirt road."
-    orders = wrong_orders(caption)
-    words = sorted(caption.rstrip(".").lower().split())
-    assert len(orders) == 4 == len(set(orders)) and orders == wrong_orders(caption)
-    assert all(sorted(order.split()) == words for order in orders)
-    assert wrong_orders(caption, seed=1) != orders and wrong_orders("dog") == []
-
-
 def test_the_command_writes_the_plain_form(tmp_path, capsys, refusal):
     write(FORMS["valse"], tmp_path / "valse")
     out = tmp_path / "items.jsonl"
@@ -640,7 +632,7 @@ def test_the_command_writes_the_plain_form(tmp_path, capsys, refusal):
     assert "1 items of valse, 1 images, 2 texts" in capsys.readouterr().out
     for words, said in (
         (["--items", "valse"], "--data: path"),
-        (["--items", "rococo"], "a benchmark of choices"),
+        (["--items", "rococo"], "a multiple-choice benchmark"),
         (["--data", str(tmp_path), "--items", "aro", "--out", "x"], "23,937 relations"),
         (["--data", str(tmp_path), "--items", "valse"], "--out: path"),
     ):
@@ -650,12 +642,12 @@ def test_the_command_writes_the_plain_form(tmp_path, capsys, refusal):
 @pytest.mark.real_data
 @pytest.mark.parametrize(
     ("name", "items", "images"),
-    [("sugarcrepe_pp", 2675, 861), ("valse", 957, 822), ("hard_positives", 27443, 8041), ("coco_order", 1405, 281)],
+    [("sugarcrepe_pp", 2675, 861), ("valse", 957, 822), ("hard_positives", 27443, 8041)],
 )
 def test_the_published_files_are_read_whole(name, items, images, real_data):
     texts_alone = name == "hard_positives"
     folders = {"images": real_data / "coco" / ("none" if texts_alone else "images")}
-    folders["annotations"] = real_data / ("coco" if name == "coco_order" else f"compositionality/{name}")
+    folders["annotations"] = real_data / "compositionality" / name
     benchmark = find_benchmark(name).open(folders, Settings(allow_missing_images=True))
     assert sum(len(task.ids) for task in benchmark.tasks) == items and len(benchmark.images) == images
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import pytest
 
 from rococo_jax.benchmarks import benchmark as registry
-from rococo_jax.benchmarks.cue_conflict import CLASSES
+from rococo_jax.benchmarks.readers.cue_conflict import CLASSES
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.sources import read_sources
 from rococo_jax.cli.main import main
@@ -35,8 +35,6 @@ def lay(info, data, scratch):
     form, images = FORMS[info.name], data / info.folders["images"]
     if not form.images[0].startswith("data/"):
         images = data / next((each.to for each in info.downloads if each.role == "images"), "")
-    if info.name == "coco_order":
-        form = dataclasses.replace(form, file="coco_karpathy_test.json")
     if info.folders["images"] == "coco/images":
         form = dataclasses.replace(form, rows=[{**row, form.image_field: COCO} for row in form.rows], images=(COCO,))
     if any(each.url.endswith(".parquet") for each in info.downloads):
@@ -112,11 +110,11 @@ def test_the_commands_say_what_comes_before_they_ask_anybody(tmp_path, capsys, r
     assert main(["fetch", "winoground", "imagecode", "--data", data, "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("winoground: META IMAGES RESEARCH LICENSE") and lines[1].startswith("imagecode:")
-    assert lines[2].endswith("winoground/examples.jsonl: size not known, hashes told by the hub; not tried")
+    assert lines[2].endswith("winoground/examples.jsonl: size not known, hashes from the hub; unverified")
     assert [line for line in lines if "needs access: accept the terms at" in line and "HF_TOKEN" in line] == lines[-1:]
     command = ["evaluate", "demo:plain", "--data", data, "--out", tmp_path / "out", "--benchmarks", "winoground"]
-    assert "rococo fetch winoground, or from" in refusal(*command)
-    assert main(["benchmarks"]) == 0
+    assert f"`rococo fetch --data {data} winoground` downloads it" in refusal(*command)
+    assert main(["benchmarks", "rococo", "imagecode", "aro"]) == 0
     sizes = dict(re.findall(r"fetch    rococo fetch (\w+) --data DIR \((.*)\)", capsys.readouterr().out))
     assert [sizes[name] for name in ("rococo", "imagecode", "aro")] == ["about 6.7 GB", "over 321 kB", "size not known"]
 

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks, register
+from rococo_jax.benchmarks.readers.sugarcrepe import PARTS
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.sugarcrepe import PARTS
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import load_model
@@ -106,23 +106,30 @@ def test_one_benchmark_by_its_two_folders(model, data, evaluated, tmp_path):
 def test_corrupted_images_are_asked_part_by_part(data):
     settings = Settings(corruptions=("fog",), severities=(3,))
     (benchmark,) = open_benchmarks(settings, images=data / "coco" / "images", annotations=data / "sugar_crepe")
-    variants = [task.variant for task in benchmark.tasks]
+    variants = [task.variation.name for task in benchmark.tasks]
     asked = ["", "/uncorrupted", "/fog_3"]
     assert variants == [f"{part}{images}" for images in asked for part in ("replace_rel", "swap_att")]
-    assert {task.baseline for task in benchmark.tasks if "fog" in task.variant} == set(variants[2:4])
+    assert {task.baseline for task in benchmark.tasks if task.corruption == "fog"} == set(variants[2:4])
 
 
 def test_the_command_lists_the_benchmarks_and_what_is_there(data, capsys):
     assert main(["benchmarks", "--data", str(data)]) == 0
-    said = capsys.readouterr().out
-    for info in known_benchmarks().values():
-        assert info.name in said and info.question in said and info.licence in said
-    assert said.count("found    yes") == 2
+    lines = capsys.readouterr().out.splitlines()
+    words = {line.split()[0]: line.split()[1:] for line in lines if line and not line.startswith("rococo benchmarks")}
+    assert list(words) == list(known_benchmarks())
+    assert words["rococo"][:5] == ["partly", "9", "of", "9", "images;"]
+    assert words["sugarcrepe"][:5] == ["partly", "9", "of", "9", "images;"] and words["valse"][0] == "missing"
+    assert main(["benchmarks", "sugarcrepe", "--data", str(data)]) == 0
+    details, info = capsys.readouterr().out, find_benchmark("sugarcrepe")
+    assert info.question in details and info.licence in details and "  status   partly: 9 of 9 images" in details
     assert main(["benchmarks", "--data", str(data / "none")]) == 2
 
 
 # `test_readers` has every kind of bad item; here through the command.
-@pytest.mark.parametrize(("times", "said"), [(1, "1 of 1 missing"), (2, "the key '0' twice")])
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [(1, "found 0 of 1, without '000000000099.jpg'; wanted all of them (`rococo fetch`"), (2, "the key '0' twice")],
+)
 def test_bad_items_are_refused_in_one_line(model, data, tmp_path, refusal, times, said):
     one = '"0": {"filename": "000000000099.jpg", "caption": "a dog", "negative_caption": "a cat"}'
     (tmp_path / "swap_att.json").write_text("{" + ", ".join([one] * times) + "}")
@@ -137,7 +144,7 @@ def test_bad_items_are_refused_in_one_line(model, data, tmp_path, refusal, times
         (["--benchmarks", "sugarcrep"], "did you mean sugarcrepe?"),
         (["--tasks", "image_to_txt"], "did you mean image_to_text?"),
         (["--data-dir", "coco/image=x"], "did you mean coco/images?"),
-        (["--images", "x"], "images and data; wanted images and annotations, or data"),
+        (["--images", "x"], "found images and data; wanted --data, or --images and --annotations"),
     ],
 )
 def test_unknown_names_are_refused_with_the_nearest(model, data, tmp_path, refusal, words, said):
@@ -150,7 +157,7 @@ def test_a_missing_folder_is_one_clear_line(model, tmp_path, refusal):
     command = ["evaluate", model, "--data", tmp_path, "--out", "never"]
     error = refusal(*command, "--benchmarks", "sugarcrepe")
     assert "sugar_crepe" in error and "7,511 items" in error and error.count("\n") == 1
-    assert "none whose files are all there" in refusal(*command)
+    assert "benchmarks: found none with all files" in refusal(*command)
 
 
 def test_the_registry_has_each_name_once():

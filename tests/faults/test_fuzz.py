@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rococo_jax.benchmarks.readers.sugarcrepe import INFO as SUGARCREPE
 from rococo_jax.benchmarks.rococo.annotations import (
     AlteredCaptions,
     read_annotation,
@@ -16,10 +17,9 @@ from rococo_jax.benchmarks.rococo.annotations import (
     write_annotation,
 )
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.sugarcrepe import INFO as SUGARCREPE
 from rococo_jax.checkpoints.formats import convert
 from rococo_jax.checkpoints.model_directory import read_description
-from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import TokenizerSpec
 from rococo_jax.evaluation.models.arrays import read_array, read_score_annotation

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, found_files, open_images, register
+from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, existing_files, open_images, register
 from rococo_jax.benchmarks.choices.items import Item, ItemTables, Picture, tasks_of
 from rococo_jax.benchmarks.choices.records import Record, lines_beside, read_records
 from rococo_jax.benchmarks.image_sets import CroppedImages
@@ -19,7 +19,7 @@ from rococo_jax.benchmarks.pooling import Headline, Pool, pools_over
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.sources import downloads_of
 from rococo_jax.benchmarks.tables import ORIGINALS
-from rococo_jax.benchmarks.variants import MEAN
+from rococo_jax.benchmarks.variants import MEAN, Variant
 from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.data.parquet_table import ParquetTable
 from rococo_jax.data.pictures import image_size
@@ -65,7 +65,7 @@ class ChoiceReader:
     def pools(self, part: str) -> tuple[Pool, ...]:
         """The variants that a part and others make together, the headline's way of pooling first."""
         pooling = "parts" if self.headline is None else self.headline.pooling
-        of_file = () if self.file_of is None else (Pool(self.file_of(part), "items"),)
+        of_file = () if self.file_of is None else (Pool(Variant(pooled=self.file_of(part)), "items"),)
         if self.pooled is None:
             return (*pools_over(MEAN, pooling, len(self.parts) or None), *of_file)
         variant = self.pooled.get(part)
@@ -80,7 +80,7 @@ class ChoiceReader:
         beside = lines_beside(folder, self.beside)
         for name in files:
             # Patterns stand for the same items in another form.
-            for path in found_files(folder, name) if "*" not in name or not hashes else ():
+            for path in existing_files(folder, name) if "*" not in name or not hashes else ():
                 known = path.relative_to(folder).as_posix().rpartition(".")[0]
                 hashes[known], records = self.records(path)
                 for record in records:
@@ -100,7 +100,11 @@ def choice_benchmark(reader: ChoiceReader, **about: Any) -> BenchmarkInfo:
     optional = ("images",) if reader.works_without_images else ()
     about = {"tasks": (about["name"],), "optional": optional, "downloads": downloads_of(about["name"]), **about}
     opener = partial(open_choices, about["name"], about["files"], reader)
-    info = BenchmarkInfo(**about, reader=reader, open=opener, headline=reader.headline)
+
+    def image_names(annotations: Path) -> list[str]:
+        return list(reader.read(annotations, about["files"])[0].names)
+
+    info = BenchmarkInfo(**about, reader=reader, open=opener, headline=reader.headline, image_names=image_names)
     return register(info)
 
 
@@ -119,7 +123,7 @@ def open_choices(
     else:
         if any(map(_is_packed, tables.names)):
             tables_of = [file for file in files if file.endswith(".parquet")]
-            packed_tables = [path for file in tables_of for path in found_files(annotations, file)]
+            packed_tables = [path for file in tables_of for path in existing_files(annotations, file)]
             places_in_tables = _packed_images(annotations, packed_tables, list(tables.names))
             packed = str(annotations.resolve()), list(tables.names), places_in_tables
             originals, lost, about = take_images(*packed, settings, _EFFECT, tables.in_turns())
@@ -160,7 +164,7 @@ def _packed_images(folder: Path, tables: Sequence[Path], names: Sequence[str]) -
 def _unread(folder: Path, files: tuple[str, ...]) -> tuple[str, ...]:
     """Files that are no part, and parts that are absent: a misspelt name is on both sides."""
     kinds = {Path(name).suffix for name in files}
-    read = [path for name in files for path in found_files(folder, name)]
+    read = [path for name in files for path in existing_files(folder, name)]
     others = sorted(path.name for path in folder.iterdir() if path.suffix in kinds and path not in read)
     absent = [name for name in files if "*" not in name and not (folder / name).is_file()]
     return (*others, *(f"{name} (absent)" for name in absent if not any(path.suffix == ".parquet" for path in read)))

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
+from rococo_jax.benchmarks.benchmark import Benchmark, open_images
 from rococo_jax.benchmarks.pooling import Headline
 from rococo_jax.benchmarks.rococo.annotations import (
-    CLEAN_FILE,
     AlteredCaptions,
     Annotation,
     AnnotationSet,
@@ -30,12 +29,10 @@ from rococo_jax.benchmarks.rococo.annotations import (
 )
 from rococo_jax.benchmarks.rococo.mixed_galleries import mixed_galleries, parse_mix
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.sources import downloads_of
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Rows
 from rococo_jax.benchmarks.tasks import IMAGE_TO_TEXT, TEXT_TO_IMAGE, RankTask
 from rococo_jax.benchmarks.variants import CLEAN, CONTROL
 from rococo_jax.data.captions import CaptionedImage
-from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.storage import hash_json
 
 
@@ -189,7 +186,9 @@ def _turned_round(clean: RankTask) -> RankTask:
     )
 
 
-TASKS = (IMAGE_TO_TEXT, TEXT_TO_IMAGE)
+HEADLINE = Headline(
+    "r1", "items", "[ours]: the paper's tables have R@1 of every gallery, altered ones beside the clean one", CLEAN
+)
 
 
 def open_rococo(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
@@ -217,7 +216,7 @@ def open_rococo(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     captions = sum(len(item.captions) for item in annotations.clean if item.image in set(originals.names))
     data |= {"annotations": str(folders["annotations"].resolve()), "caption_count": captions}
     return Benchmark(
-        name=INFO.name,
+        name="rococo",
         images=built.images,
         texts=built.texts,
         image_sets=image_sets,
@@ -228,7 +227,7 @@ def open_rococo(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
         unread=tuple(path.name for path in annotations.ignored),
         lost=lost,
         requested=_requested(annotations, settings),
-        headline=INFO.headline,
+        headline=HEADLINE,
     )
 
 
@@ -253,26 +252,3 @@ def _requested(annotations: AnnotationSet, settings: Settings) -> dict[str, Any]
     if settings.wants(TEXT_TO_IMAGE) and settings.mixed_galleries:
         requested |= {"mixed_galleries": list(settings.mixed_galleries), "seeds": list(settings.seeds)}
     return requested
-
-
-INFO = register(
-    BenchmarkInfo(
-        name="rococo",
-        question="Does an altered caption or a mixed image take the first place?",
-        paper="RoCOCO: Robustness Benchmark of MS-COCO to Stress-test Image-Text Matching Models, arXiv 2304.10727",
-        licence="annotations MIT; captions CC BY 4.0; images under their Flickr licences",
-        size="5,000 images, 25,010 captions, 4 x 25,000 altered captions",
-        folders={"images": "coco/images", "annotations": "rococo/annotations"},
-        files=(CLEAN_FILE, *(f"{variant}.json" for variant in VARIANTS)),
-        source="annotations: the benchmark's public repository; images: MS-COCO val2014, cocodataset.org",
-        tasks=TASKS,
-        open=open_rococo,
-        headline=Headline(
-            "r1",
-            "items",
-            "[ours]: the paper's tables have R@1 of every gallery, altered ones beside the clean one",
-            CLEAN,
-        ),
-        downloads=downloads_of("rococo"),
-    )
-)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.benchmarks.baselines import figure, text_baselines
+from rococo_jax.benchmarks.baselines import preference_with_interval, text_baselines
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.pooling import Pool, group_by_variant
 from rococo_jax.errors import InputError, object_of
@@ -74,7 +74,7 @@ def baselines_of(
         if pool is not None and pool.pooling == "items":
             groups = [np.concatenate(groups)]
             preferences = {name: [np.concatenate(each)] for name, each in preferences.items()}
-        return {name: figure(each, groups) for name, each in preferences.items()}
+        return {name: preference_with_interval(each, groups) for name, each in preferences.items()}
 
     for (name, variant), members in group_by_variant(benchmark.tasks).items():
         pairs = [each for each in (pairs_of_tasks[place] for place in members.places) if each is not None]

@@ -1,87 +1,62 @@
-"""Two images and two captions, which belong together in one way: seven benchmarks that differ in names of fields alone.
+"""Two images and two captions to be matched: seven benchmarks, most of which differ only in the names of their fields.
 
 Winoground (arXiv 2204.03162): captions of the same words. `examples.jsonl`: `{"id", "image_0", "caption_0", "image_1",
 "caption_1", "collapsed_tag", ...}`, images `NAME.png`, as in the published archive. A part is the collapsed tag.
 
 ColorSwap (arXiv 2402.04492): captions that exchange their colours. `data/test-*.parquet`, the published data set, which
-holds its images; or `test.json`, `[{"id", "image_1", "caption_1", "image_2", "caption_2", ...}]`, images as paths.
+contains its images; or `test.json`, `[{"id", "image_1", "caption_1", "image_2", "caption_2", ...}]`, images as paths.
 
-BiVLC (arXiv 2406.09952): SugarCrepe's captions with a made image for each false one. `data/test-*.parquet`, which holds
-its images, or `test.jsonl`: `image, caption, negative_image, negative_caption, type, subtype`; the last two are a part.
+BiVLC (arXiv 2406.09952): SugarCrepe's captions with a generated image for each false one. `data/test-*.parquet`, which
+contains its images, or `test.jsonl`: `image, caption, negative_image, negative_caption, type, subtype`. A part is type
+and subtype.
 
 EqBen (arXiv 2303.14465): the smallest visual change. `private_info_global.json` (all) or
 `eqben_subset_10percent_final.json`: `[{"image0", "caption0", "image1", "caption1", ...}]`. A part is the first folder.
 
 COLA (arXiv 2305.03689): several objects exchange their attributes. `COLA_multiobjects_matching_benchmark.json`:
-`[[link 1, caption 1, link 2, caption 2]]`; images by the last part of the link. Its figure is the image score.
+`[[link 1, caption 1, link 2, caption 2]]`; images are named by the last part of the link. The
+published number is the image score.
 
-MMVP-VLM (arXiv 2401.06209): pairs of images that CLIP finds alike, with a statement each, in nine visual patterns.
-`Questions.csv`: `Question ID, Type, Statement`, two lines in a row a pair; images `TYPE/ID.jpg`, as in the published
-archive. The text is "a photo of STATEMENT", as in the authors' evaluation of CLIP models (github.com/tsb0601/MMVP). Its
-figure is the image score.
+MMVP-VLM (arXiv 2401.06209): pairs of images with similar CLIP embeddings, with a statement each, in nine visual
+patterns. `Questions.csv`: `Question ID, Type, Statement`; two consecutive lines are a pair; images `TYPE/ID.jpg`, as in
+the published archive. The text is "a photo of STATEMENT", as in the authors' evaluation of CLIP models
+(github.com/tsb0601/MMVP). The published number is the image score.
 
 VisMin (arXiv 2407.16772): one minimal change; a part is its category. The hub's Parquet copy, `default/test/*.parquet`,
-with its images, or `vismin.jsonl`: `id, image_0, text_0, image_1, text_1, category`. Text 0 belongs to image 0, as in
-the authors' metric since January 2025 (github.com/rabiulcste/vismin, commit 680a3ee). The data of 2024, in which
-about half of the items were crossed, were withdrawn together with the solution file that said which.
+which contains its images, or `vismin.jsonl`: `id, image_0, text_0, image_1, text_1, category`. Text 0 belongs to image
+0, as in the authors' metric since January 2025 (github.com/rabiulcste/vismin, commit 680a3ee). In the data of 2024
+about half of the items were crossed; the authors withdrew them together with the file that listed those items.
 """
 
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+from rococo_jax.benchmarks.choices.columns import pair_columns
 from rococo_jax.benchmarks.choices.items import Item, choose_pairs
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record, read_records
 from rococo_jax.benchmarks.pooling import Headline
 
 
-def _pairs(record: Record, id: str, part: str, fields: tuple[str, str], name: str = "{}") -> Iterator[Item]:
-    """Images and texts in fields `image{field}` and `caption{field}`."""
-    images = [record.image(f"image{field}", name) for field in fields]
-    yield choose_pairs(id, images, [record.text(f"caption{field}") for field in fields], part)
-
-
-def winoground_items(record: Record) -> Iterator[Item]:
-    """Two images and their captions."""
-    yield from _pairs(record, record.word("id"), record.word("collapsed_tag").lower(), ("_0", "_1"), "{}.png")
-
-
-def colorswap_items(record: Record) -> Iterator[Item]:
-    """Two images and their captions."""
-    yield from _pairs(record, record.word("id"), "all", ("_1", "_2"))
-
-
-def bivlc_items(record: Record) -> Iterator[Item]:
-    """A photograph, a made image, and their captions."""
-    images = [record.image(name) for name in ("image", "negative_image")]
-    texts = [record.text(name) for name in ("caption", "negative_caption")]
-    yield choose_pairs(record.id, images, texts, f"{record.word('type')}_{record.word('subtype')}".lower())
-
-
-def eqben_items(record: Record) -> Iterator[Item]:
-    """Two images and their captions."""
-    yield from _pairs(record, record.id, record.image("image0").file.partition("/")[0], ("0", "1"))
-
-
 def cola_items(record: Record) -> Iterator[Item]:
-    """Two images and their captions."""
+    """Yield two images, named by the last part of their links, and their captions."""
     images = [record.link(place) for place in (0, 2)]
     yield choose_pairs(record.id, images, [record.text(place) for place in (1, 3)], "multi_objects")
 
 
 def mmvp_records(path: Path) -> tuple[str, Iterator[Record]]:
-    """Two lines as one record of a list."""
+    """Read two consecutive lines as one record, a list."""
     content, lines = read_records(path)
     pairs = itertools.zip_longest(lines, lines)
     return content, (Record(path, one.id, [one, other]) for one, other in pairs)
 
 
 def mmvp_items(record: Record) -> Iterator[Item]:
-    """Two images and their statements, each with the published prefix."""
+    """Yield two images and their statements, each with the published prefix."""
     one, other = record.value
     if other is None or one.word("Type") != other.word("Type"):
-        raise one.refuse("Type", "no second line of its type", "two lines in a row a pair")
+        raise one.refuse("Type", "no second line of its type", "two consecutive lines for each pair")
     kind = one.word("Type")
     folder = kind.replace("{", "{{").replace("}", "}}")
     images = [each.image("Question ID", folder + "/{}.jpg") for each in (one, other)]
@@ -90,16 +65,15 @@ def mmvp_items(record: Record) -> Iterator[Item]:
     yield choose_pairs(one.word("Question ID"), images, texts, part)
 
 
-def vismin_items(record: Record) -> Iterator[Item]:
-    """Two images and their texts."""
-    images = [record.image(f"image_{side}") for side in (0, 1)]
-    texts = [record.text(f"text_{side}") for side in (0, 1)]
-    yield choose_pairs(record.word("id"), images, texts, record.word("category").lower())
-
-
 choice_benchmark(
     ChoiceReader(
-        winoground_items,
+        pair_columns(
+            images=["image_0", "image_1"],
+            texts=["caption_0", "caption_1"],
+            id="id",
+            part=lambda record: record.word("collapsed_tag").lower(),
+            image_name="{}.png",
+        ),
         headline=Headline("group_score", "items", "main results of the paper: all 400 items (arXiv 2204.03162)"),
         parts=("object", "relation", "both"),
     ),
@@ -114,7 +88,8 @@ choice_benchmark(
 )
 choice_benchmark(
     ChoiceReader(
-        colorswap_items, headline=Headline("group_score", "items", "the paper's tables: all items (arXiv 2402.04492)")
+        pair_columns(["image_1", "image_2"], ["caption_1", "caption_2"], id="id", part=lambda _: "all"),
+        headline=Headline("group_score", "items", "the paper's tables: all items (arXiv 2402.04492)"),
     ),
     name="colorswap",
     question="Which of two captions with exchanged colours belongs to which of two images?",
@@ -127,7 +102,11 @@ choice_benchmark(
 )
 choice_benchmark(
     ChoiceReader(
-        bivlc_items,
+        pair_columns(
+            images=["image", "negative_image"],
+            texts=["caption", "negative_caption"],
+            part=lambda record: f"{record.word('type')}_{record.word('subtype')}".lower(),
+        ),
         headline=Headline("group_score", "items", "OVERALL of github.com/IMirandaM/BiVLC, main_evaluation_BiVLC.py"),
     ),
     name="bivlc",
@@ -141,7 +120,11 @@ choice_benchmark(
 )
 choice_benchmark(
     ChoiceReader(
-        eqben_items,
+        pair_columns(
+            images=["image0", "image1"],
+            texts=["caption0", "caption1"],
+            part=lambda record: record.image("image0").file.partition("/")[0],
+        ),
         headline=Headline("group_score", "items", "github.com/Wangt-CN/EqBen, src/eqben/eqben_acc.py: all items"),
     ),
     name="eqben",
@@ -186,7 +169,12 @@ choice_benchmark(
 )
 choice_benchmark(
     ChoiceReader(
-        vismin_items,
+        pair_columns(
+            images=["image_0", "image_1"],
+            texts=["text_0", "text_1"],
+            id="id",
+            part=lambda record: record.word("category").lower(),
+        ),
         headline=Headline(
             "group_score", "parts", "[ours] for the mean; github.com/rabiulcste/vismin, metric.py has each category"
         ),
