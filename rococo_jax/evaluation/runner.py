@@ -83,7 +83,7 @@ def _evaluate(
     examples: bool,
 ) -> Evaluated:
     """One model on one benchmark, as yet without a fingerprint."""
-    as_read = model.as_read(benchmark)
+    as_read = model.adapt_benchmark(benchmark)
     scored = model.outcomes(as_read, settings, cache)
     notes, additions, columns, seen = list(as_read.notes), [], [], []
     for companion in companions:
