@@ -89,13 +89,13 @@ def make_results(
     fingerprint: Mapping[str, Any],
     outcomes: Sequence[Outcome],
     notes: Iterable[str] = (),
-    why_chance: Mapping[str, str] = types.MappingProxyType({}),
+    chance_reason: Mapping[str, str] = types.MappingProxyType({}),
     headline: Headline | None = None,
 ) -> dict[str, Any]:
     """The contents of `results.json`. A variant's drop is against its baseline, `clean` for most.
 
-    `why_chance` says of a task why no model is better than chance; empty where it is the model's own fault. `headline`
-    is the benchmark's.
+    `chance_reason` has for each task the reason why no model can be better than chance; it is empty if one could be.
+    `headline` is the benchmark's.
     """
     unaltered = {(each.task, each.variant): each for each in outcomes if each.seed is None}
     kinds: dict[str, str] = {}
@@ -125,7 +125,7 @@ def make_results(
                   for task, variant in taken_names(tasks)]  # fmt: skip
     for (task, variant), result in results.items():
         outcome = runs[task, variant][0]
-        why = outcome.why_chance or why_chance.get(task)
+        why = outcome.chance_reason or chance_reason.get(task)
         all_notes += [*outcome.notes, *chance_notes(outcome, variant, result, why), *result.notes]
     bootstrap = {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"}
     fewer, curves = by_task("resamples"), by_task("curves")

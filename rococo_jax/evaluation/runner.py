@@ -94,7 +94,7 @@ def _evaluate(
         notes += beside.notes
         rows = with_columns(rows, beside.columns)
         additions.append(beside.part)
-    reasons = ", ".join(filter(None, (each.why_chance for each in as_read.lost)))
+    reasons = ", ".join(filter(None, (each.chance_reason for each in as_read.excluded)))
     results = make_results(
         model.name,
         settings.protocol,

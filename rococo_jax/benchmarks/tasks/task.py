@@ -89,7 +89,7 @@ class Outcome:
         left_out: why there is no grounding where items could have it.
         chance: exact expectations of metrics for a model that ranks at random.
         notes: what a reader of the results must know, one sentence each.
-        why_chance: why the model cannot do better than chance; None where the input does not explain it.
+        chance_reason: why the model cannot do better than chance; None where the input does not explain it.
     """
 
     of: Any
@@ -100,7 +100,7 @@ class Outcome:
     left_out: str | None = None
     chance: Mapping[str, float] = types.MappingProxyType({})
     notes: tuple[str, ...] = ()
-    why_chance: str | None = None
+    chance_reason: str | None = None
 
     task = property(lambda self: self.of.name)
     variant = property(lambda self: self.of.variant)
@@ -225,7 +225,7 @@ class Task:
         """The same question with another image set in place of the originals; None where it makes no sense."""
         return None
 
-    def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[Task | None, int, int]":
+    def drop_truncated_duplicates(self, reading: Int[np.ndarray, " texts"]) -> "tuple[Task | None, int, int]":
         """The task without altered texts that a model reads as their originals (None where nothing is left), how many
         these are, and of how many. Rows of the benchmark's texts that the model reads as one have equal numbers.
         """
