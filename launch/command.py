@@ -22,6 +22,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 # need the standard library alone.
 sys.path.insert(0, str(CHECKOUT))
 
+from rococo_jax.config_files import find_config  # noqa: E402
 from rococo_jax.errors import InputError, as_input_error  # noqa: E402
 from rococo_jax.storage import hash_bytes  # noqa: E402
 
@@ -110,9 +111,7 @@ def read_run_command(words: Sequence[str]) -> RunCommand:
         raise InputError("command line", words[0], str(error), WANTED) from None
     if parsed.config is None:
         raise InputError("command line", "--config", "nothing", WANTED)
-    config = Path(parsed.config)
-    if not config.is_file():
-        raise InputError(config, "config", "nothing there", "a Python file with get_config()")
+    config = find_config(parsed.config)
     overrides = tuple(word for word in others if OVERRIDE.fullmatch(word))
     options = tuple(word for word in others if not OVERRIDE.fullmatch(word))
     if words[0] == "train" and options:

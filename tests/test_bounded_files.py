@@ -70,10 +70,10 @@ def megabytes(count, byte=b"\0"):
 
 def test_a_packed_storage_that_is_longer_than_its_tensors_takes_no_memory(tmp_path):
     path = torch_file(tmp_path / "a.pt", pickled_tensor((1,), (1,), 1), megabytes(400), zipfile.ZIP_DEFLATED)
-    assert path.stat().st_size < 2e6 and peak_memory_of(READ_TENSOR, path, "the packed storage") < LIMIT
+    assert path.stat().st_size < 2e6 and peak_memory_of(READ_TENSOR, path, "the compressed storage") < LIMIT
     claimed = pickled_tensor((1,), (1,), 100 * 2**20)
     torch_file(path, claimed, megabytes(400), zipfile.ZIP_DEFLATED)
-    assert peak_memory_of(READ_TENSOR, path, "the packed storage") < LIMIT
+    assert peak_memory_of(READ_TENSOR, path, "the compressed storage") < LIMIT
 
 
 def test_of_a_long_storage_only_the_part_of_the_tensor_is_in_memory(tmp_path):
@@ -93,7 +93,7 @@ def test_a_pickle_that_is_packed_or_claims_a_long_array_takes_no_memory(tmp_path
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file, file.open("a/data.pkl", "w") as member:
         for part in megabytes(400):
             member.write(part)
-    assert peak_memory_of(READ_TENSOR, path, "a packed pickle") < LIMIT
+    assert peak_memory_of(READ_TENSOR, path, "a compressed pickle") < LIMIT
 
 
 def test_a_packed_archive_that_holds_what_it_says_is_read(tmp_path):

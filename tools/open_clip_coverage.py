@@ -1,16 +1,16 @@
-"""Which of open_clip's pretrained tags convert, and why the others do not: all are printed, the page has the others.
+"""Print which of open_clip's pretrained tags convert, and why the others do not; a page of the docs lists the others.
 
     pip install open_clip_torch timm            (beside torch; see tests/support/golden/make_open_clip.py for how)
     python tools/open_clip_coverage.py [--markdown docs/reference/model-formats.md] [--tags]
 
-With `--tags` the package's table is written, which `zoo:ARCHITECTURE/TAG` reads: the hub name of each tag, the
-activation that it was trained with, the image size of its architecture, and how its images are prepared.
+With `--tags` it writes the package's table for `zoo:ARCHITECTURE/TAG` instead: the hub name of each tag, the activation
+that it was trained with, the image size of its architecture, and its preprocessing.
 
-Every architecture is built by open_clip itself without memory (torch's `meta` device), and the names and shapes of its
-tensors, its configuration and the tag's preprocessing go through the converter as a folder from the hub would; only
-the values are missing. So a tag that "converts" has no tensor unread, missing or of another shape. That the vectors
-are then open_clip's is what tests/checkpoints/test_open_clip.py shows, one architecture of each kind. Architectures
-that differ by `-quickgelu` alone are aliases in open_clip's list and counted once.
+open_clip builds every architecture without memory (torch's `meta` device). The names and shapes of its tensors, its
+configuration and the tag's preprocessing go through the converter like those of a folder from the hub. So a tag that
+"converts" has no tensor that is unread, missing or misshapen. tests/checkpoints/test_open_clip.py compares the
+embeddings with open_clip's for one architecture of each kind. Architectures that differ by `-quickgelu` alone are
+aliases in open_clip's list and counted once.
 """
 
 import argparse
@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.checkpoints.formats.open_clip import preprocessing_of_open_clip, towers_of_open_clip
-from rococo_jax.checkpoints.parameters import parameter_shapes
-from rococo_jax.checkpoints.tensors import Tensors, check_tensors
+from rococo_jax.checkpoints.names import check_tensors
+from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.checkpoints.zoo import TAG_COLUMNS, TAGS
 from rococo_jax.errors import InputError
 from rococo_jax.storage import write_csv_rows, write_json
 
-# The published sizes of Hugging Face text towers, of which open_clip keeps only the names.
+# The published sizes of Hugging Face text towers, of which open_clip stores only the names.
 TEXT_TOWERS: dict[str, dict[str, Any]] = {
     "roberta-base": {
         "model_type": "roberta", "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1,
@@ -55,7 +55,7 @@ TEXT_TOWERS: dict[str, dict[str, Any]] = {
 
 
 def import_open_clip() -> Any:
-    """open_clip, beside a torch without torchvision's compiled operators too."""
+    """Import open_clip, also with a torch that lacks torchvision's compiled operators."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from tests.support.golden.make_open_clip import import_open_clip as with_torchvision
 
@@ -63,14 +63,14 @@ def import_open_clip() -> Any:
 
 
 def published_tags(open_clip: Any) -> Iterator[tuple[str, str]]:
-    """Architecture and tag, without aliases."""
+    """Yield architecture and tag, without aliases."""
     tags = open_clip.list_pretrained()
     plain = {pair for pair in tags if not pair[0].endswith("-quickgelu")}
     return iter(pair for pair in tags if pair in plain)
 
 
 def tag_rows(open_clip: Any) -> Iterator[tuple[object, ...]]:
-    """The package's table of tags: what `create_model_and_transforms(ARCHITECTURE, pretrained=TAG)` uses."""
+    """Yield the package's table: the settings of `create_model_and_transforms(ARCHITECTURE, pretrained=TAG)`."""
     yield f"open_clip {open_clip.__version__}", *TAG_COLUMNS
     for architecture, tag in published_tags(open_clip):
         published = open_clip.get_pretrained_cfg(architecture, tag)
@@ -83,10 +83,10 @@ def tag_rows(open_clip: Any) -> Iterator[tuple[object, ...]]:
 
 
 def activation_of_tag(config: Mapping[str, Any], published: Mapping[str, Any]) -> str:
-    """The activation that a tag was trained with; empty where its architecture has QuickGELU and the tag has not.
+    """Return the activation that a tag was trained with; empty if its architecture has QuickGELU and the tag has not.
 
-    A tag with QuickGELU in a plain architecture is known: open_clip lists it under the `-quickgelu` architecture, too,
-    and warns where the plain one is asked for. The other way round, either of the two may be wrong.
+    The opposite case is clear: open_clip lists a tag with QuickGELU under the `-quickgelu` architecture, too, and
+    warns if the plain one is requested.
     """
     if published.get("quick_gelu"):
         return "quick_gelu"
@@ -94,7 +94,7 @@ def activation_of_tag(config: Mapping[str, Any], published: Mapping[str, Any]) -
 
 
 def shapes_of(open_clip: Any, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of all tensors of an architecture."""
+    """Return the names and shapes of all tensors of an architecture."""
     import torch
 
     arguments = {key: value for key, value in config.items() if key != "custom_text"}
@@ -111,27 +111,27 @@ def shapes_of(open_clip: Any, config: Mapping[str, Any]) -> dict[str, tuple[int,
 
 
 def why_not(open_clip: Any, architecture: str, tag: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    """Why a tag does not convert, None where it does."""
+    """Return why a tag does not convert, None if it does."""
     config = open_clip.get_model_config(architecture)
     published = open_clip.get_pretrained_cfg(architecture, tag)
     source = published.get("hf_hub", "").rstrip("/") or f"{architecture}.{tag}"
     if published.get("quick_gelu"):
         config = {**config, "quick_gelu": True}
-    about = {name: (shape, "float32") for name, shape in shapes.items()}
-    tensors = Tensors(Path(source), about, lambda name: np.zeros(shapes[name], np.float32))
+    info = {name: (shape, "float32") for name, shape in shapes.items()}
+    tensors = Tensors(Path(source), info, lambda name: np.zeros(shapes[name], np.float32))
     hf = TEXT_TOWERS.get(config["text_cfg"].get("hf_model_name"))
     try:
         spec, table, _ = towers_of_open_clip(config, config, Path(source), tensors, source, None, hf)
-        check_tensors(tensors, table, parameter_shapes(spec))
-        used = {key: published[key] for key in ("mean", "std", "interpolation", "resize_mode")}
-        preprocessing_of_open_clip(used, Path(source), spec)
+        check_tensors(tensors, table)
+        preprocess_cfg = {key: published[key] for key in ("mean", "std", "interpolation", "resize_mode")}
+        preprocessing_of_open_clip(preprocess_cfg, Path(source), spec)
     except InputError as error:
         return f"{error.field}: {error.found}"
     return None
 
 
 def main() -> None:
-    """Print every tag, and write those that do not convert where asked to."""
+    """Print every tag, and write those that do not convert to a page if requested."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--markdown", type=Path, help="also write what does not convert to this file")
     parser.add_argument("--tags", action="store_true", help=f"write {TAGS.name} of the package, and end")

@@ -1,4 +1,4 @@
-"""Find checkpoints and tokenizers: on the disk, on the hub, or with the package."""
+"""Find tokenizers and shipped models: on the disk, on the hub, or in the package."""
 
 import os
 from collections.abc import Callable
@@ -13,25 +13,26 @@ _NO_TOKENIZER = "none"
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder has files of a tokenizer."""
+    """Return whether a folder has files of a tokenizer."""
     return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
 def choose_tokenizer(
     source: object, requested: str | None, folder: Path | None, default: str, read: Callable[[str | Path], Tokenizer]
 ) -> tuple[Tokenizer | None, str]:
-    """The tokenizer of a checkpoint, and where it was read from.
+    """Return the tokenizer of a checkpoint, and where it was read from.
 
     Args:
+        source: the checkpoint, for errors.
         requested: a folder, a hub name, `none`, or None for the default.
-        folder: where the checkpoint may have tokenizer files of its own.
-        default: the hub name that the family's checkpoints share.
+        folder: a folder that may have the checkpoint's own tokenizer files.
+        default: the hub name of the tokenizer that the family's checkpoints share.
         read: reads the family's tokenizer from a folder or hub name.
 
-    Raises InputError where it cannot be read; where the default cannot, the line tells how to give one.
+    Raises InputError if the tokenizer cannot be read; for the default, the message says how to give another one.
     """
     if requested == _NO_TOKENIZER:
-        return None, "none, as asked"
+        return None, "none (requested)"
     if requested is not None:
         return read(requested), requested
     if folder is not None and has_tokenizer(folder):
@@ -49,13 +50,13 @@ _DESCRIPTION = "model.json"
 
 
 def shipped_models() -> dict[str, Path]:
-    """The model directories that come with the package, by name; `plain`, the undefended one, is first."""
+    """Return the model directories of the package by name; `plain`, the one without a defence, is first."""
     folders = sorted((path.parent for path in ASSETS.glob(f"*/{_DESCRIPTION}")), key=lambda path: path.name != "plain")
     return {path.name: path for path in folders}
 
 
 def demo_folder(source: str | os.PathLike) -> Path | None:
-    """The model directory that `demo:NAME` stands for; None for other sources, InputError for an unknown NAME.
+    """Return the model directory of `demo:NAME`; None for other sources, InputError for an unknown NAME.
 
     >>> demo_folder("demo:plain").name
     'plain'
@@ -65,5 +66,5 @@ def demo_folder(source: str | os.PathLike) -> Path | None:
     models = shipped_models()
     name = str(source).removeprefix(PREFIX)
     if name not in models:
-        raise InputError(source, "model", repr(name), " or ".join(f"{PREFIX}{known}" for known in models))
+        raise InputError(source, "model", repr(name), " or ".join(f"{PREFIX}{model}" for model in models))
     return models[name]

@@ -1,17 +1,18 @@
-"""Adapters of PEFT (LoRA, arXiv 2106.09685), merged into the weights on reading, as `merge_and_unload` does.
+"""Read adapters of PEFT (LoRA, arXiv 2106.09685) merged into the weights, like `merge_and_unload`.
 
     W + s B A,    s = lora_alpha / r, or lora_alpha / sqrt(r) with `use_rslora`
 
-for linear layers and convolutions; transposed for tables of embeddings. The rank of a layer is that of its matrices;
-`alpha_pattern` names layers with another alpha. `modules_to_save` and trained biases take the place of the weights.
-`fan_in_fan_out` is of layers that no family here has, and PEFT too takes no notice of it for linear layers. Source:
+for linear layers and convolutions; B A is transposed for tables of embeddings. The rank of a layer is that of its
+matrices; `alpha_pattern` names layers with another alpha. `modules_to_save` and trained biases replace the weights.
+`fan_in_fan_out` belongs to layers that no family here has, and PEFT ignores it for linear layers too. Source:
 `peft/tuners/lora/layer.py`, `peft/utils/save_and_load.py`.
 """
 
+import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,49 +26,68 @@ ADAPTER = "adapter_config.json"
 _FILES = ("adapter_model.safetensors", "adapter_model.bin")
 ADAPTER_FILES = (ADAPTER, *_FILES)
 _MATRIX = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.(?!weight$)([^.]+))?(?:\.weight)?")
-_MERGED = "the weights that merge_and_unload() of PEFT gives"
-_FOLLOWED = {
+_MERGED = "weights that were merged with merge_and_unload() of PEFT"
+_SUPPORTED_KEYS = {
     "alpha_pattern", "base_model_name_or_path", "init_lora_weights", "lora_alpha", "peft_type", "r", "revision",
     "use_rslora",
 }  # fmt: skip
-# What chose the layers and trained them, or is used only with a key that is refused; sizes are those of the matrices.
-_HARMLESS = {
+# Layer selection and training settings, which do not change the merge; and keys that only matter with refused ones.
+_WITHOUT_EFFECT = {
     "auto_mapping", "bias", "corda_config", "ensure_weight_tying", "ephemeral_gpu_offload", "eva_config",
     "exclude_modules", "fan_in_fan_out", "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config",
     "lora_dropout", "lora_ga_config", "megatron_core", "modules_to_save", "peft_version", "qalora_group_size",
     "rank_pattern", "runtime_config", "target_modules", "task_type",
 }  # fmt: skip
-# The others take their matrices out of the base model's weights.
-_PLAIN_STARTS = (True, False, None, "gaussian", "orthogonal", "eva")
+# Initialisations that leave the base weights unchanged; the others subtract the initial matrices from them.
+_SUPPORTED_INITS = (True, False, None, "gaussian", "orthogonal", "eva")
 
 
 def base_folder(folder: Path, files: tuple[str, ...], weights: tuple[str, ...] = ()) -> Path:
-    """Where the weights are that an adapter in `folder` is for; `folder` where it has none.
+    """Return the folder with the weights that an adapter in `folder` is for; `folder` if it has no adapter.
 
-    `files` are those of a model on the hub, `weights` the patterns of which a cached copy of it must have one. As in
-    `transformers`, the model that the adapter names, where it is on this disk; else what is beside the adapter;
-    else the named model of the hub. Raises InputError where none is there.
+    As in `transformers`, it is the model that the adapter names if that is a local folder, else the folder of the
+    adapter if it has weights, else the named model on the hub. `files` are those of a model on the hub, `weights`
+    patterns of which a cached copy of it must have one. Raises InputError if there is no such folder.
     """
     path = folder / ADAPTER
     if not path.is_file():
         return folder
-    named = read_json_object(path, "an adapter of PEFT").get("base_model_name_or_path")
-    for place in (Path(str(named)), folder / str(named)):
-        if named and place.is_dir() and (place / "config.json").is_file():
-            return place
+    base_name = read_json_object(path, "an adapter of PEFT").get("base_model_name_or_path")
+    for candidate in (Path(str(base_name)), folder / str(base_name)):
+        if base_name and candidate.is_dir() and (candidate / "config.json").is_file():
+            return candidate
     if (folder / "config.json").is_file() and find_weights(folder) is not None:
         return folder
     field = "base_model_name_or_path"
     wanted = "a folder or hub name with the weights that the adapter is for, or these weights beside it"
-    if not named:
+    if not base_name:
         raise InputError(path, field, "none", wanted)
-    return find_folder(str(named), files, f"{field} of {path}", wanted, weights)
+    return find_folder(str(base_name), files, f"{field} of {path}", wanted, weights)
+
+
+class _Location(NamedTuple):
+    """A stored tensor: the file, and its name there."""
+
+    source: Tensors
+    name: str
+
+    def read(self) -> np.ndarray:
+        return self.source.read(self.name)
+
+
+@dataclasses.dataclass
+class _Pair:
+    """The matrices A and B of one layer, None where one is missing; those of a table of embeddings are transposed."""
+
+    a: _Location | None = None
+    b: _Location | None = None
+    is_embedding: bool = False
 
 
 def with_adapter(base: Tensors, folder: Path) -> Tensors:
-    """The tensors with the adapter in `folder`, or with matrices of one among them, merged; else as they are.
+    """Return the tensors with the adapter in `folder`, or with LoRA matrices among them, merged; else unchanged.
 
-    Raises InputError where the adapter is of another kind, or nothing tells how its matrices are scaled.
+    Raises InputError if the adapter is of an unsupported kind, or the scale of its matrices is not recorded.
     """
     path = folder / ADAPTER
     if not path.is_file():
@@ -79,44 +99,65 @@ def with_adapter(base: Tensors, folder: Path) -> Tensors:
     check_adapter(config, path)
     sources = [base]
     if any((folder / name).is_file() for name in _FILES):
-        with open_weights(folder, _FILES) as adapter:
-            arrays = {name: adapter.read(name) for name in adapter.names}
-        sources.append(
-            Tensors(adapter.path, {name: (array.shape, "F32") for name, array in arrays.items()}, arrays.get)
-        )
-    matrices: dict[str, dict[str, tuple[Tensors, str, bool]]] = {}
-    plain: dict[str, tuple[Tensors, str]] = {}
+        sources.append(_read_adapter_file(folder))
+    pairs, weights = _sort_tensors(sources)
+
+    def read(name: str) -> np.ndarray:
+        weight, module = weights[name].read(), name.removesuffix(".weight")
+        if module not in pairs or name == module:
+            return weight
+        pair = pairs[module]
+        a, b = pair.a.read(), pair.b.read()
+        change = b.reshape(b.shape[0], -1) @ a.reshape(a.shape[0], -1)
+        rank = len(a)
+        scale = _alpha(config, module, path) / (rank**0.5 if config.get("use_rslora") else rank)
+        return weight + np.float32(scale) * (change.T if pair.is_embedding else change).reshape(weight.shape)
+
+    info = {name: location.source.info(location.name) for name, location in weights.items()}
+    origin = f"{base.origin}, with the LoRA adapter of {folder.name} merged"
+    return Tensors(base.path, info, read, base.close, origin)
+
+
+def _read_adapter_file(folder: Path) -> Tensors:
+    """Read an adapter file into memory."""
+    with open_weights(folder, _FILES) as adapter:
+        arrays = {name: adapter.read(name) for name in adapter.names}
+    return Tensors(adapter.path, {name: (array.shape, "F32") for name, array in arrays.items()}, arrays.__getitem__)
+
+
+def _sort_tensors(sources: Sequence[Tensors]) -> tuple[dict[str, _Pair], dict[str, _Location]]:
+    """Return the LoRA matrices by module, and all other tensors by the name that they have in the merged model.
+
+    Raises InputError unless there is exactly one adapter with both matrices for weights of the model.
+    """
+    pairs: dict[str, _Pair] = {}
+    weights: dict[str, _Location] = {}
     adapters = set()
     for source in sources:
         for name in source.names:
             if match := _MATRIX.fullmatch(name):
                 module, embedding, side, adapter_name = match.groups()
                 adapters.add(adapter_name or "default")
-                matrices.setdefault(module, {})[side] = (source, name, bool(embedding))
+                pair = pairs.setdefault(module, _Pair())
+                pair.is_embedding = bool(embedding)
+                setattr(pair, side.lower(), _Location(source, name))
             elif ".original_module." not in name:
-                plain[re.sub(r"\.(base_layer|modules_to_save\.[^.]+)\.", ".", name)] = (source, name)
-    wrong = [module for module, pair in matrices.items() if len(pair) != 2 or f"{module}.weight" not in plain]
-    if not matrices or wrong or len(adapters) > 1:
-        found = f"a matrix alone, or for no weight: {wrong[0]}" if wrong else f"adapters: {sorted(adapters)}"
-        raise InputError(sources[-1].path, "tensors", found, f"one adapter, A and B for weights of {base.path}")
-
-    def read(name: str) -> np.ndarray:
-        source, stored = plain[name]
-        weight, module = source.read(stored), name.removesuffix(".weight")
-        if module not in matrices or name == module:
-            return weight
-        (a_source, a_name, embedding), (b_source, b_name, _) = matrices[module]["A"], matrices[module]["B"]
-        a, b = a_source.read(a_name), b_source.read(b_name)
-        change = b.reshape(b.shape[0], -1) @ a.reshape(a.shape[0], -1)
-        scale = _alpha(config, module, path) / (len(a) ** 0.5 if config.get("use_rslora") else len(a))
-        return weight + np.float32(scale) * (change.T if embedding else change).reshape(weight.shape)
-
-    about = {name: source.about(stored) for name, (source, stored) in plain.items()}
-    origin = f"{base.origin}, with the LoRA adapter of {folder.name} merged"
-    return Tensors(base.path, about, read, base.close, origin)
+                merged_name = re.sub(r"\.(base_layer|modules_to_save\.[^.]+)\.", ".", name)
+                weights[merged_name] = _Location(source, name)
+    incomplete = [
+        module for module, pair in pairs.items() if None in (pair.a, pair.b) or f"{module}.weight" not in weights
+    ]
+    if not pairs or incomplete or len(adapters) > 1:
+        found = f"adapters: {sorted(adapters)}"
+        if incomplete:
+            found = f"an unpaired LoRA matrix, or one without a base weight: {incomplete[0]}"
+        wanted = f"one adapter, A and B for weights of {sources[0].path}"
+        raise InputError(sources[-1].path, "tensors", found, wanted)
+    return pairs, weights
 
 
 def _alpha(config: Mapping[str, Any], module: str, path: Path) -> float:
+    """Return the alpha of a module. Raises InputError if it is no number."""
     patterns = config.get("alpha_pattern") or {}
     key = next((key for key in patterns if re.match(rf"(.*\.)?({key})$", module)), None)
     alpha = config.get("lora_alpha") if key is None else patterns[key]
@@ -126,15 +167,19 @@ def _alpha(config: Mapping[str, Any], module: str, path: Path) -> float:
 
 
 def check_adapter(config: Mapping[str, Any], path: Path) -> None:
-    """Raises InputError where the adapter is none of LoRA's plain form."""
+    """Raise InputError if the adapter is not a plain LoRA."""
     if config.get("peft_type") != "LORA":
         raise InputError(path, "peft_type", repr(config.get("peft_type")), f"'LORA'; for others, {_MERGED}")
-    if config.get("init_lora_weights") not in _PLAIN_STARTS:
-        raise InputError(
-            path, "init_lora_weights", repr(config["init_lora_weights"]), f"a start of its own; or {_MERGED}"
-        )
+    if config.get("init_lora_weights") not in _SUPPORTED_INITS:
+        wanted = f"an init that leaves the base weights unchanged; or {_MERGED}"
+        raise InputError(path, "init_lora_weights", repr(config["init_lora_weights"]), wanted)
     if config.get("revision") not in (None, "main"):
-        raise InputError(path, "revision", config["revision"], "main; or the base model's folder as its name")
-    changed = [key for key in config if key not in _FOLLOWED | _HARMLESS and config[key]]
-    if changed:
-        raise InputError(path, changed[0], str(config[changed[0]])[:80], f"plain LoRA, without it; or {_MERGED}")
+        raise InputError(
+            path,
+            "revision",
+            config["revision"],
+            "main; or a folder as base_model_name_or_path",
+        )
+    for key, value in config.items():
+        if value and key not in _SUPPORTED_KEYS | _WITHOUT_EFFECT:
+            raise InputError(path, key, str(value)[:80], f"plain LoRA, without it; or {_MERGED}")

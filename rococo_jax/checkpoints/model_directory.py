@@ -1,9 +1,9 @@
-"""The model directory: a model with its preprocessing, tokenizer and provenance. It appears by rename, complete.
+"""The model directory: a model with its preprocessing, tokenizer and provenance. It is written elsewhere and renamed.
 
-model.json       format, version, spec, preprocessing, tokenizer (what tokenizer.json leaves open), provenance
+model.json       format, version, spec, preprocessing, tokenizer settings beside tokenizer.json, provenance
 params/          parameters by dotted path, float32 (Orbax)
 tokenizer.json   for models with a text tower
-training_images.txt    the images that the model was trained on, where these are known (`data.training_images`)
+training_images.txt    the images that the model was trained on, if they are known (`data.training_images`)
 """
 
 import contextlib
@@ -45,30 +45,29 @@ def save_model(path: str | os.PathLike, encoder: Any) -> None:
 def write_model(path: str | os.PathLike, checkpoint: Checkpoint) -> None:
     """Write a model directory; parameters are on the host or on devices of this process.
 
-    The hash of the weights is added to the provenance. Raises InputError where `path` is taken, or the disk has no room
-    for the parameters.
+    The hash of the weights is added to the provenance. Raises InputError if `path` exists, or the disk is full.
     """
     path, parameters = Path(path), checkpoint.parameters
     provenance = {**checkpoint.provenance, "weights_sha256": hash_parameters(parameters), "written_by": __version__}
     # Check free space first: Orbax's threads each raise on a full disk.
     check_free_space(path, sum(array.nbytes for array in parameters.values()))
     with atomic_directory(path) as folder:
-        # One process writes; the others need not take part.
-        alone = ocp.options.MultiprocessingOptions(
+        # One process writes, without waiting for the others.
+        single_process = ocp.options.MultiprocessingOptions(
             primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="model"
         )
-        options = {"multiprocessing_options": alone} if jax.process_count() > 1 else {}
+        options = {"multiprocessing_options": single_process} if jax.process_count() > 1 else {}
         if options:
             parameters = jax.device_get(parameters)
         with quiet_orbax(), ocp.StandardCheckpointer(**options) as checkpointer:
             checkpointer.save((folder / PARAMETERS).absolute(), dict(parameters))
-        # It names the temporary folder; the rename marks the model as complete.
+        # Orbax records the temporary folder in it; here the rename marks the model as complete.
         (folder / PARAMETERS / "commit_success.txt").unlink(missing_ok=True)
         write_description(folder, checkpoint._replace(provenance=provenance))
 
 
 def write_description(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write all of a model directory but the parameters."""
+    """Write all files of a model directory but the parameters."""
     spec, preprocessing = checkpoint.spec, checkpoint.preprocessing
     tokenizer, provenance = checkpoint.tokenizer, checkpoint.provenance
     write_training_images(folder, checkpoint.training_images)
@@ -86,7 +85,7 @@ def write_description(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def read_description(folder: Path) -> tuple[ModelSpec, dict[str, Any]]:
-    """The spec, and all of `model.json`. Raises InputError where it is damaged, of another format, or no model."""
+    """Return the spec, and the content of `model.json`. Raises InputError if it is damaged or has another format."""
     path = folder / MODEL_FILE
     description = read_json_object(path, "a model directory's model.json")
     if description.get("format") != FORMAT:
@@ -104,15 +103,15 @@ def read_description(folder: Path) -> tuple[ModelSpec, dict[str, Any]]:
 
 
 def restore_parameters(folder: Path, spec: ModelSpec, mesh: Mesh) -> dict[str, jax.Array]:
-    """Parameters by dotted path, read straight to their devices, sharded where the mesh has an `fsdp`.
+    """Return the parameters by dotted path, read directly to their devices; sharded if the mesh has an axis `fsdp`.
 
-    Raises InputError where parameters are missing, unknown or of a wrong shape (all are listed), or cannot be read.
+    Raises InputError with a list of parameters that are missing, unknown or misshapen, or if they cannot be read.
     """
     path = (folder / PARAMETERS).absolute()
     if not path.is_dir():
         raise InputError(path, "folder", "nothing there", "the parameters of the model")
     shapes = parameter_shapes(spec)
-    wanted = {
+    targets = {
         name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding_of(name, shape, mesh))
         for name, shape in shapes.items()
     }
@@ -120,24 +119,24 @@ def restore_parameters(folder: Path, spec: ModelSpec, mesh: Mesh) -> dict[str, j
         with quiet_orbax(), ocp.StandardCheckpointer() as checkpointer:
             stored = {name: tuple(leaf.shape) for name, leaf in dict(checkpointer.metadata(path).item_metadata).items()}
             _compare(path, stored, shapes)
-            return checkpointer.restore(path, wanted)
+            return checkpointer.restore(path, targets)
     except InputError:
         raise
-    except Exception as error:  # Orbax and TensorStore raise many classes for files that are missing or cut short
+    except Exception as error:  # Orbax and TensorStore raise many classes for missing and truncated files
         raise InputError(path, "parameters", first_line(error), "a folder that Orbax can read") from None
 
 
 def _compare(path: Path, stored: dict[str, tuple[int, ...]], shapes: dict[str, tuple[int, ...]]) -> None:
     missing, unknown = shapes.keys() - stored.keys(), stored.keys() - shapes.keys()
-    both = shapes.keys() & stored.keys()
-    wrong = [f"{name} of {stored[name]} instead of {shapes[name]}" for name in both if stored[name] != shapes[name]]
+    shared = shapes.keys() & stored.keys()
+    wrong = [f"{name} of {stored[name]} instead of {shapes[name]}" for name in shared if stored[name] != shapes[name]]
     if found := list_differences(missing=missing, unknown=unknown, wrong=wrong):
-        raise InputError(path, "parameters", found, "those that the spec in model.json asks for")
+        raise InputError(path, "parameters", found, "those of the spec in model.json")
 
 
 @contextlib.contextmanager
 def quiet_orbax() -> Iterator[None]:
-    """Hide what Orbax logs of its steps, and of its errors, which it raises, too."""
+    """Hide the log of Orbax, which repeats the errors that it raises."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

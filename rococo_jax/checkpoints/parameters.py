@@ -1,6 +1,6 @@
-"""Parameters of a model as a flat dictionary of dotted paths, and a model from such a dictionary.
+"""`Checkpoint`: the parts of a model; and its parameters as a flat dictionary of dotted paths.
 
-A model is made from its spec without initialising anything: shapes are evaluated, then the arrays are put in place.
+A model is built from its spec without initialising anything: shapes are evaluated, then the arrays are put in place.
 """
 
 import dataclasses
@@ -25,19 +25,19 @@ from rococo_jax.models.dual_encoder import abstract_model
 from rococo_jax.models.positions import positions_on_grid
 from rococo_jax.storage import hash_bytes
 
-# Of another image size, by the format of the checkpoint; else that of its family in `transformers`.
+# How positions are resized for another image size, by the format; else as the family does in `transformers`.
 _POSITION_RULES = {"openai": "antialiased", "open_clip": "antialiased", "big_vision": "linear"}
 _MAPS_OF_HEADS = tuple(f"{side}_head.{map}kernel" for side in ("vision", "text") for map in ("", "affine."))
 
 
 class Checkpoint(NamedTuple):
-    """A model in parts: of another project's checkpoint, of a model directory or of an encoder.
+    """The parts of a model, from another project's checkpoint, a model directory or an encoder.
 
     Attributes:
-        parameters: all that `parameter_shapes` lists.
+        parameters: arrays for all names of `parameter_shapes`.
         preprocessing: None for a text tower.
-        tokenizer: None for an image tower, or where none was found.
-        training_images: the images that the model was trained on; None where nothing is known of them.
+        tokenizer: None for an image tower, or if none was found.
+        training_images: the images that the model was trained on; None if they are not known.
     """
 
     spec: ModelSpec
@@ -49,7 +49,7 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoint_of(encoder: Any) -> Checkpoint:
-    """The parts of an `Encoder`."""
+    """Return the parts of an `Encoder`."""
     model = encoder.model
     return Checkpoint(
         model.spec,
@@ -62,7 +62,7 @@ def checkpoint_of(encoder: Any) -> Checkpoint:
 
 
 def parameter_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter by dotted path. A single tower has no logit scale to speak of, so none is listed."""
+    """Return the shape of every parameter by dotted path. Single towers have no logit scale."""
     _, state = abstract_model(spec)
     shapes = {path: tuple(leaf.shape) for path, leaf in flatten_dict(nnx.to_pure_dict(state), sep=".").items()}
     return {path: shape for path, shape in shapes.items() if _is_stored(path, spec)}
@@ -73,7 +73,7 @@ def _is_stored(path: str, spec: ModelSpec) -> bool:
 
 
 def build_model(spec: ModelSpec, parameters: Mapping[str, Any], dtype: DTypeLike = jnp.float32) -> DualEncoder:
-    """A model that holds `parameters` (arrays by dotted path, all that `parameter_shapes` lists)."""
+    """Return a model with these parameters, arrays for all names of `parameter_shapes`."""
     graph, abstract = abstract_model(spec, jnp.dtype(dtype).name)
     state = jax.tree.map(lambda leaf: leaf, abstract)  # a copy to fill: the other one is kept
     pure = flatten_dict(nnx.to_pure_dict(state), sep=".")
@@ -83,19 +83,19 @@ def build_model(spec: ModelSpec, parameters: Mapping[str, Any], dtype: DTypeLike
 
 
 def parameters_of(model: DualEncoder) -> dict[str, jax.Array]:
-    """The inverse of `build_model`: arrays by dotted path, statistics of batch norms among them."""
+    """Return the parameters of a model by dotted path, with the statistics of batch norms."""
     flat = flatten_dict(nnx.to_pure_dict(nnx.state(model, nnx.Any(nnx.Param, nnx.BatchStat))), sep=".")
     return {path: array for path, array in flat.items() if _is_stored(path, model.spec)}
 
 
 def without_matching(model: DualEncoder) -> DualEncoder:
-    """The model without its matching head, which no longer fits once the towers are trained on alone."""
+    """Return the model without its matching head, which no longer fits once the towers are trained without it."""
     without = {path: array for path, array in parameters_of(model).items() if not path.startswith("matching.")}
     return build_model(dataclasses.replace(model.spec, matching=None), without, model.dtype)
 
 
 def is_fully_addressable(parameters: Mapping[str, Any]) -> bool:
-    """Whether this process has every value: False where arrays are sharded over several."""
+    """Return whether this process has all values; False if arrays are sharded over several processes."""
     arrays = [array for array in parameters.values() if isinstance(array, jax.Array)]
     return all(array.is_fully_addressable or array.is_fully_replicated for array in arrays)
 
@@ -103,7 +103,7 @@ def is_fully_addressable(parameters: Mapping[str, Any]) -> bool:
 def hash_parameters(parameters: Mapping[str, Any]) -> str:
     """Return the SHA-256 of names, shapes and float32 values, the same however arrays are laid out over devices.
 
-    Arrays that are sharded over several processes are gathered one after the other, so all processes must call this.
+    Arrays that are sharded over several processes are gathered one by one, so all processes must call this function.
     """
 
     def parts(path: str, values: Any) -> tuple[bytes, bytes, bytes]:
@@ -121,44 +121,50 @@ def hash_parameters(parameters: Mapping[str, Any]) -> str:
 
 
 def check_parameters(parameters: Mapping[str, Any], source: object, recorded: str | None = None) -> None:
-    """Raises InputError where a parameter is NaN or infinite, the kernel of a head has zeros alone, or the hash of all
-    is not the `recorded` one. Parameters that are sharded over processes are taken as they are."""
+    """Raise InputError for NaN and infinite values, for a head of zeros, and for another hash than the recorded one.
+
+    Parameters that are sharded over processes are not checked.
+    """
     if not is_fully_addressable(parameters):
         return
     for path, array in parameters.items():
         values = np.asarray(array)
-        # A sum is finite only where every value is, unless it overflows; float64 does not.
+        # The sum is finite exactly if every value is: float64 does not overflow.
         if not np.isfinite(values.sum(dtype=np.float64)):
             count = int((~np.isfinite(values)).sum())
             raise InputError(source, path, f"{count} NaN or infinite values of {values.size}", "finite numbers")
         if path in _MAPS_OF_HEADS and not values.any():
-            raise InputError(source, path, "zeros alone", "a map that gives vectors a direction")
+            raise InputError(source, path, "zeros alone", "a linear map that is not zero")
     # Model directories of early releases lack the hash.
     if recorded is not None and (found := hash_parameters(parameters)) != recorded:
-        wanted = f"{recorded[:12]}..., as the model's description has it: they are damaged, or another model's"
+        wanted = f"{recorded[:12]}..., as recorded in the model's description: they are damaged, or another model's"
         raise InputError(source, "weights", f"SHA-256 {found[:12]}...", wanted)
 
 
 def check_tokenizer(tokenizer: Any, spec: ModelSpec, source: object) -> None:
-    """Raises InputError where the tokenizer makes ids that the text tower has no vector for, or never ends a text with
-    the id that it is pooled at."""
+    """Raise InputError if the tokenizer does not fit the text tower.
+
+    It must not give ids beyond the tower's vocabulary, and must end texts with the id that the tower pools at.
+    """
     if spec.text is None or tokenizer is None:
         return
     size = spec.text.vocabulary_size
-    word, number = max(tokenizer.rust.get_vocab().items(), key=lambda entry: entry[1])
-    if number >= size:
-        found = f"token ids up to {number} ({word!r})"
+    word, largest_id = max(tokenizer.rust.get_vocab().items(), key=lambda entry: entry[1])
+    if largest_id >= size:
+        found = f"token ids up to {largest_id} ({word!r})"
         raise InputError(source, "tokenizer", found, f"ids below {size}, the rows of the text tower's table")
     if not 0 <= tokenizer.spec.pad_id < size:
         raise InputError(source, "tokenizer.pad_id", tokenizer.spec.pad_id, f"an id from 0 to {size - 1}")
     if spec.text.pooling == "first_eos" and spec.text.eos_id not in tokenizer.encode(["a"])[0]:
-        found = f"{spec.text.eos_id}, which the tokenizer puts into no text (it ends one with {tokenizer.spec.eos_id})"
+        found = f"{spec.text.eos_id}, which the tokenizer adds to no text (it ends texts with {tokenizer.spec.eos_id})"
         raise InputError(source, "text.eos_id", found, "the id that ends a text")
 
 
 def check_images(checkpoint: Checkpoint, source: object) -> Checkpoint:
-    """Return the checkpoint. Raises InputError where its images are no squares, as towers read them, or where images
-    keep their shape and the tower has one grid, or the other way round."""
+    """Return the checkpoint. Raises InputError if the preprocessing does not fit the image tower.
+
+    Towers read squares, or with a flexible grid images that keep their shape.
+    """
     spec, preprocessing = checkpoint.spec, checkpoint.preprocessing
     if spec.vision is None or preprocessing is None:
         return checkpoint
@@ -173,16 +179,16 @@ def check_images(checkpoint: Checkpoint, source: object) -> Checkpoint:
 
 
 def with_image_size(checkpoint: Checkpoint, image_size: int | None) -> Checkpoint:
-    """The same model for square images of another size, in pixels: the tower interpolates the stored positions, by the
-    rule of the library that the checkpoint is of; provenance says that the caller chose the size.
+    """Return the same model for square images of another size in pixels.
 
-    Raises InputError where the size is smaller than a patch, or the model reads no images.
+    The tower interpolates the stored positions as the source library does, and provenance records that the caller
+    chose the size. Raises InputError if the size is smaller than a patch, or the model reads no images.
     """
     if image_size is None:
         return checkpoint
     spec, preprocessing, provenance = checkpoint.spec, checkpoint.preprocessing, checkpoint.provenance
-    places = {**provenance.get("read_from", {}), "image size": "the argument image_size"}
-    provenance = {**provenance, "read_from": places}
+    read_from = {**provenance.get("read_from", {}), "image size": "the argument image_size"}
+    provenance = {**provenance, "read_from": read_from}
     if spec.vision is None:
         raise InputError("image size", "pixels", image_size, "none, for a model without an image tower")
     if image_size != spec.vision.image_size:
@@ -204,14 +210,14 @@ def with_image_size(checkpoint: Checkpoint, image_size: int | None) -> Checkpoin
 
 
 def before_training(provenance: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The provenance of the model that the first of any number of trainings started from."""
+    """Return the provenance of the model that the first training started from."""
     while "started_from" in provenance:
         provenance = provenance["started_from"]
     return provenance
 
 
 def with_interpolated_positions(spec: ModelSpec, parameters: Mapping[str, Any]) -> tuple[ModelSpec, Mapping[str, Any]]:
-    """The same model with position embeddings of the one size that it is used at, where it interpolates stored ones."""
+    """Return the same model with position embeddings of the size that it is used at, instead of interpolated ones."""
     if spec.vision is None or spec.vision.position_grid is None or spec.vision.flexible_grid:
         return spec, parameters
     vision = dataclasses.replace(spec.vision, position_grid=None, position_rule="bicubic")
@@ -224,11 +230,11 @@ class ConversionOptions:
     """Settings that a checkpoint may not record.
 
     Attributes:
-        pooling: of a DINOv2, DINOv3 or BERT tower; see `Family.poolings`.
+        pooling: pooling of a DINOv2, DINOv3 or BERT tower; see `Family.poolings`.
         activation: `quick_gelu` or `gelu`, for OpenAI and open_clip checkpoints that do not record it.
-        heads: of the image and the text tower, such as `16,8`, for a state dict under OpenAI's names of unknown size.
-        tokenizer: a folder or hub name, or `none`; by default the checkpoint's own or its family's.
-        image_size: the side in pixels of the images that it is used with; see `image_sizes`.
+        heads: numbers of heads of the image and the text tower, such as `16,8`, for a state dict of unknown size.
+        tokenizer: a folder, a hub name, or `none`; by default the checkpoint's own or its family's.
+        image_size: side in pixels of the images that the model is used with; see `image_sizes`.
         is_format_declared: whether the caller named the format.
     """
 
@@ -241,36 +247,42 @@ class ConversionOptions:
 
 
 def missing_choice(source: object, argument: str, found: str, wanted: str) -> InputError:
-    """The error where nothing in a checkpoint tells a part: how to give it, to commands without the argument too."""
-    elsewhere = "a command without this argument reads the folder that `rococo convert` writes with it"
+    """Return the error for a setting that a checkpoint does not record: it says how to give it to any command."""
+    elsewhere = "for a command without this argument, convert the checkpoint with `rococo convert` first"
     return InputError(source, argument, found, f"the argument {argument}, {wanted}; {elsewhere}")
 
 
-def sources_of_settings(file: str, given: Mapping[str, Any], keys: Mapping[str, str], default: str) -> dict[str, str]:
-    """Where each rule was read: `file: key` for the first of its keys that is there, else `default`."""
-    there = {key for key, value in given.items() if value is not None}
-    parts = {name: part for name, part in given.items() if isinstance(part, Mapping)}
-    there |= {f"{name}.{key}" for name, part in parts.items() for key, value in part.items() if value is not None}
+def sources_of_settings(file: str, config: Mapping[str, Any], keys: Mapping[str, str], default: str) -> dict[str, str]:
+    """Return where each setting was read: `file: key` for the first of its keys that is present, else `default`.
+
+    `keys` has the keys of each setting, separated by spaces; `part.key` is a key of a part of the configuration.
+    """
+    sections = {name: part for name, part in config.items() if isinstance(part, Mapping)}
+    present = {key for key, value in config.items() if value is not None}
+    for name, section in sections.items():
+        present |= {f"{name}.{key}" for key, value in section.items() if value is not None}
     return {
-        rule: next((f"{file}: {key}" for key in names.split() if key in there), default) for rule, names in keys.items()
+        setting: next((f"{file}: {key}" for key in names.split() if key in present), default)
+        for setting, names in keys.items()
     }
 
 
 def finish_checkpoint(checkpoint: Checkpoint, image_size: int | None = None) -> Checkpoint:
-    """The last steps of every conversion: check and hash the weights, and change the image size.
+    """Return the checkpoint after the last steps of every conversion: check and hash the weights, set the image size.
 
-    The size is by default that which the preprocessing makes.
+    The image size is by default that of the preprocessing.
     """
     spec, parameters, preprocessing = checkpoint.spec, checkpoint.parameters, checkpoint.preprocessing
     tokenizer, provenance = checkpoint.tokenizer, checkpoint.provenance
     source = provenance.get("source", "model")
     check_parameters(parameters, source)
     check_tokenizer(tokenizer, spec, source)
-    places = {**provenance.get("read_from", {}), **(tokenizer.read_from if tokenizer else {})}
-    provenance = {**provenance, "read_from": places, "weights_sha256": hash_parameters(parameters)}
+    read_from = {**provenance.get("read_from", {}), **(tokenizer.read_from if tokenizer else {})}
+    provenance = {**provenance, "read_from": read_from, "weights_sha256": hash_parameters(parameters)}
     checkpoint = checkpoint._replace(provenance=provenance)
     if image_size is None and preprocessing is not None:
-        sized = with_image_size(checkpoint, preprocessing.image_size[0])._replace(provenance=provenance)
+        # Not a choice of the caller, so that provenance stays as it is.
+        checkpoint = with_image_size(checkpoint, preprocessing.image_size[0])._replace(provenance=provenance)
     else:
-        sized = with_image_size(checkpoint, image_size)
-    return check_images(sized, source)
+        checkpoint = with_image_size(checkpoint, image_size)
+    return check_images(checkpoint, source)

@@ -1,8 +1,8 @@
-"""Tensors from torch's zip archives (`torch.save`, TorchScript) without torch, and without running what is in them.
+"""Read torch's zip archives (`torch.save`, TorchScript) without torch, and without running any code in them.
 
-A file of either kind is a zip: `NAME/data.pkl` is a pickle of the object, in which every tensor is a call of one of
-torch's rebuilding functions on a storage, and `NAME/data/KEY` holds the bytes of a storage. `torch_pickle` reads the
-pickle. Of a storage only the bytes that a tensor covers are kept in memory.
+An archive is a zip: `NAME/data.pkl` is a pickle of the object, in which every tensor is a call of one of torch's
+rebuilding functions on a storage, and `NAME/data/KEY` holds the bytes of a storage. `torch_pickle` reads the pickle.
+Only the bytes of a storage that a tensor covers are kept in memory.
 
 Source of the format: `torch/serialization.py`, `torch/_utils.py` and TorchScript's serialisation notes.
 """
@@ -26,8 +26,8 @@ from rococo_jax.storage import why_unreadable
 
 _WANTED = "a zip archive of tensors as torch.save or torch.jit.save writes it"
 _LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-_SAVE_ANEW = "torch.save(torch.load(FILE), NEW_FILE) in torch makes one"
-# Where training checkpoints keep the weights; the parts that are no weights, and averages of the weights.
+_SAVE_AGAIN = "torch.save(torch.load(FILE), NEW_FILE) in torch writes one"
+# Keys of training checkpoints for the weights; and words in the keys of averages of the weights.
 _STATE_KEYS = (
     "state_dict",
     "model_state_dict",
@@ -41,25 +41,25 @@ _STATE_KEYS = (
 )
 _AVERAGES = ("ema", "average", "swa", "shadow")
 _LARGEST_PACKED_PICKLE = 1 << 26
-# Weights hardly pack at all.
+# Weights can hardly be compressed.
 _LARGEST_RATIO, _ALWAYS_UNPACKED = 100, 1 << 26
 _CHUNK = 1 << 20
 
 
 def open_torch_archive(path: Path) -> Tensors:
-    """The tensors of a torch archive, read one at a time; a context manager.
+    """Open a torch archive; a context manager.
 
-    They have the dotted names of the module or state dict, which may lie in a training checkpoint (`state_dict`,
+    Tensors have the dotted names of the module or state dict, which may lie in a training checkpoint (`state_dict`,
     `model`, ...).
 
-    Raises InputError: it is no such archive, is cut short, has names outside itself, or its pickle asks for anything
-    that is not part of a tensor.
+    Raises InputError: the file is no such archive or truncated, has names outside the archive, or its pickle names
+    anything that is not part of a tensor.
     """
     if not path.is_file():
         raise InputError(path, "file", "nothing there", _WANTED)
     with path.open("rb") as file:
         if file.read(len(_LEGACY)) == _LEGACY:
-            raise InputError(path, "archive", "the form of torch before 1.6", f"{_WANTED}: {_SAVE_ANEW}")
+            raise InputError(path, "archive", "the format of torch before 1.6", f"{_WANTED}: {_SAVE_AGAIN}")
     with _refusing(path), contextlib.ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path))
         root = _root(path, archive)
@@ -86,12 +86,12 @@ def open_torch_archive(path: Path) -> Tensors:
         with _refusing(path):
             member = members[tensor.storage.key]
             if member.file_size < tensor.storage.count * tensor.dtype.itemsize:
-                raise ValueError(f"the storage of {name} is cut short")
+                raise ValueError(f"the storage of {name} is truncated")
             data = _read_span(archive, member, tensor.span)
             values = np.frombuffer(data, tensor.dtype)
             if big_endian:  # as integers, since bfloat16 has no byte order in NumPy
                 values = values.view(f"u{tensor.dtype.itemsize}").byteswap().view(tensor.dtype)
-            return tensor.of(values)
+            return tensor.view(values)
 
     shapes = {name: (tensor.shape, tensor.dtype.name) for name, tensor in tensors.items()}
     return Tensors(path, shapes, read, close, origin)
@@ -100,12 +100,12 @@ def open_torch_archive(path: Path) -> Tensors:
 def _read_pickle(archive: zipfile.ZipFile, name: str) -> bytes:
     member = archive.getinfo(name)
     if member.compress_type != zipfile.ZIP_STORED and member.file_size > _LARGEST_PACKED_PICKLE:
-        raise ValueError(f"{name}, a packed pickle of {member.file_size:,} bytes, which torch never writes")
+        raise ValueError(f"{name}, a compressed pickle of {member.file_size:,} bytes, which torch never writes")
     return archive.read(member)
 
 
 def _is_big_endian(archive: zipfile.ZipFile, name: str) -> bool:
-    """Return whether the storages are big-endian; archives before torch 2.1 do not say so and are read as little."""
+    """Return whether the storages are big-endian; archives before torch 2.1 do not record it and are little-endian."""
     if name not in archive.namelist():
         return False
     order = archive.read(name).decode(errors="replace") if archive.getinfo(name).file_size < 16 else "too long"
@@ -115,23 +115,25 @@ def _is_big_endian(archive: zipfile.ZipFile, name: str) -> bool:
 
 
 def _check_storage(member: zipfile.ZipInfo, archive_size: int, tensors: list[StoredTensor]) -> None:
-    """Raise ValueError where a storage claims more than the file holds, or is packed and longer than its tensors need.
+    """Raise ValueError if a storage is larger than the file allows, or compressed and larger than its tensors need.
 
-    torch stores storages as they are. A packed one can be a thousand times the size of its file.
+    torch does not compress storages. A compressed one can be a thousand times the size of its file.
     """
     check_member(member, archive_size)
-    packed = member.compress_type != zipfile.ZIP_STORED
-    if packed and member.file_size > max(_LARGEST_RATIO * member.compress_size, _ALWAYS_UNPACKED):
+    is_compressed = member.compress_type != zipfile.ZIP_STORED
+    if is_compressed and member.file_size > max(_LARGEST_RATIO * member.compress_size, _ALWAYS_UNPACKED):
         ratio = member.file_size // member.compress_size
-        raise ValueError(f"the packed storage {member.filename} of {ratio} times its packed size, which no weights are")
-    needed = max(tensor.span.stop for tensor in tensors)
-    if packed and member.file_size > needed:
-        claimed = f"{member.file_size:,} bytes for {needed:,} of tensors"
-        raise ValueError(f"the packed storage {member.filename} of {claimed}")
+        raise ValueError(
+            f"the compressed storage {member.filename} of {ratio} times its size in the file, which weights never have"
+        )
+    used_bytes = max(tensor.span.stop for tensor in tensors)
+    if is_compressed and member.file_size > used_bytes:
+        sizes = f"{member.file_size:,} bytes for {used_bytes:,} of tensors"
+        raise ValueError(f"the compressed storage {member.filename} of {sizes}")
 
 
 def _read_span(archive: zipfile.ZipFile, member: zipfile.ZipInfo, span: slice) -> bytes:
-    """Return these bytes of a member. It is read to its end, where the archive's check sum is compared."""
+    """Return these bytes of a member, which is read to its end so that its checksum is compared."""
     with archive.open(member) as file:
         _skip(file, span.start)
         data = file.read(span.stop - span.start)
@@ -155,12 +157,12 @@ def _refusing(path: Path) -> Iterator[None]:
     except pickle.UnpicklingError as error:
         wanted = "tensors and nothing else, since a pickle can run code: save model.state_dict() alone"
         raise InputError(path, "pickle", error, wanted) from None
-    except Exception as error:  # a broken pickle raises whatever its opcodes run into
-        raise InputError(path, "archive", why_unreadable(path, error), f"{_WANTED}, whole") from None
+    except Exception as error:  # a damaged pickle can raise anything
+        raise InputError(path, "archive", why_unreadable(path, error), f"{_WANTED}, undamaged") from None
 
 
 def _root(path: Path, archive: zipfile.ZipFile) -> str:
-    """The one folder inside, with its slash."""
+    """Return the only folder of the archive, with its slash."""
     names = archive.namelist()
     for name in names:
         parts = PurePosixPath(name.replace("\\", "/")).parts
@@ -173,9 +175,9 @@ def _root(path: Path, archive: zipfile.ZipFile) -> str:
 
 
 def _state_dict(path: Path, value: Any) -> tuple[Any, str]:
-    """The part of a training checkpoint that holds the weights, and where it lies; else the whole.
+    """Return the weights in a training checkpoint, and where they lie; else the whole object.
 
-    Raises InputError where several parts may be the weights.
+    Raises InputError if several parts may be the weights.
     """
     parts = {
         str(key): item
@@ -183,20 +185,23 @@ def _state_dict(path: Path, value: Any) -> tuple[Any, str]:
         if isinstance(item, dict) and any(isinstance(each, StoredTensor) for each in item.values())
     }
     averages = [key for key in parts if any(word in key.lower() for word in _AVERAGES)]
-    named = [key for key in _STATE_KEYS if key in parts] or [key for key in parts if key not in averages] or averages
-    if not named:
+    candidates = [key for key in _STATE_KEYS if key in parts]
+    candidates = candidates or [key for key in parts if key not in averages] or averages
+    if not candidates:
         return value, ""
-    if len(named) > 1:
+    if len(candidates) > 1:
         wanted = "one part with the weights, as torch.save({'state_dict': model.state_dict()}, FILE) writes it"
-        raise InputError(path, "weights", f"several parts: {', '.join(named)}", wanted)
-    others = [key for key in averages if key not in named]
-    beside = f", beside the averages {', '.join(others)}, which were left aside" if others else ""
-    return parts[named[0]], f"{path.name}: {named[0]}{beside}"
+        raise InputError(path, "weights", f"several parts: {', '.join(candidates)}", wanted)
+    state_key = candidates[0]
+    ignored = [key for key in averages if key != state_key]
+    remark = f", without the averages {', '.join(ignored)}" if ignored else ""
+    return parts[state_key], f"{path.name}: {state_key}{remark}"
 
 
 def _tensors(value: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, StoredTensor]]:
+    """Yield the tensors of a module or a dictionary, with their dotted names."""
     if depth > 64:
-        raise ValueError("an archive that is nested too deep")
+        raise ValueError("objects that are nested too deep")
     items = value.__dict__ if isinstance(value, Module) else value
     if not isinstance(items, dict):
         return

@@ -1,7 +1,7 @@
-"""Tensors in a pickle of torch, without torch and without running what is in it.
+"""Read the tensors in a pickle of torch without torch, and without running any code in it.
 
-The unpickler knows torch's rebuilding functions, containers and dtypes and refuses every other name, so no code of the
-file is ever found, let alone called. The modules of a TorchScript archive (`__torch__....`) become plain records of
+The unpickler knows torch's rebuilding functions, containers and dtypes and refuses every other name, so that no code
+is looked up, let alone called. The modules of a TorchScript archive (`__torch__....`) become plain records of
 attributes.
 """
 
@@ -32,7 +32,7 @@ _DTYPES = {
 
 
 class _Ignored(dict):
-    """An object beside the weights (a NumPy scalar, a path, a date), of which nothing is kept."""
+    """An object that is no weight (a NumPy scalar, a path, a date); its content is dropped."""
 
     def __init__(self, *_: Any, **__: Any):
         super().__init__()
@@ -42,7 +42,7 @@ class _Ignored(dict):
 
 
 class Module:
-    """A module of a TorchScript archive: its attributes, none of its code."""
+    """A module of a TorchScript archive: its attributes without its code."""
 
     def __setstate__(self, state: Any) -> None:
         if isinstance(state, dict):
@@ -62,7 +62,7 @@ def _rebuild_tensor(storage: _Storage, offset: int, size: tuple, stride: tuple, 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A view of a storage; `read` gives its values."""
+    """A view of a storage: offset, shape and strides, in values."""
 
     storage: _Storage
     offset: int
@@ -75,24 +75,25 @@ class StoredTensor:
 
     @property
     def span(self) -> slice:
-        """The bytes of the storage from the tensor's first value to its last."""
+        """The bytes of the storage from the tensor's first to its last value."""
         if 0 in self.shape:
             return slice(0, 0)
         last = self.offset + sum((n - 1) * step for n, step in zip(self.shape, self.stride, strict=True))
         return slice(self.offset * self.dtype.itemsize, (last + 1) * self.dtype.itemsize)
 
     def check(self) -> None:
+        """Raise ValueError if the view is malformed, exceeds its storage, or repeats it too often."""
         has_sizes = all(isinstance(n, int) and n >= 0 for n in (self.offset, *self.shape, *self.stride))
         if not isinstance(self.storage, _Storage) or not has_sizes or len(self.shape) != len(self.stride):
-            raise ValueError("a tensor that is none")
+            raise ValueError("a malformed tensor record")
         if self.span.stop > self.storage.count * self.dtype.itemsize:
-            raise ValueError("a tensor that reaches beyond its storage")
+            raise ValueError("a tensor that exceeds its storage")
         values = math.prod(self.shape)
         if values > max(self.storage.count, _LARGEST_REPEATED):
             raise ValueError(f"a tensor of {values:,} values that repeats a storage of {self.storage.count:,}")
 
-    def of(self, values: np.ndarray) -> np.ndarray:
-        """The tensor, from the values of its span."""
+    def view(self, values: np.ndarray) -> np.ndarray:
+        """Return the tensor, given the values of its span."""
         strides = tuple(step * values.itemsize for step in self.stride)
         return np.lib.stride_tricks.as_strided(values, self.shape, strides, writeable=False)
 
@@ -101,7 +102,7 @@ def _parameter(tensor: Any, *_: Any) -> Any:
     return tensor
 
 
-# Every name that a pickle may ask for. The functions build what is above, or keep their argument.
+# Every name that a pickle may contain. The functions build the classes above, or return their argument.
 _ALLOWED: dict[tuple[str, str], Callable | type | str] = {
     ("collections", "OrderedDict"): collections.OrderedDict,
     ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
@@ -113,7 +114,7 @@ _ALLOWED: dict[tuple[str, str], Callable | type | str] = {
     ("torch.jit._pickle", "build_tensorlist"): _parameter,
     ("torch.jit._pickle", "restore_type_tag"): _parameter,
     ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
-    # What training scripts keep beside the weights.
+    # Objects that training scripts store beside the weights.
     **{
         (module, name): _Ignored
         for module, name in (
@@ -142,9 +143,9 @@ _ALLOWED: dict[tuple[str, str], Callable | type | str] = {
 
 
 class TensorUnpickler(pickle._Unpickler):
-    """Finds the names above and no other, and sets the attributes of nothing but modules.
+    """Unpickler that looks up the names above alone, and sets attributes of modules alone.
 
-    The unpickler written in Python, because only there can the setting of attributes be taken over.
+    It derives from the unpickler in Python, because only there the setting of attributes can be overridden.
     """
 
     dispatch: ClassVar = dict(pickle._Unpickler.dispatch)
@@ -153,7 +154,7 @@ class TensorUnpickler(pickle._Unpickler):
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Module):
             target.__setstate__(state)
-        elif not isinstance(target, collections.OrderedDict | _Ignored):  # a state dict's version numbers: not needed
+        elif not isinstance(target, collections.OrderedDict | _Ignored):  # version numbers of a state dict, not used
             raise pickle.UnpicklingError(f"attributes for a {type(target).__name__}")
 
     dispatch[pickle.BUILD[0]] = _build
@@ -167,11 +168,11 @@ class TensorUnpickler(pickle._Unpickler):
             return Module
         if module == "numpy.dtypes":
             return _Ignored
-        raise pickle.UnpicklingError(f"the name {module}.{name}, which is none of a tensor's")
+        raise pickle.UnpicklingError(f"the name {module}.{name}, which no tensor needs")
 
     def persistent_load(self, identity: Any) -> _Storage:
         if not isinstance(identity, tuple) or len(identity) < 5 or identity[0] != "storage":
-            raise pickle.UnpicklingError("something that is no storage")
+            raise pickle.UnpicklingError("a reference that is not a storage")
         _, dtype, key, _, count = identity[:5]
         if dtype not in _DTYPES or not isinstance(key, str) or not isinstance(count, int) or count < 0:
             raise pickle.UnpicklingError(f"a storage of type {dtype}")

@@ -1,11 +1,11 @@
-"""The weights of a folder, whatever file holds them: safetensors or torch's archive, whole or in shards.
+"""The weights of a folder: safetensors or torch archives, in one file or in shards.
 
-Names are those of `transformers`, with its variants (`model.fp16.safetensors`), or of open_clip. Prefixes that wrappers
-of torch put before all names (`module.` of data parallelism, `_orig_mod.` of `torch.compile`) are left out.
+Files have the names of `transformers`, with its variants (`model.fp16.safetensors`), or of open_clip. Prefixes of
+wrappers of torch (`module.` of data parallelism, `_orig_mod.` of `torch.compile`) are removed from the tensors' names.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rococo_jax.checkpoints.tensors import Tensors, open_safetensors
@@ -16,19 +16,21 @@ from rococo_jax.storage import read_json_object
 
 SAFETENSORS = ("model*.safetensors", "model.safetensors.index*.json")
 PICKLES = ("pytorch_model*.bin", "pytorch_model.bin.index*.json")
-# In the order in which `transformers` looks for them: the file, the index of its shards, and patterns of variants.
+# In the order of `transformers`: the file or the index of its shards, and the pattern of its variants.
 _NAMES = (
     ("model.safetensors", "model.*.safetensors"),
     ("model.safetensors.index.json", "model.safetensors.index.*.json"),
     ("pytorch_model.bin", "pytorch_model.*.bin"),
     ("pytorch_model.bin.index.json", "pytorch_model.bin.index.*.json"),
 )
-_OTHERS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.ckpt", "*.onnx", "*.gguf")
+_WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.ckpt", "*.onnx", "*.gguf")
 
 
 def find_weights(folder: Path, names: Sequence[str] = ()) -> Path | None:
-    """The file of a folder's weights, or the index of their shards: the first of `names`, else as `transformers` names
-    them. None where there is none. Raises InputError where there are several variants and nothing else.
+    """Return the file of a folder's weights, or the index of their shards; None if there is none.
+
+    `names` are looked for first, then the names of `transformers`. Raises InputError if there are several variants and
+    nothing else.
     """
     for name in (*names, *(name for name, _ in _NAMES)):
         if (folder / name).is_file():
@@ -43,18 +45,18 @@ def find_weights(folder: Path, names: Sequence[str] = ()) -> Path | None:
 
 
 def open_weights(folder: Path, names: Sequence[str] = ()) -> Tensors:
-    """The tensors of the file that `find_weights` gives; a context manager. Raises InputError where there is none."""
+    """Open the file that `find_weights` returns; a context manager. Raises InputError if there is none."""
     path = find_weights(folder, names)
     if path is None:
-        others = sorted({each.name for pattern in _OTHERS for each in folder.glob(pattern)})
+        other_files = sorted({each.name for pattern in _WEIGHT_PATTERNS for each in folder.glob(pattern)})
         wanted = " or ".join(names or [name for name, _ in _NAMES[::2]])
-        raise InputError(folder, "weights", ", ".join(others[:8]) or "no weight files", wanted)
-    opened = _open_shards(path) if path.suffix == ".json" else _opener(path.name)(path)
-    return opened.unwrapped()
+        raise InputError(folder, "weights", ", ".join(other_files[:8]) or "no weight files", wanted)
+    tensors = _open_shards(path) if path.suffix == ".json" else _open_file(path)
+    return tensors.unwrapped()
 
 
-def _opener(name: str) -> Callable[[Path], Tensors]:
-    return open_safetensors if name.endswith(".safetensors") else open_torch_archive
+def _open_file(path: Path) -> Tensors:
+    return open_safetensors(path) if path.suffix == ".safetensors" else open_torch_archive(path)
 
 
 def _open_shards(index: Path) -> Tensors:
@@ -65,13 +67,11 @@ def _open_shards(index: Path) -> Tensors:
     if outside := sorted(file for file in names if not is_inner_name(file) or Path(file).name != file):
         raise InputError(index, "weight_map", outside[0], "file names inside the folder")
     with contextlib.ExitStack() as stack:
-        shards = {
-            name: stack.enter_context(_opener(name)(index.parent / name)) for name in sorted(set(weight_map.values()))
-        }
+        shards = {name: stack.enter_context(_open_file(index.parent / name)) for name in sorted(names)}
         for name, shard in shards.items():
             expected = {tensor for tensor, file in weight_map.items() if file == name}
-            if absent := expected - set(shard.names):
-                raise InputError(shard.path, "tensors", f"no {sorted(absent)[:5]}", "all that the index names")
-        about = {tensor: shard.about(tensor) for shard in shards.values() for tensor in shard.names}
-        places = {tensor: shard for shard in shards.values() for tensor in shard.names}
-        return Tensors(index, about, lambda tensor: places[tensor].stored(tensor), stack.pop_all().close)
+            if missing := expected - set(shard.names):
+                raise InputError(shard.path, "tensors", f"no {sorted(missing)[:5]}", "all tensors of the index")
+        info = {tensor: shard.info(tensor) for shard in shards.values() for tensor in shard.names}
+        shard_of = {tensor: shard for shard in shards.values() for tensor in shard.names}
+        return Tensors(index, info, lambda tensor: shard_of[tensor].read_raw(tensor), stack.pop_all().close)

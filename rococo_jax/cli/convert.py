@@ -1,4 +1,4 @@
-"""`rococo convert`: a model directory from a checkpoint of another project."""
+"""`rococo convert`: write a model directory from a checkpoint of another project."""
 
 import dataclasses
 from typing import Annotated
@@ -23,7 +23,7 @@ class Options:
     Attributes:
         source: checkpoint file (.pt, .npz), folder, or hub name
         out: the new model directory
-        how: the checkpoint
+        how: settings of the checkpoint
     """
 
     source: Annotated[str, Option("SOURCE", positional=True)]

@@ -1,4 +1,4 @@
-"""`rococo export`: a model back in the form of another project."""
+"""`rococo export`: write a model in the format of another project."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -22,10 +22,10 @@ class Options:
     Attributes:
         model: model directory, checkpoint, or hub name
         out: the new folder
-        format: whose form it gets
-        card: write a model card of the Hugging Face hub from these results
-        licence: of the model, for the card
-        how: the checkpoint
+        format: format of the folder
+        card: write a model card for the Hugging Face hub from these results
+        licence: licence of the model, for the card
+        how: settings of the checkpoint
     """
 
     model: Annotated[str, Option("MODEL", positional=True)]

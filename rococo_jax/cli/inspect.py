@@ -1,4 +1,4 @@
-"""`rococo inspect`: facts about a model."""
+"""`rococo inspect`: print facts about a model."""
 
 import dataclasses
 from typing import Annotated, Any
@@ -15,12 +15,12 @@ EXAMPLES = """\
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Print where a model came from, how it is built, what it costs, and warnings of known pitfalls.
+    """Print the origin, architecture and cost of a model, and warnings of known pitfalls.
 
     Attributes:
         model: model directory, checkpoint, or hub name
-        json: everything as one JSON object
-        how: the checkpoint
+        json: print everything as one JSON object
+        how: settings of the checkpoint
     """
 
     model: Annotated[str, Option("MODEL", positional=True)]
@@ -46,7 +46,7 @@ def run(options: Options) -> None:
 
 
 def describe_facts(encoder: Any, facts: dict[str, Any]) -> list[str]:
-    """The facts of `inspect_model` as lines for a person."""
+    """Return the facts of `inspect_model` as lines of text."""
     spec, counts, flops = encoder.spec, facts["parameters"], facts["flops"]
     lines = [facts["name"]]
     origin = facts["provenance"].items()
@@ -56,35 +56,36 @@ def describe_facts(encoder: Any, facts: dict[str, Any]) -> list[str]:
     if spec.vision is not None:
         vision = spec.vision
         size = f"{vision.image_size} x {vision.image_size}, patches of {vision.patch_size}"
-        lines.append(f"images          {tower_in_words(vision)}; {size}")
+        lines.append(f"images          {describe_tower(vision)}; {size}")
         lines.append(f"                {flops['image'] / 1e9:.3g} GFLOP an image")
     if spec.text is not None:
         text = spec.text
         words = f"vocabulary of {text.vocabulary_size:,}, up to {text.context_length} tokens"
-        lines.append(f"texts           {tower_in_words(text)}; {words}")
+        lines.append(f"texts           {describe_tower(text)}; {words}")
         lines.append(f"                {flops['text'] / 1e9:.3g} GFLOP a text of {flops['text_tokens']} tokens")
     if spec.matching is not None:
         first = "" if spec.matching.first_id is None else f"; texts begin with id {spec.matching.first_id} for it"
-        lines.append(f"matching        a head that judges pairs, for `rococo evaluate --rerank`{first}")
+        lines.append(f"matching        a head that scores pairs, for `rococo evaluate --rerank`{first}")
         lines.append(f"                {flops['pair'] / 1e9:.3g} GFLOP a pair of an image and such a text")
     parts = ", ".join(f"{part.replace('_', ' ')} {count:,}" for part, count in counts.items() if part != "total")
     lines.append(f"parameters      {counts['total']:,}: {parts}")
-    rules = facts["rules"].items()
-    lines += ["rules", *(f"  {rule.replace('_', ' '):<21} {each['value']} ({each['from']})" for rule, each in rules)]
+    lines.append("settings, and where they were read")
+    for name, setting in facts["rules"].items():
+        lines.append(f"  {name.replace('_', ' '):<21} {setting['value']} ({setting['from']})")
     lines.append(f"embeddings      {facts['embedding_dimensions']} dimensions")
     lines += [f"warning         {warning}" for warning in facts["warnings"]]
     return lines if facts["warnings"] else [*lines, "no warnings"]
 
 
 def _short(value: Any) -> str:
-    """One line for a value that may be a whole record of an earlier step."""
+    """Return one line for a value, which may be the complete record of an earlier step."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {_short(item)}" for key, item in value.items() if not isinstance(item, dict | list))
     return str(value)
 
 
-def tower_in_words(tower) -> str:
-    """Depth, width, activation and pooling of an image or text tower."""
+def describe_tower(tower) -> str:
+    """Return depth, width, activation and pooling of an image or text tower in words."""
     stages = getattr(tower, "stage_layers", None)
     if stages is not None:
         widths = getattr(tower, "widths", None)

@@ -1,4 +1,4 @@
-"""`rococo interpolate`: models between two models, by their weights."""
+"""`rococo interpolate`: average the weights of two models."""
 
 import dataclasses
 from typing import Annotated
@@ -20,8 +20,8 @@ class Options:
     Attributes:
         first: model directory, Hugging Face folder, or hub name
         second: a model of the same shape
-        weight: weights of B, numbers from 0 to 1
-        out: new folder, with a model directory for each weight
+        weight: weights of B, from 0 to 1
+        out: the new folder, with one model directory per weight
     """
 
     first: Annotated[str, Option("A", positional=True)]

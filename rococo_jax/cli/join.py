@@ -1,4 +1,4 @@
-"""`rococo join`: two single-modality towers become one dual encoder."""
+"""`rococo join`: make a dual encoder from two single-modality towers."""
 
 import dataclasses
 from typing import Annotated
@@ -16,10 +16,10 @@ EXAMPLES = """\
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Make a dual encoder from an image tower and a text tower: heads fitted in closed form (CCA) on captioned images.
+    """Make a dual encoder from an image and a text tower, with heads fitted in closed form (CCA) on captioned images.
 
     Attributes:
-        vision: model with the image tower: directory, folder, or hub name
+        vision: model with the image tower: model directory, folder, or hub name
         text: model with the text tower
         out: the new model directory
         dim: length of the joint embedding

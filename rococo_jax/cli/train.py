@@ -14,13 +14,13 @@ from rococo_jax.errors import InputError
 from rococo_jax.options import Option
 
 EXAMPLES = """\
-  rococo train --config configs/scenes_tiny.py --workdir runs/tiny
-  rococo train --config configs/scenes_tiny.py --workdir runs/tiny --dry-run
-  rococo train --config configs/coco_finetune.py --workdir runs/sc-vc --plan --topology v5e:4x4
-  rococo train --config configs/coco_lit.py --workdir runs/lit-sc-vc --config.init.model=models/joined \\
+  rococo train --config scenes_tiny --workdir runs/tiny
+  rococo train --config scenes_tiny --workdir runs/tiny --dry-run
+  rococo train --config coco_finetune --workdir runs/sc-vc --plan --topology v5e:4x4
+  rococo train --config coco_lit --workdir runs/lit-sc-vc --config.init.model=models/joined \\
       --config.data.images=coco/images --config.data.captions=captions.json \\
       --config.losses.vc.weight=7 --config.data.resize_prob=0.5
-The same command resumes a run that was stopped.
+A run that was stopped resumes when the same command is run again.
 """
 # Exit code of a run that diverged: the same command would diverge again, so launchers do not restart it.
 DIVERGED = 3
@@ -39,7 +39,7 @@ class Options:
     """Train a dual encoder: contrastive, with altered captions (SC) and mixed images (VC) as further negatives.
 
     Attributes:
-        config: Python file with get_config()
+        config: Python file with get_config(), or the name of a config that comes with the project, as scenes_tiny
         workdir: checkpoints, logs, and at the end the model
         config_key: override a key of the config, as --config.batch_size=512
         dry_run: print every key with its value, and train nothing

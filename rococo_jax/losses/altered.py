@@ -145,8 +145,9 @@ SC = LossTerm(
             "global",
             "Negatives of the pair's own caption (`local`) or of the whole batch (`global`).",
             one_of("local", "global"),
+            affects="run",
         ),
-        "count": Key(1, "Altered captions per caption.", COUNT),
+        "count": Key(1, "Altered captions per caption.", COUNT, affects="run"),
         "variants": Key(
             "same_concept,diff_concept,rand_voca",
             "Alterations, separated by commas: of nouns (`same_concept`, ...) or of other kinds (`attribute`, ...).",
@@ -173,6 +174,7 @@ VC = LossTerm(
             "global",
             "Negatives of the pair's own image (`local`) or of the whole batch (`global`).",
             one_of("local", "global"),
+            affects="run",
         ),
         "methods": Key(
             "mixup,cutmix", "`mixup`, `cutmix`, or both in turns.", one_of("mixup", "cutmix", "mixup,cutmix")

@@ -183,7 +183,12 @@ CONTRASTIVE = LossTerm(
     "contrastive",
     _contrastive_term,
     keys={
-        "kind": Key("softmax", "`softmax`, or `sigmoid` for models with a logit bias.", one_of("softmax", "sigmoid")),
+        "kind": Key(
+            "softmax",
+            "`softmax`, or `sigmoid` for models with a logit bias.",
+            one_of("softmax", "sigmoid"),
+            affects="run",
+        ),
         "altered_columns": Key(
             False,
             "Add the altered captions that `losses.sc` describes as negatives of every image (NegCLIP, arXiv "

@@ -96,8 +96,8 @@ HARD_POSITIVES = LossTerm(
     _hard_positives_term,
     keys={
         "weight": Key(0.0, "Weight of the loss with hard positives and negatives (arXiv 2409.17958).", NOT_NEGATIVE),
-        "negative_weight": Key(1.0, "Weight of the negatives relative to the positives.", NOT_NEGATIVE),
-        "count": Key(1, "Hard negatives per caption in a step; a caption has one hard positive.", COUNT),
+        "negative_weight": Key(1.0, "Weight of the negatives relative to the positives.", NOT_NEGATIVE, affects="run"),
+        "count": Key(1, "Hard negatives per caption in a step; a caption has one hard positive.", COUNT, affects="run"),
         "negatives": Key(
             "",
             "File of hard positives and negatives: JSON lines of `{caption, hard_positive, hard_negative}`, or an "

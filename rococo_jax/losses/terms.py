@@ -9,7 +9,7 @@ function.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 from jaxtyping import Array, Bool, Float, Int
@@ -123,11 +123,18 @@ def one_of(*names: str) -> Check:
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """Config key: default value, help text and an optional check of the value."""
+    """Config key: default value, help text and an optional check of the value.
+
+    Attributes:
+        affects: what changes with the value. "nothing": neither the model nor any result beyond rounding, so a run may
+            resume with another value. "run": the run, but not the features of frozen towers, which other runs may
+            share. "features": both. A new key affects features unless it says otherwise, which is always safe.
+    """
 
     default: Any
     help: str
     check: Check | None = None
+    affects: Literal["features", "run", "nothing"] = "features"
 
 
 LossValue = tuple[Float[Array, ""], Mapping[str, Float[Array, ""]]]

@@ -31,6 +31,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from rococo_jax.config_files import find_config
 from rococo_jax.errors import InputError
 from rococo_jax.options import read_numbers
 from rococo_jax.storage import hash_json
@@ -124,7 +125,7 @@ def make_plan(
         InputError: a key is unknown (the nearest is named) or set by two options; a value is empty, repeated, of
             another type or not allowed; or the config file cannot be read.
     """
-    path = Path(config)
+    path = find_config(config)
     base = read_config(path, overrides)
     defaults = _sweep_of(path)
     default_axes = _strings(defaults.get("over", ()))

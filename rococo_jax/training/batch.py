@@ -116,7 +116,7 @@ def place_batch(batch: Batch, mesh: Mesh) -> Batch:
     return jax.tree.map(lambda array: jax.make_array_from_process_local_data(rows, array), batch)
 
 
-def preprocessing_of(config: ConfigDict, preprocessing: Preprocessing | None) -> Preprocessing | None:
+def training_preprocessing(config: ConfigDict, preprocessing: Preprocessing | None) -> Preprocessing | None:
     """How images become the pixels of a batch: squashed to one grid where they are mixed, or patches of it dropped."""
     one_grid = config.patch_dropout or any(field.tower == "vision" for field in active_fields(config.losses))
     return preprocessing.with_fixed_grid if preprocessing is not None and one_grid else preprocessing
@@ -125,10 +125,10 @@ def preprocessing_of(config: ConfigDict, preprocessing: Preprocessing | None) ->
 def pixel_shape(config: ConfigDict, spec: ModelSpec, preprocessing: Preprocessing | None) -> tuple[int, int, int]:
     """The shape of an image of a batch; without preprocessing that of a square of the tower's size."""
     side = spec.vision.image_size
-    return (side, side, 3) if preprocessing is None else preprocessing_of(config, preprocessing).pixel_shape
+    return (side, side, 3) if preprocessing is None else training_preprocessing(config, preprocessing).pixel_shape
 
 
-def kept_patches(config: ConfigDict, spec: ModelSpec) -> int | None:
+def patches_per_image(config: ConfigDict, spec: ModelSpec) -> int | None:
     """How many patches of an image the tower sees; None for all.
 
     Raises InputError: patches are dropped of a tower that reads whole images.
@@ -144,7 +144,7 @@ def kept_patches(config: ConfigDict, spec: ModelSpec) -> int | None:
 
 def drop_patches(batch: Batch, config: ConfigDict, spec: ModelSpec, step: Int[Array, ""], mesh: Mesh) -> Batch:
     """The batch with the patches that the tower sees of every image."""
-    kept = kept_patches(config, spec)
+    kept = patches_per_image(config, spec)
     if kept is None:
         return batch
     key = jax.random.fold_in(jax.random.key(config.seed), step)

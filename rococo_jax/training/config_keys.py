@@ -1,8 +1,9 @@
-"""The keys of a training config: default, meaning and, where not every value of the type will do, a check.
+"""The keys of a training config, each with its default, help, check and what it affects (`losses.terms.Key`).
 
 Keys of losses are declared in the files of the losses.
 """
 
+import functools
 import math
 import re
 from typing import Any
@@ -26,29 +27,33 @@ WORKERS = Check(
 NO_CLIPPING = Check(NOT_NEGATIVE.holds, "0 (no clipping) or more")
 JITTER = Check(
     lambda value: read_jitter(value) is not None,
-    "'' or four strengths from 0, as 0.4,0.4,0.4,0.1, the last one, of hue, at most 0.5",
+    "'' or four strengths of 0 or more, such as 0.4,0.4,0.4,0.1, the last one (hue) at most 0.5",
 )
 
 
 def read_jitter(text: str) -> tuple[float, ...] | None:
-    """The strengths of `data.color_jitter`, () for none, or None where it is something else."""
+    """Return the strengths in `data.color_jitter`, () if it is empty, None if it is malformed."""
     try:
         strengths = tuple(float(each) for each in text.split(",")) if text else ()
     except ValueError:
         return None
-    right = len(strengths) in (0, 4) and all(0 <= each < math.inf for each in strengths)
-    return strengths if right and (not strengths or strengths[3] <= 0.5) else None
+    is_valid = len(strengths) in (0, 4) and all(0 <= each < math.inf for each in strengths)
+    return strengths if is_valid and (not strengths or strengths[3] <= 0.5) else None
 
 
 def profiled_steps(text: str) -> range | None:
-    """Steps as Python counts a slice: `"10:13"` is the 11th to the 13th step, `""` none. None: this is no range."""
+    """Return the steps in `profile.steps`, counted from 0 as in a Python slice; None if the text is malformed.
+
+    >>> profiled_steps("10:13"), profiled_steps(""), profiled_steps("x")
+    (range(10, 13), range(0, 0), None)
+    """
     if not text:
         return range(0)
-    found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text)
-    return range(int(found[1]), int(found[2])) if found else None
+    match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text)
+    return range(int(match[1]), int(match[2])) if match else None
 
 
-# Settings of an evaluation while training, by the names of the options of `rococo evaluate`.
+# Settings of an evaluation during training, by the names of the options of `rococo evaluate`.
 _EVALUATE = {
     "data": "", "benchmarks": "", "data_dir": "", "images": "", "annotations": "", "tasks": "", "protocol": "paper",
     "mixed_galleries": "none", "seeds": "1,10,100", "corruptions": "none", "severities": "1,3,5",
@@ -57,45 +62,52 @@ _EVALUATE = {
 
 
 def all_keys() -> dict[str, Any]:
-    """Sections of keys, and keys."""
+    """Return all sections and keys by name."""
     return {
-        "seed": Key(0, "Seed of everything that is drawn; the same seed gives the same bytes.", SEED),
-        "steps": Key(1000, "Updates of the parameters; may grow when a run resumes.", POSITIVE),
-        "batch_size": Key(256, "Pairs of a step, over all devices.", between(2, 2**24)),
-        "micro_batches": Key(1, "Parts in which the contrastive batch goes through the towers (GradCache).", POSITIVE),
+        "seed": Key(0, "Seed of everything random; the same seed gives the same bytes.", SEED),
+        "steps": _run_key(1000, "Updates of the parameters; may grow when a run resumes.", POSITIVE),
+        "batch_size": _run_key(256, "Pairs in a step, over all devices.", between(2, 2**24)),
+        "micro_batches": _free_key(
+            1, "Parts into which the towers split the contrastive batch to save memory (GradCache).", POSITIVE
+        ),
         "dtype": Key(
             "float32",
-            "Of the towers' computation, `float32` or `bfloat16`; parameters, norms and similarities are float32.",
+            "Dtype in which the towers compute, `float32` or `bfloat16`; parameters, norms and similarities are "
+            "float32.",
             one_of("float32", "bfloat16"),
         ),
-        "remat": Key(
+        "remat": _free_key(
             "none",
-            "What the backward pass of a block computes again instead of keeping it: `none`, `dots` (all but products "
-            "with parameters) or `full`.",
+            "What the backward pass of a block recomputes instead of storing it: `none`, `dots` (all but products with "
+            "parameters) or `full`.",
             one_of("none", "dots", "full"),
         ),
-        "fsdp": Key(1, "Devices that share a copy of the parameters.", POSITIVE),
-        "ema": Key(
+        "fsdp": _free_key(1, "Devices that share one copy of the parameters.", POSITIVE),
+        "ema": _run_key(
             0.0,
-            "Decay a step of the debiased moving average of parameters that is saved instead of them; 0 for none. "
-            "The starting parameters have no share in it.",
+            "Decay per step of the debiased moving average of parameters, which is saved instead of them; 0 for none. "
+            "The initial parameters are excluded from it.",
             below_one("decay"),
         ),
         "init": {
-            "model": Key("", "A model directory, Hugging Face folder or hub name; or nothing, and the three below."),
+            "model": Key(
+                "",
+                "Model to start from: a model directory, Hugging Face folder or hub name; empty with the three keys "
+                "below.",
+            ),
             "spec": Key({}, "Sizes of new towers, with `init.preprocessing` and `init.tokenizer`."),
-            "preprocessing": Key({}, "What new towers make of an image."),
+            "preprocessing": Key({}, "Preprocessing of new towers."),
             "tokenizer": Key(
                 "",
-                "The tokenizer of new towers: a folder or file that has one (tokenizer.json), a model, a hub name, or "
+                "Tokenizer of new towers: a folder or file with a tokenizer.json, a model, a hub name, or "
                 "package.module:function.",
             ),
             "residual_head_width": Key(
-                0, "Width of the residual MLP that is added to both heads; 0 for none.", between(0, 2**20)
+                0, "Width of a residual MLP that is added to both heads; 0 for none.", between(0, 2**20)
             ),
             "image_size": Key(
                 0,
-                "Pixels of a side of images from here on, 0 for the model's own; positions are resampled.",
+                "Side of the images in pixels, 0 for the model's own; position embeddings are resampled.",
                 between(0, 2**14),
             ),
         },
@@ -103,38 +115,42 @@ def all_keys() -> dict[str, Any]:
             0.0, "Share of an image's patches that the tower does not see in a step (FLIP).", below_one("share")
         ),
         "train": {
-            "vision": Key("all", "`all`, `last:N` blocks and the final norm, or `none`.", TRAINED),
-            "text": Key("all", "`all`, `last:N` blocks and the final norm, or `none`.", TRAINED),
-            "heads": Key("all", "Which heads: `all`, or that of `vision` or `text`.", one_of("all", "vision", "text")),
+            "vision": Key("all", "Trained part: `all`, `last:N` blocks and the final norm, or `none`.", TRAINED),
+            "text": Key("all", "Trained part: `all`, `last:N` blocks and the final norm, or `none`.", TRAINED),
+            "heads": _run_key(
+                "all", "Trained heads: `all`, or that of `vision` or `text`.", one_of("all", "vision", "text")
+            ),
         },
         "data": {
-            "images": Key("", "Folders of images, with commas between several; or `data.captions` holds them."),
-            "captions": Key("", "Files of captions, with commas between several."),
-            "split": Key("", "Splits of captions files that have them: `train+restval` of Karpathy's own; `all`."),
+            "images": Key(
+                "", "Folders or tars of images, separated by commas; or tables, TFDS or hub data with captions."
+            ),
+            "captions": Key("", "Captions files, separated by commas."),
+            "split": Key("", "Splits of captions files that have several, such as `train+restval`; or `all`."),
             "order": Key(
                 "shuffled",
-                "`shuffled`: each image anywhere in an epoch; `shards`: shards in another order every epoch, each "
-                "read from front to back, some side by side.",
+                "`shuffled`: every image can be anywhere in an epoch; `shards`: shards are in a new order every epoch "
+                "and read from front to back, several at a time.",
                 one_of("shuffled", "shards"),
             ),
-            "weights": Key("", "The share of the samples of each source, as `0.7,0.3`; by size by default."),
+            "weights": Key("", "Share of the samples that come from each source, as `0.7,0.3`; by size by default."),
             "captions_per_image": Key(
                 "one",
                 "`one`: an image with one of its captions, drawn anew every epoch; `all`: its captions in turn.",
                 one_of("one", "all"),
             ),
             "random_crop_min_scale": Key(
-                0.0, "Least fraction of an image's area in a random crop, 0 for no cropping.", FRACTION
+                0.0, "Smallest fraction of an image's area in a random crop; 0 for no cropping.", FRACTION
             ),
             "flip": Key(False, "Mirror half of the images."),
             "color_jitter": Key(
                 "", "Strengths of brightness, contrast, saturation and hue, as `0.4,0.4,0.4,0.1`.", JITTER
             ),
-            "color_jitter_prob": Key(0.8, "How often colours change.", FRACTION),
-            "grayscale_prob": Key(0.0, "How often images become grey.", FRACTION),
+            "color_jitter_prob": Key(0.8, "Probability of changing the colors.", FRACTION),
+            "grayscale_prob": Key(0.0, "Probability of converting an image to grayscale.", FRACTION),
             "resize_prob": Key(
                 0.0,
-                "How often an image is resized whole to the tower's size, as published mixed images are.",
+                "Probability of resizing an image to the tower's size without cropping, as published mixed images are.",
                 FRACTION,
             ),
             "on_decode_error": Key(
@@ -144,77 +160,79 @@ def all_keys() -> dict[str, Any]:
             ),
             "text_length": Key(
                 0,
-                "Tokens that every text is padded to or cut at; 0: 48, or the tower's context where that is less. With "
-                "features of both towers, and for towers of one length, 0.",
+                "Tokens to which every text is padded or cut; 0: 48, or the tower's context if it is shorter. It must "
+                "be 0 with features of both towers, and for towers of one fixed length.",
                 NOT_NEGATIVE,
             ),
-            "workers": Key(
+            "workers": _free_key(
                 FieldReference("auto", field_type=object),
-                "Processes that decode; 0 for threads. `auto`: a core each, and none for runs of a few images.",
+                "Processes that decode images; 0 for threads. `auto`: one per core, and none for runs of few images.",
                 WORKERS,
             ),
-            "prefetch": Key(
-                2,
-                "Batches that are made ahead; with features of both towers none is.",
-                between(0, 1000),
-            ),
+            "prefetch": _free_key(2, "Batches that are prepared in advance; 0 for none.", between(0, 1000)),
             "cached_features": Key(
                 False,
-                "Frozen towers run once over everything, and training reads their features. The image tower must be "
-                "frozen; where the text tower is not, texts are encoded at every step (LiT).",
+                "Run frozen towers once over all data and train on their features. The image tower must be frozen; if "
+                "the text tower is not, texts are encoded at every step (LiT).",
             ),
             "feature_pool": {
-                "captions": Key(4, "Altered captions a caption that are made beforehand.", COUNT),
-                "mixed": Key(4, "Mixed images an image that are made beforehand.", COUNT),
+                "captions": Key(4, "Altered captions per caption that are encoded beforehand.", COUNT),
+                "mixed": Key(4, "Mixed images per image that are encoded beforehand.", COUNT),
             },
-            "feature_noise": Key(
+            "feature_noise": _run_key(
                 0.0,
-                "Noise on these features, in standard deviations of each; one draw for a caption and its altered "
-                "ones, and for an image and its mixed ones.",
+                "Noise on cached features, in standard deviations of each feature. A caption and its altered captions "
+                "have the same noise, and so do an image and its mixed images.",
                 NOT_NEGATIVE,
             ),
         },
         "losses": {term.name: dict(term.keys) for term in TERMS},
         "optimizer": {
-            "moments": Key(
+            "moments": _run_key(
                 "float32",
-                "How first moments are kept: `float32`, or `bfloat16`, which halves them.",
+                "Dtype in which AdamW stores first moments: `float32`, or `bfloat16`, which takes half the memory.",
                 one_of("float32", "bfloat16"),
             ),
-            "learning_rate": Key(1e-3, "The highest rate, after the warmup.", NOT_NEGATIVE),
-            "schedule": Key("cosine", "`cosine`, `constant` or `rsqrt`.", one_of(*SCHEDULES)),
-            "warmup_fraction": Key(0.05, "Fraction of the steps in which the rate rises.", FRACTION),
-            "warmup_steps": Key(0, "Steps of the warmup, where not 0, instead of the fraction.", NOT_NEGATIVE),
-            "final_lr_fraction": Key(0.0, "Fraction of the rate that is left at the end.", FRACTION),
-            "cooldown_fraction": Key(
-                0.0, "Fraction of the steps in which `constant` and `rsqrt` fall to that at the end.", FRACTION
+            "learning_rate": _run_key(1e-3, "Highest learning rate, after the warmup.", NOT_NEGATIVE),
+            "schedule": _run_key("cosine", "`cosine`, `constant` or `rsqrt`.", one_of(*SCHEDULES)),
+            "warmup_fraction": _run_key(0.05, "Fraction of the steps in which the learning rate rises.", FRACTION),
+            "warmup_steps": _run_key(0, "Steps of the warmup; 0: by `warmup_fraction`.", NOT_NEGATIVE),
+            "final_lr_fraction": _run_key(0.0, "Fraction of the learning rate that remains at the end.", FRACTION),
+            "cooldown_fraction": _run_key(
+                0.0, "Fraction of the steps, at the end, in which `constant` and `rsqrt` fall to that.", FRACTION
             ),
-            "b1": Key(0.9, "Decay of first moments.", below_one("number")),
-            "b2": Key(0.98, "Decay of second moments.", below_one("number")),
+            "b1": _run_key(0.9, "Decay of first moments.", below_one("number")),
+            "b2": _run_key(0.98, "Decay of second moments.", below_one("number")),
             # With 0 a parameter without a gradient would be divided by 0.
-            "eps": Key(1e-8, "Added to the root of second moments.", POSITIVE),
-            "weight_decay": Key(0.05, "Decoupled decay of weights; biases and norms have none.", NOT_NEGATIVE),
-            "pull_to_start": Key(0.0, "Decay towards the starting parameters.", NOT_NEGATIVE),
-            "grad_clip_norm": Key(1.0, "The norm that gradients are cut to; 0 for no cutting.", NO_CLIPPING),
-            "layer_decay": Key(1.0, "Factor from a block to the one below it; heads have the full rate.", FRACTION),
-            "tower_lr_scale": Key(1.0, "Factor of the rate of towers against that of heads.", NOT_NEGATIVE),
+            "eps": _run_key(1e-8, "Added to the square root of second moments.", POSITIVE),
+            "weight_decay": _run_key(0.05, "Decoupled decay of weights; biases and norms do not decay.", NOT_NEGATIVE),
+            "pull_to_start": _run_key(0.0, "Decay towards the initial parameters (L2-SP).", NOT_NEGATIVE),
+            "grad_clip_norm": _run_key(
+                1.0, "Norm to which larger gradients are scaled down; 0 for no clipping.", NO_CLIPPING
+            ),
+            "layer_decay": _run_key(
+                1.0, "Factor of the learning rate from a block to the one below it; heads have the full rate.", FRACTION
+            ),
+            "tower_lr_scale": _run_key(1.0, "Learning rate of the towers relative to that of heads.", NOT_NEGATIVE),
         },
         "log": {
-            "every": Key(10, "Steps between lines of metrics.jsonl.", POSITIVE),
-            "tensorboard": Key(True, "Write TensorBoard's files too."),
-            "wandb": Key("", "The name of a Weights & Biases project; nothing for none."),
+            "every": _free_key(10, "Steps between lines of metrics.jsonl.", POSITIVE),
+            "tensorboard": _free_key(True, "Write TensorBoard's files too."),
+            "wandb": _free_key("", "Name of a Weights & Biases project; empty for none."),
         },
-        "profile": {"steps": Key("", "Steps to trace, as `10:13` for the 11th to the 13th.")},
+        "profile": {"steps": _free_key("", "Steps to trace, as `10:13` for the 11th to the 13th.")},
         "checkpoint": {
-            "every": Key(200, "Steps between checkpoints.", POSITIVE),
-            "minutes": Key(0.0, "Minutes between checkpoints; 0: not by time.", NOT_NEGATIVE),
-            "keep": Key(2, "Checkpoints that are kept: the last few, and the best.", POSITIVE),
-            "keep_every": Key(0, "Keep those of every so many steps, too; 0: none.", NOT_NEGATIVE),
+            "every": _free_key(200, "Steps between checkpoints.", POSITIVE),
+            "minutes": _free_key(0.0, "Minutes between checkpoints; 0: not by time.", NOT_NEGATIVE),
+            "keep": _free_key(2, "Number of latest checkpoints to keep, besides the best.", POSITIVE),
+            "keep_every": _free_key(0, "Keep the checkpoint of every so many steps for good; 0: none.", NOT_NEGATIVE),
         },
         "eval": {
-            "every": Key(0, "Steps between evaluations, beside the one at the end; 0: at the end alone.", NOT_NEGATIVE),
+            "every": _free_key(
+                0, "Steps between evaluations, besides the one at the end; 0: only at the end.", NOT_NEGATIVE
+            ),
             **{
-                name: Key(
+                name: _free_key(
                     default,
                     f"`--{name.replace('_', '-')}` of `rococo evaluate`.",
                     NOT_NEGATIVE if name == "limit" else None,
@@ -223,3 +241,9 @@ def all_keys() -> dict[str, Any]:
             },
         },
     }
+
+
+# The run, but not the features of frozen towers.
+_run_key = functools.partial(Key, affects="run")
+# Nothing but where, how fast and with which files the run is computed.
+_free_key = functools.partial(Key, affects="nothing")

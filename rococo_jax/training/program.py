@@ -1,18 +1,17 @@
-"""The step as one compiled program: what it takes of a device's memory, and how many operations it needs.
+"""The compiled step: how much memory of a device it takes, and how many FLOPs it needs.
 
-A device holds the arguments, temporaries and results of the program, and the next batch, which is on its way while a
+A device holds the arguments, temporaries and results of the program, and the next batch, which is copied to it while a
 step runs. A program that does not fit is refused:
 
-    bytes = arguments + temporaries + results that lie nowhere else, of the compiled step on one device
+    bytes = arguments + temporaries + non-aliased outputs, of the compiled step on one device
 
-FLOPs are counted from the spec, towers and heads; losses are left out, `4 B^2 dim` a pair of passes, which matter only
-where a batch has more pairs than a tower has parameters. For each row of a tower:
+FLOPs are counted from the spec of towers and heads. Losses are left out: their `4 B^2 dim` per pair of passes matter
+only if a batch has more pairs than a tower has parameters. For each row of a tower:
 
-    a pass forward        image_flops or text_flops
-    a pass backward       twice that, through what is trained
+    forward pass      image_flops or text_flops
+    backward pass     twice that, through the part that is trained
 
-What rematerialisation and micro-batches compute again is no work of the model's and does not count. Peaks are
-the vendors' dense bfloat16 figures.
+Recomputation by rematerialisation and micro-batches does not count. Peaks are the vendors' numbers for dense bfloat16.
 """
 
 import contextlib
@@ -27,30 +26,30 @@ from ml_collections import ConfigDict
 
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.errors import InputError
-from rococo_jax.models import ModelSpec
+from rococo_jax.models import HeadSpec, ModelSpec
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.progress import elapsed_time, say
-from rococo_jax.training.batch import Batch, kept_patches, pixel_shape
+from rococo_jax.training.batch import Batch, patches_per_image, pixel_shape
 from rococo_jax.training.freezing import SIDES, cached_sides, frozen_layers
 from rococo_jax.training.inputs import items_per_pair
 
 
 def memory_of(device: jax.Device) -> int | None:
-    """Bytes that programs may use of a device, None where it does not say (CPUs)."""
+    """Return the bytes that programs may use of a device, None if the device does not report them (CPUs)."""
     stats = device.memory_stats() or {}
     return stats.get("bytes_limit")
 
 
 def step_bytes(compiled: jax.stages.Compiled) -> int | None:
-    """Bytes of a device's memory that a compiled step takes, None where the compiler does not report it.
+    """Return the bytes of a device that a compiled step takes, None if the compiler does not report them.
 
-    Frozen parameters that the step does not read (towers, where it trains on their features) do not count.
+    Frozen parameters that the step does not read (towers, when training on their features) do not count.
     """
-    found = compiled.memory_analysis()
-    if found is None:
+    sizes = compiled.memory_analysis()
+    if sizes is None:
         return None
-    results = found.output_size_in_bytes - found.alias_size_in_bytes
-    return found.argument_size_in_bytes + found.temp_size_in_bytes + results
+    results = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return sizes.argument_size_in_bytes + sizes.temp_size_in_bytes + results
 
 
 def compile_step(
@@ -95,12 +94,12 @@ def _gigabytes(size: int | None) -> str:
 
 
 def bytes_of_device(batch: Batch) -> int:
-    """Bytes that one device holds of a batch over all."""
+    """Return the bytes of a global batch that one device holds."""
     leaves = jax.tree.leaves(batch)
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 
-# TFLOP/s a device, dense bfloat16. NVIDIA's are of SXM forms, half of the figures with sparsity.
+# TFLOP/s of a device in dense bfloat16. NVIDIA's are of SXM modules, half of the numbers with sparsity.
 PEAK_TFLOPS = {
     "TPU v4": 275.0,  # docs.cloud.google.com/tpu/docs/v4
     "TPU v5 lite": 197.0,  # .../v5e
@@ -118,47 +117,49 @@ PEAK_TFLOPS = {
 }
 
 
-def of_kind(table: Mapping[str, Any], device: jax.Device) -> Any:
-    """The entry whose name the device's kind begins with, the longest of several; None without one (CPUs)."""
+def lookup_device(table: Mapping[str, Any], device: jax.Device) -> Any:
+    """Return the entry whose name is the longest prefix of the device's kind, None if there is none (CPUs)."""
     return table.get(max(filter(device.device_kind.startswith, table), key=len, default=""))
 
 
 def peak_flops(device: jax.Device) -> float | None:
-    """FLOP/s of a device, None where the table does not have it (CPUs)."""
-    peak = of_kind(PEAK_TFLOPS, device)
+    """Return the peak FLOP/s of a device, None if it is not in the table (CPUs)."""
+    peak = lookup_device(PEAK_TFLOPS, device)
     return peak and peak * 1e12
 
 
 def step_flops(
     config: ConfigDict, spec: ModelSpec, text_length: int, preprocessing: Preprocessing | None = None
 ) -> float:
-    """Operations that one step needs of all devices together.
+    """Count the FLOPs that one step needs on all devices together.
 
     Args:
-        text_length: tokens that every text is padded to.
-        preprocessing: of the model; without it images are squares of the tower's size.
+        text_length: tokens to which every text is padded.
+        preprocessing: preprocessing of the model; without it images are squares of the tower's size.
     """
     passes = {"vision": 1, "text": 1}
     for field, items in items_per_pair(config).items():
         passes[field.tower] += math.prod(items)
-    lengths = {"vision": (kept_patches(config, spec), pixel_shape(config, spec, preprocessing)), "text": (text_length,)}
-    return sum(config.batch_size * passes[side] * _of_one(config, spec, side, lengths[side]) for side in SIDES)
+    patches, pixels = patches_per_image(config, spec), pixel_shape(config, spec, preprocessing)
+    lengths = {"vision": (patches, pixels), "text": (text_length,)}
+    return sum(config.batch_size * passes[side] * _flops_per_item(config, spec, side, lengths[side]) for side in SIDES)
 
 
-def _of_one(config: ConfigDict, spec: ModelSpec, side: str, lengths: tuple) -> float:
-    """Operations of one image or text, of what `image_flops` or `text_flops` count by."""
-    tower, what = getattr(spec, side), config.train[side]
-    if side in cached_sides(config):  # all that it costs is the head's products
+def _flops_per_item(config: ConfigDict, spec: ModelSpec, side: str, lengths: tuple) -> float:
+    """Count the FLOPs of one image or text; `lengths` are the arguments of `image_flops` or `text_flops`."""
+    tower, trainable = getattr(spec, side), config.train[side]
+    if side in cached_sides(config):  # the products of the head alone
         return 3.0 * _head_flops(getattr(spec, f"{side}_head"), tower.features)
     forward = (image_flops if side == "vision" else text_flops)(spec, *lengths)
-    share = float(what == "all")
-    if what.startswith("last:"):
-        share = 1 - frozen_layers(spec, side, what) / tower.layers
-    return (1 + 2 * share) * forward
+    trained_share = float(trainable == "all")
+    if trainable.startswith("last:"):
+        trained_share = 1 - frozen_layers(spec, side, trainable) / tower.layers
+    return (1 + 2 * trained_share) * forward
 
 
-def _head_flops(head, features: int) -> float:
+def _head_flops(head: HeadSpec, features: int) -> float:
     if head.hidden is None:
         return 2.0 * features * (head.dim or 0)
-    beside = features * head.dim if head.kind == "linear" else 0  # the affine map that a residual MLP is added to
-    return 2.0 * (beside + features * head.hidden + head.hidden * head.dim)
+    # A residual MLP is added to an affine map.
+    affine = features * head.dim if head.kind == "linear" else 0
+    return 2.0 * (affine + features * head.hidden + head.hidden * head.dim)

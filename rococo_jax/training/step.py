@@ -27,7 +27,7 @@ from rococo_jax.models.attention import use_fused_attention
 from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
-from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, kept_patches, pixel_shape
+from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, patches_per_image, pixel_shape
 from rococo_jax.training.freezing import cached_sides, join_parameters, split_parameters, stop_at_frozen
 from rococo_jax.training.grad_cache import Parameters, divides_into_micro_batches, loss_and_gradients
 from rococo_jax.training.inputs import active_inputs, items_per_pair
@@ -51,7 +51,7 @@ def make_step(
     Raises InputError: the batch cannot be split over the devices, its parts, or the groups of mixed images.
     """
     check_batch(config, mesh.size)
-    kept_patches(config, spec)  # refuses towers that read whole images
+    patches_per_image(config, spec)  # refuses towers that read whole images
     logits, schedule = ShardedLogits(mesh), make_schedule(config.optimizer, config.steps)
     fields, embed = active_fields(config.losses), make_embed(config, spec, preprocessing, mesh)
 
@@ -164,7 +164,7 @@ def batch_shapes(
         for_towers: with what the step makes on the device, too.
     """
     cached = cached_sides(config)
-    kept = kept_patches(config, spec) if for_towers else None
+    kept = patches_per_image(config, spec) if for_towers else None
 
     def array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.broadcast_to(np.zeros((), dtype), (config.batch_size, *shape))  # takes no memory

@@ -29,7 +29,7 @@ def test_the_convert_command_refuses_before_it_works(tmp_path):
         (["--source-format", "openai"], "found no file"),
         (["--source-format", "big_vision"], "found no file"),
         (["--source-format", "open_clip"], "open_clip_config"),
-        (["--activation", "gelu"], "^activation: .*fixed in the huggingface form"),
+        (["--activation", "gelu"], "^activation: .*the huggingface format fixes it"),
         (["--pooling", "mean"], "^pooling: "),
     ):
         refused(message, run_command, convert, folder, tmp_path / "out", *options)

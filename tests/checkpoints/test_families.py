@@ -224,13 +224,13 @@ def test_npz_files_with_objects_cut_short_or_of_another_model_are_refused(tmp_pa
     refused(r"a \.npz file of numbers, whole", read_model, path)
 
 
-def test_no_file_outside_the_families_compares_with_the_name_of_a_family():
-    """Families of tokenizers, which `data` names alike, aside."""
+def test_only_the_families_compare_with_the_name_of_a_family():
+    """Skip `data`, where families of tokenizers have the same names."""
     names = {*FAMILIES, *(family.name for family in FAMILIES.values())}
     found = []
     for path in sorted((CHECKOUT / "rococo_jax").rglob("*.py")):
-        room = path.relative_to(CHECKOUT / "rococo_jax").parts
-        if room[:2] == ("checkpoints", "families") or room[0] == "data":
+        package = path.relative_to(CHECKOUT / "rococo_jax").parts
+        if package[:2] == ("checkpoints", "families") or package[0] == "data":
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Compare):

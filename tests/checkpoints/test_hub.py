@@ -30,7 +30,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def hub(cache):
-    """It knows a branch, a tag, a reference and the history; the files are in the cache."""
+    """Serve a branch, a tag, a reference and the history; the files are in the cache."""
     with a_hub() as server:
         for revision, commit in {"main": NEW, "v1.0": OLD, "refs%2Fpr%2F3": OLD, OLD: OLD, NEW: NEW}.items():
             about = {"id": "o/n", "sha": commit, "siblings": []}

@@ -51,7 +51,7 @@ def test_big_visions_so400m_of_384_pixels_gives_the_reference_vectors(tmp_path):
 def test_positions_of_several_sizes_are_asked_about(tmp_path):
     reference = hf.siglip(vision={"image_size": 256, "patch_size": 14})
     np.savez(tmp_path / "mine.npz", **big_vision_arrays(reference, stacked=False))
-    said = "image_size: found 18 x 18 positions of patches of 14 pixels, which images of 252 or 256 pixels have alike"
+    said = "image_size: found 18 x 18 positions of patches of 14 pixels, which fit images of 252 or 256 pixels"
     refused(said, read_towers, tmp_path / "mine.npz")
     for size in (252, 256):
         encoder = read_towers(tmp_path / "mine.npz", image_size=size)

@@ -56,7 +56,7 @@ def test_the_padding_of_a_text_does_not_change_the_vector_of_an_appended_token(t
 
 @pytest.mark.skipif(importlib.util.find_spec("open_clip") is None, reason="open_clip is not installed")
 def test_the_golden_arrays_are_what_the_installed_open_clip_gives():
-    """In a process of its own: it imports torchvision, which `transformers` must not see here."""
+    """Check in another process: it imports torchvision, which `transformers` must not import here."""
     command = [sys.executable, str(GOLDEN / "make_open_clip.py"), "--check"]
     root = str(CHECKOUT)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}

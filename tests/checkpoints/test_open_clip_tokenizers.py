@@ -79,7 +79,8 @@ def test_nllb_begins_a_text_with_its_language(tmp_path):
     parts = {"vocab": words, "merges": [], "additional_special_tokens": ["eng_Latn", "fra_Latn"]}
     theirs = transformers.NllbTokenizer(**parts)
     for legacy in (False, True):
-        folder = open_clip_folder("nllb", tmp_path / f"{NAMES['nllb']}-{legacy}")
+        (tmp_path / f"{legacy}").mkdir()
+        folder = open_clip_folder("nllb", tmp_path / f"{legacy}" / NAMES["nllb"])
         transformers.NllbTokenizer(**parts, legacy_behaviour=legacy).save_pretrained(folder)
         ours = tokenizer_of(folder)
         expected = theirs(TEXTS, max_length=16, padding="longest", truncation=True)

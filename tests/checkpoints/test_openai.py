@@ -80,7 +80,7 @@ NINE = {
 
 
 def without_values(shapes):
-    """Tensors that cannot be read."""
+    """Return tensors that cannot be read."""
 
     def read(name):
         raise AssertionError("nothing to read")
@@ -158,10 +158,10 @@ def test_files_that_are_cut_short_or_lie_about_their_storages_are_refused(tmp_pa
             data = whole.read(name)
             lie.writestr(name, data[:100] if "/data/" in name else data)
     tensors = open_torch_archive(tmp_path / "lie.pt")
-    refused("the storage of w is cut short", tensors.read, "w")
+    refused("the storage of w is truncated", tensors.read, "w")
     legacy = tmp_path / "legacy.pt"
     torch.save({"w": torch.zeros(2)}, legacy, _use_new_zipfile_serialization=False)
-    refused("found the form of torch before 1.6; wanted a zip archive.*torch.save", open_torch_archive, legacy)
+    refused("found the format of torch before 1.6; wanted a zip archive.*torch.save", open_torch_archive, legacy)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_files_that_are_cut_short_or_lie_about_their_storages_are_refused(tmp_pa
 )
 def test_a_pointer_of_git_lfs_is_called_one(tmp_path, name, read):
     (tmp_path / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 12345\n")
-    refused("a pointer of Git LFS .*`git lfs pull`.*whole", read, tmp_path / name)
+    refused("a pointer of Git LFS .*`git lfs pull`.*(whole|complete|undamaged)", read, tmp_path / name)
 
 
 def test_an_archive_that_is_no_clip_says_what_is_missing(tmp_path):
@@ -237,7 +237,7 @@ def test_a_training_checkpoint_is_read_whatever_stands_beside_its_weights(tmp_pa
             assert tensors.names == ["b", "w"]
             np.testing.assert_array_equal(tensors.read("w"), [1, 1])
             if name == "averaged":
-                assert tensors.origin == "averaged.pt: model, beside the averages model_ema, which were left aside"
+                assert tensors.origin == "averaged.pt: model, without the averages model_ema"
     torch.save({"model": weights, "state_dict": weights}, tmp_path / "two.pt")
     refused("weights: found several parts: state_dict, model; wanted one", open_torch_archive, tmp_path / "two.pt")
 

@@ -24,7 +24,7 @@ def modules_of(*modules):
 
 @pytest.fixture(scope="module")
 def clip_folder(tmp_path_factory):
-    """As the first releases wrote `clip-ViT-B-32`: weights of torch, all files of the model in `0_CLIPModel`."""
+    """Write the layout of the first `clip-ViT-B-32`: weights of torch, all files of the model in `0_CLIPModel`."""
     folder = tmp_path_factory.mktemp("clip")
     inner = hf.saved(hf.clip(), folder / "0_CLIPModel")
     hf.torch.save(hf.safetensors_torch.load_file(inner / "model.safetensors"), inner / "pytorch_model.bin")

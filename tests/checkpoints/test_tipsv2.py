@@ -67,7 +67,7 @@ def test_a_lone_image_tower_at_another_size_is_exported_with_its_own_rule_for_po
 
 
 def test_a_checkpoint_without_a_temperature_has_that_of_its_configuration(tmp_path):
-    """As all that were published; `transformers` reads them so."""
+    """No published checkpoint has a temperature; `transformers` reads it from the configuration."""
     folder = hf.saved(hf.tipsv2(), tmp_path)
     hf.change_tensors(folder, lambda tensors: tensors.pop("temperature"))
     scale = read_towers(folder).model.logit_scale[...]
@@ -114,7 +114,7 @@ def test_texts_have_the_tokens_of_the_reference_processor_and_its_vectors(form, 
 
 
 def test_images_have_the_pixels_of_the_reference_processor_but_for_its_rounding():
-    """What torchvision's `resize` calls for 8-bit images; its processor is not imported without torchvision."""
+    """Compare with the function that torchvision's `resize` calls for 8-bit images; torchvision is not imported."""
     preprocessing = Preprocessing.from_huggingface({"image_processor_type": "Tipsv2ImageProcessor"})
     for shape in ((120, 171), (480, 640), (448, 448), (9, 7)):
         image = drawing(*shape)

@@ -67,7 +67,7 @@ def test_tags_are_those_of_the_table_in_the_docs_and_their_activation_is_what_na
 
 
 def test_rows_have_the_size_and_preprocessing_of_open_clip():
-    """Facts of open_clip 3.3.0: `image_size` of its model_configs, and `_pcfg`, `_slpcfg`, ... of pretrained.py."""
+    """Compare with open_clip 3.3.0: `image_size` of its model_configs, and `_pcfg`, `_slpcfg`, ... of pretrained.py."""
     _, tags = open_clip_tags()
     clip = {"mean": [0.48145466, 0.4578275, 0.40821073], "std": [0.26862954, 0.26130258, 0.27577711]}
     half = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "resize_mode": "squash"}
@@ -87,7 +87,7 @@ def test_rows_have_the_size_and_preprocessing_of_open_clip():
 
 
 def test_quickgelu_architectures_have_the_tags_that_were_trained_with_it():
-    """As open_clip derives their list from the `quick_gelu` of tags."""
+    """Derive the list from the `quick_gelu` of tags, as open_clip does."""
     _, tags = open_clip_tags()
     for name, row in tags.items():
         quick = f"zoo:{row.architecture}-quickgelu/{name.partition('/')[2]}"

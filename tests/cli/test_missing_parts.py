@@ -39,7 +39,10 @@ def places(tmp_path_factory):
 def test_every_command_asks_for_what_a_checkpoint_does_not_say(command, places, tmp_path, refusal):
     words = [word.format(**places, out=tmp_path / "out") for word in TAKE_A_MODEL[command].split()]
     (line,) = (line for line in refusal(command, *words).splitlines() if "epoch_9.pt: activation: found" in line)
-    for part in ("wanted the argument activation, quick_gelu or gelu", "reads the folder that `rococo convert` writes"):
+    for part in (
+        "wanted the argument activation, quick_gelu or gelu",
+        "convert the checkpoint with `rococo convert` first",
+    ):
         assert part in line
 
 

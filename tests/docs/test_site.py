@@ -1,4 +1,4 @@
-"""The site: what is made from the code is whole, tables stand where pages promise them, pages are short."""
+"""The site: generated pages are complete, every table that a page promises is there, and pages are short."""
 
 import csv
 import re
@@ -83,9 +83,10 @@ def test_no_mark_for_a_table_stands_without_one():
 
 def test_the_reference_has_every_command_key_benchmark_and_metric(hooks):
     made = {name: make() for name, make in hooks.PAGES.items()}
-    assert all(f"## rococo {name}\n" in made["commands"] for name in COMMANDS)
+    pages = hooks.command_pages()
+    assert all(f"# rococo {name}\n" in pages[name] and f"(commands/{name}.md)" in made["commands"] for name in COMMANDS)
     keys = flat(default_config())
-    assert len(keys) > 100 and all(f"| `{key}` |" in made["config"] for key in keys)
+    assert len(keys) > 80 and all(f"| `{key}` |" in made["config"] for key in keys)
     assert not re.search(r"\| *\|$", made["config"], re.MULTILINE), "a key without a meaning"
     assert all(f"| `{name}` |" in made["metrics"] for name in METRICS)
     for row in zoo().values():
@@ -107,12 +108,40 @@ def test_a_dead_link_fails_the_build(tmp_path, caplog):
 
 
 def test_colab_opens_the_notebook_of_the_repository_that_publishes(hooks, monkeypatch):
-    text = (DOCS / "README.md").read_text(encoding="utf-8")
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="README.md"))
+    """Without an address there is no link: an upload dialog would not find the package."""
+    text = (DOCS / "start" / "notebook.md").read_text(encoding="utf-8")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="start/notebook.md"))
     opened = "https://colab.research.google.com/github/someone/fork/blob/main/notebooks/quickstart.ipynb"
-    for repository, link in (("", "https://colab.research.google.com/#upload"), ("someone/fork", opened)):
+    for repository, links in ((None, 0), ("someone/fork", 1)):
         monkeypatch.setattr(hooks, "_REPOSITORY", repository)
-        assert f"[Colab]({link})" in hooks.on_page_markdown(text, page, SimpleNamespace(docs_dir=DOCS), None)
+        shown = hooks.on_page_markdown(text, page, SimpleNamespace(docs_dir=DOCS), None)
+        assert shown.count("colab.research.google.com") == shown.count(opened) == links
+        config = hooks.on_config(SimpleNamespace(repo_url=None))
+        assert config.repo_url == ("https://github.com/someone/fork" if links else None)
+
+
+def test_the_site_finds_what_users_search_for():
+    """Words that users of the field search for are in the text of the page that answers them."""
+    answers = {
+        "significance": "how-to/compare", "p-value": "how-to/compare", "confidence interval": "how-to/compare",
+        "cite": "how-to/report-and-cite", "BibTeX": "how-to/report-and-cite", "LaTeX": "how-to/report-and-cite",
+        "wandb": "how-to/monitor", "Weights & Biases": "how-to/monitor", "resume": "how-to/monitor",
+        "out of memory": "how-to/troubleshooting", "install": "start/install",
+    }  # fmt: skip
+    for words, page in answers.items():
+        assert words.lower() in (DOCS / f"{page}.md").read_text(encoding="utf-8").lower(), f"{page}: {words}"
+
+
+def test_names_in_tables_do_not_break_in_the_middle(site, browser):
+    """The longest name of the first column stays on one line, on a wide and on a narrow screen."""
+    lines = """
+      [...document.querySelectorAll(".md-typeset td:first-child code")].filter(e => e.getClientRects().length > 1)
+        .map(e => e.textContent)"""
+    for page in ("how-to/monitor", "how-to/evaluate", "reference/config", "how-to/launch"):
+        browser.open(site / f"{page}.html")
+        for width in (1400, 390):
+            show(browser, width, "light")
+            assert browser.evaluate(lines) == [], f"{page} at {width} px"
 
 
 @pytest.fixture(scope="module")

@@ -133,7 +133,7 @@ def test_choices_lose_wrong_texts_that_are_cut_to_right_ones(tmp_path):
 
 def test_benchmarks_of_which_nothing_is_cut_are_asked_as_they_are(tmp_path):
     (benchmark,) = open_benchmarks(Settings(), **write(tmp_path, SHORT))
-    read = EncoderModel(load_encoder(Telling())).as_read(benchmark)
+    read = EncoderModel(load_encoder(Telling())).adapt_benchmark(benchmark)
     assert read.tasks == benchmark.tasks and read.excluded == benchmark.excluded
 
 

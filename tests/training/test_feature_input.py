@@ -1,12 +1,14 @@
 """Batches of features of frozen towers: those of the images and texts themselves, with noise, from pools, in parts."""
 
+import tracemalloc
+
 import jax
 import numpy as np
 import pytest
 
 from rococo_jax.errors import InputError
 from rococo_jax.training.inputs.batches import make_input
-from rococo_jax.training.inputs.feature_pool import FeatureInput
+from rococo_jax.training.inputs.feature_pool import FeatureInput, decode
 from tests.support.input_world import IMAGES, captions_of, order, pixels_of, resized
 from tests.support.step_oracle import mix_row
 from tests.support.tiny_runs import FEATURES_ALONE, with_a_broken_image
@@ -39,13 +41,51 @@ def test_features_are_those_of_images_and_texts_with_one_draw_of_noise_for_what_
         for number, row in zip(batch.image_id, batch.texts.features, strict=True):
             assert np.abs(texts[3 * number : 3 * number + 3] - row).max(1).min() < 1e-5
         jax.tree.map(np.testing.assert_array_equal, loud.valid, batch.valid)
-        random = np.random.default_rng([3, step, 3])
-        for own, field, every in (("images", "mixed", images), ("texts", "altered", texts)):
+        for tower, (own, field, every) in enumerate((("images", "mixed", images), ("texts", "altered", texts))):
             found, still = getattr(loud, own).features, getattr(batch, own).features
-            noise = 0.5 * every.std(0) * random.standard_normal(still.shape, np.float32)
+            # The stream of rows 0 to 63.
+            random = np.random.default_rng([3, step, 3, tower, 0])
+            noise = 0.5 * every.std(0) * random.standard_normal((64, still.shape[1]), np.float32)[: len(still)]
             np.testing.assert_allclose(found - still, noise, atol=1e-4)
             added = loud.fields[field].features - batch.fields[field].features
             np.testing.assert_allclose(added[:, 0], noise, atol=1e-4)
+
+
+def test_noise_does_not_depend_on_which_rows_a_process_makes(world, monkeypatch):
+    monkeypatch.setattr("rococo_jax.training.inputs.feature_pool._NOISE_ROWS", 3)
+    context = world.context(**FEATURES_ALONE, **SC_AND_VC, data__feature_noise=0.5)
+    everything = make_input(context)
+    parts = [FeatureInput(everything.features, context, np.array(rows)) for rows in ([3, 0], [1], [2])]
+    for _ in range(3):
+        batch = next(everything)
+        for part in parts:
+            jax.tree.map(np.testing.assert_array_equal, next(part), batch.rows(part.rows))
+
+
+def test_batches_prepared_in_advance_are_the_same_and_resume_where_the_run_is(world):
+    settings = {**FEATURES_ALONE, **SC_AND_VC, "data__feature_noise": 0.5}
+    at_once = make_input(world.context(**settings, data__prefetch=0))
+    expected = [next(at_once) for _ in range(5)]
+    ahead = make_input(world.context(**settings, data__prefetch=3))
+    jax.tree.map(np.testing.assert_array_equal, [next(ahead) for _ in range(2)], expected[:2])
+    state = ahead.get_state()
+    assert state["next_step"] == 2, "what is prepared does not count"
+    next(ahead)
+    ahead.set_state(state)
+    jax.tree.map(np.testing.assert_array_equal, [next(ahead) for _ in range(3)], expected[2:])
+    ahead.close()
+
+
+def test_pixels_are_decoded_into_one_array(world):
+    """Beside the array of all images there are those that are being decoded, not a list of all of them."""
+    source, image = world.context().source, np.zeros((128, 128, 3), np.uint8)
+    samples = [source[number % IMAGES] for number in range(200)]
+    tracemalloc.start()
+    pixels, chosen = decode(samples, range(200), lambda _: image.copy())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert chosen == list(range(200)) and pixels.nbytes == 200 * image.nbytes
+    assert peak < 1.5 * pixels.nbytes
 
 
 def test_as_many_images_are_resized_whole_as_asked(world):

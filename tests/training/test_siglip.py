@@ -12,7 +12,7 @@ from PIL import Image
 from rococo_jax.cli.main import main
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.training.batch import preprocessing_of
+from rococo_jax.training.batch import training_preprocessing
 from rococo_jax.training.config import default_config
 from tests.support.paths import CHECKOUT
 from tests.support.reference_models import saved, siglip, siglip2, torch, torch_ids, transformers
@@ -118,5 +118,5 @@ def test_alterations_come_before_the_patches_and_keep_the_shape():
 
 @pytest.mark.parametrize("settings", [{"losses__vc__weight": 1.0}, {"patch_dropout": 0.5}])
 def test_mixed_images_and_dropped_patches_have_one_grid(settings):
-    assert preprocessing_of(default_config(), NAFLEX) == NAFLEX
-    assert preprocessing_of(changed(default_config(), **settings), NAFLEX) == Preprocessing(exact_size=(30, 30))
+    assert training_preprocessing(default_config(), NAFLEX) == NAFLEX
+    assert training_preprocessing(changed(default_config(), **settings), NAFLEX) == Preprocessing(exact_size=(30, 30))

@@ -15,7 +15,7 @@ from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.augmentation import Augmentation, jitter_colours
 from rococo_jax.encoders import load_model
 from rococo_jax.models.vision import VisionTower
-from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, kept_patches
+from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, patches_per_image
 from rococo_jax.training.config import default_config
 from rococo_jax.training.init import starting_encoder
 from rococo_jax.training.run import run_training
@@ -135,10 +135,10 @@ def test_patches_are_drawn_evenly_anew_for_every_image_step_and_field_and_the_sa
 def test_the_share_of_patches():
     spec = tiny_spec()  # 16 patches
     for rate, kept in ((0.5, 8), (0.75, 4), (0.9, 1), (0.999, 1), (0.1, 14)):
-        assert kept_patches(dropping(rate), spec) == kept
-    assert kept_patches(dropping(0.0), spec) is None
+        assert patches_per_image(dropping(rate), spec) == kept
+    assert patches_per_image(dropping(0.0), spec) is None
     resnet = dataclasses.replace(spec, vision=dataclasses.replace(spec.vision, stem_width=8))
-    refused(r"patch_dropout: found 0\.5; wanted 0 for a convolutional tower", kept_patches, dropping(0.5), resnet)
+    refused(r"patch_dropout: found 0\.5; wanted 0 for a convolutional tower", patches_per_image, dropping(0.5), resnet)
 
 
 # Positions

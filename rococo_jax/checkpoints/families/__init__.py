@@ -1,6 +1,6 @@
 """The families of Hugging Face models, by the `model_type` of their `config.json`.
 
-A new family is one file beside this one, with a `Family` object, and its place in `FAMILIES`.
+To add a family, write a file beside this one with a `Family`, and add it to `_ALL`.
 """
 
 import contextlib
@@ -24,31 +24,32 @@ from rococo_jax.models import ModelSpec
 
 _ALL = (CLIP, SIGLIP, METACLIP2, DINOV2, DINOV2_WITH_REGISTERS, DINOV3, BERT, ROBERTA, BLIP, TIPSV2, SIGLIP2)
 _ELSEWHERE = "transformers:NAME runs a model in its own library if that gives image and text features"
-FAMILIES: dict[str, Family] = {kind: family for family in _ALL for kind in family.model_types}
+FAMILIES: dict[str, Family] = {model_type: family for family in _ALL for model_type in family.model_types}
 
 
 def family_of_config(config: Mapping[str, Any], path: Path) -> Family:
-    """The family of a `config.json`. Raises InputError where its `model_type` is of none."""
-    kind = config.get("model_type")
-    if kind == "dinov3_convnext":
-        raise InputError(path, "model_type", f"{kind!r}, DINOv3's ConvNeXt", "its ViT, whose model_type is dinov3_vit")
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    """Return the family of a `config.json`. Raises InputError if no family has its `model_type`."""
+    model_type = config.get("model_type")
+    if model_type == "dinov3_convnext":
+        raise InputError(path, "model_type", f"{model_type!r}, DINOv3's ConvNeXt", "its ViT, of model_type dinov3_vit")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         classes = _architectures(config)
-        found = repr(kind) + (f" ({classes})" if classes else "")
+        found = repr(model_type) + (f" ({classes})" if classes else "")
         raise InputError(path, "model_type", found, f"one of {', '.join(FAMILIES)}; {_ELSEWHERE}")
-    return FAMILIES[kind]
+    return FAMILIES[model_type]
 
 
 def _architectures(config: Mapping[str, Any]) -> str:
-    """Return the classes of `transformers` that a `config.json` names, empty where it names none."""
+    """Return the classes of `transformers` that a `config.json` names, empty if it names none."""
     names = config.get("architectures")
     return ", ".join(names) if is_list_of(str, names) else ""
 
 
 @contextlib.contextmanager
 def naming_other_tasks(path: Path, config: Mapping[str, Any]) -> Iterator[None]:
-    """Name the class of a checkpoint for another task, such as CLIPForImageClassification, where its tensors do not
-    fit: their list alone does not say what the file is.
+    """Name the class of a checkpoint for another task, such as CLIPForImageClassification, if its tensors do not fit.
+
+    A list of tensors alone does not explain what the file is.
     """
     try:
         yield
@@ -64,12 +65,12 @@ def naming_other_tasks(path: Path, config: Mapping[str, Any]) -> Iterator[None]:
 def spec_from_config(
     config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None = None
 ) -> ModelSpec:
-    """The spec of a checkpoint; see `Family.spec_from_config`."""
+    """Return the spec of a checkpoint; see `Family.spec_from_config`."""
     return family_of_config(config, path).spec_from_config(config, path, names, pooling)
 
 
 def family_of_spec(spec: ModelSpec, source: object) -> ExportableFamily:
-    """The family in whose form a model can be exportable. Raises InputError where none has all its towers."""
+    """Return the family that a model can be exported as. Raises InputError if no family has all its towers."""
     exportable = [family for family in FAMILIES.values() if isinstance(family, ExportableFamily)]
 
     def family_of(*towers: Any) -> ExportableFamily | None:
@@ -78,6 +79,7 @@ def family_of_spec(spec: ModelSpec, source: object) -> ExportableFamily:
     family = family_of(spec.vision, spec.text)
     if family is None:
         alone = [family_of(tower) for tower in (spec.vision, spec.text) if tower is not None]
-        names = " beside ".join(f"a {family.name} tower" if family else "a tower of no family" for family in alone)
-        raise InputError(source, "towers", names, "towers of one family that transformers has: clip, siglip or tipsv2")
+        towers = " beside ".join(f"a {family.name} tower" if family else "a tower of no family" for family in alone)
+        wanted = "towers of one family that transformers has: clip, siglip or tipsv2"
+        raise InputError(source, "towers", towers, wanted)
     return family

@@ -1,8 +1,7 @@
-"""BLIP for image-text retrieval (arXiv 2201.12086): its contrastive pair, a ViT and a BERT without token types, and the
-matching head that judges pairs, where the checkpoint has all of it.
+"""BLIP for image-text retrieval (arXiv 2201.12086): a ViT, a BERT without token types, and the matching head.
 
-The temperature is not in the checkpoint; the logit scale is the one that training starts from, 1/0.07, and provenance
-tells so.
+The matching head scores pairs; a checkpoint may leave it out. The checkpoint does not store the temperature. The logit
+scale is the one that training starts from, 1/0.07, and provenance says so.
 
 BLIP adds two words to BERT's, [DEC] (`bos_token_id`) and after it [ENC]. The matching head was trained on texts that
 begin with [ENC] in place of [CLS], and its published evaluation (`train_retrieval.py`) puts it there; `transformers`
@@ -16,27 +15,57 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rococo_jax.checkpoints.families.base import Family, Section, library_defaults, part_section
-from rococo_jax.checkpoints.families.bert import BERT
-from rococo_jax.checkpoints.tensors import PATCH, NameTable, Row, block_rows, leading_ones, linear_rows, norm_rows
+from rococo_jax.checkpoints.families.base import Family, library_defaults, part_section
+from rococo_jax.checkpoints.families.bert import BERT, BERT_NAMES
+from rococo_jax.checkpoints.fields import Section
+from rococo_jax.checkpoints.names import names
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
-from rococo_jax.models import HeadSpec, MatchingSpec, ModelSpec, TextSpec, VisionSpec
+from rococo_jax.models import HeadSpec, MatchingSpec, ModelSpec
 
-_IGNORED = (
-    r"text_encoder\.encoder\.layer\.\d+\.crossattention\..*",
-    r"itm_head\.(weight|bias)",
-    r"text_encoder\.(embeddings\.position_ids|pooler\..*)",
-)
-_CROSS = "text_encoder.encoder.layer.{layer}.crossattention"
-_NEEDED_TO_MATCH = {"itm_head.weight", f"{_CROSS}.self.query.weight".format(layer=0)}
+BLIP_NAMES = BERT_NAMES + names("""
+    vision.patch                       {vision}embeddings.patch_embedding                           patch
+    vision.class_token                 {vision}embeddings.class_embedding                           axes2
+    vision.positions                   {vision}embeddings.position_embedding                        axes1
+    vision.norm                        {vision}post_layernorm                                       norm
+    vision.blocks.block.norm1          {vision}encoder.layers.{layer}.layer_norm1                   norm
+    vision.blocks.block.attention.qkv  {vision}encoder.layers.{layer}.self_attn.qkv                 linear
+    vision.blocks.block.attention.out  {vision}encoder.layers.{layer}.self_attn.projection          linear
+    vision.blocks.block.norm2          {vision}encoder.layers.{layer}.layer_norm2                   norm
+    vision.blocks.block.mlp.up         {vision}encoder.layers.{layer}.mlp.fc1                       linear
+    vision.blocks.block.mlp.down       {vision}encoder.layers.{layer}.mlp.fc2                       linear
+    vision_head                        vision_proj                                                  linear
+    text_head                          text_proj                                                    linear
+    matching.blocks.block.query        {text}encoder.layer.{layer}.crossattention.self.query        linear
+    matching.blocks.block.key_value    {text}encoder.layer.{layer}.crossattention.self.{key,value}  linear
+    matching.blocks.block.out          {text}encoder.layer.{layer}.crossattention.output.dense      linear
+    matching.blocks.block.norm         {text}encoder.layer.{layer}.crossattention.output.LayerNorm  norm
+    matching.head                      itm_head                                                     linear
+""")
+_NEEDED_TO_MATCH = {"itm_head.weight", "text_encoder.encoder.layer.0.crossattention.self.query.weight"}
 
 
 class Blip(Family):
-    """Read only: no export."""
+    """BLIP can be read and not exported."""
 
     name = "blip"
     model_types = ("blip",)
+    names = BLIP_NAMES
+    # A checkpoint with an incomplete matching head is read without it.
+    ignored = (
+        r"text_encoder\.encoder\.layer\.\d+\.crossattention\..*",
+        r"itm_head\.(weight|bias)",
+        r"text_encoder\.(embeddings\.position_ids|pooler\..*)",
+    )
+    prefixes = ("vision_model.", "text_encoder.")
+    fixed_vision: ClassVar = {
+        "class_token": True,
+        "patch_bias": True,
+        "norm_before_blocks": False,
+        "layer_scale": False,
+        "pooling": "cls",
+    }
+    fixed_text: ClassVar = {"attention": "masked", "norm_after_blocks": True, "pooling": "cls"}
     constants: ClassVar = {"logit_scale": np.float32(math.log(1 / 0.07))}
     # Resized to a square as SigLIP's images are, with CLIP's statistics.
     processor: ClassVar = {
@@ -53,36 +82,8 @@ class Blip(Family):
         text = part_section(path, "text_config", config, "BlipTextConfig")
         dim = Section(path, "", config, library_defaults("BlipConfig")).integer("image_text_hidden_size")
         head = HeadSpec("linear", dim, bias=True)
-        image_tower = VisionSpec(
-            mlp_width=vision.integer("intermediate_size"),
-            class_token=True,
-            patch_bias=True,
-            norm_before_blocks=False,
-            layer_scale=False,
-            pooling="cls",
-            **vision.image_sizes(),
-        )
-        text_tower = TextSpec(attention="masked", norm_after_blocks=True, pooling="cls", **text.text_sizes())
         matching = MatchingSpec(_encoder_token(text)) if set(names) >= _NEEDED_TO_MATCH else None
-        return ModelSpec(image_tower, text_tower, head, head, matching=matching)
-
-    def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
-        """The names of both towers and heads, and of the matching head; the logit scale is not among them."""
-        layers = {"qkv": ["self_attn.qkv"], "out": "self_attn.projection", "mlp": ("mlp.fc1", "mlp.fc2")}
-        blocks = "vision_model.encoder.layers.{layer}"
-        rows = (
-            Row("vision.patch.kernel", "vision_model.embeddings.patch_embedding.weight", PATCH),
-            Row("vision.patch.bias", "vision_model.embeddings.patch_embedding.bias"),
-            Row("vision.class_token", "vision_model.embeddings.class_embedding", leading_ones(2)),
-            Row("vision.positions", "vision_model.embeddings.position_embedding", leading_ones(1)),
-            *block_rows("vision", blocks, norms=("layer_norm1", "layer_norm2"), **layers),
-            *norm_rows("vision.norm", "vision_model.post_layernorm"),
-            *linear_rows("vision_head", "vision_proj"),
-            *BERT.text_rows("text_encoder.", spec.text),
-            *linear_rows("text_head", "text_proj"),
-            *(_matching_rows() if spec.matching is not None else ()),
-        )
-        return NameTable(rows, _IGNORED)
+        return ModelSpec(self.vision_spec(vision), self.text_spec(text), head, head, matching=matching)
 
     def notes(self, spec: ModelSpec) -> dict[str, str]:
         notes = {"logit_scale": "1/0.07, where training starts: the checkpoint has none"}
@@ -101,17 +102,6 @@ BLIP = Blip()
 
 
 def _encoder_token(text: Section) -> int | None:
-    """The id of [ENC], the last word and the one after [DEC]; None where the vocabulary is another."""
-    last = text.integer("vocab_size") - 1
-    return last if text.values["bos_token_id"] == last - 1 else None
-
-
-def _matching_rows() -> list[Row]:
-    ours = "matching.blocks.block"
-    return [
-        *linear_rows(f"{ours}.query", f"{_CROSS}.self.query"),
-        *linear_rows(f"{ours}.key_value", f"{_CROSS}.self.key", f"{_CROSS}.self.value"),
-        *linear_rows(f"{ours}.out", f"{_CROSS}.output.dense"),
-        *norm_rows(f"{ours}.norm", f"{_CROSS}.output.LayerNorm"),
-        *linear_rows("matching.head", "itm_head"),
-    ]
+    """Return the id of [ENC], the last word and the one after [DEC]; None for another vocabulary."""
+    last_word = text.integer("vocab_size") - 1
+    return last_word if text.values["bos_token_id"] == last_word - 1 else None

@@ -1,31 +1,58 @@
 """DINOv3's ViT (arXiv 2508.10104): an image tower with registers, whose only positions are rotary.
 
-Keys have no bias. `pos_embed_shift` and its like change positions in training alone, and nothing here does.
+Keys have no bias. `pos_embed_shift`, `pos_embed_jitter` and `pos_embed_rescale` change positions in training alone.
 """
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rococo_jax.checkpoints.families.base import IGNORED, Section, library_defaults
-from rococo_jax.checkpoints.families.dinov2 import DINO_VISION, NO_REGISTERS, register_rows
-from rococo_jax.checkpoints.families.exportable import ExportableFamily, vision_config
-from rococo_jax.checkpoints.tensors import (
-    PATCH,
-    QUERY_VALUE_BIAS,
-    NameTable,
-    Row,
-    block_rows,
-    convolution_rows,
-    leading_ones,
-    norm_rows,
-)
+from rococo_jax.checkpoints.families.base import IGNORED, VISION_FIELDS, library_defaults
+from rococo_jax.checkpoints.families.dinov2 import DINO_VISION, NO_REGISTERS, REGISTER_FIELDS
+from rococo_jax.checkpoints.families.exportable import ExportableFamily
+from rococo_jax.checkpoints.fields import Section, fields
+from rococo_jax.checkpoints.names import names
 from rococo_jax.models import ModelSpec, RotarySpec, VisionSpec
+
+DINOV3_NAMES = names("""
+    vision.patch                              embeddings.patch_embeddings                  patch
+    vision.class_token                        embeddings.cls_token                         axes2
+    vision.registers                          embeddings.register_tokens                   axes1
+    vision.norm                               norm                                         norm
+    vision.blocks.block.norm1                 layer.{layer}.norm1                          norm
+    vision.blocks.block.attention.qkv.kernel  layer.{layer}.attention.{q,k,v}_proj.weight  kernel
+    vision.blocks.block.attention.qkv.bias    layer.{layer}.attention.{q,v}_proj.bias      query_value_bias
+    vision.blocks.block.attention.out         layer.{layer}.attention.o_proj               linear
+    vision.blocks.block.scale1                layer.{layer}.layer_scale1.lambda1
+    vision.blocks.block.norm2                 layer.{layer}.norm2                          norm
+    vision.blocks.block.mlp.up                layer.{layer}.mlp.up_proj                    linear
+    vision.blocks.block.mlp.down              layer.{layer}.mlp.down_proj                  linear
+    vision.blocks.block.scale2                layer.{layer}.layer_scale2.lambda1
+""")
+GATED_NAMES = DINOV3_NAMES + names("""
+    vision.blocks.block.mlp.up  layer.{layer}.mlp.{gate,up}_proj  linear
+""")
 
 
 class Dinov3(ExportableFamily):
     name = "dinov3_vit"
     model_types = ("dinov3_vit",)
+    names = DINOV3_NAMES
+    gated_names = GATED_NAMES
+    ignored = (*IGNORED, NO_REGISTERS)
+    vision_fields = (
+        VISION_FIELDS
+        + REGISTER_FIELDS
+        + fields("""
+        gated_mlp  use_gated_mlp  flag
+        qkv_bias   query_bias     flag
+        qkv_bias   value_bias     flag
+        -          key_bias       false
+        -          proj_bias      true
+        -          mlp_bias       true
+    """)
+    )
+    fixed_vision: ClassVar = {**DINO_VISION, "stores_positions": False}
     poolings = ("cls", "mean", "cls+mean")
     processor: ClassVar = {"image_processor_type": "DINOv3ViTImageProcessor"}
     # It stores no positions.
@@ -35,60 +62,18 @@ class Dinov3(ExportableFamily):
 
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
         section = Section(path, "", config, library_defaults("DINOv3ViTConfig"))
-        wanted = {"proj_bias": True, "mlp_bias": True, "key_bias": False, "value_bias": section.flag("query_bias")}
-        for key, value in wanted.items():
-            if section.flag(key) != value:
-                raise section.refuse(key, f"{value}, with query_bias {section.values['query_bias']}".lower())
-        if (base := section.number("rope_theta")) % 1:
-            raise section.refuse("rope_theta", "a whole number")
-        vision = VisionSpec(
-            mlp_width=section.integer("intermediate_size"),
-            pooling=pooling,
-            gated_mlp=section.flag("use_gated_mlp"),
-            qkv_bias=section.flag("query_bias"),
-            rotary=RotarySpec(1, centred=True, base=int(base)),
-            registers=section.count("num_register_tokens"),
-            stores_positions=False,
-            **DINO_VISION,
-            **section.image_sizes(),
-        )
-        return ModelSpec(vision=vision, text=None)
-
-    def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
-        vision, theirs, ours = spec.vision, "layer.{layer}", "vision.blocks.block"
-        qkv = [f"attention.{name}_proj" for name in "qkv"]
-        biases = tuple(f"{theirs}.attention.{name}_proj.bias" for name in "qv")
-        mlp = [f"mlp.{name}_proj" for name in ("gate", "up", "down")[not vision.gated_mlp :]]
-        rows = (
-            *convolution_rows("vision.patch", "embeddings.patch_embeddings", PATCH),
-            Row("vision.class_token", "embeddings.cls_token", leading_ones(2)),
-            *register_rows(vision, "embeddings.register_tokens"),
-            *([Row(f"{ours}.attention.qkv.bias", biases, QUERY_VALUE_BIAS)] if vision.qkv_bias else []),
-            *block_rows(
-                "vision", theirs, norms=("norm1", "norm2"), qkv=qkv, out="attention.o_proj", mlp=mlp, qkv_bias=False
-            ),
-            *(Row(f"{ours}.scale{n}", f"{theirs}.layer_scale{n}.lambda1") for n in (1, 2)),
-            *norm_rows("vision.norm", "norm"),
-        )
-        return NameTable(rows, (*IGNORED, *(() if vision.registers else NO_REGISTERS)))
+        rotary = RotarySpec(1, centred=True, base=section.whole_float("rope_theta"))
+        return ModelSpec(vision=self.vision_spec(section, pooling=pooling, rotary=rotary), text=None)
 
     def notes(self, spec: ModelSpec) -> dict[str, str]:
-        rule = "resized in 8 bits; transformers resizes floating-point numbers, which differ by less than 1 in 255"
-        return {"preprocessing": rule}
+        note = "resized in 8 bits; transformers resizes floating-point numbers, which differ by less than 1 in 255"
+        return {"preprocessing": note}
 
     def has_image_tower(self, tower: VisionSpec) -> bool:
         return not tower.stores_positions
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
-        vision = spec.vision
-        values = {
-            **vision_config(vision),
-            "use_gated_mlp": vision.gated_mlp,
-            "query_bias": vision.qkv_bias,
-            "value_bias": vision.qkv_bias,
-            "num_register_tokens": vision.registers,
-            "rope_theta": float(vision.rotary.base),
-        }
+        values = {**self.vision_config(spec.vision), "rope_theta": float(spec.vision.rotary.base)}
         return {"model_type": self.name, "architectures": ["DINOv3ViTModel"], **values}
 
 

@@ -4,13 +4,26 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rococo_jax.checkpoints.families.base import IGNORED, Section, tower_section
-from rococo_jax.checkpoints.families.clip import text_rows, vision_rows
-from rococo_jax.checkpoints.families.exportable import ExportablePair, text_config, vision_config
-from rococo_jax.checkpoints.tensors import KERNEL, NameTable, Row, leading_ones, linear_rows, norm_rows
+from rococo_jax.checkpoints.families.base import VISION_FIELDS, tower_section
+from rococo_jax.checkpoints.families.clip import TWO_TOWERS
+from rococo_jax.checkpoints.families.exportable import ExportablePair
+from rococo_jax.checkpoints.fields import fields
+from rococo_jax.checkpoints.names import names
 from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 
-# What distinguishes its towers, whatever their sizes.
+SIGLIP_NAMES = TWO_TOWERS + names("""
+    vision.patch.bias          {vision}embeddings.patch_embedding.bias
+    vision.pooling.probe       {vision}head.probe                     axes2
+    vision.pooling.qkv.kernel  {vision}head.attention.in_proj_weight  kernel
+    vision.pooling.qkv.bias    {vision}head.attention.in_proj_bias
+    vision.pooling.out         {vision}head.attention.out_proj        linear
+    vision.pooling.norm        {vision}head.layernorm                 norm
+    vision.pooling.mlp.up      {vision}head.mlp.fc1                   linear
+    vision.pooling.mlp.down    {vision}head.mlp.fc2                   linear
+    text_head                  {text}head                             linear
+    logit_scale                logit_scale                            axes1
+    logit_bias                 logit_bias                             axes1
+""")
 SIGLIP_VISION = {
     "class_token": False,
     "patch_bias": True,
@@ -23,11 +36,16 @@ SIGLIP_TEXT = {"attention": "full", "norm_after_blocks": False, "pooling": "last
 
 class Siglip(ExportablePair):
     name = "siglip"
+    classes = "Siglip"
     model_types = ("siglip", "siglip_vision_model", "siglip_text_model")
+    names = SIGLIP_NAMES
     prefixes = ("vision_model.", "text_model.")
+    # Without its pooling head the tower gives no embedding.
+    vision_fields = VISION_FIELDS + fields("-  vision_use_head  true")
+    fixed_vision: ClassVar = SIGLIP_VISION
+    fixed_text: ClassVar = SIGLIP_TEXT
     processor: ClassVar = {"image_processor_type": "SiglipImageProcessor"}
     lower_case = True
-    classes = "Siglip"
     processor_classes = ("CLIPImageProcessor", "SiglipImageProcessor")
 
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
@@ -37,31 +55,13 @@ class Siglip(ExportablePair):
         if text is not None:
             size = "hidden_size" if text.values["projection_size"] is None else "projection_size"
             head = HeadSpec("linear", text.integer(size), bias=True)
-        both = vision is not None and text is not None
-        return ModelSpec(vision and self.vision_tower(vision), text and _text(text), text_head=head, logit_bias=both)
-
-    def vision_tower(self, section: Section) -> VisionSpec:
-        """The image tower of a section."""
-        section.values.setdefault("vision_use_head", True)  # not a field in every release of `transformers`
-        if not section.flag("vision_use_head"):
-            raise section.refuse("vision_use_head", "true: without its pooling head the tower gives no vector")
-        return VisionSpec(
-            mlp_width=section.integer("intermediate_size"),
-            **SIGLIP_VISION,
-            **section.image_sizes(),
+        is_pair = vision is not None and text is not None
+        return ModelSpec(
+            vision and self.vision_spec(vision),
+            text and self.text_spec(text),
+            text_head=head,
+            logit_bias=is_pair,
         )
-
-    def table(self, spec: ModelSpec, vision_prefix: str = "", text_prefix: str = "") -> NameTable:
-        rows: list[Row] = []
-        if spec.vision is not None:
-            rows += vision_rows(vision_prefix)
-            rows.append(Row("vision.patch.bias", f"{vision_prefix}embeddings.patch_embedding.bias"))
-            rows += _pooling_rows("vision.pooling", f"{vision_prefix}head")
-        if spec.text is not None:
-            rows += text_rows(text_prefix) + linear_rows("text_head", f"{text_prefix}head")
-        if spec.vision is not None and spec.text is not None:
-            rows += [Row(name, name, leading_ones(1)) for name in ("logit_scale", "logit_bias")]
-        return NameTable(tuple(rows), IGNORED)
 
     def has_image_tower(self, tower: VisionSpec) -> bool:
         return tower.pooling == "attention"
@@ -69,26 +69,11 @@ class Siglip(ExportablePair):
     def has_text_tower(self, tower: TextSpec) -> bool:
         return tower.attention == "full"
 
-    def config(self, spec: ModelSpec) -> dict[str, Any]:
-        vision = spec.vision and {**vision_config(spec.vision), "vision_use_head": True}
-        text = spec.text and {**text_config(spec.text), "projection_size": spec.text_head.dim}
-        return self.config_of(vision, text)
+    def vision_config(self, spec: VisionSpec) -> dict[str, Any]:
+        return {**super().vision_config(spec), "vision_use_head": True}
+
+    def text_head_config(self, spec: ModelSpec) -> dict[str, Any]:
+        return {"projection_size": spec.text_head.dim}
 
 
 SIGLIP = Siglip()
-
-
-def _text(section: Section) -> TextSpec:
-    return TextSpec(**SIGLIP_TEXT, **section.text_sizes())
-
-
-def _pooling_rows(ours: str, theirs: str) -> list[Row]:
-    return [
-        Row(f"{ours}.probe", f"{theirs}.probe", leading_ones(2)),
-        Row(f"{ours}.qkv.kernel", f"{theirs}.attention.in_proj_weight", KERNEL),
-        Row(f"{ours}.qkv.bias", f"{theirs}.attention.in_proj_bias"),
-        *linear_rows(f"{ours}.out", f"{theirs}.attention.out_proj"),
-        *norm_rows(f"{ours}.norm", f"{theirs}.layernorm"),
-        *linear_rows(f"{ours}.mlp.up", f"{theirs}.mlp.fc1"),
-        *linear_rows(f"{ours}.mlp.down", f"{theirs}.mlp.fc2"),
-    ]

@@ -52,14 +52,14 @@ def convert(
         return convert_published(published, convert_as_format, {"image_size": image_size, **options})
     source_type = find_format(source, source_format)
     is_declared = source_format == source_type.name
-    chosen = ConversionOptions(**options, image_size=image_size, is_format_declared=is_declared)
+    conversion_options = ConversionOptions(**options, image_size=image_size, is_format_declared=is_declared)
     for option in sorted(frozenset().union(*(each.options for each in FORMATS)) - source_type.options):
-        if (value := getattr(chosen, option)) is not None:
+        if (value := getattr(conversion_options, option)) is not None:
             wanted = f"no value: the {source_type.name} format fixes it"
             raise InputError(option, str(source), value, wanted)
-    if chosen.activation not in (None, *ACTIVATIONS):
-        raise InputError("activation", "activation", chosen.activation, " or ".join(ACTIVATIONS))
-    checkpoint = finish_checkpoint(source_type.read(source, chosen), image_size)
+    if conversion_options.activation not in (None, *ACTIVATIONS):
+        raise InputError("activation", "activation", conversion_options.activation, " or ".join(ACTIVATIONS))
+    checkpoint = finish_checkpoint(source_type.read(source, conversion_options), image_size)
     # Exports of this project keep the list of training images.
     training_images = read_training_images(source) if Path(source).is_dir() else None
     return checkpoint._replace(training_images=training_images)

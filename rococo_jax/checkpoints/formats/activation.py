@@ -57,8 +57,8 @@ def activation_hint(source: object) -> tuple[Activation, str] | None:
     name = _own_name(source)
     if (activation := activations_by_repository().get(name.lower())) is not None:
         return activation, f"{name!r} in open_clip's table of published models"
-    if stated := re.search("quick[-_ ]?gelu", name, re.IGNORECASE):
-        return "quick_gelu", f"{stated[0]!r} in the name"
+    if match := re.search("quick[-_ ]?gelu", name, re.IGNORECASE):
+        return "quick_gelu", f"{match[0]!r} in the name"
     return None
 
 

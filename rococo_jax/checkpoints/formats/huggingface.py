@@ -1,8 +1,8 @@
-"""Hugging Face folders and hub names, in and out: configuration, weights, image processor, tokenizer.
+"""Hugging Face folders and hub names, read and exported: configuration, weights, image processor, tokenizer.
 
-What only one family has is in `families`. An export is exact, or refused: what a family's files cannot express
-(pooling of both kinds, a residual head, towers of two families) is refused before anything is written, and what was
-written is read back and compared before it gets its name.
+`families` holds what only one family has. An export is exact, or refused: models that the files of a family cannot
+express (pooling of both kinds, a residual head, towers of two families) are refused before anything is written, and
+the folder is read back and compared before it gets its name.
 """
 
 import dataclasses
@@ -16,10 +16,10 @@ import numpy as np
 
 from rococo_jax.checkpoints.families import FAMILIES, family_of_config, family_of_spec, naming_other_tasks
 from rococo_jax.checkpoints.families.base import Family
-from rococo_jax.checkpoints.families.bert import SENTENCE_FILES
 from rococo_jax.checkpoints.formats.base import Format
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, has_tokenizer
 from rococo_jax.checkpoints.lora import ADAPTER, ADAPTER_FILES, base_folder, with_adapter
+from rococo_jax.checkpoints.names import write_tensors
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     ConversionOptions,
@@ -29,8 +29,8 @@ from rococo_jax.checkpoints.parameters import (
     sources_of_settings,
     with_interpolated_positions,
 )
-from rococo_jax.checkpoints.sentence_folder import MODULES, check_modules, find_model_path
-from rococo_jax.checkpoints.tensors import write_safetensors, write_tensors
+from rococo_jax.checkpoints.sentence_folder import MODULES, SENTENCE_FILES, check_modules, find_model_path
+from rococo_jax.checkpoints.tensors import write_safetensors
 from rococo_jax.checkpoints.weight_files import PICKLES, SAFETENSORS, find_weights, open_weights
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import for_open_clip, for_transformers
@@ -41,11 +41,11 @@ from rococo_jax.models import ModelSpec
 from rococo_jax.progress import say
 from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
 
-# In the order of `transformers`, which takes the second where the first has no part of an image processor.
+# In the order of `transformers`, which uses the second if the first has no section of an image processor.
 _OPEN_CLIP_CONFIG = "open_clip_config.json"
 _NESTED = "processor_config.json"
 _PROCESSOR_FILES = (_NESTED, "preprocessor_config.json")
-# Keys that tell a rule, the first that is there first.
+# The keys that record a setting; the first that is present counts.
 _TOWER_KEYS = {
     f"{kind} {rule}": f"{part}_config_dict.{key} {part}_config.{key} {key}"
     for kind, part in (("image", "vision"), ("text", "text"))
@@ -63,53 +63,79 @@ _FILES = ("config.json", *SAFETENSORS, *SENTENCE_FILES, *_PROCESSOR_FILES, *TOKE
 def read_huggingface(source: str | Path, options: ConversionOptions) -> Checkpoint:
     """Read a folder with `config.json` and weights, or a name on the hub.
 
-    The pooling is by default what a sentence-transformers folder names, else the family's first. An adapter of PEFT is
-    merged (`lora`). The tokenizer is None where the folder has no file for it; preprocessing is then the family's
-    default, and provenance tells so.
+    The pooling is by default that of a sentence-transformers folder, else the family's first. An adapter of PEFT is
+    merged (`lora`). The tokenizer is None if the folder has no file for it. Without a file for the image processor the
+    preprocessing is the family's default, and provenance says so.
     """
-    root = folder = find_folder(source, (*_FILES, *ADAPTER_FILES))
-    inner = find_model_path(root)
-    if inner is not None:
-        within = [f"{inner}/{name}" for name in (*_FILES, *PICKLES)]
-        weights = [f"{inner}/{name}" for name in (*SAFETENSORS, *PICKLES)]
-        folder = find_folder(source, within, required=weights) / inner
+    root = find_folder(source, (*_FILES, *ADAPTER_FILES))
+    folder = _model_folder(source, root)
     base = base_folder(folder, _FILES, (*SAFETENSORS, *PICKLES))
     path = base / "config.json"
     config = read_json_object(path, "a Hugging Face config.json")
     family = family_of_config(config, path)
     if config.get("quantization_config") is not None:
         raise InputError(path, "quantization_config", "quantized weights", "weights of floating-point numbers")
-    if base == folder and inner is None and find_weights(folder) is None:  # on the hub, perhaps older ones
+    if base == folder == root and find_weights(folder) is None:
+        # A repository without safetensors: download its pickled weights.
         find_folder(source, PICKLES, required=(*SAFETENSORS, *PICKLES))
-    pipeline = root if inner is not None else base
+    pipeline = root if folder != root else base
     check_modules(pipeline)
-    with open_weights(base) as stored:
-        tensors = with_adapter(stored, folder)
+    with open_weights(base) as stored_tensors:
+        tensors = with_adapter(stored_tensors, folder)
         with naming_other_tasks(path, config):
             spec, parameters = family.read(base, tensors, config, options.pooling)
-    provenance = {"source": str(source), "format": "huggingface", "model_type": config["model_type"]}
-    provenance["weights"] = tensors.origin
-    places = sources_of_settings("config.json", config, _TOWER_KEYS, "the library's default")
-    if spec.text is not None and spec.text.attention != "causal":
-        places["text pooling"] = "the library's default"
-    pooled = next((f"{place.parent.name}/{place.name}" for place in pipeline.glob("*_Pooling/config.json")), None)
-    if pooled := "the argument pooling" if options.pooling else pooled:
-        places |= {"image pooling": pooled, "text pooling": pooled}
-    provenance |= family.notes(spec)
-    provenance |= {} if family.position_rule == "bicubic" else {"position_rule": family.position_rule}
-    preprocessing, tokenizer = None, None
+
+    read_from = _sources_of_towers(config, spec, pipeline, options)
+    preprocessing, tokenizer, tokenizer_from = None, None, None
     if spec.vision is not None:
-        place = folder if any((folder / name).is_file() for name in _PROCESSOR_FILES) else base
-        preprocessing, more = _read_preprocessing(place, family, spec.vision.image_size)
-        places |= more
-    place = folder if has_tokenizer(folder) else base
-    if spec.text is not None and (options.tokenizer or has_tokenizer(place)):
+        has_processor = any((folder / name).is_file() for name in _PROCESSOR_FILES)
+        processor_folder = folder if has_processor else base
+        preprocessing, pixels_from = _read_preprocessing(processor_folder, family, spec.vision.image_size)
+        read_from |= pixels_from
+    tokenizer_folder = folder if has_tokenizer(folder) else base
+    if spec.text is not None and (options.tokenizer or has_tokenizer(tokenizer_folder)):
         read = functools.partial(family.read_tokenizer, config=config)
-        tokenizer, provenance["tokenizer"] = choose_tokenizer(source, options.tokenizer, place, str(place), read)
-    provenance["read_from"] = places
+        tokenizer, tokenizer_from = choose_tokenizer(
+            source, options.tokenizer, tokenizer_folder, str(tokenizer_folder), read
+        )
+    provenance = {
+        "source": str(source),
+        "format": "huggingface",
+        "model_type": config["model_type"],
+        "weights": tensors.origin,
+        **family.notes(spec),
+        **({} if family.position_rule == "bicubic" else {"position_rule": family.position_rule}),
+        **({} if tokenizer_from is None else {"tokenizer": tokenizer_from}),
+        "read_from": read_from,
+    }
     if commit := commit_of(root):
         provenance["commit"] = commit
     return Checkpoint(spec, parameters, preprocessing, tokenizer, provenance)
+
+
+def _model_folder(source: str | Path, root: Path) -> Path:
+    """Return the folder of the model itself: a subfolder in old sentence-transformers folders, else `root`."""
+    inner = find_model_path(root)
+    if inner is None:
+        return root
+    files = [f"{inner}/{name}" for name in (*_FILES, *PICKLES)]
+    weights = [f"{inner}/{name}" for name in (*SAFETENSORS, *PICKLES)]
+    return find_folder(source, files, required=weights) / inner
+
+
+def _sources_of_towers(
+    config: Mapping[str, Any], spec: ModelSpec, pipeline: Path, options: ConversionOptions
+) -> dict[str, str]:
+    """Return where each setting of the towers was read."""
+    read_from = sources_of_settings("config.json", config, _TOWER_KEYS, "the library's default")
+    if spec.text is not None and spec.text.attention != "causal":
+        read_from["text pooling"] = "the library's default"
+    pooling_files = [f"{path.parent.name}/{path.name}" for path in pipeline.glob("*_Pooling/config.json")]
+    if options.pooling:
+        pooling_files = ["the argument pooling"]
+    if pooling_files:
+        read_from |= dict.fromkeys(("image pooling", "text pooling"), pooling_files[0])
+    return read_from
 
 
 def is_huggingface_folder(folder: Path, has_weights: bool) -> bool:
@@ -136,44 +162,46 @@ HUGGINGFACE = Format(
 
 
 def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[Preprocessing, Mapping[str, str]]:
-    """The preprocessing, and where its rules were read: the family's where the folder has no file for it."""
+    """Return the preprocessing, and where its settings were read; the family's default if the folder has no file."""
     for name in _PROCESSOR_FILES:
         config = read_json_object(folder / name, "an image processor") if (folder / name).is_file() else {}
-        if config and (name != _NESTED or "image_processor" in config):
-            given = config.get("image_processor", config)
-            config = family.processor_settings(given)
-            read = Preprocessing.from_huggingface(config, folder / name)
-            if read.image_size != (image_size, image_size) and not family.interpolates_positions:
-                found = f"images of {read.image_size[0]} x {read.image_size[1]} pixels"
-                raise InputError(folder / name, "size", found, f"{image_size} x {image_size}, as in config.json")
-            return read, sources_of_settings(name, given, _PIXEL_KEYS, "the library's default")
+        if not config or (name == _NESTED and "image_processor" not in config):
+            continue
+        settings = config.get("image_processor", config)
+        preprocessing = Preprocessing.from_huggingface(family.processor_settings(settings), folder / name)
+        if preprocessing.image_size != (image_size, image_size) and not family.interpolates_positions:
+            height, width = preprocessing.image_size
+            wanted = f"{image_size} x {image_size}, as in config.json"
+            raise InputError(folder / name, "size", f"images of {height} x {width} pixels", wanted)
+        return preprocessing, sources_of_settings(name, settings, _PIXEL_KEYS, "the library's default")
     preprocessing = Preprocessing.from_huggingface(family.processor).with_image_size(image_size)
-    return preprocessing, {rule: "the family's default" for rule in _PIXEL_KEYS if rule != "image size"}
+    return preprocessing, {setting: "the family's default" for setting in _PIXEL_KEYS if setting != "image size"}
 
 
 def export_huggingface(encoder: Any, out: str | os.PathLike) -> str:
-    """Write an `Encoder` as a folder (`config.json`, `model.safetensors`, image processor, tokenizer). Returns the
-    family's name.
+    """Write an `Encoder` as a Hugging Face folder and return the name of its family.
 
-    A model that is used at another size than it was stored for gets its position embeddings interpolated, unless
-    `transformers` does so on reading it; every other export converts back to the same bits.
+    The folder has `config.json`, `model.safetensors`, and the files of image processor and tokenizer. A model that is
+    used at another size than its positions are stored for is exported with interpolated positions, unless
+    `transformers` interpolates them on reading. Every other export is converted back to the same bits.
 
-    Raises InputError: the Hugging Face form cannot express the model, `out` is taken, or the disk has no room.
+    Raises InputError: the Hugging Face format cannot express the model, `out` exists, or the disk is full.
     """
     out, name, checkpoint = Path(out), encoder.name, checkpoint_of(encoder)
-    own_spec, own_parameters = with_interpolated_positions(checkpoint.spec, checkpoint.parameters)
-    family, checkpoint = family_of_spec(checkpoint.spec, name), as_library("transformers", checkpoint, name)
+    family = family_of_spec(checkpoint.spec, name)
+    checkpoint = as_library("transformers", checkpoint, name)
     if not family.interpolates_positions:
-        checkpoint = checkpoint._replace(spec=own_spec, parameters=own_parameters)
+        spec, parameters = with_interpolated_positions(checkpoint.spec, checkpoint.parameters)
+        checkpoint = checkpoint._replace(spec=spec, parameters=parameters)
     spec, preprocessing, tokenizer = checkpoint.spec, checkpoint.preprocessing, checkpoint.tokenizer
     parameters = {path: np.asarray(array) for path, array in checkpoint.parameters.items()}
     config = {**family.config(spec), "dtype": "float32"}
     back = family.spec_of_export(config, spec, Path(name))
     if back.vision is not None and family.interpolates_positions:
-        # Its size is that of the stored positions; the image processor tells at which size it is used.
-        sizes = {name: getattr(spec.vision, name) for name in ("image_size", "position_grid", "position_rule")}
+        # The configuration has the size of the stored positions, the image processor the size that is used.
+        sizes = {field: getattr(spec.vision, field) for field in ("image_size", "position_grid", "position_rule")}
         back = dataclasses.replace(back, vision=dataclasses.replace(back.vision, **sizes))
-    check_spec_round_trip(back, spec, name, f"only what the Hugging Face form of {family.name} can express")
+    check_spec_round_trip(back, spec, name, f"only what the Hugging Face format of {family.name} can express")
     tensors = write_tensors(parameters, family.table(spec, *family.export_prefixes(spec)))
     check_free_space(out, sum(array.nbytes for array in tensors.values()))
     with atomic_directory(out) as folder:
@@ -185,13 +213,13 @@ def export_huggingface(encoder: Any, out: str | os.PathLike) -> str:
             family.write_tokenizer(folder, tokenizer)
         family.write_more(folder, spec, parameters)
         write_training_images(folder, checkpoint.training_images)
-        wanted = "what the Hugging Face form can express"
+        wanted = "a model that the Hugging Face format can express"
         check_round_trip(read_huggingface(folder, ConversionOptions()), checkpoint, name, wanted)
     return family.name
 
 
 def check_spec_round_trip(back: ModelSpec, spec: ModelSpec, name: str, wanted: str) -> None:
-    """Raises InputError, which names the field, where the spec that an export would be read `back` with differs."""
+    """Raise InputError, with the field, if an export of the model `name` would be read `back` with another spec."""
     for part in ("vision_head", "text_head", "vision", "text", "logit_bias"):
         ours, theirs = getattr(spec, part), getattr(back, part)
         if ours == theirs:
@@ -204,9 +232,9 @@ def check_spec_round_trip(back: ModelSpec, spec: ModelSpec, name: str, wanted: s
 
 
 def as_library(library: str, checkpoint: Checkpoint, name: str) -> Checkpoint:
-    """The model `name` with another library's rules for texts and pixels; says so where that is a change.
+    """Return the model `name` with another library's treatment of texts and pixels; print a line if that changes it.
 
-    Raises InputError where the library has no such cleaning.
+    Raises InputError if the library has no such cleaning of texts.
     """
     tokenizer, preprocessing = checkpoint.tokenizer, checkpoint.preprocessing
     if tokenizer is not None:
@@ -215,19 +243,22 @@ def as_library(library: str, checkpoint: Checkpoint, name: str) -> Checkpoint:
             say(f"{name}: texts will be cleaned as {library} does; broken Unicode and entities change tokens")
     if preprocessing is not None and preprocessing.library != library:
         preprocessing = dataclasses.replace(preprocessing, library=library)
-        say(f"{name}: images will be prepared by the rule of {preprocessing.describe_library_behaviour()}")
+        say(f"{name}: images will be prepared as in {preprocessing.describe_library_behaviour()}")
     return checkpoint._replace(tokenizer=tokenizer, preprocessing=preprocessing)
 
 
-def check_round_trip(read_back: Checkpoint, exported: Checkpoint, name: str, wanted: str) -> None:
-    """Raises InputError where an export of the model `name` that was read back differs from what was exported."""
+def check_round_trip(read_back: Checkpoint, original: Checkpoint, name: str, wanted: str) -> None:
+    """Raise InputError if an export of the model `name` that was read back differs from the model."""
     back = finish_checkpoint(read_back)
-    same = {
-        "specification": back.spec == exported.spec,
-        "weights": back.provenance["weights_sha256"] == hash_parameters(exported.parameters),
-        "preprocessing": exported.preprocessing is None or back.preprocessing == exported.preprocessing,
-        "tokenizer": (back.tokenizer and back.tokenizer.hash()) == (exported.tokenizer and exported.tokenizer.hash()),
+    equal_parts = {
+        "specification": back.spec == original.spec,
+        "weights": back.provenance["weights_sha256"] == hash_parameters(original.parameters),
+        "preprocessing": original.preprocessing is None or back.preprocessing == original.preprocessing,
+        "tokenizer": _hash_of_tokenizer(back) == _hash_of_tokenizer(original),
     }
-    if wrong := [what for what, agrees in same.items() if not agrees]:
-        found = f"{', '.join(wrong)} that would not come back the same"
-        raise InputError(name, "export", found, wanted)
+    if differences := [part for part, is_equal in equal_parts.items() if not is_equal]:
+        raise InputError(name, "export", f"{', '.join(differences)} that would be read back differently", wanted)
+
+
+def _hash_of_tokenizer(checkpoint: Checkpoint) -> str | None:
+    return None if checkpoint.tokenizer is None else checkpoint.tokenizer.hash()

@@ -24,21 +24,15 @@ from rococo_jax.checkpoints.formats.openai_names import openai_table
 from rococo_jax.checkpoints.formats.timm_towers import timm_rows
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer
 from rococo_jax.checkpoints.lora import ADAPTER
+from rococo_jax.checkpoints.names import NameTable, read_parameters, write_tensors
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     ConversionOptions,
     checkpoint_of,
-    parameter_shapes,
     sources_of_settings,
     with_interpolated_positions,
 )
-from rococo_jax.checkpoints.tensors import (
-    NameTable,
-    Tensors,
-    read_parameters,
-    write_safetensors,
-    write_tensors,
-)
+from rococo_jax.checkpoints.tensors import Tensors, write_safetensors
 from rococo_jax.checkpoints.weight_files import open_weights
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import read_open_clip_tokenizer
@@ -51,14 +45,14 @@ from rococo_jax.models.spec import Activation
 from rococo_jax.storage import atomic_directory, check_free_space, read_json_object, write_json
 
 CONFIG = "open_clip_config.json"
-# The first of them that is there, in open_clip's own order.
+# In the order in which open_clip looks for them.
 _WEIGHTS = tuple(
     f"open_clip_{name}" for name in ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
 )
 _WEIGHTS += tuple(f"open_clip_pytorch_model.{suffix}" for suffix in ("pth", "pt"))
 _FILES = (CONFIG, *_WEIGHTS, *TOKENIZER_FILES, "text_config/*")
 _MEAN, _STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
-# Keys that tell a rule, the first that is there first.
+# The keys that record a setting; the first that is present counts.
 _TOWER_KEYS = {
     "image heads": "vision_cfg.timm_model_name vision_cfg.head_width vision_cfg.width",
     "text heads": "text_cfg.hf_model_name text_cfg.heads",
@@ -66,14 +60,15 @@ _TOWER_KEYS = {
     "text pooling": "text_cfg.hf_pooler_type text_cfg.embed_cls text_cfg.pool_type",
     "image size": "vision_cfg.image_size",
 }
-_PIXEL_KEYS = {rule: f"preprocess_cfg.{rule}" for rule in ("interpolation", "mean", "std")}
+_PIXEL_KEYS = {name: f"preprocess_cfg.{name}" for name in ("interpolation", "mean", "std")}
 _PIXEL_KEYS |= dict.fromkeys(("resize", "crop"), "preprocess_cfg.resize_mode")
 _FILTERS = {"bicubic": 3, "bilinear": 2}
 
 
 def read_open_clip(source: str | Path, options: ConversionOptions, folder: Path | None = None) -> Checkpoint:
-    """Read an open_clip folder or hub name. `folder` is where the files are, if not there: `source` is then only the
-    name of the checkpoint.
+    """Read an open_clip folder or hub name.
+
+    With `folder`, the files are read from there, and `source` is only the name of the checkpoint.
     """
     folder = folder or find_folder(source, _FILES, required=_WEIGHTS)
     path = folder / CONFIG
@@ -86,10 +81,11 @@ def read_open_clip(source: str | Path, options: ConversionOptions, folder: Path 
         wanted = "no adapter: the weights that merge_and_unload() of PEFT gives"
         raise InputError(folder / ADAPTER, "adapter", "one beside an open_clip model", wanted)
     with open_weights(folder, _WEIGHTS) as tensors:
-        spec, table, known = towers_of_open_clip(config, model, path, tensors, source, options.activation, hf_text)
-        parameters = read_parameters(tensors, table, parameter_shapes(spec))
-    given = config.get("preprocess_cfg") or {}
-    preprocessing = preprocessing_of_open_clip(given, path, spec)
+        towers = towers_of_open_clip(config, model, path, tensors, source, options.activation, hf_text)
+        spec, table, activation_from = towers
+        parameters = read_parameters(tensors, table)
+    preprocess_cfg = config.get("preprocess_cfg") or {}
+    preprocessing = preprocessing_of_open_clip(preprocess_cfg, path, spec)
     kind = _tokenizer_kind(model["text_cfg"], spec, hf_text)
     tokenizer, tokenizer_from = _tokenizer(source, path, model["text_cfg"], spec, kind, options.tokenizer)
     provenance = {
@@ -99,10 +95,10 @@ def read_open_clip(source: str | Path, options: ConversionOptions, folder: Path 
         "weights": tensors.origin,
         "read_from": {
             **sources_of_settings(CONFIG, model, _TOWER_KEYS, "open_clip's default"),
-            **sources_of_settings(CONFIG, {"preprocess_cfg": given}, _PIXEL_KEYS, "open_clip's default"),
+            **sources_of_settings(CONFIG, {"preprocess_cfg": preprocess_cfg}, _PIXEL_KEYS, "open_clip's default"),
             "rescale factor": "open_clip's default",
-            "image activation": known,
-            "text activation": known,
+            "image activation": activation_from,
+            "text activation": activation_from,
         },
         "tokenizer": tokenizer_from,
     }
@@ -129,33 +125,33 @@ def towers_of_open_clip(
     activation: str | None,
     hf_config: Mapping[str, Any] | None,
 ) -> tuple[ModelSpec, NameTable, str]:
-    """The spec, the names of its tensors, and how the activation is known.
+    """Return the spec, the names of its tensors, and where the activation was read.
 
     `model` is the `model_cfg` of `config`, `hf_config` the `config.json` of a Hugging Face text tower. Raises
-    InputError where the towers here cannot follow the configuration, or nothing tells the activation.
+    InputError if the towers here cannot follow the configuration, or nothing records the activation.
     """
-    known: list[str] = []
+    activation_from = "fixed by the towers' kind"
 
     def choose_activation() -> Activation:
-        chosen, how = activation_of_open_clip({**config, **model}, source, activation)
-        known[:] = [how]
-        return chosen
+        nonlocal activation_from
+        chosen_activation, activation_from = activation_of_open_clip({**config, **model}, source, activation)
+        return chosen_activation
 
     spec = spec_from_open_clip(model, path, tensors, choose_activation, hf_config)
-    timm = model["vision_cfg"].get("timm_model_name")
+    timm_name = model["vision_cfg"].get("timm_model_name")
     table = openai_table(
         spec,
         custom_text=any(name.startswith("text.") for name in tensors.names),
-        image_rows=timm_rows(timm, spec.vision, spec.vision_head, tensors.names) if timm else None,
+        image_rows=timm_rows(timm_name, spec.vision, spec.vision_head, tensors.names) if timm_name else None,
         probes=model["vision_cfg"].get("attn_pooler_queries", 256),
         **({} if hf_config is None else {"text_family": TEXT_FAMILIES[hf_config["model_type"]]}),
         scalar_axes=len(tensors.shape("logit_scale")) if "logit_scale" in tensors.names else 0,
     )
-    return spec, table, known[0] if known else "fixed by the towers' kind"
+    return spec, table, activation_from
 
 
 def hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
-    """The `config.json` of a Hugging Face text tower: open_clip keeps only its name."""
+    """Return the `config.json` of a Hugging Face text tower, of which open_clip stores only the name."""
     name = text.get("hf_model_name")
     if not name:
         return None
@@ -177,11 +173,11 @@ def hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
     return config
 
 
-def preprocessing_of_open_clip(given: Mapping[str, Any], path: Path, spec: ModelSpec) -> Preprocessing:
-    """From `preprocess_cfg`. InputError for values that are not known here."""
+def preprocessing_of_open_clip(preprocess_cfg: Mapping[str, Any], path: Path, spec: ModelSpec) -> Preprocessing:
+    """Return the preprocessing of a `preprocess_cfg`. Raises InputError for values that are not known here."""
     values = {"mean": _MEAN, "std": _STD, "interpolation": "bicubic", "resize_mode": "shortest"}
-    values |= {key: value for key, value in given.items() if value is not None}
-    # `random` is so in training alone.
+    values |= {key: value for key, value in preprocess_cfg.items() if value is not None}
+    # `random` applies in training alone.
     filter_name = "bicubic" if values["interpolation"] == "random" else values["interpolation"]
     colours = {key: tuple(v) if isinstance(v := values[key], list | tuple) else (v,) * 3 for key in ("mean", "std")}
     if filter_name not in _FILTERS:
@@ -198,7 +194,7 @@ def preprocessing_of_open_clip(given: Mapping[str, Any], path: Path, spec: Model
 
 
 def _tokenizer_kind(text: Mapping[str, Any], spec: ModelSpec, hf: Mapping | None) -> str:
-    """The family of the tokenizer. Without `hf_tokenizer_name` it is open_clip's own, CLIP's."""
+    """Return the family of the tokenizer; without `hf_tokenizer_name` it is open_clip's own, that of CLIP."""
     if hf is not None:
         return hf["model_type"]
     if not text.get("hf_tokenizer_name"):
@@ -215,31 +211,34 @@ def _tokenizer_kind(text: Mapping[str, Any], spec: ModelSpec, hf: Mapping | None
 def _tokenizer(
     source: object, path: Path, text: Mapping[str, Any], spec: ModelSpec, kind: str, requested: str | None
 ) -> tuple[Tokenizer | None, str]:
-    # Texts of a Hugging Face tower are cut at open_clip's own default, whatever the tower could read.
-    foreign = spec.text.attention == "masked"
-    length = min(spec.text.context_length, text.get("context_length", 77)) if foreign else spec.text.context_length
-    arguments, simple = text.get("tokenizer_kwargs") or {}, not foreign and not text.get("hf_tokenizer_name")
+    """Return the tokenizer and where it was read. Texts of a Hugging Face tower are cut at open_clip's own default."""
+    is_hf_tower = spec.text.attention == "masked"
+    length = spec.text.context_length
+    if is_hf_tower:
+        length = min(length, text.get("context_length", 77))
+    arguments = text.get("tokenizer_kwargs") or {}
+    is_simple = not is_hf_tower and not text.get("hf_tokenizer_name")
 
     def read(place: str | Path) -> Tokenizer:
-        tokenizer = read_open_clip_tokenizer(place, kind, length, arguments, simple=simple, config=path)
+        tokenizer = read_open_clip_tokenizer(place, kind, length, arguments, simple=is_simple, config=path)
         if spec.text.attention != "full" or tokenizer.spec.fixed_length is not None:
             return tokenizer
-        # Padding is read; open_clip's own tokenizer pads with 0.
-        padding = {"pad_id": 0} if simple else {}
-        spec_of_all = dataclasses.replace(tokenizer.spec, fixed_length=length, **padding)
-        return Tokenizer(tokenizer.rust, spec_of_all, tokenizer.read_from)
+        # Full attention reads the padding; open_clip's own tokenizer pads with 0.
+        padding = {"pad_id": 0} if is_simple else {}
+        padded_spec = dataclasses.replace(tokenizer.spec, fixed_length=length, **padding)
+        return Tokenizer(tokenizer.rust, padded_spec, tokenizer.read_from)
 
     return choose_tokenizer(source, requested, path.parent, text.get("hf_tokenizer_name") or TOKENIZER, read)
 
 
 def export_open_clip(encoder: Any, out: str | os.PathLike) -> str:
-    """Write an `Encoder` as `open_clip_config.json`, `open_clip_model.safetensors` and the tokenizer's files. Returns
-    `open_clip`.
+    """Write an `Encoder` as an open_clip folder and return `open_clip`.
 
-    The export is exact, or refused. The form can express what Hugging Face's cannot: ResNets, averaged patches, layer
-    scale, norms left out.
+    The folder has `open_clip_config.json`, `open_clip_model.safetensors` and the tokenizer's files. The export is
+    exact, or refused. The format can express what Hugging Face's cannot: ResNets, averaged patches, layer scale, a
+    ViT without its first norm.
 
-    Raises InputError: the form cannot express the model, `out` is taken, or the disk has no room.
+    Raises InputError: the format cannot express the model, `out` exists, or the disk is full.
     """
     out, name, checkpoint = Path(out), encoder.name, checkpoint_of(encoder)
     spec, parameters = with_interpolated_positions(checkpoint.spec, checkpoint.parameters)

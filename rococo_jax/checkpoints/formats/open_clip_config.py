@@ -1,15 +1,15 @@
-"""open_clip's `model_cfg` and `preprocess_cfg`, from and to our specs.
+"""Convert open_clip's `model_cfg` and `preprocess_cfg` to our specs and back.
 
-Defaults are those of open_clip's `CLIPVisionCfg` and `CLIPTextCfg`. A field that changes the towers in a way they
-cannot follow here is refused, and so is a field that is not known. timm's image towers are in `timm_towers`.
+Defaults are those of open_clip's `CLIPVisionCfg` and `CLIPTextCfg`. Fields that change a tower in a way that is not
+supported here are refused, and so are unknown fields. `timm_towers` has timm's image towers.
 """
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.checkpoints.families.base import Section
 from rococo_jax.checkpoints.families.bert import BERT, NLLB, ROBERTA, Bert
+from rococo_jax.checkpoints.fields import Section, fields
 from rococo_jax.checkpoints.formats.huggingface import check_spec_round_trip
 from rococo_jax.checkpoints.formats.timm_towers import timm_tower
 from rococo_jax.checkpoints.tensors import Tensors
@@ -30,64 +30,78 @@ _TEXT = {
     "act_kwargs": None, "norm_kwargs": None, "embed_cls": False, "pad_id": 0,
     "hf_model_name": None, "hf_proj_type": "mlp", "hf_pooler_type": "mean_pooler",
 }  # fmt: skip
-# What only training, or the loading of other weights, looks at; and what the tokenizer is.
-_HARMLESS = {
+# Used in training or for loading other weights alone; and the name of the tokenizer.
+_WITHOUT_EFFECT = {
     "patch_dropout", "output_tokens", "pos_embed_type", "timm_model_pretrained", "timm_drop", "timm_drop_path",
     "hf_tokenizer_name", "hf_model_pretrained", "tokenizer_kwargs",
     "block_type", "attn_pooler_queries", "attn_pooler_heads", "n_queries",
 }  # fmt: skip
-# Fields that may be there as long as they are off.
+# Fields that may be present if they are off.
 _MUST_BE_OFF = {
     "qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc", "input_patchnorm",
     "global_average_pool", "use_pad_mask", "correct_cls_mask", "tokenizer_mode", "vocab_path",
     "final_ln_after_pool", "ls_init_value",  # of texts
 }  # fmt: skip
-# Of a model: what has an effect, and what training alone looks at, or a decoder of captions.
+# Fields of a model. Those of the last line are used in training or by a decoder of captions alone.
 _MODEL = {"vision_cfg": {}, "text_cfg": {}, "embed_dim": None, "quick_gelu": None, "init_logit_bias": None}
 _MODEL |= dict.fromkeys(("force_quick_gelu", "pretrained_cfg", "preprocess_cfg"))
 _MODEL |= dict.fromkeys(("init_logit_scale", "nonscalar_logit_scale", "custom_text", "multimodal_cfg", "output_dict"))
 TEXT_FAMILIES: dict[str, Bert] = {kind: family for family in (BERT, ROBERTA, NLLB) for kind in family.model_types}
-# What an export can express.
-EXPRESSIBLE = "only what open_clip's own towers can express"
+EXPRESSIBLE = "only what open_clip's own towers can express"  # of exports
+_VIT_FIELDS = fields("""
+    image_size  image_size  side
+    patch_size  patch_size  side
+    width       width       whole
+    layers      layers      whole
+""")
+_TEXT_FIELDS = fields("""
+    width            width           whole
+    layers           layers          whole
+    vocabulary_size  vocab_size      whole
+    context_length   context_length  whole
+    heads            heads           whole
+""")
 
 
 def spec_from_open_clip(
     config: Any, path: Path, tensors: Tensors, activation: Callable[[], Activation], hf_config: Mapping[str, Any] | None
 ) -> ModelSpec:
-    """The spec of a model from its `model_cfg`; timm's towers have their shapes from `tensors`.
+    """Return the spec of a `model_cfg`; the sizes of timm's towers are read from `tensors`.
 
     Args:
-        activation: asked where a tower of open_clip's own needs it.
+        activation: gives the activation of a tower of open_clip's own; it is called only if there is one.
         hf_config: the `config.json` of a Hugging Face text tower.
 
-    Raises InputError where a field is missing, unknown, or none that the towers here can follow.
+    Raises InputError if a field is missing, unknown, or not supported by the towers here.
     """
     model = _section(path, "model_cfg", config, _MODEL)
     vision = _section(path, "vision_cfg", model.values["vision_cfg"], _VISION)
     text = _section(path, "text_cfg", model.values["text_cfg"], _TEXT)
     dim = model.integer("embed_dim")
     if vision.values["timm_model_name"]:
-        towers = timm_tower(vision, tensors, dim)
+        image_tower, image_head = timm_tower(vision, tensors, dim)
     elif isinstance(vision.values["layers"], list):
-        towers = _resnet(vision), HeadSpec("linear", dim, bias=True)
+        image_tower, image_head = _resnet(vision), HeadSpec("linear", dim, bias=True)
     else:
-        towers = _vit(vision, dim, activation), HeadSpec("linear", dim)
+        image_tower, image_head = _vit(vision, dim, activation), HeadSpec("linear", dim)
     if hf_config is None:
-        texts = _text(text, dim, activation)
+        text_tower, text_head = _text(text, dim, activation)
     else:
-        texts = _hf_text(text, Section(path, str(text.values["hf_model_name"]), hf_config, {}), dim)
-    bias = config.get("init_logit_bias") is not None
-    return ModelSpec(towers[0], texts[0], towers[1], texts[1], logit_bias=bias)
+        hf_section = Section(path, str(text.values["hf_model_name"]), hf_config, {})
+        text_tower, text_head = _hf_text(text, hf_section, dim)
+    has_bias = config.get("init_logit_bias") is not None
+    return ModelSpec(image_tower, text_tower, image_head, text_head, logit_bias=has_bias)
 
 
-def _section(path: Path, name: str, given: Any, defaults: Mapping[str, Any]) -> Section:
-    section = Section(path, name, given, defaults)
+def _section(path: Path, name: str, values: Any, defaults: Mapping[str, Any]) -> Section:
+    """Return a section without unknown fields. Raises InputError for those, and for fields that must be off."""
+    section = Section(path, name, values, defaults)
     for key, value in section.values.items():
         if key in defaults:
             continue
         if key in _MUST_BE_OFF and value:
             raise section.refuse(key, "a model without it")
-        if key not in _HARMLESS | _MUST_BE_OFF:
+        if key not in _WITHOUT_EFFECT | _MUST_BE_OFF:
             raise InputError(path, f"{name}.{key}", repr(value), "only fields whose meaning is known")
     if section.values.get("block_type") not in (None, "default"):
         raise section.refuse("block_type", "default")
@@ -116,18 +130,15 @@ def _vit(section: Section, dim: int, activation: Callable[[], Activation]) -> Vi
     if section.values["pool_type"] not in poolings:
         raise section.refuse("pool_type", " or ".join(poolings))
     width, pooling = section.integer("width"), poolings[section.values["pool_type"]]
-    more: dict[str, Any] = {"norm_after_pooling": section.flag("final_ln_after_pool")}
+    pooling_fields: dict[str, Any] = {"norm_after_pooling": section.flag("final_ln_after_pool")}
     if section.values["attentional_pool"]:
-        # True is what published CoCa models have; "parallel" and "cascade" are another pooling.
+        # Published CoCa models have true; "parallel" and "cascade" are another pooling.
         if section.values["attentional_pool"] is not True or pooling != "cls":
             raise section.refuse("attentional_pool", "true, with pool_type tok, or false")
-        more = {"pooling_heads": section.integer("attn_pooler_heads"), "pooling_width": dim}
+        pooling_fields = {"pooling_heads": section.integer("attn_pooler_heads"), "pooling_width": dim}
         pooling = "cross"
     return VisionSpec(
-        image_size=section.side("image_size"),
-        patch_size=section.side("patch_size"),
-        width=width,
-        layers=section.integer("layers"),
+        **_VIT_FIELDS.read(section),
         heads=width // section.integer("head_width"),
         mlp_width=int(width * section.number("mlp_ratio")),
         activation=_activation(section, activation),
@@ -137,7 +148,7 @@ def _vit(section: Section, dim: int, activation: Callable[[], Activation]) -> Vi
         norm_before_blocks=not section.flag("no_ln_pre"),
         layer_scale=section.values["ls_init_value"] is not None,
         pooling=pooling,
-        **more,
+        **pooling_fields,
     )
 
 
@@ -152,24 +163,19 @@ def _resnet(section: Section) -> ResNetSpec:
 def _text(section: Section, dim: int, activation: Callable[[], Activation]) -> tuple[TextSpec, HeadSpec]:
     poolings = {"argmax": "highest_id", "eos": "first_eos", "last": "last"}
     pooling = poolings.get(section.values["pool_type"])
-    full = section.flag("no_causal_mask")
-    if pooling is None or (pooling == "last" and not full):
+    is_full = section.flag("no_causal_mask")
+    if pooling is None or (pooling == "last" and not is_full):
         raise section.refuse("pool_type", "argmax or eos, or last without a causal mask")
     if section.flag("embed_cls"):
-        if full:
+        if is_full:
             raise section.refuse("embed_cls", "false without a causal mask")
         pooling = "appended"
-    width = section.integer("width")
     text = TextSpec(
-        vocabulary_size=section.integer("vocab_size"),
-        context_length=section.integer("context_length"),
-        width=width,
-        layers=section.integer("layers"),
-        heads=section.integer("heads"),
-        mlp_width=int(width * section.number("mlp_ratio")),
+        **_TEXT_FIELDS.read(section),
+        mlp_width=int(section.integer("width") * section.number("mlp_ratio")),
         activation=_activation(section, activation),
         norm_eps=_eps(section),
-        attention="full" if full else "causal",
+        attention="full" if is_full else "causal",
         norm_after_blocks=False,
         pooling=pooling,
         eos_id=section.integer("eos_id") if pooling == "first_eos" else None,
@@ -182,12 +188,12 @@ def _text(section: Section, dim: int, activation: Callable[[], Activation]) -> t
     return text, HeadSpec("linear", dim, bias=section.flag("proj_bias"))
 
 
-def _hf_text(section: Section, own: Section, dim: int) -> tuple[TextSpec, HeadSpec]:
-    family = TEXT_FAMILIES[own.values["model_type"]]
+def _hf_text(section: Section, hf_section: Section, dim: int) -> tuple[TextSpec, HeadSpec]:
+    family = TEXT_FAMILIES[hf_section.values["model_type"]]
     poolings = family.open_clip_poolings
     if section.values["hf_pooler_type"] not in poolings:
         raise section.refuse("hf_pooler_type", " or ".join(poolings))
-    text = family.text_spec(own, poolings[section.values["hf_pooler_type"]])
+    text = family.text_tower(hf_section, poolings[section.values["hf_pooler_type"]])
     kind = section.values["hf_proj_type"]
     if kind not in ("linear", "mlp", None):
         raise section.refuse("hf_proj_type", "linear or mlp")
@@ -197,10 +203,10 @@ def _hf_text(section: Section, own: Section, dim: int) -> tuple[TextSpec, HeadSp
 
 
 def model_config(spec: ModelSpec, name: str) -> dict[str, Any]:
-    """`model_cfg`. Raises InputError where the model is none of open_clip's own towers, or has what the form lacks."""
+    """Return the `model_cfg` of a model. Raises InputError if open_clip's own towers cannot express it."""
     vision, text = spec.vision, spec.text
     if text is None or text.attention != "causal" or not isinstance(vision, VisionSpec | ResNetSpec):
-        raise InputError(name, "towers", "one alone, or one that is none of open_clip's own", EXPRESSIBLE)
+        raise InputError(name, "towers", "a single tower, or one that open_clip does not have itself", EXPRESSIBLE)
     config: dict[str, Any] = {"embed_dim": spec.dim, "quick_gelu": text.activation == "quick_gelu"}
     if text.pooling == "first_eos" or spec.text_head.bias:
         config["custom_text"] = True
@@ -218,12 +224,9 @@ def _vision_config(spec: VisionSpec | ResNetSpec) -> dict[str, Any]:
         head_width, layers = spec.features // spec.heads, list(spec.stage_layers)
         return {"image_size": spec.image_size, "layers": layers, "width": spec.width, "head_width": head_width}
     config = {
-        "image_size": spec.image_size,
-        "layers": spec.layers,
-        "width": spec.width,
+        **_VIT_FIELDS.write(spec),
         "head_width": spec.width // spec.heads,
         "mlp_ratio": spec.mlp_width / spec.width,
-        "patch_size": spec.patch_size,
         "pool_type": "avg" if spec.pooling == "mean" else "tok",
         "no_ln_pre": not spec.norm_before_blocks,
         "norm_kwargs": {"eps": spec.norm_eps},
@@ -233,11 +236,7 @@ def _vision_config(spec: VisionSpec | ResNetSpec) -> dict[str, Any]:
 
 def _text_config(spec: ModelSpec, text: TextSpec) -> dict[str, Any]:
     config = {
-        "context_length": text.context_length,
-        "vocab_size": text.vocabulary_size,
-        "width": text.width,
-        "heads": text.heads,
-        "layers": text.layers,
+        **_TEXT_FIELDS.write(text),
         "mlp_ratio": text.mlp_width / text.width,
         "pool_type": "eos" if text.pooling == "first_eos" else "argmax",
         "proj_bias": spec.text_head.bias,
@@ -247,17 +246,17 @@ def _text_config(spec: ModelSpec, text: TextSpec) -> dict[str, Any]:
 
 
 def preprocess_config(preprocessing: Preprocessing, name: str) -> dict[str, Any]:
-    size = preprocessing.image_size
-    shortest = preprocessing.shortest_edge is not None
-    square = size[0] == size[1] == (preprocessing.shortest_edge or size[0])
-    if not square or abs(preprocessing.rescale_factor - 1 / 255) > 1e-12:
+    """Return the `preprocess_cfg` of a model. Raises InputError if open_clip cannot express it."""
+    height, width = preprocessing.image_size
+    is_square = height == width == (preprocessing.shortest_edge or height)
+    if not is_square or abs(preprocessing.rescale_factor - 1 / 255) > 1e-12:
         raise InputError(name, "preprocessing", preprocessing.describe(), EXPRESSIBLE)
     return {
-        "size": list(size),
+        "size": [height, width],
         "mode": "RGB",
         "mean": list(preprocessing.mean),
         "std": list(preprocessing.std),
         "interpolation": preprocessing.resample,
-        "resize_mode": "shortest" if shortest else "squash",
+        "resize_mode": "squash" if preprocessing.shortest_edge is None else "shortest",
         "fill_color": 0,
     }

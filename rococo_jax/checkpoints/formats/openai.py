@@ -1,9 +1,9 @@
-"""OpenAI's CLIP: the nine published archives, and state dicts in their naming.
+"""OpenAI's CLIP: the nine published archives, and state dicts under the same names.
 
-An archive is a TorchScript module in half precision. The architecture is in the shapes, as OpenAI's own `build_model`
-reads it, with heads 64 wide. Other state dicts in this naming have the heads of open_clip's configuration of their
-width and depth, or are asked about. Images: shortest side resized (bicubic), centre crop. The BPE vocabulary is not
-in the archive; it is that of the hub's `openai/clip-vit-base-patch32`.
+An archive is a TorchScript module in half precision. The architecture follows from the shapes, as in OpenAI's own
+`build_model`, with heads 64 wide. Other state dicts with these names have the heads of open_clip's configuration of
+their width and depth; the caller has to give those of other sizes. Images: shortest side resized (bicubic), centre
+crop. The archive does not have the BPE vocabulary, which is that of the hub's `openai/clip-vit-base-patch32`.
 """
 
 import dataclasses
@@ -17,13 +17,13 @@ from rococo_jax.checkpoints.formats.base import Format
 from rococo_jax.checkpoints.formats.openai_names import LONG_CLIP, openai_table
 from rococo_jax.checkpoints.hub import choose_tokenizer
 from rococo_jax.checkpoints.image_sizes import OPEN_CLIP_SIZES, image_size_of
+from rococo_jax.checkpoints.names import read_parameters
 from rococo_jax.checkpoints.parameters import (
     Checkpoint,
     ConversionOptions,
     missing_choice,
-    parameter_shapes,
 )
-from rococo_jax.checkpoints.tensors import Tensors, read_parameters
+from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.checkpoints.torch_archive import open_torch_archive
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import read_open_clip_tokenizer
@@ -33,7 +33,7 @@ from rococo_jax.models.spec import Activation
 from rococo_jax.storage import hash_file
 
 TOKENIZER = "openai/clip-vit-base-patch32"
-# SHA-256 of the files, which is also how their addresses are made.
+# SHA-256 of the files, which is also a part of their addresses.
 PUBLISHED = {
     "afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762": "RN50",
     "8fa8567bab74a42d41c5915025a8e4538c3bdbe8804a470a72f30b0d94fab599": "RN101",
@@ -46,7 +46,7 @@ PUBLISHED = {
     "3035c92b350959924f9f00213499208652fc7ea050643e8b385c2dac08641f02": "ViT-L/14@336px",
 }
 _STORED_SIZE = "input_resolution"
-_OWN_NUMBERS = {_STORED_SIZE, "context_length", "vocab_size"}
+_ARCHIVE_NUMBERS = {_STORED_SIZE, "context_length", "vocab_size"}
 _RESNET_STRIDE = 32
 _HEAD_WIDTH = 64
 # (width, layers) of the towers in open_clip's configurations whose heads are 64 wide, and of those with 16 heads.
@@ -56,7 +56,7 @@ _HEADS_OF_64 = {
     | {(1280, 24), (1280, 32), (1280, 36)},
 }
 _16_HEADS = {"vision": {(1280, 32), (1408, 40), (1664, 48), (1792, 56)}, "text": {(1152, 27)}}
-# Vocabularies of open_clip's configurations under OpenAI's names whose texts are masked or pooled in another way.
+# Vocabulary sizes of open_clip models under OpenAI's names whose texts are masked or pooled in another way.
 _OTHER_TEXTS = {32_000: "CLIPA", 250_100: "MetaCLIP 2", 901_629: "MetaCLIP 2"}
 _CONFIGURED = "another architecture of open_clip is read from a folder with its open_clip_config.json"
 
@@ -68,15 +68,13 @@ def read_openai(source: str | Path, options: ConversionOptions) -> Checkpoint:
     with open_torch_archive(path).unwrapped() as tensors:
         _refuse_other_texts(tensors)
         published = PUBLISHED.get(digest)
-        archive = published is not None or set(tensors.names) >= _OWN_NUMBERS
-        own = "OpenAI's archive" if archive else "the format openai" if options.is_format_declared else None
-        own = "Long-CLIP" if LONG_CLIP in tensors.names else own
-        known, how = activation_of_openai(source, options.activation, own)
-        heads, heads_from = choose_heads(source, options.heads, own)
-        spec, size_from = spec_from_tensors(tensors, known, heads, options.image_size)
+        openai_origin = _openai_origin(tensors, published is not None, options.is_format_declared)
+        activation, activation_from = activation_of_openai(source, options.activation, openai_origin)
+        heads, heads_from = choose_heads(source, options.heads, openai_origin)
+        spec, size_from = spec_from_tensors(tensors, activation, heads, options.image_size)
         axes = len(tensors.shape("logit_scale"))
         parameters = read_parameters(
-            tensors, openai_table(spec, scalar_axes=axes, long_clip=own == "Long-CLIP"), parameter_shapes(spec)
+            tensors, openai_table(spec, scalar_axes=axes, long_clip=LONG_CLIP in tensors.names)
         )
     length = spec.text.context_length
     read = functools.partial(read_open_clip_tokenizer, kind="clip", length=length, arguments={}, simple=True)
@@ -90,7 +88,7 @@ def read_openai(source: str | Path, options: ConversionOptions) -> Checkpoint:
         "read_from": {
             "image size": size_from,
             "other": "OpenAI's code and the shapes of the tensors",
-            **dict.fromkeys(("image activation", "text activation"), how),
+            **dict.fromkeys(("image activation", "text activation"), activation_from),
             **dict.fromkeys(("image heads", "text heads"), heads_from),
         },
         "tokenizer": tokenizer_from,
@@ -101,16 +99,26 @@ def read_openai(source: str | Path, options: ConversionOptions) -> Checkpoint:
 OPENAI = Format("openai", read_openai, suffixes=(".pt", ".pth", ".bin"), options=frozenset(("activation", "heads")))
 
 
+def _openai_origin(tensors: Tensors, is_published: bool, is_declared: bool) -> str | None:
+    """Return why a file is one of OpenAI's or trained from them; None for a bare state dict, which may be another's."""
+    if LONG_CLIP in tensors.names:
+        return "Long-CLIP"
+    if is_published or set(tensors.names) >= _ARCHIVE_NUMBERS:
+        return "OpenAI's archive"
+    return "the format openai" if is_declared else None
+
+
 def _refuse_other_texts(tensors: Tensors) -> None:
+    """Raise InputError for the vocabulary of a model whose texts are masked or pooled in another way."""
     name = "token_embedding.weight"
     words = tensors.shape(name)[0] if name in tensors.names else None
     if model := _OTHER_TEXTS.get(words):
-        wanted = f"49,408, CLIP's: nothing in the weights tells the mask and the pooling of other texts; {_CONFIGURED}"
+        wanted = f"49,408, CLIP's: the weights do not record the mask and the pooling of other texts; {_CONFIGURED}"
         raise InputError(tensors.path, name, f"{words:,} words, as of {model}", wanted)
 
 
 def clip_preprocessing(size: int):
-    """CLIP's: the shortest side to `size`, a crop of the middle, CLIP's statistics."""
+    """Return CLIP's preprocessing: shortest side resized to `size`, centre crop, CLIP's statistics."""
     preprocessing = Preprocessing.from_huggingface(CLIP.processor).with_image_size(size)
     return dataclasses.replace(preprocessing, library="open_clip")
 
@@ -118,19 +126,17 @@ def clip_preprocessing(size: int):
 def spec_from_tensors(
     tensors: Tensors, activation: Activation, heads: Callable[[str, int, int], int], requested_size: int | None = None
 ) -> tuple[ModelSpec, str]:
-    """Return the spec, read off the shapes, and how the image size is known.
+    """Return the spec that the shapes imply, and how the image size is known.
 
     Args:
         heads: gives the heads of a tower (vision or text) by width and layers.
         requested_size: the image size that the caller chose.
 
-    Raises InputError where the shapes are not those of a CLIP, or belong to several image sizes.
+    Raises InputError if the shapes are not those of a CLIP, or fit several image sizes.
     """
     shapes = {name: tensors.shape(name) for name in tensors.names}
-    needed = ("text_projection", "positional_embedding", "token_embedding.weight", "ln_final.weight", "logit_scale")
-    needed += ("transformer.resblocks.0.mlp.c_fc.weight",)
-    resnet = "visual.layer1.0.conv1.weight" in shapes
-    tensors.require(needed + (_RESNET_NEEDS if resnet else _VIT_NEEDS), "the weights of OpenAI's CLIP")
+    is_resnet = "visual.layer1.0.conv1.weight" in shapes
+    tensors.require(_TEXT_TENSORS + (_RESNET_TENSORS if is_resnet else _VIT_TENSORS), "the weights of OpenAI's CLIP")
     width, layers = shapes["ln_final.weight"][0], tensors.count(r"transformer\.resblocks\.(\d+)\.")
     text = TextSpec(
         vocabulary_size=shapes["token_embedding.weight"][0],
@@ -146,17 +152,20 @@ def spec_from_tensors(
         pooling="highest_id",
     )
     head = HeadSpec("linear", shapes["text_projection"][-1])
-    name = "visual.attnpool.positional_embedding" if resnet else "visual.positional_embedding"
-    patch = _RESNET_STRIDE if resnet else shapes["visual.conv1.weight"][-1]
+    name = "visual.attnpool.positional_embedding" if is_resnet else "visual.positional_embedding"
+    patch = _RESNET_STRIDE if is_resnet else shapes["visual.conv1.weight"][-1]
     size, size_from = _image_size(tensors, name, patch, requested_size)
-    if resnet:
-        return ModelSpec(_resnet(tensors, shapes, size), text, HeadSpec("linear", head.dim, bias=True), head), size_from
+    if is_resnet:
+        image_head = HeadSpec("linear", head.dim, bias=True)
+        return ModelSpec(_resnet(tensors, shapes, size), text, image_head, head), size_from
     return ModelSpec(_vit(tensors, shapes, activation, heads, size), text, head, head), size_from
 
 
 def _image_size(tensors: Tensors, name: str, patch: int, requested: int | None) -> tuple[int, str]:
-    """Return the image size that OpenAI's archives store, where the positions fit it, else that of the positions, as
-    OpenAI's `build_model` has it; and how it is known.
+    """Return the image size and how it is known.
+
+    It is the size that OpenAI's archives store if the positions fit it, else that of the positions, as in OpenAI's
+    `build_model`.
     """
     positions = tensors.shape(name)[0] - 1
     if _STORED_SIZE in tensors.names and tensors.shape(_STORED_SIZE) == ():
@@ -166,8 +175,16 @@ def _image_size(tensors: Tensors, name: str, patch: int, requested: int | None) 
     return image_size_of(tensors.path, name, patch, positions, OPEN_CLIP_SIZES, requested)
 
 
-_RESNET_NEEDS = ("visual.attnpool.positional_embedding",)
-_VIT_NEEDS = ("visual.conv1.weight", "visual.positional_embedding", "visual.transformer.resblocks.0.mlp.c_fc.weight")
+_TEXT_TENSORS = (
+    "text_projection",
+    "positional_embedding",
+    "token_embedding.weight",
+    "ln_final.weight",
+    "logit_scale",
+    "transformer.resblocks.0.mlp.c_fc.weight",
+)
+_RESNET_TENSORS = ("visual.attnpool.positional_embedding",)
+_VIT_TENSORS = ("visual.conv1.weight", "visual.positional_embedding", "visual.transformer.resblocks.0.mlp.c_fc.weight")
 
 
 def _resnet(tensors: Tensors, shapes: dict[str, tuple[int, ...]], image_size: int) -> ResNetSpec:
@@ -177,7 +194,7 @@ def _resnet(tensors: Tensors, shapes: dict[str, tuple[int, ...]], image_size: in
         image_size=image_size,
         width=width,
         stage_layers=counts,
-        heads=_build_model_heads(tensors.path, "vision", 32 * width, sum(counts)),
+        heads=_heads_of_64(tensors.path, 32 * width),
     )
 
 
@@ -203,34 +220,36 @@ def _vit(
     )
 
 
-def _build_model_heads(source: object, tower: str, width: int, layers: int) -> int:
-    """The heads of OpenAI's own models, 64 wide as in its `build_model`."""
+def _heads_of_64(source: object, width: int) -> int:
+    """Return the heads of OpenAI's own models, 64 wide as in its `build_model`."""
     if width % _HEAD_WIDTH:
         raise InputError(source, "width", width, f"a multiple of {_HEAD_WIDTH}, the width of CLIP's heads")
     return width // _HEAD_WIDTH
 
 
 def _published_heads(source: object, tower: str, width: int, layers: int) -> int:
-    """The heads of a tower of open_clip's configurations by its size. InputError for others: no tensor tells."""
+    """Return the heads of a tower with the size of one of open_clip's configurations; InputError for other sizes."""
     if (width, layers) in _16_HEADS[tower]:
         return 16
     if (width, layers) in _HEADS_OF_64[tower]:
         return width // _HEAD_WIDTH
     found = f"{tower} tower of {layers} layers of {width}, no size of open_clip's configurations"
-    wanted = f"such as 16,8 for image and text: nothing in the weights tells; {_CONFIGURED}"
+    wanted = f"such as 16,8 for image and text: the weights do not record the heads; {_CONFIGURED}"
     raise missing_choice(source, "heads", found, wanted)
 
 
-def choose_heads(source: object, requested: str | None, own: str | None) -> tuple[Callable[[str, int, int], int], str]:
-    """The function from a tower, its width and its layers to its number of heads, and how that is known.
+def choose_heads(
+    source: object, requested: str | None, openai_origin: str | None
+) -> tuple[Callable[[str, int, int], int], str]:
+    """Return the function from a tower, its width and its layers to its number of heads, and how that is known.
 
-    `requested` is "image,text"; `own` says why the file is one of OpenAI's, None for others.
+    `requested` is "image,text"; `openai_origin` says why the file is one of OpenAI's, None for other files.
     """
     if requested is not None:
         numbers = [number.strip() for number in requested.split(",")]
         if len(numbers) != 2 or not all(number.isdecimal() and int(number) for number in numbers):
             raise InputError("heads", "argument", repr(requested), "two numbers, of image and text tower: 16,8")
         return lambda tower, width, layers: int(numbers[tower == "text"]), "the argument heads"
-    if own is not None:
-        return functools.partial(_build_model_heads, source), f"64 wide, {own}"
+    if openai_origin is not None:
+        return lambda tower, width, layers: _heads_of_64(source, width), f"64 wide, {openai_origin}"
     return functools.partial(_published_heads, source), "open_clip's configurations, by width and layers"

@@ -1,8 +1,8 @@
-"""Convert a published checkpoint, `zoo:NAME`, as the table of published ones says that it is run.
+"""Convert a published checkpoint, `zoo:NAME`, with the settings of the table of published checkpoints.
 
-A tag of open_clip is run with the image size of the architecture that is named and with the tag's preprocessing, as
-`open_clip.create_model_and_transforms(ARCHITECTURE, pretrained=TAG)` does, even where the repository's own
-configuration says otherwise: `ViT-SO400M-14-SigLIP-378/webli` are the weights of the 384-pixel repository at 378.
+A tag of open_clip gets the image size of the named architecture and the tag's preprocessing, as in
+`open_clip.create_model_and_transforms(ARCHITECTURE, pretrained=TAG)`, even if the repository's own configuration
+differs: `ViT-SO400M-14-SigLIP-378/webli` are the weights of the 384-pixel repository at 378 pixels.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from rococo_jax.checkpoints.zoo import QUICK_GELU, ZOO, Published
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
 
-# Fields of our preprocessing by the rule that `inspect` prints.
+# Fields of our preprocessing by the setting that `inspect` prints.
 _FIELDS = {
     "mean": ("mean",),
     "std": ("std",),
@@ -32,22 +32,22 @@ _FIELDS = {
 def convert_published(
     published: Published, convert: Callable[..., Checkpoint], options: Mapping[str, Any]
 ) -> Checkpoint:
-    """Return the checkpoint, with the table's answers where the repository has none or open_clip would not ask it.
+    """Return the checkpoint, with the table's settings if the repository has none or open_clip overrides them.
 
     Args:
-        convert: the converter of a source, which takes the `options` of the caller.
+        convert: converts a source with the `options` of the caller.
 
-    Raises InputError as `convert`; also where a `-quickgelu` architecture is named and the repository says otherwise.
+    Raises InputError as `convert`; also if a `-quickgelu` architecture is named and the repository has GELU.
     """
     place, source = published.resolve(), f"{ZOO}{published.name}"
-    answered: dict[str, str] = {}
+    read_from: dict[str, str] = {}
     try:
         checkpoint = convert(place, **options)
     except InputError as error:
         if error.field != "activation" or not published.activation or options.get("activation") is not None:
             raise
         checkpoint = convert(place, **{**options, "activation": published.activation})
-        answered = dict.fromkeys(("image activation", "text activation"), source)
+        read_from = dict.fromkeys(("image activation", "text activation"), source)
     if options.get("activation") is None:
         _check_activation(checkpoint, published, source)
     size = published.image_size
@@ -55,13 +55,13 @@ def convert_published(
         stored = checkpoint.spec.vision.image_size
         say(f"{source}: read at {size} pixels, the size of {published.architecture}; its repository has {stored}")
         checkpoint = with_image_size(checkpoint, size)
-        answered["image size"] = f"{source}: {published.architecture} of open_clip"
+        read_from["image size"] = f"{source}: {published.architecture} of open_clip"
     if published.preprocessing and checkpoint.preprocessing is not None:
-        checkpoint, changed = _with_preprocessing(checkpoint, published, source)
-        answered |= dict.fromkeys(changed, source)
-    facts = {"address": published.address, "licence": published.licence or "not known"}
+        checkpoint, changes = _with_preprocessing(checkpoint, published, source)
+        read_from |= dict.fromkeys(changes, source)
+    facts = {"address": published.address, "licence": published.licence or "unknown"}
     provenance = {**checkpoint.provenance, "source": source, "published": facts}
-    provenance["read_from"] = {**provenance["read_from"], **answered}
+    provenance["read_from"] = {**provenance["read_from"], **read_from}
     return checkpoint._replace(provenance=provenance)
 
 
@@ -81,19 +81,19 @@ def _check_activation(checkpoint: Checkpoint, published: Published, source: str)
 
 
 def _with_preprocessing(checkpoint: Checkpoint, published: Published, source: str) -> tuple[Checkpoint, list[str]]:
-    """Return the checkpoint with the preprocessing of open_clip's tag, and the rules that this changes."""
-    images = checkpoint.preprocessing
-    tag = preprocessing_of_open_clip(published.preprocessing, Path(source), checkpoint.spec)
-    changed = [rule for rule, fields in _FIELDS.items() if any(_differ(images, tag, field) for field in fields)]
-    if not changed:
+    """Return the checkpoint with the preprocessing of open_clip's tag, and the settings that this changes."""
+    stored = checkpoint.preprocessing
+    of_tag = preprocessing_of_open_clip(published.preprocessing, Path(source), checkpoint.spec)
+    changes = [name for name, fields in _FIELDS.items() if any(_differ(stored, of_tag, field) for field in fields)]
+    if not changes:
         return checkpoint, []
-    fields = {field: getattr(tag, field) for rule in changed for field in _FIELDS[rule]}
-    say(f"{source}: {', '.join(changed)} as open_clip's tag has it; its repository differs")
-    return checkpoint._replace(preprocessing=dataclasses.replace(images, **fields)), changed
+    fields = {field: getattr(of_tag, field) for name in changes for field in _FIELDS[name]}
+    say(f"{source}: {', '.join(changes)} as open_clip's tag has it; its repository differs")
+    return checkpoint._replace(preprocessing=dataclasses.replace(stored, **fields)), changes
 
 
-def _differ(images: Any, tag: Any, field: str) -> bool:
-    ours, theirs = getattr(images, field), getattr(tag, field)
+def _differ(stored: Any, of_tag: Any, field: str) -> bool:
+    before, after = getattr(stored, field), getattr(of_tag, field)
     if field in ("mean", "std"):
-        return not np.allclose(ours, theirs, rtol=0, atol=1e-6)  # as decimals of either configuration
-    return ours != theirs
+        return not np.allclose(before, after, rtol=0, atol=1e-6)  # decimals of two configurations
+    return before != after

@@ -34,7 +34,7 @@ from rococo_jax.training.inputs.loss_input import (
     InputContext,
     LossInput,
     Pool,
-    PoolMaterial,
+    PoolSources,
     check_count,
     differ_in_tokens,
 )
@@ -74,7 +74,7 @@ class AlteredCaptions(LossInput):
         alterers = make_alterers(context)
         return AlterCaptions(alterers, influence_of_words(context), context.config.losses.sc.count)
 
-    def make_pools(self, context: InputContext, material: PoolMaterial) -> dict[str, Pool]:
+    def make_pools(self, context: InputContext, material: PoolSources) -> dict[str, Pool]:
         alterers, influence = make_alterers(context), influence_of_words(context)
         size = context.config.data.feature_pool.captions
         texts = [

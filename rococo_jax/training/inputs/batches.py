@@ -26,7 +26,7 @@ from rococo_jax.losses.terms import Field
 from rococo_jax.processes import gather, sum_over_processes
 from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
-from rococo_jax.training.batch import Batch, Images, batch_from_arrays, preprocessing_of
+from rococo_jax.training.batch import Batch, Images, batch_from_arrays, training_preprocessing
 from rococo_jax.training.config_keys import read_jitter
 from rococo_jax.training.freezing import cached_sides
 from rococo_jax.training.inputs import active_inputs
@@ -78,7 +78,7 @@ def make_input(
         return FeatureInput(features, context, rows)
     texts = [pair for each in inputs for pair in each.sample_texts]
     transforms = [each.transform(context) for each in inputs]
-    preprocessing = preprocessing_of(config, encoder.preprocessing) if features is None else None
+    preprocessing = training_preprocessing(config, encoder.preprocessing) if features is None else None
     if preprocessing not in (None, encoder.preprocessing):
         size = "{} x {}".format(*preprocessing.image_size)
         say(f"{encoder.name}: images are squashed to {size} pixels: mixed ones and dropped patches need one grid")

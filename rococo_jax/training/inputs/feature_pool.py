@@ -1,21 +1,24 @@
 """Training on features of frozen towers: every image, caption, altered caption and mixed image is encoded once.
 
-Where the image tower alone is frozen (LiT, arXiv 2111.07991), `locked_features` are those of the images, one each, of
-its whole centre crop; texts are encoded at every step.
+If only the image tower is frozen (LiT, arXiv 2111.07991), `locked_features` computes one feature per image, of its
+center crop, and texts are encoded at every step.
 
-What training would draw anew at each step is drawn from a pool instead: `data.feature_pool.captions` altered captions a
-caption, `.mixed` mixed images an image. Pools are made from a fixed seed, so that runs of other seeds share them; a
-run's seed decides what is drawn from them. Features are kept by content in the embedding cache.
+Otherwise what training would draw anew at each step is drawn from a pool: `data.feature_pool.captions` altered captions
+per caption, and `.mixed` mixed images per image. Pools are made from a fixed seed, so that runs with other seeds share
+them; the seed of a run decides what is drawn from them. The embedding cache stores features by content.
 
-Noise may be added to the features, in standard deviations of each: heads of a million parameters overfit a few thousand
-images within a hundred steps, and noise regularises them as a ridge does (Bishop, "Training with noise is equivalent to
-Tikhonov regularization", Neural Computation 7, 1995). An altered caption has the noise of its caption and a mixed image
-that of its image, so that their difference is left as it is.
+Noise may be added to the features, in standard deviations of each feature: heads of a million parameters overfit a few
+thousand images within a hundred steps, and noise regularises them as a ridge penalty does (Bishop, "Training with noise
+is equivalent to Tikhonov regularization", Neural Computation 7, 1995). An altered caption has the noise of its caption,
+and a mixed image that of its image, so the differences between them stay as they are.
 """
 
+import collections
 import dataclasses
+import enum
 import hashlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -35,25 +38,34 @@ from rococo_jax.encoders.embedding import embed_texts
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
 from rococo_jax.storage import hash_bytes, hash_json
-from rococo_jax.training.batch import Batch, Images, Texts, preprocessing_of
+from rococo_jax.training.batch import Batch, Images, Texts, training_preprocessing
+from rococo_jax.training.freezing import SIDES
 from rococo_jax.training.inputs import active_inputs, items_per_pair
-from rococo_jax.training.inputs.loss_input import InputContext, Pixels, Pool, PoolMaterial, image_features
+from rococo_jax.training.inputs.loss_input import InputContext, Pixels, Pool, PoolSources, image_features
 
-# What each purpose adds to the seed of a step's draws, so that one more of them changes no other.
-_CAPTIONS_AND_POOLS, _RESIZED, _NOISE = (), (1,), (3,)
-# Images whose pixels are in memory at once where the image tower alone is frozen.
-_AT_ONCE = 4096
+
+class _Stream(enum.IntEnum):
+    """Purposes of random numbers, each with a stream of its own: (seed, step, purpose)."""
+
+    RESIZED = 1
+    NOISE = 3  # 2 was the purpose of something withdrawn; the numbers of the others stay the same
+
+
+# Rows of a batch that draw their noise from one stream, so that a process draws little beyond its own rows.
+_NOISE_ROWS = 64
+# Images whose pixels are in memory at a time if only the image tower is frozen.
+_IMAGES_AT_A_TIME = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """Features before the heads. Captions of image i are rows `first[i]` to `first[i + 1]`.
+    """Features before the heads. The captions of image i are rows `first[i]` to `first[i + 1]` of `texts`.
 
     Attributes:
-        pools: of each field that losses read, by its name; of captions or of images.
-        resized: the images resized whole, or None.
-        left_out: how many images could not be decoded.
-        identity: what decides all of them.
+        pools: for each field that losses read, by its name, what its items are drawn from.
+        resized: features of the images resized without cropping, or None.
+        left_out: number of images that could not be decoded.
+        identity: what decides all features, as JSON values.
     """
 
     images: Float[np.ndarray, "images f"]
@@ -66,30 +78,28 @@ class Features:
 
 
 def make_features(context: InputContext, augmentation: Augmentation, cache: EmbeddingCache) -> Features:
-    """All features that the config's losses need, and those of images resized whole where the augmentation has them.
+    """Compute all features that the losses of the config need.
 
-    Raises InputError where an image is broken and `data.on_decode_error` is "raise", or all are.
+    Raises InputError: all images are broken, or one is and `data.on_decode_error` is "raise".
     """
     encoder, source, data = context.encoder, context.source, context.config.data
-    preprocessing = preprocessing_of(context.config, encoder.preprocessing)
-    crops, chosen = decode(source, range(len(source)), resized_by(preprocessing), skip=data.on_decode_error == "skip")
-    samples, views = [source[index] for index in chosen], {"crop": hashed(crops)}
-    del crops
+    preprocessing = training_preprocessing(context.config, encoder.preprocessing)
+    skip = data.on_decode_error == "skip"
+    crops, chosen = decode(source, range(len(source)), resize_with(preprocessing), skip)
+    samples = [source[index] for index in chosen]
+    views = {"crop": with_hashes(crops)}
     captions = [caption for sample in samples for caption in sample.captions]
     first = np.cumsum([0, *(len(sample.captions) for sample in samples)])
     texts = embed_texts(encoder, captions, cache, features=True)
     if augmentation.resize_prob or augmentation.also_resized:
-        whole = without_crop(preprocessing)
-        rows = decode(samples, range(len(samples)), resized_by(whole))[0]
-        views["resize"] = hashed(rows)
-        del rows
+        without_cropping = resize_with(without_crop(preprocessing))
+        views["resize"] = with_hashes(decode(samples, range(len(samples)), without_cropping)[0])
     images = image_features(encoder, *views["crop"], cache, "images (as they are)")
     resized = image_features(encoder, *views["resize"], cache, "images (resized)") if augmentation.resize_prob else None
-    material = PoolMaterial(samples, captions, views, cache)
+    sources = PoolSources(samples, captions, views, cache)
     pools = {}
-    for each in active_inputs(context.config.losses):
-        pools |= each.make_pools(context, material)
-    del views, material
+    for loss_input in active_inputs(context.config.losses):
+        pools |= loss_input.make_pools(context, sources)
     identity = {"data": source.hash(), "vision": encoder.describe_tower("vision")["weights"]}
     return Features(images, texts, first, pools, resized, len(source) - len(samples), identity)
 
@@ -97,48 +107,53 @@ def make_features(context: InputContext, augmentation: Augmentation, cache: Embe
 def decode(
     source: Sequence[PairSample] | PairSource,
     numbers: Sequence[int],
-    made: Callable[[Image.Image, int], UInt8[np.ndarray, "h w 3"]],
+    transform: Callable[[Image.Image], UInt8[np.ndarray, "h w 3"]],
     skip: bool = False,
-) -> tuple[list[UInt8[np.ndarray, "h w 3"]], list[int]]:
-    """What is made of the images that can be decoded, and their numbers.
+) -> tuple[UInt8[np.ndarray, "images h w 3"], list[int]]:
+    """Decode and transform images; return the pixels of those that can be decoded, and their numbers.
 
-    Raises InputError where one cannot be, unless `skip`.
+    Raises InputError: an image cannot be decoded, unless `skip`.
     """
 
     def pixels_of(number: int) -> list[Any]:
         sample = source[number]
         try:
-            return [made(sample.open(), number)]
+            return [transform(sample.open())]
         except InputError as error:
             if not skip:
                 raise InputError(sample.source, error.field, error.found, error.wanted) from None
             return [None]
 
-    chosen, rows = [], []
+    # The array for all images is filled as they arrive: a list of them and then their stack would take twice as much.
+    pixels = np.empty((0, 0, 0, 3), np.uint8)
+    chosen: list[int] = []
     with progress("decoding", len(numbers), "images") as advance:
         tasks = (Task(1, lambda number=number: pixels_of(number)) for number in numbers)
-        for number, pixels in zip(numbers, run_tasks(tasks), strict=True):
+        for number, image in zip(numbers, run_tasks(tasks), strict=True):
             advance(1)
-            if pixels is not None:
-                chosen.append(number)
-                rows.append(pixels)
-    return rows, chosen
+            if image is None:
+                continue
+            if not chosen:
+                pixels = np.empty((len(numbers), *image.shape), np.uint8)
+            pixels[len(chosen)] = image
+            chosen.append(number)
+    return pixels[: len(chosen)], chosen
 
 
-def resized_by(preprocessing: Preprocessing) -> Callable[[Image.Image, int], UInt8[np.ndarray, "h w 3"]]:
-    """What `decode` makes of an image where its number decides nothing."""
-    return lambda image, number: preprocessing.resize(image)
+def resize_with(preprocessing: Preprocessing) -> Callable[[Image.Image], UInt8[np.ndarray, "h w 3"]]:
+    """Return the transform of `decode` that resizes images as a preprocessing does."""
+    return lambda image: preprocessing.resize(image)
 
 
-def hashed(pixels: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Pixels:
-    """Pixels of all images and the SHA-256 of each. Raises InputError where there are none."""
-    if not pixels:
+def with_hashes(pixels: UInt8[np.ndarray, "images h w 3"]) -> Pixels:
+    """Return pixels with the SHA-256 of each image. Raises InputError if there are no images."""
+    if not len(pixels):
         raise InputError("training data", "images", "none that can be decoded", "image files")
-    return np.stack(pixels), [hashlib.sha256(each.tobytes()).hexdigest() for each in pixels]
+    return pixels, [hashlib.sha256(image.tobytes()).hexdigest() for image in pixels]
 
 
 class ChosenPairs(PairSource):
-    """Some images of a source."""
+    """A selection of the images of a source."""
 
     def __init__(self, source: PairSource, chosen: Sequence[int]):
         self.source, self.chosen = source, np.asarray(chosen, np.int64)
@@ -150,104 +165,142 @@ class ChosenPairs(PairSource):
         return self.source[int(self.chosen[index])]
 
     def captioned(self, index: int) -> CaptionedImage:
-        """Name and captions of an image, from the source."""
+        """Return name and captions of an image, as the source has them."""
         return self.source.captioned(int(self.chosen[index]))
 
     def hash(self) -> str:
-        """Hash of the source's hash and the chosen numbers."""
+        """Return the hash of the source's hash and the chosen numbers."""
         return hash_json([self.source.hash(), hash_bytes(self.chosen.tobytes())])
 
 
 def locked_features(context: InputContext, cache: EmbeddingCache) -> tuple[Float[np.ndarray, "images f"], PairSource]:
-    """The features of all images that can be decoded, and the source of these images, in the same order.
+    """Compute the features of all images that can be decoded; return them and the source of these images, in order.
 
-    Images are decoded and encoded so many at a time; processes share the encoding.
+    Images are decoded and encoded in chunks; processes share the encoding.
 
-    Raises InputError as `decode`, and where all images are broken.
+    Raises InputError as `decode`, and if all images are broken.
     """
     encoder, source, skip = context.encoder, context.source, context.config.data.on_decode_error == "skip"
     features, chosen = [], []
-    for numbers in chunks(range(len(source)), _AT_ONCE):
-        pixels, decoded = decode(source, numbers, resized_by(encoder.preprocessing), skip)
+    for numbers in chunks(range(len(source)), _IMAGES_AT_A_TIME):
+        pixels, decoded = decode(source, numbers, resize_with(encoder.preprocessing), skip)
         chosen += decoded
-        if pixels or (not features and numbers[-1] + 1 == len(source)):
-            features.append(image_features(encoder, *hashed(pixels), cache, f"images (from {numbers[0]:,} on)"))
-    kept = source if len(chosen) == len(source) else ChosenPairs(source, chosen)
-    return np.concatenate(features), kept
+        is_last_chance = not features and numbers[-1] + 1 == len(source)
+        if len(pixels) or is_last_chance:
+            description = f"images (from {numbers[0]:,} on)"
+            features.append(image_features(encoder, *with_hashes(pixels), cache, description))
+    readable = source if len(chosen) == len(source) else ChosenPairs(source, chosen)
+    return np.concatenate(features), readable
 
 
 class FeatureInput:
-    """Batches of features: a pure function of (features, config, step), with one caption an image. `rows` are this
-    process's rows of a batch, all by default.
+    """Batches of features: a pure function of (features, config, step), with one caption per image.
+
+    Batches are prepared in advance by a thread, `data.prefetch` of them.
+
+    Args:
+        rows: the rows of each global batch that this process makes; all by default.
     """
 
-    def __init__(self, features: Features, context: InputContext, rows: Int[np.ndarray, " own"] | None = None):
+    def __init__(self, features: Features, context: InputContext, rows: Int[np.ndarray, " rows"] | None = None):
         config = context.config
         self.features, self.config = features, config
-        self.makers = [(maker, field) for maker in active_inputs(config.losses) for field in maker.fields]
+        self.fields = [
+            (loss_input, field) for loss_input in active_inputs(config.losses) for field in loss_input.fields
+        ]
         self.items = items_per_pair(config)
         noise = config.data.feature_noise
-        self.spread = {"vision": noise * features.images.std(0), "text": noise * features.texts.std(0)} if noise else {}
+        self.noise_scale = {"vision": noise * features.images.std(0), "text": noise * features.texts.std(0)}
         self.order = SampleOrder(len(features.images), config.batch_size, config.seed)
         self.rows = np.arange(config.batch_size) if rows is None else rows
-        # Of all processes, which have the same features: process 0 counts them.
-        self.next_step, self.counts = 0, {"skipped_images": features.left_out if jax.process_index() == 0 else 0}
+        self.next_step = 0
+        # All processes have the same features, so process 0 counts for all.
+        self.counts = {"skipped_images": features.left_out if jax.process_index() == 0 else 0}
         self.identity = {**self.order.identity, **features.identity}
+        self._thread = ThreadPoolExecutor(1, "batches") if config.data.prefetch else None
+        self._prepared: collections.deque[Future[Batch]] = collections.deque()
 
     def __next__(self) -> Batch:
-        """The batch of `next_step`: this process's rows of it."""
-        features, images = self.features, self.order.batch(self.next_step)
-        random = self._random(_CAPTIONS_AND_POOLS)
-        first, end = features.first[images], features.first[images + 1]
-        captions = first + (random.random(len(images)) * (end - first)).astype(np.int64)
-        items = {"vision": images, "text": captions}
-        own = {"vision": self._images(images), "text": features.texts[captions]}
-        noise = self._noise(own)
+        """Return this process's rows of the next batch."""
+        if self._thread is None:
+            batch = self._make_batch(self.next_step)
+        else:
+            self._prepare()
+            batch = self._prepared.popleft().result()
+        self.next_step += 1
+        self._prepare()
+        return batch
+
+    def _prepare(self) -> None:
+        while self._thread is not None and len(self._prepared) < self.config.data.prefetch:
+            self._prepared.append(self._thread.submit(self._make_batch, self.next_step + len(self._prepared)))
+
+    def _make_batch(self, step: int) -> Batch:
+        """Make this process's rows of a batch. What is drawn does not depend on which rows these are."""
+        features, random = self.features, np.random.default_rng([self.config.seed, step])
+        all_images = self.order.batch(step)
+        first, end = features.first[all_images], features.first[all_images + 1]
+        all_captions = first + (random.random(len(all_images)) * (end - first)).astype(np.int64)
+
+        images, captions = all_images[self.rows], all_captions[self.rows]
+        own_features = {"vision": self._image_features(images, step), "text": features.texts[captions]}
+        noise = {tower: self._noise(tower, step) for tower in own_features}
         batch = Batch(
-            Images(features=own["vision"] + noise["vision"]),
-            Texts(features=own["text"] + noise["text"]),
-            images.astype(np.int32), {}, {},
-        )  # fmt: skip
-        for maker, field in self.makers:
-            pool, rows = features.pools[field.name], items[field.tower][:, None]
-            places = maker.draw(field, (len(images), pool.valid.shape[1]), self.config, random)
-            # The noise of the pair itself, so that the difference to it is left as it is.
-            drawn, valid = pool.features[rows, places] + noise[field.tower][:, None], pool.valid[rows, places]
+            Images(features=own_features["vision"] + noise["vision"]),
+            Texts(features=own_features["text"] + noise["text"]),
+            images.astype(np.int32),
+            {},
+            {},
+        )
+        items = {"vision": images, "text": captions}
+        for loss_input, field in self.fields:
+            pool = features.pools[field.name]
+            places = loss_input.draw(field, (len(all_images), pool.valid.shape[1]), self.config, random)[self.rows]
+            item = items[field.tower][:, None]
+            # The noise of the pair itself, so that the difference to it stays as it is.
+            drawn = pool.features[item, places] + noise[field.tower][:, None]
+            valid = pool.valid[item, places]
             if not self.items[field]:
                 drawn, valid = drawn[:, 0], valid[:, 0]
-            batch = batch.with_field(field, (Images if field.tower == "vision" else Texts)(features=drawn), valid)
-        self.next_step += 1
-        return batch.rows(self.rows)
+            kind = Images if field.tower == "vision" else Texts
+            batch = batch.with_field(field, kind(features=drawn), valid)
+        return batch
 
-    def _random(self, purpose: tuple[int, ...]) -> np.random.Generator:
-        return np.random.default_rng([self.config.seed, self.next_step, *purpose])
-
-    def _images(self, images: Int[np.ndarray, " b"]) -> Float[np.ndarray, "b f"]:
-        """Features of images as they are or, `data.resize_prob` of the time, resized whole."""
+    def _image_features(self, images: Int[np.ndarray, " rows"], step: int) -> Float[np.ndarray, "rows f"]:
+        """Return features of images as they are or, with probability `data.resize_prob`, resized without cropping."""
         features = self.features
         if features.resized is None:
             return features.images[images]
-        is_resized = self._random(_RESIZED).random(len(images)) < self.config.data.resize_prob
+        random = np.random.default_rng([self.config.seed, step, _Stream.RESIZED])
+        is_resized = random.random(self.config.batch_size)[self.rows] < self.config.data.resize_prob
         return np.where(is_resized[:, None], features.resized[images], features.images[images])
 
-    def _noise(self, own: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Noise of each pair by tower; zeros where `data.feature_noise` is 0."""
-        if not self.spread:
-            return {tower: np.zeros((1, 1), np.float32) for tower in own}
-        random = self._random(_NOISE)
-        return {
-            tower: spread * random.standard_normal(own[tower].shape, np.float32)
-            for tower, spread in self.spread.items()
-        }
+    def _noise(self, tower: str, step: int) -> Float[np.ndarray, "rows f"]:
+        """Return the noise of this process's rows, or a single zero. Each block of rows has a stream of its own."""
+        if not self.config.data.feature_noise:
+            return np.zeros((1, 1), np.float32)
+        scale = self.noise_scale[tower]
+        blocks, position = np.divmod(self.rows, _NOISE_ROWS)
+        noise = np.empty((len(self.rows), len(scale)), np.float32)
+        for block in np.unique(blocks):
+            key = [self.config.seed, step, _Stream.NOISE, SIDES.index(tower), int(block)]
+            values = np.random.default_rng(key).standard_normal((_NOISE_ROWS, len(scale)), np.float32)
+            is_in_block = blocks == block
+            noise[is_in_block] = values[position[is_in_block]]
+        return scale * noise
 
     def get_state(self) -> dict[str, Any]:
-        """Where the run stands, as JSON values."""
+        """Return the position in the data and what decides their order, as JSON values."""
         return {"next_step": self.next_step, **self.identity}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on where `get_state` was called. Raises InputError where the order of the data is another."""
+        """Resume from the result of `get_state`. Raises InputError if the order of the data differs."""
         refuse_other_order(self.identity, state)
         self.next_step = int(state["next_step"])
+        while self._prepared:
+            self._prepared.popleft().cancel()
 
     def close(self) -> None:
-        """Do nothing: no file is open."""
+        """Stop the thread that prepares batches."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)

@@ -29,7 +29,7 @@ from rococo_jax.training.inputs.loss_input import (
     InputContext,
     LossInput,
     Pool,
-    PoolMaterial,
+    PoolSources,
     check_count,
     differ_in_tokens,
 )
@@ -142,7 +142,7 @@ class HardPositives(LossInput):
     def transform(self, context: InputContext) -> AddHardPositives:
         return AddHardPositives(self.partners(context), context.config.losses.hard_positives.count)
 
-    def make_pools(self, context: InputContext, material: PoolMaterial) -> dict[str, Pool]:
+    def make_pools(self, context: InputContext, material: PoolSources) -> dict[str, Pool]:
         """A caption's partners in file order, again from the first where it has fewer than the pool has places."""
         size, none = context.config.data.feature_pool.captions, Partners((), ())
         partners = self.partners(context)

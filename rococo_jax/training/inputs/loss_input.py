@@ -51,7 +51,7 @@ Pixels = tuple[UInt8[np.ndarray, "images h w 3"], list[str]]
 
 
 @dataclasses.dataclass(frozen=True)
-class PoolMaterial:
+class PoolSources:
     """What pools are made from beside `InputContext`.
 
     Attributes:
@@ -117,7 +117,7 @@ class LossInput:
         """The batch with fields that the device makes, a pure function of the batch, the config's seed and the step."""
         return batch
 
-    def make_pools(self, context: InputContext, material: PoolMaterial) -> dict[str, Pool]:
+    def make_pools(self, context: InputContext, material: PoolSources) -> dict[str, Pool]:
         """Features that training on cached features draws from, by the name of the field."""
         raise NotImplementedError
 

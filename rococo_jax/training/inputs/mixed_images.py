@@ -26,7 +26,7 @@ from rococo_jax.training.inputs.loss_input import (
     InputContext,
     LossInput,
     Pool,
-    PoolMaterial,
+    PoolSources,
     image_features,
 )
 
@@ -58,7 +58,7 @@ class MixedImages(LossInput):
             return batch
         return with_mixed(batch, step_key(config.seed, step), config.losses.vc, mesh)
 
-    def make_pools(self, context: InputContext, material: PoolMaterial) -> dict[str, Pool]:
+    def make_pools(self, context: InputContext, material: PoolSources) -> dict[str, Pool]:
         """Features of mixed images. Place q of the pool mixes every image with another one, in an order of its own.
 
         Methods take turns part by part, and views after each round of methods.
