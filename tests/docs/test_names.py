@@ -22,9 +22,8 @@ TEXTS = {name: "\n".join(PROSE.findall(text)) if name.endswith(".py") else text 
 MODULES = [name for name in CONTENTS if name.startswith(f"{PACKAGE}/") and name.endswith(".py")]
 # Of other projects, or of whoever follows the page.
 OTHERS = {"train_retrieval.py", "params.py", "scheduler.py", "train.py", "NAME.py", "cifar10.py", "schedule.py"}
-LIBRARIES = set(
-    "tokenizer_kwargs mteb wandb imagecorruptions open_clip torch timm pandas peft axes Dataset DatasetDict Image".split()
-)
+LIBRARIES = {*"mteb wandb imagecorruptions open_clip torch timm pandas peft axes Dataset DatasetDict Image".split()}
+LIBRARIES.add("tokenizer_kwargs")  # of configurations of open_clip
 SUFFIX = re.compile(
     r"\.(py|jsonl?|csv|tsv|txt|md|toml|ya?ml|cfg|html|svg|png|jpg|np[yz]|parquet|tar|pth?|bin|safetensors)$"
 )
