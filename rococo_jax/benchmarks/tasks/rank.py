@@ -184,7 +184,7 @@ class RankTask(Task):
         parts = {side: None if (whole := getattr(self, side)) is None else whole[is_kept] for side in sides}
         return dataclasses.replace(self, **parts, gallery_origin=np.where(origin >= 0, place[origin], -1))
 
-    def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[RankTask | None, int, int]":
+    def drop_truncated_duplicates(self, reading: Int[np.ndarray, " texts"]) -> "tuple[RankTask | None, int, int]":
         """The task without altered captions that read as what they were made from."""
         if self.gallery_origin is None or not self.asks_for_texts:
             return self, 0, 0
