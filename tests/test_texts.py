@@ -216,7 +216,7 @@ def test_json_and_json_lines_under_each_others_names_are_told_apart(tmp_path):
         lines,
     )
     whole = written(tmp_path / "h.jsonl", '[\n {"caption": "a", "hard_negative": "b"}\n]\n')
-    refused("line 1: found the beginning of a value of several lines; .* is .json", read_hard_positives, whole)
+    refused("line 1: found the beginning of a value of several lines; .* is named .json", read_hard_positives, whole)
 
 
 def test_long_cells_and_other_kinds_of_files(tmp_path):

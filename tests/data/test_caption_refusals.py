@@ -35,7 +35,7 @@ BAD = {
     "a column twice": ("c.csv", "image,caption,caption\n1.png,a,b\n", "column 'caption': found 2 columns of that name"),
     "no such column": ("c.csv?caption=words", A, "caption column 'words': found the columns 'image', 'caption'"),
     "an unknown role": ("c.csv?text=words", A, "columns: entry: found 'text=words'"),
-    "links alone": ("c.csv", "url,caption\nhttp://a/1.png,one\n", "column 'url': found links; wanted files of images"),
+    "links alone": ("c.csv", "url,caption\nhttp://a/1.png,one\n", "column 'url': found links; wanted image files"),
     "links as images": ("c.csv", B + "https://a/1.png,one\n", "image of row 1: found the link 'https://a/1.png'"),
     "too few cells": ("c.csv", A + "3.png\n", r"row 2 \(to line 3\): found 1 cells; wanted 2 between commas"),
     "an unquoted comma": ("c.csv", A + "3.png,one, two\n", r"row 2 \(to line 3\): found 3 cells"),

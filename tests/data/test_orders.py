@@ -154,7 +154,7 @@ def test_samples_of_sources_are_mixed_as_grain_mixes_datasets(parts):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0.5,0.4", "found 0.5,0.4, which sum to 0.9; wanted weights that sum to 1"),
+        ("0.5,0.4", "found 0.5,0.4, whose sum is 0.9; wanted weights that sum to 1"),
         ("0.5,0.5,0", "3 weights for 2 sources"),
         ("1", "1 weights for 2 sources"),
         ("1,0", "wanted weights of 0.0001 and more"),

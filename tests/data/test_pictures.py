@@ -243,8 +243,8 @@ def test_arrays_of_whole_numbers_are_pixels(name):
         (None, "images: type: found one NoneType"),
         (["a.png"], "image 0: pixels: found a str; wanted a PIL image or an array"),
         (np.zeros((1, 0, 5, 3), np.uint8), "image 0: size: found 5 x 0"),
-        ([Image.fromarray(DEEP.astype(np.int32))], "scale mode I to whole numbers"),
-        ([Image.fromarray(GREY.astype(np.float32))], "scale mode F to whole numbers from 0 to 255"),
+        ([Image.fromarray(DEEP.astype(np.int32))], "scale an image of mode I to whole numbers"),
+        ([Image.fromarray(GREY.astype(np.float32))], "scale an image of mode F to whole numbers from 0 to 255"),
     ],
 )
 def test_numbers_whose_range_is_not_known_are_refused(images, message):
