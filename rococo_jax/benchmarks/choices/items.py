@@ -14,7 +14,7 @@ from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask
 from rococo_jax.errors import InputError
-from rococo_jax.metrics.choice import Bundled
+from rococo_jax.metrics.choice import ItemGroups
 
 # Left, top, right and bottom in pixels of the file, as in Pillow's `crop`.
 Box = tuple[int, int, int, int]
@@ -163,14 +163,14 @@ class ItemTables:
                 yield item if counted == item.bundles else dataclasses.replace(item, bundles=counted)
 
 
-def _bundled(items: Sequence[Item]) -> dict[str, Bundled]:
+def _bundled(items: Sequence[Item]) -> dict[str, ItemGroups]:
     """The bundles of a part that have enough items, by way of counting."""
     bundled = {}
     for how in dict.fromkeys(bundle.how for item in items for bundle in item.bundles):
         of_item = [next((bundle for bundle in item.bundles if bundle.how == how), None) for item in items]
         sizes = {bundle: size for bundle, size in Counter(of_item).items() if bundle and size >= bundle.least}
         number = {bundle: place for place, bundle in enumerate(sizes)}
-        bundled[how] = Bundled(
+        bundled[how] = ItemGroups(
             np.array([number.get(bundle, -1) for bundle in of_item]), np.array(list(sizes.values()), int)
         )
     return bundled
