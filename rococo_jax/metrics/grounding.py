@@ -56,7 +56,7 @@ def pair_counts(statistics: DifferenceStatistics, row: Int[np.ndarray, " entries
         row: query or item of each entry.
         rows: number of queries or items.
     """
-    has_wrong = statistics.wrong > 0
+    has_wrong = statistics.unrelated > 0
     row = row[has_wrong]
     shares = (statistics.preference, statistics.blind, statistics.grounding, statistics.rank == 1)
     sums = {

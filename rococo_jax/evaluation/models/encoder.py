@@ -14,7 +14,7 @@ from rococo_jax.checkpoints.model_directory import MODEL_FILE, read_description
 from rococo_jax.data.images import source_files
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.protocol import FeatureEncoder
+from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.model import (
     Loading,
@@ -32,7 +32,7 @@ from rococo_jax.evaluation.pairs import Candidates, outcomes_by_pairs
 class EncoderModel(Model):
     """Model with one encoder, of this project or of any other."""
 
-    def __init__(self, encoder: FeatureEncoder):
+    def __init__(self, encoder: LoadedModel):
         self.encoder, self.training_images, self.notes = encoder, encoder.training_images, []
 
     @property
@@ -77,7 +77,7 @@ class EncoderModel(Model):
         """Return the outcome of each of a benchmark's tasks."""
         embeddings = embed_benchmark(self.encoder, self.encoder, benchmark, cache)
         if settings.rerank:
-            method = self.encoder.pair_scorer.decides_by
+            method = self.encoder.pair_scorer.score_name
             self.notes = [f"reranked: the {settings.rerank} best candidates of every query, by the {method}"]
             return outcomes_by_pairs(
                 benchmark, self.encoder.pair_scorer, cache, Candidates(embeddings, settings.rerank)

@@ -16,20 +16,17 @@ import jax
 from jax.sharding import Mesh
 
 from rococo_jax.benchmarks.benchmark import Benchmark
-from rococo_jax.benchmarks.lost_input import without_twins
+from rococo_jax.benchmarks.excluded_input import drop_truncated_duplicates
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome, Task
 from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.embedding import embed_texts, images_ahead
-from rococo_jax.encoders.foreign import ForeignEncoder
+from rococo_jax.encoders.embedding import embed_image_sets, embed_texts
 from rococo_jax.encoders.loading import LoadOptions, load_encoder
-from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.encoders.programs import Compute
-from rococo_jax.encoders.protocol import FeatureEncoder, LoadedModel
-from rococo_jax.encoders.token_scoring import TokenScorer
+from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.errors import InputError
 from rococo_jax.processes import gather
 from rococo_jax.runtime import make_mesh
@@ -50,7 +47,7 @@ class Model(Protocol):
     name: str
     notes: Sequence[str] = ()
     training_images: TrainingImages | None = None
-    encoder: FeatureEncoder | None = None
+    encoder: LoadedModel | None = None
     versions: Mapping[str, Any] | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -109,10 +106,10 @@ class Loading:
     @functools.cached_property
     def loaded(self) -> LoadedModel:
         """The loaded encoder, or scorer of pairs if it has no embeddings. Raises InputError as `load_encoder`."""
-        return self._load(self.source, options=self.options, kinds=(TokenScorer, ForeignEncoder, ForeignPairScorer))
+        return self._load(self.source, options=self.options)
 
     @functools.cached_property
-    def candidates(self) -> FeatureEncoder | None:
+    def candidates(self) -> LoadedModel | None:
         """The other model, whose embeddings choose the candidates to score; None if none is named."""
         return None if self.options.candidates is None else self._load(self.options.candidates)
 
@@ -120,7 +117,7 @@ class Loading:
     def by_pairs(self) -> bool:
         """Whether the model is scored pair by pair: as the options request, or because it has no embeddings."""
         by = self.options.by or ("pairs" if self.options.candidates else "vectors")
-        return by == "pairs" or not self.loaded.has_vectors
+        return by == "pairs" or not self.loaded.embeds
 
     def _load(self, source: Any, **options: Any) -> LoadedModel:
         return load_encoder(source, mesh=self.mesh, compute=self.compute, **options)
@@ -142,19 +139,19 @@ def without_truncated_twins(token_rows: Callable[[Sequence[str]], TokenRows | No
     rows = token_rows(benchmark.texts) if benchmark.texts else None
     if rows is None:
         return benchmark
-    tasks, excluded = without_twins(benchmark.tasks, rows)
-    return dataclasses.replace(benchmark, tasks=tasks, lost=(*benchmark.lost, *excluded))
+    tasks, excluded = drop_truncated_duplicates(benchmark.tasks, rows)
+    return dataclasses.replace(benchmark, tasks=tasks, excluded=(*benchmark.excluded, *excluded))
 
 
 def embed_benchmark(
-    encoder: FeatureEncoder, of_texts: FeatureEncoder, benchmark: Benchmark, cache: EmbeddingCache
+    encoder: LoadedModel, of_texts: LoadedModel, benchmark: Benchmark, cache: EmbeddingCache
 ) -> Embeddings:
     """Return embeddings of every row of every table, of the texts by the second encoder, which is usually the same.
 
     Raises InputError: the encoder lacks a tower, an image cannot be read, or the embeddings of images and texts have
     different widths.
     """
-    with images_ahead(encoder, list(benchmark.image_sets.values()), cache) as images:
+    with embed_image_sets(encoder, list(benchmark.image_sets.values()), cache) as images:
         tables = {TEXTS: embed_texts(of_texts, benchmark.texts, cache)}
         tables |= zip(benchmark.image_sets, images(), strict=True)
     widths = {name: vectors.shape[1] for name, vectors in tables.items()}
