@@ -14,7 +14,7 @@ from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.errors import InputError, object_of
 from rococo_jax.evaluation.counts import CountedRows, Groups
 from rococo_jax.evaluation.table_metadata import read_rows
-from rococo_jax.metrics.image_counts import ImageCounts, side_by_side, image_counts, mean_over_parts
+from rococo_jax.metrics.image_counts import ImageCounts, image_counts, mean_over_parts, side_by_side
 from rococo_jax.metrics.intervals import ItemCounts, pool_items
 from rococo_jax.metrics.rows import count_rows
 from rococo_jax.storage import whole_file

@@ -9,7 +9,7 @@ from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask, ClassifyTask, RankTask
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.evaluation.results import make_results
-from rococo_jax.metrics.change import METRICS, alignment_change, count_changes, confidence_of
+from rococo_jax.metrics.change import METRICS, alignment_change, confidence_of, count_changes
 from tests.support.made_runs import unit
 
 ITEMS, CANDIDATES = 400, 5
