@@ -1,6 +1,7 @@
-"""MkDocs hooks: the Reference pages made from the code, tables read from CSV, links that leave docs/.
+"""MkDocs hooks: generate the Reference pages, show tables from CSV files, and adapt links that leave docs/.
 
-Commands come from the parser, config keys from their declarations, benchmarks and metrics from their rows.
+The commands come from the parser, the config keys from their declarations, and the benchmarks and metrics from their
+rows.
 """
 
 import csv
@@ -15,18 +16,28 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-# Files outside docs/ that are pages of the site too.
+# Files outside docs/ that are pages of the site as well.
 _OUTSIDE = {"launch/README.md": "how-to/launch.md"}
 _TABLE = re.compile(r"^\[Table: ([\w.]+\.csv)\]\(\1\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]*)(#[^)\s]*)?\)")
-# A workflow knows its repository, whose notebooks Colab opens by their address.
-_COLAB = "https://colab.research.google.com/"
+# GitHub's workflows set the variable. Links to the repository and to Colab need an address, so others have none.
 _REPOSITORY = os.environ.get("GITHUB_REPOSITORY")
+_COLAB_MARK = "<!-- colab -->"
+
+
+def on_config(config: Any) -> Any:
+    """Add links to the repository if its address is known."""
+    if _REPOSITORY:
+        config.repo_url = f"https://github.com/{_REPOSITORY}"
+        config.repo_name = _REPOSITORY
+        config.edit_uri = "edit/main/docs/"
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages that are made, and those that lie elsewhere."""
+    """Add the generated pages and the pages that lie outside docs/."""
     pages = {f"reference/{name}.md": make() for name, make in PAGES.items()}
+    pages |= {f"reference/commands/{name}.md": text for name, text in command_pages().items()}
     for path, page in _OUTSIDE.items():
         pages[page] = relinked((ROOT / path).read_text(encoding="utf-8"), path, f"docs/{page}")
     for path, text in pages.items():
@@ -47,76 +58,96 @@ def relinked(text: str, source: str, destination: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Shows tables of CSV files; leads links that leave docs/ to their page, or makes them plain words."""
+    """Show tables of CSV files; point links that leave docs/ to their page, or turn them into plain words."""
     folder = posixpath.dirname(page.file.src_uri)
 
-    def table(found: re.Match) -> str:
-        path = Path(config.docs_dir) / folder / found[1]
+    def table(match: re.Match) -> str:
+        path = Path(config.docs_dir) / folder / match[1]
         with path.open(encoding="utf-8", newline="") as file:
             head, *rows = csv.reader(file)
         if not rows:
             raise PluginError(f"{path}: a table without rows")
-        return "\n".join([*markdown_table(head, rows), "", f"[{found[1]}]({found[1]})"])
+        return "\n".join([*markdown_table(head, rows), "", f"[{match[1]}]({match[1]})"])
 
-    def link(found: re.Match) -> str:
-        target = posixpath.normpath(posixpath.join("docs", folder, found[2]))
+    def link(match: re.Match) -> str:
+        target = posixpath.normpath(posixpath.join("docs", folder, match[2]))
         if target.startswith("docs/") or not (ROOT / target).exists():
-            return found[0]  # MkDocs says where it is dead
+            return match[0]  # MkDocs reports dead links
         if target not in _OUTSIDE:
-            return found[1]
-        return f"[{found[1]}]({posixpath.relpath(_OUTSIDE[target], folder or '.')}{found[3] or ''})"
+            return match[1]
+        return f"[{match[1]}]({posixpath.relpath(_OUTSIDE[target], folder or '.')}{match[3] or ''})"
 
     if _REPOSITORY:
-        notebook = f"github/{_REPOSITORY}/blob/main/notebooks/quickstart.ipynb"
-        markdown = markdown.replace(f"{_COLAB}#upload", _COLAB + notebook)
+        notebook = f"https://colab.research.google.com/github/{_REPOSITORY}/blob/main/notebooks/quickstart.ipynb"
+        markdown = markdown.replace(_COLAB_MARK, f" or [in Colab]({notebook})")
     return _LINK.sub(link, _TABLE.sub(table, markdown))
 
 
 def markdown_table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
-    """The lines of a table; columns of figures to the right."""
-    figures = [all(not row[place] or re.match(r"[-+*−]*\d", row[place]) for row in rows) for place in range(len(head))]
+    """Yield the lines of a table; columns of numbers are aligned to the right."""
+    is_number = [
+        all(not row[column] or re.match(r"[-+*−]*\d", row[column]) for row in rows) for column in range(len(head))
+    ]
     yield f"| {' | '.join(head)} |"
-    yield f"| {' | '.join('---:' if right else '---' for right in figures)} |"
+    yield f"| {' | '.join('---:' if number else '---' for number in is_number)} |"
     for row in rows:
         yield f"| {' | '.join(row)} |"
 
 
-def page_of_rows(title: str, said: str, head: list[str], rows: list[list[str]]) -> str:
-    """A page with one table."""
-    return "\n".join([f"# {title}", "", said, "", *markdown_table(head, rows)]) + "\n"
+def page_of_rows(title: str, introduction: str, head: list[str], rows: list[list[str]]) -> str:
+    """Return a page with one table."""
+    return "\n".join([f"# {title}", "", introduction, "", *markdown_table(head, rows)]) + "\n"
 
 
 def cell(text: object) -> str:
-    """Text in a cell of a table."""
+    """Return text for a cell of a table."""
     return str(text).replace("|", r"\|").replace("<", "&lt;").replace("\n", " ")
 
 
-def commands_page() -> str:
-    """Every command with its help."""
+def _parsers() -> dict[str, Any]:
+    """Return the parser of each command, in the order of `rococo --help`."""
     from rococo_jax.cli.main import COMMANDS, build_parser
 
     parser = build_parser()
     parsers = next(action for action in parser._actions if action.dest == "command").choices
-    lines = ["# Commands", "", "What `rococo COMMAND --help` prints.", ""]
-    for name in COMMANDS:
-        lines += [f"## rococo {name}", "", "```text", parsers[name].format_help().rstrip(), "```", ""]
-    return "\n".join(lines)
+    return {name: parsers[name] for name in COMMANDS}
+
+
+def commands_page() -> str:
+    """Return the list of commands, with a link to each one's page."""
+    rows = [
+        [f"[`rococo {name}`](commands/{name}.md)", cell((parser.description or "").strip().partition("\n\n")[0])]
+        for name, parser in _parsers().items()
+    ]
+    introduction = "Each command has a page with its options and examples, the text of `rococo COMMAND --help`."
+    return page_of_rows("Commands", introduction, ["command", "purpose"], rows)
+
+
+def command_pages() -> dict[str, str]:
+    """Return a page with the help of each command."""
+    return {
+        name: f"# rococo {name}\n\n```text\n{parser.format_help().rstrip()}\n```\n\n[All commands](../commands.md)\n"
+        for name, parser in _parsers().items()
+    }
 
 
 def config_page() -> str:
-    """Every key of a training config, its default and its meaning."""
+    """Return every key of a training config with its default and its meaning."""
     from rococo_jax.training.config import default_config
     from rococo_jax.training.config import flat as leaves
     from rococo_jax.training.config_keys import all_keys
 
     defaults = leaves(default_config())
     rows = [[f"`{name}`", f"`{defaults[name]!r}`", cell(key.help)] for name, key in leaves(all_keys()).items()]
-    said = "Of `rococo train` and `rococo sweep`, as `--config.KEY=VALUE`: [Training](../how-to/train.md)."
-    return page_of_rows("Config keys", said, ["key", "default", "meaning"], rows)
+    introduction = (
+        "Keys of the configs of `rococo train` and `rococo sweep`. Set a key in the config file, or on the command "
+        "line as `--config.KEY=VALUE`: see [Fine-tune CLIP](../how-to/train.md)."
+    )
+    return page_of_rows("Config keys", introduction, ["key", "default", "meaning"], rows)
 
 
 def benchmarks_page() -> str:
-    """Every benchmark's row."""
+    """Return one row for each benchmark."""
     from rococo_jax.benchmarks.benchmark import known_benchmarks
 
     rows = []
@@ -126,30 +157,35 @@ def benchmarks_page() -> str:
         row = [f"`{info.name}`", info.question, info.paper, headline, f"{info.size}; {info.licence}", folders]
         rows.append([*map(cell, row)])
     head = ["name", "question", "paper", "headline", "data: size, licence", "folders"]
-    return page_of_rows("Benchmarks", "What `rococo benchmarks` knows; folders are those under `--data`.", head, rows)
+    introduction = (
+        "Every benchmark that `rococo evaluate --benchmarks` knows. Folders are relative to `--data`. "
+        "[How benchmarks are scored](scoring.md) explains the metrics and the headlines."
+    )
+    return page_of_rows("Benchmarks", introduction, head, rows)
 
 
 def zoo_page() -> str:
-    """Every published fine-tune that has a name."""
+    """Return one row for each published fine-tune that has a name."""
     from rococo_jax.checkpoints.zoo import ZOO, zoo
 
-    head = ["name", "method", "where", "towers", "activation", "licence", "note", "SHA-256 known", "read in"]
+    head = ["name", "method", "source", "towers", "activation", "licence", "note", "SHA-256 known", "read in"]
     rows = []
     for each in zoo().values():
         method = f"[{each.family}](https://arxiv.org/abs/{each.paper})"
         sources = ", ".join(f"[{number}]({url})" for number, url in enumerate(each.sources, 1))
         row = [f"`{ZOO}{each.name}`", method, f"<{each.address}>", each.architecture, each.activation, each.licence]
-        hashed = "yes" if each.sha256 else "no"
-        rows.append([*row, each.note, hashed, sources])
-    said = (
-        "Published fine-tunes by name, wherever a model is named. An empty cell was in no source; an empty activation "
-        "is read from the configuration, or has to be given. The published files are not verified by this project."
+        has_hash = "yes" if each.sha256 else "no"
+        rows.append([*row, each.note, has_hash, sources])
+    introduction = (
+        "Published fine-tunes that can be named wherever a command takes a model. **None of these files was available "
+        "when this was written, so none has been verified.** An empty cell means that no source states the fact. If "
+        "the activation is empty, it is read from the checkpoint's configuration, or you choose it with `--activation`."
     )
-    return page_of_rows("Zoo", said, head, rows)
+    return page_of_rows("Zoo", introduction, head, rows)
 
 
 def downloads_page() -> str:
-    """Every file that `rococo fetch` gets."""
+    """Return one row for each file that `rococo fetch` downloads."""
     from rococo_jax.benchmarks.sources import read_sources
     from rococo_jax.cli.fetch import in_bytes
 
@@ -159,29 +195,37 @@ def downloads_page() -> str:
         check = f"{each.verification}; needs accepted terms" if each.page else each.verification
         row = [" ".join(sorted(benchmarks)), f"`{each.to}`", size, check, f"`{each.url}`", source]
         rows.append([*map(cell, row)])
-    head = ["benchmarks", "comes to", "size", "contents", "address", "read in"]
-    said = "What `rococo fetch` gets, below `--data`; *not tried* as in [Getting the data](../how-to/get-data.md)."
-    return page_of_rows("Downloads", said, head, rows)
+    head = ["benchmarks", "destination", "size", "verification", "address", "documented in"]
+    introduction = (
+        "Every file that `rococo fetch` downloads into the folder given by `--data`. *Not tried*: the address comes "
+        "from the authors' code or from mteb and has not been tested, see [Get the data](../how-to/get-data.md)."
+    )
+    return page_of_rows("Downloads", introduction, head, rows)
 
 
 def metrics_page() -> str:
-    """Every metric's row."""
+    """Return one row for each metric."""
     from rococo_jax.metrics import METRICS
 
-    head = ["key", "label", "better", "unit", "is", "formula"]
+    head = ["key", "label", "better", "unit", "definition", "origin"]
     rows = [
         [*map(cell, (f"`{each.name}`", each.label, each.better or "", each.unit, each.definition, each.origin or ""))]
         for each in METRICS.values()
     ]
-    said = "Keys of `results.json`. *ours*: the public material gives no formula, so it is this project's."
-    return page_of_rows("Metrics", said, head, rows)
+    introduction = (
+        "The metrics in `results.json`, by key. The column *origin* states where the formula comes from: the "
+        "benchmark's public code, its paper, or *ours*, if the public material gives no formula and this project "
+        "defines one. "
+        "Numbers marked *ours* cannot be compared with published ones. [Glossary](glossary.md)"
+    )
+    return page_of_rows("Metrics", introduction, head, rows)
 
 
 def python_page() -> str:
-    """Every public name, from its docstring."""
+    """Return every public name with its docstring."""
     from rococo_jax import _PUBLIC
 
-    lines = ["# Python", "", "Names of `rococo_jax`, loaded on first use.", ""]
+    lines = ["# Python API", "", "The public names of `rococo_jax`. Each is loaded on first use.", ""]
     for name, module in _PUBLIC.items():
         lines += [f"## {name}", "", f"::: {module}.{name}", ""]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Models in and out: the model directory, converters from checkpoints of other projects, and export."""
+"""The model directory, conversion of checkpoints of other projects, and export."""
 
 from rococo_jax.checkpoints.formats import convert
 from rococo_jax.checkpoints.formats.huggingface import export_huggingface

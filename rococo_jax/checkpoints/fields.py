@@ -5,14 +5,15 @@
     activation   hidden_act           activation
     -            num_channels         rgb
 
-- ours: field of our spec; `-` for a field of theirs that must have the one value which the towers here can follow.
+- ours: field of our spec; `-` for a key that must have the only value which our towers support.
 - theirs: key of the configuration.
 - check: what the value must be, and how it is converted (`CHECKS`).
 
-A field of ours may have two lines, whose values must then be equal, and a later line of another list (`a + b`)
-replaces earlier lines of the same field of ours.
+A field of ours may have two lines; their values must then be equal. In `a + b` the lines of b replace those of a for
+the same field of ours.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -160,7 +161,7 @@ class FieldList:
         for ours, theirs, check in self.lines:
             value = CHECKS[check].read(section, theirs)
             if values.get(ours, value) != value:
-                raise section.refuse(theirs, f"{values[ours]}, like the other fields of the same setting".lower())
+                raise section.refuse(theirs, f"{json.dumps(values[ours])}, like the other keys of the same setting")
             if ours != _FIXED:
                 values[ours] = value
         return values

@@ -11,9 +11,9 @@
 - kind: the layout; empty for a tensor that is stored as it is.
 - A line with `{tower}` and `{prefix}` stands for both towers.
 
-A list may name more than one model has: lines of parameters that a model lacks are left out, and a later line replaces
-an earlier one with the same parameter. The names of a whole model are a `NameTable`. It refuses to be built unless it
-names every parameter, and a checkpoint with a missing, unknown or misshapen tensor is an error that lists them all.
+A list covers all variants of a family. Lines of parameters that a model lacks are left out, and in `a + b` the lines
+of b replace those of a for the same parameter. `name_table` makes the table of one model, and raises unless every
+parameter has exactly one name. A checkpoint with missing, unknown or misshapen tensors is refused with a list of them.
 """
 
 import re

@@ -165,7 +165,9 @@ def test_another_file_under_the_name_is_not_taken_for_the_published_one(known, s
     target.parent.mkdir()
     for content in (CONTENT[:-1], CONTENT[:-1] + b"x"):
         target.write_bytes(content)
-        refused(r"folder/file.bin: sha\d+: found .*: remove the file to get it anew", get, server, tmp_path, **known)
+        refused(
+            r"folder/file.bin: sha\d+: found .*: remove the file to download it again", get, server, tmp_path, **known
+        )
         assert target.read_bytes() == content and server.asked == []
     target.write_bytes(CONTENT)
     assert get(server, tmp_path, **known) == (False, 0)
@@ -196,12 +198,12 @@ def test_an_archive_appears_unpacked_or_not_at_all(server, tmp_path):
     server.files["/file.bin"] = zipped()
     assert get(server, tmp_path, to="coco/images/val", sha256=None, unpack="val")[0]
     assert files_of(tmp_path) == ["coco/images/val/a.txt"]
-    for content, said in (
+    for content, message in (
         (zipped("other/a.txt"), "found other; wanted a folder val"),
         (CONTENT, "neither a ZIP nor a tar file"),
     ):
         server.files["/file.bin"] = content
-        refused(said, get, server, tmp_path, to="again/val", sha256=None, unpack="val")
+        refused(message, get, server, tmp_path, to="again/val", sha256=None, unpack="val")
         assert files_of(tmp_path) == ["coco/images/val/a.txt"]
 
 

@@ -37,7 +37,7 @@ def test_an_epoch_has_whole_batches_and_no_image_twice_and_any_position_can_be_a
 
 
 def test_the_order_of_too_many_images_to_hold_is_a_permutation_too(monkeypatch):
-    monkeypatch.setattr(sample_order, "_IN_MEMORY", 1000)
+    monkeypatch.setattr(sample_order, "_MAX_IMAGES_IN_MEMORY", 1000)
     epochs = drawn(SampleOrder(20_000, 64, seed=1), 2 * 19_968).reshape(2, 19_968)
     assert all(len(np.unique(epoch)) == 19_968 and epoch.max() < 20_000 for epoch in epochs)
     assert (epochs[0] == epochs[1]).sum() < 20  # one is expected
@@ -141,7 +141,7 @@ def test_every_epoch_of_a_source_has_an_order_of_its_own(shards):
 
 @pytest.mark.parametrize("parts", [(7000, 2000, 1000), (9995, 5), (500,) * 20, (1, 333, 3333, 6333)])
 def test_samples_of_sources_are_mixed_as_grain_mixes_datasets(parts):
-    """Weights of which Grain's own rounding to hundredths of the least one changes none."""
+    """Return weights that Grain's own rounding, to hundredths of the smallest one, does not change."""
     parents = [
         grain.MapDataset.range(10**6).map(lambda count, source=source: (source, count)) for source in range(len(parts))
     ]
@@ -154,7 +154,7 @@ def test_samples_of_sources_are_mixed_as_grain_mixes_datasets(parts):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0.5,0.4", "found 0.5,0.4, which sum to 0.9; wanted weights that sum to 1"),
+        ("0.5,0.4", "found 0.5,0.4, whose sum is 0.9; wanted weights that sum to 1"),
         ("0.5,0.5,0", "3 weights for 2 sources"),
         ("1", "1 weights for 2 sources"),
         ("1,0", "wanted weights of 0.0001 and more"),

@@ -1,4 +1,4 @@
-"""The classes of docs/how-to/evaluate.md and of the notebook around a model of another framework work as printed.
+"""The classes of docs/how-to/your-model.md and of the notebook around a model of another framework work as printed.
 
 The checkpoint is our own tiny model, exported as a CLIP of `transformers`: both must embed alike.
 """
@@ -23,7 +23,7 @@ pytest.importorskip("torch")
 @pytest.fixture
 def page_class(exported, tmp_path):
     """The file that the page names, for our model."""
-    page = (CHECKOUT / "docs" / "how-to" / "evaluate.md").read_text(encoding="utf-8")
+    page = (CHECKOUT / "docs" / "how-to" / "your-model.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"^```py\n(# my_models\.py\n.*?)^```$", page, re.DOTALL | re.MULTILINE)
     path = tmp_path / "my_models.py"
     path.write_text(source.replace('"kakaobrain/align-base"', repr(str(exported))), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The site: what is made from the code is whole, tables stand where pages promise them, pages are short."""
+"""The site: generated pages are complete, every table that a page promises is there, and pages are short."""
 
 import csv
 import re
@@ -33,9 +33,9 @@ def hooks():
     sys.path.pop(0)
 
 
-def build_site(out, **changed):
+def build_site(out, **settings):
     """Build the site as `make docs` does, with settings of mkdocs.yml changed; a warning is an `Abort`."""
-    build(load_config(str(CHECKOUT / "mkdocs.yml"), strict=True, site_dir=str(out), **changed))
+    build(load_config(str(CHECKOUT / "mkdocs.yml"), strict=True, site_dir=str(out), **settings))
 
 
 @pytest.fixture(scope="module")
@@ -82,17 +82,22 @@ def test_no_mark_for_a_table_stands_without_one():
 
 
 def test_the_reference_has_every_command_key_benchmark_and_metric(hooks):
-    made = {name: make() for name, make in hooks.PAGES.items()}
-    assert all(f"## rococo {name}\n" in made["commands"] for name in COMMANDS)
+    reference = {name: make() for name, make in hooks.PAGES.items()}
+    pages = hooks.command_pages()
+    assert all(
+        f"# rococo {name}\n" in pages[name] and f"(commands/{name}.md)" in reference["commands"] for name in COMMANDS
+    )
     keys = flat(default_config())
-    assert len(keys) > 100 and all(f"| `{key}` |" in made["config"] for key in keys)
-    assert not re.search(r"\| *\|$", made["config"], re.MULTILINE), "a key without a meaning"
-    assert all(f"| `{name}` |" in made["metrics"] for name in METRICS)
+    assert len(keys) > 80 and all(f"| `{key}` |" in reference["config"] for key in keys)
+    assert not re.search(r"\| *\|$", reference["config"], re.MULTILINE), "a key without a meaning"
+    assert all(f"| `{name}` |" in reference["metrics"] for name in METRICS)
     for row in zoo().values():
-        (line,) = (line for line in made["zoo"].splitlines() if line.startswith(f"| `zoo:{row.name}` | [{row.family}]"))
+        (line,) = (
+            line for line in reference["zoo"].splitlines() if line.startswith(f"| `zoo:{row.name}` | [{row.family}]")
+        )
         facts = (row.address, row.architecture, row.activation, row.licence, row.note, *row.sources)
         assert all(fact in line for fact in facts)
-    assert "| `rococo` |" in made["benchmarks"] and "::: rococo_jax.encoders.load_model" in made["python"]
+    assert "| `rococo` |" in reference["benchmarks"] and "::: rococo_jax.encoders.load_model" in reference["python"]
 
 
 def test_a_dead_link_fails_the_build(tmp_path, caplog):
@@ -107,12 +112,40 @@ def test_a_dead_link_fails_the_build(tmp_path, caplog):
 
 
 def test_colab_opens_the_notebook_of_the_repository_that_publishes(hooks, monkeypatch):
-    text = (DOCS / "README.md").read_text(encoding="utf-8")
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="README.md"))
+    """Without an address there is no link: an upload dialog would not find the package."""
+    text = (DOCS / "start" / "notebook.md").read_text(encoding="utf-8")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="start/notebook.md"))
     opened = "https://colab.research.google.com/github/someone/fork/blob/main/notebooks/quickstart.ipynb"
-    for repository, link in (("", "https://colab.research.google.com/#upload"), ("someone/fork", opened)):
+    for repository, links in ((None, 0), ("someone/fork", 1)):
         monkeypatch.setattr(hooks, "_REPOSITORY", repository)
-        assert f"[Colab]({link})" in hooks.on_page_markdown(text, page, SimpleNamespace(docs_dir=DOCS), None)
+        html = hooks.on_page_markdown(text, page, SimpleNamespace(docs_dir=DOCS), None)
+        assert html.count("colab.research.google.com") == html.count(opened) == links
+        config = hooks.on_config(SimpleNamespace(repo_url=None))
+        assert config.repo_url == ("https://github.com/someone/fork" if links else None)
+
+
+def test_the_site_finds_what_users_search_for():
+    """Check that the page that answers a question contains the words that users search for."""
+    answers = {
+        "significance": "how-to/compare", "p-value": "how-to/compare", "confidence interval": "how-to/compare",
+        "cite": "how-to/report-and-cite", "BibTeX": "how-to/report-and-cite", "LaTeX": "how-to/report-and-cite",
+        "wandb": "how-to/monitor", "Weights & Biases": "how-to/monitor", "resume": "how-to/monitor",
+        "out of memory": "how-to/troubleshooting", "install": "start/install",
+    }  # fmt: skip
+    for words, page in answers.items():
+        assert words.lower() in (DOCS / f"{page}.md").read_text(encoding="utf-8").lower(), f"{page}: {words}"
+
+
+def test_names_in_tables_do_not_break_in_the_middle(site, browser):
+    """The longest name of the first column stays on one line, on a wide and on a narrow screen."""
+    lines = """
+      [...document.querySelectorAll(".md-typeset td:first-child code")].filter(e => e.getClientRects().length > 1)
+        .map(e => e.textContent)"""
+    for page in ("how-to/monitor", "how-to/evaluate", "reference/config", "how-to/launch"):
+        browser.open(site / f"{page}.html")
+        for width in (1400, 390):
+            show(browser, width, "light")
+            assert browser.evaluate(lines) == [], f"{page} at {width} px"
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +167,8 @@ def test_pages_fit_their_widths_and_load_nothing_from_elsewhere(site, browser, p
         for name, script in CHECKS.items():
             assert browser.evaluate(script) == [], f"{name} at {width} px"
     requests = [each for each in browser.events[before:] if each["method"] == "Network.requestWillBeSent"]
-    asked = [each["params"]["request"]["url"] for each in requests]
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    urls = [each["params"]["request"]["url"] for each in requests]
+    assert [url for url in urls if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
 @pytest.mark.skipif(AXE is None, reason="no axe-core here: make node-tools")

@@ -42,22 +42,21 @@ _MUST_BE_OFF = {
     "global_average_pool", "use_pad_mask", "correct_cls_mask", "tokenizer_mode", "vocab_path",
     "final_ln_after_pool", "ls_init_value",  # of texts
 }  # fmt: skip
-# Fields of a model. The second and third line are used in training or by a decoder of captions alone.
+# Fields of a model. Those of the last line are used in training or by a decoder of captions alone.
 _MODEL = {"vision_cfg": {}, "text_cfg": {}, "embed_dim": None, "quick_gelu": None, "init_logit_bias": None}
 _MODEL |= dict.fromkeys(("force_quick_gelu", "pretrained_cfg", "preprocess_cfg"))
 _MODEL |= dict.fromkeys(("init_logit_scale", "nonscalar_logit_scale", "custom_text", "multimodal_cfg", "output_dict"))
 TEXT_FAMILIES: dict[str, Bert] = {kind: family for family in (BERT, ROBERTA, NLLB) for kind in family.model_types}
 EXPRESSIBLE = "only what open_clip's own towers can express"  # of exports
-_TOWER_FIELDS = fields("""
-    width   width   whole
-    layers  layers  whole
-""")
-_IMAGE_FIELDS = fields("""
+_VIT_FIELDS = fields("""
     image_size  image_size  side
     patch_size  patch_size  side
+    width       width       whole
+    layers      layers      whole
 """)
-_VIT_FIELDS = _TOWER_FIELDS + _IMAGE_FIELDS
-_TEXT_FIELDS = _TOWER_FIELDS + fields("""
+_TEXT_FIELDS = fields("""
+    width            width           whole
+    layers           layers          whole
     vocabulary_size  vocab_size      whole
     context_length   context_length  whole
     heads            heads           whole
