@@ -393,7 +393,10 @@ UNTOLD = Hashed(), Cosines(), Tokens(), "demo:plain"
         *((model, {"query_prompt": "find"}, "query_prompt: found 'find'; wanted none") for model in UNTOLD),
         (Told(), {"document_prompt": "file"}, "document_prompt: found 'file'; wanted none"),
         (Instructed(), {"query_prompt": "find", "rerank": 5}, "rerank: found reranking and prompts"),
-        *((each(), {"candidates": "demo:plain"}, "rerank: found 0; wanted the number of candidates") for each in (Tokens, Told, Both)),
+        *(
+            (each(), {"candidates": "demo:plain"}, "rerank: found 0; wanted the number")
+            for each in (Tokens, Told, Both)
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(model, settings, message, coco):
