@@ -70,7 +70,7 @@ def run(options: Options) -> None:
     if options.variant == HALF_TRUTH:
         if options.influence or options.select != "lowest":
             raise InputError(
-                "--select, --influence", "option", "one with half_truth", "none: half_truth replaces no noun"
+                "--select, --influence", "option", "one with half_truth", "neither: half_truth replaces no noun"
             )
         provenance = {"lexicon": lexicon_record, "seed": options.seed}
         sets = [_write(options, add_details(images, lexicon, options.seed), provenance)]

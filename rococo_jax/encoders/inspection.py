@@ -8,8 +8,8 @@ from rococo_jax.checkpoints.parameters import before_training
 from rococo_jax.models import parameter_counts
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops
 
-# Embedding tables are padded by a few per cent. A tokenizer that fills less than half of one probably belongs to another
-# model.
+# Embedding tables are padded by a few per cent. A tokenizer that fills less than half of one probably belongs to
+# another model.
 _MIN_VOCABULARY_SHARE = 0.5
 
 
