@@ -1,4 +1,4 @@
-"""Models of any framework: a torch CLIP beside our conversion of it, and bad encoders refused."""
+"""Compare a torch CLIP with its conversion, and refuse bad encoders."""
 
 import json
 import types

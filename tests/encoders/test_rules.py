@@ -1,4 +1,4 @@
-"""What `rococo inspect` says of each rule of a source library: its value, and the file and key that it stands at."""
+"""Check the settings of source libraries in `rococo inspect`: the value, and the file and key that contains it."""
 
 import json
 

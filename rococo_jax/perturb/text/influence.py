@@ -136,8 +136,8 @@ class _InfluenceEngine:
         trees = build_prefix_trees(texts, self.tokens, self.encoder.tokenizer.spec.context_length)
 
         def run(batch: list[Tree]):
-            placed = [self._place(np.stack(arrays)) for arrays in zip(*(tree[:-1] for tree in batch), strict=True)]
-            return batch, embed_trees(self.graph, self.state, *placed)
+            inputs = [self._place(np.stack(arrays)) for arrays in zip(*(tree[:-1] for tree in batch), strict=True)]
+            return batch, embed_trees(self.graph, self.state, *inputs)
 
         for batch, vectors in one_ahead(map(run, _batches_of_one_shape(trees, self.mesh.size))):
             for tree, values in zip(batch, np.asarray(vectors), strict=True):
