@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from rococo_jax.benchmarks.choices.records import holds_object, lines_beside, read_records
+from rococo_jax.benchmarks.choices.records import holds_object, read_records, read_side_lines
 from rococo_jax.benchmarks.classes import read_classes, templates_of
 from rococo_jax.benchmarks.readers.classes import read_own
 from rococo_jax.data.caption_forms import read_captions
@@ -41,7 +41,7 @@ READERS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "models": ("models.txt", "# ä\nours=runs/sc-vc\na\x0bb=other  # why\n", lambda p: read_models([], p)),
     "items": ("i.csv", "image,caption\na.jpg,dög\n", lambda p: [record.value for record in read_records(p)[1]]),
     "a first character": ("i.json", ' {"0": 1}', holds_object),
-    "relations": ("symmetric_relations.txt", "next to\nbeside\n", lambda p: lines_beside(p.parent, [p.name])),
+    "relations": ("symmetric_relations.txt", "next to\nbeside\n", lambda p: read_side_lines(p.parent, [p.name])),
     "a lexicon": ("x.json", json.dumps(LEXICON, ensure_ascii=False), lambda p: read_lexicon(p).hash()),
     "hard positives": ("h.jsonl", '{"caption": "a dög", "hard_negative": "a cat"}\n', read_hard_positives),
     "influence": ("i.jsonl", json.dumps({"caption": "a dög", "words": ["a", "dög"], "influence": [0.5, 1]}) + "\n",

@@ -57,7 +57,7 @@ def library_settings(encoder: Any) -> dict[str, dict[str, Any]]:
     for kind, tower in (("image", spec.vision), ("text", spec.text)):
         fields = {f"{kind} {name}": getattr(tower, name, None) for name in ("activation", "heads", "pooling")}
         values |= {setting: value for setting, value in fields.items() if value is not None}
-        rare_fields = [name for name in getattr(tower, "newer_fields", ()) if name != "position_rule"]
+        rare_fields = [name for name in getattr(tower, "non_default_optional", ()) if name != "position_rule"]
         values |= {f"{kind} {name}": tower.to_json()[name] for name in rare_fields}
         sources |= dict.fromkeys((f"{kind} {name}" for name in rare_fields), "the tower's kind")
     if spec.vision is not None:

@@ -122,7 +122,7 @@ def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: S
     tasks = [task for task in info.tasks if settings.wants(task)]
     return dataclasses.replace(
         benchmark,
-        decides={**benchmark.decides, **limit, **rerank},
+        conditions={**benchmark.conditions, **limit, **rerank},
         requested={"tasks": [task for task in tasks if task in present] or tasks, **benchmark.requested},
         reopen=functools.partial(_reopen, info, folders),
     )

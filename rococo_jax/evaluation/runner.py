@@ -92,7 +92,7 @@ def _evaluate(
         columns.append(beside.columns)
         seen = [*seen, *beside.seen]
         additions.append(beside.part)
-    reasons = ", ".join(filter(None, (each.why_chance for each in as_read.lost)))
+    reasons = ", ".join(filter(None, (each.chance_reason for each in as_read.excluded)))
     results = make_results(
         model.name,
         settings.protocol,

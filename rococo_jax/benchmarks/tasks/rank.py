@@ -14,7 +14,7 @@ from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embedd
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, names_of, side_of
 from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, PairsAsked, Tables, Task
 from rococo_jax.benchmarks.variants import CLEAN, Variant
-from rococo_jax.metrics.change import Sureness, change_counts
+from rococo_jax.metrics.change import Confidence, change_counts
 from rococo_jax.metrics.retrieval import Ties, query_counts, ranks, top_kinds
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import (
@@ -24,7 +24,7 @@ from rococo_jax.similarity import (
     rank_statistics_of_matrix,
 )
 from rococo_jax.similarity.softmax import softmax_sums
-from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTERED, RankStatistics
+from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN_ALTERED, OWN_ORIGINAL, RankStatistics
 
 IMAGE_TO_TEXT, TEXT_TO_IMAGE = "image_to_text", "text_to_image"
 
@@ -48,7 +48,7 @@ class RankTask(Task):
         shows_errors: whether an altered item in the first place is an error worth showing.
         gallery_mixed_in: the image that was mixed into an altered item, -1 for the others.
         asked_about: pairs to ask about, where they are not those of altered gallery items and what they were made from.
-        measures_sureness: whether probabilities over the gallery are looked at, to tell what corruption changes.
+        with_probabilities: whether probabilities over the gallery are looked at, to tell what corruption changes.
     """
 
     queries: Rows
@@ -62,7 +62,7 @@ class RankTask(Task):
     shows_errors: bool = True
     gallery_mixed_in: Int[np.ndarray, " gallery"] | None = None
     asked_about: AlteredPairs | None = None
-    measures_sureness: bool = False
+    with_probabilities: bool = False
     is_ranking: ClassVar[bool] = True
 
     @functools.cached_property
@@ -116,8 +116,8 @@ class RankTask(Task):
             source=embeddings.source,
         )
         differences = None if self.pairs is None else self.pairs.score(embeddings, mesh)
-        sureness = self._sureness(statistics, embeddings, mesh) if self.measures_sureness else None
-        return RankOutcome(self, statistics, differences, sureness)
+        confidences = self._sureness(statistics, embeddings, mesh) if self.with_probabilities else None
+        return RankOutcome(self, statistics, differences, confidences)
 
     def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
         """Every query with the whole gallery, and the pairs' queries with both sides."""
@@ -162,20 +162,22 @@ class RankTask(Task):
             wrong_columns=numbers(pairs.wrong),
             query_group=pairs.query_group,
             pair_group=pairs.group,
-            also_shown_in=pairs.also_shown_in,
+            second_group=pairs.also_shown_in,
         )
         return RankOutcome(self, statistics, differences)
 
-    def _sureness(self, statistics: RankStatistics, embeddings: Embeddings, mesh: jax.sharding.Mesh | None) -> Sureness:
+    def _sureness(
+        self, statistics: RankStatistics, embeddings: Embeddings, mesh: jax.sharding.Mesh | None
+    ) -> Confidence:
         """Probabilities over the gallery; a tie for the first place is wrong."""
         queries, gallery = (table[rows] for table, rows in map(embeddings.select, (self.queries, self.gallery)))
         scores, index = statistics.best_scores, statistics.best_indices
         scale, mesh = embeddings.logit_scale or DEFAULT_SCALE, mesh or make_mesh(jax.devices()[:1])
         total, weighted = softmax_sums(queries, gallery, scale, mesh).astype(np.float64).T
-        wrong = (scores == scores.max(axis=1, keepdims=True)) & (np.arange(len(KINDS)) != OWN)
-        answer = np.where(wrong.any(axis=1), np.where(wrong, index, -1).max(axis=1), index[:, OWN])
+        wrong = (scores == scores.max(axis=1, keepdims=True)) & (np.arange(len(KINDS)) != OWN_ORIGINAL)
+        answer = np.where(wrong.any(axis=1), np.where(wrong, index, -1).max(axis=1), index[:, OWN_ORIGINAL])
         entropy = np.maximum(np.log(total) - weighted / total, 0.0)
-        return Sureness(answer, ~wrong.any(axis=1), 1.0 / total, entropy / np.log(max(len(gallery), 2)))
+        return Confidence(answer, ~wrong.any(axis=1), 1.0 / total, entropy / np.log(max(len(gallery), 2)))
 
     def with_gallery(self, is_kept: Bool[np.ndarray, " gallery"]) -> "RankTask":
         """The task with part of its gallery; originals of the altered items in it must be in it, too."""
@@ -184,7 +186,7 @@ class RankTask(Task):
         parts = {side: None if (whole := getattr(self, side)) is None else whole[is_kept] for side in sides}
         return dataclasses.replace(self, **parts, gallery_origin=np.where(origin >= 0, place[origin], -1))
 
-    def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[RankTask | None, int, int]":
+    def drop_truncated_duplicates(self, reading: Int[np.ndarray, " texts"]) -> "tuple[RankTask | None, int, int]":
         """The task without altered captions that read as what they were made from."""
         if self.gallery_origin is None or not self.asks_for_texts:
             return self, 0, 0
@@ -212,7 +214,7 @@ class RankTask(Task):
             baseline=self.baseline if images.name == baseline else baseline,
             pools=() if pool is None else (pool,),
             asked_about=about,
-            measures_sureness=True,
+            with_probabilities=True,
             **sides,
         )
 
@@ -227,7 +229,7 @@ class RankOutcome(Outcome):
     of: RankTask
     statistics: RankStatistics
     differences: DifferenceStatistics | None = None
-    sureness: Sureness | None = None
+    confidences: Confidence | None = None
     has_candidate: Bool[np.ndarray, " queries"] | None = None
     kind: Literal["rank"] = "rank"
 
@@ -247,9 +249,9 @@ class RankOutcome(Outcome):
 
     def change_counts(self, baseline: "RankOutcome") -> dict[str, np.ndarray]:
         """Changes by corruption, query by query; see `metrics.change`. Empty where they were not measured."""
-        if self.sureness is None or baseline.sureness is None:
+        if self.confidences is None or baseline.confidences is None:
             return {}
-        return change_counts(baseline.sureness, self.sureness)
+        return change_counts(baseline.confidences, self.confidences)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -282,7 +284,7 @@ class RankOutcome(Outcome):
         images, texts, task = np.array(tables.images, object), np.array(tables.texts, object), self.of
         count, kind = len(task.queries), top_kinds(self.statistics, task.ties)
         top = self.statistics.best_indices[np.arange(count), kind]
-        own = self.statistics.best_indices[:, OWN]
+        own = self.statistics.best_indices[:, OWN_ORIGINAL]
         columns = {
             "query": np.arange(count),
             "image": images[task.query_group],
@@ -309,7 +311,7 @@ class RankOutcome(Outcome):
         fooled = np.flatnonzero((kind == OWN_ALTERED) | (kind == OTHER_ALTERED)) if task.shows_errors else np.empty(0)
         fooled = fooled.astype(int)
         scores = self.statistics.best_scores
-        lead = scores[fooled, kind[fooled]] - scores[fooled, OWN]
+        lead = scores[fooled, kind[fooled]] - scores[fooled, OWN_ORIGINAL]
         chosen, shown = [], set()
         order = fooled[np.argsort(-lead, kind="stable")]
         own = order[kind[order] == OWN_ALTERED][:1]
@@ -326,7 +328,9 @@ class RankOutcome(Outcome):
         )
         note = f"altered from: {tables.texts[task.gallery.index[origin]]}" if origin >= 0 else ""
         query_side = side_of(tables, task.queries, task.query_group, query)
-        right, wrong = (side_of(tables, task.gallery, task.gallery_group, int(indices[each])) for each in (OWN, kind))
+        right, wrong = (
+            side_of(tables, task.gallery, task.gallery_group, int(indices[each])) for each in (OWN_ORIGINAL, kind)
+        )
         wrong = dataclasses.replace(wrong, note=note)
         named = (task.name, self.variant, task.seed, "error", 0, KINDS[kind])
-        return Example(*named, query_side, right, wrong, float(scores[OWN]), float(scores[kind]))
+        return Example(*named, query_side, right, wrong, float(scores[OWN_ORIGINAL]), float(scores[kind]))

@@ -15,7 +15,7 @@ from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import Embeddings, Rows
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.metrics.grounding import count_pairs, pair_counts
-from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.intervals import ItemCounts
 from rococo_jax.metrics.rows import count_rows
 
 # (name of an image set, row): what an example shows as a picture.
@@ -96,7 +96,7 @@ class Outcome:
         leads: metrics to put first.
         chance: exact expectations of metrics for a model that ranks at random.
         notes: what a reader of the results must know, one sentence each.
-        why_chance: why the model cannot do better than chance; None where the input does not explain it.
+        chance_reason: why the model cannot do better than chance; None where the input does not explain it.
     """
 
     of: Any
@@ -109,7 +109,7 @@ class Outcome:
     leads: tuple[str, ...] = ()
     chance: Mapping[str, float] = types.MappingProxyType({})
     notes: tuple[str, ...] = ()
-    why_chance: str | None = None
+    chance_reason: str | None = None
 
     task = property(lambda self: self.of.name)
     variation = property(lambda self: self.of.variation)
@@ -155,7 +155,7 @@ class Outcome:
         raise NotImplementedError
 
     @functools.cached_property
-    def grounding(self) -> Counted | None:
+    def grounding(self) -> ItemCounts | None:
         """Preference, blind and grounding, row by row; None without pairs or unrelated queries."""
         return count_pairs(self.pair_counts, self.unit)
 
@@ -247,7 +247,7 @@ class Task:
         """
         return None
 
-    def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[Task | None, int, int]":
+    def drop_truncated_duplicates(self, reading: Int[np.ndarray, " texts"]) -> "tuple[Task | None, int, int]":
         """The task without altered texts that a model reads as their originals (None where nothing is left), how many
         these are, and of how many. Rows of the benchmark's texts that the model reads as one have equal numbers.
         """

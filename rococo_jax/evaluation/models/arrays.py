@@ -32,9 +32,9 @@ def annotation_benchmark(path: str | os.PathLike, protocol: str) -> Benchmark:
     Raises InputError: as `read_score_annotation`.
     """
     file = tasks_of_file(read_score_annotation(path), protocol)
-    decides = {"annotation": hash_file(path)}
+    conditions = {"annotation": hash_file(path)}
     notes = (*file.notes, *note_on_shared_captions(file))
-    return Benchmark("rococo", file.images, file.texts, {}, file.tasks, notes, decides=decides)
+    return Benchmark("rococo", file.images, file.texts, {}, file.tasks, notes, conditions=conditions)
 
 
 def file_order_notes(settings: Settings) -> list[str]:

@@ -16,7 +16,7 @@ import jax
 from jax.sharding import Mesh
 
 from rococo_jax.benchmarks.benchmark import Benchmark
-from rococo_jax.benchmarks.lost_input import without_twins
+from rococo_jax.benchmarks.excluded_input import drop_truncated_duplicates
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome, Task
@@ -139,8 +139,8 @@ def without_truncated_twins(token_rows: Callable[[Sequence[str]], TokenRows | No
     rows = token_rows(benchmark.texts) if benchmark.texts else None
     if rows is None:
         return benchmark
-    tasks, excluded = without_twins(benchmark.tasks, rows)
-    return dataclasses.replace(benchmark, tasks=tasks, lost=(*benchmark.lost, *excluded))
+    tasks, excluded = drop_truncated_duplicates(benchmark.tasks, rows)
+    return dataclasses.replace(benchmark, tasks=tasks, excluded=(*benchmark.excluded, *excluded))
 
 
 def embed_benchmark(
