@@ -53,8 +53,8 @@ def main() -> None:
     measuring.print_report(way(arguments))
 
 
-def compared(what: str, ours: Callable, theirs: Callable, counts: tuple[int, int], rounds: int) -> dict:
-    return measuring.compare(what, ours, theirs, *counts, rounds)
+def compared(items: str, ours: Callable, theirs: Callable, counts: tuple[int, int], rounds: int) -> dict:
+    return measuring.compare(items, ours, theirs, *counts, rounds)
 
 
 def captions(arguments: argparse.Namespace) -> dict:
