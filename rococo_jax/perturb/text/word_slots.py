@@ -78,6 +78,7 @@ def is_new(word: str, present: frozenset[str], lexicon: Lexicon) -> bool:
         lexicon: knows plurals, synonyms and special cases.
 
     >>> from rococo_jax.perturb.text.lexicon import shipped_lexicon
+    >>> from rococo_jax.perturb.text.words import caption_words
     >>> present, lexicon = caption_words(["a boy on a sofa"]), shipped_lexicon()
     >>> [is_new(word, present, lexicon) for word in ("kid", "couch", "boys", "dog")]
     [False, False, False, True]
