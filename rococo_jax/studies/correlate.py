@@ -69,7 +69,7 @@ def write_correlations(
 def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | None) -> Study:
     if file_suffix(sources[0]) in TABLES:
         if len(sources) > 1:
-            raise InputError("RESULTS", "a table and more", sources[0], "one table of scores alone")
+            raise InputError("RESULTS", "a table and more", sources[0], "a single table of scores")
         return correlate_table(Path(sources[0]), names, given)
     groups = group_by_fingerprint(load_results(sources))
     if len(groups) > 1:
@@ -80,13 +80,13 @@ def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | 
 
 
 def correlate_table(path: Path, names: Sequence[str] | None = None, given: str | None = None) -> Study:
-    """Correlations of the columns `names`, by default of all with a number in every row, `given` held constant.
+    """Correlate columns of a table of models; with `given`, partial correlations that control for that column.
 
-    A column is a metric where a cell of it is a number, but for one whose heading says that it names models. Percent
-    signs are read where a whole column has them. What was understood is said.
+    Columns with a number are metrics, except those whose heading names models. Percent signs are accepted if all cells
+    of a column have one. The columns that are used are printed. By default `names` are all complete metrics.
 
-    Raises InputError: a file that is no such table, a cell of a metric that is neither a number nor blank, fewer than
-    five models, one named twice, a column that is unknown or lacks a number, fewer than two columns.
+    Raises InputError: the file is no such table, a cell of a metric is neither a number nor empty, there are fewer than
+    five models or a repeated one, a column is unknown or incomplete, or there are fewer than two columns.
     """
     header, lines = open_table(path, "a table with a heading and a row for each model")
     rows = [row for _, row in lines]
