@@ -171,7 +171,7 @@ def _card(pair: Pair) -> Card:
 
 
 def overlay(image: UInt8[np.ndarray, "h w 3"], strength: Float[np.ndarray, "grid grid"]) -> UInt8[np.ndarray, "h w 3"]:
-    """Return the image in grey with its map on top, interpolated between patch centres; values from 1 on are brightest."""
+    """Return the image in grey with its map on top, interpolated between patch centres; 1 is brightest."""
     smooth = Image.fromarray(strength.astype(np.float32)).resize(image.shape[1::-1], Image.Resampling.BICUBIC)
     strength = np.clip(np.asarray(smooth), 0.0, 1.0)
     glow = matplotlib.colormaps["inferno"](strength)[..., :3]  # lighter all the way, so readable without colour vision
