@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from rococo_jax.data.caption_forms import open_captions
+from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.caption_tables import CaptionsFile
 from rococo_jax.data.captions import CaptionedImage, check_no_image_twice
 from rococo_jax.data.image_files import find_images
@@ -95,7 +95,7 @@ def _open_pairs(images: str, captions: str, options: ReadOptions) -> PairSource:
         wanted = f"none with {images}: a captions file or a table has splits"
         raise InputError("pairs", "split", repr(options.split), wanted)
     if sources and options.text_files == "whole":
-        wanted = "folders; a text of several lines in a tar belongs into NAME.json"
+        wanted = "folders; a caption of several lines in a tar belongs in NAME.json"
         raise InputError("pairs", "text_files", f"{options.text_files!r} with {images}", wanted)
     if folders or captions.strip():
         sources.insert(0, _read_folders(folders, captions, options))
@@ -139,8 +139,7 @@ def _read_folders(folders: list[str], captions: str, options: ReadOptions) -> Ca
     images: dict[Any, CaptionedImage] = {}  # by file
     missing: list[str] = []
     for number, source in enumerate(sources):
-        file = open_captions(source, options)
-        say(file.summary())
+        file = read_captions(source, **vars(options))
         files = file.image_files or _find_images_of(file, number, sources, folders, options)
         names_without_file = [item.image for item in file.items if item.image not in files]
         if names_without_file:
@@ -189,7 +188,7 @@ def _find_in_folders(
             for name, path in find_images(missing, folder)[0].items():
                 other = paths.setdefault(name, path)
                 if other != path and not path.samefile(other) and path.read_bytes() != other.read_bytes():
-                    wanted = "as many folders as captions files, each beside its own"
+                    wanted = "one folder for each captions file, in the same order"
                     raise InputError(source, f"image {name!r}", f"two of this name, {other} and {path}", wanted)
         missing = [name for name in missing if name not in paths]
     all_folders = ", ".join(dict.fromkeys(itertools.chain.from_iterable(search_order))) or "no folder"
@@ -213,8 +212,8 @@ def _disambiguate_names(images: Mapping[Any, CaptionedImage]) -> tuple[Captioned
     for file, item in zip(images, items, strict=True):
         first_file = first_files.setdefault(item.image, file)
         if first_file is not file:
-            found = f"the name of {first_file}, too"
-            raise InputError(file, f"image {item.image!r}", found, "one name an image")
+            found = f"also the name of {first_file}"
+            raise InputError(file, f"image {item.image!r}", found, "a different name for each image")
     return tuple(items)
 
 
