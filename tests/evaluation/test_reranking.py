@@ -206,7 +206,7 @@ def test_altered_images_are_judged_as_they_were_embedded(encoder, opened):
 def test_inspect_tells_of_the_head(encoder):
     facts = inspect_model(encoder)
     assert facts["spec"]["matching"] == {"first_id": ENC} and facts["parameters"]["matching"] > 0
-    assert any("judges pairs" in line for line in describe_facts(encoder, facts))
+    assert any("scores pairs" in line for line in describe_facts(encoder, facts))
 
 
 def test_without_a_matching_head_nothing_is_reranked_and_nothing_has_changed(data, tmp_path, refusal):
