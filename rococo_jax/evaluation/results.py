@@ -7,6 +7,7 @@
      "intervals": {TASK: {VARIANT: {METRIC: [low, high] or null}}},
      "sizes": {TASK: {VARIANT: {...}}},
      "headlines": {TASK: {"variant": ..., "metric": ..., "pooling": "items" or "parts", "source": ...}},
+     "chance": {TASK: {VARIANT: {METRIC: what guessing is expected to have}}} where that is known,
      "data": {BENCHMARK: {...}}, "bootstrap": {...}, "notes": [...],
      "curves": {TASK: {VARIANT: what charts are drawn of}} where a kind of task has any,
      "benchmarks": {BENCHMARK: {"request": {OPTION: ...}, "tasks": [...], "notes": [...]}},
@@ -130,7 +131,7 @@ def make_results(
         why = outcome.why_chance or why_chance.get(task)
         all_notes += [*outcome.notes, *chance_notes(outcome, variant, result, why), *result.notes]
     bootstrap = {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"}
-    fewer, curves = by_task("resamples"), by_task("curves")
+    fewer, curves, chance = by_task("resamples"), by_task("curves"), by_task("chance")
     headlines = headlines_of(headline, groups, results)
     return {
         "format": FORMAT,
@@ -142,6 +143,7 @@ def make_results(
         "variants": describe_variants({name: groups[name] for name in results}),
         **{part: by_task(part) for part in ("tasks", "intervals", "sizes")},
         **({"headlines": headlines} if headlines else {}),
+        **({"chance": chance} if chance else {}),
         "bootstrap": bootstrap | ({"resamples_of": fewer} if fewer else {}),
         "notes": list(dict.fromkeys(all_notes)),
         **({"curves": curves} if curves else {}),

@@ -1,6 +1,7 @@
 """The primary differences between models as rows with a verdict: for the page, the terminal and as JSON."""
 
 import dataclasses
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +10,8 @@ from rococo_jax.benchmarks.pooling import coverage_phrase
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import Verdict
 from rococo_jax.report.blocks import Cell, Head, Note, Notes, Part, Table, rich
-from rococo_jax.report.comparison import Comparison, Comparisons, Difference, p_value
+from rococo_jax.report.comparison import Comparison, Comparisons, Difference, leader_sentence, p_value
+from rococo_jax.report.markdown import escaped, table_lines
 from rococo_jax.report.vocabulary import percent, signed, task_label, variant_label
 
 LEGEND = (
@@ -132,6 +134,47 @@ def summary_lines(rows: Sequence[VerdictRow]) -> list[str]:
         differences = f"{total} primary difference{'s' * (total != 1)}"
         lines.append(f"{model} against {reference}: {', '.join(counted)} of {differences}.")
     return lines
+
+
+def leader_lines(comparisons: Comparisons) -> list[str]:
+    """Return a sentence for each task: which model is first, that none is clearly, or that none is above chance."""
+    return [
+        f"{task_label(task)}: {leader_sentence(comparison.first_two)}"
+        for (_, task), comparison in comparisons.items()
+        if comparison.first_two
+    ]
+
+
+def print_verdicts(comparisons: Comparisons, margin: float | None = None) -> None:
+    """Print the table of primary differences with its sentences; in a file or a pipe it is Markdown."""
+    rows = verdict_rows(comparisons, margin)
+    cells = [row.cells() for row in rows]
+    if sys.stdout.isatty():
+        _print_table(cells)
+    else:
+        # No column is aligned to the right: the file is also read as it is.
+        heads = [(name, True) for name in COLUMNS]
+        for line in table_lines(heads, [map(escaped, row) for row in cells])[1:]:
+            print(line)
+        print()
+    hint = "" if margin else " --margin POINTS also tests whether a difference is too small to matter."
+    for line in (*leader_lines(comparisons), *summary_lines(rows), "", legend(margin) + hint):
+        print(line)
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print the table; names fold where the terminal is narrow, numbers are never cut."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in COLUMNS:
+        table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table, crop=False)
 
 
 def legend(margin: float | None) -> str:

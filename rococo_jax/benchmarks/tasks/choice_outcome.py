@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import numpy as np
+import scipy.special
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.tasks.pairs import side_of
@@ -94,6 +95,26 @@ class ChoiceOutcome(Outcome):
     def sizes(self) -> dict[str, int]:
         """Number of items and images."""
         return {"items": len(self.of.ids), "images": len(np.unique(self.of.group))}
+
+    @property
+    def chance(self) -> dict[str, float]:
+        """Each metric in percent, in expectation, of scores that are random and independent of each other.
+
+        Only of items of one image or one text, and of two images and two texts.
+        """
+        present = self.of.is_present
+        if self.of.asks == "both":
+            is_two_by_two = self.of.match.shape[1:] == (2, 2) and (self.of.match == np.eye(2, dtype=bool)).all()
+            return {"group_score": 100 / 6, "text_score": 25.0, "image_score": 25.0} if is_two_by_two else {}
+        right, wrong = self.of.match.any(axis=1), ~self.of.match.any(axis=1)
+        if self.of.asks == "alike":
+            return {"tot": 100 / 3} if (right.sum(1) == 2).all() and (wrong.sum(1) == 1).all() else {}
+        rights = (self.of.match & present).sum(axis=(1, 2))
+        wrongs = (~self.of.match & present).sum(axis=(1, 2))
+        all_right = 100.0 * float(np.mean(1.0 / scipy.special.comb(rights + wrongs, rights)))
+        if self.of.asks == "images":
+            return {"image_score": all_right}
+        return {"ota": 100.0 * float(np.mean(1.0 / (1 + wrongs))), "ata": all_right, "itt": all_right}
 
     @functools.cached_property
     def closest(self) -> Closest:
