@@ -172,8 +172,8 @@ def leader_sentence(pair: FirstTwo) -> str:
     figure, chance = pair.first.figure(*headline), pair.first.chance(*headline)
     if chance is not None and figure.low is not None and figure.low <= chance:
         return (
-            f"No model can be distinguished from chance: the 95 % interval of the first, {pair.first.label}, reaches "
-            f"from {figure.bounds} by {variant}{name}, and guessing is expected to have {percent(chance)}."
+            f"No model can be distinguished from chance: by {variant}{name}, the 95 % interval of the first, "
+            f"{pair.first.label} ({values[0]}), is {figure.bounds}, and guessing gives {percent(chance)} on average."
         )
     if pair.paired.p >= ALPHA:
         return (

@@ -21,6 +21,8 @@ LEGEND = (
 )
 COLUMNS = ("Model", "Task", "Variant", "Metric", "Value", "Reference", "Difference", "95 %", "p", "MDE", "Verdict")
 NUMBERS = ("Value", "Reference", "Difference", "95 %", "p", "MDE")
+# Of more models than this, one sentence counts the verdicts of all.
+_MOST_SENTENCES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,16 +126,25 @@ def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
 
 
 def summary_lines(rows: Sequence[VerdictRow]) -> list[str]:
-    """Return a sentence for each model that counts its verdicts."""
+    """Return a sentence for each model that counts its verdicts, or one for all of many models."""
     lines = []
-    for reference, model in dict.fromkeys((row.reference, row.model) for row in rows):
-        verdicts = Counter(row.verdict for row in rows if (row.reference, row.model) == (reference, model))
-        names = [name for name in ("better", "worse", "equivalent", "undecided") if verdicts[name]]
-        counted = [f"{verdicts[name]} {name}" for name in names]
-        total = verdicts.total()
-        differences = f"{total} primary difference{'s' * (total != 1)}"
-        lines.append(f"{model} against {reference}: {', '.join(counted)} of {differences}.")
+    for reference in dict.fromkeys(row.reference for row in rows):
+        of_reference = [row for row in rows if row.reference == reference]
+        models = list(dict.fromkeys(row.model for row in of_reference))
+        if len(models) > _MOST_SENTENCES:
+            lines.append(f"{len(models)} models against {reference}: {_counted_verdicts(of_reference)}.")
+            continue
+        for model in models:
+            of_model = [row for row in of_reference if row.model == model]
+            lines.append(f"{model} against {reference}: {_counted_verdicts(of_model)}.")
     return lines
+
+
+def _counted_verdicts(rows: Sequence[VerdictRow]) -> str:
+    verdicts = Counter(row.verdict for row in rows)
+    names = [name for name in ("better", "worse", "equivalent", "undecided") if verdicts[name]]
+    counted = [f"{verdicts[name]} {name}" for name in names]
+    return f"{', '.join(counted)} of {len(rows)} primary difference{'s' * (len(rows) != 1)}"
 
 
 def leader_lines(comparisons: Comparisons) -> list[str]:
