@@ -147,7 +147,7 @@ class ItemScores(Columns):
     scale: float = 100.0
     has_positives: bool = False
 
-    of_all: ClassVar[tuple[str, ...]] = ("scale", "has_positives")
+    shared_fields: ClassVar[tuple[str, ...]] = ("scale", "has_positives")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

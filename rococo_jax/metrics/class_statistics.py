@@ -64,7 +64,7 @@ class ClassStatistics(Columns):
     temperatures: tuple[float, float]
     scale: float
 
-    of_all: ClassVar[tuple[str, ...]] = ("temperatures", "scale")
+    shared_fields: ClassVar[tuple[str, ...]] = ("temperatures", "scale")
 
     @property
     def right(self) -> Bool[np.ndarray, " images"]:

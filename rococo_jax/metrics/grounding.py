@@ -34,7 +34,7 @@ def pair_counts(statistics: DifferenceStatistics, row: Int[np.ndarray, " entries
         row: the query or item that each entry belongs to.
         rows: how many queries or items there are.
     """
-    has_wrong = statistics.wrong > 0
+    has_wrong = statistics.unrelated > 0
     row = row[has_wrong]
     shares = (statistics.preference, statistics.blind, statistics.grounding, statistics.rank == 1)
     sums = {

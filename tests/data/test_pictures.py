@@ -15,7 +15,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 import rococo_jax
 from rococo_jax.benchmarks.image_sets import CorruptedImages, CroppedImages
 from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages
-from rococo_jax.benchmarks.rococo.published_mixing import SIDE, decode_jpeg, encode_jpeg, make_plan, squash
+from rococo_jax.benchmarks.rococo.published_mixing import SIDE, decode_jpeg, encode_jpeg, make_plan, resize_to_square
 from rococo_jax.data import pictures
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.images import FileImages
@@ -155,7 +155,7 @@ def readings(name: str, folder: Path):
     two = FileImages(("x", "y"), (path, path))
     for protocol, alpha in (("strict", "white"), ("paper", "dropped")):
         mixed = MixedImages(two, make_plan(("x", "y"), "mix", 1.0, 1, protocol)).thumbnail(0)
-        squashed = squash(as_rgb(open_image(path), alpha))
+        squashed = resize_to_square(as_rgb(open_image(path), alpha))
         squashed = decode_jpeg(encode_jpeg(squashed)) if protocol == "paper" else squashed
         np.testing.assert_array_equal(np.asarray(mixed), squashed, protocol)
 
@@ -179,7 +179,9 @@ def test_every_mode_has_its_colours_wherever_it_is_read(name, tmp_path):
 def test_the_published_script_drops_transparency(name):
     image = CASES[name][0]
     dropped = image.convert("RGB")
-    np.testing.assert_array_equal(squash(image), np.asarray(dropped.resize((SIDE, SIDE), Image.Resampling.BICUBIC)))
+    np.testing.assert_array_equal(
+        resize_to_square(image), np.asarray(dropped.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
+    )
     # Nor is a transparent colour composited later.
     np.testing.assert_array_equal(np.asarray(as_rgb(as_rgb(image, "dropped"))), np.asarray(dropped))
 

@@ -17,7 +17,7 @@ from rococo_jax.encoders import load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.encoders.programs import Compute
-from rococo_jax.encoders.protocol import PairScorer
+from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation import pairs
 from rococo_jax.evaluation.counts import rows_of_outcomes
@@ -189,7 +189,7 @@ def test_batches_are_halved_where_memory_runs_out(coco, capsys):
     found = evaluate(OutOfMemory(), **coco, **RANKS)
     assert figures(found) == figures(evaluate(Cosines(), **coco, **RANKS))
     said = [line for line in capsys.readouterr().err.splitlines() if "out of memory" in line]
-    assert [line.split("going on with ")[1] for line in said] == ["16 at once", "8 at once"]
+    assert [line.split("continuing with ")[1] for line in said] == ["16 at once", "8 at once"]
 
 
 def wrong(scores):
@@ -337,7 +337,7 @@ class Stops(Cosines):
 
 
 def test_stopped_anywhere_and_run_again_the_files_are_those_of_one_run(coco, tmp_path, monkeypatch):
-    monkeypatch.setattr(PairScorer, "images_at_once", 2)
+    monkeypatch.setattr(LoadedModel, "images_at_once", 2)
     run = functools.partial(evaluate, **coco, **RANKS)
     run(Stops(), out=tmp_path / "whole")
     model, stops = Stops(), 0
@@ -353,7 +353,7 @@ def test_stopped_anywhere_and_run_again_the_files_are_those_of_one_run(coco, tmp
 
 
 def test_two_processes_score_each_pair_once_and_agree_with_one(coco, monkeypatch):
-    monkeypatch.setattr(PairScorer, "images_at_once", 2)
+    monkeypatch.setattr(LoadedModel, "images_at_once", 2)
     whole, parts = evaluate(Cosines(), **coco, **RANKS), []
 
     def first_round(name, make):

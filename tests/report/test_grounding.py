@@ -80,7 +80,7 @@ def test_examples_are_won_by_most_others_too_or_by_none(runs):
     assert (looking.role, looking.query.image, looking.wrong.text) == ("won_looking", "b", "2")
     assert looking.query.note.startswith("0 % of 3 other images") and looking.query.note.endswith("ranks 1 of 4")
     # Half of the others is not most of them.
-    half = dataclasses.replace(statistics, preferring=statistics.wrong)
+    half = dataclasses.replace(statistics, preferring=statistics.unrelated)
     assert [each.role for each in pairs.won(("image_to_text", "danger", None), half, benchmark)] == ["won_looking"]
 
 

@@ -16,7 +16,7 @@ from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config
 from rococo_jax.training.freezing import join_parameters
 from rococo_jax.training.init import with_residual_heads
-from rococo_jax.training.step import batch_shapes, lower_step, make_embed
+from rococo_jax.training.step import lower_step, make_embed, tower_batch_shapes
 from tests.support.tiny import tiny_encoder, tiny_spec
 from tests.support.tiny_runs import changed, mesh_of
 
@@ -62,7 +62,7 @@ def bytes_kept(config, spec, rows: int) -> int:
     def residuals(parameters, batch):
         return jax.vjp(lambda trained: embed(trained, {}, batch.for_towers(fields), fields), parameters)[1]
 
-    kept = jax.eval_shape(residuals, shapes, batch_shapes(config, spec, TOKENS, for_towers=True))
+    kept = jax.eval_shape(residuals, shapes, tower_batch_shapes(config, spec, TOKENS))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
 
 

@@ -229,7 +229,7 @@ class ChoiceTask(Task):
         sides["bundles"] = {how: each.share(items) for how, each in self.bundles.items()}
         return dataclasses.replace(self, ids=ids, **sides)
 
-    def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[ChoiceTask | None, int, int]":
+    def drop_truncated_duplicates(self, reading: Int[np.ndarray, " texts"]) -> "tuple[ChoiceTask | None, int, int]":
         """Without wrong texts that read as a right one, and items left with none or that tell images apart by them."""
         present, columns = self.item_texts >= 0, np.arange(self.item_texts.shape[1])
         text = np.where(present, reading[self.item_texts], -1 - columns)

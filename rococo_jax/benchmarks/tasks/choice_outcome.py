@@ -143,7 +143,7 @@ class ChoiceOutcome(Outcome):
             places = (each.astype(np.int16) for each in places)
             closest.append(Closest(*places, right_score, wrong_score))
             leads.append(lead[every, query])
-        return Closest.chosen(closest, np.argmin(leads, axis=0))
+        return Closest.select(closest, np.argmin(leads, axis=0))
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " items"]:
         """The items of which some image is among these rows of the benchmark's `images`."""

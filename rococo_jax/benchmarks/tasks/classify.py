@@ -184,7 +184,7 @@ class ClassOutcome(Outcome):
         return [group for group in groups if not are_distinct or len(group) < len(self.of.classes)]
 
     @property
-    def why_chance(self) -> str | None:
+    def chance_reason(self) -> str | None:
         """Images whose class the model cannot tell from another, where there are some that tie."""
         among = np.isin(self.statistics.label, [one for group in self.inseparable for one in group])
         tied = int((self.statistics.tied & among).sum())

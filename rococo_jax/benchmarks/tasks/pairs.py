@@ -40,7 +40,7 @@ class AlteredPairs(Columns):
     also_shown_in: Int[np.ndarray, " pairs"] | None = None
     own_query: Int[np.ndarray, " pairs"] | None = None
 
-    of_all: ClassVar[tuple[str, ...]] = ("queries", "query_group")
+    shared_fields: ClassVar[tuple[str, ...]] = ("queries", "query_group")
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> DifferenceStatistics:
         """Counts all queries for each pair. Raises InputError: as `difference_statistics`."""
@@ -55,7 +55,7 @@ class AlteredPairs(Columns):
             wrong_rows=wrong_rows,
             query_group=self.query_group,
             pair_group=self.group,
-            also_shown_in=self.also_shown_in,
+            second_group=self.also_shown_in,
             mesh=mesh,
             source=embeddings.source,
         )
@@ -80,8 +80,8 @@ class AlteredPairs(Columns):
             "preference": statistics.preference,
             "blind": statistics.blind,
             "grounding": statistics.grounding,
-            "rank": np.where(statistics.wrong > 0, statistics.rank, np.nan),
-            "wrong_queries": statistics.wrong,
+            "rank": np.where(statistics.unrelated > 0, statistics.rank, np.nan),
+            "wrong_queries": statistics.unrelated,
         }
 
     def won(
@@ -92,7 +92,7 @@ class AlteredPairs(Columns):
         Won by looking is a difference that ranks first while at most half of the wrong queries prefer the original; the
         largest differences come first. An image is shown once a role.
         """
-        won = (statistics.difference > 0) & (statistics.wrong > 0)
+        won = (statistics.difference > 0) & (statistics.unrelated > 0)
         size = np.abs(statistics.difference)
         blind, looking = won & (statistics.blind > _BLIND), won & (statistics.blind <= 0.5) & (statistics.rank == 1)
         orders = {
@@ -118,7 +118,7 @@ class AlteredPairs(Columns):
         entry: int,
         tables: Tables,
     ) -> Example:
-        pair, others = int(statistics.pair[entry]), int(statistics.wrong[entry])
+        pair, others = int(statistics.pair[entry]), int(statistics.unrelated[entry])
         agree, rank = 100 * float(statistics.blind[entry]), float(statistics.rank[entry])
         what = "images" if self.right.tables == (TEXTS,) else "captions"
         note = (

@@ -24,7 +24,7 @@ from rococo_jax.similarity import (
     rank_statistics_of_matrix,
 )
 from rococo_jax.similarity.softmax import softmax_sums
-from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN, OWN_ALTERED, RankStatistics
+from rococo_jax.similarity.statistics import KINDS, OTHER_ALTERED, OWN_ALTERED, OWN_ORIGINAL, RankStatistics
 
 IMAGE_TO_TEXT, TEXT_TO_IMAGE = "image_to_text", "text_to_image"
 
@@ -162,7 +162,7 @@ class RankTask(Task):
             wrong_columns=numbers(pairs.wrong),
             query_group=pairs.query_group,
             pair_group=pairs.group,
-            also_shown_in=pairs.also_shown_in,
+            second_group=pairs.also_shown_in,
         )
         return RankOutcome(self, statistics, differences)
 
@@ -172,8 +172,8 @@ class RankTask(Task):
         scores, index = statistics.best_scores, statistics.best_indices
         scale, mesh = embeddings.logit_scale or DEFAULT_SCALE, mesh or make_mesh(jax.devices()[:1])
         total, weighted = softmax_sums(queries, gallery, scale, mesh).astype(np.float64).T
-        wrong = (scores == scores.max(axis=1, keepdims=True)) & (np.arange(len(KINDS)) != OWN)
-        answer = np.where(wrong.any(axis=1), np.where(wrong, index, -1).max(axis=1), index[:, OWN])
+        wrong = (scores == scores.max(axis=1, keepdims=True)) & (np.arange(len(KINDS)) != OWN_ORIGINAL)
+        answer = np.where(wrong.any(axis=1), np.where(wrong, index, -1).max(axis=1), index[:, OWN_ORIGINAL])
         entropy = np.maximum(np.log(total) - weighted / total, 0.0)
         return Sureness(answer, ~wrong.any(axis=1), 1.0 / total, entropy / np.log(max(len(gallery), 2)))
 
@@ -184,7 +184,7 @@ class RankTask(Task):
         parts = {side: None if (whole := getattr(self, side)) is None else whole[is_kept] for side in sides}
         return dataclasses.replace(self, **parts, gallery_origin=np.where(origin >= 0, place[origin], -1))
 
-    def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[RankTask | None, int, int]":
+    def drop_truncated_duplicates(self, reading: Int[np.ndarray, " texts"]) -> "tuple[RankTask | None, int, int]":
         """The task without altered captions that read as what they were made from."""
         if self.gallery_origin is None or not self.asks_for_texts:
             return self, 0, 0
@@ -282,7 +282,7 @@ class RankOutcome(Outcome):
         images, texts, task = np.array(tables.images, object), np.array(tables.texts, object), self.of
         count, kind = len(task.queries), top_kinds(self.statistics, task.ties)
         top = self.statistics.best_indices[np.arange(count), kind]
-        own = self.statistics.best_indices[:, OWN]
+        own = self.statistics.best_indices[:, OWN_ORIGINAL]
         columns = {
             "query": np.arange(count),
             "image": images[task.query_group],
@@ -309,7 +309,7 @@ class RankOutcome(Outcome):
         fooled = np.flatnonzero((kind == OWN_ALTERED) | (kind == OTHER_ALTERED)) if task.shows_errors else np.empty(0)
         fooled = fooled.astype(int)
         scores = self.statistics.best_scores
-        lead = scores[fooled, kind[fooled]] - scores[fooled, OWN]
+        lead = scores[fooled, kind[fooled]] - scores[fooled, OWN_ORIGINAL]
         chosen, shown = [], set()
         order = fooled[np.argsort(-lead, kind="stable")]
         own = order[kind[order] == OWN_ALTERED][:1]
@@ -326,7 +326,9 @@ class RankOutcome(Outcome):
         )
         note = f"altered from: {tables.texts[task.gallery.index[origin]]}" if origin >= 0 else ""
         query_side = side_of(tables, task.queries, task.query_group, query)
-        right, wrong = (side_of(tables, task.gallery, task.gallery_group, int(indices[each])) for each in (OWN, kind))
+        right, wrong = (
+            side_of(tables, task.gallery, task.gallery_group, int(indices[each])) for each in (OWN_ORIGINAL, kind)
+        )
         wrong = dataclasses.replace(wrong, note=note)
         named = (task.name, self.variant, task.seed, "error", 0, KINDS[kind])
-        return Example(*named, query_side, right, wrong, float(scores[OWN]), float(scores[kind]))
+        return Example(*named, query_side, right, wrong, float(scores[OWN_ORIGINAL]), float(scores[kind]))

@@ -96,7 +96,7 @@ class Outcome:
         leads: metrics to put first.
         chance: exact expectations of metrics for a model that ranks at random.
         notes: what a reader of the results must know, one sentence each.
-        why_chance: why the model cannot do better than chance; None where the input does not explain it.
+        chance_reason: why the model cannot do better than chance; None where the input does not explain it.
     """
 
     of: Any
@@ -109,7 +109,7 @@ class Outcome:
     leads: tuple[str, ...] = ()
     chance: Mapping[str, float] = types.MappingProxyType({})
     notes: tuple[str, ...] = ()
-    why_chance: str | None = None
+    chance_reason: str | None = None
 
     task = property(lambda self: self.of.name)
     variation = property(lambda self: self.of.variation)
@@ -258,7 +258,7 @@ class Task:
         """
         return None
 
-    def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[Task | None, int, int]":
+    def drop_truncated_duplicates(self, reading: Int[np.ndarray, " texts"]) -> "tuple[Task | None, int, int]":
         """The task without altered texts that a model reads as their originals (None where nothing is left), how many
         these are, and of how many. Rows of the benchmark's texts that the model reads as one have equal numbers.
         """

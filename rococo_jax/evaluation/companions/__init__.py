@@ -15,7 +15,7 @@ from jaxtyping import Bool
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
-from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation.models.model import Model
