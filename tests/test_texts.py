@@ -110,7 +110,7 @@ TABLES = {
     "columns without a name at the end": (b"a,b,,\n1,2,,\n", [{"a": "1", "b": "2"}]),
     "one column": (b"a\n1\n", [{"a": "1"}]),
     "a packed one": (gzip.compress(b"a,b\n1,2\n"), [{"a": "1", "b": "2"}]),
-    "a heading twice": (b"a,b, a\n1,2,3\n", "column 'a': found 2 of that name"),
+    "a heading twice": (b"a,b, a\n1,2,3\n", "column 'a': found 2 columns of that name"),
     "a short row": (b"a,b\n1,2\n3\n", r"row 2 \(to line 3\): found 1 cells; wanted 2 between commas"),
     "a long row": (b"a,b\n1,2,3\n", r"row 1 \(to line 2\): found 3 cells"),
     "an open quote": (b'a,b\n"1,2\n', "row 1: found unexpected end of data"),
@@ -216,7 +216,7 @@ def test_json_and_json_lines_under_each_others_names_are_told_apart(tmp_path):
         lines,
     )
     whole = written(tmp_path / "h.jsonl", '[\n {"caption": "a", "hard_negative": "b"}\n]\n')
-    refused("line 1: found the beginning of a value of several lines; .* is .json", read_hard_positives, whole)
+    refused("line 1: found the beginning of a value of several lines; .* is named .json", read_hard_positives, whole)
 
 
 def test_long_cells_and_other_kinds_of_files(tmp_path):

@@ -327,7 +327,7 @@ def test_bad_parquet_tables_are_one_line(row, change, said, tmp_path):
 def test_a_damaged_parquet_table_is_one_line(tmp_path):
     pack(tmp_path, "bivlc")
     (tmp_path / "data" / "test-00001-of-00002.parquet").write_bytes(b"PAR1 and no more")
-    refused("a whole Parquet file", open_form, "bivlc", tmp_path)
+    refused("a complete Parquet file", open_form, "bivlc", tmp_path)
 
 
 def of_dots(benchmark, seed=0):

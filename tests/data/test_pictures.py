@@ -227,7 +227,7 @@ def test_arrays_of_whole_numbers_are_pixels(name):
 
 
 @pytest.mark.parametrize(
-    ("images", "said"),
+    ("images", "message"),
     [
         (RGB[None].astype(np.uint16), "image 0: pixels: found uint16, whose range is not known; wanted whole numbers"),
         ([RGB, RGB > 4], "image 1: pixels: found bool"),
@@ -243,13 +243,13 @@ def test_arrays_of_whole_numbers_are_pixels(name):
         (None, "images: type: found one NoneType"),
         (["a.png"], "image 0: pixels: found a str; wanted a PIL image or an array"),
         (np.zeros((1, 0, 5, 3), np.uint8), "image 0: size: found 5 x 0"),
-        ([Image.fromarray(DEEP.astype(np.int32))], "scale mode I to whole numbers"),
-        ([Image.fromarray(GREY.astype(np.float32))], "scale mode F to whole numbers from 0 to 255"),
+        ([Image.fromarray(DEEP.astype(np.int32))], "scale an image of mode I to whole numbers"),
+        ([Image.fromarray(GREY.astype(np.float32))], "scale an image of mode F to whole numbers from 0 to 255"),
     ],
 )
-def test_numbers_whose_range_is_not_known_are_refused(images, said):
+def test_numbers_whose_range_is_not_known_are_refused(images, message):
     limited = Preprocessing(exact_size=(S, S), mean=(0.5,) * 3, std=(0.25,) * 3)
-    refused(re.escape(said), lambda: list(as_pixels(images, limited)))
+    refused(re.escape(message), lambda: list(as_pixels(images, limited)))
 
 
 def test_a_damaged_picture_is_named_wherever_it_comes_from(tmp_path):
@@ -279,7 +279,7 @@ def test_of_several_frames_the_first_is_read_and_said(kind, tmp_path, capsys):
             refused("x: image: found", decode_image, whole[:length], "x")
         else:
             assert as_rgb(decode_image(whole[:length], "x")).tobytes() == plain
-    assert capsys.readouterr().err.count("of images with several frames or pages the first is read") == 1
+    assert capsys.readouterr().err.count("only the first frame or page of images with several is read") == 1
 
 
 def test_an_exif_turn_is_seen_without_decoding(tmp_path):
@@ -305,19 +305,19 @@ def test_pictures_are_opened_and_made_rgb_in_one_file():
 
 
 @pytest.mark.parametrize("form", ["BMP", "TIFF", "JPEG2000", "PNG", "PPM", "JPEG"])
-def test_16_bits_a_channel_are_said_of_files_that_have_them_alone(form, capsys):
-    """Whatever the width, of which the length of a row, and of a file, may have 16 among its digits."""
+def test_16_bits_per_channel_are_reported_only_for_files_that_have_them(form, capsys):
+    """The result does not depend on the width, although the length of a row or file may contain the digits 16."""
 
-    def said(picture: Image.Image) -> bool:
+    def warns(picture: Image.Image) -> bool:
         file = io.BytesIO()
         picture.save(file, form)
         pictures._say_once.cache_clear()
         decode_image(file.getvalue(), "x")
-        return "16 bits a channel" in capsys.readouterr().err
+        return "16 bits per channel" in capsys.readouterr().err
 
-    assert not any(said(Image.new("RGB", (width, height))) for width in (16, 53, 160, 538, 720) for height in (1, 16))
+    assert not any(warns(Image.new("RGB", (width, height))) for width in (16, 53, 160, 538, 720) for height in (1, 16))
     if form not in ("BMP", "JPEG"):
-        assert said(Image.fromarray(DEEP))
+        assert warns(Image.fromarray(DEEP))
 
 
 def test_16_bits_a_pixel_are_8_bits_a_channel(capsys):

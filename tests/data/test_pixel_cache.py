@@ -30,7 +30,7 @@ GREY = PixelView("grey", (4, 4, 3), lambda image: np.asarray(image.convert("L").
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """How often each file was decoded from here on."""
+    """Count how often each file is decoded from now on."""
     counts, decode, lock = Counter(), pictures_module.decode_image, threading.Lock()
 
     def counted(file, source):

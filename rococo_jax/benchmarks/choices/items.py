@@ -14,7 +14,7 @@ from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask
 from rococo_jax.errors import InputError
-from rococo_jax.metrics.choice import Bundled
+from rococo_jax.metrics.choice import ItemGroups
 
 # Left, top, right and bottom in pixels, as in Pillow's `crop`.
 Box = tuple[int, int, int, int]
@@ -164,7 +164,7 @@ class ItemTables:
                 yield item if groups == item.groups else dataclasses.replace(item, groups=groups)
 
 
-def _groups_of_items(items: Sequence[Item]) -> dict[str, Bundled]:
+def _groups_of_items(items: Sequence[Item]) -> dict[str, ItemGroups]:
     """Return for each grouping the group of each item of a part; groups with too few items are left out."""
     groupings = {}
     for grouping in dict.fromkeys(group.grouping for item in items for group in item.groups):
@@ -176,7 +176,7 @@ def _groups_of_items(items: Sequence[Item]) -> dict[str, Bundled]:
         }
         number = {group: place for place, group in enumerate(sizes)}
         numbers = np.array([number.get(group, -1) for group in group_of_item])
-        groupings[grouping] = Bundled(numbers, np.array(list(sizes.values()), int))
+        groupings[grouping] = ItemGroups(numbers, np.array(list(sizes.values()), int))
     return groupings
 
 

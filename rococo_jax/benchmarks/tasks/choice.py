@@ -18,7 +18,7 @@ from rococo_jax.benchmarks.tasks.task import Compared, PairsAsked, Task
 from rococo_jax.benchmarks.variants import MEAN, Variant
 from rococo_jax.cores import usable_cores
 from rococo_jax.errors import InputError
-from rococo_jax.metrics.choice import Asks, Bundled, ItemScores
+from rococo_jax.metrics.choice import Asks, ItemGroups, ItemScores
 
 # float64 numbers that a run of items gathers: 8 MB, which stays in a core's cache better than more.
 _NUMBERS_AT_ONCE = 2**20
@@ -61,7 +61,7 @@ class ChoiceTask(Task):
     units: Int[np.ndarray, " items"] | None = None
     templates: int = 1
     whole_images: int = 0
-    bundles: Mapping[str, Bundled] = dataclasses.field(default_factory=dict)
+    bundles: Mapping[str, ItemGroups] = dataclasses.field(default_factory=dict)
 
     @property
     def variation(self) -> Variant:

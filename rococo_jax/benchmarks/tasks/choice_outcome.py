@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.tasks.pairs import side_of
 from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task, texts_by_row
-from rococo_jax.metrics.change import change_counts, sureness_of
+from rococo_jax.metrics.change import change_counts, confidence_of
 from rococo_jax.metrics.choice import ItemScores, count_choices, sides
 from rococo_jax.similarity import DifferenceStatistics
 from rococo_jax.similarity.statistics import Columns
@@ -87,7 +87,7 @@ class ChoiceOutcome(Outcome):
         if self.of.asks != "texts" or list(self.of.ids) != list(baseline.of.ids):
             return {}
         before, after = (
-            sureness_of(each.scores[:, 0], each.match[:, 0], each.scale) for each in (baseline.scores, self.scores)
+            confidence_of(each.scores[:, 0], each.match[:, 0], each.scale) for each in (baseline.scores, self.scores)
         )
         return change_counts(before, after)
 
@@ -135,7 +135,7 @@ class ChoiceOutcome(Outcome):
             wrong = np.where(~right & valid, values, -np.inf).argmax(2)
             right_score = of_side.first if first else of_side.worst
             # Queries without a comparison are never the closest.
-            lead = np.where(of_side.asked, right_score - of_side.wrong, np.inf)
+            lead = np.where(of_side.has_both, right_score - of_side.wrong, np.inf)
             query = lead.argmin(1)
             picked = [each[every, query] for each in (answer, wrong, right_score, of_side.wrong)]
             answer, wrong, right_score, wrong_score = picked

@@ -17,7 +17,7 @@ from rococo_jax.benchmarks.tasks.prompts import mean_scores, mean_vectors, pairs
 from rococo_jax.benchmarks.tasks.task import Example, Outcome, PairsAsked, Side, Tables, Task, texts_by_row
 from rococo_jax.benchmarks.variants import CLEAN, Variant
 from rococo_jax.errors import InputError
-from rococo_jax.metrics.change import Sureness, change_counts
+from rococo_jax.metrics.change import Confidence, change_counts
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics, halves
 from rococo_jax.metrics.classify import image_counts, reliability, shape_counts, shape_shares
 
@@ -157,15 +157,15 @@ class ClassOutcome(Outcome):
         return self.of.image_names
 
     @property
-    def sureness(self) -> Sureness:
+    def confidences(self) -> Confidence:
         """The class predicted, whether it is right, and how sure the model is."""
         statistics = self.statistics
         uncertainty = statistics.entropy / np.log(len(self.of.classes))
-        return Sureness(statistics.predicted, statistics.right, statistics.confidence, uncertainty)
+        return Confidence(statistics.predicted, statistics.right, statistics.confidence, uncertainty)
 
     def change_counts(self, baseline: "ClassOutcome") -> dict[str, np.ndarray]:
         """Changes by corruption, image by image; see `metrics.change`."""
-        return change_counts(baseline.sureness, self.sureness)
+        return change_counts(baseline.confidences, self.confidences)
 
     @property
     def sizes(self) -> dict[str, int]:

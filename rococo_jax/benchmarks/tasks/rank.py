@@ -14,7 +14,7 @@ from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embedd
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, names_of, side_of
 from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, PairsAsked, Tables, Task
 from rococo_jax.benchmarks.variants import CLEAN, Variant
-from rococo_jax.metrics.change import Sureness, change_counts
+from rococo_jax.metrics.change import Confidence, change_counts
 from rococo_jax.metrics.retrieval import Ties, query_counts, ranks, top_kinds
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import (
@@ -48,7 +48,7 @@ class RankTask(Task):
         shows_errors: whether an altered item in the first place is an error worth showing.
         gallery_mixed_in: the image that was mixed into an altered item, -1 for the others.
         asked_about: pairs to ask about, where they are not those of altered gallery items and what they were made from.
-        measures_sureness: whether probabilities over the gallery are looked at, to tell what corruption changes.
+        with_probabilities: whether probabilities over the gallery are looked at, to tell what corruption changes.
     """
 
     queries: Rows
@@ -62,7 +62,7 @@ class RankTask(Task):
     shows_errors: bool = True
     gallery_mixed_in: Int[np.ndarray, " gallery"] | None = None
     asked_about: AlteredPairs | None = None
-    measures_sureness: bool = False
+    with_probabilities: bool = False
     is_ranking: ClassVar[bool] = True
 
     @functools.cached_property
@@ -116,8 +116,8 @@ class RankTask(Task):
             source=embeddings.source,
         )
         differences = None if self.pairs is None else self.pairs.score(embeddings, mesh)
-        sureness = self._sureness(statistics, embeddings, mesh) if self.measures_sureness else None
-        return RankOutcome(self, statistics, differences, sureness)
+        confidences = self._sureness(statistics, embeddings, mesh) if self.with_probabilities else None
+        return RankOutcome(self, statistics, differences, confidences)
 
     def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
         """Every query with the whole gallery, and the pairs' queries with both sides."""
@@ -166,7 +166,9 @@ class RankTask(Task):
         )
         return RankOutcome(self, statistics, differences)
 
-    def _sureness(self, statistics: RankStatistics, embeddings: Embeddings, mesh: jax.sharding.Mesh | None) -> Sureness:
+    def _sureness(
+        self, statistics: RankStatistics, embeddings: Embeddings, mesh: jax.sharding.Mesh | None
+    ) -> Confidence:
         """Probabilities over the gallery; a tie for the first place is wrong."""
         queries, gallery = (table[rows] for table, rows in map(embeddings.select, (self.queries, self.gallery)))
         scores, index = statistics.best_scores, statistics.best_indices
@@ -175,7 +177,7 @@ class RankTask(Task):
         wrong = (scores == scores.max(axis=1, keepdims=True)) & (np.arange(len(KINDS)) != OWN_ORIGINAL)
         answer = np.where(wrong.any(axis=1), np.where(wrong, index, -1).max(axis=1), index[:, OWN_ORIGINAL])
         entropy = np.maximum(np.log(total) - weighted / total, 0.0)
-        return Sureness(answer, ~wrong.any(axis=1), 1.0 / total, entropy / np.log(max(len(gallery), 2)))
+        return Confidence(answer, ~wrong.any(axis=1), 1.0 / total, entropy / np.log(max(len(gallery), 2)))
 
     def with_gallery(self, is_kept: Bool[np.ndarray, " gallery"]) -> "RankTask":
         """The task with part of its gallery; originals of the altered items in it must be in it, too."""
@@ -212,7 +214,7 @@ class RankTask(Task):
             baseline=self.baseline if images.name == baseline else baseline,
             pools=() if pool is None else (pool,),
             asked_about=about,
-            measures_sureness=True,
+            with_probabilities=True,
             **sides,
         )
 
@@ -227,7 +229,7 @@ class RankOutcome(Outcome):
     of: RankTask
     statistics: RankStatistics
     differences: DifferenceStatistics | None = None
-    sureness: Sureness | None = None
+    confidences: Confidence | None = None
     has_candidate: Bool[np.ndarray, " queries"] | None = None
     kind: Literal["rank"] = "rank"
 
@@ -247,9 +249,9 @@ class RankOutcome(Outcome):
 
     def change_counts(self, baseline: "RankOutcome") -> dict[str, np.ndarray]:
         """Changes by corruption, query by query; see `metrics.change`. Empty where they were not measured."""
-        if self.sureness is None or baseline.sureness is None:
+        if self.confidences is None or baseline.confidences is None:
             return {}
-        return change_counts(baseline.sureness, self.sureness)
+        return change_counts(baseline.confidences, self.confidences)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import Embeddings, Rows
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.metrics.grounding import count_pairs, pair_counts
-from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.intervals import ItemCounts
 from rococo_jax.metrics.rows import count_rows
 
 # (name of an image set, row): what an example shows as a picture.
@@ -155,7 +155,7 @@ class Outcome:
         raise NotImplementedError
 
     @functools.cached_property
-    def grounding(self) -> Counted | None:
+    def grounding(self) -> ItemCounts | None:
         """Preference, blind and grounding, row by row; None without pairs or unrelated queries."""
         return count_pairs(self.pair_counts, self.unit)
 
