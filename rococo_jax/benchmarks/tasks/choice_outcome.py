@@ -102,7 +102,7 @@ class ChoiceOutcome(Outcome):
 
         Only of items of one image or one text, and of two images and two texts.
         """
-        present = self.of.is_present
+        present = ~np.isnan(self.scores.scores)
         if self.of.asks == "both":
             is_two_by_two = self.of.match.shape[1:] == (2, 2) and (self.of.match == np.eye(2, dtype=bool)).all()
             return {"group_score": 100 / 6, "text_score": 25.0, "image_score": 25.0} if is_two_by_two else {}
