@@ -189,5 +189,5 @@ def test_a_pair_without_a_score_is_refused():
     refused("similarities.*none of image 3 with text 1", matrix.of, np.array([0, 3]), np.array([1, 1]))
     counted = ItemCounts(np.ones((2, 1)), ("top1",), np.array([4, 6]), ())
     for images in ([4, 5], [5, 6], [4]):
-        with pytest.raises(ValueError, match="none of those that are drawn"):
+        with pytest.raises(ValueError, match="not among the images"):
             counted.per_image(np.array(images))

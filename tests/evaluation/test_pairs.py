@@ -155,7 +155,7 @@ def test_candidates_of_another_model_are_its_own_and_the_results_say_so(coco):
     # Whatever the folder of the candidates is called.
     del theirs["name"]
     assert about["model"]["candidates"] == hash_json(theirs) and about["data"]["rococo"]["rerank"] == 5
-    assert "rankings: plain chooses 5 of every query by cosine" in both["notes"]
+    assert "rankings: plain chooses 5 candidates for every query by cosine similarity" in both["notes"]
 
 
 def test_some_of_the_queries_have_the_candidates_of_these(coco):
@@ -203,7 +203,7 @@ def wrong(scores):
         (wrong(lambda count: np.zeros(count + 1)), {}, r"score_pairs: found shape \(33,\) .* wanted \(32,\), a number"),
         (wrong(lambda count: ["yes"] * count), {}, "score_pairs: found shape"),
         (wrong(lambda count: 1 / 0), {}, "score_pairs: found an error, ZeroDivisionError"),
-        (Cosines(), {"rerank": 5}, "candidates: found none; wanted a model whose vectors choose"),
+        (Cosines(), {"rerank": 5}, "candidates: found none; wanted a model whose embeddings choose"),
         (Both(), {"rerank": 61}, "rerank: found 61; wanted at most 60, the largest gallery"),
         (Both(), {"by": "pairs", "rerank": 61}, "rerank: found 61; wanted at most 60"),
         (Hashed(), {"by": "pairs"}, "score_pairs: found none; wanted a model that scores pairs"),
@@ -392,8 +392,11 @@ UNTOLD = Hashed(), Cosines(), Tokens(), "demo:plain"
     [
         *((model, {"query_prompt": "find"}, "query_prompt: found 'find'; wanted none") for model in UNTOLD),
         (Told(), {"document_prompt": "file"}, "document_prompt: found 'file'; wanted none"),
-        (Instructed(), {"query_prompt": "find", "rerank": 5}, "rerank: found prompts for vectors"),
-        *((each(), {"candidates": "demo:plain"}, "rerank: found 0; wanted how many") for each in (Tokens, Told, Both)),
+        (Instructed(), {"query_prompt": "find", "rerank": 5}, "rerank: found reranking and prompts"),
+        *(
+            (each(), {"candidates": "demo:plain"}, "rerank: found 0; wanted the number")
+            for each in (Tokens, Told, Both)
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(model, settings, message, coco):

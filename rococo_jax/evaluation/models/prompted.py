@@ -34,7 +34,7 @@ class PromptedModel(EncoderModel):
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
         """Raise InputError if reranking is requested."""
         if settings.rerank:
-            raise InputError(self.name, "rerank", "together with prompts", "only one of the two, or by='pairs'")
+            raise InputError(self.name, "rerank", "reranking and prompts", "only one of the two, or by='pairs'")
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """Return the outcome of each of a benchmark's tasks; tables are embedded in the roles that the tasks need."""
