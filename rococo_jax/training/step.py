@@ -28,7 +28,7 @@ from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, patches_per_image, pixel_shape
-from rococo_jax.training.freezing import cached_sides, join_parameters, split_parameters, stop_at_frozen
+from rococo_jax.training.freezing import cached_sides, join_parameters, set_gradient_stops, split_parameters
 from rococo_jax.training.grad_cache import Parameters, divides_into_micro_batches, loss_and_gradients
 from rococo_jax.training.inputs import active_inputs, items_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
@@ -103,7 +103,7 @@ def make_embed(
         # Parameters that are already gathered stay so; here they get the sharding of their gradients.
         parameters = gather_parameters(join_parameters(trained, frozen), mesh)
         model = build_model(spec, parameters, jnp.dtype(config.dtype))
-        stop_at_frozen(model, config.train)
+        set_gradient_stops(model, config.train)
         gather_blocks_on_use(model, mesh)
         use_fused_attention(model, mesh, config.dtype)
         for stack in model.stacks.values():
