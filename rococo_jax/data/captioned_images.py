@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from rococo_jax.data.caption_forms import open_captions
+from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.caption_tables import CaptionsFile
 from rococo_jax.data.captions import CaptionedImage, check_no_image_twice
 from rococo_jax.data.image_files import find_images
@@ -139,8 +139,7 @@ def _read_folders(folders: list[str], captions: str, options: ReadOptions) -> Ca
     images: dict[Any, CaptionedImage] = {}  # by file
     missing: list[str] = []
     for number, source in enumerate(sources):
-        file = open_captions(source, options)
-        say(file.summary())
+        file = read_captions(source, **vars(options))
         files = file.image_files or _find_images_of(file, number, sources, folders, options)
         names_without_file = [item.image for item in file.items if item.image not in files]
         if names_without_file:

@@ -121,7 +121,7 @@ def test_a_directory_whose_files_are_cut_short_or_gone_is_refused(copy):
     refused("the parameters of the model", load_model, copy)
     path = copy / "model.json"
     path.write_text(path.read_text()[:200])
-    refused(r"model\.json, whole", load_model, copy)
+    refused(r"model\.json, complete", load_model, copy)
     path.unlink()
     refused(r"neither model.json nor config.json", load_model, copy)
     refused("nothing there", load_model, path)
