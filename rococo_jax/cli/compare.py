@@ -68,4 +68,5 @@ def run(options: Options) -> None:
     if options.json:
         print(json.dumps([row.as_json() for row in rows], indent=2, ensure_ascii=False))
         return
-    print_verdicts(comparisons, options.margin)
+    hint = "" if options.margin else "--margin POINTS also tests whether a difference is too small to matter."
+    print_verdicts(comparisons, options.margin, hint)

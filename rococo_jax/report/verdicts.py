@@ -156,8 +156,12 @@ def leader_lines(comparisons: Comparisons) -> list[str]:
     ]
 
 
-def print_verdicts(comparisons: Comparisons, margin: float | None = None) -> None:
-    """Print the table of primary differences with its sentences; in a file or a pipe it is Markdown."""
+def print_verdicts(comparisons: Comparisons, margin: float | None = None, hint: str = "") -> None:
+    """Print the table of primary differences with its sentences; in a file or a pipe it is Markdown.
+
+    Args:
+        hint: sentence that ends the legend.
+    """
     rows = verdict_rows(comparisons, margin)
     cells = [row.cells() for row in rows]
     if sys.stdout.isatty():
@@ -168,8 +172,7 @@ def print_verdicts(comparisons: Comparisons, margin: float | None = None) -> Non
         for line in table_lines(heads, [map(escaped, row) for row in cells])[1:]:
             print(line)
         print()
-    hint = "" if margin else " --margin POINTS also tests whether a difference is too small to matter."
-    for line in (*leader_lines(comparisons), *summary_lines(rows), "", legend(margin) + hint):
+    for line in (*leader_lines(comparisons), *summary_lines(rows), "", f"{legend(margin)} {hint}".rstrip()):
         print(line)
 
 
