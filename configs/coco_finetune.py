@@ -1,4 +1,4 @@
-"""Fine-tune a converted CLIP on COCO captions, all blocks or the last ones only.
+"""Fine-tune a converted CLIP on COCO captions: all blocks, or only the last ones.
 
     rococo train --config configs/coco_finetune.py --workdir runs/sc-vc \
         --config.init.model=openai/clip-vit-base-patch32 --config.data.images=coco/train2017 \
@@ -23,7 +23,7 @@ def get_config():
     config.data.random_crop_min_scale = 0.5
     config.optimizer.learning_rate = 1e-5
     config.optimizer.layer_decay = 0.8
-    # The weights among each other are those of coco_lit.py, chosen with frozen towers; here they were not compared.
+    # The ratios of the weights are those of coco_lit.py, chosen with frozen towers; they were not compared here.
     config.losses.sc.weight = 1.0
     config.losses.grounding.weight = 0.5
     config.losses.blind.weight = 1.0

@@ -24,16 +24,16 @@ _PAIRS, _NEEDED = tuple[tuple[str, str], ...], dataclasses.MISSING
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What a type does not say of an option.
+    """Properties of an option that its type does not say.
 
     Attributes:
-        metavar: what stands for the value in help.
-        flag: instead of the attribute's name.
+        metavar: placeholder of the value in the help.
+        flag: flag, if it is not the attribute's name.
         positional: an argument without a flag; a tuple takes several words.
         repeated: a tuple of strings, one each time the flag is given.
         several: a tuple of strings, one word or more after the flag.
         least: the smallest whole number that is taken.
-        check: refuses the text, or reads it.
+        check: reads the text, or raises an InputError.
     """
 
     metavar: str | None = None
@@ -47,37 +47,39 @@ class Option:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """What a command takes of a group: all options or `only` some, with other flags for some attributes."""
+    """Use of a group of options in a command: all options or `only` some, with other flags for some attributes."""
 
     only: tuple[str, ...] | None = None
     flags: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Declared(typing.NamedTuple):
-    """One attribute of a dataclass as an option, or as a group of options."""
+    """Attribute of a dataclass as an option, or as a group of options."""
 
     name: str
     kind: Any
     option: Option | Group
     default: Any
     help: str
-    place: str  # of its value in an `argparse.Namespace`
+    place: str  # name of its value in an `argparse.Namespace`
 
     @property
     def is_group(self) -> bool:
-        """Whether it stands for the options of a dataclass."""
+        """True if the attribute is a dataclass, whose options are a group."""
         return isinstance(self.option, Group)
 
     @property
     def flag(self) -> str:
-        """How the command line calls it."""
+        """Flag on the command line."""
         return f"--{(self.option.flag or self.name).replace('_', '-')}"
 
 
 @functools.cache
 def declared(options: type) -> tuple[Declared, ...]:
-    """The options that a dataclass declares, in its order."""
-    hints, texts, found = typing.get_type_hints(options, include_extras=True), {}, []
+    """Return the options that a dataclass declares, in its order."""
+    hints = typing.get_type_hints(options, include_extras=True)
+    texts: dict[str, str] = {}
+    declarations = []
     for base in reversed(options.__mro__):
         texts |= _texts(base.__doc__ or "")
     for field in dataclasses.fields(options):
@@ -87,12 +89,12 @@ def declared(options: type) -> tuple[Declared, ...]:
         if typing.get_origin(kind) in (types.UnionType, typing.Union):
             (kind,) = (each for each in typing.get_args(kind) if each is not types.NoneType)
         option = option or (Group() if dataclasses.is_dataclass(kind) else Option())
-        found.append(Declared(field.name, kind, option, field.default, texts.get(field.name, ""), field.name))
-    return tuple(found)
+        declarations.append(Declared(field.name, kind, option, field.default, texts.get(field.name, ""), field.name))
+    return tuple(declarations)
 
 
 def _texts(docstring: str) -> dict[str, str]:
-    """What a docstring says of each attribute: `name: text`, which goes on in lines that are further in."""
+    """Return the text of each attribute in a docstring: `name: text`, continued in lines that are indented further."""
     texts, name = {}, ""
     for line in docstring.partition("Attributes:")[2].splitlines():
         if begins := re.match(r" {8}(\w+): (.*)", line):
@@ -104,7 +106,7 @@ def _texts(docstring: str) -> dict[str, str]:
     return {name: text.rstrip(".").replace("`", "") for name, text in texts.items()}
 
 
-def _taken(options: type, group: Group) -> Iterable[Declared]:
+def _selected(options: type, group: Group) -> Iterable[Declared]:
     for each in declared(options):
         if group.only is None or each.name in group.only:
             flag = group.flags.get(each.name)
@@ -113,8 +115,8 @@ def _taken(options: type, group: Group) -> Iterable[Declared]:
 
 
 def add_options(parser: Any, options: type, group: Group = Group()) -> None:
-    """Add the options of a dataclass to an `argparse` parser; those of nested ones under a heading."""
-    for each in _taken(options, group):
+    """Add the options of a dataclass to an `argparse` parser; those of nested dataclasses get a heading."""
+    for each in _selected(options, group):
         if each.is_group:
             add_options(parser.add_argument_group(each.help or each.name), each.kind, each.option)
         else:
@@ -122,7 +124,7 @@ def add_options(parser: Any, options: type, group: Group = Group()) -> None:
 
 
 def _add(parser: Any, each: Declared) -> None:
-    """Add one option; its words stay texts, and what is not given stays away."""
+    """Add an option. Its words stay texts, and options that are not given are absent."""
     kind, option, text, needed = each.kind, each.option, each.help, each.default is _NEEDED
     is_tuple = typing.get_origin(kind) is tuple
     if each.default not in (None, (), False, "", _NEEDED) and "(default" not in text:
@@ -150,7 +152,7 @@ def parse(options: type, values: dict[str, Any], group: Group = Group()) -> Any:
         InputError, OSError: a text is none of its option's.
     """
     given = {}
-    for each in _taken(options, group):
+    for each in _selected(options, group):
         if each.is_group:
             given[each.name] = parse(each.kind, values, each.option)
         elif each.place in values:
@@ -177,7 +179,7 @@ def read(options: type, texts: Mapping[str, Any], label: Callable[[str], str]) -
 
 
 def _value(each: Declared, words: Any, label: str) -> Any:
-    """The value of an option from its text, or its texts where it may be repeated; the label is for errors."""
+    """Read the value of an option from its text, or texts if it may be repeated; the label is for errors."""
     kind, option, check = each.kind, each.option, each.option.check
     if kind == _PAIRS:
         return tuple(_named(words, label, option.metavar or "NAME=VALUE").items())
@@ -192,14 +194,14 @@ def _value(each: Declared, words: Any, label: str) -> Any:
 
 
 def read_numbers(kind: Any, text: str | int, label: str, least: int = 0) -> Any:
-    """The number, or the tuple of numbers, that a text is.
+    """Read a number, or a tuple of numbers, from a text.
 
     Args:
         kind: `int`, `float`, a tuple of any number of them, or of two `int` (NxM).
         least: the smallest whole number that is taken.
 
     Raises:
-        InputError: the text is none of them.
+        InputError: the text is something else.
     """
     is_list, is_pair = typing.get_origin(kind) is tuple, kind == tuple[int, int]
     of = typing.get_args(kind)[0] if is_list else kind
@@ -217,7 +219,7 @@ def read_numbers(kind: Any, text: str | int, label: str, least: int = 0) -> Any:
 
 
 def _number(kind: type, text: str | int, least: int) -> int | float:
-    """A number from its text, a whole one `least` or more; ValueError for another text."""
+    """Read a number, a whole one of at least `least`. Raises ValueError for another text."""
     value = kind(text)
     if kind is int and (not str(text).isdecimal() or value < least):
         raise ValueError(text)
@@ -225,7 +227,7 @@ def _number(kind: type, text: str | int, least: int) -> int | float:
 
 
 def _named(entries: Iterable[str], label: str, form: str) -> dict[str, str]:
-    """Entries of the form NAME=VALUE, by name."""
+    """Return entries of the form NAME=VALUE as a dictionary."""
     values: dict[str, str] = {}
     for entry in entries:
         name, _, value = entry.partition("=")

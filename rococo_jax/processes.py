@@ -120,7 +120,7 @@ def distributed_run(preemptible: bool = False) -> Iterator[None]:
     _group.leave()
 
 
-def is_error_of_all(error: Exception) -> bool:
+def raised_everywhere(error: Exception) -> bool:
     """Return whether all processes raised this error, so that they can continue together.
 
     Each process with an error must call it. If one has none, the others wait for half the timeout.

@@ -125,11 +125,11 @@ def make_mesh(devices: Sequence[jax.Device] | None = None, fsdp: int = 1) -> jax
     if count % fsdp:
         raise InputError("devices", "fsdp", fsdp, f"a divisor of {count}, the number of devices")
     if devices is None:
-        return jax.sharding.Mesh(arranged(jax.devices(), fsdp), AXES)
+        return jax.sharding.Mesh(device_array(jax.devices(), fsdp), AXES)
     return jax.sharding.Mesh(np.asarray(devices).reshape(-1, fsdp), AXES)
 
 
-def arranged(devices: Sequence[Any], fsdp: int) -> np.ndarray:
+def device_array(devices: Sequence[Any], fsdp: int) -> np.ndarray:
     """Arrange devices as an array (data, fsdp) by their topology, with `jax.experimental.mesh_utils`.
 
     Parameters are gathered along `fsdp` in every block, whereas gradients are reduced along `data` once per step. So

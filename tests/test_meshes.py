@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from rococo_jax.runtime import AXES, arranged, make_mesh, rows_of
+from rococo_jax.runtime import AXES, device_array, make_mesh, rows_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ def steps(line: list[Chip], shape: tuple[int, int, int], torus: bool) -> list[in
 ])  # fmt: skip
 def test_devices_that_share_parameters_are_neighbours(kind, shape, fsdp):
     devices, torus = chips(kind, shape), kind != "TPU v5 lite"  # a v5e slice of 4 x 4 has no links around
-    mesh = arranged(devices, fsdp)
+    mesh = device_array(devices, fsdp)
     assert mesh.shape == (len(devices) // fsdp, fsdp) and set(mesh.flat) == set(devices)
     in_order = np.asarray(devices).reshape(mesh.shape)
     links, before = (np.mean([np.mean(steps(list(row), shape, torus)) for row in each]) for each in (mesh, in_order))
@@ -57,7 +57,7 @@ def test_devices_that_share_parameters_are_neighbours(kind, shape, fsdp):
 @pytest.mark.parametrize(("fsdp", "slices_of_a_group"), [(1, 1), (4, 1), (16, 1), (32, 2), (64, 4)])
 def test_parameters_are_shared_inside_a_slice_as_long_as_it_has_room(fsdp, slices_of_a_group):
     devices = chips("TPU v5 lite", (4, 4, 1), slices=4)
-    mesh = arranged(devices[::-1], fsdp)
+    mesh = device_array(devices[::-1], fsdp)
     assert set(mesh.flat) == set(devices)
     assert {len({chip.slice_index for chip in row}) for row in mesh} == {slices_of_a_group}
     # Along `data`, slices come one after the other, so that a reduction has a part in each.
@@ -68,10 +68,10 @@ def test_parameters_are_shared_inside_a_slice_as_long_as_it_has_room(fsdp, slice
 def test_devices_that_are_no_cuboid_keep_their_order():
     devices = chips("TPU v4", (2, 2, 2))
     some = [*devices[:3], *devices[5:]]
-    assert arranged(some, 2).tolist() == np.asarray(some).reshape(-1, 2).tolist()
-    assert arranged(devices, 1).shape == (8, 1)
+    assert device_array(some, 2).tolist() == np.asarray(some).reshape(-1, 2).tolist()
+    assert device_array(devices, 1).shape == (8, 1)
     three_slices = [dataclasses.replace(chip, slice_index=min(number // 3, 2)) for number, chip in enumerate(devices)]
-    assert arranged(three_slices, 4).tolist() == np.asarray(three_slices).reshape(-1, 4).tolist()
+    assert device_array(three_slices, 4).tolist() == np.asarray(three_slices).reshape(-1, 4).tolist()
 
 
 def test_devices_of_one_host_keep_their_order():

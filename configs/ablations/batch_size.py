@@ -1,4 +1,4 @@
-"""What does a larger batch buy? 32 to 2,048 by doublings, plain and with SC + VC.
+"""Effect of the batch size: 32 to 2,048 by doublings, plain and with SC + VC.
 
     rococo sweep --config configs/ablations/batch_size.py --workdir runs/batch --seeds 0,1,2 \
         --config.init.model=models/joined --config.data.images=... --config.data.captions=... \

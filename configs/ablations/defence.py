@@ -1,4 +1,4 @@
-"""Which defence carries over from the alterations that it was trained on? Arms at one budget, heads on frozen towers.
+"""Transfer of defences to alterations that they were not trained on: arms of one budget, heads on frozen towers.
 
     rococo join towers/dinov2_vits14 towers/minilm_l6_v2 models/fit --images coco/images --captions split/fit.json
     rococo make-benchmark --images coco/images --captions split/held.json --name held --out HELD

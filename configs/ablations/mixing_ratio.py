@@ -1,4 +1,4 @@
-"""How much of the own image does a mixed one keep, for VC to help? The benchmark's galleries keep 0.9.
+"""Effect of the share of the original image in a mixed image on VC. The benchmark's galleries have 0.9.
 
     rococo sweep --config configs/ablations/mixing_ratio.py --workdir runs/ratio --config.init.model=models/joined ...
 

@@ -1,12 +1,13 @@
-"""A benchmark of one's own: made of images and captions, found again under a data folder.
+"""Your own benchmark: made from images and captions, and recognised below a data folder.
 
 DATA/NAME/images/                     the images, byte for byte
 DATA/NAME/annotations/captions.json   the captions, and a file for each altered variant (`rococo.generate`)
 DATA/NAME/choices/items.jsonl         each altered caption beside its original, in the plain form of choices
 DATA/NAME/README.md                   the data card
-DATA/NAME/manifest.json               last: what it was made of and how, the card's figures, hashes of all files
+DATA/NAME/manifest.json               written last: sources and settings, the card's numbers, hashes of all files
 
-It is asked what RoCOCO is asked (`NAME`), and which caption is right (`NAME_choices`). A run that was stopped goes on.
+It is evaluated like RoCOCO (`NAME`) and as a choice between true and altered captions (`NAME_choices`). An interrupted
+run is resumed.
 """
 
 import dataclasses
@@ -43,11 +44,11 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 def check_name(name: str) -> None:
-    """Raises InputError for a name that is no folder's, or that another benchmark or a folder of the layout has."""
-    known = known_benchmarks().values()
-    taken = {place.split("/")[0] for info in known for place in (info.name, *info.folders.values())}
-    if not _NAME.fullmatch(name) or name in taken:
-        found = f"{name!r}, a name of the documented layout" if name in taken else repr(name)
+    """Raise InputError for a name that no folder can have, or that another benchmark or folder of the layout has."""
+    infos = known_benchmarks().values()
+    reserved = {place.split("/")[0] for info in infos for place in (info.name, *info.folders.values())}
+    if not _NAME.fullmatch(name) or name in reserved:
+        found = f"{name!r}, a name of the documented layout" if name in reserved else repr(name)
         raise InputError("benchmark", "name", found, "small letters, digits, - and _, such as mine")
 
 
@@ -60,17 +61,17 @@ def write_own(
     licence: str,
     made_by: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Writes the benchmark `folder.name`, or what is missing of it, and returns its figures.
+    """Write the benchmark `folder.name`, or its missing files, and return the numbers of its card.
 
     Args:
         data: images and captions.
         altered: the variants of the same captions.
-        lexicon: by which they were altered.
-        licence: of the data, as the card has it.
-        made_by: the settings of the alterations; any JSON.
+        lexicon: lexicon of the alterations.
+        licence: licence of the data, for the card.
+        made_by: settings of the alterations; any JSON.
 
     Raises:
-        InputError: an image cannot be read or has changed since, or the folder holds another benchmark.
+        InputError: an image cannot be read or has changed since the start, or the folder contains another benchmark.
     """
     check_name(folder.name)
     captions = [{"image": item.image, "caption": list(item.captions)} for item in data.items]
@@ -97,7 +98,7 @@ def write_own(
 
 
 def write_mixed_galleries(folder: Path, data: CaptionedImages, variants: Sequence[tuple[str, int]]) -> None:
-    """Writes galleries (`mix_0.9`, seed) into `folder/mixed`, each with its manifest; errors as of `write_own`."""
+    """Write galleries (`mix_0.9`, seed) into `folder/mixed`, each with its manifest; raises as `write_own`."""
     files = dict(zip(data.names, data.paths, strict=True))
     for variant, seed in variants:
         plan = make_plan(list(files), *parse_mix(variant), seed, "paper")
@@ -105,7 +106,7 @@ def write_mixed_galleries(folder: Path, data: CaptionedImages, variants: Sequenc
 
 
 def choice_items(altered: AlteredSet) -> list[dict[str, Any]]:
-    """Items of the plain form: an image, a caption, and the caption altered. Half-truths are parts by their detail."""
+    """Return items with an image, a caption and the altered caption. The part of a half-truth is its kind of detail."""
 
     def part(change: Alteration) -> str:
         return f"{HALF_TRUTH}_{change.concept}" if altered.variant == HALF_TRUTH else altered.variant
@@ -119,7 +120,7 @@ def choice_items(altered: AlteredSet) -> list[dict[str, Any]]:
 
 
 def figures_of(data: CaptionedImages, altered: Mapping[str, AlteredSet], items: Sequence[Mapping]) -> dict[str, Any]:
-    """The counts of the data card."""
+    """Return the numbers of the data card."""
     count = len(data.captions)
     without_noun = max((each.unaltered.get(NO_CANDIDATE, 0) for each in altered.values()), default=0)
     variants = {
@@ -143,7 +144,7 @@ def figures_of(data: CaptionedImages, altered: Mapping[str, AlteredSet], items: 
 
 
 def card_text(name: str, licence: str, about: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
-    """The data card, in the form of the Hugging Face hub's."""
+    """Return the data card, in the form of the Hugging Face hub."""
     rows = [
         f"| `{variant}` | {each['altered']:,} | {sum(each['unaltered'].values()):,} | {each['no_ops']:,} | "
         f"{each['no_ops_strict']:,} | {each['choices']:,} |"
@@ -180,7 +181,7 @@ Evaluate: `rococo evaluate MODEL --data DATA --benchmarks {name},{name}_choices 
 
 
 def own_benchmarks(data: Path) -> dict[str, BenchmarkInfo]:
-    """The benchmarks of one's own in a data folder, or in the folder of one, by name."""
+    """Return your own benchmarks in a data folder, or the one in its own folder, by name."""
     infos: dict[str, BenchmarkInfo] = {}
     for folder in [data, *sorted(data.iterdir())] if data.is_dir() else []:
         if not (folder / CAPTIONS).is_file() or not (folder / MANIFEST).is_file():
@@ -202,13 +203,13 @@ def _infos(about: Mapping[str, Any], place: str) -> tuple[BenchmarkInfo, Benchma
         folders={"images": images, "annotations": f"{place}/annotations"}, files=("captions.json",),
         open=functools.partial(_open_ranks, name),
     )  # fmt: skip
-    chosen = dataclasses.replace(
+    choice_info = dataclasses.replace(
         PLAIN_CHOICES, **common, name=choices, size=f"{count:,} items",
         folders={"images": images, "annotations": f"{place}/choices"}, tasks=(choices,),
         question="Which of two captions is right, the original or the altered one?",
         open=functools.partial(open_choices, choices, PLAIN_CHOICES.files, PLAIN_CHOICES.reader),
     )  # fmt: skip
-    return ranks, chosen
+    return ranks, choice_info
 
 
 def _open_ranks(name: str, folders: Mapping[str, Path], settings: Settings) -> Benchmark:

@@ -1,4 +1,4 @@
-"""`rococo demo`: the whole benchmark on drawn scenes and the models that come with the package."""
+"""`rococo demo`: run the benchmark offline on drawn scenes with the small models of the package."""
 
 import dataclasses
 import sys
@@ -13,19 +13,19 @@ EXAMPLES = """\
   rococo demo --out /tmp/demo --scenes 400 --seed 7
 """
 
-# Training scenes whose captions the baselines without images are counted on.
+# Training scenes whose captions the text-only baselines are fitted on.
 _CAPTIONED_SCENES = 2000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Run the whole benchmark offline on drawn scenes and the small models that come with it; under a minute.
+    """Run the benchmark offline on drawn scenes with three small bundled models, in about a minute.
 
     Attributes:
-        out: where it writes
-        scenes: how many scenes
-        seed: which scenes
-        protocol: paper or strict
+        out: output folder
+        scenes: number of scenes
+        seed: seed of the scenes
+        protocol: paper or strict; see rococo evaluate --help
     """
 
     out: Annotated[str, Option("DIR", check=output_folder)] = "demo-out"
@@ -35,7 +35,7 @@ class Options:
 
 
 def run(options: Options) -> None:
-    """Draws the scenes, evaluates the models, prints the table, writes the report."""
+    """Draw the scenes, evaluate the models, print the table and write the report."""
     from rococo_jax.benchmarks.settings import Settings
     from rococo_jax.checkpoints.hub import shipped_models
     from rococo_jax.demo.benchmark import draw_benchmark, open_questions, run_name
@@ -54,8 +54,9 @@ def run(options: Options) -> None:
     benchmarks = open_benchmarks(settings, images=images, annotations=annotations)
     benchmarks += open_questions(images, annotations, options.scenes, options.seed, settings)
     models = shipped_models()
-    said = "; ".join(benchmark.summary() for benchmark in benchmarks)
-    print(f"{len(models)} model(s), {said}; protocol {settings.protocol}", file=sys.stderr)
+    print(f"evaluating {len(models)} models, protocol {settings.protocol}", file=sys.stderr)
+    for benchmark in benchmarks:
+        print(benchmark.summary(), file=sys.stderr)
     results = out / run_name(options.scenes, options.seed) / options.protocol
     folders = {str(path): results / name for name, path in models.items()}
     cache = EmbeddingCache(cache_folder() / "embeddings")
@@ -63,4 +64,4 @@ def run(options: Options) -> None:
     all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache, standard_companions(training))
     print_tables(all_results)
     page, table = write_report(folders.values(), out / "report.html")
-    print(f"report: {page}  (figures: {table}; scenes: {images.parent})")
+    print(f"report: {page}  (numbers: {table}; scenes: {images.parent})")

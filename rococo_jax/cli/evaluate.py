@@ -1,4 +1,4 @@
-"""`rococo evaluate`: every task for every model, resumable."""
+"""`rococo evaluate`: evaluate models on benchmarks and write a report; interrupted runs are resumed."""
 
 import dataclasses
 import sys
@@ -27,14 +27,14 @@ class Options:
     Attributes:
         models: model directory, foreign checkpoint, hub name, zoo:NAME, file.py:function that returns an encoder,
             name=source, or a pattern such as 'runs/*/model'
-        model_list: file with further models, one a line; # begins a comment
-        out: folder of results.json, per_query.parquet and examples.parquet (of several models a folder each),
-            report.html, .csv and .md, and journal.jsonl; what is missing is added to results of the same model and data
-        baseline_captions: training captions, Karpathy form, for the baselines that see no image: n-gram models
-            (default: only those that need none)
+        model_list: file with further models, one per line; # starts a comment
+        out: output folder: results.json, per_query.parquet and examples.parquet (for several models in a folder each),
+            report.html, .csv and .md, and journal.jsonl; missing results are added to existing ones
+        baseline_captions: training captions, Karpathy form, for n-gram baselines, which see no image (default: only
+            baselines without training captions)
         no_report: do not write the report
-        shard: only every N-th model, from the K-th: for N processes that share --out; write the report of all with
-            rococo report OUT
+        shard: evaluate shard K of N of the model list, for N processes that share --out; rococo report OUT then writes
+            the report of all
         json: print the results as JSON instead of the table
         data: data
         settings: questions
@@ -56,7 +56,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Evaluates every model, prints the table, writes the report. Returns 1 where a model failed."""
+    """Evaluate every model, print the table and write the report. Returns 1 if a model failed."""
     from rococo_jax.processes import distributed_run
     from rococo_jax.runtime import enable_compilation_cache, set_gpu_options
 
@@ -80,7 +80,7 @@ def _run(options: Options) -> int:
     compute = run_on_all_processes("settings", options.embedding.compute)
     load_options = run_on_all_processes("settings", options.model.load_options)
     models = broadcast_from_process_0("models", lambda: read_models(options.models, options.model_list))
-    # A list may grow, and its results must not move when it does.
+    # Results of a list are in folders of their own, as models may be added to the list later.
     alone = len(models) == 1 and options.model_list is None and shard is None
     models = models if shard is None else run_on_all_processes("shard", lambda: shard_of(models, shard))
     folders = {model.source: out if alone else out / model.name for model in models}
@@ -90,7 +90,8 @@ def _run(options: Options) -> int:
     def begin() -> None:
         images = sum(len(images) for benchmark in benchmarks for images in benchmark.image_sets.values())
         texts = len({text for benchmark in benchmarks for text in benchmark.texts})
-        counts = f"{len(folders)} model(s), {images:,} images and {texts:,} texts each"
+        models_phrase = "1 model" if len(folders) == 1 else f"{len(folders)} models"
+        counts = f"{models_phrase}, {images:,} images and {texts:,} texts each"
         say(f"evaluating {counts}: {compute.summary()}, protocol {settings.protocol}")
         for benchmark in benchmarks:
             say(benchmark.summary())
@@ -131,7 +132,7 @@ def _compare_and_report(options: Options, folders: list[Path], page: Path) -> No
     if not options.no_report:
         write_compared(groups, comparisons, page)
         if not options.embedding.quiet:
-            # Standard output is the results' with --json.
+            # With --json, standard output contains only the results.
             print(f"report: {page}", file=sys.stderr if options.json else sys.stdout)
 
 

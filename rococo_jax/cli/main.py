@@ -120,6 +120,8 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: list[str] | None = None) -> int:
     """Run a command. Returns the exit code: 0 success, 2 bad input, 130 interrupted."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    # transformers would print that PyTorch was not found, which no command needs.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     only = words[:1] if words and words[0] in COMMANDS else []
     parsed = None
     with _interrupts() as interrupted:

@@ -1,6 +1,6 @@
-"""Types of command-line options that name outputs: what cannot be written is refused before any work is done.
+"""Options that name outputs, which are checked before any work is done.
 
-Imports nothing heavy: the types run while the command line is read.
+This module imports nothing heavy: the checks run while the command line is parsed.
 """
 
 import argparse
@@ -20,9 +20,9 @@ _GROUP = ("ROCOCO_COORDINATOR", "ROCOCO_PROCESSES", "ROCOCO_PROCESS")
 
 
 def output_file(text: str) -> str:
-    """The path of a file that will be written, or replaced.
+    """Check the path of a file that will be written or replaced.
 
-    Raises OSError: it is a folder, or its folder cannot be made or written to.
+    Raises OSError: it is a folder, or its folder cannot be created or written to.
     """
     refuse_url(text, "output")
     path = Path(text)
@@ -33,9 +33,9 @@ def output_file(text: str) -> str:
 
 
 def output_folder(text: str) -> str:
-    """The path of a folder that will be made, or written into.
+    """Check the path of a folder that will be created or written to.
 
-    Raises OSError: it is a file, or cannot be made or written to.
+    Raises OSError: it is a file, or cannot be created or written to.
     """
     refuse_url(text, "output")
     _probe(Path(text))
@@ -43,9 +43,9 @@ def output_folder(text: str) -> str:
 
 
 def output_file_or_folder(text: str) -> str:
-    """The path of either, for a command that decides by its other options.
+    """Check the path of a file or folder, for commands whose other options determine which.
 
-    Raises OSError: neither can be made or written to.
+    Raises OSError: neither can be created or written to.
     """
     refuse_url(text, "output")
     _probe(Path(text) if Path(text).is_dir() else Path(text).parent)
@@ -53,7 +53,7 @@ def output_file_or_folder(text: str) -> str:
 
 
 def _probe(folder: Path) -> None:
-    """Writes and removes a file in `folder`, or in the nearest folder above it that is there."""
+    """Write and remove a file in `folder`, or in its nearest existing parent."""
     path = folder.absolute()
     while not path.exists() and not path.is_symlink() and path != path.parent:
         path = path.parent
@@ -62,28 +62,28 @@ def _probe(folder: Path) -> None:
     try:
         tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
-        # The temporary name would say nothing.
+        # Name the folder instead of the temporary file.
         raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
 
 def refuse_overwriting(arguments: argparse.Namespace) -> None:
-    """Raises InputError where an output is the same file or folder as an input."""
+    """Raise InputError if an output is the same file or folder as an input."""
     values = vars(arguments)
-    written = {name: values[name] for name in _OUTPUTS if isinstance(values.get(name), str)}
-    for name, output in written.items():
+    outputs = {name: values[name] for name in _OUTPUTS if isinstance(values.get(name), str)}
+    for name, output in outputs.items():
         for option, value in values.items():
-            if option in written:
+            if option in outputs:
                 continue
             for part in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(part, str) and _same(output, part):
+                if isinstance(part, str) and _is_same_path(output, part):
                     raise InputError(output, name, f"what {option} names", "another path than that of an input")
-    paths = [os.path.realpath(path) for path in written.values()]
+    paths = [os.path.realpath(path) for path in outputs.values()]
     if len(set(paths)) < len(paths):
-        raise InputError(next(iter(written.values())), " and ".join(written), "one path", "different ones")
+        raise InputError(next(iter(outputs.values())), " and ".join(outputs), "one path", "different ones")
 
 
 def print_tables(results: Sequence[dict], *, as_json: bool = False, quiet: bool = False) -> None:
-    """Prints the tables of results; or the results as JSON: an object for one model, else a list."""
+    """Print the tables of results, or the results as JSON: an object for one model, else a list."""
     from rococo_jax.evaluation.summary import print_summary
 
     if as_json:
@@ -94,9 +94,9 @@ def print_tables(results: Sequence[dict], *, as_json: bool = False, quiet: bool 
 
 @contextlib.contextmanager
 def hold_output(arguments: argparse.Namespace) -> Iterator[None]:
-    """Keeps the output for this command; another command that would write there is refused.
+    """Lock the output of a command, so that another command cannot write there.
 
-    Commands of several processes or shards share their output; training holds its folder itself.
+    Commands of several processes or shards share their output; training locks its own folder.
     """
     shared = getattr(arguments, "shard", None) or any(name in os.environ for name in _GROUP)
     if shared or not isinstance(getattr(arguments, "out", None), str):
@@ -105,17 +105,17 @@ def hold_output(arguments: argparse.Namespace) -> Iterator[None]:
     path = Path(arguments.out).absolute()
     absent = [folder for folder in path.parents if not folder.exists()]
     try:
-        with contextlib.ExitStack() as held:
-            with contextlib.suppress(OSError):  # a folder may be open to writing, and the one it is in not
-                held.enter_context(hold(path, beside=True))
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):  # a folder may be writable although its parent is not
+                stack.enter_context(hold(path, beside=True))
             yield
     finally:
         for folder in absent:
             with contextlib.suppress(OSError):
-                folder.rmdir()  # where nothing was written
+                folder.rmdir()  # fails unless the folder is empty
 
 
-def _same(output: str, named: str) -> bool:
+def _is_same_path(output: str, named: str) -> bool:
     for part in {named, *named.split(",")}:
         try:
             if part and Path(output).samefile(part):

@@ -35,7 +35,7 @@ class Options:
 
 
 def run(options: Options) -> None:
-    """Selects, writes, and says how many."""
+    """Select images, write the list, and print their number."""
     from rococo_jax.report.collection import load_results
     from rococo_jax.storage import write_json
     from rococo_jax.studies.select import select
@@ -43,5 +43,5 @@ def run(options: Options) -> None:
     paths = [path for path, _ in load_results(options.results)]
     selection = select(paths, options.task, options.count, options.weight, options.embeddings)
     write_json(options.out, selection)
-    chosen, inconsistent, images = len(selection["chosen"]), selection["inconsistent"], selection["images"]
-    print(f"{options.out}: {chosen} of {inconsistent} inconsistent images of {images}")
+    selected, inconsistent, images = len(selection["chosen"]), selection["inconsistent"], selection["images"]
+    print(f"{options.out}: {selected} of {inconsistent} inconsistent images of {images}")

@@ -1,4 +1,4 @@
-"""Writes the demo's benchmark to disk, in the form of a user's own data.
+"""Write the demo's benchmark to disk, in the form of a user's own data.
 
 FOLDER/images/scene_000000.png ...       pictures
 FOLDER/annotations/captions.json         captions, Karpathy form
@@ -34,7 +34,7 @@ SCENES, SEED, SIZE = 250, 1, 256
 
 
 def draw_benchmark(folder: str | os.PathLike, scenes: int = SCENES, seed: int = SEED) -> tuple[Path, Path]:
-    """Draws the demo's benchmark below `folder`, in a subfolder named after its arguments, unless it is there already.
+    """Draw the demo's benchmark in a subfolder of `folder` named after its arguments, unless it exists already.
 
     Returns the folders of images and of annotations. Raises InputError for fewer than two scenes.
     """

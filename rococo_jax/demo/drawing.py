@@ -35,7 +35,7 @@ class RandomStream:
         return low + (high - low) * self._random.random()
 
     def choose(self, things: Sequence[Thing]) -> Thing:
-        """One of `things`, all equally likely."""
+        """Return one of `things`, all with the same probability."""
         return things[int(self._random.random() * len(things))]
 
     def shuffled(self, things: Sequence[Thing]) -> list[Thing]:

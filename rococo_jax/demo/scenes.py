@@ -119,7 +119,7 @@ def _item(rng: RandomStream, kinds, most: int = 1) -> Item:
 
 
 def draw_scene(scene: Scene, size: int = 256, fineness: int = 3) -> Image.Image:
-    """Draws a scene as an RGB picture of `size` x `size` pixels, `fineness` times larger first to smooth the edges."""
+    """Draw a scene as an RGB picture of `size` x `size` pixels, `fineness` times larger first to smooth the edges."""
     side = size * fineness
     picture = Image.new("RGB", (side, side))
     # The look of the place depends on the scene, not on the size.

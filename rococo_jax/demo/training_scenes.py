@@ -67,7 +67,7 @@ def demo_spec() -> ModelSpec:
 
 
 def training_captions_of(count: int) -> list[str]:
-    """Captions of the first `count` training scenes, none of which is drawn."""
+    """Return the captions of the first `count` training scenes without drawing them."""
     return [caption for index in range(count) for caption in captions_of(make_scene("train", 0, index))]
 
 

@@ -1,4 +1,4 @@
-"""Options of commands that evaluate or embed: the data, the model's source, the embedding. Imports no JAX."""
+"""Options of commands that evaluate or embed: data, source of the model, embedding. Imports no JAX."""
 
 import dataclasses
 from pathlib import Path

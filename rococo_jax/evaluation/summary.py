@@ -35,11 +35,30 @@ def print_summary(all_results: Iterable[Mapping[str, Any]]) -> None:
         console = Console(width=_FILE_WIDTH)
     for kind in dict.fromkeys(kind for results in all_results for kind in results["kinds"].values()):
         console.print(_table(all_results, kind), crop=False)
-    for note in dict.fromkeys(note for results in all_results for note in results.get("notes", ())):
-        console.print(f"note: {note}", highlight=False, markup=False)
+    for line in _note_lines(all_results):
+        console.print(line, highlight=False, markup=False)
     for results in all_results:
         for line in compare_with_published(results):
             console.print(f"{results['model']}, {line}", highlight=False, markup=False)
+
+
+def _note_lines(all_results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the notes, each once, with the benchmark that it is about and, among several models, with the models."""
+    models_of: dict[tuple[str, str], list[str]] = {}
+    for results in all_results:
+        benchmarks = [(name, about.get("notes", ())) for name, about in results.get("benchmarks", {}).items()]
+        if not benchmarks:
+            benchmarks = [("", results.get("notes", ()))]
+        for benchmark, notes in benchmarks:
+            for note in notes:
+                models_of.setdefault((benchmark, note), []).append(results["model"])
+    lines = []
+    for (benchmark, note), models in models_of.items():
+        subjects = [benchmark] if benchmark and not note.startswith(benchmark) else []
+        if len(models) < len(all_results):
+            subjects.insert(0, ", ".join(models))
+        lines.append(f"note: {': '.join([*subjects, note])}")
+    return lines
 
 
 def _table(all_results: Sequence[Mapping[str, Any]], kind: str) -> "Table":
@@ -60,12 +79,15 @@ def _table(all_results: Sequence[Mapping[str, Any]], kind: str) -> "Table":
     for results in all_results:
         model = results["model"]
         for task in (task for task in results["tasks"] if results["kinds"].get(task) == kind):
-            for variant, metrics in results["tasks"][task].items():
+            sizes = results.get("sizes", {}).get(task, {})
+            # Rows over several parts follow the rows of the parts.
+            rows = sorted(results["tasks"][task].items(), key=lambda row: "parts" in sizes.get(row[0], {}))
+            for variant, metrics in rows:
                 figures = [_number(metrics.get(name)) for name in names]
                 interval = results["intervals"].get(task, {}).get(variant, {}).get(names[0]) if names else None
                 figures.insert(1, f"{interval[0]:.1f}-{interval[1]:.1f}" if interval else "")
                 # As text: rich reads brackets in a string as markup.
-                name = variant + coverage_phrase(results.get("sizes", {}).get(task, {}).get(variant, {}))
+                name = variant + coverage_phrase(sizes.get(variant, {}))
                 table.add_row(*map(Text, (model, task, name, *figures)))
                 model = ""
     return table

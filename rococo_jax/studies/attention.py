@@ -1,13 +1,13 @@
-"""Where an image tower looks, before and after another image is mixed in: how much of its attention falls on the box.
+"""Attention maps of an image tower before and after another image is mixed in: the share that falls on the box.
 
-The map of an image is one row of attention weights, the mean over heads, of what its vector is pooled from:
+The map of an image is one row of attention weights, averaged over heads, of the pooled tokens:
 
     attention pooling        the pooling's own weights
     a class token is pooled  the class token's row in the last block
     patches are averaged     the mean over the patches' rows in the last block
 
-What falls on a class token is left out, and the patches' weights are brought to sum 1. Of each pair the original is
-squashed as the mixed image is, and compressed where that is, so that a patch of one is the same place in the other.
+Attention on a class token is left out, and the weights of the patches are normalised to sum 1. The original is resized
+and compressed like the mixed image, so that a patch shows the same region in both.
 """
 
 import dataclasses
@@ -34,21 +34,21 @@ from rococo_jax.report.blocks import Card, Cards, Cell, Head, Note, Page, Part, 
 _IMAGES_AT_ONCE = 16
 _LEDE = "The attention of an image tower over its patches, before and after another image is mixed in."
 _HEADS = (
-    Head("Box, % of area", "share of what the model sees of the mixed image", edge=True),
+    Head("Box, % of area", "share of the box in the model's input", edge=True),
     Head("On the box, %", "share of the attention over patches; a patch that the box covers in part counts in part"),
-    Head("Before, %", "the same place in the unmixed image: what the place alone attracts"),
-    Head("Ratio", "attention on the box by its area; 1: the model looks at it no more than elsewhere"),
-    Head("Before", "the ratio of the same place in the unmixed image"),
-    Head("Overlap, %", "sum over patches of the smaller weight; 100 where the model looks exactly where it did"),
+    Head("Before, %", "attention on the same region of the unmixed image"),
+    Head("Ratio", "attention on the box divided by its area; 1: no more attention than elsewhere"),
+    Head("Before", "the ratio for the same region of the unmixed image"),
+    Head("Overlap, %", "sum over patches of the smaller weight; 100: the two maps are equal"),
 )
 _NOTE = (
-    "The lighter, the more attention; both maps of an image share one scale, and the box is outlined. Attention is "
-    "what the last layer takes in, not what decides the vector."
+    "Lighter patches receive more attention; both maps of an image share one scale, and the box is outlined. Attention "
+    "shows what the last layer reads, not what determines the embedding."
 )
 
 
 def attention_rows(tower: VisionTower, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens"]:
-    """One row an image over all tokens, class token first where there is one; each sums to 1."""
+    """Return the attention over all tokens of each image, a class token first; each row sums to 1."""
     tokens, weights = tower.tokens_and_attention(pixels)
     if tower.pooling is not None:
         return tower.pooling.mix(tokens)[1].mean((1, 2))
@@ -58,7 +58,7 @@ def attention_rows(tower: VisionTower, pixels: Float[Array, "b h w 3"]) -> Float
 
 
 def patch_maps(encoder: Encoder, images: UInt8[np.ndarray, "n size size 3"]) -> Float[np.ndarray, "n grid grid"]:
-    """Maps over patches, each of sum 1, of images as the model sees them. Raises InputError as `vision_spec`."""
+    """Return attention maps over patches, each of sum 1. Raises InputError as `vision_spec`."""
     spec = vision_spec(encoder)
     run = nnx.jit(lambda tower, pixels: attention_rows(tower, encoder.preprocessing.normalise(pixels)))
     parts = [images[start : start + _IMAGES_AT_ONCE] for start in range(0, len(images), _IMAGES_AT_ONCE)]
@@ -67,10 +67,10 @@ def patch_maps(encoder: Encoder, images: UInt8[np.ndarray, "n size size 3"]) -> 
 
 
 def vision_spec(encoder: Encoder) -> VisionSpec:
-    """The image tower's spec. Raises InputError where it has no attention, or nothing says how images become pixels."""
+    """Return the spec of the image tower. Raises InputError: it has no attention, or there is no preprocessing."""
     spec = encoder.spec.vision
     if spec is None or (isinstance(spec, ConvolutionalSpec) and not isinstance(spec, ResNetSpec)):
-        raise InputError(encoder.name, "image tower", "convolutions alone" if spec else "none", "one with attention")
+        raise InputError(encoder.name, "image tower", "only convolutions" if spec else "none", "one with attention")
     if encoder.preprocessing is None:
         raise InputError(encoder.name, "preprocessing", "none", "a model that came with its image processor's file")
     return spec
@@ -79,24 +79,24 @@ def vision_spec(encoder: Encoder) -> VisionSpec:
 def box_coverage(
     box: tuple[int, int, int, int], preprocessing: Preprocessing, spec: VisionSpec
 ) -> Float[np.ndarray, "grid grid"]:
-    """The share in [0, 1] of each patch that a box covers: rows x1 to x2, columns y1 to y2 of a mixed 384 x 384 image.
+    """Return the share of each patch that a box covers: rows x1 to x2, columns y1 to y2 of a mixed 384 x 384 image.
 
-    The box goes through the model's own resizing and cropping as an image of its own, so its place is the model's.
+    The box is drawn as an image and preprocessed by the model, so that its position is the one in the model's input.
     """
     x1, y1, x2, y2 = box
-    drawn = np.zeros((SIDE, SIDE, 3), np.uint8)
-    drawn[x1:x2, y1:y2] = 255
-    # Averages over areas: other filters overshoot at the box's edges.
+    mask = np.zeros((SIDE, SIDE, 3), np.uint8)
+    mask[x1:x2, y1:y2] = 255
+    # Average over areas, because other filters overshoot at the edges of the box.
     by_area = dataclasses.replace(preprocessing, resample="box")
-    seen = by_area.resize(Image.fromarray(drawn))[: spec.grid * spec.patch_size, : spec.grid * spec.patch_size, 0]
-    return seen.reshape(spec.grid, spec.patch_size, spec.grid, spec.patch_size).mean((1, 3)) / 255
+    resized = by_area.resize(Image.fromarray(mask))[: spec.grid * spec.patch_size, : spec.grid * spec.patch_size, 0]
+    return resized.reshape(spec.grid, spec.patch_size, spec.grid, spec.patch_size).mean((1, 3)) / 255
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pair:
-    """An image before and after `partner` is mixed in, as the model sees both, with its attention over patches.
+    """An image before and after `partner` is mixed in, as preprocessed by the model, with attention over patches.
 
-    `coverage` is the share of each patch in the mixed-in box; None where the model sees no box.
+    `coverage` is the share of each patch in the mixed-in box; None if no part of the box is visible.
     """
 
     image: str
@@ -107,7 +107,7 @@ class Pair:
 
     @property
     def figures(self) -> Float[np.ndarray, "figures"]:
-        """As the headings of the page's table have them; NaN where there is no box."""
+        """Numbers in the order of the table's headings; NaN without a box."""
         overlap = 100 * np.minimum(*self.maps).sum()
         if self.coverage is None:
             return np.array([*[np.nan] * (len(_HEADS) - 1), overlap], float)
@@ -116,9 +116,9 @@ class Pair:
 
 
 def choose_pairs(encoder: Encoder, plan: MixingPlan, files: Mapping[str, Path], count: int) -> list[Pair]:
-    """The first `count` images of the plan that are not mixed with themselves, each with its mixed form.
+    """Return the first `count` images of the plan that have a partner, each with its mixed image.
 
-    Raises InputError where the model has no image tower, no image has a partner, or a file cannot be read.
+    Raises InputError: the model has no image tower, no image has a partner, or a file cannot be read.
     """
     spec, preprocessing = vision_spec(encoder), encoder.preprocessing.with_fixed_grid
     places = [place_of(plan, name) for name in plan.images[: 4 * count + 64]]
@@ -131,15 +131,15 @@ def choose_pairs(encoder: Encoder, plan: MixingPlan, files: Mapping[str, Path], 
         original = resize_to_square(open_image(files[name]), "dropped" if plan.compressed else "white")
         original = decode_jpeg(encode_jpeg(original)) if plan.compressed else original
         both = (Image.fromarray(each) for each in (original, mix_one(plan, place, files)))
-        seen = np.stack([preprocessing.resize(each) for each in both])
+        pixels = np.stack([preprocessing.resize(each) for each in both])
         coverage = box_coverage(box_of(plan, place), preprocessing, spec) if plan.method == "patch" else np.zeros(1)
-        pairs.append((name, partner_of(plan, place), seen, coverage if coverage.any() else None))
-    maps = patch_maps(encoder, np.concatenate([seen for _, _, seen, _ in pairs]))
+        pairs.append((name, partner_of(plan, place), pixels, coverage if coverage.any() else None))
+    maps = patch_maps(encoder, np.concatenate([pixels for _, _, pixels, _ in pairs]))
     return [Pair(*pair[:3], maps[2 * row : 2 * row + 2], pair[3]) for row, pair in enumerate(pairs)]
 
 
 def attention_page(encoder: Encoder, plan: MixingPlan, pairs: Sequence[Pair]) -> Page:
-    """The page: a row of figures for each image, and where the model looks in it. `pairs` is not empty."""
+    """Return the page: a row of numbers and the maps of each image. `pairs` is not empty."""
     spec = vision_spec(encoder)
     facts = (
         ("Patches", f"{spec.grid} × {spec.grid} of {spec.patch_size} px, pooled by {spec.pooling}"),
@@ -156,7 +156,7 @@ def attention_page(encoder: Encoder, plan: MixingPlan, pairs: Sequence[Pair]) ->
 
 
 def _card(pair: Pair) -> Card:
-    # A few outlying patches often take far more than all others; scaled to them, everything else would be dark.
+    # A few outliers often receive far more attention than all other patches; scaled to them, the rest would be dark.
     top, pictures = max(1.5 / pair.maps[0].size, float(np.quantile(pair.maps, 0.98))), []
     for label, pixels, attention in zip(("before", "after"), pair.pixels, pair.maps, strict=True):
         image, buffer = Image.fromarray(overlay(pixels, attention / top)), io.BytesIO()
@@ -171,11 +171,11 @@ def _card(pair: Pair) -> Card:
 
 
 def overlay(image: UInt8[np.ndarray, "h w 3"], strength: Float[np.ndarray, "grid grid"]) -> UInt8[np.ndarray, "h w 3"]:
-    """The image in grey with its map laid over, smoothly between the patches' centres; of 1 and more the brightest."""
+    """Return the image in grey with its map on top, interpolated between patch centres; 1 is brightest."""
     smooth = Image.fromarray(strength.astype(np.float32)).resize(image.shape[1::-1], Image.Resampling.BICUBIC)
     strength = np.clip(np.asarray(smooth), 0.0, 1.0)
     glow = matplotlib.colormaps["inferno"](strength)[..., :3]  # lighter all the way, so readable without colour vision
     grey = np.asarray(Image.fromarray(image).convert("L"), np.float64)[..., None] / 255
-    # More opaque where more is seen, and darker where the picture is, so that its drawing shows through the glow.
+    # More opaque where attention is stronger, and darker where the image is, so that the image shows through.
     opacity = 0.5 + 0.35 * strength[..., None]
     return np.round(255 * ((1 - opacity) * grey + opacity * glow * (0.6 + 0.4 * grey))).astype(np.uint8)

@@ -69,7 +69,7 @@ def write_correlations(
 def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | None) -> Study:
     if file_suffix(sources[0]) in TABLES:
         if len(sources) > 1:
-            raise InputError("RESULTS", "a table and more", sources[0], "one table of scores alone")
+            raise InputError("RESULTS", "a table and more", sources[0], "a single table of scores")
         return correlate_table(Path(sources[0]), names, given)
     groups = group_by_fingerprint(load_results(sources))
     if len(groups) > 1:
@@ -80,40 +80,40 @@ def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | 
 
 
 def correlate_table(path: Path, names: Sequence[str] | None = None, given: str | None = None) -> Study:
-    """Correlations of the columns `names`, by default of all with a number in every row, `given` held constant.
+    """Correlate columns of a table of models; with `given`, partial correlations that control for that column.
 
-    A column is a metric where a cell of it is a number, but for one whose heading says that it names models. Percent
-    signs are read where a whole column has them. What was understood is said.
+    Columns with a number are metrics, except those whose heading names models. Percent signs are accepted if all cells
+    of a column have one. The columns that are used are printed. By default `names` are all complete metrics.
 
-    Raises InputError: a file that is no such table, a cell of a metric that is neither a number nor blank, fewer than
-    five models, one named twice, a column that is unknown or lacks a number, fewer than two columns.
+    Raises InputError: the file is no such table, a cell of a metric is neither a number nor empty, there are fewer than
+    five models or a repeated one, a column is unknown or incomplete, or there are fewer than two columns.
     """
     header, lines = open_table(path, "a table with a heading and a row for each model")
     rows = [row for _, row in lines]
     if len(rows) < LEAST_MODELS:
         raise InputError(path, "models", len(rows), f"{LEAST_MODELS} or more")
     cells = {head: [row[head].strip() for row in rows] for head in header}
-    known = [head for head in header if head.lower() not in _NAMES and any(map(_is_figure, cells[head]))]
-    words = [head for head in header if head not in known]
+    number_columns = [head for head in header if head.lower() not in _NAMES and any(map(_is_figure, cells[head]))]
+    words = [head for head in header if head not in number_columns]
     models = [" ".join(row[head] for head in words) for row in rows]
     if not words:
         raise InputError(path, "columns", "numbers alone", f"one that names the models: {', '.join(_NAMES[1:])}")
     if twice := next((model for place, model in enumerate(models) if model in models[:place]), None):
         raise InputError(path, "model", f"{twice!r} twice", "each of them once")
     for option, name in [("metrics", name) for name in names or ()] + [("given", given)] * (given is not None):
-        if name not in known:
-            raise unknown_name(option, "column", name, known)
-    wanted = dict.fromkeys([*([given] if given else []), *(known if names is None else names)])
-    held = Place(given) if given else None
-    kept, left_out = comparable({Place(name): _numbers(path, name, cells[name]) for name in wanted})
-    if len(kept) < 2 or (held and held not in kept):
-        raise InputError(path, "columns", "; ".join(left_out) or f"{len(kept)} of numbers", "two or more, and given")
-    percent = [name for name in wanted if any(cell.endswith("%") for cell in cells[name])]
-    said = f"{path.name}: {len(rows)} models, named by {' and '.join(map(repr, words))}; metrics "
-    said += ", ".join(place.label for place in kept)
-    said += f"; in percent: {', '.join(percent)}" if percent else ""
-    say("; left out: ".join([said, *left_out]))
-    return study_of_figures(models, list(kept), np.array(list(kept.values())), held, left_out)
+        if name not in number_columns:
+            raise unknown_name(option, "column", name, number_columns)
+    requested = dict.fromkeys([*([given] if given else []), *(number_columns if names is None else names)])
+    control = Place(given) if given else None
+    columns, left_out = comparable({Place(name): _numbers(path, name, cells[name]) for name in requested})
+    if len(columns) < 2 or (control and control not in columns):
+        raise InputError(path, "columns", "; ".join(left_out) or f"{len(columns)} of numbers", "two or more, and given")
+    percent = [name for name in requested if any(cell.endswith("%") for cell in cells[name])]
+    message = f"{path.name}: {len(rows)} models, named by {' and '.join(map(repr, words))}; metrics "
+    message += ", ".join(place.label for place in columns)
+    message += f"; in percent: {', '.join(percent)}" if percent else ""
+    say("; left out: ".join([message, *left_out]))
+    return study_of_figures(models, list(columns), np.array(list(columns.values())), control, left_out)
 
 
 # Headings of columns that name models, whatever is in them; pandas gives the numbers of rows none.
@@ -123,12 +123,12 @@ _MISSING = ("", "-", "nan", "na", "n/a", "null", "none")
 
 
 def _is_figure(cell: str) -> bool:
-    """Whether a cell is a number, or written as one is: with digits and without letters (45,3 or 45.3 ± 1)."""
+    """Return whether a cell is a number or looks like one: digits but no letters (45,3 or 45.3 ± 1)."""
     return bool(_NUMBER.fullmatch(cell)) or (any(map(str.isdigit, cell)) and not any(map(str.isalpha, cell)))
 
 
 def _numbers(path: Path, name: str, cells: Sequence[str]) -> list[float]:
-    """The numbers of a column, NaN for a cell without one. Raises InputError for any other cell."""
+    """Return the numbers of a column, NaN for an empty cell. Raises InputError for any other cell."""
     matches = [_NUMBER.fullmatch(cell) for cell in cells]
     signs = {bool(match[2]) for match in matches if match}
     for row, (cell, match) in enumerate(zip(cells, matches, strict=True), 1):
@@ -139,7 +139,7 @@ def _numbers(path: Path, name: str, cells: Sequence[str]) -> list[float]:
 
 
 def as_json(study: Study) -> dict:
-    """Everything of the CSV, with the models, and what was left out."""
+    """Return the numbers of the CSV as JSON, with the models and the metrics that were left out."""
     return {
         "format": FORMAT,
         "models": study.models,

@@ -1,12 +1,12 @@
-"""A page on visual factors: accuracy on a factor's images against accuracy on all, with the line over models.
+"""Visual factors: accuracy on the images with a factor against accuracy on all images, with a line over models.
 
-Effective robustness: is a model better on a subset than its accuracy on all images foretells?
+Effective robustness: is a model better on a subset than its accuracy on all images predicts?
 
     line       Huber regression over models of probit(accuracy on the subset) on probit(accuracy on all), k = 1.345,
                scale from the median absolute residual, by iterated reweighting (Huber 1964)
-    effective  accuracy on the subset - accuracy that the line foretells, in points
+    effective  accuracy on the subset - accuracy that the line predicts, in points
 
-After Taori et al. (arXiv 2007.00644); the robust line is this project's. Intervals redraw images, the line stays.
+After Taori et al. (arXiv 2007.00644); the robust line is this project's. Intervals resample images with a fixed line.
 """
 
 import dataclasses
@@ -34,18 +34,18 @@ from rococo_jax.storage import write_json
 from rococo_jax.texts import TABLES, file_suffix
 
 _NAMES = ("file_name", "image", "filename")
-# Columns that are no factors even in a part of a file in which all of their values are 0 or 1.
+# Columns that are never factors, even if all of their values are 0 or 1.
 _NO_FACTORS = ("class", "label", "target", "index", "id")
 _VALUES = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 _GAPS = ("", "none", "nan")
 _CLEAN = "clean"
 _NOTE = (
-    "Up: accuracy on the images of the factor; across: on all images; both on probit axes. A model above the line is "
-    "more robust to the factor than its accuracy foretells; below each, the 95 % interval over images."
+    "Vertical: accuracy on the images with the factor; horizontal: on all images; both on probit axes. A model above "
+    "the line is more robust to the factor than its accuracy predicts. Intervals are 95 % over images."
 )
 
-# Fewer models make no line; fewer images no claim.
-LEAST_MODELS, LEAST_IMAGES = 5, 200
+# No line is fitted to fewer models or images.
+MIN_MODELS, MIN_IMAGES = 5, 200
 _DRAWS = 500
 _HUBER, _ROUNDS = 1.345, 30
 _probit = np.vectorize(NormalDist().inv_cdf, otypes=[float])
@@ -54,13 +54,13 @@ _share = np.vectorize(NormalDist().cdf, otypes=[float])
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Factor:
-    """One factor over models.
+    """Accuracies of all models on the images with a factor.
 
     Attributes:
-        images: in the subset.
+        images: number of images with the factor.
         line: slope and intercept on probit axes; None with too few models or images.
-        all, subset: accuracy of each model, in percent.
-        effective: points above the line, and the interval of each; None without a line.
+        all, subset: accuracy of each model in percent, on all images and on those with the factor.
+        effective: points above the line and their interval, for each model; None without a line.
     """
 
     images: int
@@ -71,12 +71,12 @@ class Factor:
 
 
 def probit(share: Float[np.ndarray, " models"], images: int) -> Float[np.ndarray, " models"]:
-    """The normal quantile of shares from 0 to 1; none is nearer to 0 or 1 than half an image."""
+    """Return the normal quantiles of shares, which are kept at least half an image away from 0 and 1."""
     return _probit(np.clip(share, 0.5 / images, 1 - 0.5 / images))
 
 
 def huber_line(x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points"]) -> tuple[float, float]:
-    """Slope and intercept of the robust line."""
+    """Return slope and intercept of the robust line."""
     design = np.stack([x, np.ones_like(x)], axis=1)
     weights, line = np.ones(len(x)), np.zeros(2)
     for _ in range(_ROUNDS):
@@ -88,39 +88,38 @@ def huber_line(x: Float[np.ndarray, " points"], y: Float[np.ndarray, " points"])
     return float(line[0]), float(line[1])
 
 
-def foretold(line: tuple[float, float], across: Float[np.ndarray, " models"]) -> Float[np.ndarray, " models"]:
-    """The share on the subset that the line has at these probits."""
+def predicted_share(line: tuple[float, float], across: Float[np.ndarray, " models"]) -> Float[np.ndarray, " models"]:
+    """Return the share on the subset that the line predicts at these probits."""
     return _share(line[0] * across + line[1])
 
 
 def measure_factor(right: Bool[np.ndarray, "models images"], within: Bool[np.ndarray, " images"]) -> Factor:
-    """One factor, from which model is right on which image, and which images are in the subset."""
-    images, many = right.shape[1], int(within.sum())
+    """Measure a factor from the correctness of each model on each image and the images with the factor."""
+    images, subset_size = right.shape[1], int(within.sum())
     every, subset = right.mean(axis=1), right[:, within].mean(axis=1)
-    if len(right) < LEAST_MODELS or many < LEAST_IMAGES:
-        return Factor(many, None, 100 * every, 100 * subset, None)
-    line = huber_line(probit(every, images), probit(subset, many))
-    effective = 100 * (subset - foretold(line, probit(every, images)))
-    drawn = []
+    if len(right) < MIN_MODELS or subset_size < MIN_IMAGES:
+        return Factor(subset_size, None, 100 * every, 100 * subset, None)
+    line = huber_line(probit(every, images), probit(subset, subset_size))
+    effective = 100 * (subset - predicted_share(line, probit(every, images)))
+    draws = []
     for counts in (counts for block in draw_blocks(images, _DRAWS) for counts in block):
         of_all = right @ counts / images
         inside = counts[within]
         of_subset = right[:, within] @ inside / max(1, inside.sum())
-        drawn.append(100 * (of_subset - foretold(line, probit(of_all, images))))
-    low, high = np.percentile(drawn, [2.5, 97.5], axis=0)
-    return Factor(many, line, 100 * every, 100 * subset, np.stack([effective, low, high], axis=1))
+        draws.append(100 * (of_subset - predicted_share(line, probit(of_all, images))))
+    low, high = np.percentile(draws, [2.5, 97.5], axis=0)
+    return Factor(subset_size, line, 100 * every, 100 * subset, np.stack([effective, low, high], axis=1))
 
 
 def write_factors(sources: Sequence[str], factors: str, task: str | None, page: Path) -> tuple[Path, Path]:
-    """Writes the page, and the figures as JSON beside it.
-
-    A factor that no image of the results has is named, and left out.
+    """Write the page, and the numbers as JSON beside it. Factors that no image has are left out and reported.
 
     Raises InputError: results of different data, no task with classes, or as `_read_factors`.
     """
     groups = group_by_fingerprint(load_results(sources))
     if len(groups) != 1:
-        found = f"{len(groups)} kinds that differ in {groups[1].differences[0][0] if len(groups) > 1 else 'nothing'}"
+        difference = groups[1].differences[0][0] if len(groups) > 1 else "nothing"
+        found = f"{len(groups)} sets of results that differ in {difference}"
         raise InputError("RESULTS", "results", found, "results of one data set and protocol")
     runs = groups[0].runs
     task = task or next((name for name in runs[0].tasks if runs[0].kind(name) == "classify"), None)
@@ -148,24 +147,24 @@ def _right(run: Run, task: str) -> dict[str, bool]:
     rows = read_rows(path, "the rows that `rococo evaluate` or `rococo score` writes")
     rows = rows.filter((pyarrow.compute.field("task") == task) & (pyarrow.compute.field("variant") == _CLEAN))
     if "chosen" not in rows.column_names or not rows.num_rows:
-        raise InputError(path, "rows", f"none of {task}", "a row an image with `chosen`")
+        raise InputError(path, "rows", f"none of {task}", "one row per image with `chosen`")
     pairs = zip(rows.column("image").to_pylist(), rows.column("chosen").to_pylist(), strict=True)
-    return {image: said == "right" for image, said in pairs}
+    return {image: answer == "right" for image, answer in pairs}
 
 
 def _read_factors(path: Path, images: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return which of `images` has each factor, and the names of the factors that none of them has.
+    """Return for each factor a mask over `images`, and the names of the factors that no image has.
 
-    A factor is a column with nothing but 0 and 1, or true and false, in the whole file, though it may have gaps. Texts
-    are such values in a table alone, where every cell is a text. Columns of labels and ids are no factors.
+    A factor is a column that contains only 0 and 1, or true and false; values may be missing. In tables, where every
+    cell is text, these are texts. Columns of labels and ids are no factors.
 
-    Raises InputError: no line is of one of the images, an image cannot be told from another, or there is no factor.
+    Raises InputError: no line names one of the images, a name is ambiguous, or there is no factor.
     """
     place = {name: row for row, name in enumerate(images)}
     by_end: dict[str, int] = {}
     for full, row in place.items():
         end = full.rpartition("/")[2]
-        by_end[end] = -1 if end in by_end else row  # -1: several end so
+        by_end[end] = -1 if end in by_end else row  # -1: the last part of several names
     is_table, present = file_suffix(path) in TABLES, False
     columns: dict[str, np.ndarray] = {}
     other_columns: dict[str, None] = {}
@@ -174,7 +173,7 @@ def _read_factors(path: Path, images: Sequence[str]) -> tuple[dict[str, np.ndarr
         image = record.text(name)
         row = place.get(image, by_end.get(image.rpartition("/")[2]))
         if row == -1:
-            raise record.error(name, image, "the whole name: several images of the results end so")
+            raise record.error(name, image, "the complete name: several images have this last part")
         present |= row is not None  # the file may be of a whole data set, and the results of a part of it
         for column, value in record.value.items():
             spelling = value.strip().lower() if is_table else repr(value).lower()
@@ -186,19 +185,19 @@ def _read_factors(path: Path, images: Sequence[str]) -> tuple[dict[str, np.ndarr
             has_factor = columns.setdefault(column, np.zeros(len(images), bool))
             if _VALUES[spelling] and row is not None:
                 has_factor[row] = True
-    wanted = "lines with a file name and factors of 0 or 1"
+    form = "lines with a file name and factors of 0 or 1"
     if not present:
-        raise InputError(path, "factors", "none of the results' images", wanted)
+        raise InputError(path, "factors", "none of the results' images", form)
     factors = {column: mask for column, mask in columns.items() if column not in other_columns}
     with_images = {column: mask for column, mask in factors.items() if mask.any()}
     if not with_images:
         found = f"no image with {', '.join(factors)}" if factors else f"none among {', '.join(other_columns)}"
-        raise InputError(path, "factors", found[:200], wanted)
+        raise InputError(path, "factors", found[:200], form)
     without_images = [column for column in factors if column not in with_images]
-    said = {"no factors": other_columns, "factors without an image of the results, left out": without_images}
-    for what, names in said.items():
+    messages = {"no factors": other_columns, "left out, as no image of the results has them": without_images}
+    for message, names in messages.items():
         if names:
-            say(f"{path.name}: {what}: {', '.join(names)}")
+            say(f"{path.name}: {message}: {', '.join(names)}")
     return with_images, without_images
 
 
@@ -221,7 +220,7 @@ def _part(name: str, runs: Sequence[Run], factor: Factor, images: int) -> Part:
         rows.append([Cell(run.label), *map(figure_cell, figures)])
     note = f"{factor.images:,} of {images:,} images."
     if factor.line is None:
-        note += f" No line: it needs {LEAST_MODELS} models and {LEAST_IMAGES} images of the factor."
+        note += f" No line: it needs {MIN_MODELS} models and {MIN_IMAGES} images of the factor."
     charts = [] if factor.line is None else [Charts([("", _scatter(name, runs, factor, images))])]
     title = variant_label(name)
     return Part(title, [Note(note), Table(title, heads, rows, sortable=len(rows) > 1), *charts], "group")
@@ -235,12 +234,14 @@ def _scatter(name: str, runs: Sequence[Run], factor: Factor, images: int) -> Mar
         ends = np.linspace(across.min() - 0.15, across.max() + 0.15, 2)
         axes.plot(ends, factor.line[0] * ends + factor.line[1], color=colour_of("soft"), lw=1.2)
         for row, run in enumerate(runs):
-            told = f"{run.label}: {percent(factor.subset[row])} % of the factor, {percent(factor.all[row])} % of all"
+            tooltip = (
+                f"{run.label}: {percent(factor.subset[row])} % with the factor, {percent(factor.all[row])} % of all"
+            )
             axes.plot(across[row], up[row], "o", ms=8, mfc=colour_of("own"), mec=colour_of("paper"),
-                      gid=chart.title(told))  # fmt: skip
+                      gid=chart.title(tooltip))  # fmt: skip
         shares = np.array([1, 2, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99])
         for set_ticks, values in ((axes.set_xticks, across), (axes.set_yticks, up)):
             at = probit(shares / 100, 10**6)
-            kept = (at >= values.min() - 0.3) & (at <= values.max() + 0.3)
-            set_ticks(at[kept], [f"{share}" for share in shares[kept]])
+            is_inside = (at >= values.min() - 0.3) & (at <= values.max() + 0.3)
+            set_ticks(at[is_inside], [f"{share}" for share in shares[is_inside]])
         return chart.markup()

@@ -1,9 +1,7 @@
-"""Select discriminative images from the answers of several evaluated models, with the reasons for each.
-
-They are images on which corruption changes what models say, no two of them alike:
+"""Select diverse images on which corruption changes the answers of several evaluated models, with the reasons.
 
     v(i) = mean over models and corruptions of [the answer changed];  images with v = 0 are left out
-    next = argmax over the others of  a v(i) + (1 - a) d(i),  d(i) the cosine distance to the nearest chosen one
+    next = argmax over the other images of  a v(i) + (1 - a) d(i),  d(i) the cosine distance to the nearest selected one
 
 The rule is this project's; Bench-C (arXiv 2511.19032) selects by inconsistency, then by diversity.
 """
@@ -22,7 +20,7 @@ from rococo_jax.evaluation.results import PER_QUERY, described_variants, read_re
 from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.storage import load_arrays
 
-# Where a row of the kinds of tasks has the answer, and the text that won where that says only whether it was right.
+# Columns with the answer, by kind of task, and with the text that won if the answer is only right or wrong.
 _ANSWERS = ("predicted", "top1_text", "chosen")
 _WRONG_TEXT = "wrong_caption"
 _KEYS = ("image", "item", "query")
@@ -30,24 +28,24 @@ _KEYS = ("image", "item", "query")
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """One model's answers on one task: condition (`fog_3`) -> (image, place) -> answer."""
+    """Answers of a model on one task, for uncorrupted images and, by corruption (`fog_3`), for corrupted ones."""
 
     model: str
     base: dict[tuple, Any]
-    changed: dict[str, dict[tuple, Any]]
+    corrupted: dict[str, dict[tuple, Any]]
 
 
 def select(
     results: Sequence[Path], task: str | None, count: int, weight: float, embeddings: str | None = None
 ) -> dict[str, Any]:
-    """The contents of the list: `chosen` has image, inconsistency, distance, nearest and what changed for whom.
+    """Return the selection: `chosen` lists image, inconsistency, distance, nearest image and the changed answers.
 
     Args:
         results: paths of `results.json`, with `per_query.parquet` beside them.
-        task: which; the first that all have with corrupted images by default.
-        count: how many images at most.
-        weight: of inconsistency against distance, from 0 to 1.
-        embeddings: what `rococo embed` wrote of the images; without it inconsistency decides alone.
+        task: the task; by default the first with corrupted images that all results have.
+        count: maximum number of images.
+        weight: weight of inconsistency against distance, from 0 to 1.
+        embeddings: file of `rococo embed` for the images; without it, images are selected by inconsistency only.
 
     Raises:
         InputError: fewer than two models, no corruption in common, no image whose answer changed, or an image without
@@ -59,12 +57,14 @@ def select(
         raise InputError("select", "count", count, "1 or more")
     if len(results) < 2:
         raise InputError("select", "results", len(results), "those of two models or more")
-    told = [read_results(path) for path in results]
-    task = task or next((name for name in told[0]["tasks"] if all(_corrupted(each, name) for each in told)), None)
-    if task is None or not all(task in each["tasks"] for each in told):
+    all_results = [read_results(path) for path in results]
+    task = task or next(
+        (name for name in all_results[0]["tasks"] if all(_has_corruptions(each, name) for each in all_results)), None
+    )
+    if task is None or not all(task in each["tasks"] for each in all_results):
         raise InputError("select", "task", task or "none with corrupted images", "one that all results have")
-    answers = [_answers(path, each["model"], task) for path, each in zip(results, told, strict=True)]
-    conditions = sorted(set.intersection(*(set(each.changed) for each in answers)))
+    answers = [_answers(path, each["model"], task) for path, each in zip(results, all_results, strict=True)]
+    conditions = sorted(set.intersection(*(set(each.corrupted) for each in answers)))
     if not conditions:
         raise InputError("select", task, "no corruption that all results have", "results with corruptions")
     keys = sorted(set.intersection(*(set(each.base) for each in answers)))
@@ -74,7 +74,7 @@ def select(
     for each in answers:
         for condition in conditions:
             for key in keys:
-                other = each.changed[condition].get(key)
+                other = each.corrupted[condition].get(key)
                 if other is None:
                     continue
                 place = row[key[0]]
@@ -84,8 +84,8 @@ def select(
                     reasons[place].setdefault(each.model, {})[condition] = [each.base[key], other]
     inconsistency = sums / np.maximum(total, 1)
     vectors = None if embeddings is None else _vectors(embeddings, images)
-    chosen, distances, nearest = select_greedily(inconsistency, vectors, count, weight)
-    if not len(chosen):
+    selected, distances, nearest = select_greedily(inconsistency, vectors, count, weight)
+    if not len(selected):
         raise InputError("select", task, "no image whose answer any corruption changes", "at least one")
     listed = [
         {
@@ -95,14 +95,14 @@ def select(
             "nearest": None if near < 0 else images[near],
             "changed": reasons[one],
         }
-        for one, far, near in zip(chosen.tolist(), distances.tolist(), nearest.tolist(), strict=True)
+        for one, far, near in zip(selected.tolist(), distances.tolist(), nearest.tolist(), strict=True)
     ]
     about = {"task": task, "models": [each.model for each in answers], "corruptions": conditions, "weight": weight}
     about |= {"images": len(images), "inconsistent": int((inconsistency > 0).sum())}
     return {"format": "rococo_jax.selection", "version": 1, **about, "chosen": listed}
 
 
-def _corrupted(results: dict[str, Any], task: str) -> bool:
+def _has_corruptions(results: dict[str, Any], task: str) -> bool:
     return task in results["tasks"] and any(each.corruption for each in described_variants(results, task).values())
 
 
@@ -117,7 +117,7 @@ def _answers(path: Path, model: str, task: str) -> Answers:
     if answer is None:
         raise InputError(file, "answers", f"none of {task}", f"a column {' or '.join(_ANSWERS)}")
     names = [name for name in _KEYS if name in table.column_names]
-    found: dict[str, dict[tuple, Any]] = {}
+    answers: dict[str, dict[tuple, Any]] = {}
     wrong_text = _WRONG_TEXT if answer == "chosen" and _WRONG_TEXT in table.column_names else answer
     fields = ("part", "corruption", "severity")
     absent = [None] * len(table)
@@ -125,26 +125,27 @@ def _answers(path: Path, model: str, task: str) -> Answers:
         table.column(name).to_pylist() if name in table.column_names else absent
         for name in (*names, wrong_text, *fields, answer)
     ]
-    for *key, wrong, part, corruption, severity, said in zip(*columns, strict=True):
+    for *key, wrong, part, corruption, severity, given_answer in zip(*columns, strict=True):
         if corruption:
-            said = f"wrong: {wrong}" if said == "wrong" and wrong != said else said
+            if given_answer == "wrong" and wrong != given_answer:
+                given_answer = f"wrong: {wrong}"
             images = Variant(corruption=corruption, severity=severity or 0).name
-            found.setdefault(images, {})[(*key, part or "")] = said
-    if UNCORRUPTED not in found:
+            answers.setdefault(images, {})[(*key, part or "")] = given_answer
+    if UNCORRUPTED not in answers:
         raise InputError(file, task, "no uncorrupted images", "results with corruptions")
-    return Answers(model, found.pop(UNCORRUPTED), found)
+    return Answers(model, answers.pop(UNCORRUPTED), answers)
 
 
 def _vectors(path: str, images: Sequence[str]) -> np.ndarray:
-    wanted = "what `rococo embed` writes"
-    arrays = load_arrays(path, wanted)
+    form = "a file of `rococo embed`"
+    arrays = load_arrays(path, form)
     if not isinstance(arrays, dict) or not {"image_names", "image_embeddings"} <= arrays.keys():
-        raise InputError(path, "arrays", "others than image_names and image_embeddings", wanted)
+        raise InputError(path, "arrays", "other arrays than image_names and image_embeddings", form)
     names, vectors = arrays["image_names"].tolist(), arrays["image_embeddings"]
     place = {name: row for row, name in enumerate(names)}
     missing = [image for image in images if image not in place]
     if missing:
-        raise InputError(path, "images", f"no vector of {missing[0]}", f"one of each of {len(images)} images")
+        raise InputError(path, "images", f"no embedding of {missing[0]}", f"one for each of {len(images)} images")
     return np.asarray(vectors[[place[image] for image in images]], np.float64)
 
 
@@ -154,34 +155,34 @@ def select_greedily(
     count: int,
     weight: float,
 ) -> tuple[Int[np.ndarray, " chosen"], Float[np.ndarray, " chosen"], Int[np.ndarray, " chosen"]]:
-    """The chosen images in order, the distance of each to the nearest before it, and which that is (-1 for none).
+    """Return the selected images in order, their distance to the nearest one selected before, and its index or -1.
 
-    Ties go to the earlier image. Without vectors, and for the first image, inconsistency decides alone.
+    Of equal images the first is selected. Without vectors, and for the first image, only inconsistency counts.
 
     Args:
         inconsistency: v, from 0 to 1.
-        vectors: of the images, any length.
-        count: how many at most.
+        vectors: embeddings of the images, of any length.
+        count: maximum number of images.
         weight: a, from 0 to 1.
     """
-    left = inconsistency > 0
+    is_candidate = inconsistency > 0
     unit = None
     if vectors is not None:
         norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
         unit = vectors / np.where(norms > 0, norms, 1.0)
     distance, nearest = np.full(len(inconsistency), np.inf), np.full(len(inconsistency), -1)
-    chosen, distances, before = [], [], []
-    while left.any() and len(chosen) < count:
-        spread = distance if chosen and unit is not None else np.zeros(len(inconsistency))
-        # Rounded, so that sums in another order do not decide between equals.
-        score = np.where(left, np.round(weight * inconsistency + (1 - weight) * spread, 12), -np.inf)
+    selected, distances, nearest_of_selected = [], [], []
+    while is_candidate.any() and len(selected) < count:
+        spread = distance if selected and unit is not None else np.zeros(len(inconsistency))
+        # Rounded, so that the order of summation does not decide between equal scores.
+        score = np.where(is_candidate, np.round(weight * inconsistency + (1 - weight) * spread, 12), -np.inf)
         one = int(score.argmax())
-        left[one] = False
-        chosen.append(one)
+        is_candidate[one] = False
+        selected.append(one)
         distances.append(distance[one])
-        before.append(nearest[one])
+        nearest_of_selected.append(nearest[one])
         if unit is not None:
-            to_chosen = 1.0 - unit @ unit[one]
-            nearest = np.where(to_chosen < distance, one, nearest)
-            distance = np.minimum(to_chosen, distance)
-    return np.array(chosen, int), np.array(distances), np.array(before, int)
+            to_selected = 1.0 - unit @ unit[one]
+            nearest = np.where(to_selected < distance, one, nearest)
+            distance = np.minimum(to_selected, distance)
+    return np.array(selected, int), np.array(distances), np.array(nearest_of_selected, int)

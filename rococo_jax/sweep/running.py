@@ -35,7 +35,7 @@ from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.resume import holds, requests_in, union
 from rococo_jax.evaluation.runner import evaluate_into
-from rococo_jax.processes import broadcast_from_process_0, is_error_of_all, run_on_all_processes
+from rococo_jax.processes import broadcast_from_process_0, raised_everywhere, run_on_all_processes
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, hold
 from rococo_jax.sweep.plan import Plan, Point, value_text
@@ -211,7 +211,7 @@ def run_points(
         except Stopped:
             raise
         except Exception as error:  # the failure of one point must not end the others
-            if is_disk_full(error) or not is_error_of_all(error):
+            if is_disk_full(error) or not raised_everywhere(error):
                 raise
             errors.append(error)
             is_bad_input = isinstance(error, InputError)

@@ -33,7 +33,7 @@ _AnyArray = Array | np.ndarray
 
 @pytree_dataclass
 class Images:
-    """One image per pair, or k: pixels, or the features that a frozen tower computes before its head.
+    """Images of pairs, one or k per pair: pixels, or the features that a frozen tower computes before its head.
 
     Attributes:
         pixels: 8-bit pixels, normalised on the device.
@@ -50,7 +50,7 @@ class Images:
 
 @pytree_dataclass
 class Texts:
-    """One text per pair, or k: padded token ids and a mask, True for tokens and False for padding; or features."""
+    """Texts of pairs, one or k per pair: padded token ids, and a mask that is False for padding; or features."""
 
     ids: Int[_AnyArray, "b *k t"] | None = None
     mask: Bool[_AnyArray, "b *k t"] | None = None

@@ -92,7 +92,7 @@ class _Moments:
         self._cross = self.image_basis.T @ (x.T @ sums / pairs.sum()) @ self.text_basis
 
     def solve(self, dim: int, image_ridge: float, text_ridge: float) -> tuple[np.ndarray, ...]:
-        """Directions of images and of texts in the bases of the covariances, and their correlations."""
+        """Return the directions of images and texts in the bases of the covariances, and their correlations."""
         if dim > min(self._cross.shape):
             raise ValueError(f"dim {dim} is larger than the narrower feature space, {min(self._cross.shape)}")
         s, t = self._scales(0, image_ridge), self._scales(1, text_ridge)

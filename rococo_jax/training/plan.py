@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError, first_line
-from rococo_jax.runtime import AXES, GPU_MEMORY_FRACTION, arranged, make_mesh
+from rococo_jax.runtime import AXES, GPU_MEMORY_FRACTION, device_array, make_mesh
 from rococo_jax.training.init import starting_encoder
 from rococo_jax.training.inputs.batches import text_length
 from rococo_jax.training.program import bytes_of_device, compile_step, memory_of, step_flops
@@ -49,7 +49,7 @@ def plan(config: ConfigDict, topology: str | None = None) -> dict[str, Any]:
     """
     devices = _topology_devices(topology) if topology else jax.devices()
     check_batch(config, len(devices))
-    mesh = Mesh(arranged(devices, config.fsdp), AXES)
+    mesh = Mesh(device_array(devices, config.fsdp), AXES)
     encoder = starting_encoder(config, make_mesh(jax.local_devices()[:1]))
     tokens = text_length(config.data.text_length, encoder)
     shapes = host_batch_shapes(config, encoder.spec, tokens, encoder.preprocessing)

@@ -52,7 +52,7 @@ EvaluateModel = Callable[[Encoder], Mapping[str, float]]
 
 
 class Run(NamedTuple):
-    """How a call of `train` ended.
+    """Result of a call of `train`.
 
     Attributes:
         step: number of steps of the run so far.

@@ -56,7 +56,7 @@ def test_json_is_all_that_is_printed_and_quiet_leaves_only_warnings(data, tmp_pa
     assert results["model"] == "random-3" and results == json.loads((tmp_path / "results.json").read_text())
     assert results["sizes"]["image_to_text"]["clean"]["queries"] == 4
     assert results["data"]["rococo"]["coverage"] == {"present": 6, "wanted": IMAGES, "limit": 4, "complete": False}
-    assert all("warning" in line for line in err.splitlines()) and "other vectors" in err
+    assert all("warning" in line for line in err.splitlines()) and "other embeddings" in err
 
 
 def test_a_model_at_chance_is_told_and_a_good_one_is_not(data, tmp_path, capsys):

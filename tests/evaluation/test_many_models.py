@@ -115,7 +115,7 @@ def test_a_list_with_a_broken_model_finishes_the_others_goes_on_and_says_how_muc
     assert main(words) == 1
     said = capsys.readouterr()
     assert "broken left out" in said.err and "1 of 4 models failed" in said.err
-    assert "evaluating 4 model(s), 6 images and 60 texts each" in said.err and " broken " not in said.out
+    assert "evaluating 4 models, 6 images and 60 texts each" in said.err and " broken " not in said.out
     assert names_in(out) == {"m0", "m1", "renamed"}
     assert json.loads((out / "renamed" / "results.json").read_text())["model"] == "renamed"
     assert all((out / f"report.{suffix}").is_file() for suffix in ("html", "csv", "md"))

@@ -87,3 +87,26 @@ def test_figures_of_a_column_end_below_one_another(printed):
         end = lines[head].index(f" {title} ") + len(title)
         for line in lines[head + 2 : head + 6]:
             assert line[end].isdigit() and line[end + 1] == " ", (title, line)
+
+
+def test_notes_name_the_benchmark_and_among_several_models_the_model(capsys):
+    first, second = result("a", 0), result("b", 1)
+    for results, notes in (
+        (first, {"valse": ["only 4 images"], "aro": ["few"]}),
+        (second, {"valse": ["only 4 images"]}),
+    ):
+        results["benchmarks"] = {name: {"notes": texts} for name, texts in notes.items()}
+    print_summary([first, second])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:")]
+    assert lines == ["note: valse: only 4 images", "note: a: aro: few"]
+
+
+def test_rows_over_several_parts_follow_the_parts(capsys):
+    results = result("a", 0)
+    task = next(task for task, kind in results["kinds"].items() if kind == "choose")
+    results["tasks"][task] = {name: {"ota": 50.0} for name in ("one", "mean", "two", "all")}
+    results["sizes"] = {task: {name: {"items": 4, "parts": 2, "of_parts": 2} for name in ("mean", "all")}}
+    print_summary([results])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "50.0" in line]
+    names = [next(word for word in row if word in ("one", "two", "mean", "all")) for row in rows]
+    assert names == ["one", "two", "mean", "all"]

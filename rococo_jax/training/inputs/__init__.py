@@ -19,18 +19,18 @@ def _input_of(field: Field) -> LossInput:
 
 
 def active_inputs(losses: ConfigDict) -> tuple[LossInput, ...]:
-    """The inputs whose fields active terms read, each once, in the order of the terms."""
+    """Return the inputs whose fields active terms read, each once, in the order of the terms."""
     return tuple(dict.fromkeys(_input_of(field) for field in active_fields(losses)))
 
 
 def items_per_pair(config: ConfigDict) -> dict[Field, tuple[int, ...]]:
-    """Items a pair of each field that active terms read: () for one, (k,) for k."""
+    """Return the number of items per pair of each field that active terms read: () for one, (k,) for k."""
     items = {name: shape for each in active_inputs(config.losses) for name, shape in each.items(config).items()}
     return {field: items[field.name] for field in active_fields(config.losses)}
 
 
 def check_inputs(source: object, config: ConfigDict) -> None:
-    """Raises InputError where an input that an active term reads cannot be made as the config says."""
+    """Raise InputError if an input that an active term reads cannot be made as the config says."""
     for term in active_terms(config.losses):
         # With features of images alone, texts are made as ever, and images cannot be mixed.
         settings = config.losses[term.name]

@@ -133,7 +133,7 @@ class AddHardPositives(grain.RandomMapTransform):
 
 
 class HardPositives(LossInput):
-    """One hard positive per pair, and `losses.hard_positives.count` hard negatives."""
+    """A hard positive per pair, and `losses.hard_positives.count` hard negatives."""
 
     fields = (POSITIVES, NEGATIVES)
     sample_texts = (("hard_positive", POSITIVES), ("hard_negatives", NEGATIVES))

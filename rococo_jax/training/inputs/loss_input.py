@@ -32,7 +32,7 @@ IMAGES_PER_CHUNK = 256
 
 @dataclasses.dataclass(frozen=True)
 class InputContext:
-    """What an input is made from.
+    """Sources of an input.
 
     Attributes:
         config: config of the run.
@@ -53,7 +53,7 @@ Pixels = tuple[UInt8[np.ndarray, "images h w 3"], list[str]]
 
 @dataclasses.dataclass(frozen=True)
 class PoolSources:
-    """What pools are made from, besides `InputContext`.
+    """Sources of pools, besides `InputContext`.
 
     Attributes:
         samples: the images that can be decoded, with their captions.

@@ -37,7 +37,7 @@ _METHODS = {"mixup": "mix", "cutmix": "patch"}
 
 
 class MixedImages(LossInput):
-    """One mixed image per pair."""
+    """A mixed image per pair."""
 
     fields = (MIXED,)
     pooled = True
