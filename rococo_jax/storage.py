@@ -278,15 +278,31 @@ def load_arrays(path: str | os.PathLike, wanted: str) -> Any:
     return open_arrays(Path(path), lambda: whole_file(path, wanted))
 
 
-def read_table(path: str | os.PathLike, wanted: str, columns: Sequence[str] | None = None) -> Any:
-    """Read a Parquet file, or some of its columns, as a `pyarrow.Table`.
+def read_table(
+    path: str | os.PathLike,
+    wanted: str,
+    columns: Sequence[str] | None = None,
+    dictionary_columns: Sequence[str] = (),
+    filters: Sequence[tuple[str, str, Any]] | None = None,
+) -> Any:
+    """Read a Parquet file, or some of its columns and rows, as a `pyarrow.Table`.
+
+    Args:
+        dictionary_columns: columns of texts that are read dictionary-coded.
+        filters: conditions on rows, as PyArrow takes them.
 
     Raises InputError as `load_arrays`, and if a column is missing.
     """
     import pyarrow.parquet
 
     with whole_file(path, wanted):
-        table = pyarrow.parquet.read_table(path, columns=columns, page_checksum_verification=True)
+        table = pyarrow.parquet.read_table(
+            path,
+            columns=columns,
+            read_dictionary=list(dictionary_columns),
+            filters=None if filters is None else list(filters),
+            page_checksum_verification=True,
+        )
         # Decode all texts and names here, so that invalid UTF-8 is an error now and not later.
         table.validate(full=True)
         _names_of(table.schema)

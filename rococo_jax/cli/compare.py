@@ -43,11 +43,10 @@ class Options:
 
 def run(options: Options) -> None:
     import json
-    import sys
 
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
-    from rococo_jax.report.verdicts import COLUMNS, NUMBERS, legend, summary_lines, verdict_rows
+    from rococo_jax.report.verdicts import print_verdicts, verdict_rows
 
     groups = group_by_fingerprint(load_results(options.results))
     models = [run.label for group in groups for run in group.runs]
@@ -69,32 +68,5 @@ def run(options: Options) -> None:
     if options.json:
         print(json.dumps([row.as_json() for row in rows], indent=2, ensure_ascii=False))
         return
-    cells = [row.cells() for row in rows]
-    if sys.stdout.isatty():
-        _print_table(COLUMNS, cells, NUMBERS)
-    else:
-        from rococo_jax.report.markdown import escaped, table_lines
-
-        # No column is aligned to the right: the file is also read as it is.
-        heads = [(name, True) for name in COLUMNS]
-        for line in table_lines(heads, [map(escaped, row) for row in cells])[1:]:
-            print(line)
-        print()
-    hint = "" if options.margin else " --margin POINTS also tests whether a difference is too small to matter."
-    for line in (*summary_lines(rows), "", legend(options.margin) + hint):
-        print(line)
-
-
-def _print_table(columns, rows, numbers) -> None:
-    """Print the table; names fold where the terminal is narrow, numbers are never cut."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table, crop=False)
+    hint = "" if options.margin else "--margin POINTS also tests whether a difference is too small to matter."
+    print_verdicts(comparisons, options.margin, hint)

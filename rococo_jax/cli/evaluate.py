@@ -74,7 +74,6 @@ def _run(options: Options) -> int:
     from rococo_jax.evaluation.model_series import JOURNAL, evaluate_all, write_journal
     from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
     from rococo_jax.progress import say
-    from rococo_jax.report import write_report
 
     settings, out, shard = options.settings, Path(options.out), options.shard
     companions = run_on_all_processes("baseline captions", lambda: standard_companions(_training(options)))
@@ -108,15 +107,33 @@ def _run(options: Options) -> int:
         quiet = options.embedding.quiet
         if all_results:
             print_tables(all_results, as_json=options.json, quiet=quiet)
-            if not options.no_report and shard is None:
-                evaluated = [folder for source, folder in folders.items() if source not in failed]
-                page = write_report(evaluated, out / "report.html")[0]
-                if not quiet:
-                    # With --json, standard output contains only the results.
-                    print(f"report: {page}", file=sys.stderr if options.json else sys.stdout)
+            written = [folder for source, folder in folders.items() if source not in failed]
+            if shard is None:
+                _compare_and_report(options, written, out / "report.html")
         if failed:
             print(f"rococo: {len(failed)} of {len(folders)} models failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _compare_and_report(options: Options, folders: list[Path], page: Path) -> None:
+    """Print how several models compare, and write the report."""
+    from rococo_jax.report import write_compared
+    from rococo_jax.report.collection import group_by_fingerprint, load_results
+    from rococo_jax.report.comparison import compare_groups
+    from rococo_jax.report.verdicts import print_verdicts
+
+    prints_tables = len(folders) > 1 and not (options.json or options.embedding.quiet)
+    if options.no_report and not prints_tables:
+        return
+    groups = group_by_fingerprint(load_results(folders))
+    comparisons = compare_groups(groups)
+    if prints_tables and comparisons:
+        print_verdicts(comparisons)
+    if not options.no_report:
+        write_compared(groups, comparisons, page)
+        if not options.embedding.quiet:
+            # With --json, standard output contains only the results.
+            print(f"report: {page}", file=sys.stderr if options.json else sys.stdout)
 
 
 def _training(options: Options):

@@ -7,6 +7,7 @@
      "intervals": {TASK: {VARIANT: {METRIC: [low, high] or null}}},
      "sizes": {TASK: {VARIANT: {...}}},
      "headlines": {TASK: {"variant": ..., "metric": ..., "pooling": "items" or "parts", "source": ...}},
+     "chance": {TASK: {VARIANT: {METRIC: what guessing is expected to have}}} where that is known,
      "data": {BENCHMARK: {...}}, "bootstrap": {...}, "notes": [...],
      "curves": {TASK: {VARIANT: what charts are drawn of}} where a kind of task has any,
      "benchmarks": {BENCHMARK: {"request": {OPTION: ...}, "tasks": [...], "notes": [...]}},
@@ -57,7 +58,9 @@ from rococo_jax.version import __version__
 FORMAT, VERSION = "rococo_jax.results", 2
 # The kind of a task whose variants are of several: some ask for texts, others for images, ...
 MIXED = "mixed"
-_ROWS_AT_ONCE = 2**17
+_ROWS_AT_ONCE = 2**19
+# Bytes; the names of a million images are still written once in each group of rows.
+_LARGEST_DICTIONARY = 2**26
 RESULTS, PER_QUERY, PAIRS = "results.json", "per_query.parquet", "pairs.parquet"
 _TOLERANCE = 1e-4
 # What results say of each metric of another package.
@@ -130,7 +133,7 @@ def make_results(
         why = outcome.chance_reason or chance_reason.get(task)
         all_notes += [*outcome.notes, *chance_notes(outcome, variant, result, why), *result.notes]
     bootstrap = {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"}
-    fewer, curves = by_task("resamples"), by_task("curves")
+    fewer, curves, chance = by_task("resamples"), by_task("curves"), by_task("chance")
     headlines = headlines_of(headline, groups, results)
     return {
         "format": FORMAT,
@@ -142,6 +145,7 @@ def make_results(
         "variants": describe_variants({name: groups[name] for name in results}),
         **{part: by_task(part) for part in ("tasks", "intervals", "sizes")},
         **({"headlines": headlines} if headlines else {}),
+        **({"chance": chance} if chance else {}),
         "bootstrap": bootstrap | ({"resamples_of": fewer} if fewer else {}),
         "notes": list(dict.fromkeys(all_notes)),
         **({"curves": curves} if curves else {}),
@@ -212,7 +216,15 @@ def write_per_query(path: str | os.PathLike, table) -> None:
     schema = pa.schema(zip(table.column_names, kinds, strict=True), metadata=table.schema.metadata)
     with (
         atomic_write(path) as temporary,
-        pyarrow.parquet.ParquetWriter(temporary, schema, write_page_checksum=True) as file,
+        pyarrow.parquet.ParquetWriter(
+            temporary,
+            schema,
+            compression="zstd",
+            use_dictionary=[field.name for field in schema if not pa.types.is_floating(field.type)],
+            use_byte_stream_split=[field.name for field in schema if pa.types.is_floating(field.type)],
+            dictionary_pagesize_limit=_LARGEST_DICTIONARY,
+            write_page_checksum=True,
+        ) as file,
     ):
         for start in range(0, len(table), _ROWS_AT_ONCE) or [0]:
             file.write_table(table.slice(start, _ROWS_AT_ONCE).cast(schema).combine_chunks())

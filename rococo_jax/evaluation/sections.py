@@ -26,12 +26,20 @@ from rococo_jax.storage import read_table, write_json
 
 # Parts of results.json that have an entry for each task, and those that have one for each benchmark.
 _BY_TASK = (
-    *(("kinds",), ("variants",), ("tasks",), ("intervals",), ("sizes",), ("headlines",)),
+    *(("kinds",), ("variants",), ("tasks",), ("intervals",), ("sizes",), ("headlines",), ("chance",)),
     *(("bootstrap", "resamples_of"), ("curves",), ("baselines", "tasks"), ("training_images",)),
 )
 _BY_BENCHMARK = (("fingerprint", "data"), ("data",), ("benchmarks",))
 # Parts that are absent where they would be empty.
-_OPTIONAL = (("headlines",), ("bootstrap", "resamples_of"), ("curves",), ("metrics",), ("training_images",), ("data",))
+_OPTIONAL = (
+    ("headlines",),
+    ("chance",),
+    ("bootstrap", "resamples_of"),
+    ("curves",),
+    ("metrics",),
+    ("training_images",),
+    ("data",),
+)
 # Key of the metadata of per_query.parquet: the columns of each benchmark, in order.
 _COLUMNS = b"rococo_jax.columns"
 

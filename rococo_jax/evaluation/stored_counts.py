@@ -21,6 +21,7 @@ from rococo_jax.storage import whole_file
 
 _WANTED = "the table of queries that `rococo evaluate` writes beside results.json"
 _REQUIRED = ("task", "variant", "unit")
+_TEXTS = ("task", "variant", "image", "label")
 # Columns of numbers that are not counted.
 _NOT_COUNTED = frozenset(
     ("seed", "unit", "severity", "query", "rank", "rank_optimistic", "rank_pessimistic", "top1_score", "positive_score")
@@ -57,7 +58,16 @@ def read_image_counts(
     """
     if not path.exists():
         return {}
-    stored = _StoredRows(path, results)
+    bases = None
+    if variants is not None:
+        described = object_of(results.get("variants"))
+        bases = {
+            str(base)
+            for task, names in variants.items()
+            for name in names
+            for base in object_of(object_of(described.get(task)).get(name)).get("of", [name])
+        }
+    stored = _StoredRows(path, results, bases)
     counts: CountsByVariant = {}
     for task, described in object_of(results.get("variants")).items():
         for name in described if variants is None else variants.get(task, ()):
@@ -67,13 +77,27 @@ def read_image_counts(
 
 
 class _StoredRows:
-    """The rows of a file, found by task and variant."""
+    """The rows of a file, found by task and variant.
 
-    def __init__(self, path: Path, results: Mapping[str, Any]):
+    Args:
+        bases: names of variants that are not pooled; other rows are not read. All by default.
+    """
+
+    def __init__(self, path: Path, results: Mapping[str, Any], bases: Collection[str] | None = None):
         import pyarrow as pa
         import pyarrow.compute as pc
+        import pyarrow.parquet
 
-        table = read_rows(path, _WANTED)
+        with whole_file(path, _WANTED):
+            schema = pyarrow.parquet.read_schema(path)
+        if "variant" not in schema.names:
+            bases = None
+        columns = [
+            field.name for field in schema if field.name in _TEXTS or field.name in _REQUIRED or _is_number(field.type)
+        ]
+        texts = [name for name in _TEXTS if name in columns and pa.types.is_string(schema.field(name).type)]
+        filters = None if bases is None else [("variant", "in", sorted(bases))]
+        table = read_rows(path, _WANTED, columns=columns, dictionary_columns=texts, filters=filters)
         for name in _REQUIRED:
             if name not in table.column_names:
                 raise InputError(path, "columns", f"no {name}", _WANTED)
@@ -81,9 +105,9 @@ class _StoredRows:
                 raise InputError(path, name, f"{missing} rows without one", "one in every row")
         with whole_file(path, _WANTED):
             self._unit = pc.cast(table["unit"], pa.int64()).to_numpy()
-            images = pc.cast(table["unit"], pa.string())
-            if "image" in table.column_names:
-                images = pc.coalesce(pc.cast(table["image"], pa.string()), images)
+            images = table["image"] if "image" in table.column_names else pc.cast(table["unit"], pa.string())
+            if images.null_count:
+                images = pc.coalesce(pc.cast(images, pa.string()), pc.cast(table["unit"], pa.string()))
             self._image, self._names = _codes_and_names(images)
             task, tasks = _codes_and_names(table["task"])
             variant, variants = _codes_and_names(table["variant"])
@@ -210,8 +234,12 @@ def _codes_and_names(column: Any) -> tuple[Int[np.ndarray, " rows"], tuple[str, 
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    coded = pc.cast(column, pa.string()).combine_chunks().dictionary_encode()
-    names = np.array(coded.dictionary.to_pylist(), object)
+    if not pa.types.is_dictionary(column.type):
+        column = pc.cast(column, pa.string()).dictionary_encode()
+    coded = column.unify_dictionaries().combine_chunks()
+    if isinstance(coded, pa.ChunkedArray):  # without any row
+        return np.empty(0, np.int64), ()
+    names = np.array(pc.cast(coded.dictionary, pa.string()).to_pylist(), object)
     order = np.argsort(names, kind="stable")
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))

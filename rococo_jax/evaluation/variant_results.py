@@ -1,7 +1,7 @@
 """What results say of one variant of a task: metrics, intervals and sizes over its seeds, kinds, parts or items."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ class VariantResult:
     sizes: Mapping[str, Any]
     curves: Mapping[str, Any] | None
     resamples: Mapping[str, int] | None
+    chance: Mapping[str, float] | None
     notes: Sequence[str]
 
 
@@ -89,7 +90,21 @@ def variant_result(
             notes.append(f"{first.name}, {variant}: no preference, blind and grounding, because {why}")
     curves = first.outcome.curves(first.columns) if first.outcome and pool is None and len(rows) == 1 else None
     resamples = first.counted.resamples_of(RESAMPLES) if first.counted.has_own_bootstrap else None
-    return VariantResult(metrics, bounds, sizes_of(rows, pool), curves or None, resamples, notes)
+    chance = chance_of(rows, pool, metrics)
+    return VariantResult(metrics, bounds, sizes_of(rows, pool), curves or None, resamples, chance or None, notes)
+
+
+def chance_of(rows: Sequence[CountedRows], pool: Pool | None, metrics: Collection[str]) -> dict[str, float]:
+    """Return what guessing is expected to have in each metric, where that is known of all rows."""
+    levels = [each.outcome.chance for each in rows if each.outcome is not None]
+    if len(levels) < len(rows):
+        return {}
+    weights = [len(each.unit) if pool is not None and pool.pooling == "items" else 1 for each in rows]
+    return {
+        name: float(np.average([each[name] for each in levels], weights=weights))
+        for name in metrics
+        if all(name in each for each in levels)
+    }
 
 
 def sizes_of(rows: Sequence[CountedRows], pool: Pool | None) -> dict[str, Any]:

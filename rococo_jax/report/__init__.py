@@ -3,12 +3,17 @@
 Other pages are made of the same `blocks` (tables, tiles, charts, ...) and written by `markdown.write_page`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rococo_jax.errors import InputError
 
-__all__ = ["page_path", "write_report"]
+if TYPE_CHECKING:  # loads NumPy and Matplotlib
+    from rococo_jax.report.collection import Group
+    from rococo_jax.report.comparison import Comparisons
+
+__all__ = ["page_path", "write_compared", "write_report"]
 
 
 def write_report(
@@ -32,15 +37,20 @@ def write_report(
     """
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
-    from rococo_jax.report.exports import write_csv
-    from rococo_jax.report.markdown import write_page
-    from rococo_jax.report.page import report_page
 
     page = page_path(out)
     groups = group_by_fingerprint(load_results([sources] if isinstance(sources, str | Path) else sources))
     if not groups:
         raise InputError("RESULTS", "sources", "none", "at least one results file or folder")
-    comparisons = compare_groups(groups, reference)
+    return write_compared(groups, compare_groups(groups, reference), page)
+
+
+def write_compared(groups: "Sequence[Group]", comparisons: "Comparisons", page: Path) -> tuple[Path, Path]:
+    """Write the page of groups of results that were compared, and its tables beside it; see `write_report`."""
+    from rococo_jax.report.exports import write_csv
+    from rococo_jax.report.markdown import write_page
+    from rococo_jax.report.page import report_page
+
     table = page.with_suffix(".csv")
     content = report_page(groups, table.name, comparisons)
     write_csv(table, groups, comparisons)

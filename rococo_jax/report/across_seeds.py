@@ -12,17 +12,30 @@ same images. With S runs of values v_s, and the covariance matrix C of the runs'
 The diagonal of C is left out, since V_seeds already holds what images do to a single run. Adding squared half-widths is
 the approximation of Howe (1974, JASA 69, 789). Resampling seeds instead covers too little with few of them: in 2,000
 simulations with 2 to 10 seeds, 75 to 97 % for a nominal 95 %, against 95.4 to 97.8 % for this interval.
+
+The difference D between the means of two models with S_a and S_b runs has
+
+    variance of seeds     V_seeds = var(a_s) / S_a + var(b_s) / S_b, with Welch's degrees of freedom
+    variance of images    V_images = mean off-diagonal covariance of a + that of b - 2 mean covariance of a with b
+    95 % interval         D +- sqrt(t^2 V_seeds + z^2 V_images), as above
+    p                     the level at which such an interval ends at 0
+
+Of equal models, 1.4 to 5.9 % had p < 0.05 in simulations with 2, 3, 5 and 10 seeds (700 each for three ratios of the
+variances, and for images that are alike or not alike for both models).
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
-from scipy import stats
+from scipy import optimize, stats
 
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.image_counts import ImageCounts
 from rococo_jax.metrics.intervals import sums_over_draws
+
+_LEAST_P = 1e-9
 
 
 def over_draws(
@@ -52,12 +65,70 @@ def interval(values: Float[np.ndarray, " runs"], drawn: Float[np.ndarray, "draws
     runs = len(values)
     if runs == 1:
         return [float(end) for end in np.percentile(drawn[:, 0], [2.5, 97.5])]
-    covariance = np.cov(drawn, rowvar=False)
-    shared = (covariance.sum() - np.trace(covariance)) / (runs * (runs - 1))
+    shared = _shared_variance(np.cov(drawn, rowvar=False))
     of_seeds = stats.t.ppf(0.975, runs - 1) ** 2 * values.var(ddof=1) / runs
     of_images = stats.norm.ppf(0.975) ** 2 * max(0.0, shared)
     half_width = float(np.sqrt(of_seeds + of_images))
     return [float(values.mean()) - half_width, float(values.mean()) + half_width]
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedDifference:
+    """Difference between two models over seeds and images.
+
+    Attributes:
+        points: mean of the model minus mean of the reference.
+        low, high: its 95 % interval.
+        p: two-sided, not corrected.
+    """
+
+    points: float
+    low: float
+    high: float
+    p: float
+
+
+def difference(
+    values: Float[np.ndarray, " runs"],
+    drawn: Float[np.ndarray, "draws runs"],
+    reference_values: Float[np.ndarray, " reference_runs"],
+    reference_drawn: Float[np.ndarray, "draws reference_runs"],
+) -> SeedDifference | None:
+    """Compare two models that were trained with several seeds; None where one has a single run. See the module.
+
+    Args:
+        values, reference_values: of each run.
+        drawn, reference_drawn: of each run on every draw of the images, the same for both models.
+    """
+    counts = len(values), len(reference_values)
+    if min(counts) < 2:
+        return None
+    points = float(values.mean() - reference_values.mean())
+    of_runs = [each.var(ddof=1) / len(each) for each in (values, reference_values)]
+    of_seeds = sum(of_runs)
+    denominator = sum(variance**2 / (runs - 1) for variance, runs in zip(of_runs, counts, strict=True))
+    freedom = of_seeds**2 / denominator if denominator > 0 else 1.0
+    covariance = np.cov(np.concatenate([drawn, reference_drawn], axis=1), rowvar=False)
+    own, other = slice(0, counts[0]), slice(counts[0], None)
+    shared = [_shared_variance(covariance[part, part]) for part in (own, other)]
+    of_images = max(0.0, sum(shared) - 2.0 * float(covariance[own, other].mean()))
+
+    def half_width(level: float) -> float:
+        quantiles = stats.t.ppf(1 - level / 2, freedom), stats.norm.ppf(1 - level / 2)
+        return float(np.sqrt(quantiles[0] ** 2 * of_seeds + quantiles[1] ** 2 * of_images))
+
+    ends = points - half_width(0.05), points + half_width(0.05)
+    if half_width(_LEAST_P) <= abs(points):
+        p = _LEAST_P if points else 1.0
+    else:
+        p = float(optimize.brentq(lambda level: half_width(level) - abs(points), _LEAST_P, 1.0))
+    return SeedDifference(points, *ends, p)
+
+
+def _shared_variance(covariance: Float[np.ndarray, "runs runs"]) -> float:
+    """Return the mean of a covariance matrix off its diagonal."""
+    runs = len(covariance)
+    return float((covariance.sum() - np.trace(covariance)) / (runs * (runs - 1)))
 
 
 def spread(each: Float[np.ndarray, " runs"]) -> float | None:

@@ -107,6 +107,11 @@ class Run:
         low, high = interval or (None, None)
         return Figure(numbers.get(metric), low, high, numbers.get(metric + SPREAD), digits_of(metric))
 
+    def chance(self, task: str, variant: str, metric: str) -> float | None:
+        """What guessing is expected to have in a metric; None where that is not known."""
+        levels = object_of(object_of(object_of(self.results.get("chance")).get(task)).get(variant))
+        return levels[metric] if is_number(levels.get(metric)) else None
+
     def headline(self, task: str) -> Headline | None:
         """By which number models are ranked on a task; None where the results do not say or do not have it."""
         about = object_of(object_of(self.results.get("headlines")).get(task))

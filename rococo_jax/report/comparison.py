@@ -162,12 +162,19 @@ def _first_two(runs: Sequence[Run], task: str, tables: Mapping[str, CountsByVari
 
 
 def leader_sentence(pair: FirstTwo) -> str:
-    """Say whether the first model of a leaderboard is significantly ahead of the second."""
+    """Say whether the first model of a leaderboard is significantly ahead of the second, or no better than guessing."""
     name = metric_of(pair.metric).label
     label = label_of((pair.first, pair.second), pair.task, pair.variant).lower()
     variant = "" if label in (ALL, MEAN) else f"{label} "
     values = [percent(run.figure(pair.task, pair.variant, pair.metric).value) for run in (pair.first, pair.second)]
     p = p_value(pair.paired.p)
+    headline = (pair.task, pair.variant, pair.metric)
+    figure, chance = pair.first.figure(*headline), pair.first.chance(*headline)
+    if chance is not None and figure.low is not None and figure.low <= chance:
+        return (
+            f"No model can be distinguished from chance: by {variant}{name}, the 95 % interval of the first, "
+            f"{pair.first.label} ({values[0]}), is {figure.bounds}, and guessing gives {percent(chance)} on average."
+        )
     if pair.paired.p >= ALPHA:
         return (
             f"There is no clear best model: by {variant}{name} the first two, {pair.first.label} ({values[0]}) and "

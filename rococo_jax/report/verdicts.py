@@ -1,6 +1,7 @@
 """The primary differences between models as rows with a verdict: for the page, the terminal and as JSON."""
 
 import dataclasses
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +10,8 @@ from rococo_jax.benchmarks.pooling import coverage_phrase
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import Verdict
 from rococo_jax.report.blocks import Cell, Head, Note, Notes, Part, Table, rich
-from rococo_jax.report.comparison import Comparison, Comparisons, Difference, p_value
+from rococo_jax.report.comparison import Comparison, Comparisons, Difference, leader_sentence, p_value
+from rococo_jax.report.markdown import escaped, table_lines
 from rococo_jax.report.vocabulary import percent, signed, task_label, variant_label
 
 LEGEND = (
@@ -19,6 +21,8 @@ LEGEND = (
 )
 COLUMNS = ("Model", "Task", "Variant", "Metric", "Value", "Reference", "Difference", "95 %", "p", "MDE", "Verdict")
 NUMBERS = ("Value", "Reference", "Difference", "95 %", "p", "MDE")
+# Of more models than this, one sentence counts the verdicts of all.
+_MOST_SENTENCES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,16 +126,69 @@ def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
 
 
 def summary_lines(rows: Sequence[VerdictRow]) -> list[str]:
-    """Return a sentence for each model that counts its verdicts."""
+    """Return a sentence for each model that counts its verdicts, or one for all of many models."""
     lines = []
-    for reference, model in dict.fromkeys((row.reference, row.model) for row in rows):
-        verdicts = Counter(row.verdict for row in rows if (row.reference, row.model) == (reference, model))
-        names = [name for name in ("better", "worse", "equivalent", "undecided") if verdicts[name]]
-        counted = [f"{verdicts[name]} {name}" for name in names]
-        total = verdicts.total()
-        differences = f"{total} primary difference{'s' * (total != 1)}"
-        lines.append(f"{model} against {reference}: {', '.join(counted)} of {differences}.")
+    for reference in dict.fromkeys(row.reference for row in rows):
+        of_reference = [row for row in rows if row.reference == reference]
+        models = list(dict.fromkeys(row.model for row in of_reference))
+        if len(models) > _MOST_SENTENCES:
+            lines.append(f"{len(models)} models against {reference}: {_counted_verdicts(of_reference)}.")
+            continue
+        for model in models:
+            of_model = [row for row in of_reference if row.model == model]
+            lines.append(f"{model} against {reference}: {_counted_verdicts(of_model)}.")
     return lines
+
+
+def _counted_verdicts(rows: Sequence[VerdictRow]) -> str:
+    verdicts = Counter(row.verdict for row in rows)
+    names = [name for name in ("better", "worse", "equivalent", "undecided") if verdicts[name]]
+    counted = [f"{verdicts[name]} {name}" for name in names]
+    return f"{', '.join(counted)} of {len(rows)} primary difference{'s' * (len(rows) != 1)}"
+
+
+def leader_lines(comparisons: Comparisons) -> list[str]:
+    """Return a sentence for each task: which model is first, that none is clearly, or that none is above chance."""
+    return [
+        f"{task_label(task)}: {leader_sentence(comparison.first_two)}"
+        for (_, task), comparison in comparisons.items()
+        if comparison.first_two
+    ]
+
+
+def print_verdicts(comparisons: Comparisons, margin: float | None = None, hint: str = "") -> None:
+    """Print the table of primary differences with its sentences; in a file or a pipe it is Markdown.
+
+    Args:
+        hint: sentence that ends the legend.
+    """
+    rows = verdict_rows(comparisons, margin)
+    cells = [row.cells() for row in rows]
+    if sys.stdout.isatty():
+        _print_table(cells)
+    else:
+        # No column is aligned to the right: the file is also read as it is.
+        heads = [(name, True) for name in COLUMNS]
+        for line in table_lines(heads, [map(escaped, row) for row in cells])[1:]:
+            print(line)
+        print()
+    for line in (*leader_lines(comparisons), *summary_lines(rows), "", f"{legend(margin)} {hint}".rstrip()):
+        print(line)
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print the table; names fold where the terminal is narrow, numbers are never cut."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in COLUMNS:
+        table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table, crop=False)
 
 
 def legend(margin: float | None) -> str:

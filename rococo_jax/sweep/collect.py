@@ -56,6 +56,7 @@ class Row:
         headlines: task -> variant and metric that rank models, where results declare them.
         coverage: (task, variant) -> how many parts it has, to be read after its name, where some are absent.
         variants: task -> the fields of each variant, by name.
+        drawn: (task, variant, metric) -> each seed's value, and the same on every draw of images, where it is defined.
     """
 
     arm: str
@@ -68,6 +69,7 @@ class Row:
     headlines: Mapping[str, Lead] = dataclasses.field(default_factory=dict)
     coverage: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Variant]] = dataclasses.field(default_factory=dict)
+    drawn: Mapping[tuple[str, str, str], _Drawn] = dataclasses.field(default_factory=dict)
 
     def section(self, task: str) -> TaskSection:
         """How a task is shown."""
@@ -145,15 +147,31 @@ def _row(plan: Plan, workdir: Path, points: Sequence[Point]) -> Row | None:
     first = done[0].config
     config = {"steps": first.steps, "batch_size": first.batch_size, "learning_rate": first.optimizer.learning_rate}
     about_tasks: tuple[Any, ...] = ({}, {})
+    of_metrics: dict[tuple[str, str, str], _Drawn] = {}
     if all(map(is_evaluated, folders)):
         results = [read_results(folder / EVALUATION / RESULTS) for folder in folders]
         kinds = {task: results[0]["kinds"].get(task, "") for task in results[0]["tasks"]}
         paths = [folder / EVALUATION / PER_QUERY for folder in folders]
         runs = [read_image_counts(path, of_run) for path, of_run in zip(paths, results, strict=True)]
-        tasks = {task: figures_of_task(results, runs, task) for task in kinds}
+        drawn = {task: drawn_of_task(results, runs, task) for task in kinds}
+        tasks = {task: figures_of_drawn(results, task, drawn[task]) for task in kinds}
         variants = {task: described_variants(results[0], task) for task in kinds}
         about_tasks = tasks, kinds, headlines_of(results[0]), coverage_of(results[0]), variants
-    return Row(done[0].arm, done[0].values, tuple(point.seed for point in done), config, training, *about_tasks)
+        of_metrics = {
+            (task, variant, name): pair
+            for task, of_task in drawn.items()
+            for variant, metrics in of_task.items()
+            for name, pair in metrics.items()
+        }
+    return Row(
+        done[0].arm,
+        done[0].values,
+        tuple(point.seed for point in done),
+        config,
+        training,
+        *about_tasks,
+        drawn=of_metrics,
+    )
 
 
 def headlines_of(results: Mapping[str, Any]) -> dict[str, Lead]:
@@ -179,30 +197,47 @@ def training_figures(folder: Path) -> dict[str, float | None]:
     }
 
 
+# Variant -> metric -> each seed's value, and the same on draws of images.
+DrawnOfTask = dict[str, dict[str, _Drawn]]
+
+
 def figures_of_task(
     results: Sequence[Mapping[str, Any]], runs: Sequence[CountsByVariant], task: str
 ) -> dict[str, dict[str, Figure]]:
     """Variant -> metric -> figure of one task, over results of several seeds and their counts by image."""
+    return figures_of_drawn(results, task, drawn_of_task(results, runs, task))
+
+
+def drawn_of_task(results: Sequence[Mapping[str, Any]], runs: Sequence[CountsByVariant], task: str) -> DrawnOfTask:
+    """Return the values of each seed and on draws of images; `altered` is the mean over the altered variants."""
     section = section_of_kind(results[0]["kinds"].get(task, ""), headlines_of(results[0]).get(task))
-    variants = results[0]["tasks"][task]
     wanted = (*section.compared, "drop") if section.compared else None
-    described, drawn = described_variants(results[0], task), {}
-    for variant, metrics in variants.items():
-        names = [name for name in wanted or order_metrics(metrics)]
+    drawn: DrawnOfTask = {}
+    for variant, metrics in results[0]["tasks"][task].items():
+        names = wanted or order_metrics(metrics)
         names = [name for name in names if all(is_number(each["tasks"][task][variant].get(name)) for each in results)]
         drawn[variant] = {name: _drawn(results, runs, task, variant, name, section) for name in names}
-    figures = {}
-    for variant, metrics in drawn.items():
-        figures[variant] = {name: _figure_of_metric(name, *pair) for name, pair in metrics.items()}
-        if len(results) == 1:
-            bounds = results[0]["intervals"].get(task, {}).get(variant, {})
-            for name, figure in figures[variant].items():
-                low, high = bounds.get(name) or (None, None)
-                figures[variant][name] = dataclasses.replace(figure, low=low, high=high)
+    described = described_variants(results[0], task)
     altered = [drawn[name] for name, variant in described.items() if section.alters and variant.is_attack]
     if altered:
         shared = [name for name in wanted or () if all(name in each for each in altered)]
-        figures[ALTERED] = {name: _figure_of_metric(name, *_mean([each[name] for each in altered])) for name in shared}
+        drawn[ALTERED] = {name: _mean([each[name] for each in altered]) for name in shared}
+    return drawn
+
+
+def figures_of_drawn(
+    results: Sequence[Mapping[str, Any]], task: str, drawn: DrawnOfTask
+) -> dict[str, dict[str, Figure]]:
+    """Return mean, spread and interval of each metric; of a single seed the interval is that of its results."""
+    figures = {
+        variant: {name: _figure_of_metric(name, *pair) for name, pair in metrics.items()}
+        for variant, metrics in drawn.items()
+    }
+    for variant in results[0]["tasks"][task] if len(results) == 1 else ():
+        bounds = results[0]["intervals"].get(task, {}).get(variant, {})
+        for name, figure in figures[variant].items():
+            low, high = bounds.get(name) or (None, None)
+            figures[variant][name] = dataclasses.replace(figure, low=low, high=high)
     return figures
 
 

@@ -24,6 +24,7 @@ from rococo_jax.report.svg import Chart, chart_of, colour_of
 from rococo_jax.report.vocabulary import task_label
 from rococo_jax.storage import write_text
 from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, sections_of, summary_columns
+from rococo_jax.sweep.differences import differences_part
 from rococo_jax.sweep.plan import Plan, value_text
 from rococo_jax.sweep.tables import (
     MIB,
@@ -187,7 +188,7 @@ def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mappin
     lines = "; ".join(name for colour, _, name in entries if colour == "soft")
     blocks = [
         Part("", [Note(lines) if lines else None, Charts(charts, legend, style="scatters")], style="group"),
-        Part("", [_summary(plan, rows)], style="group"),
+        Part("", [_summary(plan, rows), differences_part(plan, rows)], style="group"),
         *(Part(task_label(task), [_variants(plan, rows, task)], "group") for task in tasks_of(rows)),
         _scaled_part(plan),
         Part("Failed", [Notes([f"{name}: {error}" for name, error in failed.items()])], "group") if failed else None,

@@ -1,5 +1,7 @@
 """The table of a sweep: sweep.json with everything, sweep.csv for other programs.
 
+`differences` in sweep.json compares each setting with the first, over seeds and images (`sweep.differences`).
+
 sweep.csv has one row a setting, task and variant (the variant `altered` is the mean over the altered ones), or one row
 a setting where nothing was evaluated; every figure has its mean over seeds, its standard deviation over them (`_sd`),
 and metrics of tasks also the bounds of their interval over seeds and images (`_low`, `_high`).
@@ -14,6 +16,7 @@ from rococo_jax.report.collection import Figure
 from rococo_jax.report.vocabulary import order_metrics, variant_label
 from rococo_jax.storage import write_csv_rows, write_json
 from rococo_jax.sweep.collect import ALTERED, TRAINING, Row, metrics_of
+from rococo_jax.sweep.differences import differences_of
 from rococo_jax.sweep.plan import Plan, value_text
 from rococo_jax.training.config import flat
 
@@ -60,6 +63,19 @@ def sweep_json(
                 },
             }
             for row in rows
+        ],
+        "differences": [
+            {
+                "arm": each.row.arm,
+                "values": dict(zip(names, each.row.values, strict=True)),
+                "task": each.task,
+                "variant": each.variant,
+                "metric": each.metric,
+                "difference": each.difference.points,
+                "interval": [each.difference.low, each.difference.high],
+                "p": each.difference.p,
+            }
+            for each in differences_of(rows)
         ],
         "points": [
             {

@@ -170,6 +170,38 @@ def test_an_interval_over_seeds_and_images_holds_the_truth_in_95_of_100_samples(
     assert inside / samples >= 0.95 - 4 * np.sqrt(0.95 * 0.05 / samples)
 
 
+@pytest.mark.parametrize(("seeds", "spread"), [(2, 0.05), (3, 0.0), (5, 0.02), (10, 0.05)])
+def test_equal_models_of_several_seeds_rarely_differ_significantly(seeds, spread):
+    """Hits whose rates differ from image to image, alike for both models, and from run to run."""
+    rng, samples, images, rejected = np.random.default_rng(1), 200, 150, 0
+    for _ in range(samples):
+        of_images = rng.uniform(0.2, 0.8, images)
+        runs = [rng.random((seeds, images)) < of_images + spread * rng.normal(size=(seeds, 1)) for _ in range(2)]
+        draws = rng.multinomial(images, np.full(images, 1 / images), 100)
+        (one, of_one), (other, of_other) = ((hits.mean(1), draws @ hits.T / images) for hits in runs)
+        rejected += across_seeds.difference(one, of_one, other, of_other).p < 0.05
+    # Four standard errors of 200 samples above 5 %.
+    assert rejected / samples <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / samples)
+
+
+def test_a_difference_over_seeds_is_found_and_its_p_belongs_to_its_interval():
+    rng, images = np.random.default_rng(2), 400
+    draws = rng.multinomial(images, np.full(images, 1 / images), 300)
+    of_images = rng.uniform(0.2, 0.6, images)
+
+    def runs(gain, count=3):
+        hits = rng.random((count, images)) < of_images + gain + 0.01 * rng.normal(size=(count, 1))
+        return hits.mean(1), draws @ hits.T / images
+
+    one = runs(0.0)
+    far, near = across_seeds.difference(*runs(0.3), *one), across_seeds.difference(*runs(0.01), *one)
+    assert far.low > 0.2 and far.p < 0.01 and far.points == pytest.approx(0.3, abs=0.05)
+    assert near.low < 0 < near.high and near.p > 0.05
+    assert across_seeds.difference(*runs(0.3, count=1), *one) is None
+    same = across_seeds.difference(*one, *one)
+    assert (same.points, same.p) == (0.0, 1.0)
+
+
 def test_draws_in_blocks_are_those_held_whole_and_their_sums_the_same_to_the_bit(monkeypatch):
     """Also sums of shares, which rounding would move, and the paired test's, whose flips come in blocks too."""
     rng = np.random.default_rng(1)

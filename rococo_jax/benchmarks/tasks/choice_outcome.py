@@ -4,10 +4,11 @@ import dataclasses
 import functools
 
 import numpy as np
+import scipy.special
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.tasks.pairs import side_of
-from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task
+from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task, texts_by_row
 from rococo_jax.metrics.change import change_counts, confidence_of
 from rococo_jax.metrics.choice import ItemScores, count_choices, sides
 from rococo_jax.similarity import DifferenceStatistics
@@ -95,6 +96,26 @@ class ChoiceOutcome(Outcome):
         """Number of items and images."""
         return {"items": len(self.of.ids), "images": len(np.unique(self.of.group))}
 
+    @property
+    def chance(self) -> dict[str, float]:
+        """Each metric in percent, in expectation, of scores that are random and independent of each other.
+
+        Only of items of one image or one text, and of two images and two texts.
+        """
+        present = ~np.isnan(self.scores.scores)
+        if self.of.asks == "both":
+            is_two_by_two = self.of.match.shape[1:] == (2, 2) and (self.of.match == np.eye(2, dtype=bool)).all()
+            return {"group_score": 100 / 6, "text_score": 25.0, "image_score": 25.0} if is_two_by_two else {}
+        right, wrong = self.of.match.any(axis=1), ~self.of.match.any(axis=1)
+        if self.of.asks == "alike":
+            return {"tot": 100 / 3} if (right.sum(1) == 2).all() and (wrong.sum(1) == 1).all() else {}
+        rights = (self.of.match & present).sum(axis=(1, 2))
+        wrongs = (~self.of.match & present).sum(axis=(1, 2))
+        all_right = 100.0 * float(np.mean(1.0 / scipy.special.comb(rights + wrongs, rights)))
+        if self.of.asks == "images":
+            return {"image_score": all_right}
+        return {"ota": 100.0 * float(np.mean(1.0 / (1 + wrongs))), "ata": all_right, "itt": all_right}
+
     @functools.cached_property
     def closest(self) -> Closest:
         """Return the comparison that decides each item; for one image, its first correct and best wrong text."""
@@ -140,7 +161,7 @@ class ChoiceOutcome(Outcome):
         import pyarrow as pa
 
         task, count = self.of, len(self.of.ids)
-        columns = {"item": pa.array(task.ids, pa.string()), "image": _taken(tables.images, task.group)}
+        columns = {"item": pa.array(task.ids, pa.string()), "image": texts_by_row(tables.images, task.group)}
         if task.asks == "alike":
             first, wrong = task.match[:, 0].argmax(1), (~task.match[:, 0] & (task.item_texts >= 0)).argmax(1)
             right_score, wrong_score, chosen = *self.scores.alike.T, pa.nulls(count, pa.string())
@@ -149,18 +170,20 @@ class ChoiceOutcome(Outcome):
             first, wrong = closest.text, closest.wrong_text
             right_score, wrong_score = closest.right_score, closest.wrong_score
             code = np.where(right_score == wrong_score, 0, np.where(right_score > wrong_score, 1, 2)).astype(np.int8)
-            chosen = _taken(("tie", "right", "wrong"), code) if task.asks == "texts" else pa.nulls(count, pa.string())
+            chosen = (
+                texts_by_row(("tie", "right", "wrong"), code) if task.asks == "texts" else pa.nulls(count, pa.string())
+            )
         every = np.arange(count)
         columns |= {
-            "caption": _taken(tables.texts, task.item_texts[every, first]),
-            "wrong_caption": _taken(tables.texts, task.item_texts[every, wrong]),
+            "caption": texts_by_row(tables.texts, task.item_texts[every, first]),
+            "wrong_caption": texts_by_row(tables.texts, task.item_texts[every, wrong]),
             "chosen": chosen,
             "right_score": pa.array(right_score, pa.float64()),
             "wrong_score": pa.array(wrong_score, pa.float64()),
         }
         if task.asks in ("images", "both"):
             for name, place in (("right_image", closest.image), ("wrong_image", closest.wrong_image)):
-                columns[name] = _taken(tables.images, task.image_names[task.item_images[every, place]])
+                columns[name] = texts_by_row(tables.images, task.image_names[task.item_images[every, place]])
         return pa.table(columns)
 
     def errors(self, tables: Tables, count: int) -> list[Example]:
@@ -194,14 +217,3 @@ class ChoiceOutcome(Outcome):
             query, right, wrong = text(closest.text), image(closest.image), image(closest.wrong_image)
         named = (task.name, self.variant, task.seed, "error", 0, "wrong")
         return Example(*named, query, right, wrong, float(closest.right_score[item]), float(closest.wrong_score[item]))
-
-
-def _taken(names, rows: Int[np.ndarray, " items"]):
-    """Return strings by row, dictionary-encoded."""
-    import pyarrow as pa
-
-    occurs = np.zeros(len(names), bool)
-    occurs[rows] = True
-    place = (np.cumsum(occurs, dtype=np.int32) - 1)[rows]
-    distinct = pa.array([names[row] for row in np.flatnonzero(occurs).tolist()], pa.string())
-    return pa.DictionaryArray.from_arrays(place, distinct)

@@ -14,7 +14,7 @@ from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import side_of
 from rococo_jax.benchmarks.tasks.prompts import mean_scores, mean_vectors, pairs_with_prompts
-from rococo_jax.benchmarks.tasks.task import Example, Outcome, PairsAsked, Side, Tables, Task
+from rococo_jax.benchmarks.tasks.task import Example, Outcome, PairsAsked, Side, Tables, Task, texts_by_row
 from rococo_jax.benchmarks.variants import CLEAN, Variant
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.change import Confidence, change_counts
@@ -223,16 +223,16 @@ class ClassOutcome(Outcome):
         import pyarrow as pa
 
         task, statistics = self.of, self.statistics
-        names, classes = np.array(tables.images, object), np.array(task.classes, object)
+        choice = np.where(statistics.right, 0, np.where(statistics.tied, 1, 2))
         columns = {
-            "image": pa.array(names[task.image_names], pa.string()),
-            "label": pa.array(classes[statistics.label], pa.string()),
-            "predicted": pa.array(classes[statistics.predicted], pa.string()),
-            "chosen": pa.array(np.where(statistics.right, "right", np.where(statistics.tied, "tie", "wrong"))),
+            "image": texts_by_row(tables.images, task.image_names),
+            "label": texts_by_row(task.classes, statistics.label),
+            "predicted": texts_by_row(task.classes, statistics.predicted),
+            "chosen": texts_by_row(("right", "tie", "wrong"), choice),
             "rank": pa.array(statistics.rank, pa.int64()),
         }
         if task.texture is not None:
-            columns["texture"] = pa.array(classes[task.texture], pa.string())
+            columns["texture"] = texts_by_row(task.classes, task.texture)
         for name in ("confidence", "nll", "brier", "entropy", "scaled_confidence", "scaled_nll"):
             columns[name] = pa.array(getattr(statistics, name), pa.float64())
         return pa.table(columns)

@@ -103,6 +103,11 @@ class OutOfDistributionOutcome(Outcome):
         """Return the ROC curve of each score."""
         return {"roc": count_sides(columns).roc()}
 
+    @property
+    def chance(self) -> dict[str, float]:
+        """The AUROC of scores that are random, in percent."""
+        return {name: 50.0 for name in (metric.name for metric in self.counted.metrics) if name.startswith("auroc")}
+
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " rows"]:
         """Return which images are among these rows of the benchmark's `images`; other images never are."""
         return np.concatenate([images[self.of.within.image_names], np.zeros(len(self.outside), bool)])

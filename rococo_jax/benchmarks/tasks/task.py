@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
@@ -181,6 +181,17 @@ class Outcome:
     def image_rows(self) -> Int[np.ndarray, " rows"]:
         """Return the row of the benchmark's `images` behind the column `image` of each row."""
         return self.unit
+
+
+def texts_by_row(texts: Sequence[str], rows: Int[np.ndarray, " rows"]) -> Any:
+    """Return the text of each row as a dictionary-coded column (`pyarrow`), which holds each text once."""
+    import pyarrow as pa
+
+    occurs = np.zeros(len(texts), bool)
+    occurs[rows] = True
+    place = (np.cumsum(occurs, dtype=np.int32) - 1)[rows]
+    distinct = pa.array([texts[row] for row in np.flatnonzero(occurs).tolist()], pa.string())
+    return pa.DictionaryArray.from_arrays(place, distinct)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
