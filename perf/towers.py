@@ -142,7 +142,7 @@ def is_cropped_alike(path: Path) -> bool:
 
 def read_captions(path: str, count: int) -> list[str]:
     """`count` captions, evenly spread over the file."""
-    from rococo_jax.data.captioned_images import read_captions as read
+    from rococo_jax.data.caption_forms import read_captions as read
 
     captions = [caption for image in read(path).items for caption in image.captions]
     return [captions[index] for index in np.linspace(0, len(captions) - 1, count).astype(int)]

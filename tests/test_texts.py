@@ -12,7 +12,7 @@ import pytest
 from rococo_jax.benchmarks.choices.records import holds_object, lines_beside, read_records
 from rococo_jax.benchmarks.classes import read_classes, templates_of
 from rococo_jax.benchmarks.readers.classes import read_own
-from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.evaluation.model_list import read_models
 from rococo_jax.evaluation.models.class_logits import read_labels
 from rococo_jax.perturb.text.influence_table import read_influence_table
@@ -60,7 +60,7 @@ SPELLINGS = {
 
 
 def opened(path: Path) -> object:
-    return read_captions(str(path), {}).items
+    return read_captions(str(path)).items
 
 
 def own_classes(path: Path) -> object:
@@ -211,7 +211,7 @@ def test_a_swallowed_row_with_more_commas_is_refused_too(tmp_path):
 def test_json_and_json_lines_under_each_others_names_are_told_apart(tmp_path):
     lines = written(tmp_path / "h.json", '{"caption": "a", "hard_negative": "b"}\n' * 2)
     refused(
-        "JSON: found Extra data at line 2, .*; JSON lines, a value in each, are named .jsonl",
+        "JSON: found Extra data at line 2, .*; a file of JSON lines, with a value in each line, is named .jsonl",
         read_hard_positives,
         lines,
     )

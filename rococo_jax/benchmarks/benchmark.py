@@ -230,8 +230,8 @@ def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities
     tasks = []
     for images in sets:
         is_pooled = images.kind is not None and len(kinds) > 1
-        pool = Pool(Variant(corruption=ALL_KINDS, severity=images.severity).name, "kinds") if is_pooled else None
-        corrupted = (task.on_images(images.name, UNCORRUPTED, pool) for task in benchmark.tasks)
+        pool = Pool(Variant(corruption=ALL_KINDS, severity=images.severity), "kinds") if is_pooled else None
+        corrupted = (task.on_images(images.variant, UNCORRUPTED, pool) for task in benchmark.tasks)
         tasks += [task for task in corrupted if task is not None]
     image_sets = {**benchmark.image_sets, **{images.name: images for images in sets}}
     requested = {**benchmark.requested, "corruptions": list(kinds), "severities": list(severities)}

@@ -43,9 +43,14 @@ class CorruptedImages(FileBackedImageSet):
         self.originals.pixel_cache.announce(_CUT)
 
     @property
+    def variant(self) -> Variant:
+        """Corruption and severity as fields of a variant."""
+        return Variant(corruption=self.kind or UNCORRUPTED, severity=self.severity)
+
+    @property
     def name(self) -> str:
         """`fog_3`, or `uncorrupted`."""
-        return Variant(corruption=self.kind or UNCORRUPTED, severity=self.severity).name
+        return self.variant.name
 
     def __len__(self) -> int:
         return len(self.originals)

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from rococo_jax.benchmarks.variants import ALL, MEAN
+from rococo_jax.benchmarks.variants import ALL, MEAN, Variant
 from rococo_jax.errors import is_whole
 
 Pooling = Literal["items", "parts"]
@@ -58,15 +58,19 @@ class Pool:
     """A variant that several tasks make together.
 
     Attributes:
-        variant: its name in `results.json`.
+        variant: its fields; their name stands in `results.json`.
         pooling: `items` where all items of the parts count alike, `parts` for the mean over parts, `kinds` for the mean
             over kinds of corruption of the same items.
         of_parts: the number of parts that the benchmark declares for it; None where they are not known beforehand.
     """
 
-    variant: str
+    variant: Variant
     pooling: Literal["items", "parts", "kinds"]
     of_parts: int | None = None
+
+    def on_unseen_images(self) -> "Pool":
+        """The same over the images that a model was not trained on."""
+        return dataclasses.replace(self, variant=dataclasses.replace(self.variant, unseen=True))
 
 
 def pools_over(variant: str, pooling: Pooling, of_parts: int | None) -> tuple[Pool, Pool]:
@@ -76,7 +80,8 @@ def pools_over(variant: str, pooling: Pooling, of_parts: int | None) -> tuple[Po
     the parts are not all of the benchmark.
     """
     over_items = ALL if variant == MEAN else f"{variant}/{ALL}"
-    pools = Pool(variant, "parts", of_parts), Pool(over_items, "items", of_parts)
+    means, all_items = (Variant(pooled=name) for name in (variant, over_items))
+    pools = Pool(means, "parts", of_parts), Pool(all_items, "items", of_parts)
     return pools if pooling == "parts" else pools[::-1]
 
 
@@ -90,7 +95,7 @@ class HasPools(Protocol):
         ...
 
     @property
-    def variant(self) -> str:
+    def variation(self) -> Variant:
         """Variant of the task alone."""
         ...
 
@@ -118,13 +123,13 @@ def group_by_variant(tasks: Sequence[HasPools]) -> dict[tuple[str, str], Members
 
     A single part is not pooled, and no pool has the name of a part: see `taken_names`.
     """
-    names = {(task.name, task.variant) for task in tasks}
+    names = {(task.name, task.variation.name) for task in tasks}
     groups: dict[tuple[str, str], Members] = {}
     for place, task in enumerate(tasks):
         for pool in task.pools:
-            if (task.name, pool.variant) not in names:
-                groups.setdefault((task.name, pool.variant), Members(pool, [])).places.append(place)
-        groups.setdefault((task.name, task.variant), Members(None, [])).places.append(place)
+            if (name := (task.name, pool.variant.name)) not in names:
+                groups.setdefault(name, Members(pool, [])).places.append(place)
+        groups.setdefault((task.name, task.variation.name), Members(None, [])).places.append(place)
     return {
         name: members
         for name, members in groups.items()
@@ -134,9 +139,11 @@ def group_by_variant(tasks: Sequence[HasPools]) -> dict[tuple[str, str], Members
 
 def taken_names(tasks: Sequence[HasPools]) -> list[tuple[str, str]]:
     """Return (task, variant) of each pool that is left out because a part has its name."""
-    names = {(task.name, task.variant): len({each.variant for each in tasks if each.name == task.name})
-             for task in tasks}  # fmt: skip
-    pools = dict.fromkeys((task.name, pool.variant) for task in tasks for pool in task.pools)
+    variants: dict[str, set[str]] = {}
+    for task in tasks:
+        variants.setdefault(task.name, set()).add(task.variation.name)
+    names = {(task.name, task.variation.name): len(variants[task.name]) for task in tasks}
+    pools = dict.fromkeys((task.name, pool.variant.name) for task in tasks for pool in task.pools)
     return [pool for pool in pools if names.get(pool, 0) > 1]
 
 

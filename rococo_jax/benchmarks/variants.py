@@ -1,24 +1,20 @@
-"""What the name of a variant says, parsed once for all readers of results.
+"""Variants of a task, described by typed fields; a variant's name in results is rendered from them, and never parsed.
 
-    danger    replace_rel    fog_3    replace_rel/fog_3    corruptions_3    uncorrupted    danger/unseen
+    danger    replace_rel    fog_3    replace_rel/fog_3    corruptions_3    uncorrupted    danger/unseen    mean
 
-Names of parts and of own variants may be anything, `fog_3` and `a/b` too. A name is that of a corruption only beside
-what it was made of and its baseline (`clean` and `uncorrupted`, or `PART` and `PART/uncorrupted`), and that of unseen
-images only beside the variant over all.
+The fields are columns of `per_query.parquet` and stand in the part `variants` of `results.json`.
 """
 
 import dataclasses
 import re
-from collections.abc import Iterable
-
-from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
+from collections.abc import Mapping
+from typing import Any
 
 CLEAN, CONTROL, MEAN, UNCORRUPTED, UNSEEN = "clean", "control", "mean", "uncorrupted", "unseen"
 # The variant over the items of all parts.
 ALL = "all"
+# The corruption of a variant that is the mean over kinds.
 ALL_KINDS = "corruptions"
-_IMAGES = {UNCORRUPTED: (UNCORRUPTED, 0)}
-_IMAGES |= {f"{kind}_{severity}": (kind, severity) for kind in (ALL_KINDS, *CORRUPTIONS) for severity in SEVERITIES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,11 +22,13 @@ class Variant:
     """One variant of a task.
 
     Attributes:
-        part: of a benchmark on corrupted images; empty where all of it is meant.
-        alteration: what is altered, or the part on its own images; `clean` for nothing, empty on corrupted images.
-        corruption: kind, ALL_KINDS for the mean over kinds, UNCORRUPTED for their baseline; empty on other images.
+        part: part of the benchmark; empty where the benchmark has no parts, or all of it is meant.
+        alteration: what is altered; `clean` for nothing, empty for parts and on corrupted images.
+        corruption: kind; `corruptions` for the mean over kinds, `uncorrupted` for their baseline, empty on other
+            images.
         severity: 1 to 5, 0 without a corruption.
         unseen: whether images are left out that the model was trained on.
+        pooled: name of a variant that is made of several parts, such as `mean`; empty for the others.
     """
 
     part: str = ""
@@ -38,6 +36,7 @@ class Variant:
     corruption: str = ""
     severity: int = 0
     unseen: bool = False
+    pooled: str = ""
 
     @property
     def name(self) -> str:
@@ -47,12 +46,36 @@ class Variant:
         'swap_att/fog_3/unseen'
         """
         images = f"{self.corruption}_{self.severity}" if self.severity else self.corruption
-        return "/".join(filter(None, (self.part, self.alteration, images, UNSEEN * self.unseen)))
+        return "/".join(filter(None, (self.part, self.alteration, self.pooled, images, UNSEEN * self.unseen)))
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields that say something, as JSON values.
+
+        >>> Variant("swap_att", corruption="fog", severity=3).fields
+        {'part': 'swap_att', 'corruption': 'fog', 'severity': 3}
+        """
+        return {name: value for name, value in dataclasses.asdict(self).items() if value}
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Variant":
+        """Return the variant with these fields; others, and values of another type, are left out.
+
+        >>> Variant.of({"corruption": "fog", "severity": 3, "baseline": "uncorrupted"}).name
+        'fog_3'
+        """
+        types = {field.name: type(field.default) for field in dataclasses.fields(cls)}
+        return cls(**{name: fields[name] for name, kind in types.items() if type(fields.get(name)) is kind})
 
     @property
     def is_attack(self) -> bool:
         """Whether something is altered on purpose: not clean, the control, on corrupted images, or a second count."""
         return not self.unseen and self.alteration not in ("", CLEAN, CONTROL)
+
+    @property
+    def is_altered(self) -> bool:
+        """Whether captions or galleries may be altered: neither clean nor the same on corrupted images."""
+        return not self.is_clean and not self.corruption
 
     @property
     def whole(self) -> str:
@@ -73,25 +96,3 @@ class Variant:
         """
         match = re.fullmatch(r"(mix|patch)_(\d*\.?\d+)", self.alteration)
         return (match[1], float(match[2])) if match else None
-
-
-def parse_variants(names: Iterable[str]) -> dict[str, Variant]:
-    """The variants of one task by their names, which are told apart by one another.
-
-    >>> parse_variants(["clean", "uncorrupted", "fog_3"])["fog_3"]
-    Variant(part='', alteration='', corruption='fog', severity=3, unseen=False)
-    >>> parse_variants(["mean", "fog_3"])["fog_3"].alteration
-    'fog_3'
-    """
-    names = list(names)
-    return {name: _parse(name, frozenset(names)) for name in names}
-
-
-def _parse(name: str, names: frozenset[str]) -> Variant:
-    whole = name.removesuffix(f"/{UNSEEN}")
-    if whole != name and whole in names:
-        return dataclasses.replace(_parse(whole, names), unseen=True)
-    part, _, images = name.rpartition("/")
-    if images in _IMAGES and {part or CLEAN, Variant(part, corruption=UNCORRUPTED).name} <= names:
-        return Variant(part, "", *_IMAGES[images])
-    return Variant(alteration=name)

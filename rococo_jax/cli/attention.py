@@ -42,7 +42,7 @@ class Options:
 
 def run(options: Options) -> None:
     from rococo_jax.benchmarks.rococo.published_mixing import make_plan
-    from rococo_jax.data.captioned_images import read_captions
+    from rococo_jax.data.caption_forms import read_captions
     from rococo_jax.data.image_files import find_images, list_images
     from rococo_jax.encoders import load_model
     from rococo_jax.errors import InputError

@@ -64,7 +64,7 @@ def run(options: Options) -> None:
         raise InputError(source, error.field, error.found, error.wanted) from None
     rows = verdict_rows(comparisons, options.margin)
     if not rows:
-        wanted = "results of `rococo evaluate` with their per_image.parquet"
+        wanted = "results of `rococo evaluate` with their per_query.parquet"
         raise InputError(", ".join(options.results), "tables of counts", "none of the same queries", wanted)
     if options.json:
         print(json.dumps([row.as_json() for row in rows], indent=2, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""`rococo export-inputs`: all images and captions that a model has to embed, for models that run elsewhere."""
+"""`rococo export-inputs`: write all images and captions that a model has to embed, for models that run elsewhere."""
 
 import dataclasses
 from typing import Annotated
@@ -19,10 +19,10 @@ image_embeddings, captions, text_embeddings, or .parquet files with image or cap
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Write every image (mixed and corrupted ones rendered) and caption that a model elsewhere has to embed.
+    """Write every image and caption that a model elsewhere has to embed, with mixed and corrupted images rendered.
 
     Attributes:
-        out: where lists and images go
+        out: folder of the lists and images
         quiet: no progress; errors and warnings are still printed
         data: data
         settings: questions
@@ -35,7 +35,7 @@ class Options:
 
 
 def run(options: Options) -> None:
-    """Writes what is missing, and says how much there is."""
+    """Write the missing files, and print the number of images and captions."""
     from rococo_jax.evaluation.input_lists import write_inputs
 
     counts = write_inputs(options.out, options.data.open(options.settings))

@@ -1,4 +1,4 @@
-"""`rococo fetch`: the files of a benchmark, into the documented layout."""
+"""`rococo fetch`: download the files of benchmarks."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,18 +12,20 @@ EXAMPLES = """\
   rococo fetch rococo --data DATA
   rococo fetch rococo sugarcrepe --data DATA --only annotations
   rococo fetch rococo --data DATA --dry-run
-The same command goes on where it was stopped. Files appear under their names only when they are whole."""
+If a download is interrupted, run the same command again: it resumes. A file that exists is complete."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Download what benchmarks need, checked and resumable, into the documented layout; says the licence first.
+    """Download the files that benchmarks need into the documented layout, verified and resumable.
+
+    Prints the licences first.
 
     Attributes:
-        names: benchmarks, as rococo benchmarks lists them
-        data: the data folder, as of rococo evaluate --data
+        names: benchmarks, as listed by rococo benchmarks
+        data: the data folder, as in rococo evaluate --data
         only: only the files of this role
-        dry_run: say what would be got, and get nothing
+        dry_run: list the downloads without downloading
         quiet: no progress; errors and warnings are still printed
     """
 
@@ -47,36 +49,39 @@ def run(options: Options) -> None:
     for info in infos:
         if not info.downloads:
             raise InputError(info.name, "downloads", "none that a program may get", f"by hand: {info.source}")
-    data, wanted = Path(options.data), {}
+    data = Path(options.data)
+    downloads: dict[str, Download] = {}
     for info in infos:
         print(f"{info.name}: {info.licence}")
-        wanted |= {each.to: each for each in info.downloads if options.only in (None, each.role)}
-    for download in wanted.values():
+        downloads |= {each.to: each for each in info.downloads if options.only in (None, each.role)}
+    for download in downloads.values():
         size = "there already" if download.exists(data) else f"{size_of([download])}, {download.verification}"
         print(f"  {data / download.to}: {size}\n    from {download.url}", flush=True)
-    for page in dict.fromkeys(each.page for each in wanted.values() if each.page and not each.exists(data)):
+    for page in dict.fromkeys(each.page for each in downloads.values() if each.page and not each.exists(data)):
         print(f"  needs {terms(page)}", flush=True)
     if options.dry_run:
         return
-    for download in wanted.values():
+    for download in downloads.values():
         if download.exists(data):
-            fetch_files(download, data)  # compares its hash, and clears what a run left that was killed at its end
+            fetch_files(download, data)  # verifies its hash, and removes temporary files of a run that was killed
         else:
-            with progress(f"getting {download.to}", download.size or None, "bytes") as advance:
+            with progress(f"downloading {download.to}", download.size or None, "bytes") as advance:
                 fetch_files(download, data, advance)
-    print(f"{data}: all there; rococo evaluate MODEL --data {data} --benchmarks {','.join(options.names)} --out OUT")
+    print(f"{data}: complete; rococo evaluate MODEL --data {data} --benchmarks {','.join(options.names)} --out OUT")
 
 
 def size_of(downloads: Sequence[Download]) -> str:
-    """How much comes, as far as it is known before."""
-    known = sum(each.size for each in downloads)
-    if not known:
+    """Return the total size of downloads in words, as far as it is known in advance."""
+    total = sum(each.size for each in downloads)
+    if not total:
         return "size not known"
-    return f"{'about' if all(each.size for each in downloads) else 'over'} {in_bytes(known)}"
+    are_all_known = all(each.size for each in downloads)
+    return f"{'about' if are_all_known else 'over'} {in_bytes(total)}"
 
 
 def in_bytes(size: int) -> str:
-    """
+    """Return a size in words.
+
     >>> in_bytes(3_200_000), in_bytes(6_645_013_297)
     ('3.2 MB', '6.6 GB')
     """

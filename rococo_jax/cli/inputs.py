@@ -1,4 +1,4 @@
-"""Options that name captioned images, the same for every command (`data.captioned_images` reads them)."""
+"""The options of captioned images, the same for every command."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,9 +17,9 @@ class CaptionOptions:
     Attributes:
         captions: Karpathy JSON, JSON lines, CSV, TSV, Parquet, a folder with metadata.* or with NAME.txt beside
             NAME.jpg, or hf:NAME?split=test
-        columns: columns of a table: image=photo,caption=title (default: those of usual names)
-        split: splits of a file that tells them: test, train+restval, or all
-        text_files: NAME.txt beside NAME.jpg: a caption in each line, or one caption of several lines (whole)
+        columns: columns of a table: image=photo,caption=title (default: columns with usual names)
+        split: splits to read: test, train+restval, or all
+        text_files: NAME.txt beside NAME.jpg has a caption in each line, or is one caption of several lines (whole)
     """
 
     captions: Annotated[str, Option("FILE")]
@@ -29,11 +29,11 @@ class CaptionOptions:
 
     def read(self) -> "list[CaptionedImage]":
         """The captions. Raises InputError as `read_captions`."""
+        from rococo_jax.data.caption_forms import read_captions
         from rococo_jax.data.caption_tables import parse_columns
-        from rococo_jax.data.captioned_images import read_captions
 
         columns = parse_columns(self.columns)
-        return list(read_captions(self.captions, columns, self.split, text_files=self.text_files).items)
+        return list(read_captions(self.captions, columns=columns, split=self.split, text_files=self.text_files).items)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +41,14 @@ class PairOptions:
     """Images and their captions.
 
     Attributes:
-        images: folders of images, separated by commas; or what holds captions, too: tars, Parquet, hf:NAME, tfds:NAME
-        captions: several by commas, by default in what --images names: Karpathy JSON, JSON lines, CSV, TSV, Parquet, a
-            folder with metadata.* or with NAME.txt beside NAME.jpg, or hf:NAME?split=test
-        columns: columns of a table: image=photo,caption=title (default: those of usual names)
-        split: splits of a file that tells them: test, train+restval, or all
-        text_files: NAME.txt beside NAME.jpg: a caption in each line, or one caption of several lines (whole)
-        allow_missing_images: leave out images that have no file
+        images: folders of images, separated by commas; or sources with captions: tars, Parquet, hf:NAME, tfds:NAME
+        captions: captions files, separated by commas (default: the captions in the sources of --images): Karpathy JSON,
+            JSON lines, CSV, TSV, Parquet, a folder with metadata.* or with NAME.txt beside NAME.jpg, or
+            hf:NAME?split=test
+        columns: columns of a table: image=photo,caption=title (default: columns with usual names)
+        split: splits to read: test, train+restval, or all
+        text_files: NAME.txt beside NAME.jpg has a caption in each line, or is one caption of several lines (whole)
+        allow_missing_images: skip images that have no file
     """
 
     images: Annotated[str, Option("DIR")]
@@ -58,24 +59,28 @@ class PairOptions:
     allow_missing_images: bool = False
 
     def read(self) -> "CaptionedImages":
-        """The captioned images. Raises InputError as `read_captioned_images`."""
+        """Read the captioned images. Raises InputError as `read_captioned_images`."""
         from rococo_jax.data.captioned_images import read_captioned_images
 
-        return read_captioned_images(self.images, self.captions, **self._choices())
+        return read_captioned_images(self.images, self.captions, **self._options())
 
     def open(self) -> "PairSource":
-        """The pairs, by number. Raises InputError as `open_pairs`."""
+        """Open the pairs. Raises InputError as `open_pairs`."""
         from rococo_jax.data.captioned_images import open_pairs
 
-        return open_pairs(self.images, self.captions, **self._choices())
+        return open_pairs(self.images, self.captions, **self._options())
 
-    def _choices(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
+        """Return the attributes of `ReadOptions`."""
         from rococo_jax.data.caption_tables import parse_columns
 
-        columns = parse_columns(self.columns)
-        choices = {"columns": columns, "split": self.split, "text_files": self.text_files}
-        return {"allow_missing": self.allow_missing_images, **choices}
+        return {
+            "columns": parse_columns(self.columns),
+            "split": self.split,
+            "text_files": self.text_files,
+            "allow_missing": self.allow_missing_images,
+        }
 
 
-# Of commands that need every image.
+# The options of commands that need every image.
 ALL_IMAGES = Group(only=("images", "captions", "columns", "split", "text_files"))

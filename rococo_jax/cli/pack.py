@@ -17,13 +17,13 @@ EXAMPLES = """\
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Pack images and captions into tars in WebDataset's form: few large files instead of many small ones.
+    """Pack images and captions into tars in the WebDataset format: few large files instead of many small ones.
 
     Attributes:
-        out: where the tars go
-        shards: how many tars
-        image_size: shorter side in pixels of larger images, written as JPEG
-        leave_out_broken: leave out images that cannot be decoded, and name them
+        out: folder of the tars
+        shards: number of tars
+        image_size: shorter side in pixels to which larger images are resized, as JPEG
+        leave_out_broken: skip images that cannot be decoded, and report the first
         pairs: images and captions
     """
 
@@ -48,10 +48,10 @@ def run(options: Options) -> None:
             leave_out_broken=options.leave_out_broken,
             on_progress=advance,
         )
-    captions = sum(tar["captions"] for tar in packed.pairs.about)
+    captions = sum(tar["captions"] for tar in packed.pairs.summaries)
     print(
         f"{options.out}: {len(packed.pairs)} images with {captions} captions in {options.shards} tars, "
-        f"{packed.written} of them written now"
+        f"{packed.new_tars} of them written now"
     )
-    if packed.left_out:
-        print(f"left out, cannot be decoded: {len(packed.left_out)}; the first is {packed.left_out[0]}")
+    if packed.skipped:
+        print(f"left out, cannot be decoded: {len(packed.skipped)}; the first is {packed.skipped[0]}")

@@ -62,8 +62,8 @@ class Options:
         annotation: one annotation file: published form, our own form, or plain captions
         out: results file; for whole benchmarks a folder, to which missing results are added
         name: name of the model in tables (default: name of the file or folder, without its ending)
-        per_query: also write one row per query, with its ranks and what ranked first, and per_image.parquet beside
-            it, from which rococo report compares models
+        per_query: also write one row per query, with its ranks and what ranked first; rococo report compares
+            models by it if it is named per_query.parquet and stands beside the results
         classes: class logits
         data: data
         settings: questions
@@ -162,14 +162,12 @@ def _score_logits(options: Options) -> None:
 
 def _write(evaluated: Any, options: Options) -> None:
     """Write the results, and the rows if requested, and print the table."""
-    from rococo_jax.evaluation.per_image import PER_IMAGE
     from rococo_jax.evaluation.results import with_checksum, write_per_query
     from rococo_jax.evaluation.table_metadata import numbers_hash, written_with
     from rococo_jax.storage import write_json
 
     if options.per_query:
-        numbers, per_image = numbers_hash(evaluated.results), Path(options.per_query).with_name(PER_IMAGE)
+        numbers = numbers_hash(evaluated.results)
         write_per_query(options.per_query, written_with(evaluated.per_query, numbers))
-        write_per_query(per_image, written_with(evaluated.per_image, numbers))
     write_json(options.out, with_checksum(evaluated.results))
     print_tables([evaluated.results])

@@ -1,8 +1,8 @@
 """Unpack a ZIP or tar archive only if it is undamaged, fits on the disk and stays inside its folder.
 
-A tar is read twice: first to its end, which compares the check sum of its compression, adds up its sizes and looks at
-every name; then to unpack it. `tarfile` alone takes an archive whose headers are damaged or cut off for one that ends
-there, and never reads what follows the last file.
+A tar is read twice: first to its end, which verifies the checksum of its compression, adds up the sizes and checks
+every name, and then to unpack it. By itself, `tarfile` treats an archive with damaged or truncated headers as one that
+ends there, and never reads what follows the last file.
 """
 
 import bz2
@@ -25,7 +25,7 @@ from rococo_jax.storage import check_free_space, remove_folder
 
 _BLOCK = tarfile.BLOCKSIZE
 _CHUNK = 1 << 20
-# Extended headers of tar (long names, PAX records) are read whole; real ones have a few kB.
+# `tarfile` reads extended headers (long names, PAX records) into memory; real ones have a few kB.
 _LARGEST_HEADER = 1 << 20
 _LARGEST_LINK = 4096
 _COMPRESSIONS = (
@@ -34,8 +34,8 @@ _COMPRESSIONS = (
     (b"]\x00\x00", lzma.open),
     (b"BZh", bz2.open),
 )
-# What the contents of an archive can make the file system say; other errors are the machine's.
-_OF_CONTENTS = {
+# System errors that the contents of an archive can cause; others are problems of the machine.
+_ERRORS_OF_CONTENTS = {
     None,
     errno.EEXIST,
     errno.EILSEQ,
@@ -50,15 +50,15 @@ _OF_CONTENTS = {
 
 
 class DamagedArchive(Exception):
-    """An archive that cannot be unpacked, or must not be."""
+    """An archive that cannot be unpacked, or that must not be."""
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack an archive into a new folder, which is removed again where that fails.
+    """Unpack an archive into a new folder, which is removed if that fails.
 
     Raises:
-        DamagedArchive: it is no ZIP or tar, is damaged, encrypted or cut short, or a name or link leads out of it.
-        DiskFull: the disk has no room for its contents.
+        DamagedArchive: it is not a ZIP or tar, is damaged, encrypted or truncated, or a name or link leads out of it.
+        DiskFull: the disk has no space for its contents.
     """
     folder.mkdir(parents=True)
     try:
@@ -68,25 +68,25 @@ def unpack(archive: Path, folder: Path) -> None:
             _unpack_tar(archive, folder)
     except BaseException as error:
         remove_folder(folder)
-        if _is_of_contents(error):
+        if _is_caused_by_contents(error):
             raise DamagedArchive(first_line(error)) from None
         raise
 
 
-def _is_of_contents(error: BaseException) -> bool:
-    """Return whether an error is the archive's: these libraries raise many classes for what is damaged in one."""
+def _is_caused_by_contents(error: BaseException) -> bool:
+    """Return whether the contents of the archive caused an error; the libraries raise many classes for damage."""
     if isinstance(error, OSError):
-        return error.errno in _OF_CONTENTS
+        return error.errno in _ERRORS_OF_CONTENTS
     return isinstance(error, Exception) and not isinstance(error, InputError)
 
 
 def _all_paths(folder: Path) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
-        yield from (Path(place) / name for name in (*folders, *files))
+    for parent, folders, files in os.walk(folder):
+        yield from (Path(parent) / name for name in (*folders, *files))
 
 
 def _is_tar(archive: Path) -> bool:
-    # The end of a tar may happen to hold a ZIP's directory: what begins like a tar is one.
+    # A file that begins like a tar is one, even if its end looks like the directory of a ZIP.
     with archive.open("rb") as file:
         start = file.read(_BLOCK)
     return start[257:262] == b"ustar" or any(start.startswith(magic) for magic, _ in _COMPRESSIONS)
@@ -107,8 +107,8 @@ def _unpack_zip(archive: Path, folder: Path) -> None:
             (links if stat.S_ISLNK(member.external_attr >> 16) else files).append(member)
         check_free_space(folder, sum(member.file_size for member in files))
         for member in files:
-            file.extract(member, folder)  # reads to the end, where the check sum is compared
-        # Last, so that nothing is unpacked through them.
+            file.extract(member, folder)  # reads to the end and verifies the checksum
+        # Links come last, so that nothing is unpacked through them.
         for member in links:
             if member.file_size > _LARGEST_LINK:
                 raise ValueError(f"the link {member.filename!r} of {member.file_size:,} bytes")
@@ -116,11 +116,11 @@ def _unpack_zip(archive: Path, folder: Path) -> None:
 
 
 def _make_link(folder: Path, name: str, target: str) -> None:
-    place = folder / name
-    if Path(target).is_absolute() or not (place.parent / target).resolve().is_relative_to(folder.resolve()):
+    link = folder / name
+    if Path(target).is_absolute() or not (link.parent / target).resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"the link {name!r} to {target!r}, out of the archive")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(target)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target)
 
 
 def _unpack_tar(archive: Path, folder: Path) -> None:
@@ -130,7 +130,7 @@ def _unpack_tar(archive: Path, folder: Path) -> None:
             _check_name(folder, member.name)
             size += member.size if member.isreg() else 0
             check_free_space(folder, size)
-        # The block that `tarfile` took for the end.
+        # The block at which `tarfile` ended.
         if len(stream.last_read) < _BLOCK or stream.last_read.strip(b"\0"):
             raise ValueError(f"no end where the last file ends (byte {tar.offset:,}): cut short or damaged")
         while stream.read(_CHUNK):
@@ -155,7 +155,7 @@ def _open_tar(archive: Path) -> Iterator[tuple[tarfile.TarFile, "_BoundedStream"
 
 
 class _BoundedStream:
-    """A stream that refuses to read much at once: files are copied in small pieces, and headers are small."""
+    """A stream that refuses large reads: files are copied in small pieces, and headers are small."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -170,10 +170,12 @@ class _BoundedStream:
 
 
 def without_links(part: Path, folder: Path) -> Path:
-    """Return a part of an unpacked folder that can be moved away: itself, or a copy beside the folder where it is or
-    has a symbolic link. There, links are what they lead to, and files are hard links, which take no room.
+    """Return a part of an unpacked folder that can be moved away.
 
-    Raises DamagedArchive where a link leads out of the folder, into a circle or to nothing.
+    That is the part itself or, if it is or contains a symbolic link, a copy beside the folder. In the copy, links are
+    replaced by their targets, and files are hard links, which take no space.
+
+    Raises DamagedArchive: a link leads out of the folder, into a circle or to nothing.
     """
     is_in_place = part.resolve() == folder.resolve() / part.relative_to(folder)
     if is_in_place and not any(path.is_symlink() for path in _all_paths(part)):
@@ -184,32 +186,33 @@ def without_links(part: Path, folder: Path) -> Path:
         _copy_resolved(part, copy, folder.resolve(), ())
     except BaseException as error:
         remove_folder(copy)
-        if _is_of_contents(error):
+        if _is_caused_by_contents(error):
             raise DamagedArchive(first_line(error)) from None
         raise
     return copy
 
 
 def copy_beside(folder: Path) -> Path:
-    """Return where `without_links` copies a part of the folder to."""
+    """Return the folder to which `without_links` copies a part of the folder."""
     return folder.with_name(f"{folder.name}.resolved")
 
 
-def _copy_resolved(source: Path, target: Path, root: Path, above: tuple[Path, ...]) -> None:
+def _copy_resolved(source: Path, target: Path, root: Path, ancestors: tuple[Path, ...]) -> None:
+    """Copy a file or folder with all links replaced by their targets; `ancestors` are the folders that contain it."""
     try:
         real = source.resolve(strict=True)
     except (OSError, RuntimeError):
         raise ValueError(f"the link {source.name!r} to something that is not in the archive") from None
     if not real.is_relative_to(root):
         raise ValueError(f"the link {source.name!r} leads out of the archive")
-    if real in above:
+    if real in ancestors:
         raise ValueError(f"the link {source.name!r} to a folder that it is in")
     if not real.is_dir():
         _link_or_copy(real, target)
         return
     target.mkdir()
     for each in sorted(real.iterdir()):
-        _copy_resolved(each, target / each.name, root, (*above, real))
+        _copy_resolved(each, target / each.name, root, (*ancestors, real))
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

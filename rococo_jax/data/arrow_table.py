@@ -1,4 +1,4 @@
-"""Arrow and Feather files as tables of images: of `pyarrow.feather`, of pandas, or in the cache of `datasets`."""
+"""Read Arrow and Feather files as tables of images, such as those of pandas, pyarrow or the cache of `datasets`."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -16,12 +16,12 @@ _FILE = b"ARROW1"
 
 
 class ArrowTable(NamedTuple):
-    """A file of Arrow's formats (file or stream) as an `ImageTable` of `table_images`. It pickles as its path."""
+    """A file in one of Arrow's formats (file or stream) as an `ImageTable`. It is pickled as its path."""
 
     path: Path
 
     def schema(self) -> pa.Schema:
-        """Return the names and types of the columns. Raises InputError where it is no whole Arrow file."""
+        """Return the names and types of the columns. Raises InputError: it is not a complete Arrow file."""
         return self._table().schema
 
     def read(self, columns: Sequence[str]) -> pa.Table:
@@ -51,8 +51,8 @@ class ArrowTable(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def _open(path: Path, size: int, changed: int) -> pa.Table:
-    """Return the table, mapped into memory where it is not compressed; `size` and `changed` tell versions apart."""
+def _open(path: Path, size: int, modified_at: int) -> pa.Table:
+    """Return the table, mapped into memory if it is not compressed; the size and the time distinguish versions."""
     with path.open("rb") as file:
         start = file.read(len(_FILE))
     if start.startswith(_FEATHER_1):

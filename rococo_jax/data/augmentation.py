@@ -1,15 +1,16 @@
-"""Random augmentation of training images: a crop of random size and shape, a flip, colours, or a resize of the whole.
+"""Random augmentation of training images: a random crop, a flip, colour jitter, or resizing without a crop.
 
-The crop is the usual one (GoogLeNet, arXiv 1409.4842): a share of the area drawn uniformly from `crop_scale`, an aspect
-ratio drawn log-uniformly from `crop_ratio`, a place drawn uniformly; after ten boxes that do not fit, the largest
-centred box within the ratios. It is resized to the tower's size, whatever its shape, with the preprocessing's filter.
+The crop is the usual one (GoogLeNet, arXiv 1409.4842): the share of the area is drawn uniformly from `crop_scale`, the
+aspect ratio log-uniformly from `crop_ratio`, and the position uniformly. After ten boxes that do not fit, the largest
+centred box within the ratios is used. The crop is resized to the tower's size, whatever its aspect ratio, with the
+filter of the preprocessing.
 
-Colours are those of SimCLR (arXiv 2002.05709), by Pillow's `ImageEnhance`, on the pixels that the tower reads: with
-`jitter_prob` brightness, contrast and saturation times a factor from 1 - s to 1 + s, and the hue turned by -h to h of
-the circle, in any order; then grey with `grayscale_prob`.
+Colour jitter is that of SimCLR (arXiv 2002.05709), by Pillow's `ImageEnhance`, on the pixels that the tower reads: with
+probability `jitter_prob`, brightness, contrast and saturation are multiplied by a factor from 1 - s to 1 + s and the
+hue is rotated by -h to h of the circle, in random order; then the image becomes grey with probability `grayscale_prob`.
 
-RoCOCO's published mixed images are whole images resized to a square. For a model trained on centre crops alone they
-differ in two things, the resizing and the mixing.
+RoCOCO's published mixed images are complete images resized to a square. For a model trained only on centre crops, they
+therefore differ in two ways, in the resizing and in the mixing.
 """
 
 import dataclasses
@@ -29,17 +30,17 @@ _ENHANCE = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """What is drawn for each image, every time.
+    """The random changes of each training image, drawn anew for every sample.
 
     Attributes:
         crop_scale: least and largest share of the image's area in a random crop, or None for the preprocessing's own
             crop (its centre).
         crop_ratio: least and largest width over height of a random crop.
         flip: mirror half of the images left to right. Captions that say left and right are then wrong.
-        resize_prob: the share of images that are resized whole to the tower's size instead of cropped.
+        resize_prob: the share of images that are resized to the tower's size without a crop.
         jitter: strength of brightness, contrast and saturation, 0 or more, and of hue, at most 1/2; or None.
         jitter_prob, grayscale_prob: the share of images whose colours change, and that become grey.
-        also_resized: give every image resized whole too, beside its pixels.
+        also_resized: return every image resized without a crop as well.
     """
 
     crop_scale: tuple[float, float] | None = None
@@ -67,7 +68,7 @@ class Augmentation:
     def views(
         self, image: Image.Image, preprocessing: Preprocessing, rng: np.random.Generator
     ) -> dict[str, UInt8[np.ndarray, "height width 3"]]:
-        """`pixels`, from `apply`, and with `also_resized` the whole image as `resized`."""
+        """Return `pixels`, from `apply`, and with `also_resized` the image without a crop as `resized`."""
         views = {"pixels": self.apply(image, preprocessing, rng)}
         if self.also_resized:
             views["resized"] = without_crop(preprocessing).resize(image)
@@ -76,8 +77,8 @@ class Augmentation:
     def apply(
         self, image: Image.Image, preprocessing: Preprocessing, rng: np.random.Generator
     ) -> UInt8[np.ndarray, "height width 3"]:
-        """The 8-bit pixels that the tower reads. Raises InputError as `Preprocessing.resize`."""
-        mirrored = rng.random() < 0.5  # drawn always, so that `flip` does not change the boxes
+        """Return the 8-bit pixels that the tower reads. Raises InputError as `Preprocessing.resize`."""
+        mirrored = rng.random() < 0.5  # always drawn, so that `flip` does not change the boxes
         if self.resize_prob and rng.random() < self.resize_prob:
             pixels = without_crop(preprocessing).resized(image)
         elif self.crop_scale is None:
@@ -95,24 +96,24 @@ class Augmentation:
 def jitter_colours(
     pixels: UInt8[np.ndarray, "h w 3"], strengths: tuple[float, float, float, float], rng: np.random.Generator
 ) -> UInt8[np.ndarray, "h w 3"]:
-    """Brightness, contrast, saturation and hue changed at random, in a random order."""
+    """Change brightness, contrast, saturation and hue at random, in a random order."""
     image = Image.fromarray(pixels)
     factors = [rng.uniform(max(0.0, 1 - each), 1 + each) for each in strengths[:3]]
-    turn = rng.uniform(-strengths[3], strengths[3])
+    rotation = rng.uniform(-strengths[3], strengths[3])
     for change in rng.permutation(4):
         if change < 3 and strengths[change]:
             image = _ENHANCE[change](image).enhance(factors[change])
         elif change == 3 and strengths[3]:
             hue, saturation, value = image.convert("HSV").split()
-            turned = (np.asarray(hue).astype(int) + round(255 * turn)) % 256
-            image = Image.merge("HSV", (Image.fromarray(turned.astype(np.uint8)), saturation, value)).convert("RGB")
+            rotated = (np.asarray(hue).astype(int) + round(255 * rotation)) % 256
+            image = Image.merge("HSV", (Image.fromarray(rotated.astype(np.uint8)), saturation, value)).convert("RGB")
     return np.asarray(image)
 
 
 def random_box(
     size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], rng: np.random.Generator
 ) -> tuple[int, int, int, int]:
-    """A crop (left, upper, right, lower) of an image of `size` = (width, height)."""
+    """Draw a crop (left, upper, right, lower) of an image of `size` = (width, height)."""
     width, height = size
     low, high = math.log(ratio[0]), math.log(ratio[1])
     for _ in range(_ATTEMPTS):
@@ -130,5 +131,5 @@ def random_box(
 
 @functools.lru_cache(maxsize=8)
 def without_crop(preprocessing: Preprocessing) -> Preprocessing:
-    """The same preprocessing, but the whole image is resized to the tower's size, whatever its aspect ratio."""
+    """Return the same preprocessing without a crop: the image is resized to the tower's size, whatever its shape."""
     return dataclasses.replace(preprocessing, shortest_edge=None, exact_size=preprocessing.image_size, crop_size=None)

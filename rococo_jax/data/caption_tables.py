@@ -1,10 +1,10 @@
-"""Captions as tables: a row for each caption, or for each image with a list of them.
+"""Read captions from tables: a row for each caption, or for each image with a list of captions.
 
-CSV, TSV and text with a header (`,`, tab, `;` or `|`), JSON lines, JSON lists of other keys than the Karpathy form's,
-Parquet, and Flickr's lines without one (`NAME.jpg#0`, tab, caption). Columns are found by their usual names, whatever
-their case, or named by the user; captions may lie in several (`caption_0`, `caption_1`, ...). An image may come back in
-a later row; its captions add up. A cell that is a list in JSON or Python holds several captions. A column `split` is
-counted, and rows of some splits alone are read where the user names them.
+These are CSV, TSV and text with a header (`,`, tab, `;` or `|`), JSON lines, JSON lists with other keys than those of
+Karpathy's form, Parquet, and Flickr's lines without a header (`NAME.jpg#0`, tab, caption). Columns are found by their
+usual names, ignoring case, or named by the user. Captions may be in several columns (`caption_0`, `caption_1`, ...),
+in several rows of one image, and in a cell that is a list in JSON or Python. If there is a column `split`, its values
+are counted, and the user can choose the splits to read.
 """
 
 import contextlib
@@ -12,16 +12,16 @@ import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rococo_jax.data.captions import CaptionedImage, check_image_name, check_text, json_type
-from rococo_jax.data.list_cells import WANTED as WANTED_CELL
-from rococo_jax.data.list_cells import NoList, parse_list
+from rococo_jax.data.list_cells import EXPECTED as EXPECTED_CELL
+from rococo_jax.data.list_cells import MalformedList, parse_list
+from rococo_jax.data.read_options import Columns, ReadOptions
 from rococo_jax.errors import InputError
 from rococo_jax.storage import is_url
-from rococo_jax.texts import JSON_LINES, file_suffix, is_well_formed, iterate_lines, open_table, read_jsonl
 
 USUAL = {
     "image": ("image", "file_name", "filepath", "filename", "image_path", "path", "file", "image_name", "image_file",
@@ -33,18 +33,14 @@ USUAL = {
 }  # fmt: skip
 _LINKS = ("url", "image_url", "img_url", "photo_url", "coco_url", "flickr_url")
 _NUMBERED = re.compile(rf"({'|'.join(USUAL['caption'])})[ _-]?(\d+)")
-_WANTED = "a table of images and captions"
-# Characters of a column's name that a message shows.
+# Messages shorten the name of a column to this many characters.
 _LONGEST_NAME = 40
-
-# Roles (`image`, `caption`, `split`, and `name` of images inside the table) -> columns that the user names.
-Columns = Mapping[str, str]
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Columns by role, of `image=photo,caption=title`.
+    """Parse `image=photo,caption=title` into columns by role.
 
-    Raises InputError: another role, or one without a column or twice.
+    Raises InputError: a role is unknown, has no column, or appears twice.
     """
     columns: dict[str, str] = {}
     for part in filter(None, text.split(",")):
@@ -55,68 +51,82 @@ def parse_columns(text: str) -> dict[str, str]:
     return columns
 
 
-def choose_column(role: str, header: Sequence[str], columns: Columns, source: object, where: str = "columns") -> str:
-    """The column of a role: the one that the user names, or the only one of the usual names.
+def choose_column(role: str, header: Sequence[str], columns: Columns, source: object, field: str = "columns") -> str:
+    """Return the column of a role: the one that the user names, or the only one with a usual name.
 
-    Raises InputError: there is none, several, or only one of links.
+    Args:
+        field: names the header in errors.
+
+    Raises InputError: there is no such column, there are several, or the only one has links.
     """
-    plain = {name.strip().lower(): name for name in reversed(header)}
+    by_plain_name = {name.strip().lower(): name for name in reversed(header)}
     short = (repr(name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}...") for name in header)
     names = ", ".join(short) if len(header) < 30 else f"{len(header)} names"
     if role in columns:
-        if columns[role] not in header and columns[role].strip().lower() not in plain:
-            raise InputError(source, f"{role} column {columns[role]!r}", f"the columns {names}", "one of them")
-        return columns[role] if columns[role] in header else plain[columns[role].strip().lower()]
-    fitting = [plain[name] for name in USUAL[role] if name in plain]
-    if len(fitting) > 1:
-        found = f"{' and '.join(map(repr, fitting))}, any of which may be the {role}"
-        raise InputError(source, where, found, f"one of them, named: columns {role}={fitting[0]}")
-    if not fitting:
-        links = [plain[name] for name in _LINKS if name in plain]
+        requested = columns[role]
+        if requested in header:
+            return requested
+        if requested.strip().lower() not in by_plain_name:
+            raise InputError(source, f"{role} column {requested!r}", f"the columns {names}", "one of them")
+        return by_plain_name[requested.strip().lower()]
+    candidates = [by_plain_name[name] for name in USUAL[role] if name in by_plain_name]
+    if len(candidates) > 1:
+        found = f"{' and '.join(map(repr, candidates))}, any of which may be the {role}"
+        raise InputError(source, field, found, f"one of them, named: columns {role}={candidates[0]}")
+    if not candidates:
+        links = [by_plain_name[name] for name in _LINKS if name in by_plain_name]
         if role == "image" and links:
             raise InputError(source, f"column {links[0]!r}", "links", _DOWNLOAD)
-        if role == "image" and "image_id" in plain:
+        if role == "image" and "image_id" in by_plain_name:
             wanted = "the names of image files: COCO's ids belong to the `images` of its annotations"
-            raise InputError(source, f"{where} for the image", f"{plain['image_id']!r}, ids", wanted)
+            raise InputError(source, f"{field} for the image", f"{by_plain_name['image_id']!r}, ids", wanted)
         wanted = f"one of {', '.join(USUAL[role][:6])}, ..., or columns {role}=NAME"
-        raise InputError(source, f"{where} for the {role}", names or "none", wanted)
-    if (count := [name.strip().lower() for name in header].count(fitting[0].strip().lower())) > 1:
-        raise InputError(source, f"column {fitting[0]!r}", f"{count} of that name", "one")
-    return fitting[0]
+        raise InputError(source, f"{field} for the {role}", names or "none", wanted)
+    count = [name.strip().lower() for name in header].count(candidates[0].strip().lower())
+    if count > 1:
+        raise InputError(source, f"column {candidates[0]!r}", f"{count} of that name", "one")
+    return candidates[0]
 
 
-def caption_columns(header: Sequence[str], columns: Columns, source: object, where: str = "columns") -> tuple[str, ...]:
-    """The column of captions, or those that are numbered, by their numbers. Raises InputError as `choose_column`."""
-    plain = {name.strip().lower(): name for name in header}
-    numbered = {match: plain[match[0]] for match in map(_NUMBERED.fullmatch, plain) if match}
+def caption_columns(header: Sequence[str], columns: Columns, source: object, field: str = "columns") -> tuple[str, ...]:
+    """Return the column of captions, or the numbered ones in their order. Raises InputError as `choose_column`."""
+    by_plain_name = {name.strip().lower(): name for name in header}
+    numbered = {match: by_plain_name[match[0]] for match in map(_NUMBERED.fullmatch, by_plain_name) if match}
     if "caption" in columns or not numbered:
-        return (choose_column("caption", header, columns, source, where),)
-    usual = [plain[name] for name in USUAL["caption"] if name in plain]
-    if usual or len({match[1] for match in numbered}) > 1 or len({int(match[2]) for match in numbered}) < len(numbered):
-        found = f"{', '.join(map(repr, [*usual, *numbered.values()][:4]))}, any of which may be the captions"
-        raise InputError(source, where, found, "columns of one name and a number each, or columns caption=NAME")
+        return (choose_column("caption", header, columns, source, field),)
+    unnumbered = [by_plain_name[name] for name in USUAL["caption"] if name in by_plain_name]
+    have_one_name = len({match[1] for match in numbered}) == 1
+    have_own_numbers = len({int(match[2]) for match in numbered}) == len(numbered)
+    if unnumbered or not (have_one_name and have_own_numbers):
+        found = f"{', '.join(map(repr, [*unnumbered, *numbered.values()][:4]))}, any of which may be the captions"
+        raise InputError(source, field, found, "columns of one name and a number each, or columns caption=NAME")
     return tuple(numbered[match] for match in sorted(numbered, key=lambda match: int(match[2])))
 
 
 def check_split_choice(source: object, split: str, counts: Mapping[str, int], must_choose: bool = False) -> str:
-    """For people: the splits of a file with the rows of each, and which are read.
+    """Check the requested splits, and return a remark on the splits of the source and on those that are read.
 
     Args:
-        split: those that the user chooses, with `+` or commas between them; "all", or nothing for no choice.
+        split: the requested splits, separated by `+` or commas; "all", or "" for no request.
+        counts: rows of each split of the source.
+        must_choose: whether a request is necessary if there are several splits.
 
-    Raises InputError: one that is not there, or no choice where there must be one.
+    Raises InputError: a requested split does not exist, or a request is necessary and missing.
     """
-    chosen = splits_of(split)
-    unknown = sorted(chosen - counts.keys() - ({"all"} if counts else set()))
-    there = ", ".join(f"{name} ({count:,})" for name, count in counts.items())
-    if unknown or (must_choose and len(counts) > 1 and not chosen):
+    requested = splits_of(split)
+    unknown = sorted(requested - counts.keys() - ({"all"} if counts else set()))
+    available = ", ".join(f"{name} ({count:,})" for name, count in counts.items())
+    if unknown or (must_choose and len(counts) > 1 and not requested):
         found = repr(unknown[0]) if unknown else "none named, of several"
-        raise InputError(source, "split", found, f"{there or 'a column split'}, one or several (train+val), or all")
-    return f", splits {there}: {f'read: {split}' if chosen else 'all read; `split` chooses'}" if counts else ""
+        wanted = f"{available or 'a column split'}, one or several (train+val), or all"
+        raise InputError(source, "split", found, wanted)
+    if not counts:
+        return ""
+    return f", splits {available}: " + (f"read: {split}" if requested else "all read; `split` chooses")
 
 
 def splits_of(split: str) -> set[str]:
-    """The splits that a choice names."""
+    """Return the splits that a request names."""
     return {name.strip() for name in re.split("[+,]", split)} - {""}
 
 
@@ -125,197 +135,160 @@ _DOWNLOAD = "files of images: download them first (img2dataset makes tars that a
 
 @dataclasses.dataclass(frozen=True)
 class CaptionsFile:
-    """What a captions file, folder or data set holds.
+    """The contents of a captions file, folder or data set.
 
     Attributes:
-        items: images in the order in which they first come, with their captions in file order.
-        columns: that were read, where the form has columns.
-        folder: where its images lie, where the form says so.
-        places: of images inside the table, by name: whatever has `read_bytes()`.
-        skipped: images that are left out because they have no caption.
-        also: what else is to be said: splits, or how captions are told apart.
+        items: images in the order of their first row, with their captions in file order.
+        columns: the columns that were read, if the form has columns.
+        folder: the folder of the images, if the form defines it.
+        image_files: images inside the table, by name: objects with `read_bytes()`.
+        skipped: number of images that were left out because they have no caption.
+        remarks: more for the summary, such as the splits.
     """
 
     source: str
     items: tuple[CaptionedImage, ...]
     columns: tuple[str, ...] = ()
     folder: Path | None = None
-    places: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    image_files: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     skipped: int = 0
-    also: str = ""
+    remarks: str = ""
 
     def summary(self) -> str:
-        """One line for people: what was understood."""
+        """Return a line that says what was read."""
         captions = [caption for item in self.items for caption in item.captions]
         repeated = len(captions) - sum(len(set(item.captions)) for item in self.items)
-        said = f"{Path(self.source).name}: {len(self.items):,} images, {len(captions):,} captions"
-        said += f", {repeated:,} of them twice for one image" if repeated else ""
-        said += f", {self.skipped:,} images without a caption left out" if self.skipped else ""
-        return f"{said}, columns {' and '.join(self.columns)}{self.also}" if self.columns else said + self.also
+        parts = [f"{Path(self.source).name}: {len(self.items):,} images, {len(captions):,} captions"]
+        if repeated:
+            parts.append(f"{repeated:,} of them twice for one image")
+        if self.skipped:
+            parts.append(f"{self.skipped:,} images without a caption left out")
+        if self.columns:
+            parts.append(f"columns {' and '.join(self.columns)}")
+        return ", ".join(parts) + self.remarks
 
 
+# Rows of a table: how errors name each row ("row 3", "line 4"), and its values by column.
 Rows = Iterable[tuple[str, Mapping[str, Any]]]
 
 
-def table_rows(path: str, columns: Columns) -> Rows:
-    """The rows of JSON lines, of Flickr's lines, or of a table with a header: where each is, and its values by column.
+def collect_rows(source: str, rows: Rows, options: ReadOptions, must_choose: bool = False) -> CaptionsFile:
+    """Collect the captions of each image from the rows of a table.
 
-    Raises InputError: it names the file, and the line.
+    Args:
+        must_choose: whether the user has to choose if there are several splits.
+
+    Raises InputError: names the file, and the column or the line with its field.
     """
-    if file_suffix(path) in JSON_LINES:
-        return json_rows(path)
-    is_flickr = _FLICKR.fullmatch(next(iterate_lines(path, _WANTED), "").rstrip("\r\n"))
-    return _flickr_rows(path) if is_flickr else _delimited_rows(path, columns)
-
-
-def collect_rows(
-    source: str, rows: Rows, columns: Columns, roots: Iterable[Path] = (), split: str = "", must_choose: bool = False
-) -> CaptionsFile:
-    """The images of rows, with their captions; `rows` are where each is, and its values by column.
-
-    An absolute path below one of `roots`, folders of images, is taken as a name inside it. `split` and `must_choose` as
-    `check_split_choice` has them.
-
-    Raises InputError: it names the file, and the column or the line with its field.
-    """
+    columns, requested_splits = options.requested_columns, splits_of(options.row_split) - {"all"}
     captions: list[tuple[str, list[str]]] = []
-    used: dict[str, None] = {}
-    chosen: dict[tuple[str, ...], tuple[str, tuple[str, ...], str | None]] = {}
-    wanted, counts = splits_of(split) - {"all"}, Counter[str]()
-    for where, row in rows:
+    columns_read: dict[str, None] = {}
+    roles_by_header: dict[tuple[str, ...], _Roles] = {}
+    split_counts = Counter[str]()
+    for location, row in rows:
         header = tuple(row)
-        if header not in chosen:
-            at = "columns" if where.startswith("row") else where
-            image, texts = (
-                choose_column("image", header, columns, source, at),
-                caption_columns(header, columns, source, at),
-            )
-            chosen[header] = image, texts, split_column(header, columns, source)
-            used |= dict.fromkeys([image, *texts])
-        image, texts, of_split = chosen[header]
-        if of_split is not None:
-            counts[name := str(row[of_split]).strip()] += 1
-            if wanted and name not in wanted:
+        if header not in roles_by_header:
+            # Rows of a table share their header; a JSON line has its own.
+            roles = _choose_roles(header, columns, source, "columns" if location.startswith("row") else location)
+            roles_by_header[header] = roles
+            columns_read |= dict.fromkeys([roles.image, *roles.captions])
+        roles = roles_by_header[header]
+        if roles.split is not None:
+            split = str(row[roles.split]).strip()
+            split_counts[split] += 1
+            if requested_splits and split not in requested_splits:
                 continue
-        name = _name_below(row[image], roots, f"{image} of {where}", source)
-        if len(texts) > 1:  # some may be blank
-            texts = [each for each in texts if isinstance(row[each], list) or str(row[each] or "").strip()] or texts[:1]
-        parts = (captions_in_cell(row[each], each, f"{where} ({name!r})", source) for each in texts)
-        captions.append((name, list(itertools.chain.from_iterable(parts))))
-    also = check_split_choice(source, split, counts, must_choose)
+        name = _image_name(row[roles.image], options.image_folders, f"{roles.image} of {location}", source)
+        captions.append((name, _captions_in_row(row, roles.captions, f"{location} ({name!r})", source)))
+    remarks = check_split_choice(source, options.row_split, split_counts, must_choose)
     _refuse_unquoted_lists(captions, source)
-    return CaptionsFile(source, by_image(captions, source), tuple(used), also=also)
+    return CaptionsFile(source, by_image(captions, source), tuple(columns_read), remarks=remarks)
+
+
+class _Roles(NamedTuple):
+    """The columns of a header that are read."""
+
+    image: str
+    captions: tuple[str, ...]
+    split: str | None
+
+
+def _choose_roles(header: Sequence[str], columns: Columns, source: object, field: str) -> _Roles:
+    return _Roles(
+        choose_column("image", header, columns, source, field),
+        caption_columns(header, columns, source, field),
+        split_column(header, columns, source),
+    )
+
+
+def _captions_in_row(row: Mapping[str, Any], columns: Sequence[str], location: str, source: object) -> list[str]:
+    """Return the captions in these columns of a row; if there are several columns, some of them may be blank."""
+    if len(columns) > 1:
+        filled = [name for name in columns if isinstance(row[name], list) or str(row[name] or "").strip()]
+        columns = filled or columns[:1]
+    captions = (captions_in_cell(row[name], name, location, source) for name in columns)
+    return list(itertools.chain.from_iterable(captions))
 
 
 def _refuse_unquoted_lists(captions: Iterable[tuple[str, Sequence[str]]], source: object) -> None:
-    """Raises InputError where each caption is `[..., ...]`: lists as DuckDB and pandas print them, without quotes."""
-    texts = [text.strip() for _, more in captions for text in more]
+    """Raise InputError if every caption is `[..., ...]`, a list as DuckDB and pandas print it, without quotes."""
+    texts = [text.strip() for _, texts_of_row in captions for text in texts_of_row]
     lists = [text for text in texts if text.startswith("[") and text.endswith("]")]
     several = next((text for text in lists if "," in text), None)
     if several is not None and len(lists) == len(texts):
-        raise InputError(source, "captions", f"brackets around each, without quotes: {several[:40]!r}", WANTED_CELL)
+        raise InputError(source, "captions", f"brackets around each, without quotes: {several[:40]!r}", EXPECTED_CELL)
 
 
 def split_column(header: Sequence[str], columns: Columns, source: object) -> str | None:
-    """The column of splits; None where there is none."""
+    """Return the column of splits, or None if there is none."""
     has_one = "split" in columns or any(name.strip().lower() in USUAL["split"] for name in header)
     return choose_column("split", header, columns, source) if has_one else None
 
 
 def by_image(captions: Iterable[tuple[str, Sequence[str]]], source: object) -> tuple[CaptionedImage, ...]:
-    """The images in the order in which they first come, with the captions of all their rows; InputError without any."""
-    texts: dict[str, list[str]] = {}
-    for name, more in captions:
-        texts.setdefault(name, []).extend(more)
-    if not texts:
+    """Merge rows of the same image; images are in the order of their first row.
+
+    Args:
+        captions: the image's name and the captions of each row.
+
+    Raises InputError: there are no rows.
+    """
+    merged: dict[str, list[str]] = {}
+    for name, texts in captions:
+        merged.setdefault(name, []).extend(texts)
+    if not merged:
         raise InputError(source, "rows", "none", "at least one image with a caption")
-    return tuple(CaptionedImage(name, tuple(each)) for name, each in texts.items())
+    return tuple(CaptionedImage(name, tuple(texts)) for name, texts in merged.items())
 
 
-def _name_below(name: Any, roots: Iterable[Path], where: str, source: object) -> str:
+def _image_name(name: Any, folders: Iterable[Path], field: str, source: object) -> str:
+    """Return the checked name of an image; an absolute path below one of the folders becomes a name inside it."""
     if isinstance(name, str) and is_url(name):
-        raise InputError(source, where, f"the link {name[:60]!r}", _DOWNLOAD)
+        raise InputError(source, field, f"the link {name[:60]!r}", _DOWNLOAD)
     if isinstance(name, str) and name.startswith("/"):
-        for root in roots:
+        for folder in folders:
             with contextlib.suppress(ValueError):
-                return check_image_name(Path(name).relative_to(root.absolute()).as_posix(), where, source)
-    return check_image_name(name, where, source)
+                return check_image_name(Path(name).relative_to(folder.absolute()).as_posix(), field, source)
+    return check_image_name(name, field, source)
 
 
-def captions_in_cell(value: Any, column: str, where: str, source: object) -> list[str]:
-    """The captions of a cell: a text, or a list of texts, also one that is written in JSON or Python.
+def captions_in_cell(value: Any, column: str, location: str, source: object) -> list[str]:
+    """Return the captions of a cell: a text, a list of texts, or a list written as JSON or Python.
 
-    Raises InputError: no text, or an empty one.
+    Raises InputError: there is no text, or an empty one.
     """
     if isinstance(value, str):
         try:
             texts_in_cell = parse_list(value)
-        except NoList as error:
-            raise InputError(source, f"{column} of {where}", f"{error}: {value[:40]!r}", WANTED_CELL) from None
+        except MalformedList as error:
+            raise InputError(source, f"{column} of {location}", f"{error}: {value[:40]!r}", EXPECTED_CELL) from None
         value = value if texts_in_cell is None else texts_in_cell
     if not isinstance(value, str | list):
-        raise InputError(source, f"{column} of {where}", json_type(value), "a string or a list of strings")
+        raise InputError(source, f"{column} of {location}", json_type(value), "a string or a list of strings")
     texts = {column: value} if isinstance(value, str) else {f"{column} {n}": text for n, text in enumerate(value)}
     if not texts:
-        raise InputError(source, f"{column} of {where}", "an empty list", "at least one caption")
+        raise InputError(source, f"{column} of {location}", "an empty list", "at least one caption")
     for field, text in texts.items():
-        if not check_text(text, f"{field} of {where}", source).strip():
-            raise InputError(source, f"{field} of {where}", "an empty text", "a caption")
+        if not check_text(text, f"{field} of {location}", source).strip():
+            raise InputError(source, f"{field} of {location}", "an empty text", "a caption")
     return list(texts.values())
-
-
-def json_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield where each object of JSON lines is, and its values. Raises InputError where a line has none."""
-    for number, entry in read_jsonl(path, "image-text pairs as JSON lines"):
-        if not isinstance(entry, dict):
-            raise InputError(path, f"line {number}", json_type(entry), "an object with an image and captions")
-        yield f"line {number}", entry
-
-
-def _delimited_rows(path: str, columns: Columns) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    def fits(names: set[str]) -> bool:
-        with contextlib.suppress(InputError):
-            choose_column("image", header := sorted(names), columns, path)
-            return bool(caption_columns(header, columns, path))
-        return False
-
-    if file_suffix(path) == ".txt" and not is_well_formed(path, _WANTED, fits) and _has_names_and_texts(path):
-        yield from _named_lines(path)
-        return
-    header, rows = open_table(path, _WANTED, fits)
-    choose_column("image", header, columns, path)
-    caption_columns(header, columns, path)
-    for number, cells in rows:
-        yield f"row {number}", cells
-
-
-# Lines of CLIP_benchmark's files (flickr30k_test_karpathy.txt): NAME.jpg, comma, a caption whose commas and quotation
-# marks mean nothing. Its reader (clip_benchmark/datasets/flickr.py) strips a line and splits it at ".jpg,".
-_NAMED = re.compile(r"(.+?\.(?:jpe?g|png)),(.*)", re.IGNORECASE)
-
-
-def _has_names_and_texts(path: str) -> bool:
-    lines = filter(None, map(str.strip, iterate_lines(path, _WANTED)))
-    return next(lines, "").lower() == "image,caption" and all(map(_NAMED.fullmatch, lines))
-
-
-def _named_lines(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, line in enumerate(iterate_lines(path, _WANTED), 1):
-        if match := _NAMED.fullmatch(line.strip()):
-            yield f"line {number}", {"image": match[1], "caption": match[2]}
-
-
-# Flickr8k.token.txt and results_20130124.token (NAME.jpg#0, tab, caption); results.csv of Flickr30k (NAME.jpg| 0|
-# caption, of which one line lacks the second bar). No quotes: those of a line are the caption's.
-_FLICKR = re.compile(r"([^\t|]+\.\w+)(?:#\d+\t|\| *\d+(?:\|| {2}))\s*(.*)|image_name\| *comment_number\| *comment")
-
-
-def _flickr_rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, line in enumerate(iterate_lines(path, _WANTED), 1):
-        match = _FLICKR.fullmatch(text := line.rstrip("\r\n"))
-        if match is None and text.strip():
-            raise InputError(
-                path, f"line {number}", repr(text)[:80], "NAME.jpg#0, a tab and a caption, or as results.csv"
-            )
-        if match and match[1]:
-            yield f"line {number}", {"image": match[1], "caption": match[2]}

@@ -1,41 +1,38 @@
-"""A captioned image, the Karpathy form of captions files, and the checks of every form.
+"""Captioned images, Karpathy's form of captions files, and the checks that all forms share.
 
     [{"image": "val2014/COCO_val2014_000000391895.jpg", "caption": ["A man with a helmet ...", ...]}, ...]
 
-`caption_tables` has the forms with a row for each caption or image, `captioned_images` opens any of them.
+`caption_tables` reads the forms with a row for each caption or image; `caption_forms` reads any form.
 """
 
 import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import PureWindowsPath
-from typing import Any, Literal
+from typing import Any
 
+from rococo_jax.data.read_options import TextFiles
 from rococo_jax.errors import InputError
 from rococo_jax.texts import split_lines
 
-# The first letters of JPEG, PNG, GIF, WebP, BMP and TIFF files in base64, of either alphabet; no dot, as a name has.
+# JPEG, PNG, GIF, WebP, BMP and TIFF files in base64 of either alphabet begin with these letters, and have no dot.
 _BASE64 = re.compile(r"data:[^,]*,|(?:[/_]9j[/_]|iVBOR|R0lGOD|UklGR|Qk|SUkq|TU0A)[A-Za-z0-9+/_=\s-]*$")
 _SHORTEST_IMAGE = 60
-_LONGEST_PART = 255  # bytes of a file's name on all usual file systems
+_LONGEST_FILE_NAME = 255  # bytes, on all usual file systems
 
 
 @dataclasses.dataclass(frozen=True)
 class CaptionedImage:
-    """An image's name, as the file spells it, and its captions in file order."""
+    """The name of an image, as its file of captions has it, and its captions in file order."""
 
     image: str
     captions: tuple[str, ...]
 
 
-# A text beside an image holds a caption in each line, or is one caption of several lines.
-TextFiles = Literal["lines", "whole"]
-
-
 def caption_lines(text: str, text_files: TextFiles = "lines") -> tuple[str, ...]:
-    r"""Return the captions of a text beside an image: one a line, as it is written; blank lines are none.
+    r"""Return the captions of a text file beside an image, one per line; blank lines are skipped.
 
-    With `whole` the text is one caption, with its blank lines but for those at its ends; lines end at LF then.
+    With `whole`, the text is one caption; its lines end at LF, and blank lines at its start and end are removed.
 
     >>> caption_lines("one\r\n\r\ntwo\r\n"), caption_lines("one\r\n\r\ntwo\r\n", "whole")
     (('one', 'two'), ('one\n\ntwo',))
@@ -47,10 +44,10 @@ def caption_lines(text: str, text_files: TextFiles = "lines") -> tuple[str, ...]
 
 
 def captions_from_json(items: Any, source: object) -> list[CaptionedImage]:
-    """The captioned images of a JSON value in the Karpathy form that came from `source`.
+    """Return the captioned images of a JSON value in Karpathy's form; `source` names it in errors.
 
-    Raises InputError: it names the item and the field: not a list, a missing key, no captions, a caption that is no
-    string, an image named twice, or a name that leaves the image folder.
+    Raises InputError: the value is not a list, a key is missing, there are no captions, a caption is not a string, an
+        image occurs twice, or a name leads out of the image folder; the error names the item and the field.
     """
     if not isinstance(items, list):
         raise InputError(source, "captions", json_type(items), 'a list of {"image": name, "caption": [texts]}')
@@ -70,14 +67,14 @@ def _read_item(item: Any, number: int, source: object) -> CaptionedImage:
 
 
 def json_type(value: Any) -> str:
-    """The kind of a JSON value, for an error line."""
+    """Return the type of a JSON value in words, for errors."""
     if value is None:
         return "null"
     return {dict: "an object", list: "a list", str: "a string", bool: "true or false"}.get(type(value), "a number")
 
 
 def read_image_name(item: Any, number: int, source: object) -> str:
-    """The checked `image` of item `number`: a relative path with forward slashes that stays inside its folder."""
+    """Return the `image` of item `number`, as `check_image_name` accepts it."""
     if not isinstance(item, dict):
         raise InputError(source, f"item {number}", json_type(item), 'an object with "image" and captions')
     if "image" not in item:
@@ -85,59 +82,58 @@ def read_image_name(item: Any, number: int, source: object) -> str:
     return check_image_name(item["image"], f"image of item {number}", source)
 
 
-def check_image_name(image: Any, where: str, source: object) -> str:
-    """A relative path with forward slashes that stays inside its folder, or InputError."""
+def check_image_name(image: Any, field: str, source: object) -> str:
+    """Return a name that is a relative path inside its folder. Raises InputError: it is anything else."""
     if not isinstance(image, str) or not image:
-        raise InputError(
-            source, where, "an empty string" if image == "" else json_type(image), "the name of an image file"
-        )
-    refuse_image_data(image, where, source)
+        found = "an empty string" if image == "" else json_type(image)
+        raise InputError(source, field, found, "the name of an image file")
+    refuse_image_data(image, field, source)
     if not stays_inside(image):
-        raise InputError(source, where, repr(image), "a path inside the image folder")
+        raise InputError(source, field, repr(image), "a path inside the image folder")
     return image
 
 
-def refuse_image_data(name: str, where: str, source: object) -> None:
-    """Raises InputError where a name is an image itself, as base64 text, or longer than a file's name can be."""
+def refuse_image_data(name: str, field: str, source: object) -> None:
+    """Raise InputError if a name is itself an image as base64 text, or is longer than the name of a file can be."""
     if _BASE64.match(name) and (name.startswith("data:") or len(name) >= _SHORTEST_IMAGE):
         wanted = "names of image files, or a Parquet file with the images as bytes"
-        raise InputError(source, where, f"an image as base64 text ({len(name):,} characters)", wanted)
-    if max(len(part.encode("utf-8", "surrogatepass")) for part in name.split("/")) > _LONGEST_PART:
-        raise InputError(source, where, f"{len(name):,} characters: {name[:40]!r}...", "the name of an image file")
+        raise InputError(source, field, f"an image as base64 text ({len(name):,} characters)", wanted)
+    if max(len(part.encode("utf-8", "surrogatepass")) for part in name.split("/")) > _LONGEST_FILE_NAME:
+        raise InputError(source, field, f"{len(name):,} characters: {name[:40]!r}...", "the name of an image file")
 
 
 def stays_inside(path: str) -> bool:
-    """Whether a path is relative and has no way out of its folder."""
-    # As a Windows path, in which both slashes separate folders, so that it is safe on every system.
+    """Return whether a path is relative and does not lead out of its folder."""
+    # Parsed as a Windows path, in which both slashes separate folders, so that the answer is safe on every system.
     parsed = PureWindowsPath(path)
     return not (parsed.anchor or ".." in parsed.parts or "\0" in path)
 
 
-def read_texts(item: dict, key: str, where: str, source: object, *, may_be_null: bool = False) -> tuple:
-    """The checked list of texts under `key`; with `may_be_null` a text may be null."""
+def read_texts(item: dict, key: str, location: str, source: object, *, may_be_null: bool = False) -> tuple:
+    """Return the list of texts under `key`, checked; with `may_be_null`, a text may be null."""
     if key not in item:
-        raise InputError(source, where, f"the keys {sorted(item)}", f'the key "{key}"')
+        raise InputError(source, location, f"the keys {sorted(item)}", f'the key "{key}"')
     texts = item[key]
     if not isinstance(texts, list):
-        raise InputError(source, f"{key} of {where}", json_type(texts), "a list of strings")
+        raise InputError(source, f"{key} of {location}", json_type(texts), "a list of strings")
     for number, text in enumerate(texts):
         if may_be_null and text is None:
             continue
-        check_text(text, f"{key} {number} of {where}", source, "a string or null" if may_be_null else "a string")
+        check_text(text, f"{key} {number} of {location}", source, "a string or null" if may_be_null else "a string")
     return tuple(texts)
 
 
-def check_text(text: Any, where: str, source: object, wanted: str = "a string") -> str:
-    """A string of whole Unicode characters, or InputError."""
+def check_text(text: Any, field: str, source: object, expected: str = "a string") -> str:
+    """Return a string of complete Unicode characters. Raises InputError: it is anything else."""
     if not isinstance(text, str):
-        raise InputError(source, where, json_type(text), wanted)
+        raise InputError(source, field, json_type(text), expected)
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise InputError(source, where, "half of a surrogate pair", "whole Unicode characters")
+        raise InputError(source, field, "half of a surrogate pair", "whole Unicode characters")
     return text
 
 
 def check_no_image_twice(images: Sequence[str], source: object) -> None:
-    """Raises InputError where two items name the same image."""
+    """Raise InputError if two items name the same image."""
     first: dict[str, int] = {}
     for number, image in enumerate(images):
         if first.setdefault(image, number) != number:

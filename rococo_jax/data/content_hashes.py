@@ -1,7 +1,8 @@
-"""SHA-256 of the contents of files, which are read again only where they may have changed.
+"""SHA-256 of the contents of files, with each file read again only if it may have changed.
 
-The hashes of a list of files are kept in the cache folder, each with the state (`file_state`) that its file had when it
-was read. Where nothing can be kept, or the files are small, all are read each time.
+A `HashTable` records the hash of each file together with the state of the file (`file_state`) when it was read. A hash
+counts as long as the file is still in that state. The table is also saved in the cache folder, so that other processes
+can use it. If the files are small, or the cache folder is not writable, the table exists only in memory.
 """
 
 import contextlib
@@ -24,48 +25,48 @@ from rococo_jax.runtime import cache_folder
 from rococo_jax.storage import atomic_write, hash_file, hash_json, hold
 
 _ENTRY = np.dtype([("state", "u1", 16), ("sha256", "u1", 32)])
-# Below, reading files again takes no longer than finding out whether they have changed.
-_BYTES_WORTH_KEEPING = 64 * 2**20
-_MISSING = bytes(32).hex()
+# Reading fewer bytes takes no longer than loading a saved table.
+_BYTES_WORTH_SAVING = 64 * 2**20
+# Stands for a file that does not exist.
+MISSING_FILE = bytes(32).hex()
 Item = TypeVar("Item")
 Hash = TypeVar("Hash")
 
 
-class KeptHashes:
-    """The hashes of a list of files, as far as they are known from an earlier reading.
+class HashTable:
+    """The hashes of a list of files, each with the state of the file when it was read.
 
     Args:
         names: absolute paths or URLs.
-        states: of the files now; None for one that is not there.
-
-    Attributes:
-        contents: the hash of each file as 64 hex digits; None where the file has to be read.
     """
 
-    def __init__(self, names: Sequence[str], states: Sequence[FileState | None]):
-        self.states = states
+    def __init__(self, names: Sequence[str]):
         self.file = cache_folder() / "content_hashes" / hash_json(list(names))[:32]
+        self._entries = np.zeros(len(names), _ENTRY)
+
+    def load(self) -> None:
+        """Take the entries of the table that an earlier process saved, if there is one."""
         content = map_verified(self.file)
-        is_of_list = content is not None and len(content) == len(names) * _ENTRY.itemsize
-        self._entries = np.frombuffer(content, _ENTRY).copy() if is_of_list else np.zeros(len(names), _ENTRY)
-        self.contents = [
-            entry["sha256"].tobytes().hex() if _is_in_state(entry, state) else None
+        if content is not None and len(content) == self._entries.nbytes:
+            self._entries = np.frombuffer(content, _ENTRY).copy()
+
+    def lookup(self, states: Sequence[FileState | None]) -> list[str | None]:
+        """Return the hash of each file as 64 hex digits, or None if the file has to be read.
+
+        Args:
+            states: the current states of the files, in their order; None for a file that does not exist.
+        """
+        return [
+            entry["sha256"].tobytes().hex() if _has_state(entry, state) else None
             for entry, state in zip(self._entries, states, strict=True)
         ]
 
-    def is_complete(self) -> bool:
-        """Return whether no file that is there has to be read."""
-        return all(content or state is None for content, state in zip(self.contents, self.states, strict=True))
-
-    def put(self, row: int, content: str, is_settled: bool) -> None:
-        """Take the hash of a file that was read; it is kept where the state of the file was settled then."""
-        self.contents[row] = content
-        state = self.states[row]
-        if is_settled and state is not None:
-            self._entries[row] = list(_digest_of(state)), list(bytes.fromhex(content))
+    def put(self, row: int, state: FileState, content: str) -> None:
+        """Record the hash of a file that was read in this state, which must have been settled."""
+        self._entries[row] = list(_digest_of(state)), list(bytes.fromhex(content))
 
     def save(self) -> bool:
-        """Keep the hashes; return whether that was possible."""
+        """Save the table in the cache folder; return whether that was possible."""
         try:
             with atomic_write(self.file) as temporary:
                 temporary.write_bytes(self._entries.tobytes())
@@ -75,8 +76,8 @@ class KeptHashes:
         return True
 
 
-def _is_in_state(entry: np.void, state: FileState | None) -> bool:
-    """Whether a kept hash is of a file in this state; one without a version has to be read in any case."""
+def _has_state(entry: np.void, state: FileState | None) -> bool:
+    """Return whether an entry is of this state; a state without a version proves nothing."""
     return state is not None and bool(state.version) and entry["state"].tobytes() == _digest_of(state)
 
 
@@ -97,29 +98,53 @@ def hash_in_threads(hash_of: Callable[[Item], Hash], items: Sequence[Item]) -> l
     return hashes
 
 
-def hash_files(paths: Sequence[str | Path]) -> list[str]:
-    """Return the SHA-256 of each file as 64 hex digits; zeros for a file that is not there."""
-    states = [_state_of(path) for path in paths]
-    if sum(state.size for state in states if state is not None) < _BYTES_WORTH_KEEPING:
-        return hash_in_threads(lambda path: hash_file(path) if Path(path).is_file() else _MISSING, paths)
-    names = [str(Path(path).absolute()) for path in paths]
-    kept = KeptHashes(names, states)
-    if not kept.is_complete():
+class FileHashes:
+    """The hashes of a list of local files, which are read once and again only after a change."""
+
+    def __init__(self, paths: Sequence[str | Path]):
+        self._paths = paths
+        self._table = HashTable([str(Path(path).absolute()) for path in paths])
+
+    def read(self) -> list[str | None]:
+        """Return the SHA-256 of each file as 64 hex digits; None for a file that does not exist."""
+        states = [_state_of(path) for path in self._paths]
+        hashes = self._table.lookup(states)
+        if not _is_complete(hashes, states):
+            if sum(state.size for state in states if state is not None) >= _BYTES_WORTH_SAVING:
+                hashes = self._read_and_save(states)
+            else:
+                self._read_changed(hashes, states)
+        return hashes
+
+    def _read_and_save(self, states: Sequence[FileState | None]) -> list[str | None]:
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError, InputError):  # without a lock, processes do the same work
-                stack.enter_context(hold(kept.file, wait=True))
-            kept = KeptHashes(names, states)  # which another process may have completed meanwhile
-            _hash_changed(paths, kept)
-            kept.save()
-    return [kept.contents[row] or _MISSING for row in range(len(paths))]
+                stack.enter_context(hold(self._table.file, wait=True))
+            self._table.load()  # another process may have completed it meanwhile
+            hashes = self._table.lookup(states)
+            if not _is_complete(hashes, states):
+                self._read_changed(hashes, states)
+                self._table.save()
+        return hashes
+
+    def _read_changed(self, hashes: list[str | None], states: Sequence[FileState | None]) -> None:
+        """Read the files whose hashes are unknown, and fill these in."""
+        rows = [row for row, state in enumerate(states) if state is not None and hashes[row] is None]
+        results = hash_in_threads(lambda row: _hash_of(self._paths[row], states[row]), rows)
+        for row, (content, is_settled) in zip(rows, results, strict=True):
+            hashes[row] = content
+            if is_settled:
+                self._table.put(row, states[row], content)
 
 
-def _hash_changed(paths: Sequence[str | Path], kept: KeptHashes) -> None:
-    """Read the files whose hashes are not known."""
-    changed = [row for row, state in enumerate(kept.states) if state is not None and kept.contents[row] is None]
-    hashes = hash_in_threads(lambda row: _hash_of(paths[row], kept.states[row]), changed)
-    for row, (content, is_settled) in zip(changed, hashes, strict=True):
-        kept.put(row, content, is_settled)
+def _is_complete(hashes: Sequence[str | None], states: Sequence[FileState | None]) -> bool:
+    """Return whether the hash of every existing file is known."""
+    return all(content or state is None for content, state in zip(hashes, states, strict=True))
+
+
+def hash_files(paths: Sequence[str | Path]) -> list[str]:
+    """Return the SHA-256 of each local file as 64 hex digits; zeros for a file that does not exist."""
+    return [content or MISSING_FILE for content in FileHashes(paths).read()]
 
 
 def _state_of(path: str | Path) -> FileState | None:
@@ -130,7 +155,7 @@ def _state_of(path: str | Path) -> FileState | None:
 
 
 def _hash_of(path: str | Path, state: FileState) -> tuple[str, bool]:
-    """The hash of a file, and whether its state then counts for it."""
+    """Return the hash of a file, and whether it is certain that the file had this state while it was read."""
     state.wait_until_settled()
     is_settled = state.is_settled(time.time())
     content = hash_file(path)

@@ -1,11 +1,11 @@
-"""What img2dataset writes: its tables, with the outcome of each download, and its folders of files.
+"""Read the output of img2dataset: tables with the outcome of each download, and folders of files.
 
     00000/000000012.jpg    an image; 000000012.txt with its caption, 000000012.json with its row
     00000.parquet          a row for each link: `url`, `caption`, `key` (000000012), `status` (success or an error)
     00000_stats.json
 
-The table names all links, also those that failed; only images whose status is success were written. With
-`output_format=parquet` the images are inside the table, and with `webdataset` in tars beside it (`tar_pairs`).
+The table lists all links, including those that failed; only images whose status is success exist. With
+`output_format=parquet` the images are inside the table, and with `webdataset` they are in tars beside it (`tar_pairs`).
 """
 
 import itertools
@@ -15,9 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from rococo_jax.data.caption_tables import CaptionsFile, Columns, by_image, caption_columns, captions_in_cell
+from rococo_jax.data.caption_tables import CaptionsFile, by_image, caption_columns, captions_in_cell
 from rococo_jax.data.image_files import image_names
 from rococo_jax.data.parquet_table import ParquetTable, image_columns
+from rococo_jax.data.read_options import Columns
 from rococo_jax.errors import InputError
 
 STATUS = "status"
@@ -27,17 +28,17 @@ _SUCCESS = "success"
 
 
 def is_download_table(names: Iterable[str]) -> bool:
-    """Return whether columns are those of a table of img2dataset."""
+    """Return whether a table with these columns is one of img2dataset."""
     return set(names) >= _COLUMNS
 
 
 def is_downloaded(row: Mapping[str, Any]) -> bool:
-    """Return whether the image of a row was written."""
+    """Return whether the image of a row was downloaded."""
     return row[STATUS] == _SUCCESS
 
 
 def describe_failed_downloads(count: int) -> str:
-    """Say for people how many downloads failed; "" for none."""
+    """Return a remark on the number of failed downloads; "" for none."""
     return f", {count:,} failed downloads left out" if count else ""
 
 
@@ -48,11 +49,11 @@ def lists_files(files: Sequence[Path]) -> bool:
 
 
 def read_downloads(source: str, files: Sequence[Path], columns: Columns) -> CaptionsFile:
-    """Read the captions of img2dataset's tables, and the names of the files that it wrote for them.
+    """Read the captions of img2dataset's tables and the names of their image files.
 
     Names are relative to the folder of the tables: `00000/000000012.jpg`.
 
-    Raises InputError: there is no column of captions, no download succeeded, or a caption is none.
+    Raises InputError: there is no column of captions, no download succeeded, or a caption is not a text.
     """
     captions: list[tuple[str, list[str]]] = []
     failed = blank = 0
@@ -66,14 +67,14 @@ def read_downloads(source: str, files: Sequence[Path], columns: Columns) -> Capt
             if not is_downloaded(row):
                 failed += 1
                 continue
-            written = {text: row[text] for text in texts if str(row[text] or "").strip()}
-            if not written:
+            cells = {column: row[column] for column in texts if str(row[column] or "").strip()}
+            if not cells:
                 blank += 1
                 continue
             name = f"{folder.name}/{file_of.get(row[_KEY], f'{row[_KEY]}.jpg')}"
-            where = f"row {number} ({name!r})"
-            each = (captions_in_cell(value, text, where, path) for text, value in written.items())
-            captions.append((name, list(itertools.chain.from_iterable(each))))
+            location = f"row {number} ({name!r})"
+            captions_of_row = (captions_in_cell(value, column, location, path) for column, value in cells.items())
+            captions.append((name, list(itertools.chain.from_iterable(captions_of_row))))
     if not captions:
         found = f"{failed:,} failed downloads and {blank:,} images without a caption"
         raise InputError(source, "rows", found, "at least one image that was downloaded")
@@ -83,5 +84,5 @@ def read_downloads(source: str, files: Sequence[Path], columns: Columns) -> Capt
         (_KEY, *texts),
         files[0].parent,
         skipped=blank,
-        also=describe_failed_downloads(failed),
+        remarks=describe_failed_downloads(failed),
     )

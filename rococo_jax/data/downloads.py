@@ -1,10 +1,10 @@
-"""Files from the web, resumed after an interruption, and there under their names only when they are complete.
+"""Download files from the web, resuming after interruptions; a file that exists under its name is complete.
 
-A download grows in `DIR/.downloads/NAME.part`, beside a note of the server's version of the file. After a cut or a kill
-it resumes where it was, if the server still has the same version and answers ranges; otherwise it begins anew. It gets
-its name when it has the length that the server gave, if it gave one, and its hash, where one is known, is right. An
-archive is then unpacked into a hidden folder (`archives`), whose contents get their names last. Several files of one
-address: `hub_downloads`.
+A download grows in `DIR/.downloads/NAME.part`, beside a note of the server's version of the file. After an interruption
+it resumes, if the server still has the same version and supports ranges; otherwise it starts again. A file gets its
+final name only after its length and checksum have been verified, if they are known. An archive is then unpacked into a
+hidden folder (`archives`), which is moved to its final place last. `hub_downloads` downloads several files of one
+address.
 """
 
 import contextlib
@@ -28,23 +28,23 @@ from rococo_jax.storage import atomic_write, check_free_space, remove_folder
 
 DOWNLOADS = ".downloads"
 _CHUNK = 1 << 20
-_TRIES, _TIMEOUT_SECONDS = 5, 60.0
+_ATTEMPTS, _TIMEOUT_SECONDS = 5, 60.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Download:
-    """One file of a benchmark, or the files of one folder (`hub_downloads`).
+    """A file of a benchmark, or the files of a folder (`hub_downloads`).
 
     Attributes:
-        url: where it is got.
-        to: path below the data folder: of the file, of the folder, or of what an archive unpacks.
-        sha256: where one is published, or was measured of the published file.
-        size: in bytes, roughly; the server's word counts. 0 where no source tells it.
+        url: address of the file.
+        to: path below the data folder of the file, of the folder, or of the contents of an archive.
+        sha256: published, or measured on the published file; None if it is unknown.
+        size: in bytes, approximately; 0 if it is unknown. The size that the server reports counts.
         role: of the folder that it belongs to.
         unpack: the folder inside an archive (ZIP, tar) that becomes `to`; None for a plain file.
-        git_blob: Git's hash of the file, which the hub tells of those that have no SHA-256.
-        page: of the hub, whose files are asked for with the user's token; declared where its terms must be accepted.
-        links_in: path below the data folder of the file whose links are meant by a `*` in `url`.
+        git_blob: Git's hash of the file, which the hub has for files without a SHA-256.
+        page: page of the hub; its files are requested with the user's token. Declared if its terms must be accepted.
+        links_in: path below the data folder of the file that contains the links for a `*` in `url`.
     """
 
     url: str
@@ -59,13 +59,15 @@ class Download:
 
     @property
     def verification(self) -> str:
-        """What is known of the contents before they come."""
+        """A description of how the contents will be verified."""
         if self.sha256:
             return "SHA-256 known"
-        return f"{'hashes told by the hub' if self.url.startswith('hf://') else 'no known hash'}; not tried"
+        if self.url.startswith("hf://"):
+            return "hashes from the hub; unverified"
+        return "no known hash; unverified"
 
     def exists(self, data: Path) -> bool:
-        """Whether it need not be got."""
+        """Return whether the target exists already."""
         return (data / self.to).exists()
 
 
@@ -75,53 +77,53 @@ def fetch(
     on_progress: Callable[[int], None] = lambda count: None,
     wait: float = 1.0,
 ) -> bool:
-    """Gets one file below the data folder, unless it is there. Returns whether it was got now.
+    """Download one file into the data folder, unless it exists; return whether it was downloaded.
 
     Args:
-        on_progress: called with the number of further bytes that are there.
-        wait: seconds before the first of up to four further tries; doubled each time.
+        on_progress: called with the number of bytes since the last call.
+        wait: seconds before the first of up to four further attempts; doubled each time.
 
     Raises:
-        InputError: the server does not answer or has no such file, the connection is cut again and again, or what came
-            is not what was published. What came so far of a file that is not refused is kept for the next call.
+        InputError: the server does not respond or has no such file, the connection is interrupted repeatedly, or the
+            contents are not the published ones. A partial download that is not refused is kept for the next call.
     """
     data = Path(data)
     part = _part_of(download, data)
-    # Links that the user has put into the data folder may lead anywhere.
+    # Links that users created inside the data folder may lead anywhere.
     if not is_inner_name(download.to):
         raise InputError(download.url, "name", repr(download.to), "a path below the data folder")
     if download.exists(data):
-        _check_existing(download, data / download.to)
+        _verify_existing(download, data / download.to)
         clear_leftovers(download, data)
         return False
     part.parent.mkdir(parents=True, exist_ok=True)
-    whole = part.with_suffix("")
-    if not whole.exists():
-        _get(download, part, on_progress, wait)
-        _check(download, part)
-        part.replace(whole)
+    complete = part.with_suffix("")
+    if not complete.exists():
+        _download(download, part, on_progress, wait)
+        _verify(download, part)
+        part.replace(complete)
         _note_of(part).unlink(missing_ok=True)
     else:
-        on_progress(whole.stat().st_size)
-        _check(download, whole)
+        on_progress(complete.stat().st_size)
+        _verify(download, complete)
     target = data / download.to
     target.parent.mkdir(parents=True, exist_ok=True)
     if download.unpack is None:
-        whole.replace(target)
+        complete.replace(target)
     else:
-        _unpack(download, whole, target)
+        _unpack(download, complete, target)
     clear_leftovers(download, data)
     return True
 
 
 def clear_leftovers(download: Download, data: str | os.PathLike) -> None:
-    """Removes what a download that is done, or was killed at its end, left beside the file itself."""
+    """Remove temporary files of a download that is complete, or was killed just before that."""
     part = _part_of(download, Path(data))
-    whole, note = part.with_suffix(""), _note_of(part)
-    for left in (part, note, whole, *note.parent.glob(f".{glob.escape(note.name)}.*.part")):
-        left.unlink(missing_ok=True)
-    _remove_unpacked(_unpacked(whole))
-    with contextlib.suppress(OSError):  # others are on their way, or it was never made
+    complete, note = part.with_suffix(""), _note_of(part)
+    for leftover in (part, note, complete, *note.parent.glob(f".{glob.escape(note.name)}.*.part")):
+        leftover.unlink(missing_ok=True)
+    _remove_unpacked(_unpacked(complete))
+    with contextlib.suppress(OSError):  # other downloads are running, or the folder does not exist
         part.parent.rmdir()
 
 
@@ -139,62 +141,65 @@ def _note_of(part: Path) -> Path:
     return part.with_suffix(".json")
 
 
-def _get(download: Download, part: Path, on_progress: Callable[[int], None], wait: float) -> None:
-    counted = 0
-    for attempt in range(_TRIES):
+def _download(download: Download, part: Path, on_progress: Callable[[int], None], wait: float) -> None:
+    """Download a file, with several attempts."""
+    reported = 0
+    for attempt in range(_ATTEMPTS):
         try:
-            for there in _receive(download, part):
-                on_progress(there - counted)
-                counted = there
+            for received in _receive(download, part):
+                on_progress(received - reported)
+                reported = received
             return
         except urllib.error.HTTPError as error:
-            if error.code == 416:  # what is there is longer than the file: it has changed
+            if error.code == 416:  # the part is longer than the file, which must have changed
                 part.unlink(missing_ok=True)
-                on_progress(-counted)
-                counted = 0
+                on_progress(-reported)
+                reported = 0
             elif error.code < 500 and error.code != 429:
                 wanted = terms(download.page) if error.code in (401, 403) and download.page else "the file"
                 raise InputError(download.url, "download", f"{error.code} {error.reason}", wanted) from None
-            last = error
+            last_error: Exception = error
         except (urllib.error.URLError, ConnectionError, TimeoutError, http.client.HTTPException) as error:
-            last = error
-        if attempt < _TRIES - 1:
+            last_error = error
+        if attempt < _ATTEMPTS - 1:
             time.sleep(wait * 2**attempt)
-    found = f"{first_line(last)}, {_TRIES} times"
-    raise InputError(download.url, "download", found, "an answer; the same command goes on from here") from None
+    found = f"{first_line(last_error)}, {_ATTEMPTS} times"
+    raise InputError(download.url, "download", found, "an answer; run the same command again to resume") from None
 
 
 def terms(page: str) -> str:
-    """What to do where the hub refuses a file."""
+    """Return instructions for a file that the hub refuses."""
     return f"access: accept the terms at {page}, then set HF_TOKEN to a token of huggingface.co/settings/tokens"
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Sends the token on to the same server, and to no other: the hub's files lie elsewhere."""
+    """Sends the token only to the same server, and to no other one: the hub redirects to other hosts for its files."""
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):
-        new = super().redirect_request(req, fp, code, msg, headers, newurl)
+        redirected = super().redirect_request(req, fp, code, msg, headers, newurl)
         token = req.unredirected_hdrs.get("Authorization")
-        if token and new is not None and (new.type, new.host) == (req.type, req.host):
-            new.add_unredirected_header("Authorization", token)
-        return new
+        if token and redirected is not None and (redirected.type, redirected.host) == (req.type, req.host):
+            redirected.add_unredirected_header("Authorization", token)
+        return redirected
 
 
 _OPENER = urllib.request.build_opener(_Redirects)
 
 
 def _receive(download: Download, part: Path):
-    """Appends what comes to the part, or begins it anew; yields its length."""
-    note, start = _note_of(part), part.stat().st_size if part.exists() else 0
-    known = json.loads(note.read_text()) if note.exists() and start else {}
-    start = start if known.get("version") else 0
-    if start and start == known.get("size"):
+    """Append the contents to the part, or start it again; yield its length after each piece."""
+    note = _note_of(part)
+    start = part.stat().st_size if part.exists() else 0
+    recorded = json.loads(note.read_text()) if note.exists() and start else {}
+    if not recorded.get("version"):
+        start = 0
+    if start and start == recorded.get("size"):
         yield start
         return
     request = urllib.request.Request(download.url, headers={"User-Agent": "rococo_jax", "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
-        request.add_header("If-Range", known["version"])
+        request.add_header("If-Range", recorded["version"])
     if download.page:
         from huggingface_hub import get_token
 
@@ -203,38 +208,38 @@ def _receive(download: Download, part: Path):
     with _OPENER.open(request, timeout=_TIMEOUT_SECONDS) as answer:
         if answer.headers.get_content_type() == "text/html":
             raise InputError(download.url, "download", "a web page", "the file; in a browser the page says why")
-        goes_on = answer.status == 206 and _starts_at(answer.headers.get("Content-Range"), start)
-        if start and not goes_on:
+        is_continued = answer.status == 206 and _starts_at(answer.headers.get("Content-Range"), start)
+        if start and not is_continued:
             if answer.status == 206:
                 raise ConnectionError("the server sent another range than was asked for")
             start = 0
         length = answer.headers.get("Content-Length")
         total = None if length is None else start + int(length)
         if not start:
-            # A weak tag names no bytes.
+            # A weak tag does not identify bytes.
             tag = answer.headers.get("ETag")
             version = tag if tag and not tag.startswith("W/") else answer.headers.get("Last-Modified")
             with atomic_write(note) as temporary:
                 temporary.write_text(json.dumps({"url": download.url, "version": version, "size": total}))
             if total is not None:
                 check_free_space(part.parent, total)
-        there = start
+        received = start
         with part.open("r+b" if start else "wb") as file:
             file.seek(start)
             while chunk := answer.read1(_CHUNK):
                 file.write(chunk)
-                there += len(chunk)
-                yield there
-        if total is not None and there != total:
-            raise ConnectionError(f"the connection was cut after {there:,} of {total:,} bytes")
+                received += len(chunk)
+                yield received
+        if total is not None and received != total:
+            raise ConnectionError(f"the connection was cut after {received:,} of {total:,} bytes")
 
 
 def _starts_at(content_range: str | None, start: int) -> bool:
     return content_range is not None and content_range.startswith(f"bytes {start}-")
 
 
-def _check(download: Download, file: Path) -> None:
-    """Remove the file and raise InputError where its hash is not the published one."""
+def _verify(download: Download, file: Path) -> None:
+    """Raise InputError, and remove the file, if its hash is not the published one."""
     name, found, wanted = _compare_hash(download, file)
     if found != wanted:
         size = file.stat().st_size
@@ -243,17 +248,17 @@ def _check(download: Download, file: Path) -> None:
         raise InputError(download.url, name, f"{found} ({size:,} bytes)", wanted)
 
 
-def _check_existing(download: Download, target: Path) -> None:
-    """Raise InputError where a file lies under the name already and is not the published one."""
+def _verify_existing(download: Download, target: Path) -> None:
+    """Raise InputError if an existing file is not the published one."""
     if not target.is_file() or download.unpack is not None:
         return
     name, found, wanted = _compare_hash(download, target)
     if found != wanted:
-        raise InputError(target, name, found, f"{wanted}, that of {download.url}: remove the file to get it anew")
+        raise InputError(target, name, found, f"{wanted}, that of {download.url}: remove the file to download it again")
 
 
 def _compare_hash(download: Download, file: Path) -> tuple[str, str | None, str | None]:
-    """Return the name of a hash, the file's and the published one; None for both where none was published."""
+    """Return the name of a hash, that of the file and the published one; None for both if none is published."""
     wanted = download.sha256 or download.git_blob
     if wanted is None:
         return "", None, None
@@ -264,11 +269,12 @@ def _compare_hash(download: Download, file: Path) -> tuple[str, str | None, str 
 
 
 def _unpack(download: Download, archive: Path, target: Path) -> None:
-    """Move the archive's folder to `target`, which appears complete; the archive is removed, also where it is damaged,
-    so that the next call fetches it anew.
+    """Unpack an archive and move its folder to `target` when it is complete.
+
+    The archive is removed, even if it is damaged, so that the next call downloads it again.
     """
     hidden = _unpacked(archive)
-    _remove_unpacked(hidden)  # of a run that was killed
+    _remove_unpacked(hidden)  # left by a run that was killed
     try:
         unpack(archive, hidden)
         inner, contents = hidden / download.unpack, sorted(hidden.iterdir())
@@ -285,7 +291,7 @@ def _unpack(download: Download, archive: Path, target: Path) -> None:
         archive.unlink()
         if isinstance(error, InputError):
             raise
-        raise InputError(download.url, "archive", first_line(error), "a whole ZIP or tar archive") from None
+        raise InputError(download.url, "archive", first_line(error), "a complete ZIP or tar archive") from None
     _remove_unpacked(hidden)
     archive.unlink()
 

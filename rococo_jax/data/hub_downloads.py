@@ -1,4 +1,4 @@
-"""Downloads of which a list must be asked for first: data sets of the Hugging Face hub, and links that a file names.
+"""Download files that have to be listed first: data sets of the Hugging Face hub, and the links in a file.
 
 A benchmark declares them as one `Download` each:
 
@@ -7,10 +7,10 @@ Download("hf://datasets/OWNER/NAME@REVISION/data/images.zip", "winoground/images
 Download("hf://datasets/OWNER/NAME@REVISION/data/test-*.parquet", "bivlc/data", "images")
 Download("https://HOST/images/*", "cola/images", "images", links_in="cola/benchmark.json")
 
-REVISION is a commit, or a branch (`/` as %2F) where no commit was published; all files come from the commit that it is
-now, and what came so far of another is not mixed in. The hub tells the SHA-256 of large files and Git's hash of small
-ones, and both are checked; HF_ENDPOINT names another hub. With a `*`, which stands for slashes too, `to` is a folder:
-its files have their paths below the last folder without one, and it appears when all of them are there.
+REVISION is a commit, or a branch (`/` as %2F) if no commit was published. All files come from the commit to which it
+currently points; partial downloads of other commits are not used. The hub provides the SHA-256 of large files and Git's
+hash of small ones, and both are verified. HF_ENDPOINT selects another hub. With a `*`, which also matches slashes, `to`
+is a folder. Its files have their paths below the last folder without a `*`, and it appears when it is complete.
 """
 
 import dataclasses
@@ -34,24 +34,26 @@ def fetch_files(
     download: Download,
     data: str | os.PathLike,
     on_progress: Callable[[int], None] = lambda count: None,
-    wait: float = 1.0,
 ) -> bool:
-    """As `downloads.fetch`, for any download. Raises InputError: also where its list cannot be had, or is empty."""
+    """Download the files of any `Download`, as `downloads.fetch`.
+
+    Raises InputError: as `fetch`, or the list of files is not available or is empty.
+    """
     data = Path(data)
     if download.exists(data):
-        return fetch(download, data, on_progress, wait)
-    found = _HUB.fullmatch(download.url)
-    if found is None and "*" not in download.url:
-        return fetch(download, data, on_progress, wait)
-    files = _of_hub(download, *found.groups()) if found else _of_links(download, data)
+        return fetch(download, data, on_progress)
+    hub_match = _HUB.fullmatch(download.url)
+    if hub_match is None and "*" not in download.url:
+        return fetch(download, data, on_progress)
+    files = _list_hub_files(download, *hub_match.groups()) if hub_match else _list_linked_files(download, data)
     if "*" not in download.url:
-        return fetch(files[0], data, on_progress, wait)
+        return fetch(files[0], data, on_progress)
     hidden, target = data / DOWNLOADS / hash_json([each.url for each in files])[:16], data / download.to
     for each in files:
         if not stays_inside(hidden, each.to):
             raise InputError(download.url, "name", repr(each.to), "names of files below the folder")
     for each in files:
-        if not fetch(each, hidden, on_progress, wait):
+        if not fetch(each, hidden, on_progress):
             on_progress((hidden / each.to).stat().st_size)
     target.parent.mkdir(parents=True, exist_ok=True)
     hidden.replace(target)
@@ -59,30 +61,30 @@ def fetch_files(
     return True
 
 
-def _of_hub(download: Download, repository: str, name: str, revision: str, pattern: str) -> list[Download]:
-    """The files of a data set that fit the pattern, with their hashes."""
+def _list_hub_files(download: Download, repository: str, name: str, revision: str, pattern: str) -> list[Download]:
+    """Return the files of a data set that match the pattern, with their hashes."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import GatedRepoError
 
     page, revision = f"{constants.ENDPOINT}/{repository}", unquote(revision)
     try:
-        about = HfApi(endpoint=constants.ENDPOINT).dataset_info(name, revision=revision, files_metadata=True)
+        info = HfApi(endpoint=constants.ENDPOINT).dataset_info(name, revision=revision, files_metadata=True)
     except Exception as error:  # no network, no such data set or revision, no right to read it
-        gated = isinstance(error, GatedRepoError)
-        wanted = terms(page) if gated else "an answer of the hub, with that revision of that data set"
+        is_gated = isinstance(error, GatedRepoError)
+        wanted = terms(page) if is_gated else "an answer of the hub, with that revision of that data set"
         raise InputError(download.url, "hub", f"{type(error).__name__}: {first_line(error)}"[:200], wanted) from None
-    files = [each for each in about.siblings if fnmatchcase(each.rfilename, pattern)]
+    files = [each for each in info.siblings if fnmatchcase(each.rfilename, pattern)]
     if not files:
-        raise InputError(download.url, "hub", f"no such file in {len(about.siblings)}", pattern)
-    if revision != about.sha:
-        say(f"{name}: {revision} is commit {about.sha} now")
+        raise InputError(download.url, "hub", f"no such file in {len(info.siblings)}", pattern)
+    if revision != info.sha:
+        say(f"{name}: {revision} is commit {info.sha} now")
     folder, slash, _ = pattern.partition("*")[0].rpartition("/")
-    above = len(folder + slash)
+    prefix_length = len(folder + slash)
     return [
         dataclasses.replace(
             download,
-            url=f"{page}/resolve/{about.sha}/{quote(each.rfilename)}",
-            to=each.rfilename[above:] if "*" in pattern else download.to,
+            url=f"{page}/resolve/{info.sha}/{quote(each.rfilename)}",
+            to=each.rfilename[prefix_length:] if "*" in pattern else download.to,
             sha256=each.lfs.sha256 if each.lfs else None,
             git_blob=each.blob_id,
             size=each.size or 0,
@@ -92,8 +94,8 @@ def _of_hub(download: Download, repository: str, name: str, revision: str, patte
     ]
 
 
-def _of_links(download: Download, data: Path) -> list[Download]:
-    """The links of that form in a file that is there."""
+def _list_linked_files(download: Download, data: Path) -> list[Download]:
+    """Return the files whose links in an existing file match the pattern."""
     before, _, after = download.url.partition("*")
     path = data / download.links_in
     text = path.read_text(encoding="utf-8") if path.is_file() else ""

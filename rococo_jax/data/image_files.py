@@ -1,4 +1,4 @@
-"""Image files by the names that captions have for them: found where users keep them, COCO's under any of its names."""
+"""Find image files by the names that captions use for them, including all of COCO's names for an image."""
 
 import hashlib
 import itertools
@@ -15,40 +15,40 @@ from PIL import Image
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
 
-# Folder -> the names of its files by their composed spelling.
+# For each folder, the names of its files by their name in Unicode's composed form (NFC).
 Listings = dict[Path, dict[str, list[str]]]
 
 
 @runtime_checkable
 class ImageFile(Protocol):
-    """Where an image file is: a path, or an image inside a table."""
+    """An image file: a path, or an image inside a table."""
 
     def read_bytes(self) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
 
 
-def hash_image(place: ImageFile) -> str:
-    """SHA-256 of the bytes of an image file."""
-    return hashlib.sha256(place.read_bytes()).hexdigest()
+def hash_image(file: ImageFile) -> str:
+    """Return the SHA-256 of the bytes of an image file."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def refuse_missing_images(folder: object, missing: list[str], wanted: int, allow_missing: bool) -> None:
-    """Raises InputError where images are missing and that is not allowed, or where all are."""
+def refuse_missing_images(folder: object, missing: list[str], count: int, allow_missing: bool) -> None:
+    """Raise InputError if some of `count` images are missing and that is not allowed, or if all are missing."""
     if missing and not allow_missing:
-        found = f"{len(missing)} of {wanted} missing, the first is {missing[0]!r}"
+        found = f"{len(missing)} of {count} missing, the first is {missing[0]!r}"
         raise InputError(folder, "images", found, "all of them, or allow_missing_images")
-    if len(missing) == wanted:
+    if len(missing) == count:
         raise InputError(folder, "images", "none of the images that the file names", "at least one")
 
 
 def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[str, Path], list[str]]:
-    """Looks for image files in a folder: (name -> file of those present, names of the missing ones).
+    """Find image files in a folder; return the files by name, and the names without a file.
 
-    Names are relative to `folder`, or, where it does not hold them, to its parent: `val2014/a.jpg` is found under
-    `images/` and under `images/val2014/`, and a list may have names of both kinds. An image of COCO that is missing
-    under its own name is looked for under COCO's other names for it, in `folder` and in its direct subfolders:
-    `000000391895.jpg` finds `val2014/COCO_val2014_000000391895.jpg`, and the other way round. The two folders of Visual
-    Genome are looked into, too. Folders are listed once; no image is opened.
+    Names are relative to `folder` or to its parent: `val2014/a.jpg` is found below `images/` and below
+    `images/val2014/`, and a list may have names of both kinds. An image of COCO without a file of its own name is
+    searched by COCO's other names for it, in `folder` and its direct subfolders: `000000391895.jpg` finds
+    `val2014/COCO_val2014_000000391895.jpg`, and the reverse. The two folders of Visual Genome are searched as well.
+    Folders are listed once; no image is opened.
 
     Raises InputError: `folder` is missing or is not a folder.
     """
@@ -67,7 +67,7 @@ def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[s
 
 
 def _find_under(names: Iterable[str], folder: Path, listings: Listings, inside: str | None = None) -> dict[str, Path]:
-    """Files by name; with `inside` only names that start with that folder, which is `folder` itself."""
+    """Return files by name; with `inside`, only for names that start with that folder, which is `folder` itself."""
     present = {}
     for name in names:
         parts = PurePosixPath(name).parts
@@ -81,9 +81,9 @@ def _find_under(names: Iterable[str], folder: Path, listings: Listings, inside: 
 
 
 def _locate(folder: Path, parts: Sequence[str], listings: Listings) -> Path | None:
-    """The file of a name, whichever of Unicode's spellings (NFC, NFD) it and its folders are stored in.
+    """Return the file of a name, in whichever Unicode form (NFC, NFD) it and its folders are stored.
 
-    Raises InputError: there is a file of each spelling.
+    Raises InputError: there are files in both forms.
     """
     for part in parts[:-1]:
         if not part.isascii() and folder.is_dir() and not (folder / part).is_dir():
@@ -100,14 +100,14 @@ def _composed(name: str) -> str:
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
-# As they come, and as annotations of VL-CheckList name them.
+# The folders of Visual Genome, as published and as the annotations of VL-CheckList name them.
 _VISUAL_GENOME = tuple(f"{above}{name}" for above in ("", "data/") for name in ("VG_100K", "VG_100K_2"))
-# An image has one number in all of COCO's releases: `COCO_val2014_000000391895.jpg` is `000000391895.jpg` since 2017.
+# An image has the same number in all releases of COCO: `COCO_val2014_000000391895.jpg` is now `000000391895.jpg`.
 _COCO_NAME = re.compile(r"(?:COCO_[a-z]+20\d\d_)?(\d{12}\.jpg)")
 
 
 def coco_number(name: str) -> str | None:
-    """The number of an image of COCO under any of COCO's names for it; None for other names.
+    """Return the number of a COCO image from any of COCO's names for it; None for other names.
 
     >>> coco_number("val2014/COCO_val2014_000000391895.jpg"), coco_number("dog.jpg")
     ('000000391895.jpg', None)
@@ -117,20 +117,22 @@ def coco_number(name: str) -> str | None:
 
 
 def _find_coco(names: Iterable[str], folder: Path, listings: Listings) -> dict[str, Path]:
-    """Files of COCO's images under any of their names, in `folder` and its direct subfolders."""
-    wanted = {name: match[1] for name in names if (match := _COCO_NAME.fullmatch(PurePosixPath(name).name))}
-    if not wanted:
+    """Return the files of COCO images by any of their names, in `folder` and its direct subfolders."""
+    numbers = {name: number for name in names if (number := coco_number(name)) is not None}
+    if not numbers:
         return {}
     files: dict[str, Path] = {}
-    for place in [folder, *sorted(path for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))]:
-        for file in sorted(itertools.chain.from_iterable(_list_files(place, listings).values())):
-            if match := _COCO_NAME.fullmatch(file):
-                files.setdefault(match[1], place / file)
-    return {name: files[number] for name, number in wanted.items() if number in files}
+    subfolders = sorted(path for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))
+    for each in [folder, *subfolders]:
+        for file_name in sorted(itertools.chain.from_iterable(_list_files(each, listings).values())):
+            number = coco_number(file_name)
+            if number is not None:
+                files.setdefault(number, each / file_name)
+    return {name: files[number] for name, number in numbers.items() if number in files}
 
 
 def _list_files(folder: Path, listings: Listings) -> dict[str, list[str]]:
-    """The names of the files in a folder by their composed spelling, listed at most once."""
+    """Return the names of the files in a folder by their composed form; a folder is listed at most once."""
     if folder not in listings:
         listings[folder] = {}
         if folder.is_dir():
@@ -141,26 +143,31 @@ def _list_files(folder: Path, listings: Listings) -> dict[str, list[str]]:
 
 
 class Listing(NamedTuple):
-    """The files below a folder: names of the images, relative to it and sorted, and the others by their suffix."""
+    """The files below a folder.
+
+    Attributes:
+        names: of the images, relative to the folder and sorted.
+        skipped: number of the other files by suffix.
+    """
 
     names: list[str]
-    others: Counter[str]
+    skipped: Counter[str]
 
     @property
     def note(self) -> str:
-        """For people: the files that are taken for no images, such as "3 files of other kinds left out: .HEIC 3"."""
-        if not self.others:
+        """A note on the files that are not images, such as "3 files of other kinds left out: .HEIC 3"."""
+        if not self.skipped:
             return ""
-        count = self.others.total()
-        kinds = ", ".join(f"{suffix} {number:,}" for suffix, number in sorted(self.others.items())[:_KINDS_NAMED])
-        more = ", ..." if len(self.others) > _KINDS_NAMED else ""
+        count = self.skipped.total()
+        kinds = ", ".join(f"{suffix} {number:,}" for suffix, number in sorted(self.skipped.items())[:_MAX_KINDS])
+        more = ", ..." if len(self.skipped) > _MAX_KINDS else ""
         return f"{count:,} {'file' if count == 1 else 'files'} of other kinds left out: {kinds}{more}"
 
 
 def list_images(folder: str | os.PathLike) -> list[str]:
-    """Return the names of the images below a folder, as `image_names`, and say which files are left out.
+    """Return the names of the images below a folder, as `image_names`, and report which files are skipped.
 
-    Raises InputError where `folder` is missing, a file, or holds no images.
+    Raises InputError: `folder` is missing, is a file, or contains no images.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -180,20 +187,21 @@ def image_names(folder: Path) -> list[str]:
 
 
 def left_out_notes(*folders: Path) -> tuple[str, ...]:
-    """Return a note for each folder with files below it that are taken for no images."""
+    """Return a note for each folder that contains files which are not images."""
     listings = {folder: list_folder(folder) for folder in folders}
     return tuple(f"{folder}: {listing.note}" for folder, listing in listings.items() if listing.note)
 
 
 def list_folder(folder: Path) -> Listing:
-    """List the files below a folder: the one listing of images that there is.
+    """List the files below a folder; all listings of images use this function.
 
-    An image file has a suffix that Pillow reads as a picture, in upper or lower case. Hidden files and folders are left
-    out (`is_hidden`). Links are followed, but not into a folder that they lie in; a link to nothing is listed, and
-    reading it says so. Other files are counted, but for those that usually accompany images: texts, tables, archives.
+    An image file has a suffix that Pillow reads as an image, in upper or lower case. Hidden files and folders are
+    skipped (`is_hidden`). Links are followed, except into a folder that contains them; a broken link is listed, so that
+    reading it is an error. Other files are counted, except for those that usually accompany images, such as texts,
+    tables and archives.
     """
     registered = Image.registered_extensions()
-    others: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
 
     def below(path: str, name: str, above: tuple[str, ...]) -> Iterator[str]:
         real = os.path.realpath(path)
@@ -209,20 +217,20 @@ def list_folder(folder: Path) -> Listing:
                 elif registered.get(suffix.lower(), _NO_PICTURE) not in _NO_PICTURES:
                     yield name + entry.name
                 elif not _accompanies_images(entry.name):
-                    others[suffix or _NO_SUFFIX] += 1
+                    skipped[suffix or _NO_SUFFIX] += 1
 
-    return Listing(sorted(below(str(folder), "", ())) if folder.is_dir() else [], others)
+    return Listing(sorted(below(str(folder), "", ())) if folder.is_dir() else [], skipped)
 
 
 def _accompanies_images(name: str) -> bool:
-    """Return whether a file is a usual companion of images, which nobody takes for one."""
+    """Return whether a file is one of those that usually accompany images."""
     path = Path(name)
     return path.suffix.lower() in _COMPANIONS or path.stem.upper().rstrip("S") in _DOCUMENTS
 
 
 _NO_PICTURE = "none"
 _NO_SUFFIX = "without a suffix"
-_KINDS_NAMED = 8
+_MAX_KINDS = 8
 _COMPANIONS = {
     ".txt", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".tab", ".parquet", ".arrow", ".feather", ".npy", ".npz",
     ".pkl", ".pt", ".safetensors", ".h5", ".md", ".rst", ".html", ".htm", ".xml", ".yaml", ".yml", ".toml", ".ini",
@@ -230,14 +238,14 @@ _COMPANIONS = {
 }  # fmt: skip
 _DOCUMENTS = {"README", "LICENSE", "LICENCE", "COPYING", "NOTICE", "CHANGELOG", "CITATION", "CHECKSUM", "SHA256SUM",
               "MD5SUM", "MAKEFILE", "DESKTOP", "THUMB"}  # fmt: skip
-# What Pillow registers beside pictures: documents, films and data.
+# Formats that Pillow registers although they are documents, films or data.
 _NO_PICTURES = {_NO_PICTURE, "PDF", "EPS", "WMF", "MPEG", "BUFR", "GRIB", "HDF5", "PALM"}
-# Folders that systems put beside images, with copies of them or files that only look like images.
+# Folders that operating systems create, with copies of images or files that only look like images.
 _SYSTEM_FOLDERS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a path is of no image that a user put there: a part begins with a dot, or is a system's own folder.
+    """Return whether a part of a path begins with a dot or is a folder that an operating system created.
 
     >>> is_hidden("cat/.ipynb_checkpoints/a.jpg"), is_hidden("__MACOSX/cat/._a.jpg"), is_hidden("./cat/a.jpg")
     (True, True, False)

@@ -1,4 +1,4 @@
-"""Reads `preprocessor_config.json`, in the spellings of old and new releases of `transformers`."""
+"""Read `preprocessor_config.json`, as old and new releases of `transformers` write it."""
 
 import math
 from collections.abc import Mapping
@@ -6,49 +6,49 @@ from typing import Any
 
 from rococo_jax.errors import InputError, is_number
 
-# Pillow's numbers, as used in `preprocessor_config.json`, and the names used here.
+# Pillow's numbers of its filters, which `preprocessor_config.json` has, and their names.
 RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
-_CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HALF = (0.5, 0.5, 0.5)
-_CROPPING = {
+_CROPPED = {
     "size": {"shortest_edge": 224},
     "resample": 3,
     "do_center_crop": True,
     "crop_size": 224,
-    "image_mean": _CLIP_MEAN,
-    "image_std": _CLIP_STD,
+    "image_mean": CLIP_MEAN,
+    "image_std": CLIP_STD,
 }
-_SQUASHING = {"size": {"height": 224, "width": 224}, "do_center_crop": False, "image_mean": _HALF, "image_std": _HALF}
+_SQUARE = {
+    "size": {"height": 224, "width": 224},
+    "do_center_crop": False,
+    "image_mean": _HALF,
+    "image_std": _HALF,
+}
 _UNNORMALISED = {"do_center_crop": False, "do_normalize": False, "image_mean": None, "image_std": None}
-# What each processor does where its file says nothing.
+# The defaults of each processor.
 _DEFAULTS = {
-    "CLIPImageProcessor": _CROPPING,
-    "BitImageProcessor": _CROPPING,
-    "SiglipImageProcessor": {**_SQUASHING, "resample": 3},
-    "Siglip2ImageProcessor": {**_SQUASHING, "resample": 2, "patch_size": 16, "max_num_patches": 256},
-    "ViTImageProcessor": {**_SQUASHING, "resample": 2},
-    "DINOv3ViTImageProcessor": {**_SQUASHING, "resample": 2, "image_mean": _IMAGENET_MEAN, "image_std": _IMAGENET_STD},
-    "Tipsv2ImageProcessor": {"size": {"height": 448, "width": 448}, "resample": 2, **_UNNORMALISED},
-    "EfficientNetImageProcessor": {
-        **_SQUASHING,
-        "size": {"height": 346, "width": 346},
-        "crop_size": {"height": 289, "width": 289},
-        "resample": 3,
-        "include_top": True,
+    "CLIPImageProcessor": _CROPPED,
+    "BitImageProcessor": _CROPPED,
+    "SiglipImageProcessor": {**_SQUARE, "resample": 3},
+    "Siglip2ImageProcessor": {**_SQUARE, "resample": 2, "patch_size": 16, "max_num_patches": 256},
+    "ViTImageProcessor": {**_SQUARE, "resample": 2},
+    "DINOv3ViTImageProcessor": {
+        **_SQUARE,
+        "resample": 2,
+        "image_mean": _IMAGENET_MEAN,
+        "image_std": _IMAGENET_STD,
     },
+    "Tipsv2ImageProcessor": {"size": {"height": 448, "width": 448}, "resample": 2, **_UNNORMALISED},
 }
-# Of the other processors a `size` that is one number is the shortest edge.
-_BARE_SIZE_IS_A_SQUARE = {f"{kind}ImageProcessor" for kind in ("ViT", "EfficientNet", "DINOv3ViT", "Tipsv2")}
-# Of the other processors `rescale_offset` and `include_top` are no settings.
-_SHIFTS_AND_DIVIDES_AGAIN = {"EfficientNetImageProcessor"}
-_KEEPS_THE_SHAPE = {"Siglip2ImageProcessor"}
+# A `size` that is one number is a square for these processors, and the shortest edge for the others.
+_NUMBER_IS_A_SQUARE = {f"{kind}ImageProcessor" for kind in ("ViT", "DINOv3ViT", "Tipsv2")}
 _KNOWN_STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"}
 
 
 def read_image_processor(config: Any, source: object) -> dict[str, Any]:
-    """The values of a `Preprocessing` in its JSON form, not yet checked."""
+    """Return the values of a `Preprocessing` in its JSON form, which still have to be checked."""
     config = config.get("image_processor", config) if isinstance(config, Mapping) else config
     if not isinstance(config, Mapping):
         raise InputError(source, "image processor", f"a JSON {type(config).__name__}", "an object")
@@ -62,7 +62,7 @@ def read_image_processor(config: Any, source: object) -> dict[str, Any]:
     if config.get("do_resize") is False:
         raise InputError(source, "do_resize", "false", "a processor that resizes")
     config = _DEFAULTS[kind] | {key: value for key, value in config.items() if value is not None}
-    is_square = kind in _BARE_SIZE_IS_A_SQUARE
+    is_square = kind in _NUMBER_IS_A_SQUARE
     if config.get("default_to_square", is_square) != is_square:
         raise InputError(source, "default_to_square", config["default_to_square"], f"{is_square}, as for a {kind}")
     number = config["resample"]
@@ -70,8 +70,8 @@ def read_image_processor(config: Any, source: object) -> dict[str, Any]:
     if resample is None:
         raise InputError(source, "resample", config["resample"], f"one of {sorted(RESAMPLING)}")
 
-    patches = _read_patches(config, source) if kind in _KEEPS_THE_SHAPE else {}
-    if patches:  # whose processor reads neither `size` nor `do_center_crop`
+    patches = _read_patches(config, source) if kind == "Siglip2ImageProcessor" else {}
+    if patches:  # this processor ignores `size` and `do_center_crop`
         side = math.isqrt(patches["max_patches"]) * patches["patch_size"]
         config |= {"size": {"height": side, "width": side}, "do_center_crop": False}
     shortest_edge, exact_size = _read_size(config["size"], is_square, source, "size")
@@ -81,7 +81,7 @@ def read_image_processor(config: Any, source: object) -> dict[str, Any]:
     values["rescale_factor"] = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
     if config.get("do_normalize", True):
         values |= {"mean": _per_channel(config["image_mean"]), "std": _per_channel(config["image_std"])}
-    return values | (_shifted(values, config, source) if kind in _SHIFTS_AND_DIVIDES_AGAIN else {})
+    return values
 
 
 def _read_patches(config: Mapping[str, Any], source: object) -> dict[str, int]:
@@ -92,38 +92,26 @@ def _read_patches(config: Mapping[str, Any], source: object) -> dict[str, int]:
     return sizes
 
 
-def _shifted(values: Mapping[str, Any], config: Mapping[str, Any], source: object) -> dict[str, list]:
-    """The mean and std of EfficientNet's processor: `rescale_offset` subtracts 1 after rescaling, and `include_top`
-    divides by the std once more, whether images were normalised or not.
-    """
-    mean, std = values.get("mean", [0.0] * 3), values.get("std", [1.0] * 3)
-    again = _per_channel(config["image_std"]) if config["include_top"] else [1.0] * 3
-    if not all(is_colour(tuple(colour)) for colour in (mean, std, again)):
-        raise InputError(source, "mean and std", f"{mean}, {again}", "three numbers each, and no std of 0")
-    offset = float(bool(config.get("rescale_offset")) and config.get("do_rescale", True))
-    return {"mean": [m + offset for m in mean], "std": [s * t for s, t in zip(std, again, strict=True)]}
-
-
-def _read_size(size: Any, bare_is_a_square: bool, source: object, field: str) -> tuple[Any, Any]:
-    """(shortest edge, None) or (None, [height, width]), the numbers not yet checked."""
+def _read_size(size: Any, number_is_a_square: bool, source: object, field: str) -> tuple[Any, Any]:
+    """Return (shortest edge, None) or (None, [height, width]); the numbers still have to be checked."""
     if isinstance(size, int):
-        return (None, [size, size]) if bare_is_a_square else (size, None)
+        return (None, [size, size]) if number_is_a_square else (size, None)
     if isinstance(size, list | tuple) and len(size) == 2:
         return None, list(size)
     if isinstance(size, Mapping):
-        given = {key: value for key, value in size.items() if value is not None}
-        if set(given) == {"shortest_edge"}:
-            return given["shortest_edge"], None
-        if set(given) == {"height", "width"}:
-            return None, [given["height"], given["width"]]
+        sides = {key: value for key, value in size.items() if value is not None}
+        if set(sides) == {"shortest_edge"}:
+            return sides["shortest_edge"], None
+        if set(sides) == {"height", "width"}:
+            return None, [sides["height"], sides["width"]]
     raise InputError(source, field, size, "a number, {shortest_edge}, or {height, width}")
 
 
 def _per_channel(value: Any) -> list:
-    """Three numbers; a single number holds for all channels."""
+    """Return three numbers; a single number applies to all channels."""
     return list(value) if isinstance(value, list | tuple) else [value] * 3
 
 
 def is_colour(value: Any) -> bool:
-    """Whether a value is three numbers, of red, green and blue."""
+    """Return whether a value is three numbers, of red, green and blue."""
     return isinstance(value, tuple) and len(value) == 3 and all(map(is_number, value))

@@ -1,7 +1,7 @@
-"""Sets of images, read in parallel, in order and in bounded memory.
+"""Image sets, and reading their images in parallel, in order and in bounded memory.
 
-Reading uses threads, because Pillow releases the GIL while it decodes and resizes, and threads neither copy pixels
-between processes nor fork a process that has started JAX.
+Images are read in threads, because Pillow releases the GIL while it decodes and resizes, and threads neither copy
+pixels between processes nor fork a process that has started JAX.
 """
 
 import abc
@@ -24,36 +24,37 @@ _AHEAD = 128
 
 
 class Task(NamedTuple):
-    """Work on `images` images, to be done in a thread: what `make` gives for each."""
+    """Work for a thread: `make` returns a result for each of `images` images."""
 
     images: int
     make: Callable[[], list[Any]]
 
 
-def run_tasks(tasks: Iterable[Task], *, ahead: int | None = None, workers: int | None = None) -> Iterator[Any]:
-    """What the tasks make, image by image in their order, made in threads.
+def run_tasks(tasks: Iterable[Task], *, ahead: int | None = None) -> Iterator[Any]:
+    """Run the tasks in threads, one per usable CPU core, and yield the results image by image, in order.
 
     Args:
-        ahead: how many images may be ready or in work before they are asked for, which bounds the memory; by default
-            128, or two tasks for each thread where that is more.
-        workers: threads; by default the number of CPU cores that this process may use.
+        ahead: how many images may be in work or ready before they are requested, which bounds the memory; by default
+            128, or two tasks for each thread if that is more.
 
-    Raises what the first task, in their order, raised.
+    Raises the exception of the first task, in their order, that fails.
     """
     waiting: collections.deque[tuple[int, Future]] = collections.deque()
-    remaining, under_way = iter(tasks), 0
-    workers = workers or usable_cores()
-    most, at_least = (_AHEAD, 2 * workers) if ahead is None else (ahead, 0)
-    with ThreadPoolExecutor(workers, thread_name_prefix="images") as pool:
+    remaining, images_ahead, threads = iter(tasks), 0, usable_cores()
+    max_images, min_tasks = (_AHEAD, 2 * threads) if ahead is None else (ahead, 0)
+    with ThreadPoolExecutor(threads, thread_name_prefix="images") as pool:
         try:
             while True:
-                while (under_way < most or len(waiting) < at_least) and (task := next(remaining, None)) is not None:
+                while images_ahead < max_images or len(waiting) < min_tasks:
+                    task = next(remaining, None)
+                    if task is None:
+                        break
                     waiting.append((task.images, pool.submit(task.make)))
-                    under_way += task.images
+                    images_ahead += task.images
                 if not waiting:
                     return
                 for image in waiting.popleft()[1].result():
-                    under_way -= 1
+                    images_ahead -= 1
                     yield image
         finally:
             for _, future in waiting:
@@ -68,78 +69,78 @@ Prepare = Callable[[Image.Image], Any]
 
 @runtime_checkable
 class ImageSet(Protocol):
-    """A table of images: originals, mixed, corrupted and cropped ones alike; one image a row. Tasks use its `name`."""
+    """A table with one image per row: originals, or mixed, corrupted or cropped images. Tasks refer to its `name`."""
 
     name: str
 
     def __len__(self) -> int:
-        """How many images there are."""
+        """Return the number of images."""
 
     def content(self, row: int) -> bytes:
-        """All that decides the image's pixels, for the key of the embedding cache."""
+        """Return everything that determines the image's pixels, for the key of the embedding cache."""
 
     def runs(self, size: int) -> list[list[int]]:
-        """Every row once, in runs of about `size`, in the order in which they are read with the least work."""
+        """Return every row once, in runs of about `size`, in the order in which they are cheapest to read."""
 
     def read(self, rows: Sequence[int], prepare: Callable[[Image.Image], Any] | None = None) -> Iterator[Any]:
-        """The images of these rows as PIL images, or what `prepare` makes of each, in the order asked.
+        """Yield the images of these rows in this order, as PIL images or as the results of `prepare`.
 
-        Raises InputError, which names the file, where one cannot be read.
+        Raises InputError: an image cannot be read; the error names its file.
         """
 
     def thumbnail(self, row: int) -> Image.Image:
-        """The image as a model meets it, for a report."""
+        """Return the image as a model sees it, for a report."""
 
     def note(self, row: int) -> str:
-        """One phrase that a reader needs beside the image, such as what was mixed in; often empty."""
+        """Return a short caption for the image in a report, such as what was mixed in; often empty."""
 
 
 class FileBackedImageSet(abc.ABC):
-    """Base of the image sets that are made of image files, the `originals`."""
+    """Base of image sets that are computed from image files, the `originals`."""
 
     name: str
     originals: "FileImages"
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """The number of images."""
+        """Return the number of images."""
 
     @abc.abstractmethod
     def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
-        """The work on these rows, for threads."""
+        """Yield the work on these rows, for threads."""
 
     def read(self, rows: Sequence[int], prepare: Prepare | None = None) -> Iterator[Any]:
-        """Works on the rows in threads, in order; see `ImageSet.read`."""
+        """Read the rows in threads; see `ImageSet.read`."""
         return run_tasks(self.tasks(rows, prepare or as_rgb))
 
     def runs(self, size: int = IMAGES_PER_RUN) -> list[list[int]]:
-        """The rows in order."""
+        """Return the rows in order."""
         return chunks(range(len(self)), size)
 
     @cached_property
     def pixel_cache(self) -> PixelCache:
-        """What is made of the images and kept for several models."""
+        """The pixels of these images that are cached for several models."""
         return PixelCache(self.originals.paths, self.thumbnail)
 
     def thumbnail(self, row: int) -> Image.Image:
-        """The image itself."""
+        """Return the image itself."""
         return next(self.read([row]))
 
     def note(self, row: int) -> str:
-        """No note: a file is shown as it is."""
+        """Return no note: a file is shown as it is."""
         del row
         return ""
 
     def input_keys(self) -> list[str]:
-        """What lists of inputs call each row."""
+        """Return the name of each row in lists of inputs."""
         return [f"{self.name}/{name}" for name in self.originals.names]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileImages(FileBackedImageSet):
-    """Image files, in folders or inside tables, under the `names` that captions and results call them.
+    """Image files in folders or inside tables, with the names that captions and results use for them.
 
-    Sets that are made of them read `views`, so that each file is decoded once.
+    Image sets that are computed from them read their `pixel_cache`, so that each file is decoded once.
     """
 
     names: tuple[str, ...]
@@ -151,30 +152,30 @@ class FileImages(FileBackedImageSet):
 
     @property
     def originals(self) -> "FileImages":
-        """The files that the set is made of: itself."""
+        """The files that the set is computed from: itself."""
         return self
 
     @cached_property
     def hashes(self) -> tuple[str, ...]:
-        """SHA-256 of every file."""
+        """The SHA-256 of every file."""
         with ThreadPoolExecutor(usable_cores(), thread_name_prefix="hashes") as pool:
             return tuple(pool.map(hash_image, self.paths))
 
     @cached_property
     def pixel_cache(self) -> PixelCache:
-        """What is made of the files and kept."""
+        """The cached pixels of the files."""
         return PixelCache(self.paths, lambda row: open_image(self.paths[row]))
 
     def encoded(self, row: int) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
         return self.paths[row].read_bytes()
 
     def content(self, row: int) -> bytes:
-        """The hash of the file."""
+        """Return the hash of the file."""
         return bytes.fromhex(self.hashes[row])
 
     def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
-        """A task for each row."""
+        """Yield a task for each row."""
         return (Task(1, partial(self._prepared, row, prepare)) for row in rows)
 
     def _prepared(self, row: int, prepare: Prepare) -> list[Any]:
@@ -186,19 +187,19 @@ class FileImages(FileBackedImageSet):
             raise InputError(self.paths[row], error.field, error.found, error.wanted) from None
 
     def input_keys(self) -> list[str]:
-        """The names."""
+        """Return the names of the images."""
         return list(self.names) if self.name == ORIGINALS else super().input_keys()
 
 
 def source_files(images: ImageSet) -> FileImages | None:
-    """The files that a set is made of; None where there are none."""
+    """Return the files that a set is computed from, or None if it is not computed from files."""
     return getattr(images, "originals", None)
 
 
 def read_images(requests: Iterable[tuple[ImageSet, Sequence[int]]], prepare: Prepare) -> Iterator[Any]:
-    """Rows of several sets, one after the other, through one pool of threads.
+    """Read rows of several sets, one set after the other, in one pool of threads.
 
-    A set that has `tasks(rows, prepare)` shares the pool; of another all asked for at once are one task.
+    The rows of a set with a method `tasks(rows, prepare)` are read in parallel; those of another set are one task.
     """
 
     def tasks() -> Iterator[Task]:
@@ -212,5 +213,5 @@ def read_images(requests: Iterable[tuple[ImageSet, Sequence[int]]], prepare: Pre
 
 
 def chunks(items: Sequence, size: int) -> list[list]:
-    """Runs of `size` items; the last may be shorter."""
+    """Split items into runs of `size`; the last one may be shorter."""
     return [list(items[start : start + size]) for start in range(0, len(items), size)]

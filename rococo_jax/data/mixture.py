@@ -1,13 +1,13 @@
 """The order of samples drawn from several sources by weight: a pure function of (seed, position).
 
-Which source: of the first k samples, the first source has ceil(k w_1), and the others share the rest in the same way,
-as Grain mixes datasets, in whole numbers. At any time a source is fewer samples from its share than there are sources.
-Which image: the next of that source, in its own order and its own epochs. With shards, each lane of a batch
-(`sample_order`) is such a mixture of its parts of the sources.
+The source is chosen as Grain mixes datasets, in whole numbers: of the first k samples, the first source has ceil(k
+w_1), and the others share the rest in the same way. At any time, the count of a source differs from its share by less
+than the number of sources. The image is the next one of that source, in its own order and epochs. With shards, each
+lane of a batch (`sample_order`) is such a mixture of its parts of the sources.
 
-A source that is drawn more often than others of its size goes through more epochs; a batch holds an image twice only
-where it draws more images of a source than that has, or where an epoch of a source ends. They are positives of each
-other, as captions of one image are.
+A source that is drawn more often than others of its size goes through more epochs. A batch contains an image twice only
+if it draws more images of a source than the source has, or at the end of an epoch of a source. Such samples are
+positives of each other, like several captions of one image.
 """
 
 import math
@@ -19,32 +19,32 @@ import numpy as np
 from rococo_jax.data.sample_order import EpochShuffle, SampleOrder, derive_seed, lane_count
 from rococo_jax.errors import InputError
 
-_LEAST_WEIGHT = Fraction(1, 10_000)
-# Weights are written in decimals: thirds are 0.333 each.
-_ROUNDING = Fraction(1, 10**6)
+_MIN_WEIGHT = Fraction(1, 10_000)
+# Weights are written in decimals, so their sum may differ from 1 by this much.
+_TOLERANCE = Fraction(1, 10**6)
 
 
 def read_weights(text: str, sources: int) -> tuple[Fraction, ...]:
-    """The weights of "0.7,0.2,0.1".
+    """Parse weights such as "0.7,0.2,0.1".
 
-    Raises InputError: another number of weights than sources, one that is no number of at least 0.0001, or a sum that
-    is not 1 within a millionth.
+    Raises InputError: there are more or fewer weights than sources, one is not a number of at least 0.0001, or their
+        sum differs from 1 by more than a millionth.
     """
 
-    def refuse(found: str, wanted: str) -> InputError:
+    def error(found: str, wanted: str) -> InputError:
         return InputError("config", "config.data.weights", found, wanted)
 
     try:
         weights = tuple(Fraction(each.strip()) for each in text.split(","))
     except (ValueError, ZeroDivisionError):
-        raise refuse(repr(text), "numbers with commas between them, as 0.7,0.2,0.1") from None
+        raise error(repr(text), "numbers with commas between them, as 0.7,0.2,0.1") from None
     if len(weights) != sources:
         found = f"{len(weights)} weights for {sources} sources (folders together are one)"
-        raise refuse(found, "a weight for each entry of data.images")
-    if min(weights) < _LEAST_WEIGHT:
-        raise refuse(repr(text), f"weights of {float(_LEAST_WEIGHT)} and more")
-    if abs(sum(weights) - 1) > _ROUNDING:
-        raise refuse(f"{text}, which sum to {float(sum(weights)):.6g}", "weights that sum to 1")
+        raise error(found, "a weight for each entry of data.images")
+    if min(weights) < _MIN_WEIGHT:
+        raise error(repr(text), f"weights of {float(_MIN_WEIGHT)} and more")
+    if abs(sum(weights) - 1) > _TOLERANCE:
+        raise error(f"{text}, which sum to {float(sum(weights)):.6g}", "weights that sum to 1")
     return tuple(weight / sum(weights) for weight in weights)
 
 
@@ -52,10 +52,10 @@ class MixtureOrder(SampleOrder):
     """The image at every position of a run; images are numbered through all sources.
 
     Args:
-        images: of each source.
-        weights: share of the samples of each source, which sum to 1.
-        shards: images of each shard of each source, to read them lane by lane; without them each source's images are
-            in any order.
+        images: number of images of each source.
+        weights: share of each source in the samples; they sum to 1.
+        shards: number of images of each shard of each source, to read them lane by lane; without shards, each source is
+            in fully random order.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class MixtureOrder(SampleOrder):
     ):
         super().__init__(sum(images), batch_size, seed)
         self.sizes, self.firsts = tuple(images), (np.cumsum(images) - images).tolist()
-        whole = math.lcm(*(weight.denominator for weight in weights))
-        self.parts = [int(weight * whole) for weight in weights]
+        denominator = math.lcm(*(weight.denominator for weight in weights))
+        self.numerators = [int(weight * denominator) for weight in weights]
         self.lanes = lane_count(batch_size) if shards else 1
         while self.lanes > min(images):
             self.lanes //= 2
@@ -79,28 +79,30 @@ class MixtureOrder(SampleOrder):
         ]
 
     def _draw(self, number: int) -> tuple[int, int]:
-        """The source of a lane's sample, and how many of it came before."""
-        rest = sum(self.parts)
-        for source, part in enumerate(self.parts[:-1]):
-            others = number * (rest - part) // rest
-            if (number + 1) * (rest - part) // rest == others:
-                return source, number - others
-            number, rest = others, rest - part
-        return len(self.parts) - 1, number
+        """Return the source of sample `number` of a lane, and the number of earlier samples from that source."""
+        total = sum(self.numerators)
+        for source, numerator in enumerate(self.numerators[:-1]):
+            # Samples of the remaining sources among the first `number`, and among one more.
+            count_of_rest = number * (total - numerator) // total
+            if (number + 1) * (total - numerator) // total == count_of_rest:
+                return source, number - count_of_rest
+            number = count_of_rest
+            total -= numerator
+        return len(self.numerators) - 1, number
 
     def _place(self, position: int) -> tuple[int, int, int]:
-        """Source, epoch of its lane, and place in the epoch."""
-        lane, time = self._lane(position)
-        source, count = self._draw(time)
+        """Return the source of a position, the epoch of its lane, and the place in the epoch."""
+        lane, row_of_lane = self._lane(position)
+        source, count = self._draw(row_of_lane)
         first, end = (each * self.sizes[source] // self.lanes for each in (lane, lane + 1))
         epoch, place = divmod(count, end - first)
         return source, epoch, first + place
 
     def image(self, position: int) -> int:
-        """The image at a position."""
+        """Return the image at a position."""
         source, epoch, place = self._place(position)
         return self.firsts[source] + self.shuffles[source].image(epoch, place)
 
     def epoch(self, position: int) -> int:
-        """The number of epochs of its own source before this position."""
+        """Return the number of epochs of the position's own source before it."""
         return self._place(position)[1]

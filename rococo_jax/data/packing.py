@@ -1,10 +1,10 @@
-"""Packs image-text pairs into tars in WebDataset's form (`tar_pairs`): few large files, read by index.
+"""Pack image-text pairs into tars in the WebDataset format (`tar_pairs`): few large files, read by index.
 
-A folder of `pairs-00000-of-00016.tar` holds the samples `00000000.jpg` with `00000000.txt`, a caption a line, numbered
-through all tars; captions with line breaks stand in `00000000.json` instead, as `{"captions": [...]}`. Tars hold
-consecutive pairs, evenly divided, so the number of tars does not change the order. Each appears by rename, and
-`packing.json` says of which pairs and settings they are, so an interrupted run resumes. The index that training reads
-lies beside them.
+A folder of `pairs-00000-of-00016.tar` contains the samples `00000000.jpg` with `00000000.txt`, one caption per line,
+numbered through all tars. Captions with line breaks are in `00000000.json` instead, as `{"captions": [...]}`. Each tar
+has consecutive pairs, and all have about the same number, so the number of tars does not change the order. A tar gets
+its name when it is complete, and `packing.json` records the pairs and settings, so an interrupted run resumes. The
+indexes that training reads lie beside the tars.
 """
 
 import io
@@ -23,24 +23,30 @@ from rococo_jax.data.images import Task, run_tasks
 from rococo_jax.data.pair_source import PairSource
 from rococo_jax.data.pictures import as_rgb, image_format
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.data.tar_index import open_index
+from rococo_jax.data.tar_index import open_indexes
 from rococo_jax.data.tar_pairs import TarPairs
 from rococo_jax.data.tar_samples import IMAGES
 from rococo_jax.errors import InputError
 from rococo_jax.storage import atomic_write, read_json, write_json
 
-_PLAN = "packing.json"
+_SETTINGS = "packing.json"
 _SUFFIXES = {"JPEG": "jpg", "MPO": "jpg"}
 _JPEG_QUALITY = 95
 _AHEAD = 64
 
 
 class Packed(NamedTuple):
-    """The pairs of all tars, how many tars were written now, and the images that were left out of these."""
+    """The result of packing.
+
+    Attributes:
+        pairs: of all tars.
+        new_tars: number of tars that this call wrote.
+        skipped: names of the images that were left out of these tars.
+    """
 
     pairs: TarPairs
-    written: int
-    left_out: list[str]
+    new_tars: int
+    skipped: list[str]
 
 
 def pack_pairs(
@@ -55,17 +61,17 @@ def pack_pairs(
     """Write the tars and their index.
 
     Args:
-        folder: where the tars go: new, empty, or left by an interrupted run of the same packing.
+        folder: of the tars: new, empty, or left by an interrupted run of the same packing.
         shards: number of tars.
-        image_size: larger images are resized to this many pixels of their shorter side and written as JPEG of quality
-            95; None keeps the bytes of all files, and smaller images keep theirs. Of forms that WebDataset's readers do
-            not know, such as TIFF, the pixels are written as PNG.
-        leave_out_broken: leave out images that cannot be decoded, instead of stopping at the first.
-        on_progress: called with the number of images done since the last call.
+        image_size: shorter side in pixels to which larger images are resized; they are written as JPEG of quality 95.
+            Smaller images, and all images by default, keep the bytes of their files, except that formats unknown to
+            WebDataset's readers, such as TIFF, are written as PNG.
+        leave_out_broken: skip images that cannot be decoded, instead of stopping at the first.
+        on_progress: called with the number of images that are done since the last call.
 
     Raises:
-        InputError: the folder holds something else, there are more shards than images, an image cannot be decoded, or
-            none can.
+        InputError: the folder contains something else, there are more shards than images, an image cannot be decoded,
+            or none can.
     """
     folder = Path(folder)
     if not 1 <= shards <= len(source):
@@ -75,7 +81,7 @@ def pack_pairs(
     _begin(folder, {"data": source.hash(), "image_size": image_size, "shards": shards,
                     "leave_out_broken": leave_out_broken})  # fmt: skip
     tars = [folder / f"pairs-{number:05d}-of-{shards:05d}.tar" for number in range(shards)]
-    written, left_out = 0, []
+    new_tars, skipped = 0, []
     for number, path in enumerate(tars):
         rows = range(number * len(source) // shards, (number + 1) * len(source) // shards)
         if path.is_file():
@@ -88,7 +94,7 @@ def pack_pairs(
                     if isinstance(members, InputError):
                         if not leave_out_broken:
                             raise members
-                        left_out.append(source[row].name)
+                        skipped.append(source[row].name)
                     else:
                         for name, data in members.items():
                             member = tarfile.TarInfo(name)
@@ -97,55 +103,57 @@ def pack_pairs(
                     on_progress(1)
         except InputError:
             if not any(each.is_file() for each in tars):
-                (folder / _PLAN).unlink()
+                (folder / _SETTINGS).unlink()
             raise
-        written += 1
+        new_tars += 1
     names = list(map(str, tars))
-    pairs = TarPairs(names, open_index(names))
+    pairs = TarPairs(names, open_indexes(names))
     if not len(pairs):
         raise InputError("packing", "images", "none that can be decoded", "at least one")
-    return Packed(pairs, written, left_out)
+    return Packed(pairs, new_tars, skipped)
 
 
-def _begin(folder: Path, plan: dict[str, Any]) -> None:
-    """Note what is packed. Raises InputError where the folder holds something else."""
-    path = folder / _PLAN
+def _begin(folder: Path, settings: dict[str, Any]) -> None:
+    """Record the pairs and settings of the packing. Raises InputError: the folder contains something else."""
+    path = folder / _SETTINGS
     if path.is_file():
-        if read_json(path, "the plan of a packing") != plan:
+        if read_json(path, "the settings of a packing") != settings:
             raise InputError(folder, "output folder", "shards of other pairs or settings", "a new or empty folder")
         return
     if folder.is_dir() and any(each.name[0] != "." for each in folder.iterdir()):
         raise InputError(folder, "output folder", "something already there", "a new or empty folder")
-    write_json(path, plan)
+    write_json(path, settings)
 
 
 def _members(source: PairSource, row: int, image_size: int | None) -> list[dict[str, bytes] | InputError]:
-    """The members of a sample, or the error of an image that cannot be decoded."""
+    """Return the members of a sample, or the error if its image cannot be decoded."""
     sample = source[row]
     try:
         image, data = sample.open(), sample.read_bytes()
     except InputError as error:
         return [error]
     text = "\n".join(sample.captions)
-    whole = caption_lines(text) == sample.captions
-    kind = image_format(data, sample.name)
-    suffix = _SUFFIXES.get(kind, kind.lower())
+    fits_into_lines = caption_lines(text) == sample.captions
+    format_name = image_format(data, sample.name)
+    suffix = _SUFFIXES.get(format_name, format_name.lower())
     if image_size is not None and min(image.size) > image_size:
-        suffix, data = "jpg", _resized(image, image_size)
+        suffix, data = "jpg", _resize(image, image_size)
     elif suffix not in IMAGES:
-        suffix, data = "png", _encoded(as_rgb(image), "PNG")
-    about = ("txt", text) if whole else ("json", json.dumps({"captions": sample.captions}, ensure_ascii=False))
-    return [{f"{row:08d}.{suffix}": data, f"{row:08d}.{about[0]}": about[1].encode()}]
+        suffix, data = "png", _encode(as_rgb(image), "PNG")
+    text_suffix = "txt"
+    if not fits_into_lines:
+        text_suffix, text = "json", json.dumps({"captions": sample.captions}, ensure_ascii=False)
+    return [{f"{row:08d}.{suffix}": data, f"{row:08d}.{text_suffix}": text.encode()}]
 
 
-def _resized(image: Image.Image, shorter_side: int) -> bytes:
+def _resize(image: Image.Image, shorter_side: int) -> bytes:
     scale = shorter_side / min(image.size)
     width, height = (max(shorter_side, round(side * scale)) for side in image.size)
     pixels = Preprocessing(exact_size=(height, width), resample="bicubic").resize(image)
-    return _encoded(Image.fromarray(pixels), "JPEG", quality=_JPEG_QUALITY)
+    return _encode(Image.fromarray(pixels), "JPEG", quality=_JPEG_QUALITY)
 
 
-def _encoded(image: Image.Image, form: str, **choices: int) -> bytes:
+def _encode(image: Image.Image, format_name: str, **options: int) -> bytes:
     file = io.BytesIO()
-    image.save(file, form, **choices)
+    image.save(file, format_name, **options)
     return file.getvalue()

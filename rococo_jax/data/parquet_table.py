@@ -1,9 +1,9 @@
-"""Tables of images, and Parquet files as such.
+"""Read tables of images, and Parquet files as such tables.
 
-A file can only be decoded by row groups, so its images are copied once to an Arrow file in the cache folder, as the
-`datasets` library does with its own, and read there in any order. The copy is named by the contents of the Parquet
-file and holds the SHA-256 of each image, which is checked at each read: a damaged copy is made again. When a copy is
-made, those of tables that are gone, or of an earlier version of this one, are removed.
+A Parquet file can only be decoded by row groups. Its images are therefore copied once to an Arrow file in the cache
+folder, as the `datasets` library does, and read there in any order. The copy is named by the contents of the Parquet
+file and has the SHA-256 of each image, which is verified at each read; a damaged copy is written again. Writing a copy
+removes the copies of tables that no longer exist, and of earlier versions of this table.
 """
 
 import bisect
@@ -28,7 +28,7 @@ from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
 from rococo_jax.storage import atomic_write, check_free_space, hash_json, hold, whole_file
 
-_GROUPS_KEPT = 4
+_MAX_GROUPS_IN_MEMORY = 4
 _COPY_FORMAT = "rococo_jax.table_copy 2"
 _KINDS_OF_BYTES = (
     pa.types.is_binary,
@@ -40,42 +40,42 @@ _KINDS_OF_BYTES = (
 
 @runtime_checkable
 class ImageTable(Protocol):
-    """A table with images in it."""
+    """A table that contains images."""
 
     def schema(self) -> pa.Schema:
-        """Names and types of the columns."""
+        """Return the names and types of the columns."""
 
     def read(self, columns: Sequence[str]) -> pa.Table:
-        """Some columns, of images their paths in place of the bytes."""
+        """Read some columns; images are represented by their paths."""
 
     def image(self, row: int, column: str) -> bytes | None:
-        """The bytes of an image file."""
+        """Return the bytes of an image file."""
 
     def first_images(self, column: str, count: int) -> list[bytes | None]:
-        """The bytes of the first image files, read without the others."""
+        """Return the bytes of the first image files, without reading the others."""
 
     def row_count(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
 
 
 class ParquetTable(NamedTuple):
-    """A Parquet file as an `ImageTable`. It pickles, and holds nothing open."""
+    """A Parquet file as an `ImageTable`. It can be pickled and keeps no open file."""
 
     path: Path
 
     def schema(self) -> pa.Schema:
-        """Names and types of the columns. Raises InputError where it is no whole Parquet file."""
+        """Return the names and types of the columns. Raises InputError: it is not a complete Parquet file."""
         return _opened(self.path).schema_arrow
 
     def read(self, columns: Sequence[str]) -> pa.Table:
-        """See `ImageTable`. Raises InputError where the file is damaged."""
+        """See `ImageTable`. Raises InputError: the file is damaged."""
         inside = image_columns(self.schema())
         fields = [f"{name}.path" if pa.types.is_struct(inside.get(name, pa.null())) else name for name in columns]
-        wanted = [field for field in fields if field not in inside]
-        # Not by `read_table` of pyarrow, which calls a field `image.path` by its last name.
+        fields = [field for field in fields if field not in inside]
+        # pyarrow's `read_table` would rename the field `image.path` to `path`.
         with whole_file(self.path, "a table of images and captions"):
-            table = _opened(self.path).read(columns=wanted)
-            table.validate(full=True)  # texts that are no UTF-8 are found here
+            table = _opened(self.path).read(columns=fields)
+            table.validate(full=True)  # finds texts that are not UTF-8
         return with_paths(table, columns)
 
     def image(self, row: int, column: str) -> bytes | None:
@@ -106,11 +106,11 @@ class ParquetTable(NamedTuple):
         return _opened(self.path).metadata.num_rows
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The rows, with the name `FILE.parquet/ROW/COLUMN` in place of an image."""
+        """Yield the rows, with the name `FILE.parquet/ROW/COLUMN` instead of an image."""
         images, row = image_columns(self.schema()), 0
         for group in range(_opened(self.path).num_row_groups):
-            others = [name for name in self.schema().names if name not in images]
-            for values in _read(self.path, group, others).to_pylist():
+            columns = [name for name in self.schema().names if name not in images]
+            for values in _read(self.path, group, columns).to_pylist():
                 yield values | {column: f"{self.path.name}/{row}/{column}" for column in images}
                 row += 1
 
@@ -119,7 +119,7 @@ class ParquetTable(NamedTuple):
 
 
 def with_paths(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """The columns in this order; images are replaced by their paths, or by nulls where a table has none."""
+    """Return the columns in this order, with images replaced by their paths, or by nulls if they have none."""
     values = [table[name] if name in table.column_names else pa.nulls(len(table), pa.string()) for name in columns]
     values = [
         pc.struct_field(each, "path")
@@ -134,7 +134,7 @@ def with_paths(table: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 def image_columns(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """The columns that hold images, with their types."""
+    """Return the columns that contain images, with their types."""
     return {field.name: field.type for field in schema if _holds_images(field.type)}
 
 
@@ -145,9 +145,9 @@ def _holds_images(kind: pa.DataType) -> bool:
 
 @lru_cache(maxsize=256)
 def _copy(path: Path, column: str, state: FileState) -> pa.Table | None:
-    """Open the copy of a column's images, mapped into memory; it is written to the cache folder once.
+    """Open the copy of a column's images, mapped into memory; write it to the cache folder if there is none.
 
-    None where that fails or would take more than half of the disk's free space: each row then reads its row group.
+    Return None if that fails or would take more than half of the disk's free space; then each row reads its row group.
     """
     try:
         copy = _place_of(path, column)
@@ -176,10 +176,10 @@ def _place_of(path: Path, column: str) -> Path:
 
 
 def _read_copy(copy: Path) -> pa.Table | None:
-    """The table of a copy; None where there is none, or it is damaged."""
+    """Return the table of a copy, or None if it is missing or damaged."""
     try:
         table = pa.ipc.open_file(pa.memory_map(str(copy))).read_all().select(["image", "sha256"])
-        table.validate(full=True)  # the places of the images; their bytes are checked as they are read
+        table.validate(full=True)  # checks the offsets of the images; their bytes are verified at each read
     except (OSError, KeyError, pa.ArrowException):
         return None
     return table
@@ -209,7 +209,7 @@ def _digest(image: bytes | None) -> bytes | None:
 
 
 def _remove_outdated(copy: Path, path: Path, column: str) -> None:
-    """Remove the copies of tables that are gone, and those of earlier versions of a table."""
+    """Remove the copies of tables that no longer exist, and of earlier versions of a table."""
     for other in copy.parent.glob("*.arrow"):
         if other == copy:
             continue
@@ -220,7 +220,7 @@ def _remove_outdated(copy: Path, path: Path, column: str) -> None:
 
 
 def _source_of(copy: Path) -> list[str] | None:
-    """The table and the column of a copy; None where it is damaged, or of another format."""
+    """Return the table and the column of a copy, or None if it is damaged or has another format."""
     try:
         with pa.memory_map(str(copy)) as file:
             return json.loads(pa.ipc.open_file(file).schema.metadata[b"source"])
@@ -230,12 +230,12 @@ def _source_of(copy: Path) -> list[str] | None:
 
 @lru_cache(maxsize=8)
 def _ends(path: Path, state: FileState) -> list[int]:
-    del state  # of the file, so that another version is read again
-    about = _opened(path).metadata
-    return list(itertools.accumulate(about.row_group(group).num_rows for group in range(about.num_row_groups)))
+    del state  # only part of the cache key, so that another version of the file is read again
+    metadata = _opened(path).metadata
+    return list(itertools.accumulate(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)))
 
 
-@lru_cache(maxsize=_GROUPS_KEPT)
+@lru_cache(maxsize=_MAX_GROUPS_IN_MEMORY)
 def _images(path: Path, group: int, column: str, state: FileState) -> list[bytes | None]:
     del state
     values = _read(path, group, [column])[column].to_pylist()
@@ -246,7 +246,7 @@ def _read(path: Path, group: int, columns: list[str]) -> pa.Table:
     try:
         return _opened(path).read_row_group(group, columns=columns)
     except (OSError, pa.ArrowException) as error:
-        raise InputError(path, "table", first_line(error)[:200], "a whole Parquet file") from None
+        raise InputError(path, "table", first_line(error)[:200], "a complete Parquet file") from None
 
 
 def _opened(path: Path) -> pyarrow.parquet.ParquetFile:
@@ -255,4 +255,4 @@ def _opened(path: Path) -> pyarrow.parquet.ParquetFile:
     except FileNotFoundError:
         raise InputError(path, "file", "nothing there", "a Parquet file") from None
     except (OSError, pa.ArrowException) as error:
-        raise InputError(path, "table", first_line(error)[:200], "a whole Parquet file") from None
+        raise InputError(path, "table", first_line(error)[:200], "a complete Parquet file") from None

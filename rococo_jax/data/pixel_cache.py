@@ -26,17 +26,17 @@ from PIL import Image
 from rococo_jax.errors import InputError
 from rococo_jax.runtime import cache_folder
 
-_MOST_BYTES, _MOST_OF_FREE = 16 * 10**9, 0.25
+_MAX_BYTES, _MAX_SHARE_OF_FREE = 16 * 10**9, 0.25
 _LOCKS = 256
 
 
 class PixelView(NamedTuple):
-    """One way of making pixels of an image.
+    """A way to prepare the pixels of an image.
 
     Attributes:
-        key: what decides the pixels beside the file.
-        shape: (height, width, 3) of all of them.
-        make: the pixels of a decoded image, uint8.
+        key: identifies the preparation; two views with the same key give the same pixels.
+        shape: (height, width, 3) of the pixels of every image.
+        make: turns a decoded image into pixels, uint8.
     """
 
     key: str
@@ -48,24 +48,28 @@ class PixelView(NamedTuple):
 
 
 class DiskBudget:
-    """Bytes of disk that kept pixels may take, shared by all tables of a process; known when first asked for."""
+    """The bytes of disk that cached pixels may take, shared by all caches of a process.
 
-    def __init__(self, most: int | None = None):
-        self._left, self._lock = most, threading.Lock()
+    Args:
+        limit: in bytes; by default a part of the disk's free space, determined at the first reservation.
+    """
 
-    def take(self, size: int, count: int) -> int:
-        """How many of `count` items of `size` bytes have room; it is taken."""
+    def __init__(self, limit: int | None = None):
+        self._available, self._lock = limit, threading.Lock()
+
+    def reserve(self, size: int, count: int) -> int:
+        """Reserve space for up to `count` items of `size` bytes; return the number of items that fit."""
         with self._lock:
-            if self._left is None:
-                self._left = min(_MOST_BYTES, int(_MOST_OF_FREE * _free_bytes()))
-            taken = min(count, self._left // size)
-            self._left -= taken * size
-            return taken
+            if self._available is None:
+                self._available = min(_MAX_BYTES, int(_MAX_SHARE_OF_FREE * _free_bytes()))
+            reserved = min(count, self._available // size)
+            self._available -= reserved * size
+            return reserved
 
-    def give_back(self, size: int) -> None:
-        """Bytes that are free again."""
+    def release(self, size: int) -> None:
+        """Release bytes that were reserved."""
         with self._lock:
-            self._left += size
+            self._available += size
 
 
 DISK_BUDGET = DiskBudget()
@@ -74,108 +78,115 @@ DISK_BUDGET = DiskBudget()
 class PixelCache:
     """Pixels of images by view and row, as many as fit into the disk budget. Safe to use from many threads.
 
-    `names` are the images' in errors; `opened` gives an image by its row, or raises InputError.
+    Args:
+        names: of the images, for errors.
+        open_row: returns the image of a row, or raises InputError.
     """
 
-    def __init__(self, names: Sequence[object], opened: Callable[[int], Image.Image], room: DiskBudget = DISK_BUDGET):
-        self.names, self.opened = names, opened
-        self._room, self._tables, self._announced = room, {}, {}
-        self._locks, self._tables_lock = [threading.Lock() for _ in range(_LOCKS)], threading.Lock()
+    def __init__(
+        self, names: Sequence[object], open_row: Callable[[int], Image.Image], budget: DiskBudget = DISK_BUDGET
+    ):
+        self.names, self.open_row = names, open_row
+        self._budget, self._files, self._announced = budget, {}, {}
+        self._locks, self._files_lock = [threading.Lock() for _ in range(_LOCKS)], threading.Lock()
 
     def announce(self, view: PixelView) -> None:
-        """Has this view made of every image that is opened from here on."""
+        """Compute this view of every image that is opened from now on."""
         self._announced.setdefault(view.key, view)
 
     def is_announced(self, view: Callable) -> bool:
-        """Whether it is a view that is made of every image."""
+        """Return whether this is an announced view."""
         return isinstance(view, PixelView) and view.key in self._announced
 
     def get(self, row: int, view: PixelView) -> UInt8[np.ndarray, "height width 3"] | None:
-        """A view that is kept."""
-        return self._table(view).get(row)
+        """Return the pixels of a row if they are cached."""
+        return self._file_of(view).get(row)
 
     def put(self, row: int, view: PixelView, pixels: UInt8[np.ndarray, "height width 3"]) -> None:
-        """Keeps a view that was made elsewhere, where there is room."""
-        self._table(view).put(row, pixels)
+        """Cache pixels that were computed elsewhere, if the budget allows it."""
+        self._file_of(view).put(row, pixels)
 
     def pixels(self, row: int, view: PixelView) -> UInt8[np.ndarray, "height width 3"]:
-        """A view of image `row`. Raises InputError, which names it."""
+        """Return a view of image `row`. Raises InputError, which names the image."""
         self.announce(view)
         with self._locks[row % _LOCKS]:
-            kept = self.get(row, view)
-            return self._open(row, view) if kept is None else kept
+            cached = self.get(row, view)
+            return self._open(row, view) if cached is None else cached
 
     def image(self, row: int) -> Image.Image:
-        """Image `row`; makes all views. Raises InputError, which names it."""
+        """Open image `row` and compute all announced views. Raises InputError, which names the image."""
         with self._locks[row % _LOCKS]:
             return self._open(row, None)
 
-    def _open(self, row: int, wanted: PixelView | None) -> np.ndarray | Image.Image:
-        image = self.opened(row)
-        made = None
+    def _open(self, row: int, requested: PixelView | None) -> np.ndarray | Image.Image:
+        """Open an image, cache all announced views, and return the requested one, or the image itself."""
+        image = self.open_row(row)
+        result: np.ndarray | Image.Image = image
         for view in list(self._announced.values()):
-            table = self._table(view)
-            is_wanted = wanted is not None and view.key == wanted.key
-            if is_wanted or table.wants(row):
-                try:
-                    pixels = view.make(image)
-                except InputError as error:
-                    if not is_wanted:  # raised where the view is asked for
-                        continue
-                    raise InputError(self.names[row], error.field, error.found, error.wanted) from None
-                table.put(row, pixels)
-                made = pixels if is_wanted else made
-        return image if wanted is None else made
+            file = self._file_of(view)
+            is_requested = requested is not None and view.key == requested.key
+            if not (is_requested or file.can_store(row)):
+                continue
+            try:
+                pixels = view.make(image)
+            except InputError as error:
+                if not is_requested:  # raised when this view is requested
+                    continue
+                raise InputError(self.names[row], error.field, error.found, error.wanted) from None
+            file.put(row, pixels)
+            if is_requested:
+                result = pixels
+        return result
 
-    def _table(self, view: PixelView) -> "_Table":
-        with self._tables_lock:
-            if view.key not in self._tables:
-                self._tables[view.key] = _Table(len(self.names), view.shape, self._room)
-            return self._tables[view.key]
+    def _file_of(self, view: PixelView) -> "_PixelFile":
+        with self._files_lock:
+            if view.key not in self._files:
+                self._files[view.key] = _PixelFile(len(self.names), view.shape, self._budget)
+            return self._files[view.key]
 
 
-class _Table:
-    """Pixels of one shape, a row a file, in a file without a name. Rows beyond the room are not kept."""
+class _PixelFile:
+    """Pixels of one shape in an unnamed file, with a row for each image. Rows beyond the disk budget are not stored."""
 
-    def __init__(self, count: int, shape: tuple[int, int, int], room: DiskBudget):
-        self.shape, self.size, self.room = shape, int(np.prod(shape)), room
-        self.rows = room.take(self.size, count)
-        self.kept = np.zeros(self.rows, bool)
+    def __init__(self, count: int, shape: tuple[int, int, int], budget: DiskBudget):
+        self.shape, self.size, self.budget = shape, int(np.prod(shape)), budget
+        self.rows = budget.reserve(self.size, count)
+        self.is_stored = np.zeros(self.rows, bool)
         if self.rows:
             try:
                 self.file = tempfile.TemporaryFile(dir=_folder())  # noqa: SIM115
                 self.file.truncate(self.rows * self.size)
                 weakref.finalize(self, self.file.close)
                 self.pixels = np.memmap(self.file, np.uint8, "r", shape=(self.rows, *shape))
-            except OSError:  # kept pixels save time alone
+            except OSError:  # the cache only saves time
                 self._close()
 
-    def wants(self, row: int) -> bool:
-        """Whether this row could be kept and is not."""
-        return row < self.rows and not self.kept[row]
+    def can_store(self, row: int) -> bool:
+        """Return whether there is space for this row and it is not stored yet."""
+        return row < self.rows and not self.is_stored[row]
 
     def get(self, row: int) -> np.ndarray | None:
-        return self.pixels[row] if row < self.rows and self.kept[row] else None
+        return self.pixels[row] if row < self.rows and self.is_stored[row] else None
 
     def put(self, row: int, pixels: np.ndarray) -> None:
-        if not self.wants(row) or pixels.shape != self.shape:
+        if not self.can_store(row) or pixels.shape != self.shape:
             return
-        rest, place = memoryview(np.ascontiguousarray(pixels)).cast("B"), row * self.size
+        rest, offset = memoryview(np.ascontiguousarray(pixels)).cast("B"), row * self.size
         try:
-            while rest:  # not through the map: a full disk would end the process
-                written = os.pwrite(self.file.fileno(), rest, place)
-                rest, place = rest[written:], place + written
-            self.kept[row] = True
+            while rest:  # not through the memory map, where a full disk would end the process
+                count = os.pwrite(self.file.fileno(), rest, offset)
+                rest, offset = rest[count:], offset + count
+            self.is_stored[row] = True
         except OSError:
             self._close()
 
     def _close(self) -> None:
-        self.room.give_back(self.rows * self.size)
+        self.budget.release(self.rows * self.size)
         self.rows = 0
 
 
 def _folder() -> Path | None:
-    """Where kept pixels go: the cache folder, or the system's place for temporary files."""
+    """Return the cache folder if it can be created; None stands for the system's folder for temporary files."""
     with contextlib.suppress(OSError):
         cache_folder().mkdir(parents=True, exist_ok=True)
         return cache_folder()

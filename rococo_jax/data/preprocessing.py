@@ -1,25 +1,26 @@
-"""Turns decoded images into the pixels that an image tower was trained on.
+"""Turn decoded images into the pixels that an image tower was trained on.
 
 A `Preprocessing` is saved with the model. It has two halves:
 
     host    convert to RGB, resize with Pillow on 8-bit pixels, centre crop          -> uint8 (height, width, 3)
-    device  x = (rescale_factor * pixel - mean) / std, float32                       -> what the tower reads
+    device  x = (rescale_factor * pixel - mean) / std, float32                       -> input of the tower
 
-Both halves equal the Pillow image processors of `transformers` 5 (CLIP, SigLIP, Bit as used by DINOv2, ViT,
-EfficientNet as used by ALIGN), or, for `library="open_clip"`, open_clip's and OpenAI's transforms of `torchvision`.
-TIPSv2's resizes by torch, which rounds one value in a few hundred to the next of the 256.
-Details of both:
+Both halves equal the Pillow image processors of `transformers` 5 (CLIP, SigLIP, Bit as used by DINOv2, ViT),
+or, for `library="open_clip"`, the `torchvision` transforms of open_clip and OpenAI. TIPSv2's own processor resizes with
+torch, which rounds one value in a few hundred to a neighbouring one of the 256.
 
-- The EXIF orientation of an image is *not* applied: pixels are taken as stored.
-- `transformers` composites transparency (an alpha band, or a palette's transparent colour) onto white and resizes RGB.
-  open_clip and OpenAI resize an image in its own mode (a palette by its nearest pixels), crop, and drop transparency.
-- 16-bit greyscale is clipped at 255 by the reference; here it is scaled (`pictures`).
+Details:
+
+- The EXIF orientation of an image is *not* applied: pixels are used as stored.
+- `transformers` composites transparency (an alpha band or a transparent colour of a palette) onto white and resizes
+  RGB. open_clip and OpenAI resize an image in its own mode (a palette by nearest pixels), crop, and drop transparency.
+- 16-bit greyscale, which the references clip at 255, is scaled (`pictures`).
 - The long side of a resized image is rounded down: `int(shortest_edge * long / short)`.
 - SigLIP 2 NaFlex keeps the aspect ratio of an image, up to whole patches, and packs the patches into one array
   (`naflex.pack_patches`). Its processor leaves grey and transparent images as they are, and its tower then refuses
   their channels.
-- A crop that is larger than the image is padded with zeros (black). Where one row or column is left over,
-  `transformers` pads before the image and crops from the smaller offset; torchvision pads after it and rounds to even.
+- A crop larger than the image is padded with zeros (black). If the difference is odd, `transformers` puts the extra row
+  or column before the image and crops from the smaller offset; torchvision puts it after the image and rounds to even.
 """
 
 import dataclasses
@@ -40,26 +41,28 @@ from rococo_jax.data.pixel_cache import PixelView
 from rococo_jax.errors import InputError, is_number
 from rococo_jax.storage import hash_json
 
-# A 1-pixel-wide photograph may be resized to a very long one; this keeps it below 800 MB.
-_MOST_RESIZED_PIXELS = 2**28
+# Bounds the memory of a very thin image after resizing to 800 MB.
+_MAX_RESIZED_PIXELS = 2**28
 _LARGEST_SIDE = 2**14
 
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """Steps from an image to pixels: resize, crop, normalise. Exactly one of `shortest_edge` and `exact_size` is set.
+    """The steps from an image to pixels: resize, crop, normalise.
+
+    Exactly one of `shortest_edge` and `exact_size` is set.
 
     Attributes:
-        shortest_edge: the resized image's shorter side in pixels, aspect ratio kept; then `crop_size` is needed.
-        exact_size: (height, width) of the resized image, aspect ratio given up.
+        shortest_edge: shorter side of the resized image in pixels; keeps the aspect ratio, and needs a `crop_size`.
+        exact_size: (height, width) of the resized image, whatever its aspect ratio was.
         crop_size: (height, width) of the centre crop after resizing, or None for no crop.
-        resample: Pillow's filter by its name in lower case.
+        resample: name of Pillow's filter, in lower case.
         rescale_factor: factor of an 8-bit value before normalisation.
-        mean: of red, green and blue after rescaling, subtracted.
-        std: of red, green and blue after rescaling, divided by.
-        patch_size, max_patches: side of a patch, and how many an image has at most, where its shape is kept; then
-            `exact_size` is the square of as many patches, the size of `with_fixed_grid` images.
-        library: whose rule for crops and for other modes than RGB is followed: `transformers` or `open_clip`.
+        mean: of red, green and blue, subtracted after rescaling.
+        std: of red, green and blue, divided by after that.
+        patch_size, max_patches: side of a patch and largest number of patches, for towers that keep the aspect ratio;
+            `exact_size` is then the square of that many patches, as in `with_fixed_grid`.
+        library: whose behaviour is followed for crops and for modes other than RGB: `transformers` or `open_clip`.
     """
 
     shortest_edge: int | None = None
@@ -78,42 +81,42 @@ class Preprocessing:
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """(height, width) in pixels of what the tower reads: of what `resize` returns, or else of squashed images."""
+        """(height, width) in pixels of the input of the tower; of `with_fixed_grid` for towers that keep the ratio."""
         return self.crop_size or self.exact_size
 
     @property
     def pixel_shape(self) -> tuple[int, int, int]:
-        """The shape of what `resize` returns."""
+        """The shape of the result of `resize`."""
         if self.patch_size is None:
             return *self.image_size, 3
         return (self.max_patches + 1) * self.patch_size, self.patch_size, 3
 
     @property
     def with_fixed_grid(self) -> "Preprocessing":
-        """The same where all images need one grid, as mixed ones do: squashed to the square of the patches."""
+        """The same preprocessing, but resizing all images to one square grid of patches, as mixed images need it."""
         return dataclasses.replace(self, patch_size=None, max_patches=None)
 
     def resize(self, image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
-        """The host's half: RGB, resized, cropped, 8 bit; a strip where the shape is kept. EXIF orientation not applied.
+        """Do the host's half: convert to RGB, resize and crop, in 8 bits; pack patches if the aspect ratio is kept.
 
         Raises InputError as `resized`.
         """
         return self.packed(self.resized(image))
 
     def packed(self, pixels: UInt8[np.ndarray, "height width 3"]) -> UInt8[np.ndarray, "height2 width2 3"]:
-        """What `resized` gave, as a strip where the shape is kept."""
+        """Pack the result of `resized` into patches if the aspect ratio is kept; else return it unchanged."""
         return pixels if self.patch_size is None else pack_patches(pixels, self.patch_size, self.max_patches)
 
     def resized(self, image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
-        """`resize`, of the image's own shape where that is kept.
+        """Convert to RGB, resize and crop, without packing patches.
 
-        Raises InputError where the image has no pixels, or is so thin that its resized form would not fit in memory.
+        Raises InputError: the image has no pixels, or is so thin that the resized image would not fit in memory.
         """
         image = as_rgb(image) if self.library == "transformers" else as_8bit(image)
         height, width = self._resized_size(image.height, image.width)
-        if height * width > _MOST_RESIZED_PIXELS:
+        if height * width > _MAX_RESIZED_PIXELS:
             found = f"{image.width} x {image.height} pixels, which resized would be {width} x {height}"
-            raise InputError("image", "aspect ratio", found, f"at most {_MOST_RESIZED_PIXELS} resized pixels")
+            raise InputError("image", "aspect ratio", found, f"at most {_MAX_RESIZED_PIXELS} resized pixels")
         image = image.resize((width, height), resample=Image.Resampling[self.resample.upper()])
         if self.crop_size is not None:
             image = _centre_crop(image, self.crop_size, _OFFSETS[self.library])
@@ -121,11 +124,13 @@ class Preprocessing:
 
     @property
     def pixel_view(self) -> PixelView:
-        """`resize` with what decides its pixels."""
-        decides = [self.shortest_edge, self.exact_size, self.crop_size, self.resample]
-        decides += [] if self.library == "transformers" else [self.library]
-        decides += [] if self.patch_size is None else [self.patch_size, self.max_patches]
-        return PixelView(f"resized {hash_json(decides)}", self.pixel_shape, self.resize)
+        """`resize` as a view that can be cached."""
+        settings: list[Any] = [self.shortest_edge, self.exact_size, self.crop_size, self.resample]
+        if self.library != "transformers":
+            settings.append(self.library)
+        if self.patch_size is not None:
+            settings += [self.patch_size, self.max_patches]
+        return PixelView(f"resized {hash_json(settings)}", self.pixel_shape, self.resize)
 
     def _resized_size(self, height: int, width: int) -> tuple[int, int]:
         if self.patch_size is not None:
@@ -137,26 +142,27 @@ class Preprocessing:
         return self.shortest_edge, int(self.shortest_edge * width / height)
 
     def normalise(self, pixels: UInt8[Array, "images height width 3"]) -> Float[Array, "images height width 3"]:
-        """The device's half: `(rescale_factor * pixel - mean) / std` in float32."""
-        scaled = pixels.astype(jnp.float32) * jnp.float32(self.rescale_factor)
+        """Do the device's half: `(rescale_factor * pixel - mean) / std` in float32."""
+        rescaled = pixels.astype(jnp.float32) * jnp.float32(self.rescale_factor)
         mean = jnp.asarray(self.mean, jnp.float32)[None, None, None, :]
-        normalised = (scaled - mean) / jnp.asarray(self.std, jnp.float32)[None, None, None, :]
+        normalised = (rescaled - mean) / jnp.asarray(self.std, jnp.float32)[None, None, None, :]
         if self.patch_size is None or pixels.shape[1:] != self.pixel_shape:
             return normalised
-        grid = pixels[:, -self.patch_size :].astype(jnp.float32)  # which is no colour
+        # The last patch holds the size of the grid, not pixels.
+        grid = pixels[:, -self.patch_size :].astype(jnp.float32)
         return normalised.at[:, -self.patch_size :].set(grid)
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The least and the greatest number that `normalise` makes, rounded to six decimals."""
+        """The smallest and the largest possible result of `normalise`, rounded to six decimals."""
         both = [(self.rescale_factor * v - m) / s for v in (0, 255) for m, s in zip(self.mean, self.std, strict=True)]
         return round(min(both), 6), round(max(both), 6)
 
     def with_image_size(self, size: int) -> "Preprocessing":
-        """The same preprocessing for square images of `size` pixels; the size before a crop is scaled alike."""
+        """Return the preprocessing for square images of `size` pixels; the size before a crop grows in proportion."""
         if self.patch_size is not None:
-            most = (size // self.patch_size) ** 2
-            return dataclasses.replace(self, exact_size=(size, size), max_patches=most)
+            max_patches = (size // self.patch_size) ** 2
+            return dataclasses.replace(self, exact_size=(size, size), max_patches=max_patches)
         if self.crop_size is None:
             return dataclasses.replace(self, exact_size=(size, size))
         growth = size / min(self.crop_size)
@@ -165,15 +171,16 @@ class Preprocessing:
         return dataclasses.replace(self, exact_size=exact, shortest_edge=shortest, crop_size=(size, size))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value; tuples become lists, keys are the attributes, without newer ones at their default."""
+        """Return the attributes as a JSON object, without those that were added later and have their default."""
         values = {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
         newer = {"library": "transformers", "patch_size": None, "max_patches": None}
         return {k: v for k, v in values.items() if k not in newer or v != newer[k]}
 
     @classmethod
     def from_json(cls, value: Any, source: object = "preprocessing") -> "Preprocessing":
-        """Reads the output of `to_json`. Raises InputError, which names `source`, for unknown keys and impossible
-        values.
+        """Read the output of `to_json`.
+
+        Raises InputError: an unknown key or an impossible value; the error names `source`.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, Mapping) or not set(value) <= names:
@@ -188,18 +195,18 @@ class Preprocessing:
 
     @classmethod
     def from_huggingface(cls, config: Any, source: object = "preprocessor_config.json") -> "Preprocessing":
-        """Reads a `preprocessor_config.json` (or the `image_processor` part of a `processor_config.json`).
+        """Read a `preprocessor_config.json`, or the `image_processor` part of a `processor_config.json`.
 
-        Raises InputError, which names `source`, where the processor is of an unknown kind, or takes an unknown step.
+        Raises InputError: the kind of the processor or one of its steps is unknown; the error names `source`.
         """
         return cls.from_json(read_image_processor(config, source), source)
 
     def hash(self) -> str:
-        """SHA-256 of everything that decides the pixels."""
+        """Return the SHA-256 of everything that determines the pixels."""
         return hash_json(self.to_json())
 
     def describe(self) -> str:
-        """One line for people, such as `shortest edge to 224 (bicubic), centre crop 224 x 224, normalised`."""
+        """Return a summary such as `shortest edge to 224 (bicubic), centre crop 224 x 224, normalised by ...`."""
         steps = [f"{self.describe_size()} ({self.resample})"]
         if self.crop_size is not None:
             steps.append(f"centre crop {self.crop_size[0]} x {self.crop_size[1]}")
@@ -207,37 +214,37 @@ class Preprocessing:
         return ", ".join(steps) + ", normalised by mean ({}) and std ({})".format(*numbers)
 
     def describe_size(self) -> str:
-        """A few words for people: how large a resized image is."""
+        """Return a summary of the size of a resized image."""
         if self.patch_size is not None:
-            return f"shape kept, at most {self.max_patches} patches of {self.patch_size} x {self.patch_size}"
+            return f"aspect ratio kept, at most {self.max_patches} patches of {self.patch_size} x {self.patch_size}"
         if self.exact_size is not None:
-            return f"squashed to {self.exact_size[0]} x {self.exact_size[1]}"
+            return f"resized to {self.exact_size[0]} x {self.exact_size[1]}"
         return f"shortest edge to {self.shortest_edge}"
 
     def describe_library_behaviour(self) -> str:
-        """One line for people: the library's rule for crops and for other modes than RGB."""
-        return f"{self.library}: {_RULES[self.library]}; EXIF orientation and colour profiles not applied"
+        """Return a summary of how the library crops images and converts modes other than RGB."""
+        return f"{self.library}: {_LIBRARIES[self.library]}; EXIF orientation and colour profiles not applied"
 
 
 def _check(values: Mapping[str, Any], source: object) -> None:
     shortest_edge, exact_size, crop_size = (values[name] for name in ("shortest_edge", "exact_size", "crop_size"))
-    in_words = f"shortest_edge {shortest_edge!r}, exact_size {exact_size!r}, crop_size {crop_size!r}"
+    sizes = f"shortest_edge {shortest_edge!r}, exact_size {exact_size!r}, crop_size {crop_size!r}"
     if (shortest_edge is None) == (exact_size is None):
-        raise InputError(source, "size", in_words, "a shortest edge or an exact size")
+        raise InputError(source, "size", sizes, "a shortest edge or an exact size")
     if exact_size is None and crop_size is None:
         raise InputError(source, "crop_size", "none", "a centre crop, so that all images have one size")
     pairs = [size for size in (exact_size, crop_size) if size is not None]
     edges = [] if shortest_edge is None else [shortest_edge]
     are_pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
     if not are_pairs or not all(type(side) is int and side > 0 for side in itertools.chain(edges, *pairs)):
-        raise InputError(source, "size", in_words, "whole numbers of pixels, 1 or more")
+        raise InputError(source, "size", sizes, "whole numbers of pixels, 1 or more")
     if any(side > _LARGEST_SIDE for side in itertools.chain(edges, *pairs)):
-        raise InputError(source, "size", in_words, f"at most {_LARGEST_SIDE} pixels a side")
+        raise InputError(source, "size", sizes, f"at most {_LARGEST_SIDE} pixels a side")
     _check_patches(values["patch_size"], values["max_patches"], exact_size, crop_size, source)
     if values["resample"] not in RESAMPLING.values():
         raise InputError(source, "resample", values["resample"], f"one of {', '.join(RESAMPLING.values())}")
-    if values["library"] not in tuple(_RULES):
-        raise InputError(source, "library", repr(values["library"]), f"one of {', '.join(_RULES)}")
+    if values["library"] not in tuple(_LIBRARIES):
+        raise InputError(source, "library", repr(values["library"]), f"one of {', '.join(_LIBRARIES)}")
     if not is_number(values["rescale_factor"]):
         raise InputError(source, "rescale_factor", repr(values["rescale_factor"]), "a number")
     mean, std = values["mean"], values["std"]
@@ -245,31 +252,39 @@ def _check(values: Mapping[str, Any], source: object) -> None:
         raise InputError(source, "mean and std", f"{mean}, {std}", "three numbers each, and no std of 0")
 
 
-def _check_patches(size: Any, most: Any, exact: Any, crop: Any, source: object) -> None:
-    if size is most is None:
+def _check_patches(patch_size: Any, max_patches: Any, exact_size: Any, crop_size: Any, source: object) -> None:
+    if patch_size is None and max_patches is None:
         return
-    if not (type(size) is type(most) is int and 2 <= size <= _LARGEST_SIDE and 1 <= most < 2**16):
-        found = f"patch_size {size!r}, max_patches {most!r}"
+    are_whole = type(patch_size) is int and type(max_patches) is int
+    if not are_whole or not 2 <= patch_size <= _LARGEST_SIDE or not 1 <= max_patches < 2**16:
+        found = f"patch_size {patch_size!r}, max_patches {max_patches!r}"
         raise InputError(source, "patches", found, "a side of 2 pixels or more, and 1 to 65,535 patches")
-    if crop is not None or exact != (math.isqrt(most) * size,) * 2:
-        found, side = f"exact_size {exact!r}, crop_size {crop!r}", math.isqrt(most) * size
-        raise InputError(source, "size", found, f"{side} x {side}, the square of {most} patches, and no crop")
+    side = math.isqrt(max_patches) * patch_size
+    if crop_size is not None or exact_size != (side, side):
+        found = f"exact_size {exact_size!r}, crop_size {crop_size!r}"
+        raise InputError(source, "size", found, f"{side} x {side}, the square of {max_patches} patches, and no crop")
 
 
-def _torchvision_offset(have: int, wanted: int) -> int:
-    return -((wanted - have) // 2) if wanted > have else round((have - wanted) / 2)
+def _transformers_offset(length: int, crop_length: int) -> int:
+    return (length - crop_length) // 2
 
 
-# First row or column of a centre crop, negative where the image is smaller.
-_OFFSETS = {"transformers": lambda have, wanted: (have - wanted) // 2, "open_clip": _torchvision_offset}
-_RULES = {
+def _torchvision_offset(length: int, crop_length: int) -> int:
+    if crop_length > length:
+        return -((crop_length - length) // 2)
+    return round((length - crop_length) / 2)
+
+
+# The first row or column of a centre crop, negative if the image is smaller than the crop.
+_OFFSETS = {"transformers": _transformers_offset, "open_clip": _torchvision_offset}
+_LIBRARIES = {
     "transformers": "RGB over white, resized, cropped from the smaller offset",
     "open_clip": "resized in its own mode, cropped from the offset rounded to even, then RGB with transparency dropped",
 }
 
 
 def _centre_crop(image: Image.Image, size: tuple[int, int], offset: Callable[[int, int], int]) -> Image.Image:
-    """The middle `size` = (height, width) of an image; zeros where the image is smaller than that."""
+    """Cut the centre of `size` = (height, width) out of an image, and pad a smaller image with zeros."""
     height, width = size
     left, upper = offset(image.width, width), offset(image.height, height)
     return image.crop((left, upper, left + width, upper + height))

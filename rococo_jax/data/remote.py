@@ -1,7 +1,4 @@
-"""Files by path or by URL, read whole or in part. URLs (`gs://`, `s3://`, `https://`) go through fsspec.
-
-Nothing is written to a URL.
-"""
+"""Read files by path or URL. URLs (`gs://`, `s3://`, `https://`) are read with fsspec, and never written to."""
 
 import uuid
 from collections.abc import Mapping
@@ -14,14 +11,14 @@ from rococo_jax.storage import atomic_directory, hash_file, hash_json, is_url, r
 
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "az": "adlfs", "abfs": "adlfs", "http": "aiohttp",
              "https": "aiohttp"}  # fmt: skip
-# Facts that differ for each version of a file, by the names that file systems have for them. A time of modification
-# (`mtime`) is none: programs that copy files set it.
+# Values that differ for each version of a file, by fsspec's names. A modification time (`mtime`) does not: programs
+# that copy files set it.
 _CONTENT_FACTS = ("ETag", "etag", "md5Hash", "crc32c", "generation", "VersionId", "Content-MD5", "Digest", "ino")
 _DATES = ("updated", "LastModified", "last_modified", "created")
 
 
 def file_system(url: str) -> Any:
-    """fsspec's file system of a URL. Raises InputError where there is none, or its package is not installed."""
+    """Return fsspec's file system of a URL. Raises InputError: there is none, or its package is not installed."""
     import fsspec
 
     scheme = url.partition("://")[0]
@@ -35,20 +32,20 @@ def file_system(url: str) -> Any:
         raise InputError(url, "storage", f"{scheme}://", "a local path, gs://, s3:// or https://") from None
 
 
-def why_refused(path: str, error: Exception, wanted: str) -> InputError:
-    """Return the refusal of a file that cannot be read; `wanted` describes the content."""
+def why_refused(path: str, error: Exception, expected: str) -> InputError:
+    """Return the error for a file that cannot be read; `expected` describes its contents."""
     if isinstance(error, FileNotFoundError):
-        return InputError(path, "file", "nothing there", wanted)
-    return InputError(path, "file", first_line(error) or type(error).__name__, f"{wanted}, and the right to read it")
+        return InputError(path, "file", "nothing there", expected)
+    return InputError(path, "file", first_line(error) or type(error).__name__, f"{expected}, and the right to read it")
 
 
-def url_facts(url: str, wanted: str) -> tuple[int, tuple[str, ...], float]:
-    """Return the size of a file, what its storage records of its version, and when it was last changed.
+def url_facts(url: str, expected: str) -> tuple[int, tuple[str, ...], float]:
+    """Return the size of a file, its version as the storage records it, and the time of its last change.
 
-    The version is empty where the storage records none; the time is 0 where it is no number, as the version then holds
-    a finer one, or does not depend on time.
+    The version is empty if the storage records none. The time is 0 if it is not a number; the version then contains a
+    finer one, or does not depend on time.
 
-    Raises InputError: there is none, or it cannot be read; `wanted` describes the content for errors.
+    Raises InputError: the file does not exist or cannot be read; `expected` describes its contents for errors.
     """
     try:
         info = file_system(url).info(url)
@@ -56,9 +53,9 @@ def url_facts(url: str, wanted: str) -> tuple[int, tuple[str, ...], float]:
     except InputError:
         raise
     except Exception as error:  # what storage services raise differs from one to the next
-        raise why_refused(url, error, wanted) from None
-    changed = info.get("created")
-    return size, _version(info), changed if isinstance(changed, float) else 0.0
+        raise why_refused(url, error, expected) from None
+    created_at = info.get("created")
+    return size, _version(info), created_at if isinstance(created_at, float) else 0.0
 
 
 def _version(info: Mapping[str, Any]) -> tuple[str, ...]:
@@ -67,12 +64,12 @@ def _version(info: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def forget_listings(url: str) -> None:
-    """Forget what an earlier listing said of the files behind a URL, so that facts are asked for again."""
+    """Forget earlier listings of the files behind a URL, so that they are requested again."""
     file_system(url).invalidate_cache()
 
 
 def open_binary(path: str) -> Any:
-    """A file to read. Raises InputError where it cannot be."""
+    """Open a file for reading. Raises InputError: it cannot be opened."""
     try:
         return file_system(path).open(path, "rb") if is_url(path) else Path(path).open("rb")
     except InputError:
@@ -82,7 +79,7 @@ def open_binary(path: str) -> Any:
 
 
 def matching_urls(pattern: str) -> list[str]:
-    """The URLs that a pattern with `*` stands for, in order. Raises InputError where they cannot be listed."""
+    """Return the URLs that match a pattern with `*`, in order. Raises InputError: they cannot be listed."""
     files = file_system(pattern)
     try:
         return sorted(map(files.unstrip_protocol, files.glob(pattern)))
@@ -93,26 +90,26 @@ def matching_urls(pattern: str) -> list[str]:
 def local_copy(url: str, cache: Path) -> Path:
     """Return the folder behind a URL, copied below `cache` once for each version of its files.
 
-    Where the storage records no versions, the folder is copied again each time, and kept by its contents.
+    If the storage records no versions, the folder is copied each time, and the copy is named by its contents.
 
-    Raises InputError where there is nothing, or it cannot be read.
+    Raises InputError: the folder is missing or cannot be read.
     """
     files, copy = file_system(url), cache
     name = url.rstrip("/").rpartition("/")[2]
     forget_listings(url)
     try:
-        listed = files.find(url, detail=True)
-        if not listed:
+        details = files.find(url, detail=True)
+        if not details:
             raise FileNotFoundError(url)
-        if outside := next((path for path in sorted(listed) if not is_inner_name(path.lstrip("/"))), None):
+        if outside := next((path for path in sorted(details) if not is_inner_name(path.lstrip("/"))), None):
             raise InputError(url, "name", repr(outside), "names of files below the folder")
-        state = [[path, str(info.get("size")), *_version(info)] for path, info in sorted(listed.items())]
+        state = [[path, str(info.get("size")), *_version(info)] for path, info in sorted(details.items())]
         is_versioned = all(len(facts) > 2 for facts in state)
         copy = cache / (hash_json(state)[:24] if is_versioned else f"unversioned-{uuid.uuid4().hex[:24]}") / name
         if not copy.exists():
             with atomic_directory(copy) as folder:
                 files.get(url.rstrip("/") + "/", str(folder) + "/", recursive=True)
-        return copy if is_versioned else _kept_by_contents(copy, cache)
+        return copy if is_versioned else _move_by_contents(copy, cache)
     except InputError:
         if copy != cache and copy.exists():  # another process was faster
             return copy
@@ -121,8 +118,8 @@ def local_copy(url: str, cache: Path) -> Path:
         raise why_refused(url, error, "a folder") from None
 
 
-def _kept_by_contents(copy: Path, cache: Path) -> Path:
-    """Move a copied folder to a place that its contents name."""
+def _move_by_contents(copy: Path, cache: Path) -> Path:
+    """Move a copied folder to a place that is named by its contents."""
     paths = sorted(path for path in copy.rglob("*") if path.is_file())
     contents = [[path.relative_to(copy).as_posix(), hash_file(path)] for path in paths]
     place = cache / hash_json(contents)[:24] / copy.name

@@ -1,7 +1,7 @@
-"""A tokenizer without a model: the folder of a `save_pretrained`, or a `tokenizer.json` alone.
+"""Read a tokenizer without a model: a folder written by `save_pretrained`, or a single `tokenizer.json`.
 
-A class of `transformers` that belongs to a family is read as of that family (`tokenizer_files`). Of any other tokenizer
-`tokenizer.json` decides the ids; the token that ends a text is the last one that it adds to every text.
+A tokenizer class of `transformers` that belongs to a family is read like that family (`tokenizer_files`). For any other
+tokenizer, `tokenizer.json` determines the ids, and the last token that it adds to every text is the end token.
 """
 
 from pathlib import Path
@@ -25,9 +25,9 @@ _PADDING = ("<pad>", "[PAD]", "<|pad|>")
 
 
 def read_saved_tokenizer(path: Path, context_length: int) -> Tokenizer:
-    """The tokenizer of a folder or of a `tokenizer.json`, whose texts have at most so many tokens.
+    """Read the tokenizer of a folder or of a `tokenizer.json`, for texts of at most `context_length` tokens.
 
-    Raises InputError: there are no tokenizer files, they cannot be read, or no token pads texts.
+    Raises InputError: there are no tokenizer files, they cannot be read, or there is no token for padding.
     """
     folder = path.parent if path.name == _RUST else path
     settings = read_json_object(folder / _SETTINGS, "tokenizer settings") if (folder / _SETTINGS).is_file() else {}
@@ -37,25 +37,28 @@ def read_saved_tokenizer(path: Path, context_length: int) -> Tokenizer:
         return read_huggingface_tokenizer(folder, {"model_type": kind, **lengths})
     rust_file = path if path.is_file() else folder / _RUST
     if not rust_file.is_file():
-        there = ", ".join(name for name in TOKENIZER_FILES if (folder / name).is_file())
-        there = there or ("no tokenizer files" if path.exists() else "nothing there")
-        raise InputError(path, "tokenizer", there, f"{_RUST}, or the files of {', '.join(sorted(_MODEL_TYPES))}")
+        found = ", ".join(name for name in TOKENIZER_FILES if (folder / name).is_file())
+        found = found or ("no tokenizer files" if path.exists() else "nothing there")
+        raise InputError(path, "tokenizer", found, f"{_RUST}, or the files of {', '.join(sorted(_MODEL_TYPES))}")
     return _read_rust(rust_file, settings, context_length)
 
 
 def _read_rust(path: Path, settings: dict[str, Any], context_length: int) -> Tokenizer:
-    """The tokenizer of a file, padded as its settings or the file say, else by a usual token or that of the end."""
+    """Read a `tokenizer.json`.
+
+    Its padding token is that of the settings or, in this order, a usual one, that of the file, or the end token.
+    """
     rust = read_rust_tokenizer(path)
-    added = rust.encode("").ids
-    named = settings.get("pad_token")
-    named = named.get("content") if isinstance(named, dict) else named
-    names = [named] if named is not None else list(_PADDING)
-    own_padding = [] if rust.padding is None else [rust.padding["pad_id"]]
-    padding = [number for name in names if (number := rust.token_to_id(str(name))) is not None]
-    candidates = [*padding, *own_padding, *added[-1:]]
+    special_ids = rust.encode("").ids
+    pad_token = settings.get("pad_token")
+    pad_token = pad_token.get("content") if isinstance(pad_token, dict) else pad_token
+    names = [pad_token] if pad_token is not None else list(_PADDING)
+    ids_by_name = [number for name in names if (number := rust.token_to_id(str(name))) is not None]
+    ids_in_file = [] if rust.padding is None else [rust.padding["pad_id"]]
+    candidates = [*ids_by_name, *ids_in_file, *special_ids[-1:]]
     if not candidates:
         raise InputError(path, "padding", "no token for it", f"a tokenizer with one of {', '.join(_PADDING)}")
-    end = added[-1] if added else candidates[0]
-    spec = TokenizerSpec("tokenizers", "none", context_length, candidates[0], end)
-    places = {"text length": "config.init.spec", "end id": _RUST, "padding id": _SETTINGS if padding else _RUST}
-    return Tokenizer(rust, spec, places)
+    eos_id = special_ids[-1] if special_ids else candidates[0]
+    spec = TokenizerSpec("tokenizers", "none", context_length, candidates[0], eos_id)
+    origins = {"text length": "config.init.spec", "end id": _RUST, "padding id": _SETTINGS if ids_by_name else _RUST}
+    return Tokenizer(rust, spec, origins)

@@ -1,25 +1,24 @@
-"""Images inside tables: a column of files' bytes, or of `{"bytes", "path"}` as data sets of Hugging Face have them.
+"""Read captioned images from tables that contain the image files, as bytes or as Hugging Face's `{"bytes", "path"}`.
 
 Tables are Parquet files (`parquet_table`) and data sets of the `datasets` library:
 
     hf:nlphuji/flickr30k?split=test
     hf:NAME:CONFIG?split=test&image=photo&caption=texts
-    a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote, also as hf:FOLDER?split=test
+    a folder written by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`, also as hf:FOLDER?split=test
 
-Options: `split` (`table_splits`; there must be one where a data set has several), and the columns of the image, the
-captions and the image's name.
+Options are `split` (`table_splits`; necessary if a data set has several), and the columns of the image, the captions
+and the image's name.
 """
 
 import base64
 import contextlib
 import dataclasses
 import errno
-import hashlib
 import itertools
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -28,7 +27,6 @@ import pyarrow as pa
 from rococo_jax.data.caption_tables import (
     USUAL,
     CaptionsFile,
-    Columns,
     caption_columns,
     choose_column,
     collect_rows,
@@ -38,9 +36,11 @@ from rococo_jax.data.caption_tables import (
 from rococo_jax.data.captions import stays_inside
 from rococo_jax.data.content_hashes import hash_files
 from rococo_jax.data.downloaded_images import STATUS, describe_failed_downloads, is_download_table, is_downloaded
+from rococo_jax.data.image_files import hash_image
 from rococo_jax.data.parquet_table import ImageTable, ParquetTable, image_columns, with_paths
 from rococo_jax.data.pictures import image_format
-from rococo_jax.data.table_splits import ALL, NO_CHOICE, USUAL_SPLITS, ChosenTables, SplitChoice, choose_tables
+from rococo_jax.data.read_options import ReadOptions
+from rococo_jax.data.table_splits import ALL, USUAL_SPLITS, ChosenTables, choose_tables
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.runtime import cache_folder
 from rococo_jax.storage import hash_json, is_url, remove_folder
@@ -48,18 +48,18 @@ from rococo_jax.storage import hash_json, is_url, remove_folder
 _CELLS_CHECKED = 8
 _SUFFIXES = ((b"\xff\xd8", ".jpg"), (b"\x89PNG", ".png"), (b"GIF8", ".gif"), (b"RIFF", ".webp"), (b"BM", ".bmp"))
 _BEGINNINGS = tuple(magic for magic, _ in _SUFFIXES)
-_BASE64_START = 16  # characters, which hold the beginning of a file
+_BASE64_START = 16  # characters, enough for the first bytes of a file
 
 
 class TableImage(NamedTuple):
-    """The place of an image inside a table, which can be read as a path can."""
+    """An image inside a table, which can be read like a path."""
 
     table: ImageTable
     row: int
     column: str
 
     def read_bytes(self) -> bytes:
-        """The bytes of the image file. Raises InputError where the table has none there."""
+        """Return the bytes of the image file. Raises InputError: the cell is empty."""
         value = self.table.image(self.row, self.column)
         if not value:
             wanted = f"an image file inside the table, in row {self.row + 1} of the column {self.column!r}"
@@ -70,92 +70,111 @@ class TableImage(NamedTuple):
         return f"{self.table}/{self.row}/{self.column}"
 
 
-# Names of files by split, as the hub has them: `test-00000-of-00002.parquet`, or a split's usual name alone.
-_OF_SPLIT = re.compile(rf"(\w+(?:\.\w+)*)-\d+-of-\d+.*|({'|'.join(USUAL_SPLITS)})")
+# File names of a split on the hub: `test-00000-of-00002.parquet`, or only a usual name of a split.
+_FILE_OF_SPLIT = re.compile(rf"(\w+(?:\.\w+)*)-\d+-of-\d+.*|({'|'.join(USUAL_SPLITS)})")
 
 
-def open_parquet(
-    source: str, files: Sequence[Path], columns: Columns, roots: Iterable[Path], split: SplitChoice
-) -> CaptionsFile:
-    """Open the captioned images of Parquet files; their names, or several folders of them, may tell the split.
+def open_parquet(source: str, files: Sequence[Path], options: ReadOptions) -> CaptionsFile:
+    """Open the captioned images of Parquet files; the names of the files or of their folders may name a split.
 
     Raises InputError: as `choose_tables` and `read_image_tables`.
     """
     tables: dict[str, list[ImageTable]] = {}
     folders = {path.parent.name for path in files}
     for path in files:
-        match = _OF_SPLIT.fullmatch(path.stem)
-        of_file = match[1] or match[2] if match else ""
-        tables.setdefault(path.parent.name if len(folders) > 1 else of_file, []).append(ParquetTable(path))
-    return read_image_tables(source, choose_tables(source, tables, columns, split), columns, roots)
+        match = _FILE_OF_SPLIT.fullmatch(path.stem)
+        split_of_file = match[1] or match[2] if match else ""
+        tables.setdefault(path.parent.name if len(folders) > 1 else split_of_file, []).append(ParquetTable(path))
+    return read_image_tables(source, choose_tables(source, tables, options), options)
 
 
-def read_image_tables(source: str, chosen: ChosenTables, columns: Columns, roots: Iterable[Path] = ()) -> CaptionsFile:
-    """Read the captioned images of tables of one schema; images are named in a column, or inside.
+def read_image_tables(source: str, chosen: ChosenTables, options: ReadOptions) -> CaptionsFile:
+    """Read the captioned images of tables that have the same columns.
 
-    An image inside is called by its `path` or a column of names, where every image has one and no two share it, and
-    otherwise by the SHA-256 of its bytes, so that rows of one image come together.
+    Images are inside the table, or named in a column. An image inside is named by its `path` or by a column of names if
+    every image has a name and no two images share one. Otherwise it is named by the SHA-256 of its bytes, so that rows
+    of the same image are merged.
 
-    Raises InputError: it names the table, and the column or row with its field.
+    Raises InputError: names the table, and the column or row with its field.
     """
-    schema = chosen.tables[0].schema()
+    schema, columns = chosen.tables[0].schema(), options.requested_columns
     inside = list(image_columns(schema))
     if len(inside) == 1 and "image" not in columns:
         image = inside[0]
     else:
         image = choose_column("image", schema.names, columns, source)
-    texts, of_split = caption_columns(schema.names, columns, source), split_column(schema.names, columns, source)
+    texts, split = caption_columns(schema.names, columns, source), split_column(schema.names, columns, source)
     name = choose_column("name", schema.names, columns, source) if "name" in columns else image
-    columns_read = {"image": image} | ({"caption": texts[0]} if len(texts) == 1 else {})
-    columns_read |= {"split": of_split} if of_split else {}
-    status = [STATUS] if is_download_table(schema.names) else []
-    names = dict.fromkeys([image, *texts, *([of_split] if of_split else []), name, *status])
-    rows = _read_rows(chosen.tables, image, list(names))
-    downloaded = [row for row in rows if is_downloaded(row.values)] if status else rows
-    remark = chosen.remark + describe_failed_downloads(len(rows) - len(downloaded))
+    columns_read = {"image": image}
+    if len(texts) == 1:
+        columns_read["caption"] = texts[0]
+    if split:
+        columns_read["split"] = split
+    has_status = is_download_table(schema.names)
+    names = dict.fromkeys([image, *texts, *([split] if split else []), name])
+    rows = _read_rows(chosen.tables, image, [*names, *([STATUS] if has_status else [])])
+    downloaded = [row for row in rows if is_downloaded(row.values)] if has_status else rows
+    remarks = chosen.remark + describe_failed_downloads(len(rows) - len(downloaded))
+    image_files: dict[str, TableImage] = {}
     if image in inside:
         _check_are_images(chosen.tables[0], image)
-        wanted = splits_of(chosen.split) - {ALL}
-        is_read = [not wanted or str(row.values[of_split]).strip() in wanted for row in downloaded]
-        read = list(itertools.compress(downloaded, is_read))
-        image_names = _names_of(read, name)
-        places = dict(zip(reversed(image_names), (row.place for row in reversed(read)), strict=True))
-        of_rows = dict(zip((row.number for row in read), image_names, strict=True))
-        # Rows of other splits are counted; nothing else is read of them.
-        downloaded = [row._replace(values={**row.values, image: of_rows.get(row.number, "")}) for row in downloaded]
-    numbered = (
-        (f"row {row.number}", {key: row.values[key] for key in names if key not in status}) for row in downloaded
+        downloaded, image_files = _name_images(downloaded, image, name, split, chosen.row_split)
+    numbered = ((f"row {row.number}", {key: row.values[key] for key in names}) for row in downloaded)
+    row_options = dataclasses.replace(
+        options,
+        columns=columns_read,
+        split=chosen.row_split,
+        split_in_name="",
+        image_folders=() if image in inside else options.image_folders,
     )
-    file = collect_rows(
-        source, numbered, columns_read, () if image in inside else roots, chosen.split, chosen.must_choose
+    file = collect_rows(source, numbered, row_options, chosen.must_choose)
+    return dataclasses.replace(
+        file,
+        remarks=f"{remarks}{file.remarks}",
+        image_files={item.image: image_files[item.image] for item in file.items} if image in inside else {},
     )
-    file = dataclasses.replace(file, also=f"{remark}{file.also}")
-    if image in inside:
-        file = dataclasses.replace(file, places={item.image: places[item.image] for item in file.items})
-    return file
+
+
+def _name_images(
+    rows: "Sequence[_Row]", image: str, name: str, split: str | None, row_split: str
+) -> "tuple[list[_Row], dict[str, TableImage]]":
+    """Put the names of images into their rows, and return the rows, and the images by name.
+
+    Only rows of the requested splits are named, since that may need the bytes of their images; the others are just
+    counted later.
+    """
+    requested = splits_of(row_split) - {ALL}
+    is_read = [not requested or str(row.values[split]).strip() in requested for row in rows]
+    rows_read = list(itertools.compress(rows, is_read))
+    image_names = _names_of(rows_read, name)
+    # Of rows with the same image, the first one counts.
+    image_files = dict(zip(reversed(image_names), (row.image for row in reversed(rows_read)), strict=True))
+    names_by_row = dict(zip((row.number for row in rows_read), image_names, strict=True))
+    named = [row._replace(values={**row.values, image: names_by_row.get(row.number, "")}) for row in rows]
+    return named, image_files
 
 
 class _Row(NamedTuple):
-    """A row of several tables together, and the place of its image where that is inside."""
+    """A row, numbered through all tables, and its image if that is inside the table."""
 
     number: int
     values: dict[str, Any]
-    place: TableImage
+    image: TableImage
 
 
 def _read_rows(tables: Sequence[ImageTable], image: str, names: list[str]) -> list[_Row]:
     rows: list[_Row] = []
     for table in tables:
-        for place, values in enumerate(table.read(names).to_pylist()):
-            rows.append(_Row(len(rows) + 1, values, TableImage(table, place, image)))
+        for row, values in enumerate(table.read(names).to_pylist()):
+            rows.append(_Row(len(rows) + 1, values, TableImage(table, row, image)))
     return rows
 
 
 def _check_are_images(table: ImageTable, column: str) -> None:
-    """Raises InputError where the first cells hold other bytes than those of image files, such as pixels or text."""
+    """Raise InputError if the first cells do not contain image files but, for example, pixels or text."""
     cells = table.first_images(column, _CELLS_CHECKED)
     kinds = {
-        number: _kind_of_bytes(cell, TableImage(table, number - 1, column))
+        number: _describe_other_bytes(cell, TableImage(table, number - 1, column))
         for number, cell in enumerate(cells, 1)
         if cell
     }
@@ -165,12 +184,12 @@ def _check_are_images(table: ImageTable, column: str) -> None:
         raise InputError(table, f"row {number}, column {column!r}", found, wanted)
 
 
-def _kind_of_bytes(cell: bytes, place: TableImage) -> str:
-    """What a cell holds that is no image file; "" for an image file."""
+def _describe_other_bytes(cell: bytes, image: TableImage) -> str:
+    """Return what a cell contains if it is not an image file; "" for an image file."""
     if cell.startswith(_BEGINNINGS):
         return ""
     with contextlib.suppress(InputError):
-        image_format(cell, place)
+        image_format(cell, image)
         return ""
     with contextlib.suppress(ValueError):
         if base64.b64decode(cell[:_BASE64_START], validate=True).startswith(_BEGINNINGS):
@@ -179,68 +198,66 @@ def _kind_of_bytes(cell: bytes, place: TableImage) -> str:
 
 
 def _names_of(rows: Sequence[_Row], column: str) -> list[str]:
-    """The names of the images: their own, as paths inside a folder, or those of their contents."""
+    """Return the names of the images: their own, as paths inside a folder, or else names from their contents."""
     values = [row.values[column] for row in rows]
     if all(values):
         names = [
             value if stays_inside(value) and not is_url(value) else PurePosixPath(value).name
             for value in map(str, values)
         ]
-        if _are_unique(names, [row.place for row in rows]):
+        if _are_unique(names, [row.image for row in rows]):
             return names
-    return [_content_key(row.place) for row in rows]
+    return [_content_name(row.image) for row in rows]
 
 
-def _are_unique(names: Sequence[str], places: Sequence[TableImage]) -> bool:
-    """Whether rows of one name have one image."""
+def _are_unique(names: Sequence[str], images: Sequence[TableImage]) -> bool:
+    """Return whether rows of the same name have the same image."""
     digests: dict[str, str] = {}
     repeated = {name for name, count in Counter(names).items() if count > 1}
-    for name, place in zip(names, places, strict=True):
-        if name in repeated and digests.setdefault(name, _digest(place)) != _digest(place):
+    for name, image in zip(names, images, strict=True):
+        if name in repeated and digests.setdefault(name, hash_image(image)) != hash_image(image):
             return False
     return True
 
 
-def _digest(place: TableImage) -> str:
-    return hashlib.sha256(place.read_bytes()).hexdigest()
+def _content_name(image: TableImage) -> str:
+    start = image.read_bytes()[:4]
+    return hash_image(image)[:16] + next((suffix for magic, suffix in _SUFFIXES if start.startswith(magic)), "")
 
 
-def _content_key(place: TableImage) -> str:
-    start = place.read_bytes()[:4]
-    return _digest(place)[:16] + next((suffix for magic, suffix in _SUFFIXES if start.startswith(magic)), "")
-
-
-_SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
+_FILES_OF_SAVED_DATASET = ("dataset_dict.json", "dataset_info.json", "state.json")
 
 
 def is_saved_dataset(path: Path) -> bool:
-    """Whether a folder was written by `save_to_disk`."""
-    return any((path / name).is_file() for name in _SAVED)
+    """Return whether a folder was written by `save_to_disk`."""
+    return any((path / name).is_file() for name in _FILES_OF_SAVED_DATASET)
 
 
-def open_dataset(name: str, columns: Columns, split: SplitChoice = NO_CHOICE) -> CaptionsFile:
-    """Open the captioned images of a data set; see the module's text.
+def open_dataset(name: str, options: ReadOptions) -> CaptionsFile:
+    """Open the captioned images of a data set; the text of this module describes its names.
 
     Raises InputError: `datasets` is not installed or finds no such data set, an option is unknown, a split is missing
     (`choose_tables`), or a column or a row cannot be used.
     """
     path, _, query = name.removeprefix("hf:").partition("?")
-    options = dict(urllib.parse.parse_qsl(query.replace("+", "%2B")))
-    if unknown := set(options) - {"split", *USUAL}:
+    values = dict(urllib.parse.parse_qsl(query.replace("+", "%2B")))
+    if unknown := set(values) - {"split", *USUAL}:
         raise InputError(name, "option", min(unknown), f"one of {', '.join(('split', *USUAL))}")
-    split = SplitChoice(options.pop("split", split.source), split.option)
-    columns = {**columns, **options}
-    is_slice = "[" in split.source  # as the library has them: test[:100]
-    dataset = _load(name, path, split.source if is_slice else None)
+    split = values.pop("split", options.split_in_name)
+    options = dataclasses.replace(
+        options, columns={**options.requested_columns, **values}, split_in_name=split, image_folders=()
+    )
+    is_slice = "[" in split  # such as test[:100]
+    dataset = _load(name, path, split if is_slice else None)
     if is_slice and isinstance(dataset, dict):
-        raise InputError(name, "split", repr(split.source), f"one of {', '.join(dataset)}: a folder has no slices")
+        raise InputError(name, "split", repr(split), f"one of {', '.join(dataset)}: a folder has no slices")
     by_split = dataset if isinstance(dataset, dict) else {"": dataset}
     tables = {split_name: [DatasetTable(each, name)] for split_name, each in by_split.items()}
     if is_slice:
-        chosen = ChosenTables(tables[""], split.option, must_choose=True)
+        chosen = ChosenTables(tables[""], options.split, must_choose=True)
     else:
-        chosen = choose_tables(name, tables, columns, split)
-    return read_image_tables(name, chosen, columns)
+        chosen = choose_tables(name, tables, options)
+    return read_image_tables(name, chosen, options)
 
 
 def _load(name: str, path: str, split: str | None) -> Any:
@@ -264,22 +281,23 @@ def _load(name: str, path: str, split: str | None) -> Any:
 
 
 def _cache_of_contents(folder: Path) -> Path:
-    """Return where the library keeps what it makes of the files in a folder, by their contents.
+    """Return a cache folder of the library for the files in a folder, named by their contents.
 
-    Its own cache knows local files by path and time, and gives the old rows where a file was written again with the
-    time of the one before. What was made of an earlier state of the folder is removed.
+    The library's own cache identifies local files by path and time, so it would return old rows if a file was written
+    again with the same time. Caches of earlier contents of the folder are removed.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [path.relative_to(folder).as_posix() for path in files]
-    place = cache_folder() / "datasets" / hash_json(str(folder.resolve()))[:24]
-    cache = place / hash_json([names, hash_files(files)])[:24]
-    for earlier in [] if cache.exists() or not place.exists() else place.iterdir():
-        remove_folder(earlier)
+    caches = cache_folder() / "datasets" / hash_json(str(folder.resolve()))[:24]
+    cache = caches / hash_json([names, hash_files(files)])[:24]
+    if caches.exists() and not cache.exists():
+        for earlier in caches.iterdir():
+            remove_folder(earlier)
     return cache
 
 
 class DatasetTable:
-    """A data set as an `ImageTable`. It pickles by the files that it maps."""
+    """A data set as an `ImageTable`. Its pickle refers to the files that it maps."""
 
     def __init__(self, dataset: Any, name: str):
         self.dataset, self.name = dataset.with_format("arrow"), name
@@ -299,8 +317,8 @@ class DatasetTable:
             try:
                 return Path(value["path"]).read_bytes()
             except FileNotFoundError:
-                where = f"row {row + 1}, column {column!r}"
-                raise InputError(self, where, f"no file {value['path']!r}", "an image file") from None
+                field = f"row {row + 1}, column {column!r}"
+                raise InputError(self, field, f"no file {value['path']!r}", "an image file") from None
         return value["bytes"] if isinstance(value, dict) else value
 
     def first_images(self, column: str, count: int) -> list[bytes | None]:

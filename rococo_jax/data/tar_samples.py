@@ -1,14 +1,14 @@
-"""The samples of a tar in WebDataset's form.
+"""Read the samples of a tar in the WebDataset format.
 
-Members whose names are the same up to the first dot of the file name, one after another, are a sample, as img2dataset,
-DataComp and CC12M write them:
+Consecutive members whose names agree up to the first dot of the file name are one sample, as img2dataset, DataComp and
+CC12M write them:
 
-    000000012.jpg     the image: the first of jpg, png, jpeg, webp, gif, bmp that there is
-    000000012.txt     the captions, one a line; without it "caption" or "captions" of
+    000000012.jpg     the image: the first member of jpg, png, jpeg, webp, gif, bmp
+    000000012.txt     the captions, one per line; without this member, "caption" or "captions" of
     000000012.json
 
-Captions are kept as they are written, blanks included, as other forms keep them. Samples without an image or without
-a caption that is not blank, or with a text that is none, are left out, counted, and the first is named.
+Captions keep their white space. A sample is skipped if it has no image, no caption that is not blank, or a text that
+cannot be decoded; skipped samples are counted, and the first one is reported.
 """
 
 import contextlib
@@ -31,31 +31,33 @@ from rococo_jax.texts import decode_text
 IMAGES = ("jpg", "png", "jpeg", "webp", "gif", "bmp")
 SCHEMA = pa.schema([
     ("name", pa.string()), ("offset", pa.uint64()), ("size", pa.uint32()), ("captions", pa.list_(pa.string())),
-    ("check", pa.binary(16)),
+    ("check", pa.binary(16)), ("sha256", pa.binary(32)),
 ])  # fmt: skip
-WANTED = "a whole, uncompressed tar of images and captions"
+EXPECTED = "a complete, uncompressed tar of images and captions"
 HEADER = 512
-_NAME, _PREFIX = slice(0, 100), slice(345, 500)  # of a header
+# The member's name in a tar header.
+_NAME, _PREFIX = slice(0, 100), slice(345, 500)
 _SAMPLE = re.compile(r"((?:.*/)?[^/.]+)\.([^/]+)")
 
 
 def read_tar(path: str) -> pa.RecordBatch:
-    """Read a tar's samples.
+    """Read the samples of a tar.
 
-    The metadata of the schema holds the hash of names, captions and images, what is left out, and `content`, the hash
-    of all that is read here, the places of the members included.
+    The metadata of the schema holds `hash`, of names, captions and images; the numbers of captions and of skipped
+    samples; and `content`, the hash of everything that is read here, including the offsets of the members.
 
-    Raises InputError: not a tar, compressed, cut short or damaged, or a sample has two members of one kind.
+    Raises InputError: the file is not a tar, is compressed, truncated or damaged, or a sample has two members of one
+    kind.
     """
-    names, offsets, sizes, captions, images, checks = [], [], [], [], [], []
-    left_out: dict[str, Any] = {"no_image": 0, "no_caption": 0, "first": None}
+    names, offsets, sizes, captions, checks, digests = [], [], [], [], [], []
+    skipped: dict[str, Any] = {"no_image": 0, "no_caption": 0, "first": None}
     with open_binary(path) as file:
         for key, members in _samples(file, path):
             suffix = next((suffix for suffix in IMAGES if suffix in members), None)
             texts = _captions(members)
             if suffix is None or not texts:
-                left_out["no_image" if suffix is None else "no_caption"] += 1
-                left_out["first"] = left_out["first"] or key
+                skipped["no_image" if suffix is None else "no_caption"] += 1
+                skipped["first"] = skipped["first"] or key
                 continue
             image = members[suffix]
             names.append(f"{key}.{suffix}")
@@ -63,22 +65,23 @@ def read_tar(path: str) -> pa.RecordBatch:
             sizes.append(image.size)
             captions.append(texts)
             digest = hashlib.sha256(image.content).digest()
-            images.append(digest.hex())
-            checks.append(check_of(image.header, digest))
-    about = {"hash": hash_json([names, captions, images]), "captions": sum(map(len, captions)), **left_out}
+            digests.append(digest)
+            checks.append(checksum(image.header, digest))
+    images = [digest.hex() for digest in digests]
+    about = {"hash": hash_json([names, captions, images]), "captions": sum(map(len, captions)), **skipped}
     about["content"] = hash_json([about, offsets, sizes, [check.hex() for check in checks]])
-    columns = zip((names, offsets, sizes, captions, checks), SCHEMA.types, strict=True)
-    columns = [pa.array(column, of_type) for column, of_type in columns]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA.with_metadata({"tar": json.dumps(about)}))
+    columns = zip((names, offsets, sizes, captions, checks, digests), SCHEMA.types, strict=True)
+    arrays = [pa.array(column, column_type) for column, column_type in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA.with_metadata({"tar": json.dumps(about)}))
 
 
-def check_of(header: bytes, digest: bytes) -> bytes:
-    """Return 128 bits of SHA-256 of a member: of the name in its header, and of the SHA-256 of its content."""
+def checksum(header: bytes, digest: bytes) -> bytes:
+    """Return 128 bits of the SHA-256 of a member's name, as in its header, and of the SHA-256 of its content."""
     return hashlib.sha256(header[_NAME] + header[_PREFIX] + digest).digest()[:16]
 
 
 class _Member(NamedTuple):
-    """A member of a sample; header and content of images and texts alone."""
+    """A member of a sample; only images and texts have their header and content."""
 
     offset: int
     size: int
@@ -108,7 +111,7 @@ def _samples(file: Any, path: str) -> Iterator[tuple[str, dict[str, _Member]]]:
 
 
 def _members(file: Any, path: str) -> Iterator[tarfile.TarInfo]:
-    """All members; `tarfile` itself takes a tar that ends early for one that ends."""
+    """Yield all members, and refuse a truncated tar, which `tarfile` itself accepts."""
     count = 0
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
@@ -120,20 +123,20 @@ def _members(file: Any, path: str) -> Iterator[tarfile.TarInfo]:
         file.seek(end)
         block = file.read(HEADER)
     except tarfile.TarError as error:
-        found = f"cut short after {count} members" if count else _not_a_tar(file, error)
-        raise InputError(path, "tar", found, WANTED) from None
+        found = f"cut short after {count} members" if count else _describe_other_file(file, error)
+        raise InputError(path, "tar", found, EXPECTED) from None
     if block != bytes(HEADER):
         found = "damaged" if len(block) == HEADER else "cut short"
-        raise InputError(path, "tar", f"{found} after {count} members, at byte {end:,}", WANTED)
+        raise InputError(path, "tar", f"{found} after {count} members, at byte {end:,}", EXPECTED)
 
 
-def _not_a_tar(file: Any, error: Exception) -> str:
+def _describe_other_file(file: Any, error: Exception) -> str:
     file.seek(0)
     start = file.read(6)
     if not start:
         return "an empty file"
-    packed = start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"))
-    return "a compressed file" if packed else f"no tar ({first_line(error)})"
+    is_compressed = start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"))
+    return "a compressed file" if is_compressed else f"no tar ({first_line(error)})"
 
 
 def _captions(members: dict[str, _Member]) -> list[str]:
@@ -145,6 +148,6 @@ def _captions(members: dict[str, _Member]) -> list[str]:
         value = {}
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(members["json"].content) if "json" in members else {}
-        written = (value.get("captions") or value.get("caption")) if isinstance(value, dict) else None
-        texts = written if isinstance(written, list) else [written]
+        captions = (value.get("captions") or value.get("caption")) if isinstance(value, dict) else None
+        texts = captions if isinstance(captions, list) else [captions]
     return [text for text in texts if isinstance(text, str) and text.strip()]

@@ -1,22 +1,22 @@
-"""Reads the tokenizer of a folder as the library that the checkpoint belongs to reads it.
+"""Read the tokenizer of a folder in the same way as the library that the checkpoint belongs to.
 
-transformers             `AutoTokenizer`: the class that `tokenizer_config.json`, else the model's type, names makes
-                         the tokenizer anew, so that `do_lower_case` and its like win over `tokenizer.json`
+transformers             `AutoTokenizer`: the class named by `tokenizer_config.json`, or else by the model's type,
+                         rebuilds the tokenizer, so settings such as `do_lower_case` win over `tokenizer.json`
 sentence-transformers    the same, with `sentence_bert_config.json`
-open_clip                the same behind a cleaning, where `hf_tokenizer_name` is set, cut at open_clip's length;
-                         else OpenAI's tokenizer, for which any file of CLIP's vocabulary serves
-SigLIP                   its tokenizer is written in Python; the sentencepiece model is converted here
+open_clip                the same after a cleaning, if `hf_tokenizer_name` is set, cut at open_clip's length; else
+                         OpenAI's tokenizer, which any file with CLIP's vocabulary provides
+SigLIP                   its tokenizer is written in Python; `siglip_tokenizer` converts its sentencepiece model
 """
 
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import tokenizers
 
-from rococo_jax.data.tokenizers import WORD_MARK, Tokenizer, TokenizerSpec, read_rust_tokenizer
+from rococo_jax.data.siglip_tokenizer import read_siglip_tokenizer
+from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_rust_tokenizer
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.hub_files import find_folder
 from rococo_jax.storage import read_json_object
@@ -48,14 +48,31 @@ _FAMILIES = {
     "tipsv2": "tipsv2",
     "tipsv2_text_model": "tipsv2",
 }
-# (the setting that names the token that ends a text, its default, that of padding, positions by default)
-_ENDS = {
-    "clip": ("eos_token", "<|endoftext|>", "<|endoftext|>", 77),
-    "siglip": ("eos_token", "</s>", "</s>", 64),
-    "siglip2": ("eos_token", "<eos>", "<pad>", 64),
-    "bert": ("sep_token", "[SEP]", "[PAD]", 512),
-    "roberta": ("eos_token", "</s>", "<pad>", 512),
-    "tipsv2": ("pad_token", "<pad>", "<pad>", 64),  # no token ends a text
+
+
+class _SpecialTokens(NamedTuple):
+    """The special tokens of a family.
+
+    Attributes:
+        end_setting: the setting that names the token which ends a text.
+        end: default of that setting.
+        padding: default of the setting `pad_token`.
+        context_length: default number of positions.
+    """
+
+    end_setting: str
+    end: str
+    padding: str
+    context_length: int
+
+
+_SPECIAL_TOKENS = {
+    "clip": _SpecialTokens("eos_token", "<|endoftext|>", "<|endoftext|>", 77),
+    "siglip": _SpecialTokens("eos_token", "</s>", "</s>", 64),
+    "siglip2": _SpecialTokens("eos_token", "<eos>", "<pad>", 64),
+    "bert": _SpecialTokens("sep_token", "[SEP]", "[PAD]", 512),
+    "roberta": _SpecialTokens("eos_token", "</s>", "<pad>", 512),
+    "tipsv2": _SpecialTokens("pad_token", "<pad>", "<pad>", 64),  # no token ends a text
 }
 _VOCABULARIES = {
     "clip": ({"tokenizer.json"}, {"vocab.json", "merges.txt"}),
@@ -65,91 +82,97 @@ _VOCABULARIES = {
     "roberta": ({"tokenizer.json"}, {"vocab.json", "merges.txt"}, {"sentencepiece.bpe.model"}),
     "tipsv2": ({"tokenizer.json"}, {"tokenizer.model"}),
 }
-# What every text here is: cut at its end and padded after it, read as text throughout, the same each time.
-_FIXED = {"padding_side": "right", "truncation_side": "right", "split_special_tokens": False, "sp_model_kwargs": {}}
+# Settings that must have these values: texts are cut and padded at their end, and tokenised deterministically.
+_REQUIRED_SETTINGS = {
+    "padding_side": "right",
+    "truncation_side": "right",
+    "split_special_tokens": False,
+    "sp_model_kwargs": {},
+}
 _CLEANINGS = ("whitespace", "lower", "canonicalize")
+_SENTENCE_SETTINGS = "sentence_bert_config.json"
 
 
 def read_huggingface_tokenizer(source: str | Path, config: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a Hugging Face folder or hub name, for a model with this `config.json`.
+    """Read the tokenizer of a Hugging Face folder or hub name, for a model with this `config.json`.
 
-    Raises InputError where the family is unknown, no tokenizer files are there, they cannot be read, or a setting asks
-    for what is not done here.
+    Raises InputError: the family is unknown, tokenizer files are missing or cannot be read, or a setting has an
+        unsupported value.
     """
     kind = config.get("model_type", "")
     family, folder = _family(source, kind), _folder(source)
-    own, places = _settings(folder, family)
+    settings, origins = _settings(folder, family)
     _require_vocabulary(folder, family)
     cleaning = "none"
     if family == "siglip":
-        rust, cleaning = _read_siglip(folder)
-        if str(own.get("tokenizer_class", "")).startswith("Gemma"):
-            _check_fixed(folder, {"padding_side": "left", **own})  # the default of that class
-        if own.get("do_lower_case") is False:
+        rust, cleaning = read_siglip_tokenizer(folder)
+        if str(settings.get("tokenizer_class", "")).startswith("Gemma"):
+            _check_settings(folder, {"padding_side": "left", **settings})  # the default of that class
+        if settings.get("do_lower_case") is False:
             raise InputError(folder, "do_lower_case", "false", "true, as SigLIP's text tower was trained")
     else:
-        # A lone text tower of SigLIP 2 has no class of its own there, and texts as those of the pair.
+        # The text tower of SigLIP 2 alone has no class in transformers; it reads texts like the complete model.
         kind = family if family == "siglip2" else kind
-        rust, own = _through_transformers(folder, kind, own, config.get("tokenizer_class"))
-        _check_fixed(folder, own)
+        rust, settings = _through_transformers(folder, kind, settings, config.get("tokenizer_class"))
+        _check_settings(folder, settings)
     text_config = config.get("text_config") or config
-    limits = {"config.json: max_position_embeddings": text_config.get("max_position_embeddings", _ENDS[family][3])}
-    limits["tokenizer_config.json: model_max_length"] = own.get("model_max_length") or min(limits.values())
-    if (folder / "sentence_bert_config.json").is_file():
-        sentences = read_json_object(folder / "sentence_bert_config.json", "sentence-transformers settings")
-        limits["sentence_bert_config.json: max_seq_length"] = sentences.get("max_seq_length") or min(limits.values())
-        if sentences.get("do_lower_case"):
-            cleaning = "str_lower"
-            places["cleaning"] = places["lower case"] = "sentence_bert_config.json: do_lower_case"
+    sentence_settings: dict[str, Any] = {}
+    if (folder / _SENTENCE_SETTINGS).is_file():
+        sentence_settings = read_json_object(folder / _SENTENCE_SETTINGS, "sentence-transformers settings")
+    if sentence_settings.get("do_lower_case"):
+        cleaning = "str_lower"
+        origins["cleaning"] = origins["lower case"] = f"{_SENTENCE_SETTINGS}: do_lower_case"
+    positions = text_config.get("max_position_embeddings", _SPECIAL_TOKENS[family].context_length)
+    # The smallest limit counts, and of equal ones the first.
+    limits = {"config.json: max_position_embeddings": positions}
+    if settings.get("model_max_length"):
+        limits["tokenizer_config.json: model_max_length"] = settings["model_max_length"]
+    if sentence_settings.get("max_seq_length"):
+        limits[f"{_SENTENCE_SETTINGS}: max_seq_length"] = sentence_settings["max_seq_length"]
     if not all(isinstance(limit, int | float) and limit >= 1 for limit in limits.values()):
         raise InputError(folder, "tokenizer", f"lengths {[*limits.values()]}", "numbers of tokens, 1 or more")
-    places["text length"] = min(limits, key=limits.get)
-    length = int(limits[places["text length"]])
-    return _tokenizer(rust, folder, family, own, cleaning, length, places, length if "siglip" in family else None)
+    origins["text length"] = min(limits, key=limits.__getitem__)
+    length = int(limits[origins["text length"]])
+    fixed_length = length if "siglip" in family else None
+    return _tokenizer(rust, folder, family, settings, cleaning, length, origins, fixed_length)
 
 
 def read_open_clip_tokenizer(
     source: str | Path, kind: str, length: int, arguments: Mapping[str, Any], *, simple: bool, config: object = ""
 ) -> Tokenizer:
-    """The tokenizer that open_clip makes of a folder or hub name. OpenAI's own is `simple` without arguments.
+    """Read the tokenizer that open_clip builds from a folder or hub name.
 
     Args:
-        kind: `clip`, `siglip`, `bert`, `roberta`, `xlm-roberta` or `m2m_100`, whose special tokens are the defaults.
-        length: texts are cut there, end token kept.
+        kind: `clip`, `siglip`, `bert`, `roberta`, `xlm-roberta` or `m2m_100`; its special tokens are the defaults.
+        length: number of tokens to which texts are cut, keeping the end token.
         arguments: `tokenizer_kwargs`.
-        simple: open_clip's own tokenizer, else one of `transformers`.
-        config: the file that `arguments` are of, for errors.
+        simple: whether it is open_clip's own tokenizer, which is OpenAI's without arguments, or one of `transformers`.
+        config: the file of the `arguments`, for errors.
 
-    Raises InputError as `read_huggingface_tokenizer`, and for an argument that is not followed here.
+    Raises InputError: as `read_huggingface_tokenizer`, or an argument is not supported.
     """
     family, folder = _family(source, kind), _folder(source)
-    own, places = _settings(folder, family)
-    places["text length"] = "text_cfg.context_length, or the default"
-    places["cleaning"] = "text_cfg.tokenizer_kwargs.clean" if "clean" in arguments else "open_clip's default"
+    settings, origins = _settings(folder, family)
+    origins["text length"] = "text_cfg.context_length, or the default"
+    origins["cleaning"] = "text_cfg.tokenizer_kwargs.clean" if "clean" in arguments else "open_clip's default"
     if simple:
-        places["lower case"] = places["cleaning"]
+        origins["lower case"] = origins["cleaning"]
     _require_vocabulary(folder, family)
     cleaning = arguments.get("clean", "lower" if simple else "whitespace")
-    for name, value in arguments.items():
-        off = value in (None, False, "", [])
-        known = {"clean": value in _CLEANINGS, "strip_sep_token": value is True and not simple}
-        known["language"] = isinstance(value, str) and kind == "m2m_100"
-        if not known.get(name, off) and not (off and name != "clean"):
-            wanted = f"one of {', '.join(_CLEANINGS)}" if name == "clean" else "a tokenizer without it"
-            raise InputError(config, f"text_cfg.tokenizer_kwargs.{name}", repr(value), wanted)
-    if "tokenizer_class" not in own and (folder / "tokenizer.json").is_file():
+    _check_open_clip_arguments(arguments, kind, simple, config)
+    if "tokenizer_class" not in settings and (folder / "tokenizer.json").is_file():
         rust = read_rust_tokenizer(folder / "tokenizer.json")
     elif family == "siglip" and (folder / "spiece.model").is_file():
-        rust, more = _read_siglip(folder)
-        cleaning = f"{cleaning}+{more}"
+        rust, siglip_cleaning = read_siglip_tokenizer(folder)
+        cleaning = f"{cleaning}+{siglip_cleaning}"
     else:
-        rust, own = _through_transformers(folder, kind, own)
+        rust, settings = _through_transformers(folder, kind, settings)
     if simple:
         rust.normalizer = tokenizers.normalizers.Sequence([])
-    tokenizer = _tokenizer(rust, folder, family, own, cleaning, length, places)
+    tokenizer = _tokenizer(rust, folder, family, settings, cleaning, length, origins)
     if kind == "m2m_100":
-        # The language stands before a text: the file may have it after the end, where NLLB once had it.
-        language = arguments.get("language") or own.get("src_lang", "eng_Latn")
+        # The language comes before the text. The file may have it after the end, where NLLB once had it.
+        language = arguments.get("language") or settings.get("src_lang", "eng_Latn")
         if (number := rust.token_to_id(language)) is None:
             raise InputError(source, "tokenizer", f"no {language}", "the languages of NLLB")
         ends = [(language, number), ("</s>", tokenizer.spec.eos_id)]
@@ -159,24 +182,38 @@ def read_open_clip_tokenizer(
     return with_padded_end(tokenizer) if arguments.get("strip_sep_token") else tokenizer
 
 
-def with_padded_end(tokenizer: Tokenizer) -> Tokenizer:
-    """CLIPA's (arXiv 2305.07017) from BERT's: the padding id in place of [SEP], texts padded to the context length.
+def _check_open_clip_arguments(arguments: Mapping[str, Any], kind: str, simple: bool, config: object) -> None:
+    for name, value in arguments.items():
+        is_off = value in (None, False, "", [])
+        is_supported = {
+            "clean": value in _CLEANINGS,
+            "strip_sep_token": is_off or (value is True and not simple),
+            "language": is_off or (isinstance(value, str) and kind == "m2m_100"),
+        }
+        if not is_supported.get(name, is_off):
+            wanted = f"one of {', '.join(_CLEANINGS)}" if name == "clean" else "a tokenizer without it"
+            raise InputError(config, f"text_cfg.tokenizer_kwargs.{name}", repr(value), wanted)
 
-    open_clip calls it `strip_sep_token`.
+
+def with_padded_end(tokenizer: Tokenizer) -> Tokenizer:
+    """Turn BERT's tokenizer into CLIPA's (arXiv 2305.07017): padding instead of [SEP], up to the context length.
+
+    open_clip calls this `strip_sep_token`.
     """
     rust, spec = tokenizers.Tokenizer.from_str(tokenizer.rust.to_str()), tokenizer.spec
     first = rust.encode("").ids[0]
     start, pad = rust.id_to_token(first), rust.id_to_token(spec.pad_id)
     special = [(start, first), (pad, spec.pad_id)]
     rust.post_processor = tokenizers.processors.TemplateProcessing(single=f"{start} $A {pad}", special_tokens=special)
-    changed = dataclasses.replace(spec, eos_id=spec.pad_id, fixed_length=spec.context_length)
-    return Tokenizer(rust, changed, {**tokenizer.read_from, "end id": "text_cfg.tokenizer_kwargs.strip_sep_token"})
+    new_spec = dataclasses.replace(spec, eos_id=spec.pad_id, fixed_length=spec.context_length)
+    return Tokenizer(rust, new_spec, {**tokenizer.read_from, "end id": "text_cfg.tokenizer_kwargs.strip_sep_token"})
 
 
 def for_transformers(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer as `transformers` can have it: of open_clip's cleaning `lower`, its lower case and white space.
+    """Return the tokenizer in a form that `transformers` can express.
 
-    Raises InputError for another cleaning of open_clip's.
+    Of open_clip's cleaning `lower`, that is lower case and white space. Raises InputError: it has another cleaning of
+    open_clip.
     """
     if tokenizer.spec.cleaning not in _CLEANINGS:
         return tokenizer
@@ -188,7 +225,7 @@ def for_transformers(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def for_open_clip(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer as open_clip's own: one without a cleaning gets `lower` in place of its normaliser."""
+    """Return the tokenizer as open_clip's own; without a cleaning, it gets `lower` instead of its normaliser."""
     if tokenizer.spec.cleaning != "none":
         return tokenizer
     return _with_cleaning(tokenizer, "lower", tokenizers.normalizers.Sequence([]))
@@ -211,29 +248,33 @@ def _folder(source: str | Path) -> Path:
 
 
 def _settings(folder: Path, family: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """`special_tokens_map.json` under `tokenizer_config.json`, where they exist, and where rules stand in them."""
+    """Read the settings of a folder; return them, and the origin of each for provenance.
+
+    `tokenizer_config.json` wins over `special_tokens_map.json`; both are optional.
+    """
     settings: dict[str, Any] = {}
-    vocabulary = "tokenizer.json" if (folder / "tokenizer.json").is_file() else "the family's default"
-    keys = {"end id": _ENDS[family][0], "padding id": "pad_token", "lower case": "do_lower_case"}
-    places = dict.fromkeys((*keys, "cleaning", "start id"), vocabulary)
+    default_origin = "tokenizer.json" if (folder / "tokenizer.json").is_file() else "the family's default"
+    end_setting = _SPECIAL_TOKENS[family].end_setting
+    keys = {"end id": end_setting, "padding id": "pad_token", "lower case": "do_lower_case"}
+    origins = dict.fromkeys((*keys, "cleaning", "start id"), default_origin)
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
-            read = read_json_object(folder / name, "tokenizer settings")
-            settings.update({key: value for key, value in read.items() if value is not None})
-            places |= {rule: f"{name}: {key}" for rule, key in keys.items() if read.get(key) is not None}
-    _check_fixed(folder, settings)
-    for key in (_ENDS[family][0], "pad_token"):
-        _content(folder, key, settings.get(key, ""))
-    return settings, places
+            values = read_json_object(folder / name, "tokenizer settings")
+            settings.update({key: value for key, value in values.items() if value is not None})
+            origins |= {label: f"{name}: {key}" for label, key in keys.items() if values.get(key) is not None}
+    _check_settings(folder, settings)
+    for key in (end_setting, "pad_token"):
+        _token_text(folder, key, settings.get(key, ""))
+    return settings, origins
 
 
-def _check_fixed(folder: Path, settings: Mapping[str, Any]) -> None:
-    for key, wanted in _FIXED.items():
-        if settings.get(key, wanted) != wanted:
-            raise InputError(folder, key, repr(settings[key]), f"{wanted!r}, as its text tower was trained")
+def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    for key, required in _REQUIRED_SETTINGS.items():
+        if settings.get(key, required) != required:
+            raise InputError(folder, key, repr(settings[key]), f"{required!r}, as its text tower was trained")
 
 
-def _content(folder: Path, field: str, token: Any) -> str:
+def _token_text(folder: Path, field: str, token: Any) -> str:
     token = token.get("content") if isinstance(token, Mapping) else token
     if not isinstance(token, str):
         raise InputError(folder, field, repr(token), "a token of the vocabulary")
@@ -241,89 +282,59 @@ def _content(folder: Path, field: str, token: Any) -> str:
 
 
 def _require_vocabulary(folder: Path, family: str) -> None:
-    have = {name for name in TOKENIZER_FILES if (folder / name).is_file()}
-    if not any(files <= have for files in _VOCABULARIES[family]):
+    available = {name for name in TOKENIZER_FILES if (folder / name).is_file()}
+    if not any(files <= available for files in _VOCABULARIES[family]):
         wanted = ", or ".join(" and ".join(sorted(files, reverse=True)) for files in _VOCABULARIES[family])
-        raise InputError(folder, "tokenizer", ", ".join(sorted(have)) or "no tokenizer files", wanted)
+        raise InputError(folder, "tokenizer", ", ".join(sorted(available)) or "no tokenizer files", wanted)
 
 
 def _through_transformers(
-    folder: Path, kind: str, own: Mapping[str, Any], named: str | None = None
+    folder: Path, kind: str, settings: Mapping[str, Any], tokenizer_class: str | None = None
 ) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """The Rust tokenizer that `transformers` makes of a folder for a `model_type`, and its settings.
+    """Return the Rust tokenizer that `transformers` builds from a folder for a `model_type`, and its settings.
 
-    `named` is the `tokenizer_class` of `config.json`.
+    Args:
+        tokenizer_class: the entry of `config.json`.
     """
     from transformers import AutoConfig, AutoTokenizer, TokenizersBackend
 
     if (folder / "tokenizer.json").is_file():
-        read_rust_tokenizer(folder / "tokenizer.json")  # names what is wrong with it
+        read_rust_tokenizer(folder / "tokenizer.json")  # its errors are clearer than those below
     try:
-        config = AutoConfig.for_model(kind, tokenizer_class=named)
+        config = AutoConfig.for_model(kind, tokenizer_class=tokenizer_class)
         library = AutoTokenizer.from_pretrained(
             str(folder), config=config, local_files_only=True, trust_remote_code=False
         )
         if type(library) is TokenizersBackend and (folder / "tokenizer.json").is_file():
-            rust = read_rust_tokenizer(folder / "tokenizer.json")  # which it takes as it is
+            rust = read_rust_tokenizer(folder / "tokenizer.json")  # this class does not change the file's tokenizer
         else:
             rust = tokenizers.Tokenizer.from_str(library.backend_tokenizer.to_str())
     except Exception as error:
         raise InputError(folder, "tokenizer", first_line(error), "vocabulary files that can be read") from None
-    names = (*_FIXED, "model_max_length", "pad_token", "eos_token", "sep_token")
-    return rust, {**own, **{name: value for name in names if (value := getattr(library, name, None)) is not None}}
+    names = (*_REQUIRED_SETTINGS, "model_max_length", "pad_token", "eos_token", "sep_token")
+    library_settings = {name: value for name in names if (value := getattr(library, name, None)) is not None}
+    return rust, {**settings, **library_settings}
 
 
 def _tokenizer(
     rust: tokenizers.Tokenizer,
     folder: Path,
     family: str,
-    own: Mapping[str, Any],
+    settings: Mapping[str, Any],
     cleaning: str,
     length: int,
-    places: Mapping[str, str],
+    origins: Mapping[str, str],
     fixed_length: int | None = None,
 ) -> Tokenizer:
-    end_field, end, pad, _ = _ENDS[family]
-    numbers = []
-    for field, default in ((end_field, end), ("pad_token", pad)):
-        token = _content(folder, field, own.get(field, default))
-        if (number := rust.token_to_id(token)) is None:
+    tokens = _SPECIAL_TOKENS[family]
+
+    def id_of(field: str, default: str) -> int:
+        token = _token_text(folder, field, settings.get(field, default))
+        number = rust.token_to_id(token)
+        if number is None:
             found = f"{token!r}, which is not in the vocabulary"
             raise InputError(folder, field, found, "a token of the vocabulary")
-        numbers.append(number)
-    return Tokenizer(rust, TokenizerSpec(family, cleaning, length, numbers[1], numbers[0], fixed_length), places)
+        return number
 
-
-def _read_siglip(folder: Path) -> tuple[tokenizers.Tokenizer, str]:
-    """The Rust tokenizer, and the cleaning before it."""
-    if (folder / "spiece.model").is_file():
-        return _from_sentencepiece(folder / "spiece.model"), "siglip"
-    rust = read_rust_tokenizer(folder / "tokenizer.json")
-    # SigLIP 2 reads Gemma's BPE vocabulary, lower-cased and with its punctuation.
-    return rust, "lowercase" if isinstance(rust.model, tokenizers.models.BPE) else "siglip"
-
-
-def _from_sentencepiece(path: Path) -> tokenizers.Tokenizer:
-    """SigLIP's sentencepiece model as a Rust tokenizer. `clean_like_siglip` runs before it and sets the word mark."""
-    from tokenizers import Regex, normalizers
-    from transformers.convert_slow_tokenizer import SpmConverter
-
-    class SiglipConverter(SpmConverter):
-        def normalizer(self, proto):
-            spec, steps = proto.normalizer_spec, []
-            if spec.precompiled_charsmap:
-                steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
-            if spec.remove_extra_whitespaces:
-                # As in sentencepiece: a run of spaces is one space; spaces and word marks at the end are dropped.
-                steps.append(normalizers.Replace(Regex(" {2,}"), " "))
-                steps.append(normalizers.Replace(Regex(f"[ {WORD_MARK}]+$"), ""))
-            return normalizers.Sequence(steps)
-
-        def post_processor(self):
-            end = next(number for number, piece in enumerate(self.proto.pieces) if piece.piece == "</s>")
-            return tokenizers.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
-
-    try:
-        return SiglipConverter(SimpleNamespace(vocab_file=str(path))).converted()
-    except Exception as error:  # protobuf, the converter and Rust raise without a common class
-        raise InputError(path, "sentencepiece model", first_line(error), "one that can be read") from None
+    eos_id, pad_id = id_of(tokens.end_setting, tokens.end), id_of("pad_token", tokens.padding)
+    return Tokenizer(rust, TokenizerSpec(family, cleaning, length, pad_id, eos_id, fixed_length), origins)

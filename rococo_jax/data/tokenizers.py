@@ -1,12 +1,12 @@
-"""Turns captions into token ids, exactly as each family's own tokenizer does.
+"""Turn captions into token ids, exactly as each family's own tokenizer does.
 
-A `Tokenizer` is a Rust tokenizer (`tokenizer.json` with the vocabulary, most of the text cleaning and the special
-tokens) and a `TokenizerSpec` (what that file leaves open: length, padding, cleaning before it).
+A `Tokenizer` is a Rust tokenizer (`tokenizer.json`, with the vocabulary, most of the text cleaning and the special
+tokens) and a `TokenizerSpec` (the settings that this file does not have: length, padding, and cleaning before it).
 
     family  cleaning in `transformers`                           special tokens            length
     CLIP    NFC, white space to one space, lower case            <start> text <end>        up to 77, end token kept
     SigLIP  lower case, ASCII punctuation removed, white space   text </s>                 always 64, no mask
-    BERT    as the tokenizer.json's normaliser says (uncased)    [CLS] text [SEP]          up to the tower's limit
+    BERT    the normaliser of the tokenizer.json (uncased)       [CLS] text [SEP]          up to the tower's limit
 
 OpenAI's code and open_clip clean every text first: `ftfy` repairs broken Unicode ("schÃ¶n") and straightens quotes,
 HTML entities are unescaped twice ("&amp;amp;" becomes "&"), then `whitespace`, `lower` or `canonicalize`.
@@ -32,23 +32,24 @@ from rococo_jax.storage import atomic_write, hash_json
 # Sentencepiece's mark for the space before a word.
 WORD_MARK = "▁"
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# Bounds the memory of the Rust side; far fewer texts keep its threads busy.
+# Bounds the memory of the Rust library; far fewer texts keep its threads busy.
 _TEXTS_AT_ONCE = 8192
-# The ids of each text as a model reads it, and whether it was cut.
+# The ids of each text, and whether the text was cut.
 TokenRows = tuple[list[list[int]], list[bool]]
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerSpec:
-    """Settings that `tokenizer.json` leaves open.
+    """The settings that `tokenizer.json` does not have.
 
     Attributes:
-        family: the model's, such as `clip`, `siglip`, `siglip2` or `bert`.
-        cleaning: of a text before the Rust tokenizer: `none`, or names of `CLEANINGS` joined by +, in their order.
-        context_length: the most tokens a text may have, special tokens included; longer texts are cut, end token kept.
+        family: of the model, such as `clip`, `siglip`, `siglip2` or `bert`.
+        cleaning: applied to a text before the Rust tokenizer: `none`, or names of `CLEANINGS` joined by +, in order.
+        context_length: largest number of tokens of a text, including special tokens; longer texts are cut, keeping the
+            end token.
         pad_id: the id of padding.
         eos_id: the id that ends a text ([SEP] for BERT).
-        fixed_length: every text is padded to this many tokens and padding is read like text (SigLIP), or None.
+        fixed_length: number of tokens to which every text is padded if padding is read like text (SigLIP), else None.
     """
 
     family: str
@@ -65,20 +66,22 @@ class TokenizerSpec:
             raise InputError("tokenizer", "fixed_length", self.fixed_length, f"{self.context_length} or more")
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value; keys are the attributes."""
+        """Return the attributes as a JSON object."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: Any, source: object = "tokenizer") -> "TokenizerSpec":
-        """Reads the output of `to_json`. Raises InputError, which names `source`, for missing and unknown keys."""
+        """Read the output of `to_json`. Raises InputError: a key is missing or unknown; the error names `source`."""
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, Mapping) or not names - {"fixed_length"} <= set(value) <= names:
             found = sorted(value) if isinstance(value, Mapping) else type(value).__name__
             raise InputError(source, "tokenizer", found, f"the keys {sorted(names)}")
-        for name, least in (("context_length", 1), ("pad_id", 0), ("eos_id", 0), ("fixed_length", 1)):
+        for name, minimum in (("context_length", 1), ("pad_id", 0), ("eos_id", 0), ("fixed_length", 1)):
             number = value.get(name)
-            if (name, number) != ("fixed_length", None) and (type(number) is not int or number < least):
-                raise InputError(source, f"tokenizer.{name}", repr(number), f"a whole number, {least} or more")
+            if name == "fixed_length" and number is None:
+                continue
+            if type(number) is not int or number < minimum:
+                raise InputError(source, f"tokenizer.{name}", repr(number), f"a whole number, {minimum} or more")
         for name in ("family", "cleaning"):
             if not isinstance(value[name], str):
                 raise InputError(source, f"tokenizer.{name}", repr(value[name]), "a string")
@@ -88,7 +91,8 @@ class TokenizerSpec:
 class Tokenizer:
     """Turns texts into ids. The Rust tokenizer's own padding and truncation settings are replaced.
 
-    `read_from` says where rules of a tokenizer that was just read stand, for provenance.
+    Args:
+        read_from: for provenance, the file and key of each setting of a tokenizer that was just read.
     """
 
     def __init__(self, rust: tokenizers.Tokenizer, spec: TokenizerSpec, read_from: Mapping[str, str] | None = None):
@@ -97,29 +101,28 @@ class Tokenizer:
         rust.enable_truncation(max_length=spec.context_length)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text: cleaned, special tokens in place, cut to the context length with the end token kept."""
+        """Return the ids of each text: cleaned, with special tokens, cut to the context length with its end token."""
         return self.encode_with_truncation(texts)[0]
 
     def encode_with_truncation(self, texts: Sequence[str]) -> TokenRows:
-        """As `encode`, and whether each text was cut."""
+        """Return the ids of each text, as `encode`, and whether each text was cut."""
         clean = cleaner(self.spec.cleaning)
         ids: list[list[int]] = []
-        cut: list[bool] = []
+        is_cut: list[bool] = []
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             cleaned = [clean(text) for text in texts[start : start + _TEXTS_AT_ONCE]]
             encodings = self.rust.encode_batch_fast(cleaned)
             ids.extend(encoding.ids for encoding in encodings)
-            cut.extend(bool(encoding.overflowing) for encoding in encodings)
-        return ids, cut
+            is_cut.extend(bool(encoding.overflowing) for encoding in encodings)
+        return ids, is_cut
 
     def pad(
         self, ids: Sequence[Sequence[int]], length: int | None = None
     ) -> tuple[Int[np.ndarray, "texts tokens"], Bool[np.ndarray, "texts tokens"]]:
-        """Ids from `encode` padded to one length, the longest text's by default, and the mask of those that the tower
-        may read.
+        """Pad ids from `encode` to one length, and return the mask of the tokens that the tower may read.
 
-        Where the spec has a fixed length, padding is part of the text, and the mask is true everywhere. Raises
-        ValueError where a text is longer than `length`.
+        The length is that of the longest text by default. If the spec has a fixed length, padding is part of the text,
+        and the mask is true everywhere. Raises ValueError: a text is longer than `length`.
         """
         lengths = np.array([len(row) for row in ids], np.int32)
         longest = int(lengths.max(initial=1))
@@ -132,50 +135,50 @@ class Tokenizer:
         return padded, np.ones_like(mask) if self.spec.fixed_length else mask
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes `tokenizer.json`; the spec is saved in `model.json`."""
+        """Write `tokenizer.json`; the spec is saved in `model.json`."""
         with atomic_write(path) as temporary:
             temporary.write_text(self.rust.to_str(pretty=True), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike, spec: TokenizerSpec) -> "Tokenizer":
-        """Reads a `tokenizer.json`. Raises InputError where the file is missing or is no tokenizer."""
+        """Read a `tokenizer.json`. Raises InputError: the file is missing or is not a tokenizer."""
         return cls(read_rust_tokenizer(Path(path)), spec)
 
     def hash(self) -> str:
-        """SHA-256 of everything that decides the ids."""
+        """Return the SHA-256 of everything that determines the ids."""
         return hash_json({"tokenizer": self.rust.to_str(), "spec": self.spec.to_json()})
 
 
 def clean_like_siglip(text: str) -> str:
-    """SigLIP's text cleaning: a leading word mark, lower case, ASCII punctuation removed, white space to one space."""
+    """Clean a text like SigLIP: leading word mark, lower case, no ASCII punctuation, white space as one space."""
     text = (WORD_MARK + text.replace(WORD_MARK, " ")).lower().translate(_WITHOUT_PUNCTUATION)
     return re.sub(r"\s+", " ", text).strip()
 
 
-def _repaired(text: str) -> str:
+def _repair(text: str) -> str:
     import ftfy
 
     return " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split())
 
 
-def _canonicalised(text: str) -> str:
-    return " ".join(_repaired(text).replace("_", " ").translate(_WITHOUT_PUNCTUATION).lower().split())
+def _canonicalise(text: str) -> str:
+    return " ".join(_repair(text).replace("_", " ").translate(_WITHOUT_PUNCTUATION).lower().split())
 
 
-# Rust lower-cases letter by letter, Python treats a sigma at the end of a word specially; libraries differ in this.
+# Rust lower-cases letter by letter; Python has a special case for a sigma at the end of a word. Libraries use either.
 CLEANINGS: dict[str, Callable[[str], str]] = {
     "lowercase": tokenizers.normalizers.Lowercase().normalize_str,
     "siglip": clean_like_siglip,
-    "str_lower": str.lower,  # of sentence-transformers
-    # OpenAI's code (`lower`) and open_clip, whose `tokenizer_kwargs` name `clean`: it has these names
-    "whitespace": _repaired,
-    "lower": lambda text: _repaired(text).lower(),
-    "canonicalize": _canonicalised,
+    "str_lower": str.lower,  # sentence-transformers
+    # OpenAI's code (`lower`) and open_clip, which has these names under `tokenizer_kwargs.clean`.
+    "whitespace": _repair,
+    "lower": lambda text: _repair(text).lower(),
+    "canonicalize": _canonicalise,
 }
 
 
 def cleaner(cleaning: str) -> Callable[[str], str]:
-    """The function of a `TokenizerSpec.cleaning`.
+    """Return the function for a `TokenizerSpec.cleaning`.
 
     >>> cleaner("canonicalize")("A red_bus, &amp;amp; “two” dogs.")
     'a red bus two dogs'
@@ -185,7 +188,7 @@ def cleaner(cleaning: str) -> Callable[[str], str]:
 
 
 def read_rust_tokenizer(path: Path) -> tokenizers.Tokenizer:
-    """A `tokenizer.json`. Raises InputError where it is missing or cannot be read."""
+    """Read a `tokenizer.json`. Raises InputError: it is missing or cannot be read."""
     if not path.is_file():
         raise InputError(path, "file", "nothing there", "a tokenizer.json")
     try:

@@ -1,16 +1,16 @@
 """The training input: batches of NumPy arrays that are a pure function of (data, settings, seed, step).
 
-    global number  g = step * batch_size + place         range
-    image          order(g): another permutation in every epoch
+    global number  g = step * batch_size + row
+    image          order(g): a different permutation in every epoch
     sample         decode, resize, draw a caption, alter it: random by (seed, g)
-    process        its rows of a batch: those of its devices
-    chunks         of these rows, 64 to 256 each where there are as many; workers or threads make them in turn
+    process        reads its rows of a batch: those of its devices
+    chunks         64 to 256 of these rows, if there are as many; workers or threads make them in turn
 
-Random draws depend on global numbers and not on processes or workers, so the global batch of a step is the same for any
-number of either, from the start and resumed: the state of a run is its step. Worker processes use no accelerator.
-They hand chunks over in shared memory (`chunk_memory.SharedBuffers`), which holds twice `prefetch` batches of a process
-(in the workers' queues and in the buffers they are read into) and three chunks a worker, or less where it has no room.
-A thread joins the chunks of the next batch while a batch is used.
+Random draws depend on global numbers, not on processes or workers. The global batch of a step is therefore the same for
+any number of either, also after resuming: the state of a run is its step. Worker processes use no accelerator. They
+transfer chunks in shared memory (`chunk_memory.SharedBuffers`), which holds `prefetch` batches of a process twice (in
+the queues of the workers and in Grain's read-ahead), and three chunks per worker, or less if it has no space. A thread
+joins the chunks of the next batch while a batch is used.
 """
 
 import copy
@@ -37,21 +37,22 @@ from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_samples import TEXT_FIELDS, Batch, Chunk, DrawSample, MakeChunk
 from rococo_jax.errors import InputError
 
-# More samples than any run draws; Grain's datasets have a length.
+# Grain's datasets have a length; no run draws as many samples as this.
 _SAMPLES = 2**53
 _SOURCE = "training input"
-_LEAST_IN_CHUNK, _MOST_IN_CHUNK = 64, 256
+_MIN_CHUNK_ROWS, _MAX_CHUNK_ROWS = 64, 256
 _SHARED_MEMORY = "/dev/shm"
-# Of the shared memory that is free; other processes of the machine have their own input.
-_MOST_OF_SHARED_MEMORY = 0.5
-# Chunks of a worker beside those that wait: one in work, one on its way between two buffers, one that is copied out. As
-# many as wait in the worker's queue wait once more in the training process, where Grain reads ahead.
-_BESIDE_QUEUE, _QUEUES = 3, 2
+# The share of the free shared memory that one process may use; other processes of the machine need the rest.
+_MAX_SHARE = 0.5
+# Chunks per worker in flight besides the queue: being made, in transit, being copied.
+_CHUNKS_IN_FLIGHT = 3
+# Chunks wait in the queue of the worker, and as many again in Grain's read-ahead in the training process.
+_QUEUES = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadChunk:
-    """Makes chunks of a process's `rows`, numbered from step 0 on; `per_batch` of them are its rows of one batch."""
+    """Make the chunks of a process's `rows`, numbered from step 0; `per_batch` chunks are its rows of one batch."""
 
     samples: grain.MapDataset
     make: MakeChunk
@@ -60,22 +61,25 @@ class ReadChunk:
     per_batch: int
 
     def __call__(self, number: int) -> Chunk:
-        """The chunk of a number."""
-        step, part = divmod(number, self.per_batch)
-        first, end = (each * len(self.rows) // self.per_batch for each in (part, part + 1))
+        """Return chunk `number`."""
+        step, chunk_of_batch = divmod(number, self.per_batch)
+        first = chunk_of_batch * len(self.rows) // self.per_batch
+        end = (chunk_of_batch + 1) * len(self.rows) // self.per_batch
         positions = (step * self.batch_size + row for row in self.rows[first:end])
         return self.make((self.samples[position] for position in positions), end - first)
 
 
-def chunks_in(rows: int, makers: int) -> int:
-    """How many chunks the rows of a batch are made in, for so many workers or threads."""
-    chunks = max(1, -(-rows // _MOST_IN_CHUNK), min(makers, rows // _LEAST_IN_CHUNK))
-    # A multiple, so that a worker makes the same rows of every batch, which may lie one after the other in a file.
-    return -(-chunks // makers) * makers if chunks > makers else chunks
+def chunks_per_batch(rows: int, workers: int) -> int:
+    """Return the number of chunks into which the rows of a batch are divided for this many workers or threads."""
+    chunks = max(1, -(-rows // _MAX_CHUNK_ROWS), min(workers, rows // _MIN_CHUNK_ROWS))
+    if chunks <= workers:
+        return chunks
+    # A multiple of the workers, so that a worker makes the same rows of every batch, which may be adjacent in a file.
+    return -(-chunks // workers) * workers
 
 
-def join_chunks(chunks: Iterator[Chunk], rows: int, count: int, opened: SharedBufferReader, buffers: Buffers) -> Batch:
-    """The batch of the next `count` chunks, each copied once; a single one of this process is handed on as it is."""
+def join_chunks(chunks: Iterator[Chunk], rows: int, count: int, reader: SharedBufferReader, buffers: Buffers) -> Batch:
+    """Join the next `count` chunks to a batch, copying each once; a single chunk of this process is not copied."""
     first = next(chunks)
     if count == 1 and not any(isinstance(view, SharedRows) for view in first.views.values()):
         return first.arrays | first.views
@@ -85,10 +89,10 @@ def join_chunks(chunks: Iterator[Chunk], rows: int, count: int, opened: SharedBu
         chunk = next(chunks) if number else first
         end = start + len(chunk.arrays["sample_index"])
         for name, values in (*chunk.arrays.items(), *chunk.views.items()):
-            if not values.shape:  # counts have no rows; they are summed
+            if not values.shape:  # counts are summed
                 joined[name] = joined[name] + values if number else values
                 continue
-            with opened.rows(values) if isinstance(values, SharedRows) else nullcontext(values) as array:
+            with reader.rows(values) if isinstance(values, SharedRows) else nullcontext(values) as array:
                 if not number:
                     joined[name] = buffers.take((rows, *array.shape[1:]), array.dtype)
                 joined[name][start:end] = array
@@ -97,12 +101,12 @@ def join_chunks(chunks: Iterator[Chunk], rows: int, count: int, opened: SharedBu
 
 
 class BatchesAhead:
-    """Joins the chunks of one batch in a thread while the batch before it is used."""
+    """Join the chunks of one batch in a thread while the previous batch is used."""
 
     def __init__(self, chunks: grain.DatasetIterator, rows: int, count: int, buffers: Buffers):
-        self._chunks, self._opened, self._closing = chunks, SharedBufferReader(), threading.Event()
+        self._chunks, self._reader, self._closing = chunks, SharedBufferReader(), threading.Event()
         until_closed = itertools.takewhile(lambda _: not self._closing.is_set(), chunks)
-        self._join = functools.partial(join_chunks, until_closed, rows, count, self._opened, buffers)
+        self._join = functools.partial(join_chunks, until_closed, rows, count, self._reader, buffers)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._next = self._thread.submit(self._join)
 
@@ -112,18 +116,18 @@ class BatchesAhead:
         return batch
 
     def close(self) -> None:
-        """Ends the thread, after the chunk that it waits for, and the worker processes."""
+        """End the thread, after the chunk that it waits for, and the worker processes."""
         self._closing.set()
         self._thread.shutdown(cancel_futures=True)
         self._chunks.close()
-        self._opened.close()
+        self._reader.close()
 
 
 class TrainingInput(Iterator[Batch]):
-    """Endless batches from `start_step` on. Made by `make_training_input`.
+    """Endless batches from `start_step` on, created by `make_training_input`.
 
     Reading and worker processes start with the first batch; `close`, or leaving a `with` block, ends them. `identity`
-    decides the order of the data; a state with another identity is refused.
+    is everything that determines the order of the data; a state with another identity is refused.
     """
 
     def __init__(
@@ -143,7 +147,7 @@ class TrainingInput(Iterator[Batch]):
         self._ahead: BatchesAhead | None = None
 
     def __next__(self) -> Batch:
-        """The batch of `next_step`. Raises InputError where an image is broken and `on_decode_error` is `raise`."""
+        """Return the batch of `next_step`. Raises InputError: an image is broken and `on_decode_error` is `raise`."""
         if self._ahead is None:
             rows, chunks = len(self._read_chunk.rows), self._read_chunk.per_batch
             self._ahead = BatchesAhead(iter(self._from(self.next_step)), rows, chunks, self._buffers)
@@ -163,19 +167,20 @@ class TrainingInput(Iterator[Batch]):
         return chunks.to_iter_dataset(grain.ReadOptions(0, 0)).mp_prefetch(options, worker_init_fn=_start_worker)
 
     def get_state(self) -> dict[str, Any]:
-        """The state as JSON values: `next_step` and the identity of the order of the data."""
+        """Return the state as JSON values: `next_step` and the identity of the order of the data."""
         return {"next_step": self.next_step, **copy.deepcopy(self.identity)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Resumes from `get_state`, on any number of processes and workers; InputError where the data's order is
-        another.
+        """Resume from `get_state`, on any number of processes and workers.
+
+        Raises InputError: the state belongs to another order of the data.
         """
         refuse_other_order(self.identity, state)
         self.close()
         self.next_step = int(state["next_step"])
 
     def close(self) -> None:
-        """Ends the worker processes. The next batch starts them again."""
+        """End the worker processes. The next batch starts them again."""
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
@@ -199,17 +204,17 @@ def make_training_input(
     workers: int = 0,
     prefetch: int = 2,
 ) -> TrainingInput:
-    """The training input of one process; `training_samples` describes a batch.
+    """Create the training input of one process; `training_samples` describes a batch.
 
     Args:
         draw: makes the samples; its order has the size of the global batch, over all processes, and the seed.
-        text_length: tokens of every text; the tokenizer's context length by default.
-        text_fields: key of further texts in a sample: name of their arrays in the batch.
+        text_length: number of tokens of every text; the tokenizer's context length by default.
+        text_fields: maps the key of further texts in a sample to the name of their arrays in the batch.
         extra_text: transforms that add texts to a sample: `altered_captions` and `altered_valid`, `hard_positive`,
             `hard_negatives`, or others.
-        rows: of each global batch, which this process reads; all by default.
-        workers: processes that make batches; 0 makes them in threads of this one.
-        prefetch: batches made ahead, by all workers together.
+        rows: the rows of each global batch that this process reads; all by default.
+        workers: number of processes that make batches; with 0, threads of this process make them.
+        prefetch: number of batches made ahead, by all workers together.
 
     Raises:
         InputError: the text length does not fit the tokenizer.
@@ -223,7 +228,7 @@ def make_training_input(
             samples = samples.map(transform)
     length = _check_text_length(text_length, tokenizer)
     rows = tuple(range(order.batch_size) if rows is None else map(int, rows))
-    per_batch = chunks_in(len(rows), workers or usable_cores())
+    per_batch = chunks_per_batch(len(rows), workers or usable_cores())
     read_chunk = ReadChunk(samples, MakeChunk(tokenizer, length, text_fields), order.batch_size, rows, per_batch)
     texts = 1 + len(extra_text)  # at least; texts are small beside pixels
     chunk_bytes = -(-len(rows) // per_batch) * (draw.bytes_of_views + texts * length * 5)
@@ -233,26 +238,25 @@ def make_training_input(
 
 
 def queue_length(workers: int, ahead: int, chunk_bytes: int) -> int:
-    """Chunks that wait in the queue of each worker: `ahead` together, fewer where shared memory has no room.
+    """Return the length of each worker's queue: `ahead` chunks in all queues, or fewer if shared memory is short.
 
-    Raises InputError where it has no room for a chunk in each queue.
+    Raises InputError: the shared memory has no space for one chunk per queue.
     """
-    wanted = max(1, -(-ahead // workers))
+    length = max(1, -(-ahead // workers))
     if not Path(_SHARED_MEMORY).is_dir():
-        return wanted
-    free = _MOST_OF_SHARED_MEMORY * shutil.disk_usage(_SHARED_MEMORY).free
-    fits = (int(free / max(workers * chunk_bytes, 1)) - _BESIDE_QUEUE) // _QUEUES
-    if fits < 1:
-        least = workers * (_QUEUES + _BESIDE_QUEUE) * chunk_bytes
-        found = f"{workers}, which hold {least / 1e9:.2f} GB of shared memory"
-        raise InputError(
-            _SOURCE, "workers", found, f"fewer: half of what {_SHARED_MEMORY} has free is {free / 1e9:.2f} GB"
-        )
-    return min(wanted, fits)
+        return length
+    free = _MAX_SHARE * shutil.disk_usage(_SHARED_MEMORY).free
+    max_length = (int(free / max(workers * chunk_bytes, 1)) - _CHUNKS_IN_FLIGHT) // _QUEUES
+    if max_length < 1:
+        required = workers * (_QUEUES + _CHUNKS_IN_FLIGHT) * chunk_bytes
+        found = f"{workers}, which hold {required / 1e9:.2f} GB of shared memory"
+        wanted = f"fewer: half of what {_SHARED_MEMORY} has free is {free / 1e9:.2f} GB"
+        raise InputError(_SOURCE, "workers", found, wanted)
+    return min(length, max_length)
 
 
 def refuse_other_order(identity: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Raises InputError where a saved state belongs to another order of the data than `identity`."""
+    """Raise InputError if a saved state belongs to another order of the data than `identity`."""
     for name, value in identity.items():
         if state.get(name) != value:
             raise InputError(_SOURCE, name, value, f"{state.get(name)}, with which the run began")
@@ -260,24 +264,26 @@ def refuse_other_order(identity: Mapping[str, Any], state: Mapping[str, Any]) ->
 
 def _check_text_length(length: int | None, tokenizer: Tokenizer) -> int:
     spec = tokenizer.spec
-    most = spec.fixed_length or spec.context_length
-    least = spec.fixed_length or 2
+    max_length = spec.fixed_length or spec.context_length
+    min_length = spec.fixed_length or 2
     if length is None:
-        return most
-    if not least <= length <= most:
-        wanted = f"{most}, the tower's fixed length" if least == most else f"{least} to {most}, the tower's context"
+        return max_length
+    if not min_length <= length <= max_length:
+        wanted = f"{min_length} to {max_length}, the tower's context"
+        if min_length == max_length:
+            wanted = f"{max_length}, the tower's fixed length"
         raise InputError(_SOURCE, "text_length", length, wanted)
     return length
 
 
 def _end_with_parent() -> None:
-    """Ends this worker when the process that started it has gone, however that ended."""
+    """End this worker when the process that started it has ended, for whatever reason."""
     multiprocessing.parent_process().join()
     os._exit(1)
 
 
 def _start_worker(worker: int, count: int) -> None:
-    """Keeps a worker process off accelerators, and from tokenising in as many threads as there are cores."""
+    """Prepare a worker process: no accelerators, one thread for tokenising, and shared buffers."""
     threading.Thread(target=_end_with_parent, daemon=True, name="parent").start()
     import jax
 

@@ -1,29 +1,29 @@
-"""Makes training samples by their global number, and batches of arrays from samples.
+"""Make training samples by their global number, and batches of arrays from samples.
 
 A sample is a dictionary: `sample_index`, `image_id`, `caption_index`, `caption`, `captions`, `skipped` (number of
-images that could not be decoded) and, where images are wanted, `pixels` (and `resized`). All draws come from the
-generator that Grain passes, which (seed, global number) decide.
+images that could not be decoded) and, if pixels are requested, `pixels` and possibly `resized`. All random draws use
+the generator that Grain passes, which depends on (seed, global number).
 
-A batch holds this process's share b of the global batch:
+A batch has this process's share b of the global batch:
 
-    pixels          uint8 (b, h, w, 3)    8 bit, normalised on the device; absent where no pixels are wanted
-    resized         uint8 (b, h, w, 3)    the whole images, resized; where they are wanted
+    pixels          uint8 (b, h, w, 3)    8 bits, normalised on the device; absent if no pixels are requested
+    resized         uint8 (b, h, w, 3)    the images resized without a crop, if requested
     ids, text_mask  int32, bool (b, t)    the captions
-    image_id        int32 (b,)            decides which pairs are positives
-    caption_index   int32 (b,)            which of its image's captions
-    sample_index    int64 (b,)            the sample's global number
-    skipped_images  int32 ()              images that could not be decoded and were replaced
-    cut_texts       int32 ()              captions and further texts that are longer than t tokens, and were cut
-    twin_texts      int32 ()              altered texts with the tokens of their caption, which do not count
+    image_id        int32 (b,)            determines the positive pairs
+    caption_index   int32 (b,)            the number of the caption among those of its image
+    sample_index    int64 (b,)            the global number of the sample
+    skipped_images  int32 ()              number of images that could not be decoded and were replaced
+    cut_texts       int32 ()              number of captions and further texts that were cut to t tokens
+    twin_texts      int32 ()              number of altered texts with the tokens of their caption, which do not count
 
-and, where a transform added the texts:
+and, if a transform added the texts:
 
     altered_ids, altered_text_mask, altered_valid       (b, K, t), (b, K, t), (b, K)
     positive_ids, positive_text_mask, positive_valid    (b, t), (b, t), (b,)
     negative_ids, negative_text_mask, negative_valid    (b, N, t), (b, N, t), (b, N)
 
-Where `valid` is False there is no text, and the ids are those of the empty text; or, where a sample has several, its
-tokens are those of the caption, as when both were cut.
+`valid` is False for a missing text, whose ids are those of the empty text, and for a text with the same tokens as the
+caption, for example if the difference was cut off.
 """
 
 import dataclasses
@@ -53,16 +53,18 @@ TEXT_FIELDS = {"altered_captions": "altered", "hard_positive": "positive", "hard
 
 @dataclasses.dataclass(frozen=True)
 class DrawSample(grain.RandomMapTransform):
-    """Makes the sample of a global number. Raises InputError: a choice is unknown.
+    """Make the sample of a global number.
 
     Attributes:
         source: images and captions (`open_pairs`).
-        order: of the images; its batch size is the global one.
-        preprocessing: how images become pixels; None leaves out the pixels and opens no image.
+        order: the order of the images; its batch size is the global one.
+        preprocessing: turns images into pixels; with None, samples have no pixels and no image is opened.
         augmentation: random crops and flips; none by default.
         captions_per_image: `one` caption, drawn at random for each sample, or `all` in turn.
         on_decode_error: `skip` replaces and counts images that cannot be decoded; `raise` raises the InputError when
             the batch is due.
+
+    Raises InputError: a value of the last two is unknown.
     """
 
     source: PairSource
@@ -79,24 +81,25 @@ class DrawSample(grain.RandomMapTransform):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides which sample has which number, as JSON values."""
+        """Everything that determines which sample has which number, as JSON values."""
         about = {"captions_per_image": self.captions_per_image, "images": len(self.source), "data": self.source.hash()}
         return {**self.order.identity, **about}
 
     @property
     def bytes_of_views(self) -> int:
-        """Bytes of the pixels of a sample."""
+        """The size of a sample's pixels in bytes."""
         if self.preprocessing is None:
             return 0
         return (1 + self.augmentation.also_resized) * math.prod(self.preprocessing.pixel_shape)
 
     def random_map(self, position: int, rng: np.random.Generator) -> dict[str, Any]:
-        """The sample at a position. Raises InputError where its image, or with `skip` every image, cannot
-        be decoded.
+        """Return the sample at a position.
+
+        Raises InputError: its image, or with `skip` every image, cannot be decoded.
         """
-        drawn_caption, skipped = rng.random(), 0
+        caption_draw, skipped = rng.random(), 0
         for image in self._candidates(position):
-            sample = self.source[image]  # what cannot be read is not skipped: it may be there when the run is resumed
+            sample = self.source[image]  # unreadable files are not skipped: they may exist when the run is resumed
             try:
                 views = self._views(sample, rng)
             except InputError:
@@ -104,12 +107,12 @@ class DrawSample(grain.RandomMapTransform):
                     raise
                 skipped += 1
                 continue
-            which = self._caption(image, self.order.epoch(position), len(sample.captions), drawn_caption)
+            caption = self._choose_caption(image, self.order.epoch(position), len(sample.captions), caption_draw)
             return {
                 "sample_index": position,
                 "image_id": image,
-                "caption_index": which,
-                "caption": sample.captions[which],
+                "caption_index": caption,
+                "caption": sample.captions[caption],
                 "captions": sample.captions,
                 "skipped": skipped,
                 **views,
@@ -117,15 +120,16 @@ class DrawSample(grain.RandomMapTransform):
         raise InputError("training data", "images", f"{skipped} images and none that can be decoded", "image files")
 
     def _candidates(self, position: int) -> Iterator[int]:
-        """Yields the image at a position, then its substitutes.
+        """Yield the image at a position, then its substitutes.
 
-        These are the images at the same place of the epoch's other batches, so that no image is twice in a batch, even
-        where each process reads only its part of it; and after them all images.
+        The substitutes are the images in the same row of the epoch's other batches, so that no image is twice in a
+        batch even if each process reads only its part of it, and then all images.
         """
-        size, steps = self.order.batch_size, self.order.steps_per_epoch
-        step, place = divmod(position, size)
-        for later in range(steps):
-            yield self.order.image((step - step % steps + (step + later) % steps) * size + place)
+        batch_size, steps = self.order.batch_size, self.order.steps_per_epoch
+        step, row = divmod(position, batch_size)
+        first_step = step - step % steps
+        for offset in range(steps):
+            yield self.order.image((first_step + (step + offset) % steps) * batch_size + row)
         yield from range(self.order.images)
 
     def _views(self, sample: PairSample, rng: np.random.Generator) -> dict[str, UInt8[np.ndarray, "height width 3"]]:
@@ -136,26 +140,26 @@ class DrawSample(grain.RandomMapTransform):
         except InputError as error:
             raise InputError(sample.source, error.field, error.found, error.wanted) from None
 
-    def _caption(self, image: int, epoch: int, count: int, drawn: float) -> int:
+    def _choose_caption(self, image: int, epoch: int, count: int, draw: float) -> int:
         if self.captions_per_image == "one":
-            return int(drawn * count)
-        return _turn(self.order.seed, image, epoch // count, count)[epoch % count]
+            return int(draw * count)
+        return _caption_order(self.order.seed, image, epoch // count, count)[epoch % count]
 
 
 @functools.lru_cache(maxsize=4096)
-def _turn(seed: int, image: int, cycle: int, count: int) -> tuple[int, ...]:
-    """The order in which an image's captions are taken in one cycle."""
+def _caption_order(seed: int, image: int, cycle: int, count: int) -> tuple[int, ...]:
+    """Return the order in which the captions of an image are used in one cycle."""
     rng = np.random.Generator(np.random.Philox(derive_seed(seed, "captions", image, cycle)))
     return tuple(rng.permutation(count).tolist())
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Rows of a batch. No tree to JAX and Grain, so that Grain pickles it and leaves its arrays where they are.
+    """Rows of a batch. It is not a pytree, so that Grain pickles it without moving its arrays.
 
     Attributes:
-        views: images, which a worker process has in slots.
-        arrays: all others.
+        views: pixels, which worker processes have in shared buffers.
+        arrays: all other arrays.
     """
 
     views: dict[str, np.ndarray | SharedRows]
@@ -164,7 +168,7 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True)
 class MakeChunk:
-    """Stacks samples to arrays; all texts are tokenised together and padded to `text_length` tokens.
+    """Stack samples to arrays; all texts are tokenised together and padded to `text_length` tokens.
 
     `text_fields` maps the key of further texts in a sample to the name of their arrays in the batch.
     """
@@ -173,14 +177,14 @@ class MakeChunk:
     text_length: int
     text_fields: Mapping[str, str]
 
-    def __call__(self, made: Iterable[dict[str, Any]], rows: int) -> Chunk:
-        """So many samples as arrays. Each view is copied as soon as its sample is made, while a cache holds it."""
-        samples, views, sent = [], {}, {}
-        for row, sample in enumerate(made):
+    def __call__(self, new_samples: Iterable[dict[str, Any]], rows: int) -> Chunk:
+        """Return `rows` samples as arrays. Pixels are copied at once, while the CPU caches them."""
+        samples, views, handles = [], {}, {}
+        for row, sample in enumerate(new_samples):
             for name in VIEWS & sample.keys():
                 view = sample.pop(name)
                 if name not in views:
-                    views[name], sent[name] = allocate_rows((rows, *view.shape))
+                    views[name], handles[name] = allocate_rows((rows, *view.shape))
                 views[name][row] = view
             samples.append(sample)
         batch = {
@@ -194,33 +198,35 @@ class MakeChunk:
         for key, name in self.text_fields.items():
             if key in samples[0]:
                 valid = [sample[f"{name}_valid"] for sample in samples] if f"{name}_valid" in samples[0] else None
-                more = self._texts(f"{name}_", [sample[key] for sample in samples], valid)
-                if more[f"{name}_valid"].ndim == 2:
-                    twins = more[f"{name}_valid"] & (more[f"{name}_ids"] == batch["ids"][:, None]).all(axis=2)
-                    more[f"{name}_valid"] = more[f"{name}_valid"] & ~twins
-                    batch["twin_texts"] += np.int32(twins.sum())
-                more["cut_texts"] = more["cut_texts"] + batch["cut_texts"]
-                batch |= more
-        return Chunk(sent, batch)
+                texts = self._tokenise_nested(f"{name}_", [sample[key] for sample in samples], valid)
+                if texts[f"{name}_valid"].ndim == 2:
+                    are_twins = texts[f"{name}_valid"] & (texts[f"{name}_ids"] == batch["ids"][:, None]).all(axis=2)
+                    texts[f"{name}_valid"] = texts[f"{name}_valid"] & ~are_twins
+                    batch["twin_texts"] += np.int32(are_twins.sum())
+                texts["cut_texts"] = texts["cut_texts"] + batch["cut_texts"]
+                batch |= texts
+        return Chunk(handles, batch)
 
-    def _texts(self, name: str, texts: Sequence, valid: Sequence[np.ndarray] | None = None) -> Batch:
-        """Ids, mask and validity of texts, one or equally many a sample; None is a missing text."""
+    def _tokenise_nested(self, prefix: str, texts: Sequence, valid: Sequence[np.ndarray] | None = None) -> Batch:
+        """Return ids, mask and validity of texts, one or the same number per sample; None is a missing text."""
         nested = np.array(texts, dtype=object)
         if valid is None:
             valid = np.array([text is not None for text in nested.ravel()], np.bool_).reshape(nested.shape)
         else:
             valid = np.stack(valid)
-        made = self._tokenise(name, ["" if text is None else text for text in nested.ravel()])
-        made |= {key: each.reshape(*nested.shape, -1) for key, each in made.items() if each.ndim}
-        return made | {f"{name}valid": valid}
+        arrays = self._tokenise(prefix, ["" if text is None else text for text in nested.ravel()])
+        arrays |= {key: array.reshape(*nested.shape, -1) for key, array in arrays.items() if array.ndim}
+        return arrays | {f"{prefix}valid": valid}
 
-    def _tokenise(self, name: str, texts: Sequence[str]) -> Batch:
-        """Ids and mask of texts, and how many were cut."""
-        most, (rows, cut) = self.text_length, self.tokenizer.encode_with_truncation(texts)
-        # A text that is cut keeps its last id, which ends it.
-        ids, mask = self.tokenizer.pad([row if len(row) <= most else [*row[: most - 1], row[-1]] for row in rows], most)
-        count = sum(was_cut or len(row) > most for row, was_cut in zip(rows, cut, strict=True))
-        return {f"{name}ids": ids, f"{name}text_mask": mask, "cut_texts": np.array(count, np.int32)}
+    def _tokenise(self, prefix: str, texts: Sequence[str]) -> Batch:
+        """Return ids and mask of texts, and the number of texts that were cut."""
+        length = self.text_length
+        rows, is_cut = self.tokenizer.encode_with_truncation(texts)
+        # A text that is cut keeps its last id, which marks the end.
+        cut_rows = [row if len(row) <= length else [*row[: length - 1], row[-1]] for row in rows]
+        ids, mask = self.tokenizer.pad(cut_rows, length)
+        count = sum(was_cut or len(row) > length for row, was_cut in zip(rows, is_cut, strict=True))
+        return {f"{prefix}ids": ids, f"{prefix}text_mask": mask, "cut_texts": np.array(count, np.int32)}
 
 
 def _column(samples: Sequence[Mapping[str, Any]], name: str, dtype: type) -> np.ndarray:

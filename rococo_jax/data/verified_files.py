@@ -1,4 +1,4 @@
-"""Files of the cache that end in the SHA-256 of their name and content, so that a damaged one is never used."""
+"""Cache files that end with the SHA-256 of their name and content, so that a damaged file is never used."""
 
 import hashlib
 import mmap
@@ -9,7 +9,7 @@ _BLOCK = 2**22
 
 
 def append_digest(path: Path, name: str) -> None:
-    """Append the digest to a file that will be called `name`."""
+    """Append the digest to a file that will be renamed to `name`."""
     with path.open("r+b") as file:
         digest = hashlib.sha256(name.encode())
         while block := file.read(_BLOCK):
@@ -18,14 +18,14 @@ def append_digest(path: Path, name: str) -> None:
 
 
 def map_content(path: Path) -> memoryview:
-    """Map the content of a file into memory, unchecked: for a file that was verified before."""
+    """Map the content of a file into memory without a check, for a file that was verified before."""
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return memoryview(mapped)[:-_DIGEST_BYTES]
 
 
 def map_verified(path: Path) -> memoryview | None:
-    """Map the content of a file into memory; None where there is no such file, or it is damaged."""
+    """Map the content of a file into memory; return None if it is missing or damaged."""
     try:
         content = map_content(path)
         with path.open("rb") as file:

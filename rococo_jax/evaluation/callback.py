@@ -1,5 +1,6 @@
 """Evaluation during training: what `rococo evaluate` asks, by the `eval` keys of a training config."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -7,11 +8,10 @@ from ml_collections import ConfigDict
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.benchmarks.tasks import Outcome
-from rococo_jax.benchmarks.variants import UNSEEN
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation.companions import Scored, training_images
+from rococo_jax.evaluation.counts import CountedRows, rows_of_outcomes, with_unseen
 from rococo_jax.evaluation.models.encoder import EncoderModel
 from rococo_jax.evaluation.options import DataOptions
 from rococo_jax.evaluation.results import make_results
@@ -59,12 +59,13 @@ def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], 
         # A key needs the hash of whole parameters, which no process has where they are sharded over several.
         features = EmbeddingCache(None) if encoder.mesh.is_multi_process else cache
         model = EncoderModel(encoder)
-        outcomes = []
+        outcomes, seen = [], []
         for benchmark in map(model.as_read, benchmarks):
             scored = model.outcomes(benchmark, settings, features)
             beside = companion.beside(Scored(model, benchmark, scored, settings, features))
-            outcomes += [*scored, *beside.outcomes]
-        tasks = make_results(encoder.name, settings.protocol, {}, outcomes)["tasks"]
+            outcomes += scored
+            seen += beside.seen or [None] * len(scored)
+        tasks = make_results(encoder.name, settings.protocol, {}, outcomes, seen=seen)["tasks"]
         figures = {
             f"{task}/{variant}/{metric}": float(value)
             for task, variants in tasks.items()
@@ -72,17 +73,22 @@ def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], 
             for metric, value in values.items()
             if value is not None
         }
-        return {"score": score_of(outcomes), **figures}
+        return {"score": score_of(rows_of_outcomes(outcomes, seen)), **figures}
 
     return evaluate
 
 
-def score_of(outcomes: Sequence[Outcome]) -> float:
-    """The primary metric of unaltered variants, averaged over those of a task and then over tasks."""
+def score_of(rows: Sequence[CountedRows]) -> float:
+    """The primary metric of unaltered variants, averaged over those of a task and then over tasks.
+
+    Of variants of which the model has seen images, only the others count.
+    """
     of_task: dict[str, list[float]] = {}
-    variants = {(outcome.task, outcome.variant) for outcome in outcomes}
-    for outcome in outcomes:
-        has_unseen = (outcome.task, f"{outcome.variant}/{UNSEEN}") in variants
-        if outcome.seed is None and outcome.baseline in ("", outcome.variant) and not has_unseen:
-            of_task.setdefault(outcome.task, []).append(outcome.counted.values()[outcome.counted.primary])
+    every = with_unseen(rows)
+    names = {(each.name, each.variation.name) for each in every}
+    for each in every:
+        has_unseen = (each.name, dataclasses.replace(each.variation, unseen=True).name) in names
+        is_unaltered = each.seed is None and each.baseline in ("", each.variation.name)
+        if is_unaltered and (each.variation.unseen or not has_unseen):
+            of_task.setdefault(each.name, []).append(each.counted.values()[each.counted.primary])
     return float(np.mean([np.mean(values) for values in of_task.values()]))

@@ -30,7 +30,7 @@ _OF_A_RUN, _ALONGSIDE, _CHECKPOINTS = "model", "metrics.jsonl", "checkpoints"
 _LONGEST_NAME = 200  # bytes; file systems take 255, and temporary names are longer
 # What an evaluation writes beside the folders of its models.
 _FILES_BESIDE = ("journal.jsonl", "report.html", "report.csv", "report.md", "results.json",
-                 "per_query.parquet", "pairs.parquet", "per_image.parquet", "examples.parquet")  # fmt: skip
+                 "per_query.parquet", "pairs.parquet", "examples.parquet")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """`results.json` and its tables of queries and pairs: written from the outcomes of tasks, and read back with checks.
 
     {"format": "rococo_jax.results", "version": 2, "model": name, "protocol": ..., "fingerprint": {...},
-     "kinds": {TASK: KIND}, "tasks": {TASK: {VARIANT: {METRIC: number or null}}},
+     "kinds": {TASK: KIND},
+     "variants": {TASK: {VARIANT: {FIELD: ..., "baseline": VARIANT, "pooling": ..., "of": [VARIANT, ...]}}},
+     "tasks": {TASK: {VARIANT: {METRIC: number or null}}},
      "intervals": {TASK: {VARIANT: {METRIC: [low, high] or null}}},
      "sizes": {TASK: {VARIANT: {...}}},
      "headlines": {TASK: {"variant": ..., "metric": ..., "pooling": "items" or "parts", "source": ...}},
@@ -37,12 +39,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Bool
 
-from rococo_jax.benchmarks.pooling import Headline, group_by_variant, taken_names
+from rococo_jax.benchmarks.pooling import Headline, taken_names
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Tables
-from rococo_jax.errors import InputError, is_number
-from rococo_jax.evaluation.variant_results import chance_notes, headlines_of, variant_result
+from rococo_jax.benchmarks.variants import Variant
+from rococo_jax.errors import InputError, is_number, object_of
+from rococo_jax.evaluation.counts import describe_variants, group_rows, rows_of_outcomes, with_unseen
+from rococo_jax.evaluation.variant_results import chance_notes, headlines_of, results_of_groups
 from rococo_jax.metrics import METRICS, Metric, describe, metric_of
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED
 from rococo_jax.runtime import numeric_flags
@@ -91,25 +96,21 @@ def make_results(
     notes: Iterable[str] = (),
     why_chance: Mapping[str, str] = types.MappingProxyType({}),
     headline: Headline | None = None,
+    seen: Sequence[Bool[np.ndarray, "_"] | None] = (),
 ) -> dict[str, Any]:
-    """The contents of `results.json`. A variant's drop is against its baseline, `clean` for most.
+    """Return the contents of `results.json`, computed from the rows of outcomes.
 
-    `why_chance` says of a task why no model is better than chance; empty where it is the model's own fault. `headline`
-    is the benchmark's.
+    Args:
+        why_chance: says of a task why no model is better than chance; empty where it is the model's own fault.
+        headline: the benchmark's.
+        seen: for each outcome the rows on images that the model was trained on; empty where that is not known.
     """
-    unaltered = {(each.task, each.variant): each for each in outcomes if each.seed is None}
+    rows = with_unseen(rows_of_outcomes(outcomes, seen))
     kinds: dict[str, str] = {}
     for each in outcomes:
         kinds[each.task] = each.kind if kinds.get(each.task, each.kind) == each.kind else MIXED
-    tasks = [each.of for each in outcomes]
-    members = group_by_variant(tasks)
-    runs = {name: [outcomes[place] for place in each.places] for name, each in members.items()}
-    results = {
-        name: variant_result(name[1], of_variant, members[name].pool, unaltered.get((name[0], of_variant[0].baseline)))
-        for name, of_variant in runs.items()
-    }
-    # Parts of different kinds may have no metric in common.
-    results = {name: result for name, result in results.items() if result.tasks}
+    groups = group_rows(rows)
+    results = results_of_groups(groups)
 
     def by_task(part: str) -> dict[str, dict[str, Any]]:
         nested: dict[str, dict[str, Any]] = {}
@@ -122,14 +123,15 @@ def make_results(
     describe(own.values())
     all_notes = list(notes)
     all_notes += [f"{task}: no variant over all parts is called {variant!r}, which is the name of a part"
-                  for task, variant in taken_names(tasks)]  # fmt: skip
+                  for task, variant in taken_names(rows)]  # fmt: skip
     for (task, variant), result in results.items():
-        outcome = runs[task, variant][0]
+        outcome = groups[task, variant][1][0].outcome
+        assert outcome is not None
         why = outcome.why_chance or why_chance.get(task)
         all_notes += [*outcome.notes, *chance_notes(outcome, variant, result, why), *result.notes]
     bootstrap = {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"}
     fewer, curves = by_task("resamples"), by_task("curves")
-    headlines = headlines_of(headline, runs, members, results)
+    headlines = headlines_of(headline, groups, results)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -137,6 +139,7 @@ def make_results(
         "protocol": protocol,
         "fingerprint": dict(fingerprint),
         "kinds": kinds,
+        "variants": describe_variants({name: groups[name] for name in results}),
         **{part: by_task(part) for part in ("tasks", "intervals", "sizes")},
         **({"headlines": headlines} if headlines else {}),
         "bootstrap": bootstrap | ({"resamples_of": fewer} if fewer else {}),
@@ -173,7 +176,8 @@ def with_columns(tables: Sequence[Any], columns: Sequence[Mapping[str, np.ndarra
     extended = []
     for table, of_table in zip(tables, columns or [{}] * len(tables), strict=True):
         for name, values in of_table.items():
-            table = table.append_column(name, pa.array(values))
+            if name not in table.column_names:
+                table = table.append_column(name, pa.array(values))
         extended.append(table)
     return extended
 
@@ -212,6 +216,15 @@ def write_per_query(path: str | os.PathLike, table) -> None:
     ):
         for start in range(0, len(table), _ROWS_AT_ONCE) or [0]:
             file.write_table(table.slice(start, _ROWS_AT_ONCE).cast(schema).combine_chunks())
+
+
+def described_variants(results: Mapping[str, Any], task: str) -> dict[str, Variant]:
+    """Return the fields of each variant of a task; a variant that results do not describe is an alteration."""
+    described = object_of(object_of(results.get("variants")).get(task))
+    return {
+        name: Variant.of(object_of(described[name])) if name in described else Variant(alteration=name)
+        for name in results["tasks"][task]
+    }
 
 
 def with_checksum(results: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation.companions import Companion, Scored
 from rococo_jax.evaluation.conditions import FILES, request_of
+from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
 from rococo_jax.evaluation.examples import collect_examples
 from rococo_jax.evaluation.inputs import canonical_place
 from rococo_jax.evaluation.models.model import Model
-from rococo_jax.evaluation.per_image import per_image_table
 from rococo_jax.evaluation.results import make_fingerprint, make_results, pair_table, per_query_table, with_columns
 from rococo_jax.evaluation.resume import make_plan, stored_results, with_request
 from rococo_jax.evaluation.sections import Evaluated, join, merge, part_of, with_columns_of, write_evaluated
@@ -85,24 +85,23 @@ def _evaluate(
     """One model on one benchmark, as yet without a fingerprint."""
     as_read = model.as_read(benchmark)
     scored = model.outcomes(as_read, settings, cache)
-    rows = [outcome.rows(as_read) for outcome in scored]
-    pairs, per_image = pair_table(scored, as_read), per_image_table(scored, rows, as_read)
-    outcomes, notes, additions = list(scored), list(as_read.notes), []
+    notes, additions, columns, seen = list(as_read.notes), [], [], []
     for companion in companions:
         beside = companion.beside(Scored(model, as_read, scored, settings, cache))
-        outcomes += beside.outcomes
         notes += beside.notes
-        rows = with_columns(rows, beside.columns)
+        columns.append(beside.columns)
+        seen = [*seen, *beside.seen]
         additions.append(beside.part)
     reasons = ", ".join(filter(None, (each.why_chance for each in as_read.lost)))
     results = make_results(
         model.name,
         settings.protocol,
         {},
-        outcomes,
+        scored,
         dict.fromkeys([*notes, *model.notes]),
         dict.fromkeys((outcome.task for outcome in scored), reasons),
         benchmark.headline,
+        seen,
     )
     for addition in additions:
         results = merge(results, addition)
@@ -111,7 +110,11 @@ def _evaluate(
     about = {"request": request_of(benchmark), "tasks": list(results["kinds"]), "notes": results["notes"]}
     results["benchmarks"] = {benchmark.name: about}
     shown = collect_examples(as_read, scored) if examples and jax.process_index() == 0 else []
-    return Evaluated(results, with_columns_of(benchmark.name, per_query_table(rows)), shown, pairs, per_image)
+    rows = [row_table(benchmark.name, each, as_read) for each in rows_of_outcomes(scored, seen)]
+    for of_companion in columns:
+        rows = with_columns(rows, of_companion)
+    table = with_columns_of(benchmark.name, per_query_table(rows))
+    return Evaluated(results, table, shown, pair_table(scored, as_read))
 
 
 def evaluate_into(

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.examples import EXAMPLES, Example, read_examples, write_examples
-from rococo_jax.evaluation.per_image import PER_IMAGE
 from rococo_jax.evaluation.results import (
     PAIRS,
     PER_QUERY,
@@ -27,7 +26,7 @@ from rococo_jax.storage import read_table, write_json
 
 # Parts of results.json that have an entry for each task, and those that have one for each benchmark.
 _BY_TASK = (
-    *(("kinds",), ("tasks",), ("intervals",), ("sizes",), ("headlines",)),
+    *(("kinds",), ("variants",), ("tasks",), ("intervals",), ("sizes",), ("headlines",)),
     *(("bootstrap", "resamples_of"), ("curves",), ("baselines", "tasks"), ("training_images",)),
 )
 _BY_BENCHMARK = (("fingerprint", "data"), ("data",), ("benchmarks",))
@@ -44,7 +43,6 @@ class Evaluated(NamedTuple):
     per_query: Any
     examples: list[Example]
     pairs: Any
-    per_image: Any
 
 
 def with_columns_of(benchmark: str, table: Any) -> Any:
@@ -60,7 +58,6 @@ def join(parts: Sequence[Evaluated]) -> Evaluated:
         _with_columns(per_query_table([part.per_query for part in parts]), columns),
         [example for part in parts for example in part.examples],
         per_query_table([part.pairs for part in parts]),
-        per_query_table([part.per_image for part in parts]),
     )
 
 
@@ -94,7 +91,6 @@ def part_of(evaluated: Evaluated, benchmark: str) -> Evaluated:
         _with_columns(_rows_of(evaluated.per_query, tasks).select(columns), {benchmark: columns}),
         [example for example in evaluated.examples if example.task in tasks],
         _rows_of(evaluated.pairs, tasks),
-        _rows_of(evaluated.per_image, tasks),
     )
 
 
@@ -156,11 +152,11 @@ def read_evaluated(folder: Path, results: dict[str, Any]) -> Evaluated | None:
     if not are_written_with(folder, results):
         return None
     try:
-        tables = {name: read_table(folder / name, "a table of results") for name in (PER_QUERY, PAIRS, PER_IMAGE)}
+        tables = {name: read_table(folder / name, "a table of results") for name in (PER_QUERY, PAIRS)}
         examples = read_examples(folder)
     except InputError:
         return None
-    return Evaluated(results, tables[PER_QUERY], examples, tables[PAIRS], tables[PER_IMAGE])
+    return Evaluated(results, tables[PER_QUERY], examples, tables[PAIRS])
 
 
 def are_written_with(folder: Path, results: Mapping[str, Any]) -> bool:
@@ -172,7 +168,7 @@ def are_written_with(folder: Path, results: Mapping[str, Any]) -> bool:
     import pyarrow.parquet
 
     try:
-        schemas = [pyarrow.parquet.read_schema(folder / name) for name in (PER_QUERY, PAIRS, PER_IMAGE, EXAMPLES)]
+        schemas = [pyarrow.parquet.read_schema(folder / name) for name in (PER_QUERY, PAIRS, EXAMPLES)]
     except (OSError, pa.ArrowException):
         return False
     numbers = numbers_hash(results)
@@ -185,7 +181,6 @@ def write_evaluated(folder: Path, evaluated: Evaluated) -> dict[str, Any]:
     numbers = numbers_hash(results)
     write_per_query(folder / PER_QUERY, written_with(evaluated.per_query, numbers))
     write_per_query(folder / PAIRS, written_with(evaluated.pairs, numbers))
-    write_per_query(folder / PER_IMAGE, written_with(evaluated.per_image, numbers))
     write_examples(folder, evaluated.examples, numbers)
     # Last: tables that were written with other results are not kept.
     write_json(folder / RESULTS, results)

@@ -4,9 +4,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rococo_jax.benchmarks.pooling import OURS, Headline, Members, Pool
+import numpy as np
+
+from rococo_jax.benchmarks.pooling import OURS, Headline, Pool
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.variants import CLEAN
+from rococo_jax.evaluation.counts import CountedRows, Groups
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.intervals import RESAMPLES, Interval, intervals, mean_of_runs, pool_items
 
@@ -24,10 +27,7 @@ class VariantResult:
 
 
 def headlines_of(
-    headline: Headline | None,
-    runs: Mapping[tuple[str, str], Sequence[Outcome]],
-    members: Mapping[tuple[str, str], Members],
-    results: Mapping[tuple[str, str], VariantResult],
+    headline: Headline | None, groups: Groups, results: Mapping[tuple[str, str], VariantResult]
 ) -> dict[str, dict[str, str]]:
     """Return the headline of each task, as `results.json` has it.
 
@@ -39,26 +39,38 @@ def headlines_of(
         variants = [variant for of_task, variant in results if of_task == task]
         declared = next((name for name in headline.variants if name in variants), None)
         variant = declared or variants[0]
-        counted, source = runs[task, variant][0].counted, headline.source
+        pool, rows = groups[task, variant]
+        counted, source = rows[0].counted, headline.source
         metric = headline.metric or counted.primary
         if metric not in results[task, variant].tasks and declared and not counted.resampled_alone:
             source = f"{OURS}: {metric} was not measured"
             metric = counted.primary
         if results[task, variant].tasks.get(metric) is not None:
-            pool = members[task, variant].pool
             pooling = "parts" if pool is not None and pool.pooling == "parts" else "items"
             headlines[task] = {"variant": variant, "metric": metric, "pooling": pooling, "source": source}
     return headlines
 
 
+def results_of_groups(groups: Groups) -> dict[tuple[str, str], VariantResult]:
+    """Return the results of each variant; parts of different kinds may have no metric in common, and then none."""
+    unaltered = {name: rows[0] for name, (pool, rows) in groups.items() if pool is None and rows[0].seed is None}
+    results = {
+        (task, variant): variant_result(variant, rows, pool, unaltered.get((task, rows[0].baseline)))
+        for (task, variant), (pool, rows) in groups.items()
+    }
+    return {name: result for name, result in results.items() if result.tasks}
+
+
 def variant_result(
-    variant: str, outcomes: Sequence[Outcome], pool: Pool | None, baseline: Outcome | None
+    variant: str, rows: Sequence[CountedRows], pool: Pool | None, baseline: CountedRows | None
 ) -> VariantResult:
-    """One variant over its seeds, kinds or parts; a figure is the mean over all of them, or of all their items."""
-    first, counted, pairs = outcomes[0], [each.counted for each in outcomes], [each.grounding for each in outcomes]
-    baseline = None if variant == first.baseline else baseline
-    changes = [each.change_from(baseline) for each in outcomes] if baseline is not None else [None]
-    left_out = next(filter(None, (each.left_out for each in outcomes)), None)
+    """Return the results of one variant: means over its seeds, kinds or parts, or numbers over all of their items."""
+    first, counted, pairs = rows[0], [each.counted for each in rows], [each.grounding for each in rows]
+    outcomes = [each.outcome for each in rows if each.outcome is not None]
+    changes = [each.change for each in rows]
+    if variant == first.baseline:
+        baseline = None
+    left_out = next(filter(None, (outcome.left_out for outcome in outcomes)), None)
     is_grounded = not left_out and None not in pairs
     if pool is not None and pool.pooling == "items":
         counted, pairs = [pool_items(counted)], [pool_items(pairs)] if is_grounded else pairs
@@ -72,18 +84,27 @@ def variant_result(
     notes = []
     if not is_grounded:
         of_some = "only some of its parts have pairs with wrong partners" if set(pairs) != {None} else None
-        no_partner = "no pair has a wrong partner" if first.differences is not None else None
+        no_partner = "no pair has a wrong partner" if "pairs" in first.columns else None
         if why := left_out or of_some or no_partner:
-            notes.append(f"{first.task}, {variant}: no preference, blind and grounding, because {why}")
+            notes.append(f"{first.name}, {variant}: no preference, blind and grounding, because {why}")
+    curves = first.outcome.curves(first.columns) if first.outcome and pool is None and len(rows) == 1 else None
+    resamples = first.counted.resamples_of(RESAMPLES) if first.counted.resampled_alone else None
+    return VariantResult(metrics, bounds, sizes_of(rows, pool), curves or None, resamples, notes)
+
+
+def sizes_of(rows: Sequence[CountedRows], pool: Pool | None) -> dict[str, Any]:
+    """Return the sizes of a variant: its seeds, and of several parts the sums, but each image once."""
+    first = rows[0]
     sizes: dict[str, Any] = dict(first.sizes)
     if first.seed is not None:
-        sizes["seeds"] = [each.seed for each in outcomes]
-    if pool is not None and pool.pooling != "kinds":
-        sizes = first.sizes_over(outcomes) | {"parts": len(outcomes)}
-        sizes |= {} if pool.of_parts is None else {"of_parts": pool.of_parts}
-    curves = first.curves() if pool is None and len(outcomes) == 1 else None
-    resamples = first.counted.resamples_of(RESAMPLES) if first.counted.resampled_alone else None
-    return VariantResult(metrics, bounds, sizes, curves or None, resamples, notes)
+        sizes["seeds"] = [each.seed for each in rows]
+    if pool is None or pool.pooling == "kinds":
+        return sizes
+    sizes = {name: sum(each.sizes.get(name, 0) for each in rows) for name in first.sizes}
+    if "images" in sizes:
+        sizes["images"] = len(np.unique(np.concatenate([each.image for each in rows])))
+    sizes["parts"] = len(rows)
+    return sizes if pool.of_parts is None else sizes | {"of_parts": pool.of_parts}
 
 
 def chance_notes(outcome: Outcome, variant: str, result: VariantResult, why: str | None) -> list[str]:

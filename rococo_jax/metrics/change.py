@@ -12,6 +12,7 @@ ours:
 """
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -64,20 +65,32 @@ def alignment_change(before: Sureness, after: Sureness) -> Float[np.ndarray, " i
     return after.alignment - before.alignment - np.abs(after.uncertainty - before.uncertainty)
 
 
-def count_changes(before: Sureness, after: Sureness, group: Int[np.ndarray, " items"]) -> Counted:
-    """Counts for each item, for `METRICS`."""
-    r = alignment_change(before, after)
-    columns = {
-        "ras": r,
-        "ras_destructive": np.minimum(r, 0.0),
-        "ras_corrective": np.maximum(r, 0.0),
+def change_counts(before: Sureness, after: Sureness) -> dict[str, np.ndarray]:
+    """Return what changed of each item, by column."""
+    return {
+        "ras": alignment_change(before, after),
         "consistency": before.answer == after.answer,
         "right_to_wrong": before.right & ~after.right,
         "wrong_to_right": ~before.right & after.right,
         "erroneous_confidence": ~after.right & (after.uncertainty < before.uncertainty),
         "hesitation": before.right & after.right & (after.uncertainty > before.uncertainty),
     }
-    return means(columns, group, METRICS)
+
+
+def count_change_columns(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " items"]) -> Counted | None:
+    """Return the counts of changes for `METRICS`; None without the columns of `change_counts`."""
+    if "ras" not in columns:
+        return None
+    r = columns["ras"]
+    parts = {"ras_destructive": np.minimum(r, 0.0), "ras_corrective": np.maximum(r, 0.0)}
+    return means({metric.name: parts.get(metric.name, columns.get(metric.name)) for metric in METRICS}, group, METRICS)
+
+
+def count_changes(before: Sureness, after: Sureness, group: Int[np.ndarray, " items"]) -> Counted:
+    """Return the counts of changes from both probabilities."""
+    counted = count_change_columns(change_counts(before, after), group)
+    assert counted is not None
+    return counted
 
 
 def sureness_of(

@@ -21,12 +21,13 @@ constant scorer has 0 in all but ties. By kind is ARO's figure (2210.01936), pai
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.metric import Metric, Shares, percent
 from rococo_jax.similarity.statistics import Columns
 
@@ -76,6 +77,10 @@ METRICS = (
     *_OF_BUNDLES.values(),
     TIES,
 )  # fmt: skip
+# Columns that `count_choices` gives.
+COUNTED = (
+    *("ota", "ata", "tot", "brittleness", "negative_on_top", "group_score", "text_score", "image_score", "ties"),
+)
 _BY_NAME = {metric.name: metric for metric in METRICS}
 
 
@@ -94,6 +99,18 @@ class Bundled:
     def share(self, items: Any) -> "Bundled":
         """The same of some of the items."""
         return Bundled(self.number[items], self.sizes)
+
+    @classmethod
+    def of(cls, how: str, columns: Mapping[str, np.ndarray]) -> "Bundled":
+        """Return the bundles that rows name in the columns `HOW` and `HOW_size`, as `row_columns` gives them."""
+        number, size = columns[how], columns[f"{how}_size"]
+        sizes = np.zeros(number.max(initial=-1) + 1, np.int64)
+        sizes[number[number >= 0]] = size[number >= 0]
+        return cls(number, sizes)
+
+    def row_columns(self, how: str) -> dict[str, Int[np.ndarray, " items"]]:
+        """Return the columns of each item's row: its bundle (-1 for none), and how many items that has."""
+        return {how: self.number, f"{how}_size": np.append(self.sizes, 0)[self.number]}
 
     def columns(self, how: str, right: Bool[np.ndarray, " items"]) -> dict[str, Bool[np.ndarray, " items"]]:
         """Columns of each item: of its kind, or at the first item of a bundle that is whole."""
@@ -194,6 +211,24 @@ def count_choices(items: ItemScores, asks: Asks) -> dict[str, Bool[np.ndarray, "
 
 def _count_alike(items: ItemScores) -> dict[str, Bool[np.ndarray, " items"]]:
     return {"tot": items.alike[:, 0] > items.alike[:, 1]}
+
+
+def count_items(
+    columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " items"], leads: tuple[str, ...] = ()
+) -> Counted:
+    """Return the counts of items.
+
+    Args:
+        columns: those of `count_choices`, and of `Bundled.row_columns` where items are counted together.
+        group: numbers of the items that are resampled together.
+        leads: metrics to put first.
+    """
+    counts = {name: columns[name] for name in COUNTED if name in columns}
+    for how in _OF_BUNDLES:
+        if how in columns:
+            counts |= Bundled.of(how, columns).columns(how, counts["ota"])
+    names = tuple(counts)
+    return Counted(np.stack(list(counts.values()), 1).astype(np.float64), names, group, metrics_of(names, leads))
 
 
 def metrics_of(columns: tuple[str, ...], leads: tuple[str, ...] = ()) -> tuple[Metric, ...]:

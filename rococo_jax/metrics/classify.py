@@ -16,10 +16,10 @@ Other formulas: `class_statistics`. ECE with intervals: a draw's ECE tends to be
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from rococo_jax.metrics.choice import TIES
 from rococo_jax.metrics.class_statistics import ClassStatistics
@@ -32,6 +32,9 @@ MOST_GROUPS, BUNDLES = 50_000, 20_000
 _MANY = 64
 
 
+_SHAPE_COLUMNS = ("saw_shape", "saw_texture")
+
+
 def plain(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
     """The mean of a column in its own unit."""
     return lambda shares: np.asarray(shares[name] / 100.0)
@@ -40,8 +43,8 @@ def plain(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
 def _per_class(shares: Shares) -> Float[np.ndarray, "*draws"]:
     if "per_class" in shares:
         return np.asarray(np.minimum(shares["per_class"], 100.0))
-    counts = np.stack([value for name, value in shares.items() if name.startswith("of_class_")])
-    hits = np.stack([value for name, value in shares.items() if name.startswith("hit_class_")])
+    counts = np.stack([shares[name] for name in shares if name.startswith("of_class_")])
+    hits = np.stack([shares[name] for name in shares if name.startswith("hit_class_")])
     accuracies = np.where(counts > 0, 100.0 * hits / np.where(counts > 0, counts, 1.0), 0.0)
     return np.asarray(accuracies.sum(axis=0) / (counts > 0).sum(axis=0))
 
@@ -96,11 +99,10 @@ class BinnedCounted(Counted):
         default_factory=dict
     )
 
-    def values(self) -> dict[str, float]:
-        """Every metric, in its unit."""
+    def totals(self) -> Float[np.ndarray, " columns_and_count"]:
+        """The sum of each column, and the number of items."""
         binned = [np.bincount(place, value, size) for size, place, value in self.bins.values()]
-        totals = np.concatenate([self.counts.sum(axis=0), *binned, [float(len(self))]])
-        return {name: float(value) for name, value in self.metrics_of(totals).items()}
+        return np.concatenate([self.counts.sum(axis=0), *binned, [float(len(self))]])
 
     def per_image(self, images: Int[np.ndarray, " images"]) -> Float[np.ndarray, "images columns_and_count"]:
         """Sums over the items of each image, as in `Counted`."""
@@ -128,47 +130,88 @@ def equal_mass_bins(confidence: Float[np.ndarray, " images"]) -> Int[np.ndarray,
     return np.searchsorted(edges, confidence, side="right")
 
 
-def reliability(statistics: ClassStatistics) -> dict[str, list[list[float | int]]]:
-    """`[images, mean confidence, top-1]` of each bin of equal width from 0 to 1, as it is and scaled."""
+def reliability(columns: Mapping[str, np.ndarray]) -> dict[str, list[list[float | int]]]:
+    """`[images, mean confidence, top-1]` of each bin of equal width from 0 to 1, as it is and scaled.
+
+    Args:
+        columns: as `image_counts` returns them.
+    """
     curves = {}
-    for name, confidence in (("as it is", statistics.confidence), ("scaled", statistics.scaled_confidence)):
+    for name, confidence in (("as it is", columns["confidence"]), ("scaled", columns["scaled_confidence"])):
         place = equal_width_bins(confidence)
         count = np.bincount(place, minlength=BINS)
-        sums = [np.bincount(place, values, BINS) for values in (confidence, statistics.right.astype(float))]
+        sums = [np.bincount(place, values, BINS) for values in (confidence, columns["top1"].astype(float))]
         curves[name] = [[int(n), *(float(s / n) if n else 0.0 for s in each)]
                       for n, each in zip(count, np.stack(sums, 1), strict=True)]  # fmt: skip
     return curves
 
 
-def count_classes(statistics: ClassStatistics, group: Int[np.ndarray, " images"], classes: int) -> BinnedCounted:
-    """Counts for each image. `group` has the number of each image; equal images are resampled together."""
-    right, label = statistics.right.astype(np.float64), statistics.label
-    of_class = np.bincount(label, minlength=classes)
-    present, many = max(1, int((of_class > 0).sum())), classes >= _MANY
+def image_counts(statistics: ClassStatistics, classes: int) -> dict[str, np.ndarray]:
+    """Return what is counted of each image, by column; `label` is the place of its class, `classes` their number."""
     columns = {
-        "top1": right,
-        "top5": statistics.rank <= 5 if classes > 5 else None,
-        "per_class": right * len(label) / (present * np.maximum(of_class, 1)[label]) if many else None,
-        "prior": label == of_class.argmax(),
+        "label": statistics.label,
+        "classes": np.full(len(statistics), classes),
+        "top1": statistics.right,
         "confidence": statistics.confidence,
         "nll": statistics.nll,
-        "nll_scaled": statistics.scaled_nll,
         "brier": statistics.brier,
+        "scaled_confidence": statistics.scaled_confidence,
+        "scaled_nll": statistics.scaled_nll,
         "ties": statistics.tied,
     }
-    columns = {name: np.asarray(column, np.float64) for name, column in columns.items() if column is not None}
-    gap, scaled = right - statistics.confidence, right - statistics.scaled_confidence
-    bins = {
-        "ece": (BINS, equal_width_bins(statistics.confidence), gap),
-        "ece_mass": (BINS, equal_mass_bins(statistics.confidence), gap),
-        "ece_scaled": (BINS, equal_width_bins(statistics.scaled_confidence), scaled),
+    return columns | ({"top5": statistics.rank <= 5} if classes > 5 else {})
+
+
+def shape_counts(
+    statistics: ClassStatistics, texture: Int[np.ndarray, " images"]
+) -> dict[str, Bool[np.ndarray, " images"]]:
+    """Return whether each image was answered by shape and by texture, by column."""
+    return dict(zip(_SHAPE_COLUMNS, seen(statistics, texture), strict=True))
+
+
+def count_images(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " images"]) -> BinnedCounted:
+    """Return the counts of images. Bins of equal mass, class sizes and the class prior are those of these images.
+
+    Args:
+        columns: as `image_counts` returns them, and `shape_counts` where classes of texture are known.
+        group: the number of each image; equal images are resampled together.
+    """
+    right, label = columns["top1"].astype(np.float64), columns["label"]
+    classes = int(columns["classes"].max(initial=0))
+    of_class = np.bincount(label, minlength=classes)
+    present, many = max(1, int((of_class > 0).sum())), classes >= _MANY
+    named = {
+        "top1": right,
+        "top5": columns.get("top5"),
+        "per_class": right * len(label) / (present * np.maximum(of_class, 1)[label]) if many else None,
+        "prior": label == of_class.argmax(),
+        "confidence": columns["confidence"],
+        "nll": columns["nll"],
+        "nll_scaled": columns["scaled_nll"],
+        "brier": columns["brier"],
+        "ties": columns["ties"],
+        **{name: columns.get(name) for name in _SHAPE_COLUMNS},
     }
-    names_of_metrics = {*columns, *bins, "per_class"}
+    dense = {name: np.asarray(column, np.float64) for name, column in named.items() if column is not None}
+    gap, scaled_gap = right - columns["confidence"], right - columns["scaled_confidence"]
+    bins = {
+        "ece": (BINS, equal_width_bins(columns["confidence"]), gap),
+        "ece_mass": (BINS, equal_mass_bins(columns["confidence"]), gap),
+        "ece_scaled": (BINS, equal_width_bins(columns["scaled_confidence"]), scaled_gap),
+    }
+    metrics_by_name = {*dense, *bins, "per_class"}
+    if any(dense[name].any() for name in _SHAPE_COLUMNS if name in dense):
+        metrics_by_name |= {SHAPE[0].name}
     if not many:
         bins |= {"hit_class": (classes, label, right), "of_class": (classes, label, np.ones(len(label)))}
-    names = (*columns, *(f"{name}_{place}" for name, (size, _, _) in bins.items() for place in range(size)))
-    metrics = tuple(metric for metric in METRICS if metric.name in names_of_metrics)
-    return BinnedCounted(np.stack(list(columns.values()), axis=1), names, bundled(group), metrics, bins)
+    names = (*dense, *(f"{name}_{place}" for name, (size, _, _) in bins.items() for place in range(size)))
+    metrics = tuple(metric for metric in METRICS if metric.name in metrics_by_name)
+    return BinnedCounted(np.stack(list(dense.values()), axis=1), names, bundled(group), metrics, bins=bins)
+
+
+def count_classes(statistics: ClassStatistics, group: Int[np.ndarray, " images"], classes: int) -> BinnedCounted:
+    """Return the counts of images from their statistics."""
+    return count_images(image_counts(statistics, classes), group)
 
 
 def bundled(group: Int[np.ndarray, " images"]) -> Int[np.ndarray, " images"]:
@@ -190,22 +233,12 @@ def seen(statistics: ClassStatistics, texture: Int[np.ndarray, " images"]) -> tu
     return conflict & statistics.right, conflict & ~statistics.right & (statistics.predicted == texture)
 
 
-def count_shapes(
-    counted: BinnedCounted, statistics: ClassStatistics, texture: Int[np.ndarray, " images"]
-) -> BinnedCounted:
-    """The counts with those of shape and texture."""
-    columns_of_shape = np.stack(seen(statistics, texture), axis=1).astype(np.float64)
-    dense = counted.counts.shape[1]
-    columns = (*counted.columns[:dense], "saw_shape", "saw_texture", *counted.columns[dense:])
-    metrics = SHAPE if columns_of_shape.any() else SHAPE[1:]
-    metrics = (counted.metrics[0], *metrics, *counted.metrics[1:])
-    counts = np.concatenate([counted.counts, columns_of_shape], axis=1)
-    return dataclasses.replace(counted, counts=counts, columns=columns, metrics=metrics)
+def shape_shares(columns: Mapping[str, np.ndarray], classes: tuple[str, ...]) -> dict[str, list[int]]:
+    """How many images of each class of shape were answered by shape and by texture.
 
-
-def shape_shares(
-    statistics: ClassStatistics, texture: Int[np.ndarray, " images"], classes: tuple[str, ...]
-) -> dict[str, list[int]]:
-    """How many images of each class of shape were answered by shape and by texture."""
-    counts = [np.bincount(statistics.label[each], minlength=len(classes)) for each in seen(statistics, texture)]
+    Args:
+        columns: as `image_counts` and `shape_counts` return them.
+        classes: names, in the order of labels.
+    """
+    counts = [np.bincount(columns["label"][columns[name]], minlength=len(classes)) for name in _SHAPE_COLUMNS]
     return {name: [int(shape), int(texture)] for name, shape, texture in zip(classes, *counts, strict=True)}

@@ -4,8 +4,10 @@
 wrong query do not count.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.metric import percent
@@ -24,20 +26,32 @@ METRICS = (
 )  # fmt: skip
 
 
-def shares_of_pairs(statistics: DifferenceStatistics) -> Float[np.ndarray, "entries counted"]:
-    """The columns `COUNTED` of each entry, from 0 to 1; NaN where there is no wrong query."""
-    first = np.where(statistics.wrong > 0, statistics.rank == 1, np.nan)
-    return np.stack([statistics.preference, statistics.blind, statistics.grounding, first], axis=1)
-
-
-def count_differences(statistics: DifferenceStatistics, group: Int[np.ndarray, " entries"]) -> Counted | None:
-    """Counts for each entry that has a wrong query, for `METRICS`; None where none has.
+def pair_counts(statistics: DifferenceStatistics, row: Int[np.ndarray, " entries"], rows: int) -> dict[str, np.ndarray]:
+    """Return the sums of `COUNTED` over the pairs of each row, and in `pairs` how many these are.
 
     Args:
-        statistics: one entry for each pair and own query.
-        group: the image that each entry belongs to.
+        statistics: one entry for each pair and own query; an entry without a wrong query does not count.
+        row: the query or item that each entry belongs to.
+        rows: how many queries or items there are.
     """
     has_wrong = statistics.wrong > 0
-    return (
-        Counted(shares_of_pairs(statistics)[has_wrong], COUNTED, group[has_wrong], METRICS) if has_wrong.any() else None
-    )
+    row = row[has_wrong]
+    shares = (statistics.preference, statistics.blind, statistics.grounding, statistics.rank == 1)
+    sums = {
+        name: np.bincount(row, share[has_wrong], rows).astype(np.float64)
+        for name, share in zip(COUNTED, shares, strict=True)
+    }
+    return {"pairs": np.bincount(row, minlength=rows), **sums}
+
+
+def count_pairs(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " rows"]) -> Counted | None:
+    """Return the counts of pairs for `METRICS`, with an item for each row that has some; None where none has.
+
+    Args:
+        columns: as `pair_counts` returns them; others are not looked at.
+        group: the image that each row belongs to.
+    """
+    if "pairs" not in columns or not (has_pairs := columns["pairs"] > 0).any():
+        return None
+    counts = np.stack([columns[name][has_pairs] for name in COUNTED], axis=1)
+    return Counted(counts, COUNTED, group[has_pairs], METRICS, columns["pairs"][has_pairs])

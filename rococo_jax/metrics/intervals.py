@@ -37,12 +37,14 @@ class Counted:
         counts: what each item counts for each column: 0 or 1 for most, any number for a confidence, a loss or a change.
         group: the image that each item is, or belongs to; items of one image are resampled together.
         metrics: functions of the columns' shares; the first is the one that drops are measured on.
+        entries: how many counts the row of each item sums up, such as the pairs of a query; None for one each.
     """
 
     counts: Float[np.ndarray, "items columns"]
     columns: tuple[str, ...]
     group: Int[np.ndarray, " items"]
     metrics: tuple[Metric, ...]
+    entries: Int[np.ndarray, " items"] | None = None
 
     # Metrics that no sums over images make have `drawn(resamples, seed)` instead of `per_image`, and say in
     # `resamples_of(resamples)` how many draws each takes.
@@ -58,15 +60,18 @@ class Counted:
 
     def values(self) -> dict[str, float]:
         """Every metric, in its unit."""
-        totals = np.append(self.counts.sum(axis=0), float(len(self)))
-        return {name: float(value) for name, value in self.metrics_of(totals).items()}
+        return {name: float(value) for name, value in self.metrics_of(self.totals()).items()}
+
+    def totals(self) -> Float[np.ndarray, " columns_and_count"]:
+        """The sum of each column, and of the entries."""
+        return np.append(self.counts.sum(axis=0), float(len(self) if self.entries is None else self.entries.sum()))
 
     def per_image(self, images: Int[np.ndarray, " images"]) -> Float[np.ndarray, "images columns_and_count"]:
         """Sums over the items of each image; `images` are groups, ascending, all of the items' among them."""
         place = places_among(images, self.group)
         # Sums of whole numbers, exact in float64 in any order.
         sums = [np.bincount(place, column, len(images)) for column in self.counts.T]
-        return np.column_stack([*sums, np.bincount(place, minlength=len(images)).astype(np.float64)])
+        return np.column_stack([*sums, np.bincount(place, self.entries, len(images)).astype(np.float64)])
 
     def metrics_of(self, totals: Float[np.ndarray, "*draws columns_and_count"]) -> dict[str, np.ndarray]:
         # A draw without an item that a metric counts has no value; it is left out of the percentiles.

@@ -5,7 +5,7 @@ Results, report, documentation and CSV read these rows; a new metric is one row 
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -45,6 +45,30 @@ class Metric:
         if self.function is None or self.unit == "":
             return -np.inf, np.inf
         return (0.0, 100.0) if self.unit == "%" else (-100.0, 100.0)
+
+
+def columns_of(metric: Metric, names: Sequence[str]) -> list[str]:
+    """Return the counted columns, among `names`, that a metric is computed from.
+
+    >>> columns_of(percent("ota", "OTA", "higher", "accuracy", "ours"), ["ata", "ota"])
+    ['ota']
+    """
+    assert metric.function is not None
+    recorder = _Recorder({name: np.ones(()) for name in names})
+    metric.function(recorder)
+    return [name for name in names if name in recorder.read]
+
+
+class _Recorder(dict[str, np.ndarray]):
+    """Shares that remember which of them were read."""
+
+    def __init__(self, shares: Mapping[str, np.ndarray]):
+        super().__init__(shares)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        self.read.add(name)
+        return super().__getitem__(name)
 
 
 def share(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:

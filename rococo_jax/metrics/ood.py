@@ -43,6 +43,13 @@ def scores_of(statistics: ClassStatistics) -> dict[str, Float[np.ndarray, " imag
     return scores | {"entropy": -statistics.raw_entropy}
 
 
+def count_sides(columns: Mapping[str, np.ndarray]) -> "Separated":
+    """Return the scores of both sides from columns of scores and the column `inside`."""
+    inside = columns["inside"].astype(bool)
+    ins, outs = ({name: columns[name][side] for name in _SCORES} for side in (inside, ~inside))
+    return Separated(ins, outs)
+
+
 def separation(
     score: Float[np.ndarray, " both"],
     weight_in: Float[np.ndarray, "draws both"],

@@ -38,6 +38,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import stats
 
+from rococo_jax.metrics.image_counts import Statistic
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, rows_within, sums_over_draws
 
 FLIPS = 9999
@@ -46,8 +47,6 @@ _FLIPS_PER_BLOCK = 256
 # Swaps that tie with the observed difference may differ from it in the last digits of a sum.
 _TIE = 1e-9
 
-# Sums of the counted columns -> value of a metric, for one sum or for many at once.
-Statistic = Callable[[Float[np.ndarray, "*draws columns"]], Float[np.ndarray, "*draws"]]
 Verdict = Literal["better", "worse", "equivalent", "undecided"]
 
 

@@ -12,10 +12,11 @@ published sort; `pessimistic` counts every tie against the model, and gives a ti
 caption of another image, then of the own image, then another original, and only then to an own original.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from rococo_jax.metrics.intervals import Counted
 from rococo_jax.metrics.metric import Metric, percent
@@ -64,11 +65,26 @@ def top_kinds(statistics: RankStatistics, ties: Ties) -> Int[np.ndarray, " queri
     return statistics.top_kind_against_the_model if ties == "pessimistic" else statistics.top_kind_published
 
 
-def count_hits(statistics: RankStatistics, ties: Ties) -> Float[np.ndarray, "queries counted"]:
-    """1.0 where a query counts for that column of `COUNTED`, else 0.0."""
-    within = ranks(statistics, ties)[:, None] <= np.array(_CUTOFFS)
-    on_top = top_kinds(statistics, ties)[:, None] == np.arange(len(KINDS))
-    return np.concatenate([within, on_top], axis=1).astype(np.float64)
+def query_counts(
+    statistics: RankStatistics, ties: Ties, has_candidate: Bool[np.ndarray, " queries"] | None = None
+) -> dict[str, Bool[np.ndarray, " queries"]]:
+    """Return whether each query counts, by column: `COUNTED`, and `candidate_recall` where candidates are known."""
+    rank, kind = ranks(statistics, ties), top_kinds(statistics, ties)
+    columns = {f"r{cutoff}": rank <= cutoff for cutoff in _CUTOFFS}
+    columns |= {f"top1_{name}": kind == place for place, name in enumerate(KINDS)}
+    return columns if has_candidate is None else columns | {CANDIDATES.name: has_candidate}
+
+
+def count_queries(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " queries"]) -> Counted:
+    """Return the counts of queries for `METRICS`, and for `CANDIDATES` where the columns have it.
+
+    Args:
+        columns: as `query_counts` returns them.
+        group: the image that each query is, or belongs to.
+    """
+    names = (*COUNTED, *([CANDIDATES.name] if CANDIDATES.name in columns else []))
+    counts = np.stack([columns[name] for name in names], axis=1).astype(np.float64)
+    return Counted(counts, names, group, METRICS if len(names) == len(COUNTED) else (*METRICS, CANDIDATES))
 
 
 def retrieval_metrics(statistics: RankStatistics, ties: Ties) -> dict[str, float]:
@@ -82,12 +98,5 @@ def count_retrieval(
     group: Int[np.ndarray, " queries"],
     has_candidate: Bool[np.ndarray, " queries"] | None = None,
 ) -> Counted:
-    """Counts for each query, for `METRICS`, and `CANDIDATES` where these are known.
-
-    `group` is the image that each query is, or belongs to.
-    """
-    hits = count_hits(statistics, ties)
-    if has_candidate is None:
-        return Counted(hits, COUNTED, group, METRICS)
-    hits = np.column_stack([hits, has_candidate])
-    return Counted(hits, (*COUNTED, CANDIDATES.name), group, (*METRICS, CANDIDATES))
+    """Return the counts of queries from their statistics."""
+    return count_queries(query_counts(statistics, ties, has_candidate), group)

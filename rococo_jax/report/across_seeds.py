@@ -21,21 +21,25 @@ from jaxtyping import Float
 from scipy import stats
 
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.per_image import ImageHits
+from rococo_jax.metrics.image_counts import ImageCounts
 from rococo_jax.metrics.intervals import sums_over_draws
 
 
-def over_draws(runs: Sequence[ImageHits]) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, "draws runs"]]:
-    """A metric of each run in per cent, and the same on every draw of the images.
+def over_draws(
+    runs: Sequence[ImageCounts], metric: str
+) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, "draws runs"]]:
+    """A metric of each run in its unit, and the same on every draw of the images.
 
     Raises InputError: the runs were evaluated on different images.
     """
     if any(run.images != runs[0].images for run in runs):
         sizes = sorted({len(run.images) for run in runs})
         raise InputError("runs", "images", f"different ones ({sizes} of them)", "runs evaluated on the same images")
-    columns = np.stack([*(100.0 * run.hits for run in runs), runs[0].queries], axis=1)
-    total, sums = columns.sum(0), sums_over_draws(columns)
-    return total[:-1] / total[-1], sums[:, :-1] / sums[:, -1:]
+    sums = sums_over_draws(np.concatenate([run.counts for run in runs], axis=1))
+    ends = np.cumsum([run.counts.shape[1] for run in runs])[:-1]
+    of_runs = zip(runs, np.split(sums, ends, axis=1), strict=True)
+    values = np.array([run.value(metric) for run in runs])
+    return values, np.stack([run.metrics[metric](drawn) for run, drawn in of_runs], axis=1)
 
 
 def interval(values: Float[np.ndarray, " runs"], drawn: Float[np.ndarray, "draws runs"]) -> list[float]:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.benchmarks.pooling import Headline, coverage_phrase
-from rococo_jax.benchmarks.variants import ALL_KINDS, Variant, parse_variants
+from rococo_jax.benchmarks.variants import ALL_KINDS, Variant
 from rococo_jax.errors import InputError, is_number, object_of
-from rococo_jax.evaluation.results import RESULTS, read_results
+from rococo_jax.evaluation.results import RESULTS, described_variants, read_results
 from rococo_jax.metrics import digits_of
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.report.vocabulary import (
@@ -83,18 +83,22 @@ class Run:
         return str(object_of(self.results.get("kinds")).get(task, ""))
 
     @functools.cached_property
-    def parsed(self) -> dict[str, dict[str, Variant]]:
-        """What the names of variants say, by task and name."""
-        return {task: parse_variants(variants) for task, variants in self.tasks.items()}
+    def described(self) -> dict[str, dict[str, Variant]]:
+        """The fields of variants, by task and name."""
+        return {task: described_variants(self.results, task) for task in self.tasks}
 
     def variants(self, task: str) -> list[str]:
         """The variants of a task in reading order, without corrupted images: nineteen kinds would swamp the others."""
-        parsed = self.parsed.get(task, {})
-        return [name for name in order_variants(parsed) if not parsed[name].corruption]
+        described = self.described.get(task, {})
+        return [name for name in order_variants(described, described) if not described[name].corruption]
 
     def corruptions(self, task: str) -> list[Variant]:
         """The variants of a task on corrupted images, with their baselines and means."""
-        return [variant for variant in self.parsed.get(task, {}).values() if variant.corruption]
+        return [variant for variant in self.described.get(task, {}).values() if variant.corruption]
+
+    def mean_corruptions(self, task: str) -> list[str]:
+        """The names of a task's means over kinds of corruption."""
+        return [each.name for each in self.corruptions(task) if each.corruption == ALL_KINDS]
 
     def figure(self, task: str, variant: str, metric: str) -> Figure:
         """One number; a figure of `None`s where it was not measured."""
@@ -153,13 +157,14 @@ def variants_of(
         metric: only those that have it.
         which: only those for which it is true.
     """
-    return order_variants(
-        name
+    found = {
+        name: run.described[task][name]
         for run in runs
         for name in run.variants(task)
         if metric is None or run.tasks[task][name].get(metric) is not None
-        if which is None or which(run.parsed[task][name])
-    )
+        if which is None or which(run.described[task][name])
+    }
+    return order_variants(found, found)
 
 
 def corrupted_by(runs: Iterable[Run]) -> tuple[list[str], list[int]]:
@@ -296,15 +301,15 @@ def _means_over(content: dict[str, Any]) -> dict[str, str]:
     """Seeds and kinds of corruption of the variants that are means over them."""
     means = {}
     sizes = object_of(content.get("sizes"))
-    for task, variants in content["tasks"].items():
+    for task in content["tasks"]:
         for name, about in object_of(sizes.get(task)).items():
             if seeds := object_of(about).get("seeds"):
                 means[f"seeds of {task}, {name}"] = json.dumps(seeds)
-        parsed = parse_variants(variants)
-        for name, variant in parsed.items():
+        described = described_variants(content, task)
+        for name, variant in described.items():
             if variant.corruption == ALL_KINDS:
                 kinds = [
-                    each.corruption for each in parsed.values()
+                    each.corruption for each in described.values()
                     if dataclasses.replace(each, corruption=ALL_KINDS) == variant and each.corruption != ALL_KINDS
                 ]  # fmt: skip
                 means[f"kinds of {task}, {name}"] = ", ".join(sorted(kinds))

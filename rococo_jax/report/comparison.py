@@ -1,8 +1,9 @@
 """Each model against the reference, paired by image: the differences that overlapping intervals cannot show.
 
-`per_image.parquet` has the counts of each image; `metrics.paired` does the rest. Every share of which one end is better
-is compared, and `blind`. Only models of one group are compared, and only where both tables have the same queries and
-agree with the results.
+The counts of `per_query.parquet` are summed by image; `metrics.paired` does the rest. Every metric that is a function
+of such sums and of which one end is better is compared, and `blind`; variants that are pooled over parts are compared
+like any other. Only models of one group are compared, and only where both tables have the same queries and agree with
+the results.
 
 The primary tests of a task are corrected together: the metric that orders the leaderboard, FR@1 and grounding. All
 others are shown with their uncorrected p.
@@ -10,16 +11,16 @@ others are shown with their uncorrected p.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
-from rococo_jax.benchmarks.variants import ALL, CLEAN, CONTROL, MEAN
+from rococo_jax.benchmarks.variants import ALL, CONTROL, MEAN
 from rococo_jax.errors import InputError, unknown_name
-from rococo_jax.evaluation.per_image import PER_IMAGE, HitsByVariant, ImageHits, read_image_hits
+from rococo_jax.evaluation.results import PER_QUERY
+from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
 from rococo_jax.metrics import metric_of
-from rococo_jax.metrics.paired import ALPHA, FLIPS, PairedCounts, PairedDifference, Statistic, paired_differences
+from rococo_jax.metrics.image_counts import ImageCounts
+from rococo_jax.metrics.paired import ALPHA, FLIPS, PairedCounts, PairedDifference, paired_differences
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
 from rococo_jax.report.collection import Group, Run, label_of, tasks_of
 from rococo_jax.report.sections import ordered, section_of, section_of_kind
@@ -96,7 +97,7 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None, metric
             tasks, and never chosen by the results: that would favour it. A group without it uses its own first model.
         metrics: names of the metrics that are primary, in all variants, instead of the usual ones.
 
-    Raises InputError where no model has that label or that metric, or a per_image.parquet is damaged.
+    Raises InputError where no model has that label or that metric, or a per_query.parquet is damaged.
     """
     labels = [run.label for group in groups for run in group.runs]
     if reference is not None and reference not in labels:
@@ -115,8 +116,10 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None, metric
     comparisons: Comparisons = {}
     for place, group in enumerate(groups):
         base = next((run for run in group.runs if run.label == (reference or labels[0])), group.runs[0])
-        tables = {run.label: read_image_hits(run.path.parent / PER_IMAGE) for run in group.runs}
-        for task in tasks_of([base]) if len(group.runs) > 1 else ():
+        if len(group.runs) == 1:
+            continue
+        tables = {run.label: _counts_of(run) for run in group.runs}
+        for task in tasks_of([base]):
             if comparison := _compare(ordered(group.runs, task), task, tables, base, metrics):
                 comparisons[place, task] = comparison
     return comparisons
@@ -125,15 +128,15 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None, metric
 def _compare(
     runs: Sequence[Run],
     task: str,
-    tables: Mapping[str, HitsByVariant],
+    tables: Mapping[str, CountsByVariant],
     reference: Run,
     metrics: Sequence[str],
 ) -> Comparison | None:
     others = [run for run in runs if run is not reference]
-    variants = [(run, variant) for run in others for variant in run.variants(task)]
-    shared = [_shared_hits(run, reference, task, variant, tables) for run, variant in variants]
-    images = sorted({name for hits in shared for one, _ in hits.values() for name in one.images})
-    counts = [_paired_counts(hits, images) for hits in shared]
+    variants = [(run, variant) for run in others for variant in (*run.variants(task), *run.mean_corruptions(task))]
+    shared = [_shared_counts(run, reference, task, variant, tables) for run, variant in variants]
+    images = sorted({name for each in shared for one in each.counts[:1] for name in one.images})
+    counts = [each.on(images) for each in shared]
     is_primary = _primary_tests(runs, task, [variant for _, variant in variants], shared, metrics)
     differences = paired_differences(counts, is_primary)
     rows = tuple(
@@ -148,13 +151,13 @@ def _compare(
     return Comparison(reference, rows, left_out, _first_two(runs, task, tables))
 
 
-def _first_two(runs: Sequence[Run], task: str, tables: Mapping[str, HitsByVariant]) -> FirstTwo | None:
+def _first_two(runs: Sequence[Run], task: str, tables: Mapping[str, CountsByVariant]) -> FirstTwo | None:
     (first, second), (variant, metric) = runs[:2], section_of(runs, task).ranked_by
-    hits = _shared_hits(first, second, task, variant, tables)
-    if metric not in hits:
+    shared = _shared_counts(first, second, task, variant, tables)
+    if metric not in shared.metrics:
         return None
-    counts = _paired_counts({metric: hits[metric]}, hits[metric][0].images)
-    (differences,) = paired_differences([counts])
+    shared = dataclasses.replace(shared, metrics=(metric,))
+    (differences,) = paired_differences([shared.on(shared.counts[0].images)])
     return FirstTwo(first, second, task, variant, metric, differences[metric]) if metric in differences else None
 
 
@@ -176,44 +179,51 @@ def leader_sentence(pair: FirstTwo) -> str:
     )
 
 
-# Metric -> hits of the model and of the reference, on the same images and queries.
-SharedHits = dict[str, tuple[ImageHits, ImageHits]]
+def _counts_of(run: Run) -> CountsByVariant:
+    """Return the counts of the variants that are compared: all but single corruptions."""
+    wanted = {task: [*run.variants(task), *run.mean_corruptions(task)] for task in run.tasks}
+    return read_image_counts(run.path.parent / PER_QUERY, run.results, wanted)
 
 
-def _shared_hits(run: Run, reference: Run, task: str, variant: str, tables: Mapping[str, HitsByVariant]) -> SharedHits:
-    of_run, of_reference = (_hits_of(each, task, variant, tables[each.label]) for each in (run, reference))
-    shared = {}
-    for name in (name for name in of_run if name in of_reference and _is_compared(name, variant)):
-        one, other = of_run[name], of_reference[name]
-        if one.images == other.images and np.array_equal(one.queries, other.queries):
-            shared[name] = one, other
-    return shared
+@dataclasses.dataclass(frozen=True)
+class SharedCounts:
+    """Counts of two models on the same queries.
+
+    Attributes:
+        counts: of the model and of the reference; empty where they have no metric in common.
+        metrics: those that can be compared.
+    """
+
+    counts: tuple[ImageCounts, ...] = ()
+    metrics: tuple[str, ...] = ()
+
+    def on(self, images: Sequence[str]) -> PairedCounts:
+        """Return the counts of these images for a paired test."""
+        if not self.counts:
+            return PairedCounts(np.zeros((len(images), 0)), np.zeros((len(images), 0)), {})
+        model, reference = self.counts
+        metrics = {name: model.metrics[name] for name in self.metrics}
+        return PairedCounts(model.on(images), reference.on(images), metrics)
 
 
-def _paired_counts(shared: SharedHits, images: Sequence[str]) -> PairedCounts:
-    """Two columns a metric, its hits and its queries, in the order of `images`."""
-    columns: tuple[list[Any], list[Any]] = ([], [])
-    metrics: dict[str, Statistic] = {}
-    for name, pair in shared.items():
-        metrics[name] = _share_of(len(columns[0]))
-        for of_model, hits in zip(columns, pair, strict=True):
-            on_all = hits.on(images)
-            of_model.extend([on_all.hits, on_all.queries])
-    model, reference = (np.array(each, np.float64).reshape(len(each), len(images)).T for each in columns)
-    return PairedCounts(model, reference, metrics)
-
-
-def _share_of(column: int) -> Statistic:
-    """The function of a share in per cent, of which `column` counts hits and the next one queries."""
-
-    def share(sums: Float[np.ndarray, "*draws columns"]) -> Float[np.ndarray, "*draws"]:
-        return np.asarray(100.0 * sums[..., column] / sums[..., column + 1])
-
-    return share
+def _shared_counts(
+    run: Run, reference: Run, task: str, variant: str, tables: Mapping[str, CountsByVariant]
+) -> SharedCounts:
+    both = [_agreeing_counts(each, task, variant, tables[each.label]) for each in (run, reference)]
+    one, other = both
+    if one is None or other is None:
+        return SharedCounts()
+    is_altered = run.described[task][variant].is_altered
+    names = tuple(
+        name
+        for name in one.metrics
+        if name in other.metrics and _is_compared(name, is_altered) and one.has_same_entries(other, name)
+    )
+    return SharedCounts((one, other), names) if names else SharedCounts()
 
 
 def _primary_tests(
-    runs: Sequence[Run], task: str, variants: Sequence[str], shared: Sequence[SharedHits], metrics: Sequence[str]
+    runs: Sequence[Run], task: str, variants: Sequence[str], shared: Sequence[SharedCounts], metrics: Sequence[str]
 ) -> Callable[[int, str], bool]:
     """Return whether a test is primary, from the place of its variant and its metric.
 
@@ -223,12 +233,12 @@ def _primary_tests(
     """
     section = section_of(runs, task)
     lead_variant, lead_metric = section.ranked_by
-    counted = {metric for hits in shared for metric in hits}
+    counted = {metric for each in shared for metric in each.metrics}
     if lead_metric not in counted:
         usual = section_of_kind(next((run.kind(task) for run in runs), "")).lead[1]
         lead_metric = usual if usual in counted else lead_metric
-    pooled = pooled_variants(section, runs, task) - {lead_variant}
-    with_lead = {variant for variant, hits in zip(variants, shared, strict=True) if lead_metric in hits}
+    pooled = pooled_variants(section, runs, task).union(*(run.mean_corruptions(task) for run in runs)) - {lead_variant}
+    with_lead = {variant for variant, each in zip(variants, shared, strict=True) if lead_metric in each.metrics}
     leading = {lead_variant} if lead_variant in with_lead else with_lead - pooled
 
     def is_primary(place: int, metric: str) -> bool:
@@ -240,18 +250,26 @@ def _primary_tests(
     return is_primary
 
 
-def _is_compared(metric: str, variant: str) -> bool:
-    """Whether one end of a metric is better; nothing altered is in the clean gallery, and can be the first choice."""
+def _is_compared(metric: str, is_altered: bool) -> bool:
+    """Whether one end of a metric is better; without altered items in the gallery, false recall is always 0."""
     has_better_end = metric_of(metric).better is not None or metric in _WITHOUT_BETTER_END
-    return has_better_end and (metric, variant) != ("fr1", CLEAN)
+    return has_better_end and (is_altered or metric != "fr1")
 
 
-def _hits_of(run: Run, task: str, variant: str, table: HitsByVariant) -> dict[str, ImageHits]:
-    """The hits of each metric of the results; none where some give another value, since they are another model's."""
-    values = {name: run.figure(task, variant, name).value for name in table.get((task, variant), {})}
-    hits = {name: table[task, variant][name] for name, value in values.items() if value is not None}
-    agree = (abs(values[name] - 100.0 * each.hits.sum() / each.queries.sum()) < _SAME for name, each in hits.items())
-    return hits if all(agree) else {}
+def _agreeing_counts(run: Run, task: str, variant: str, table: CountsByVariant) -> ImageCounts | None:
+    """Return the counts of the metrics that results have; None where some give another value: another model's."""
+    counts = table.get((task, variant))
+    if counts is None:
+        return None
+    metrics = {}
+    for name, statistic in counts.metrics.items():
+        value = run.figure(task, variant, name).value
+        if value is None:
+            continue
+        if abs(value - counts.value(name)) >= _SAME:
+            return None
+        metrics[name] = statistic
+    return dataclasses.replace(counts, metrics=metrics)
 
 
 def comparison_note(comparison: Comparison) -> str:

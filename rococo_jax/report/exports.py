@@ -38,7 +38,7 @@ def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[st
             comparison = comparisons.get((place, task))
             rows = comparison.rows if comparison else ()
             differences = {(row.variant, row.metric): row for row in rows if row.run is run}
-            for variant in order_variants(variants):
+            for variant in order_variants(variants, run.described[task]):
                 for name in in_reading_order(variants[variant], METRICS):
                     figure, metric = run.figure(task, variant, name), metric_of(name)
                     row: dict[str, Any] = {"task": task, "variant": variant, "metric": name, "label": metric.label}

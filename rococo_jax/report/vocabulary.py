@@ -1,9 +1,10 @@
 """Labels, definitions and number formats of the page, and the order of names; unknown names are printed as they are."""
 
 import re
-from collections.abc import Iterable
+import types
+from collections.abc import Iterable, Mapping
 
-from rococo_jax.benchmarks.variants import ALL, ALL_KINDS, CLEAN, CONTROL, MEAN, UNCORRUPTED, Variant, parse_variants
+from rococo_jax.benchmarks.variants import ALL, ALL_KINDS, CLEAN, CONTROL, MEAN, UNCORRUPTED, Variant
 from rococo_jax.errors import is_whole
 from rococo_jax.metrics import METRICS
 
@@ -135,21 +136,25 @@ def in_reading_order(names: Iterable[str], order: Iterable[str]) -> list[str]:
     return [name for name in order if name in names] + [name for name in names if name not in order]
 
 
-def order_variants(names: Iterable[str]) -> list[str]:
+def order_variants(names: Iterable[str], described: Mapping[str, Variant] = types.MappingProxyType({})) -> list[str]:
     """Return variants in reading order: `all` and `mean` as they come, then `clean`; the control last.
 
     A variant on unseen images follows its variant on all images.
 
-    >>> order_variants(["control", "danger", "clean", "clean/unseen"])
+    Args:
+        described: the fields of variants, by name; one that is absent is an alteration.
+
+    >>> unseen = {"clean/unseen": Variant(alteration="clean", unseen=True)}
+    >>> order_variants(["control", "danger", "clean", "clean/unseen"], unseen)
     ['clean', 'clean/unseen', 'danger', 'control']
     >>> order_variants(["swap_att", "mean", "all"]), order_variants(["all", "mean", "swap_att"])
     (['mean', 'all', 'swap_att'], ['all', 'mean', 'swap_att'])
     """
-    parsed = parse_variants(names)
-    over_parts = [name for name in parsed if name in (ALL, MEAN)]
-    places = in_reading_order((each.whole for each in parsed.values()), (*over_parts, *VARIANTS))
+    variants = {name: described.get(name) or Variant(alteration=name) for name in names}
+    over_parts = [name for name in variants if name in (ALL, MEAN)]
+    places = in_reading_order((each.whole for each in variants.values()), (*over_parts, *VARIANTS))
     places = sorted(places, key=lambda name: name in LAST_VARIANTS)
-    return sorted(parsed, key=lambda name: (places.index(parsed[name].whole), parsed[name].unseen))
+    return sorted(variants, key=lambda name: (places.index(variants[name].whole), variants[name].unseen))
 
 
 def order_metrics(names: Iterable[str]) -> list[str]:

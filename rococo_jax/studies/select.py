@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from rococo_jax.benchmarks.variants import UNCORRUPTED, parse_variants
+from rococo_jax.benchmarks.variants import UNCORRUPTED, Variant
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.results import PER_QUERY, read_results
+from rococo_jax.evaluation.results import PER_QUERY, described_variants, read_results
 from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.storage import load_arrays
 
@@ -103,7 +103,7 @@ def select(
 
 
 def _corrupted(results: dict[str, Any], task: str) -> bool:
-    return any(each.corruption for each in parse_variants(results["tasks"].get(task, {})).values())
+    return task in results["tasks"] and any(each.corruption for each in described_variants(results, task).values())
 
 
 def _answers(path: Path, model: str, task: str) -> Answers:
@@ -119,13 +119,17 @@ def _answers(path: Path, model: str, task: str) -> Answers:
     names = [name for name in _KEYS if name in table.column_names]
     found: dict[str, dict[tuple, Any]] = {}
     wrong_text = _WRONG_TEXT if answer == "chosen" and _WRONG_TEXT in table.column_names else answer
-    columns = [table.column(name).to_pylist() for name in (*names, wrong_text, "variant", answer)]
-    parsed = parse_variants(columns[-2])
-    for *key, wrong, variant, said in zip(*columns, strict=True):
-        if parsed[variant].corruption:
+    fields = ("part", "corruption", "severity")
+    absent = [None] * len(table)
+    columns = [
+        table.column(name).to_pylist() if name in table.column_names else absent
+        for name in (*names, wrong_text, *fields, answer)
+    ]
+    for *key, wrong, part, corruption, severity, said in zip(*columns, strict=True):
+        if corruption:
             said = f"wrong: {wrong}" if said == "wrong" and wrong != said else said
-            images = dataclasses.replace(parsed[variant], part="").name
-            found.setdefault(images, {})[(*key, parsed[variant].part)] = said
+            images = Variant(corruption=corruption, severity=severity or 0).name
+            found.setdefault(images, {})[(*key, part or "")] = said
     if UNCORRUPTED not in found:
         raise InputError(file, task, "no uncorrupted images", "results with corruptions")
     return Answers(model, found.pop(UNCORRUPTED), found)

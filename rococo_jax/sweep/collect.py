@@ -20,16 +20,17 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.benchmarks.pooling import coverage_phrase
-from rococo_jax.benchmarks.variants import Variant, parse_variants
-from rococo_jax.errors import is_number
-from rococo_jax.evaluation.per_image import PER_IMAGE, HitsByVariant, read_image_hits
-from rococo_jax.evaluation.results import RESULTS, read_results
+from rococo_jax.benchmarks.variants import Variant
+from rococo_jax.errors import is_number, object_of
+from rococo_jax.evaluation.results import PER_QUERY, RESULTS, described_variants, read_results
+from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
 from rococo_jax.metrics import metric_of
+from rococo_jax.metrics.image_counts import BASELINE, ImageCounts, beside_baseline
 from rococo_jax.report.across_seeds import interval, over_draws, spread
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.sections import TaskSection, section_of_kind
 from rococo_jax.report.tables import Lead
-from rococo_jax.report.vocabulary import order_metrics
+from rococo_jax.report.vocabulary import order_metrics, order_variants
 from rococo_jax.sweep.plan import Plan, Point, value_text
 from rococo_jax.sweep.running import EVALUATION, is_evaluated, is_trained
 from rococo_jax.training.log import METRICS as STEPS
@@ -54,6 +55,7 @@ class Row:
         kinds: task -> its kind.
         headlines: task -> variant and metric that rank models, where results declare them.
         coverage: (task, variant) -> how many parts it has, to be read after its name, where some are absent.
+        variants: task -> the fields of each variant, by name.
     """
 
     arm: str
@@ -65,10 +67,15 @@ class Row:
     kinds: Mapping[str, str]
     headlines: Mapping[str, Lead] = dataclasses.field(default_factory=dict)
     coverage: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, Variant]] = dataclasses.field(default_factory=dict)
 
     def section(self, task: str) -> TaskSection:
         """How a task is shown."""
         return section_of_kind(self.kinds[task], self.headlines.get(task))
+
+    def variant_names(self, task: str) -> list[str]:
+        """The variants of a task in reading order."""
+        return order_variants(self.tasks.get(task, {}), self.variants.get(task, {}))
 
     def figure(self, task: str, variant: str, name: str) -> Figure | None:
         """The figure of a metric where the row has it; without a task one of training."""
@@ -141,9 +148,11 @@ def _row(plan: Plan, workdir: Path, points: Sequence[Point]) -> Row | None:
     if all(map(is_evaluated, folders)):
         results = [read_results(folder / EVALUATION / RESULTS) for folder in folders]
         kinds = {task: results[0]["kinds"].get(task, "") for task in results[0]["tasks"]}
-        runs = [read_image_hits(folder / EVALUATION / PER_IMAGE) for folder in folders]
+        paths = [folder / EVALUATION / PER_QUERY for folder in folders]
+        runs = [read_image_counts(path, of_run) for path, of_run in zip(paths, results, strict=True)]
         tasks = {task: figures_of_task(results, runs, task) for task in kinds}
-        about_tasks = tasks, kinds, headlines_of(results[0]), coverage_of(results[0])
+        variants = {task: described_variants(results[0], task) for task in kinds}
+        about_tasks = tasks, kinds, headlines_of(results[0]), coverage_of(results[0]), variants
     return Row(done[0].arm, done[0].values, tuple(point.seed for point in done), config, training, *about_tasks)
 
 
@@ -171,17 +180,17 @@ def training_figures(folder: Path) -> dict[str, float | None]:
 
 
 def figures_of_task(
-    results: Sequence[Mapping[str, Any]], runs: Sequence[HitsByVariant], task: str
+    results: Sequence[Mapping[str, Any]], runs: Sequence[CountsByVariant], task: str
 ) -> dict[str, dict[str, Figure]]:
-    """Variant -> metric -> figure of one task, over results of several seeds and their hits per image."""
+    """Variant -> metric -> figure of one task, over results of several seeds and their counts by image."""
     section = section_of_kind(results[0]["kinds"].get(task, ""), headlines_of(results[0]).get(task))
     variants = results[0]["tasks"][task]
     wanted = (*section.compared, "drop") if section.compared else None
-    parsed, drawn = parse_variants(variants), {}
+    described, drawn = described_variants(results[0], task), {}
     for variant, metrics in variants.items():
         names = [name for name in wanted or order_metrics(metrics)]
         names = [name for name in names if all(is_number(each["tasks"][task][variant].get(name)) for each in results)]
-        drawn[variant] = {name: _drawn(results, runs, task, parsed[variant], name, section) for name in names}
+        drawn[variant] = {name: _drawn(results, runs, task, variant, name, section) for name in names}
     figures = {}
     for variant, metrics in drawn.items():
         figures[variant] = {name: _figure_of_metric(name, *pair) for name, pair in metrics.items()}
@@ -190,7 +199,7 @@ def figures_of_task(
             for name, figure in figures[variant].items():
                 low, high = bounds.get(name) or (None, None)
                 figures[variant][name] = dataclasses.replace(figure, low=low, high=high)
-    altered = [drawn[name] for name, variant in parsed.items() if section.alters and variant.is_attack]
+    altered = [drawn[name] for name, variant in described.items() if section.alters and variant.is_attack]
     if altered:
         shared = [name for name in wanted or () if all(name in each for each in altered)]
         figures[ALTERED] = {name: _figure_of_metric(name, *_mean([each[name] for each in altered])) for name in shared}
@@ -199,29 +208,35 @@ def figures_of_task(
 
 def _drawn(
     results: Sequence[Mapping[str, Any]],
-    runs: Sequence[HitsByVariant],
+    runs: Sequence[CountsByVariant],
     task: str,
-    variant: Variant,
+    variant: str,
     metric: str,
     section: TaskSection,
 ) -> _Drawn:
     """Each run's value as its results have it, and its values over draws of images."""
-    each = np.array([result["tasks"][task][variant.name][metric] for result in results], float)
-    counted = section.lead[1] if metric == "drop" else metric
-    hits, of_clean = (
-        [run[question][counted] for run in runs if counted in run.get(question, {})]
-        for question in ((task, variant.name), (task, section.lead[0]))
-    )
-    if len(hits) < len(runs):
-        # A mean over other variants, of which there are no queries, or a metric that is no share.
+    each = np.array([result["tasks"][task][variant][metric] for result in results], float)
+    is_drop = metric == "drop"
+    counted = section.lead[1] if is_drop else metric
+    counts = _counts_of(runs, task, variant, counted)
+    if counts is None:
+        # A metric that is no function of sums.
         return each, None
-    values = over_draws(hits)[1]
-    if metric != "drop":
-        return each, values
-    if len(of_clean) < len(runs) or variant.corruption:
+    if not is_drop:
+        return each, over_draws(counts, metric)[1]
+    baseline = object_of(object_of(object_of(results[0].get("variants")).get(task)).get(variant)).get("baseline")
+    of_baseline = _counts_of(runs, task, str(baseline), counted)
+    if of_baseline is None:
         return each, None
-    clean = over_draws([run.on(hits[0].images) for run in of_clean])[1]
+    both = [beside_baseline(*pair, counted) for pair in zip(counts, of_baseline, strict=True)]
+    values, clean = over_draws(both, counted)[1], over_draws(both, BASELINE)[1]
     return each, 100 * (1 - values / clean) if clean.all() else None
+
+
+def _counts_of(runs: Sequence[CountsByVariant], task: str, variant: str, metric: str) -> list[ImageCounts] | None:
+    """Return the counts of each run; None where one has no such metric."""
+    counts = [run[task, variant] for run in runs if (task, variant) in run and metric in run[task, variant].metrics]
+    return counts if len(counts) == len(runs) else None
 
 
 def _mean(of_variants: Sequence[_Drawn]) -> _Drawn:

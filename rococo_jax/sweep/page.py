@@ -21,7 +21,7 @@ from rococo_jax.report.charts import round_ticks, short_number
 from rococo_jax.report.collection import Figure
 from rococo_jax.report.markdown import write_page
 from rococo_jax.report.svg import Chart, chart_of, colour_of
-from rococo_jax.report.vocabulary import order_variants, task_label
+from rococo_jax.report.vocabulary import task_label
 from rococo_jax.storage import write_text
 from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, sections_of, summary_columns
 from rococo_jax.sweep.plan import Plan, value_text
@@ -275,7 +275,7 @@ def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
             *(figure_cell(row.figure(task, variant, name) or Figure(None)) for name in metrics),
         ]
         for row in rows
-        for variant in order_variants(row.tasks.get(task, {}))
+        for variant in row.variant_names(task)
     ]
     return Table(f"Every variant, {task}", heads, body, sortable=True, filterable=True)
 

@@ -3,7 +3,7 @@
 Several processes (`rococo_jax.processes`) train and evaluate each point together; process 0 prints and writes.
 
 WORKDIR/points/RUN/               working folder of `rococo train`
-WORKDIR/points/RUN/evaluation/    results.json and per_image.parquet of its model
+WORKDIR/points/RUN/evaluation/    results.json and per_query.parquet of its model
 WORKDIR/influence/HASH/           influence of the captions' words, if runs need it and name no table
 WORKDIR/journal.jsonl             events with their times
 
@@ -32,8 +32,7 @@ from rococo_jax.evaluation.companions import standard_companions
 from rococo_jax.evaluation.conditions import Request, refuse_other_conditions, request_of
 from rococo_jax.evaluation.model_series import JOURNAL, write_journal
 from rococo_jax.evaluation.models import open_model
-from rococo_jax.evaluation.per_image import PER_IMAGE
-from rococo_jax.evaluation.results import RESULTS, read_results
+from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.resume import holds, requests_in, union
 from rococo_jax.evaluation.runner import evaluate_into
 from rococo_jax.processes import broadcast_from_process_0, is_error_of_all, run_on_all_processes
@@ -71,7 +70,7 @@ def is_trained(folder: Path) -> bool:
 
 def is_evaluated(folder: Path) -> bool:
     """Return whether a point's folder contains results."""
-    return (folder / EVALUATION / RESULTS).exists() and (folder / EVALUATION / PER_IMAGE).exists()
+    return (folder / EVALUATION / RESULTS).exists() and (folder / EVALUATION / PER_QUERY).exists()
 
 
 def has_all_results(folder: Path, evaluation: Evaluation | None) -> bool:

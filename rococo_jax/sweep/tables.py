@@ -11,7 +11,7 @@ from typing import Any
 
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.collection import Figure
-from rococo_jax.report.vocabulary import order_metrics, order_variants, variant_label
+from rococo_jax.report.vocabulary import order_metrics, variant_label
 from rococo_jax.storage import write_csv_rows, write_json
 from rococo_jax.sweep.collect import ALTERED, TRAINING, Row, metrics_of
 from rococo_jax.sweep.plan import Plan, value_text
@@ -110,7 +110,7 @@ def csv_rows(plan: Plan, rows: Sequence[Row]) -> Iterator[list[Any]]:
         if not row.tasks:
             yield [*first, "", "", *[""] * (len(metrics) * len(ends))]
         for task, variants in row.tasks.items():
-            for variant in order_variants(variants):
+            for variant in row.variant_names(task):
                 yield [*first, task, variant, *(x for name in metrics for x in _cells(variants[variant].get(name)))]
 
 

@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 from rococo_jax.checkpoints.model_directory import write_description, write_model
 from rococo_jax.data.training_images import (
     read_training_images,
-    stamp_images,
+    source_images,
     union,
 )
 from rococo_jax.encoders import Encoder
@@ -34,7 +34,7 @@ from rococo_jax.encoders.loading import CHECKPOINTS, EVALUATIONS, ORIGIN, read_s
 from rococo_jax.errors import InputError
 from rococo_jax.processes import barrier, broadcast_from_process_0
 from rococo_jax.progress import say
-from rococo_jax.storage import atomic_directory, hold, read_json_object, refuse_url, remove_folder, write_json
+from rococo_jax.storage import atomic_directory, hold, refuse_url, remove_folder
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.config import check_config, check_same_config, flat, write_config
 from rococo_jax.training.config_keys import profiled_steps
@@ -47,8 +47,6 @@ from rococo_jax.training.setup import RunCache, Setup, set_up
 from rococo_jax.training.state import TrainingCheckpoints, TrainState, gather_to_host, local_parameters
 
 CONFIG, MODEL = "config.json", "model"
-# Below `origin`: hash of the training images, and the stamps of their files when they were read.
-_IMAGES = "images.json"
 
 EvaluateModel = Callable[[Encoder], Mapping[str, float]]
 
@@ -178,35 +176,22 @@ def _open_log(workdir: Path, config: ConfigDict, first_step: int) -> RunLog:
 def _prepare_workdir(workdir: Path, saved: Mapping[str, Any] | None, config: ConfigDict, setup: Setup) -> str:
     """Write the config and what checkpoints need to be models; return the hash of the training images.
 
-    A finished model of fewer steps moves to `model-STEPS`. The images are read before the first step, and read again
-    only if a file may have changed since. Until the first checkpoint is written, changed data are accepted.
+    A finished model of fewer steps moves to `model-STEPS`. Until the first checkpoint is written, changed data are
+    accepted.
     """
     if saved is not None and (workdir / MODEL).exists():
         (workdir / MODEL).rename(workdir / f"{MODEL}-{saved['steps']}")
-    origin, stamps = workdir / ORIGIN, stamp_images(setup.source)
-    images = _saved_images_hash(origin, stamps)
+    origin, images = workdir / ORIGIN, source_images(setup.source)
     has_checkpoints = (workdir / CHECKPOINTS).is_dir() and any((workdir / CHECKPOINTS).glob("[0-9]*"))
-    if images is None or not has_checkpoints:
-        contents = setup.read_images(stamps)
-        images = contents.sha256
-        if not has_checkpoints:
-            training_images = union(contents.images, setup.origin.training_images)
-            start = dataclasses.replace(setup.origin, training_images=training_images)
-            remove_folder(origin)
-            with atomic_directory(origin) as folder:
-                write_description(folder, start.checkpoint({}, _training_record(config, 0)))
-        write_json(origin / _IMAGES, {"sha256": images, "stamps": stamps})
+    if not has_checkpoints:
+        training_images = union(images.images, setup.origin.training_images)
+        start = dataclasses.replace(setup.origin, training_images=training_images)
+        remove_folder(origin)
+        with atomic_directory(origin) as folder:
+            write_description(folder, start.checkpoint({}, _training_record(config, 0)))
     if saved != flat(config):
         write_config(workdir / CONFIG, config)
-    return images
-
-
-def _saved_images_hash(origin: Path, stamps: str | None) -> str | None:
-    """Return the hash of the training images from an earlier call, None if a file may have changed since."""
-    if stamps is None or not (origin / _IMAGES).exists():
-        return None
-    saved = read_json_object(origin / _IMAGES, "the hash of a run's training images")
-    return saved.get("sha256") if saved.get("stamps") == stamps else None
+    return images.sha256
 
 
 def _loop(

@@ -6,7 +6,6 @@ takes longer than a short run on their features; `RunCache` does it once for all
 
 import dataclasses
 from collections.abc import Callable, Hashable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from ml_collections import ConfigDict
 
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.data.pair_source import PairSource
-from rococo_jax.data.training_images import ImageContents, read_image_contents
 from rococo_jax.encoders import Encoder
 from rococo_jax.models.fsdp import place_parameters
 from rococo_jax.processes import barrier, broadcast_from_process_0, on_any_process
@@ -47,11 +45,6 @@ class RunCache:
     def source(self, data: ConfigDict) -> PairSource:
         """Open the source of pairs once, as `open_source`."""
         return self._get("source", (data.images, data.captions, data.split), lambda: open_source(data))
-
-    def image_contents(self, data: ConfigDict, source: PairSource, stamps: str | None) -> ImageContents:
-        """Read the images of a source once, as `read_image_contents`, and again where their `stamps` are others."""
-        key = data.images, data.captions, data.split, stamps
-        return self._get("contents", key, lambda: read_image_contents(source))
 
     def encoder(self, config: ConfigDict, mesh: Mesh) -> Encoder:
         """Load the starting encoder once, as `starting_encoder`."""
@@ -88,7 +81,6 @@ class Setup:
         owns_model: whether no later run of this process starts from the same parameters.
         flops: operations of a step on one device.
         file_hashes: of the contents of the files that losses read, by name.
-        read_images: hashes all training images; for their stamps, by which an earlier run's hashes are known.
     """
 
     mesh: Mesh
@@ -102,7 +94,6 @@ class Setup:
     batches: Input
     flops: float
     file_hashes: dict[str, str]
-    read_images: Callable[[str | None], ImageContents]
 
     def identity(self, images: str) -> dict[str, Any]:
         """All that decides the result of the run beside its config, by contents, as JSON values.
@@ -140,8 +131,6 @@ def set_up(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCa
     mesh = make_mesh(fsdp=config.fsdp) if mesh is None else mesh
     owns_model, run_cache = run_cache is None, RunCache() if run_cache is None else run_cache
     source = run_cache.source(config.data)
-    # Not the cache of a run alone, which holds the starting model.
-    read_images = partial((RunCache() if owns_model else run_cache).image_contents, config.data, source)
     encoder = run_cache.encoder(config, mesh)
     spec, tokens = encoder.spec, text_length(config.data.text_length, encoder)
     trained, frozen = split_parameters(parameters_of(encoder.model), spec, config.train)
@@ -165,7 +154,6 @@ def set_up(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCa
         batches,
         flops,
         file_hashes,
-        read_images,
     )
 
 

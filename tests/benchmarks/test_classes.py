@@ -100,9 +100,12 @@ def test_probabilities_are_of_cosines_times_the_models_own_factor_or_100(folder,
 
 def test_corrupted_images_ask_the_clean_task_again(folder):
     benchmark = with_corrupted_images(opened(folder, templates=("1", "5")), ["fog", "contrast"], [1, 3])
-    names = [task.variant for task in benchmark.tasks]
+    names = [task.variation.name for task in benchmark.tasks]
     assert names == ["clean", "templates_5", "uncorrupted", "fog_1", "fog_3", "contrast_1", "contrast_3"]
-    assert {pool.variant for task in benchmark.tasks[3:] for pool in task.pools} == {"corruptions_1", "corruptions_3"}
+    assert {pool.variant.name for task in benchmark.tasks[3:] for pool in task.pools} == {
+        "corruptions_1",
+        "corruptions_3",
+    }
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from rococo_jax.benchmarks.readers.half_truths import image_side
 from rococo_jax.benchmarks.readers.plain_choices import as_json
-from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.perturb.text.kinds import KindAlterer
 from rococo_jax.perturb.text.lexicon import shipped_lexicon

@@ -10,8 +10,8 @@ from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks, wi
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.evaluation.companions.caption_baselines import baselines_of
-from rococo_jax.evaluation.per_image import per_image_table
-from rococo_jax.evaluation.results import make_results, read_results, with_checksum
+from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
+from rococo_jax.evaluation.results import make_results, per_query_table, read_results, with_checksum
 from rococo_jax.evaluation.sections import results_of
 from rococo_jax.metrics import METRICS
 from rococo_jax.storage import write_json
@@ -67,12 +67,13 @@ def test_the_interval_over_all_items_is_that_of_a_bootstrap_of_images(winoground
     assert interval == pytest.approx(np.percentile(draws, [2.5, 97.5]), abs=0.5)
 
 
-def test_the_hits_of_all_items_are_those_of_their_parts(winoground):
-    benchmark, outcomes = winoground.benchmark, winoground.outcomes
-    table = per_image_table(outcomes, [each.rows(benchmark) for each in outcomes], benchmark).to_pandas()
-    groups = table[table.metric == "group_score"].groupby("variant")[["hits", "queries"]].sum()
-    assert set(groups.index) == {"all", "object", "relation", "both"}
-    assert groups.loc["all"].tolist() == [28, 400]
+def test_rows_of_all_parts_have_the_score_of_all_items(winoground):
+    tables = [row_table("winoground", rows, winoground.benchmark) for rows in rows_of_outcomes(winoground.outcomes)]
+    frame = per_query_table(tables).to_pandas()
+    assert set(frame.part) == {"object", "relation", "both"}
+    assert (frame.group_score.sum(), len(frame)) == (28, 400)
+    described = winoground.results["variants"]["winoground"]
+    assert described["all"] == {"pooled": "all", "pooling": "items", "of": ["object", "relation", "both"]}
 
 
 def test_a_single_part_is_not_pooled(tmp_path):

@@ -10,6 +10,8 @@ from rococo_jax.benchmarks.pair_scores import ImageNumbers, ListedScores, Matrix
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask, RankTask
 from rococo_jax.benchmarks.tasks import choice as choices
+from rococo_jax.benchmarks.variants import Variant
+from rococo_jax.evaluation.counts import rows_of_outcomes
 from rococo_jax.evaluation.results import make_results
 from rococo_jax.metrics.intervals import Counted
 from tests.support.refusals import refused
@@ -65,7 +67,8 @@ def test_altered_captions_are_asked_with_all_other_images(tables):
     found = altered_captions().score(tables)
     assert_figures(found, [(d[k // EACH, k], np.delete(d[:, k], k // EACH)) for k in range(CAPTIONS - 1)])
     assert found.sizes["pairs"] == CAPTIONS - 1
-    assert found.grounding.group.tolist() == [pair // EACH for pair in range(CAPTIONS - 1)]
+    assert found.grounding.group.tolist() == [*range(IMAGES)]
+    assert found.grounding.entries.tolist() == np.bincount(np.arange(CAPTIONS - 1) // EACH).tolist()
 
 
 def test_captions_of_both_mixed_images_are_no_wrong_partners(tables):
@@ -85,9 +88,9 @@ def test_captions_are_asked_about_corrupted_images_beside_uncorrupted_ones(table
     clean = RankTask("text_to_image", "clean", captions, images, owner, image, np.zeros(IMAGES, bool))
     d = tables.tables[TEXTS][:CAPTIONS] @ (tables.tables["uncorrupted"] - tables.tables["fog_3"]).T
     of_pairs = [(d[own, owner[own]], d[owner != owner[own], owner[own]]) for own in caption]
-    assert_figures(clean.on_images("fog_3", "uncorrupted", None).score(tables), of_pairs)
+    assert_figures(clean.on_images(Variant(corruption="fog", severity=3), "uncorrupted", None).score(tables), of_pairs)
     assert clean.score(tables).grounding is None
-    assert clean.on_images("uncorrupted", "uncorrupted", None).score(tables).grounding is None
+    assert clean.on_images(Variant(corruption="uncorrupted"), "uncorrupted", None).score(tables).grounding is None
 
 
 def test_a_matrix_of_similarities_gives_the_same(tables):
@@ -126,23 +129,19 @@ def test_a_crop_has_the_crops_of_other_images_alone_as_wrong_partners(tables):
 
 
 @pytest.mark.parametrize("make", [altered_captions, mixed_images])
-def test_some_queries_of_a_ranking_keep_their_pairs_and_all_wrong_partners(tables, make):
+def test_unseen_queries_of_a_ranking_keep_their_pairs_and_all_unrelated_queries(tables, make):
     whole = make().score(tables)
-    found = whole.only(whole.of.query_group % 2 == 0, "_even")
+    (rows,) = rows_of_outcomes([whole], [whole.of.query_group % 2 == 1])
     images = whole.of.pairs.group[whole.differences.pair]
-    kept = images % 2 == 0
-    shares = 100 * whole.differences.grounding[kept].mean()
-    assert found.grounding.values()["grounding"] == pytest.approx(shares)
-    assert (found.differences.wrong == whole.differences.wrong[kept]).all()
-    assert found.pair_rows(NAMES)["image"].tolist() == [f"{n}.jpg" for n in images[kept]]
+    shares = 100 * whole.differences.grounding[images % 2 == 0].mean()
+    assert rows.on_unseen_images().grounding.values()["grounding"] == pytest.approx(shares)
 
 
-def test_some_items_of_a_choice_keep_their_pairs(tables):
+def test_unseen_items_of_a_choice_keep_their_pairs(tables):
     items = np.arange(20)
-    found = choice(items % 4, items).score(tables).only(items % 4 == 1, "_some")
+    (rows,) = rows_of_outcomes([choice(items % 4, items).score(tables)], [items % 4 != 1])
     alone = choice(items[1::4] % 4, items[1::4]).score(tables)
-    assert found.grounding.values() == alone.grounding.values()
-    assert found.pair_rows(NAMES)["right"].tolist() == alone.pair_rows(NAMES)["right"].tolist()
+    assert rows.on_unseen_images().grounding.values() == alone.grounding.values()
 
 
 def test_one_image_alone_has_a_note_in_place_of_figures(tables):

@@ -20,7 +20,6 @@ from rococo_jax.benchmarks.readers.plain_choices import as_json
 from rococo_jax.benchmarks.readers.scam import TEMPLATES
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
-from rococo_jax.benchmarks.variants import parse_variants
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import make_results
 from rococo_jax.metrics.intervals import image_draws, intervals
@@ -208,8 +207,11 @@ def test_each_part_has_a_mean_over_kinds_of_corruption(tmp_path):
         for metric in ("ota", "drop_points", "ras", "consistency"):
             assert mean[metric] == pytest.approx(np.mean([each[metric] for each in of_kinds]))
         assert made["intervals"]["choices"][f"{part}/corruptions_3"]["drop_points"] is not None
-    parsed = parse_variants(variants)["few/corruptions_3"]
-    assert (parsed.part, parsed.corruption, parsed.severity) == ("few", "corruptions", 3)
+    of_kinds = [f"few/{kind}_3" for kind in ("fog", "snow", "frost")]
+    assert made["variants"]["choices"]["few/corruptions_3"] == {
+        "part": "few", "corruption": "corruptions", "severity": 3, "baseline": "few/uncorrupted", "pooling": "kinds",
+        "of": of_kinds,
+    }  # fmt: skip
 
 
 def test_a_limit_takes_items_of_every_part_in_turns(tmp_path):
@@ -408,7 +410,7 @@ def test_spec_is_the_published_accuracy_of_each_direction(tmp_path):
                    for key in row["keys"]] for row in rows]  # fmt: skip
         accuracy = 100 * np.mean(np.argmax(scores, axis=1) == [row["label"] for row in rows])
         assert found[part]["image_score" if by_text else "ota"] == pytest.approx(accuracy) and 0 < accuracy < 100
-    pools = {task.variant: [pool.variant for pool in task.pools] for task in benchmark.tasks}
+    pools = {task.variant: [pool.variant.name for pool in task.pools] for task in benchmark.tasks}
     ways = {part: part.split("_", 1)[1] for part in expected}
     assert pools == {part: [way, f"{way}/all"] for part, way in ways.items()}
     rows[0]["label"] = 2

@@ -110,7 +110,7 @@ def test_the_commands_say_what_comes_before_they_ask_anybody(tmp_path, capsys, r
     assert main(["fetch", "winoground", "imagecode", "--data", data, "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("winoground: META IMAGES RESEARCH LICENSE") and lines[1].startswith("imagecode:")
-    assert lines[2].endswith("winoground/examples.jsonl: size not known, hashes told by the hub; not tried")
+    assert lines[2].endswith("winoground/examples.jsonl: size not known, hashes from the hub; unverified")
     assert [line for line in lines if "needs access: accept the terms at" in line and "HF_TOKEN" in line] == lines[-1:]
     command = ["evaluate", "demo:plain", "--data", data, "--out", tmp_path / "out", "--benchmarks", "winoground"]
     assert f"`rococo fetch --data {data} winoground` downloads it" in refusal(*command)

@@ -106,10 +106,10 @@ def test_one_benchmark_by_its_two_folders(model, data, evaluated, tmp_path):
 def test_corrupted_images_are_asked_part_by_part(data):
     settings = Settings(corruptions=("fog",), severities=(3,))
     (benchmark,) = open_benchmarks(settings, images=data / "coco" / "images", annotations=data / "sugar_crepe")
-    variants = [task.variant for task in benchmark.tasks]
+    variants = [task.variation.name for task in benchmark.tasks]
     asked = ["", "/uncorrupted", "/fog_3"]
     assert variants == [f"{part}{images}" for images in asked for part in ("replace_rel", "swap_att")]
-    assert {task.baseline for task in benchmark.tasks if "fog" in task.variant} == set(variants[2:4])
+    assert {task.baseline for task in benchmark.tasks if task.corruption == "fog"} == set(variants[2:4])
 
 
 def test_the_command_lists_the_benchmarks_and_what_is_there(data, capsys):

@@ -121,7 +121,7 @@ def test_every_key_of_a_configuration_is_followed_or_refused(name, tmp_path):
 
 # Image processors of transformers
 
-PROCESSORS = ("CLIP", "Siglip", "Siglip2", "Bit", "ViT", "EfficientNet")
+PROCESSORS = ("CLIP", "Siglip", "Siglip2", "Bit", "ViT")
 # What sizes an image elsewhere, and has no effect where the number of patches does.
 NO_SIZE = {"Siglip2": {"size", "default_to_square", "crop_size", "do_center_crop"}}
 # Whereto and in which form the library gives the pixels; the conversion to RGB, which every picture gets here.

@@ -196,7 +196,7 @@ def test_inspect_tells_the_patches_and_counts_padding(folder_of, tmp_path, capsy
     run_command(inspect, str(tmp_path / "model"))
     printed = capsys.readouterr().out
     assert (
-        "shape kept, at most 200 patches of 16 x 16" in printed
+        "aspect ratio kept, at most 200 patches of 16 x 16" in printed
         and "16 x 16, interpolated: antialiased_linear" in printed
     )
     facts = encoder.facts()["flops"]["image"]

@@ -73,7 +73,7 @@ def get(tmp_path):
 
 def refuse(get, content, said):
     """It is one line, nothing is unpacked, and the next call fetches it anew."""
-    refused(f"archive: found .*({said}).*; wanted a whole ZIP or tar archive", get, content)
+    refused(f"archive: found .*({said}).*; wanted a complete ZIP or tar archive", get, content)
     assert not (get.data / "set/val").exists()
     assert [path for path in get.data.rglob("*") if path.is_file()] == []
     assert (get(tar_of(("val/x", b"good"))) / "x").read_bytes() == b"good"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rococo_jax.data.captioned_images import read_captioned_images, read_captions
+from rococo_jax.data.caption_forms import read_captions
+from rococo_jax.data.captioned_images import read_captioned_images
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.image_files import find_images
 from tests.support.refusals import refused

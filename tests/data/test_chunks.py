@@ -30,28 +30,28 @@ def test_worker_processes_change_nothing_and_leave_no_memory(source):
     alone = take(tiny_input(source, **choices), 9)
     with tiny_input(source, workers=workers, prefetch=prefetch, **choices) as made:
         assert_same_batches([next(made) for _ in range(9)], alone)
-        slots = list(made._ahead._opened._slots)
+        buffers = list(made._ahead._reader._buffers)
     # Used again: in a worker's queue and in the buffer it is read into, one in work, one on its way, one being copied.
-    assert 1 <= len(slots) <= workers * (2 * (prefetch // workers) + 3)
-    for slot in slots:
+    assert 1 <= len(buffers) <= workers * (2 * (prefetch // workers) + 3)
+    for buffer in buffers:
         with pytest.raises(FileNotFoundError):
-            SharedMemory(slot)
+            SharedMemory(buffer)
 
 
 def test_slots_hold_what_was_written_until_it_is_copied():
-    slots, opened = SharedBuffers(), SharedBufferReader()
-    taken = [slots.take((rows, 2, 3)) for rows in (4, 3, 4)]
+    buffers, opened = SharedBuffers(), SharedBufferReader()
+    taken = [buffers.take((rows, 2, 3)) for rows in (4, 3, 4)]
     for number, (array, _) in enumerate(taken):
         array[:] = number
     for number, (_, sent) in enumerate(taken):
         with opened.rows(pickle.loads(pickle.dumps(sent))) as array:
             assert array.shape == sent.shape and (array == number).all()
-    names = {sent.slot for _, sent in taken}
-    again = [slots.take((4, 2, 3))[1].slot for _ in range(4)]
+    names = {sent.buffer for _, sent in taken}
+    again = [buffers.take((4, 2, 3))[1].buffer for _ in range(4)]
     assert len(names) == 3 and names < set(again) and len(set(again)) == 4
     del array, taken
     opened.close()
-    assert slots.take((2**22,))[1].slot not in again  # too large for any
+    assert buffers.take((2**22,))[1].buffer not in again  # too large for any
 
 
 def test_the_memory_of_a_batch_is_used_again_once_nobody_reads_it():
@@ -86,7 +86,7 @@ def test_batches_are_joined_off_the_main_thread_in_memory_that_is_used_again(sou
         return batch
 
     monkeypatch.setattr(training_input, "join_chunks", recorded)
-    monkeypatch.setattr(training_input, "_MOST_IN_CHUNK", 3)
+    monkeypatch.setattr(training_input, "_MAX_CHUNK_ROWS", 3)
     made = tiny_input(source, batch_size=14)
     for _ in range(12):
         next(made)
@@ -99,7 +99,7 @@ def test_batches_are_joined_off_the_main_thread_in_memory_that_is_used_again(sou
 def test_chunks_are_joined_to_the_same_batches(source, prefetch, monkeypatch):
     choices = {"extra_text": [texts_to_alter()], "batch_size": 14, "rows": range(7, 14)}
     whole = take(tiny_input(source, **choices), 3)
-    monkeypatch.setattr(training_input, "_MOST_IN_CHUNK", 3)  # seven rows in chunks of two and three
+    monkeypatch.setattr(training_input, "_MAX_CHUNK_ROWS", 3)  # seven rows in chunks of two and three
     cut = tiny_input(source, prefetch=prefetch, **choices)
     assert cut._read_chunk.per_batch >= 3
     assert_same_batches(take(cut, 3), whole)
@@ -107,7 +107,7 @@ def test_chunks_are_joined_to_the_same_batches(source, prefetch, monkeypatch):
 
 def test_chunks_hold_64_to_256_rows_where_there_are_as_many():
     for rows, makers in itertools.product((1, 63, 64, 200, 509, 4096, 32768), (1, 2, 16, 200)):
-        chunks = training_input.chunks_in(rows, makers)
+        chunks = training_input.chunks_per_batch(rows, makers)
         assert rows / chunks <= 256 and (rows / chunks >= 64 or chunks == 1)
         assert chunks >= min(makers, rows // 64) and (chunks <= makers or chunks % makers == 0)
 

@@ -165,7 +165,9 @@ def test_another_file_under_the_name_is_not_taken_for_the_published_one(known, s
     target.parent.mkdir()
     for content in (CONTENT[:-1], CONTENT[:-1] + b"x"):
         target.write_bytes(content)
-        refused(r"folder/file.bin: sha\d+: found .*: remove the file to get it anew", get, server, tmp_path, **known)
+        refused(
+            r"folder/file.bin: sha\d+: found .*: remove the file to download it again", get, server, tmp_path, **known
+        )
         assert target.read_bytes() == content and server.asked == []
     target.write_bytes(CONTENT)
     assert get(server, tmp_path, **known) == (False, 0)

@@ -162,7 +162,7 @@ def test_an_archive_of_files_alone_is_the_folder_itself(form, hub, tmp_path):
     hub.files["/a"] = Path(made).read_bytes()[: 50_000 if form == "cut" else None]
     each, data = Download(f"{hub.url}/a", "images", "images", unpack="images"), tmp_path / "data"
     if form in ("cut", "empty"):
-        wanted = "a whole ZIP or tar archive" if form == "cut" else "a folder images"
+        wanted = "a complete ZIP or tar archive" if form == "cut" else "a folder images"
         refused(f"archive: found .*; wanted {wanted}", fetch_files, each, data)
         assert files_of(data) == {}
     else:

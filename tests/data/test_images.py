@@ -23,12 +23,11 @@ def files_in(folder: Path, count: int) -> FileImages:
 
 
 @pytest.mark.parametrize(("workers", "ahead"), [(1, 1), (1, 64), (2, 3), (2, 11), (7, 1), (7, 11)])
-def test_every_image_comes_in_order_whatever_is_loaded_ahead_and_the_workers(tmp_path, workers, ahead):
+def test_every_image_comes_in_order_whatever_is_loaded_ahead_and_the_workers(tmp_path, workers, ahead, monkeypatch):
+    monkeypatch.setattr("rococo_jax.data.images.usable_cores", lambda: workers)
     resize, files = Preprocessing(shortest_edge=16, crop_size=(16, 16)).resize, files_in(tmp_path, 11)
     expected = [resize(open_image(path)) for path in files.paths]
-    np.testing.assert_array_equal(
-        list(run_tasks(files.tasks(range(11), resize), ahead=ahead, workers=workers)), expected
-    )
+    np.testing.assert_array_equal(list(run_tasks(files.tasks(range(11), resize), ahead=ahead)), expected)
     rows = [2, 0, 9, 9]
     np.testing.assert_array_equal(list(files.read(rows, resize)), [expected[row] for row in rows])
     for row, image in zip(rows, files.read(rows), strict=True):
@@ -37,14 +36,15 @@ def test_every_image_comes_in_order_whatever_is_loaded_ahead_and_the_workers(tmp
     assert list(files.read([])) == []
 
 
-def test_loading_runs_ahead_by_no_more_than_asked(tmp_path):
+def test_loading_runs_ahead_by_no_more_than_requested(tmp_path, monkeypatch):
+    monkeypatch.setattr("rococo_jax.data.images.usable_cores", lambda: 4)
     files, opened = files_in(tmp_path, 1), []
 
     def counted(image):
         opened.append(image)
         return image
 
-    images = run_tasks(files.tasks([0] * 1000, counted), ahead=20, workers=4)
+    images = run_tasks(files.tasks([0] * 1000, counted), ahead=20)
     next(images)
     assert len(opened) <= 20
     for _ in range(10):

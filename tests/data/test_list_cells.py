@@ -7,8 +7,8 @@ import pandas
 import pytest
 
 from rococo_jax.benchmarks.choices.records import read_records
-from rococo_jax.data.captioned_images import read_captions
-from rococo_jax.data.list_cells import NoList, parse_list
+from rococo_jax.data.caption_forms import read_captions
+from rococo_jax.data.list_cells import MalformedList, parse_list
 from tests.support.refusals import refused
 
 LETTERS = [*"ab '\"\\\n\t,é.[](){}#;", "熊", "...", "array("]
@@ -50,7 +50,7 @@ NO_LISTS = {
     "NumPy's short form in full": (repr(LONG), "shortened when it was printed"),
     "pandas' short form": (pandas.DataFrame({"c": [list(LONG)]}).to_string(index=False, header=False), "shortened"),
     "a column of a table in print": ("['a dog', 'a do...", "shortened"),
-    "cut off": ("['a dog', 'a c", "not whole"),
+    "cut off": ("['a dog', 'a c", "incomplete"),
     "a comma that is missing": ("['a dog' 'a cat', 'a bear']", "side by side"),
     "two texts in one": ("['a dog''a cat']", "side by side"),
     "bytes": ("[b'a dog', b'a cat']", "bytes"),
@@ -70,7 +70,7 @@ NO_LISTS = {
 @pytest.mark.parametrize("kind", NO_LISTS)
 def test_a_list_that_cannot_be_read_is_refused_with_its_row_and_column(kind, tmp_path):
     cell, said = NO_LISTS[kind]
-    with pytest.raises(NoList, match=said):
+    with pytest.raises(MalformedList, match=said):
         parse_list(cell)
     frame = pandas.DataFrame({"image": ["1.png", "2.png"], "texts": ["a plain one", cell]})
     frame.to_csv(tmp_path / "c.csv", index=False)

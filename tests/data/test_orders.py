@@ -37,7 +37,7 @@ def test_an_epoch_has_whole_batches_and_no_image_twice_and_any_position_can_be_a
 
 
 def test_the_order_of_too_many_images_to_hold_is_a_permutation_too(monkeypatch):
-    monkeypatch.setattr(sample_order, "_IN_MEMORY", 1000)
+    monkeypatch.setattr(sample_order, "_MAX_IMAGES_IN_MEMORY", 1000)
     epochs = drawn(SampleOrder(20_000, 64, seed=1), 2 * 19_968).reshape(2, 19_968)
     assert all(len(np.unique(epoch)) == 19_968 and epoch.max() < 20_000 for epoch in epochs)
     assert (epochs[0] == epochs[1]).sum() < 20  # one is expected

@@ -63,7 +63,9 @@ def test_tars_hold_the_images_and_captions_in_order_and_can_be_packed_anew(pairs
 
 def test_only_missing_tars_are_written_and_always_the_same_bytes(pack, tmp_path):
     def state(name: str, value) -> dict:
-        return {path.name: value(path) for path in (tmp_path / name).iterdir()}
+        # The hidden indexes record when the tars were written.
+        files = (tmp_path / name).iterdir()
+        return {path.name: value(path) for path in files if not path.name.startswith(".")}
 
     assert pack(tmp_path / "out", "--shards", 4)[0] == pack(tmp_path / "again", "--shards", 4)[0] == 0
     files, times = state("out", hash_file), state("out", lambda path: path.stat().st_mtime_ns)

@@ -12,7 +12,8 @@ import pytest
 from rococo_jax.data import captioned_images
 from rococo_jax.data.captioned_images import open_pairs, register_source
 from rococo_jax.data.packing import pack_pairs
-from rococo_jax.data.pair_source import JoinedPairs, TfdsPairs, find_feature, open_tfds
+from rococo_jax.data.pair_source import JoinedPairs
+from rococo_jax.data.tfds_pairs import TfdsPairs, find_feature, open_tfds
 from tests.support.refusals import refused
 from tests.support.training_pairs import (
     all_of,
@@ -75,7 +76,7 @@ def test_the_real_folders_are_read_together(real_data):
 
 
 def test_tars_folders_and_registered_names_can_be_joined(tmp_path, monkeypatch):
-    monkeypatch.setattr(captioned_images, "_REGISTERED", dict(captioned_images._REGISTERED))
+    monkeypatch.setattr(captioned_images, "SOURCE_KINDS", list(captioned_images.SOURCE_KINDS))
     images, captions = write_pairs(tmp_path, 3)
     register_source("again:", lambda name: open_pairs(images, captions) if name == "again:three" else None)
     assert all_of(open_pairs("again:three")) == all_of(open_pairs(images, captions))

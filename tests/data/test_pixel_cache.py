@@ -135,7 +135,7 @@ def test_a_full_disk_keeps_nothing_and_changes_nothing(files, monkeypatch):
     views = PixelCache(paths, lambda row: open_image(paths[row]), room)
     for _ in range(2):
         np.testing.assert_array_equal(views.pixels(1, SMALL), SMALL.make(open_image(paths[1])))
-    assert room.take(1, 10**7) == 10**6
+    assert room.reserve(1, 10**7) == 10**6
 
 
 def test_the_first_bad_file_in_order_is_named_through_any_gallery(tmp_path):

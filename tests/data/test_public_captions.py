@@ -13,7 +13,8 @@ import pytest
 from pyarrow import feather
 
 from rococo_jax.cli.main import main
-from rococo_jax.data.captioned_images import open_pairs, read_captioned_images, read_captions
+from rococo_jax.data.caption_forms import read_captions
+from rococo_jax.data.captioned_images import open_pairs, read_captioned_images
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.perturb.images.image_folders import names_without_suffix
 from rococo_jax.training.config import default_config
@@ -84,7 +85,7 @@ FORMS = {
 def test_published_forms(form, tmp_path):
     name, content = FORMS[form]
     (tmp_path / name.partition("?")[0]).write_text(content)
-    assert {item.image: item.captions for item in read_captions(f"{tmp_path}/{name}", {}).items} == ITEMS
+    assert {item.image: item.captions for item in read_captions(f"{tmp_path}/{name}").items} == ITEMS
 
 
 def test_a_caption_by_name_and_one_row_alone(tmp_path):
@@ -134,23 +135,23 @@ def test_arrow_files(form, tmp_path):
 def test_numbered_columns_of_parquet_and_blank_ones(tmp_path):
     frame = numbered("caption_{}", 0).assign(caption_2=[None, " "], caption_10=["ten", None])
     frame.to_parquet(tmp_path / "c.parquet")
-    items = read_captions(f"{tmp_path}/c.parquet", {}).items
+    items = read_captions(f"{tmp_path}/c.parquet").items
     assert [item.captions for item in items] == [(*ITEMS["1_a.jpg"], "ten"), ITEMS["2_b.jpg"]]
     frame[["image", "caption_0"]].assign(caption="x").to_csv(tmp_path / "both.csv", index=False)
-    refused("any of which may be the captions", read_captions, f"{tmp_path}/both.csv", {})
-    only = read_captions(f"{tmp_path}/both.csv?caption=caption_0", {}).items
+    refused("any of which may be the captions", read_captions, f"{tmp_path}/both.csv")
+    only = read_captions(f"{tmp_path}/both.csv?caption=caption_0").items
     assert [item.captions for item in only] == [(texts[0],) for texts in ITEMS.values()]
 
 
 def test_images_without_a_caption_and_repeated_captions_are_counted(tmp_path):
     path = tmp_path / "c.json"
     path.write_text(json.dumps(COCO))
-    file = read_captions(path, {})
+    file = read_captions(path)
     assert file.skipped == 1 and "2 images, 4 captions, 1 images without a caption left out" in file.summary()
     path.write_text(json.dumps(COCO | {"images": [*COCO["images"], {"id": 1, "file_name": "other.jpg"}]}))
-    refused("id of images 3: found 1, an id of two images; wanted every id once", read_captions, path, {})
+    refused("id of images 3: found 1, an id of two images; wanted every id once", read_captions, path)
     (tmp_path / "c.csv").write_text("image,caption\n1.png,one\n1.png,one\n")
-    file = read_captions(f"{tmp_path}/c.csv", {})
+    file = read_captions(f"{tmp_path}/c.csv")
     assert file.items[0].captions == ("one", "one")
     assert file.summary() == "c.csv: 1 images, 2 captions, 1 of them twice for one image, columns image and caption"
 

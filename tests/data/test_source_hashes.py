@@ -13,8 +13,9 @@ import pytest
 
 from rococo_jax.data import content_hashes
 from rococo_jax.data.captioned_images import open_pairs
-from rococo_jax.data.pair_source import JoinedPairs, TfdsPairs
+from rococo_jax.data.pair_source import JoinedPairs
 from rococo_jax.data.sample_order import SampleOrder
+from rococo_jax.data.tfds_pairs import TfdsPairs
 from rococo_jax.data.training_samples import DrawSample
 from rococo_jax.training.inputs.feature_pool import ChosenPairs
 from tests.data.test_tar_contents import write
@@ -31,7 +32,7 @@ Writer = Callable[[Path, Sequence[bytes], Sequence[str]], str]
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(content_hashes, "_BYTES_WORTH_KEEPING", 0)
+    monkeypatch.setattr(content_hashes, "_BYTES_WORTH_SAVING", 0)
 
 
 def files(at: Path, images: Sequence[bytes]) -> list[str]:

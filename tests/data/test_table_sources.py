@@ -13,7 +13,8 @@ import pytest
 
 from rococo_jax.cli.main import main
 from rococo_jax.data import parquet_table
-from rococo_jax.data.captioned_images import open_pairs, read_captioned_images, read_captions
+from rococo_jax.data.caption_forms import read_captions
+from rococo_jax.data.captioned_images import open_pairs, read_captioned_images
 from tests.data.test_tar_contents import write
 from tests.support.refusals import refused
 from tests.support.tar_pairs import image_of
@@ -126,7 +127,7 @@ def test_of_several_splits_one_must_be_chosen(form, tmp_path, capsys):
 def test_the_only_split_may_be_named(tmp_path):
     parquet("p/test-00000-of-00001.parquet", rows(split=False))(tmp_path)
     for split in ("", "test", "all"):
-        assert read_captions(tmp_path / "p", split=split).places.keys() == {*ALL}
+        assert read_captions(tmp_path / "p", split=split).image_files.keys() == {*ALL}
     refused(r"split: found 'train'; wanted test \(6\)", read_captions, tmp_path / "p", split="train")
 
 

@@ -12,7 +12,8 @@ from PIL import Image
 from rococo_jax.benchmarks.rococo.annotations import altered_pairs, is_no_op, read_annotation_folder
 from rococo_jax.benchmarks.rococo.generate import alter_captions
 from rococo_jax.checkpoints.hub import shipped_models
-from rococo_jax.data.captioned_images import open_pairs, read_captions
+from rococo_jax.data.caption_forms import read_captions
+from rococo_jax.data.captioned_images import open_pairs
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.benchmark import write_benchmark
 from rococo_jax.demo.captions import article_of, captions_of, demo_lexicon, plural_of

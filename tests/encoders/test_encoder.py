@@ -10,7 +10,7 @@ from flax import nnx
 from PIL import Image
 
 from rococo_jax.checkpoints import save_model
-from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.encoders import load_model
 from rococo_jax.encoders.programs import text_batches, text_tokens_at_once
 from tests.support import reference_models

@@ -93,7 +93,7 @@ def test_a_folder_of_open_clip_and_a_file_of_openai_say_theirs(tmp_path):
     assert rules["text activation"] == rule(
         "gelu", "'CLIP-ViT-B-32-laion2B-s34B-b79K' in open_clip's table of published models"
     )
-    assert rules["resize"] == rule("squashed to 32 x 32", "open_clip_config.json: preprocess_cfg.resize_mode")
+    assert rules["resize"] == rule("resized to 32 x 32", "open_clip_config.json: preprocess_cfg.resize_mode")
     assert rules["std"]["from"] == "open_clip's default"
     assert "dropped" in rules["colours"]["value"]
     rules = rules_of(read_towers(openai_file("vit_quick_gelu", tmp_path / "m.pt", "state_dict")))

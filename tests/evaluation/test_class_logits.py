@@ -9,9 +9,9 @@ import pytest
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ClassifyTask
 from rococo_jax.cli.main import main
+from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
 from rococo_jax.evaluation.models.class_logits import score_logits
 from rococo_jax.evaluation.models.logits_file import LogitsFile
-from rococo_jax.evaluation.per_image import read_image_hits
 from rococo_jax.evaluation.results import (
     make_fingerprint,
     make_results,
@@ -20,6 +20,7 @@ from rococo_jax.evaluation.results import (
     with_checksum,
     write_per_query,
 )
+from rococo_jax.evaluation.stored_counts import read_image_counts
 from rococo_jax.metrics import class_statistics
 from rococo_jax.storage import write_json
 
@@ -43,7 +44,8 @@ def world(tmp_path_factory):
     results = make_results("evaluated", "paper", fingerprint, [outcome])
     tables = type("Tables", (), {"images": tuple(names), "texts": CLASSES})()
     write_json(folder / "evaluated" / "results.json", with_checksum(results))
-    write_per_query(folder / "evaluated" / "per_query.parquet", per_query_table([outcome.rows(tables)]))
+    rows = [row_table("pets", each, tables) for each in rows_of_outcomes([outcome])]
+    write_per_query(folder / "evaluated" / "per_query.parquet", per_query_table(rows))
     logits = 4.0 * (images.astype(np.float64) @ texts.T.astype(np.float64))[:, [*map(CLASSES.index, COLUMNS)]]
     assert not logits.flags.c_contiguous  # both orders are read
     np.savez(folder / "logits.npz", logits=logits, classes=COLUMNS, names=names)
@@ -83,10 +85,14 @@ def test_the_command_writes_results_and_rows_of_images(world, tmp_path):
     command = ["score", "--logits", folder / "logits.npz", "--labels", folder / "labels.csv", "--task", "pets"]
     command += ["--out", tmp_path / "results.json", "--per-query", tmp_path / "per_query.parquet"]
     assert main([*map(str, command)]) == 0
-    assert read_results(tmp_path / "results.json")["model"] == "logits"
-    hits = read_image_hits(tmp_path / "per_image.parquet")["pets", "clean"]["top1"]
+    results = read_results(tmp_path / "results.json")
+    assert results["model"] == "logits"
+    counts = read_image_counts(tmp_path / "per_query.parquet", results)["pets", "clean"]
     rows = pq.read_table(tmp_path / "per_query.parquet").to_pylist()
-    assert dict(zip(hits.images, hits.hits, strict=True)) == {row["image"]: row["chosen"] == "right" for row in rows}
+    right = {row["image"]: row["chosen"] == "right" for row in rows}
+    of_images = [100 * right[name] for name in counts.images]
+    assert [float(counts.metrics["top1"](row)) for row in counts.counts] == of_images
+    assert counts.value("top1") == pytest.approx(results["tasks"]["pets"]["clean"]["top1"])
 
 
 def test_labels_are_matched_by_image_name_whatever_their_order(world, tmp_path):

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import random
-import types
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, write_anno
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.images import FileImages
@@ -37,7 +37,7 @@ class Fooled(Outcome):
     kind, counted, sizes, result = "rank", None, {}, None
 
     def __init__(self, variant: str, found: list[Example]):
-        self.of = types.SimpleNamespace(name="image_to_text", variant=variant, seed=None, baseline="clean", pools=())
+        self.of = Task("image_to_text", variant, baseline="clean")
         self.found = found
 
     def won(self, tables) -> list[Example]:

@@ -9,6 +9,7 @@ import numpy as np
 from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Task
+from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.evaluation.results import make_results, read_results
 from rococo_jax.metrics.intervals import RESAMPLES, Counted
 from rococo_jax.metrics.metric import percent
@@ -23,7 +24,26 @@ class Figures(Outcome):
     of: Task
     kind: str
     counted: Any
-    grounding: Any = None
+    pair_counts: dict = dataclasses.field(default_factory=dict)
+    sizes: dict = dataclasses.field(default_factory=dict)
+
+    counts = property(lambda self: dict(zip(self.counted.columns, self.counted.counts.T, strict=True)))
+    unit = property(lambda self: self.counted.group)
+
+    def count(self, columns, unit):
+        """The counts as they were given."""
+        return self.counted
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Separate(Outcome):
+    """Scores of both sides as they are given."""
+
+    of: Task
+    kind: str
+    separated: Separated
+    counts: dict
+    unit: np.ndarray
     sizes: dict = dataclasses.field(default_factory=dict)
 
 
@@ -33,14 +53,20 @@ def counts(share: float, *names: str) -> Counted:
     return Counted(np.repeat(hits, len(names), axis=1), names, np.arange(10), metrics)
 
 
-def part(name: str, kind: str, counted, grounding=None) -> Figures:
-    return Figures(Task("own", name, pools=(Pool("mean", "parts"),)), kind, counted, grounding)
+def pairs(share: float) -> dict:
+    """Ten pairs, one an item, of which this share has all metrics."""
+    names = ("preference", "blind", "grounding", "difference_r1")
+    return {"pairs": np.ones(10, int), **dict.fromkeys(names, (np.arange(10) < round(10 * share)).astype(float))}
+
+
+def part(name: str, kind: str, counted, pair_counts=None) -> Figures:
+    return Figures(Task("own", name, pools=(Pool(Variant(pooled="mean"), "parts"),)), kind, counted, pair_counts or {})
 
 
 def test_a_benchmark_of_several_kinds_is_of_none_and_its_mean_has_what_all_parts_have():
     outcomes = [
-        part("texts", "choice", counts(0.4, "ota", "ties"), counts(0.6, "blind")),
-        part("more texts", "choice", counts(0.8, "ota", "ties"), counts(0.2, "blind")),
+        part("texts", "choice", counts(0.4, "ota", "ties"), pairs(0.6)),
+        part("more texts", "choice", counts(0.8, "ota", "ties"), pairs(0.2)),
         part("images", "image_choice", counts(0.2, "image_score", "ties")),
     ]
     made = make_results("one", "paper", {}, outcomes)
@@ -67,7 +93,10 @@ def test_metrics_of_other_packages_are_described_and_those_of_this_one_are_not(t
 def test_the_number_of_draws_is_the_one_that_was_taken():
     rng = np.random.default_rng(0)
     far = Separated(*({name: rng.random(5) for name in ("mcm", "max_logit", "energy", "entropy")} for _ in range(2)))
-    outcomes = [Figures(Task("pets_ood", "far"), "out_of_distribution", far)]
+    of_sides = {"inside": np.arange(10) < 5} | {
+        name: np.concatenate([far.ins[name], far.outs[name]]) for name in far.ins
+    }
+    outcomes = [Separate(Task("pets_ood", "far"), "out_of_distribution", far, counts=of_sides, unit=np.arange(10))]
     bootstrap = make_results("one", "paper", {}, [*outcomes, part("texts", "choice", counts(0.4, "ota"))])["bootstrap"]
     assert bootstrap["resamples"] == RESAMPLES and set(bootstrap["resamples_of"]) == {"pets_ood"}
     assert set(bootstrap["resamples_of"]["pets_ood"]["far"].values()) == {RESAMPLES}

@@ -19,7 +19,7 @@ from rococo_jax.data.training_images import training_images, write_training_imag
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation import results
 from rococo_jax.evaluation.examples import read_examples
-from rococo_jax.evaluation.per_image import read_image_hits
+from rococo_jax.evaluation.stored_counts import read_image_counts
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from tests.benchmarks.published_forms import FORMS, write
 from tests.support.kills import Killed, killed_at, watched
@@ -27,7 +27,7 @@ from tests.support.processes import run_command_together
 from tests.support.tiny import WORDS, tiny_encoder
 from tests.support.world import noise, write_pictures, write_world
 
-FILES = ("results.json", "per_query.parquet", "pairs.parquet", "per_image.parquet", "examples.parquet")
+FILES = ("results.json", "per_query.parquet", "pairs.parquet", "examples.parquet")
 # Defaults of all evaluations here: what is small.
 SMALL = {"mixed_galleries": (), "templates": ("1",)}
 
@@ -360,7 +360,7 @@ DAMAGE = {
     "missing examples": lambda out: (out / "examples.parquet").unlink(),
     "a table cut short": lambda out: rewritten(out, lambda content: content[:-9]),
     "a flipped bit": lambda out: rewritten(out, flipped),
-    "a table of other results": lambda out: shutil.copy(out.parent.parent / "other/out/per_image.parquet", out),
+    "a table of other results": lambda out: shutil.copy(out.parent.parent / "other/out/per_query.parquet", out),
     "a table written again": lambda out: written_again(out / "per_query.parquet"),
 }
 
@@ -458,7 +458,8 @@ def test_an_evaluation_that_is_killed_between_two_files_never_leaves_a_pair_of_o
     def report() -> bool:
         """Whether a report could be written."""
         try:
-            read_image_hits(out.out / "per_image.parquet"), read_examples(out.out)
+            results = json.loads((out.out / "results.json").read_text())
+            read_image_counts(out.out / "per_query.parquet", results), read_examples(out.out)
         except InputError as error:
             assert "rows of another evaluation than that of results.json" in str(error)
             return False
@@ -474,7 +475,7 @@ def test_an_evaluation_that_is_killed_between_two_files_never_leaves_a_pair_of_o
             watched(out.out, killed_at(number), lambda: out.evaluate(**cues))
         half = out.files
         reported = report()
-        assert reported or half["per_image.parquet"] != few.files["per_image.parquet"]
+        assert reported or half["per_query.parquet"] != few.files["per_query.parquet"]
         refused_reports += not reported
         # The same command, or that before it, makes the folder consistent again.
         out.evaluate(**(cues if number % 2 else edges))

@@ -219,7 +219,7 @@ def test_further_files_of_a_folder_add_results_and_changed_ones_are_refused(worl
     assert main(score("apart", "1")) == 0
     shutil.copy(later, stored)
     assert main(score("apart", "1,10")) == 0 and main(score("together", "1,10")) == 0
-    for file in ("results.json", "per_query.parquet", "pairs.parquet", "per_image.parquet", "examples.parquet"):
+    for file in ("results.json", "per_query.parquet", "pairs.parquet", "examples.parquet"):
         assert (tmp_path / "apart" / file).read_bytes() == (tmp_path / "together" / file).read_bytes(), file
     if of == "scores":
         np.save(stored / "originals.npy", np.load(stored / "originals.npy") + 1)

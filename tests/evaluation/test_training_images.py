@@ -16,8 +16,8 @@ from rococo_jax.data.table_images import TableImage
 from rococo_jax.data.training_images import (
     FILE,
     TrainingImages,
-    read_image_contents,
     read_training_images,
+    source_images,
     training_images,
     write_training_images,
 )
@@ -169,7 +169,7 @@ def test_images_inside_a_table_are_known_after_training():
 
     source = CaptionedImages([CaptionedImage("a.jpg", ("a dog",))], [TableImage(Table(), 0, "image")])
     digest = hashlib.sha256(b"bytes of a file").hexdigest()
-    assert read_image_contents(source).images.contains(["b.jpg"], [digest]).tolist() == [True]
+    assert source_images(source).images.contains(["b.jpg"], [digest]).tolist() == [True]
 
 
 def test_an_image_is_known_by_its_bytes_or_its_number_in_coco(data, names, tmp_path):

@@ -19,7 +19,7 @@ from rococo_jax.benchmarks.rococo.annotations import (
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.checkpoints.formats import convert
 from rococo_jax.checkpoints.model_directory import read_description
-from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import TokenizerSpec
 from rococo_jax.evaluation.models.arrays import read_array, read_score_annotation

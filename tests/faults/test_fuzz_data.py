@@ -34,7 +34,7 @@ from rococo_jax.evaluation.examples import EXAMPLES, Example, Side, read_example
 from rococo_jax.evaluation.models.class_logits import read_labels
 from rococo_jax.evaluation.models.logits_file import open_logits
 from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings
-from rococo_jax.evaluation.per_image import read_image_hits
+from rococo_jax.evaluation.stored_counts import read_image_counts
 from rococo_jax.storage import load_arrays
 from rococo_jax.training.inputs.hard_positives import read_hard_positives
 from tests.benchmarks.published_forms import FORMS, write
@@ -102,8 +102,13 @@ def _read_tar(path: Path) -> None:
         source[number].open().convert("RGB")
 
 
-HITS = {"task": ["t2i"] * 2, "variant": ["danger"] * 2, "image": ["b.jpg", "a.jpg"], "metric": ["r1"] * 2,
-        "hits": [1.0, 0.5], "queries": [1, 2]}  # fmt: skip
+ROWS = {"task": ["t2i"] * 2, "variant": ["danger"] * 2, "seed": [1, 1], "image": ["b.jpg", "a.jpg"], "unit": [1, 0],
+        "riddles": [True, False]}  # fmt: skip
+OF_ROWS = {
+    "kinds": {"t2i": "riddle"},
+    "variants": {"t2i": {"danger": {}}},
+    "tasks": {"t2i": {"danger": {"riddles": 50.0}}},
+}
 
 
 def _examples(path: Path) -> None:
@@ -160,7 +165,7 @@ KINDS = {
                     lambda path: _all_tensors(open_safetensors(path))),
     ".pt": ("a.pt", _pt, _open_pt),
     "tar": ("a.tar", lambda path: write_tar(path, range(8, 16), form=0), _read_tar),
-    "hits of a run": ("per_image.parquet", lambda path: _table(path, HITS), read_image_hits),
+    "rows of a run": ("per_query.parquet", lambda path: _table(path, ROWS), lambda p: read_image_counts(p, OF_ROWS)),
     "examples": ("examples.parquet", _examples, lambda path: read_examples(path.parent)),
     "logits": ("logits.npz", _logits, _read_logits),
     "logits as .npy": ("logits.npy", lambda path: np.save(path, np.eye(3)), _read_logits),
@@ -210,17 +215,17 @@ def test_a_pickle_that_calls_functions_is_refused(tmp_path):
 
 
 # Found by `tools/fuzz.py`.
-@pytest.mark.parametrize("name", ["task", "image", "hits"])
+@pytest.mark.parametrize("name", ["task", "unit", "riddles"])
 def test_a_row_of_a_run_without_a_value_is_refused(name, tmp_path):
-    _table(tmp_path / "rows.parquet", HITS | {name: [None, HITS[name][0]]})
-    refused(f"{name}: found 1 rows without one", read_image_hits, tmp_path / "rows.parquet")
+    _table(tmp_path / "rows.parquet", ROWS | {name: [None, ROWS[name][0]]})
+    refused(f"{name}: found 1 rows without one", read_image_counts, tmp_path / "rows.parquet", OF_ROWS)
 
 
 def test_names_stored_as_bytes_are_texts(tmp_path):
     path = tmp_path / "rows.parquet"
-    _table(path, HITS | {"variant": [b"danger"] * 2, "image": [b"b.jpg", b"a.jpg"]})
-    images, hits, queries = read_image_hits(path)["t2i", "danger"]["r1"]
-    assert (images, hits.tolist(), queries.tolist()) == (("a.jpg", "b.jpg"), [0.5, 1.0], [2, 1])
+    _table(path, ROWS | {"variant": [b"danger"] * 2, "image": [b"b.jpg", b"a.jpg"]})
+    counts = read_image_counts(path, OF_ROWS)["t2i", "danger"]
+    assert counts.images == ("a.jpg", "b.jpg") and counts.counts.tolist() == [[0, 1], [1, 1]]
 
 
 def test_the_name_of_a_field_that_is_no_text_is_refused(tmp_path):

@@ -68,8 +68,8 @@ def _after(name: str, damage):
 
 
 def _damage_tables(world) -> None:
-    (world / "out/per_query.parquet").write_bytes(b"")
-    path = world / "out/per_image.parquet"
+    (world / "out/pairs.parquet").write_bytes(b"")
+    path = world / "out/per_query.parquet"
     path.write_bytes(path.read_bytes()[:-40])
 
 

@@ -7,6 +7,7 @@ import scipy.stats
 
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask, ClassifyTask, RankTask
+from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.evaluation.results import make_results
 from rococo_jax.metrics.change import METRICS, alignment_change, count_changes, sureness_of
 from tests.support.made_runs import unit
@@ -67,11 +68,11 @@ def test_every_kind_of_task_tells_what_corruption_changed(task):
     rng = np.random.default_rng(0)
     vectors = {name: unit(rng.normal(size=(12, 6))) for name in (TEXTS, ORIGINALS, "fog_3")}
     tables = {**vectors, "uncorrupted": vectors[ORIGINALS], "rain_3": vectors[ORIGINALS]}
-    tasks = [task, *(task.on_images(name, "uncorrupted", None) for name in ("uncorrupted", "fog_3", "rain_3"))]
+    images = [Variant(corruption="uncorrupted"), *(Variant(corruption=kind, severity=3) for kind in ("fog", "rain"))]
+    tasks = [task, *(task.on_images(each, "uncorrupted", None) for each in images)]
     outcomes = [each.score(Embeddings(tables, logit_scale=5.0)) for each in tasks]
-    unseen = np.arange(12) % 3 > 0
-    some = [outcome.only(outcome.touched(unseen), "unseen") for outcome in outcomes]
-    found = make_results("m", "paper", {}, [*outcomes, *some])["tasks"][task.name]
+    seen = [outcome.touched(np.arange(12) % 3 == 0) for outcome in outcomes]
+    found = make_results("m", "paper", {}, outcomes, seen=seen)["tasks"][task.name]
     fog, rain, fog_unseen = (
         next(found[name] for name in found if name.endswith(end)) for end in ("fog_3", "rain_3", "fog_3/unseen")
     )
@@ -79,6 +80,5 @@ def test_every_kind_of_task_tells_what_corruption_changed(task):
     assert names <= set(fog) and names <= set(fog_unseen) and not names & set(found[task.variant])
     assert rain["ras"] == 0 and rain["consistency"] == 100
     assert -2 < fog["ras"] < 1 and fog["consistency"] < 100
-    changes = outcomes[2].change_from(outcomes[1])
-    ras = changes.counts[:, changes.columns.index("ras")]
-    assert fog_unseen["ras"] == pytest.approx(ras[outcomes[2].touched(unseen)].mean())
+    ras = outcomes[2].change_counts(outcomes[1])["ras"]
+    assert fog_unseen["ras"] == pytest.approx(ras[~seen[2]].mean())

@@ -9,7 +9,15 @@ from sklearn.calibration import calibration_curve
 
 from rococo_jax.metrics import class_statistics as module
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics, halves
-from rococo_jax.metrics.classify import BINS, count_classes, count_shapes, equal_mass_bins, reliability
+from rococo_jax.metrics.classify import (
+    BINS,
+    count_classes,
+    count_images,
+    equal_mass_bins,
+    image_counts,
+    reliability,
+    shape_counts,
+)
 from rococo_jax.metrics.intervals import intervals
 
 IMAGES, CLASSES, SCALE = 600, 7, 3.0
@@ -47,7 +55,7 @@ def test_scikit_learn_agrees(case):
 def test_scikit_learn_has_the_same_calibration(case):
     logits, label, half = case
     found = measured(*case)
-    values, curves, ones = values_of(found), reliability(found), np.ones(IMAGES)
+    values, curves, ones = values_of(found), reliability(image_counts(found, CLASSES)), np.ones(IMAGES)
     scaled = np.array(found.temperatures)[1 - half]
     for name, curve, temperature in (("ece", "as it is", ones), ("ece_scaled", "scaled", scaled)):
         p = scipy.special.softmax(SCALE * logits / temperature[:, None], axis=1)
@@ -142,11 +150,17 @@ def test_intervals_hold_the_figure_and_bundles_are_as_wide(case, monkeypatch):
         assert np.ptp(other[name]) == pytest.approx(np.ptp(one[name]), rel=0.3)
 
 
+def shape_counted(statistics, texture):
+    """The counts of images of three classes, with those of shape and texture."""
+    columns = image_counts(statistics, 3) | shape_counts(statistics, texture)
+    return count_images(columns, np.arange(len(statistics)))
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_draw_without_an_answer_by_shape_or_texture_is_left_out_without_a_warning():
     predicted, label = np.array([0, 2, 2, 2]), np.array([0, 0, 1, 1])
     statistics = measured(10.0 * np.eye(3)[predicted], label, np.array([0, 1, 0, 1], np.int8))
-    counted = count_shapes(count_classes(statistics, np.arange(4), 3), statistics, np.array([1, 1, 0, 0]))
+    counted = shape_counted(statistics, np.array([1, 1, 0, 0]))
     assert counted.values()["shape_bias"] == 100.0
     assert intervals([counted], resamples=200)["shape_bias"] == [100.0, 100.0]
 
@@ -155,6 +169,6 @@ def test_shape_bias_leaves_out_what_is_neither_and_what_agrees():
     label, texture = np.array([0, 0, 0, 0, 1]), np.array([1, 1, 1, 0, 2])
     predicted = np.array([0, 0, 1, 0, 0])
     found = measured(10.0 * np.eye(3)[predicted], label, np.zeros(5, np.int8))
-    values = count_shapes(count_classes(found, np.arange(5), 3), found, texture).values()
+    values = shape_counted(found, texture).values()
     assert values["shape_bias"] == pytest.approx(100 * 2 / 3) and values["saw_texture"] == pytest.approx(20)
     assert values["top1"] == pytest.approx(60)

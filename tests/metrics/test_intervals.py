@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from rococo_jax.evaluation.per_image import ImageHits
 from rococo_jax.metrics import intervals as bootstrap
+from rococo_jax.metrics.image_counts import ImageCounts
 from rococo_jax.metrics.intervals import image_draws
 from rococo_jax.metrics.metric import drop, percent
 from rococo_jax.metrics.paired import PairedCounts, paired_differences
@@ -25,6 +25,13 @@ def retrieval_intervals(statistics, ties, image, *, clean=None, **options):
     """Intervals of one run, whose queries belong to the given images."""
     baseline = None if clean is None else count_retrieval(clean, ties, image)
     return bootstrap.intervals([count_retrieval(statistics, ties, image)], baseline, **options)
+
+
+def hits_of_images(hits, queries) -> ImageCounts:
+    """Counts of a metric `r1`, from the hits and the number of queries of each image."""
+    counts = np.stack([hits, queries], axis=1).astype(float)
+    recall = {"r1": lambda sums: 100 * sums[..., 0] / sums[..., 1]}
+    return ImageCounts(tuple(map(str, range(len(hits)))), counts, recall, {"r1": (1,)})
 
 
 def one_query_an_image(seed=0, help_own=2.0) -> RankStatistics:
@@ -139,10 +146,10 @@ def test_several_runs_have_their_mean_its_spread_and_its_interval_on_the_same_dr
 def test_draws_of_runs_of_several_seeds_take_the_queries_of_an_image_together():
     rng = np.random.default_rng(5)
     queries = rng.integers(1, 4, 20)
-    runs = [ImageHits(tuple(map(str, range(20))), rng.binomial(queries, 0.5).astype(float), queries) for _ in range(2)]
-    found, drawn = across_seeds.over_draws(runs)
-    for place, run in enumerate(runs):
-        answers = [[True] * int(hits) + [False] * int(n - hits) for hits, n in zip(run.hits, queries, strict=True)]
+    hits_of_runs = [rng.binomial(queries, 0.5) for _ in range(2)]
+    found, drawn = across_seeds.over_draws([hits_of_images(hits, queries) for hits in hits_of_runs], "r1")
+    for place, hits_of_run in enumerate(hits_of_runs):
+        answers = [[True] * int(hits) + [False] * int(n - hits) for hits, n in zip(hits_of_run, queries, strict=True)]
         assert found[place] == pytest.approx(100 * mean(itertools.chain(*answers)))
         for draw, times in zip(drawn, image_draws(20)[:50], strict=False):
             again = (answers[image] for image in np.repeat(np.arange(20), times))
@@ -193,12 +200,12 @@ def test_many_images_are_drawn_within_the_memory_that_is_allowed(monkeypatch):
     hits, ones = np.random.default_rng(0).integers(0, 2, (2, images, 1)).astype(float), np.ones((images, 1))
     counts = [np.hstack([each, ones]) for each in hits]
     recall = {"r1": lambda sums: 100 * sums[..., 0] / sums[..., 1]}
-    run = ImageHits(tuple(map(str, range(images))), hits[0, :, 0], np.ones(images, np.int64))
+    run = hits_of_images(hits[0, :, 0], np.ones(images))
     tracemalloc.start()
     # The block as 16 bits, as float64, and bytes of random numbers; all draws would be 10 MB and 32 MB as 16 bits.
     for act in (
         lambda: paired_differences([PairedCounts(*counts, recall)], flips=300, resamples=600),
-        lambda: across_seeds.over_draws([run]),
+        lambda: across_seeds.over_draws([run], "r1"),
     ):
         tracemalloc.reset_peak()
         act()

@@ -9,7 +9,7 @@ import pytest
 from rococo_jax.benchmarks.audit import find_edits
 from rococo_jax.benchmarks.rococo.annotations import read_annotation
 from rococo_jax.benchmarks.rococo.generate import alter_captions, alter_images
-from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.cli.main import main
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.report.blocks import Cell, HeatMap, asset, render_block
@@ -14,6 +15,7 @@ from rococo_jax.report.sections.corruptions import SHADES, shade, top_of_scale
 from rococo_jax.report.vocabulary import order_variants, variant_label, variant_note
 from tests.support.pages import Page, report, results_of, save
 from tests.support.tiny import random_captions, tiny_encoder
+from tests.support.variants import describe
 from tests.support.world import noise, write_world
 
 BASE = 40.0
@@ -56,7 +58,15 @@ def with_mixes(results: dict) -> dict:
 def test_mixes_are_explained_and_variants_stand_in_reading_order():
     assert "0.75 of itself blended" in variant_note("mix_0.75") and variant_note("fog_3") is None
     names = ["control", "control/unseen", "mix_0.9", "danger/unseen", "danger", "clean"]
-    assert order_variants(names) == ["clean", "danger", "danger/unseen", "mix_0.9", "control", "control/unseen"]
+    described = {name: Variant.of(fields) for name, fields in describe(names).items()}
+    assert order_variants(names, described) == [
+        "clean",
+        "danger",
+        "danger/unseen",
+        "mix_0.9",
+        "control",
+        "control/unseen",
+    ]
 
 
 def test_heat_map_holds_every_kind_and_severity_with_its_number(tmp_path):
@@ -121,6 +131,8 @@ def test_a_part_named_as_a_corruption_is_a_part_and_no_section_of_corruptions(tm
     figures = {"ota": 60.0, "ties": 0.0}
     results["tasks"]["own"] = {"fog_3": figures, "a/b": figures, "corruptions_1": figures, "mean": figures}
     results["kinds"]["own"] = "choice"
+    parts = ["fog_3", "a/b", "corruptions_1"]
+    results["variants"] = {"own": describe([*parts, "mean"], parts, mean=parts)}
     page = report(tmp_path, save(tmp_path / "one", results))
     assert "Fog 3" in page.text("table") and "Corrupted images" not in page.text()
 

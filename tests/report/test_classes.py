@@ -6,7 +6,8 @@ import pytest
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ClassifyTask
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask
-from rococo_jax.evaluation.per_image import per_image_table
+from rococo_jax.benchmarks.variants import UNCORRUPTED, Variant
+from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
 from rococo_jax.evaluation.results import (
     make_fingerprint,
     make_results,
@@ -38,14 +39,14 @@ def save(folder, name, seed, corrupted=True):
     far = OutOfDistributionTask("pets_ood", "far", pets, Rows.of("out_far", np.arange(40)), out_names)
     tasks = [pets, cues, far]
     if corrupted:
-        tasks += [pets.on_images(images, "uncorrupted", None) for images in ("uncorrupted", "fog_1", "fog_3")]
+        fog = [Variant(corruption="fog", severity=severity) for severity in (1, 3)]
+        tasks += [pets.on_images(each, UNCORRUPTED, None) for each in (Variant(corruption=UNCORRUPTED), *fog)]
     outcomes = [task.score(embeddings) for task in tasks]
     fingerprint = make_fingerprint(model={"weights": name}, data={"pets": {"labels": "x"}}, protocol="paper")
     written = type("Names", (), {"images": tuple(names), "texts": CLASSES})()
     write_json(folder / name / "results.json", with_checksum(make_results(name, "paper", fingerprint, outcomes)))
-    rows = [each.rows(written) for each in outcomes]
+    rows = [row_table("pets", each, written) for each in rows_of_outcomes(outcomes)]
     write_per_query(folder / name / "per_query.parquet", per_query_table(rows))
-    write_per_query(folder / name / "per_image.parquet", per_image_table(outcomes, rows, written))
 
 
 @pytest.fixture(scope="module")

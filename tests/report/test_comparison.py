@@ -66,7 +66,7 @@ def test_an_unknown_reference_is_refused_with_the_names_there_are(runs, tmp_path
 def test_hits_that_do_not_give_the_results_figures_are_not_compared(tmp_path):
     make_run(tmp_path / "a", "a", 0.5)
     make_run(tmp_path / "b", "b", 0.7, seed=1)
-    (tmp_path / "b" / "per_image.parquet").write_bytes((tmp_path / "a" / "per_image.parquet").read_bytes())
+    (tmp_path / "b" / "per_query.parquet").write_bytes((tmp_path / "a" / "per_query.parquet").read_bytes())
     make_run(tmp_path / "c", "c", 0.8, seed=2)
     found = comparisons(tmp_path)[0, "image_to_text"]
     assert {row.run.label for row in found.rows} == {"c"} and found.left_out == ("b",)

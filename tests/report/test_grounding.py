@@ -49,7 +49,7 @@ def test_baselines_are_greyed_beside_every_variant(runs):
 
 def test_paired_differences_of_pairs_are_those_of_the_figures(runs):
     comparison = compare_groups(group_by_fingerprint(load_results([runs])), "model-0")[0, "image_to_text"]
-    shares = ["r1", "r5", "r10", "fr1", "preference", "blind", "grounding", "difference_r1"]
+    shares = ["r1", "r5", "r10", "r_mean", "fr1", "preference", "blind", "grounding", "difference_r1"]
     assert {row.metric for row in comparison.rows} == set(shares)
     results = [json.loads((runs / str(place) / "results.json").read_text()) for place in range(2)]
     of_danger = [each["tasks"]["image_to_text"]["danger"] for each in results]
@@ -59,7 +59,7 @@ def test_paired_differences_of_pairs_are_those_of_the_figures(runs):
         assert found[name].points == pytest.approx(of_danger[1][name] - of_danger[0][name])
         assert found[name].low <= found[name].points <= found[name].high
     assert found["grounding"].p < 0.01
-    assert {row.metric for row in comparison.rows if row.variant == "clean"} == {"r1", "r5", "r10"}
+    assert {row.metric for row in comparison.rows if row.variant == "clean"} == {"r1", "r5", "r10", "r_mean"}
 
 
 def test_examples_are_won_by_most_others_too_or_by_none(runs):

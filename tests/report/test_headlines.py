@@ -7,8 +7,9 @@ import re
 import pytest
 import rich.console
 
-from rococo_jax.evaluation.per_image import PER_IMAGE, per_image_table, read_image_hits
-from rococo_jax.evaluation.results import with_checksum, write_per_query
+from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
+from rococo_jax.evaluation.results import PER_QUERY, per_query_table, with_checksum, write_per_query
+from rococo_jax.evaluation.stored_counts import read_image_counts
 from rococo_jax.evaluation.summary import print_summary
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.comparison import compare_groups
@@ -27,8 +28,8 @@ MORE_ITEMS, MORE_PARTS = {"Object": 20, "Relation": 30, "Both": 1}, {"Object": 8
 def saved(folder, planted):
     folder.mkdir(parents=True)
     write_json(folder / "results.json", with_checksum(planted.results))
-    rows = [each.rows(planted.benchmark) for each in planted.outcomes]
-    write_per_query(folder / PER_IMAGE, per_image_table(planted.outcomes, rows, planted.benchmark))
+    rows = [row_table("winoground", each, planted.benchmark) for each in rows_of_outcomes(planted.outcomes)]
+    write_per_query(folder / PER_QUERY, per_query_table(rows))
     return folder
 
 
@@ -105,22 +106,25 @@ def test_the_headline_is_the_primary_difference(two, runs):
     assert "coverage" not in rows[0].as_json()
 
 
-def test_a_mean_over_parts_is_compared_part_by_part(two, tmp_path):
+def test_a_mean_over_parts_is_compared_like_any_other_variant(two, tmp_path):
     for name, right in (("items", MORE_ITEMS), ("parts", MORE_PARTS)):
         planted = planted_winoground(two / "data", right, name=name)
         planted.results["headlines"]["winoground"] |= {"variant": "mean", "pooling": "parts"}
         saved(tmp_path / name, planted)
     groups = group_by_fingerprint(load_results([tmp_path]))
-    assert {row.variant for row in verdict_rows(compare_groups(groups, "parts"))} == {"object", "relation", "both"}
+    (row,) = verdict_rows(compare_groups(groups, "parts"))
+    first, other = (run.figure("winoground", "mean", "group_score").value for run in groups[0].runs)
+    assert (row.variant, row.model) == ("mean", "items") and row.difference == pytest.approx(first - other)
+    assert row.low < row.difference < row.high and 0 < row.p < 1 and row.mde > 0
 
 
 def test_correlations_and_sweeps_use_the_headline(two, runs):
     results = [run.results for run in runs]
-    hits = [read_image_hits(run.path.parent / PER_IMAGE) for run in runs]
-    figures = figures_of_task(results, hits, "winoground")
+    counts = [read_image_counts(run.path.parent / PER_QUERY, run.results) for run in runs]
+    figures = figures_of_task(results, counts, "winoground")
     row = Row("", (1,), (0, 1), {}, {}, {"winoground": figures}, results[0]["kinds"], headlines_of(results[0]))
     assert summary_columns([row]) == [("winoground", "all", "group_score")]
-    assert figures["all"]["group_score"].has_interval and not figures["mean"]["group_score"].has_interval
+    assert figures["all"]["group_score"].has_interval and figures["mean"]["group_score"].has_interval
     assert section_of(runs, "winoground").lead == ("all", "group_score")
 
 

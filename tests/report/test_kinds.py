@@ -12,6 +12,7 @@ from rococo_jax.report.charts import Bar, interval_bars
 from rococo_jax.report.collection import Figure
 from rococo_jax.sweep.page import Curve, Panel, curve_figure, curve_panel
 from tests.support.pages import NASTY, report, save
+from tests.support.variants import describe
 
 PARTS = {"add_att": 30, "replace_rel": 40, "swap_att": 20}
 
@@ -28,20 +29,21 @@ def choice_run(folder, name: str, accuracy: float, seed: int = 0, **changed):
         variants[f"{part}/snow_3"] = {"ota": 20.0, "ties": 0.0, "drop": 60.0, "drop_points": 30.0}
         variants[f"{part}/corruptions_3"] = {"ota": 30.0, "ties": 0.0, "drop": 40.0, "drop_points": 20.0}
         for place, each in enumerate(right.tolist()):
-            row = {"task": "sugarcrepe", "variant": part, "image": f"{place:02}.jpg", "metric": "ota"}
-            rows.append(row | {"hits": float(each), "queries": 1})
+            row = {"task": "sugarcrepe", "variant": part, "image": f"{place:02}.jpg", "unit": place}
+            rows.append(row | {"ota": each, "ties": False})
     mean = float(np.mean([variants[part]["ota"] for part in PARTS]))
     variants["mean"] = {"ota": mean, "ties": 0.0}
     tasks = {"sugarcrepe": variants, "word_game": {"easy": {"points_won": 12.345}, "hard": {"points_won": 7.0}}}
     intervals = {"sugarcrepe": {part: {"ota": [10.0, 90.0]} for part in PARTS}}
     data = {"sugarcrepe": {"parts": "p"}}
     results = {"format": "rococo_jax.results", "version": 2, "model": name, "protocol": "paper", "tasks": tasks}
+    results |= {"variants": {"sugarcrepe": describe(variants, PARTS, mean=PARTS)}}
     results |= {"kinds": {"sugarcrepe": "choice", "word_game": "riddle"}, "intervals": intervals}
     results |= {"fingerprint": {"model": {"weights": name}, "data": data, "protocol": "paper"}}
     results |= {"sizes": {"sugarcrepe": {part: {"items": items} for part, items in PARTS.items()}}}
     results |= {"data": {"sugarcrepe": {"annotations": "data/sugar_crepe", "image_count": 12}}}
     save(folder, results | changed)
-    pq.write_table(pa.Table.from_pylist(rows), folder / "per_image.parquet")
+    pq.write_table(pa.Table.from_pylist(rows), folder / "per_query.parquet")
     return folder
 
 
@@ -87,11 +89,11 @@ def test_choices_are_compared_item_by_item_and_the_csv_holds_the_differences(two
     assert "Differences from better" in page.text("h3") and "Difference" in page.text("th")
     rows = list(csv.DictReader((folder / "report.csv").open(encoding="utf-8", newline="")))
     compared = [row for row in rows if row["compared_with"]]
-    assert {row["variant"] for row in compared} == set(PARTS)
-    assert {(row["model"], row["metric"]) for row in compared} == {("worse", "ota")}
-    figures = {(row["model"], row["variant"]): float(row["value"]) for row in rows if row["metric"] == "ota"}
+    assert {row["variant"] for row in compared} == {*PARTS, "mean"}
+    assert {(row["model"], row["metric"]) for row in compared} == {("worse", "ota"), ("worse", "ties")}
+    figures = {(row["model"], row["variant"], row["metric"]): float(row["value"]) for row in rows}
     for row in compared:
-        wanted = figures["worse", row["variant"]] - figures["better", row["variant"]]
+        wanted = figures["worse", row["variant"], row["metric"]] - figures["better", row["variant"], row["metric"]]
         assert float(row["difference"]) == pytest.approx(wanted)
     markdown = (folder / "report.md").read_text()
     assert "| Model | Mean: OTA |" in markdown and "### Differences from better" in markdown
@@ -120,10 +122,12 @@ def test_a_share_metric_of_another_package_has_its_label_and_paired_tests(tmp_pa
     for seed, (name, share) in enumerate((("worse", 30), ("better", 90))):
         right = np.random.default_rng(seed).random(60) < share / 100
         riddles = {"word_game": {"easy": {"riddles": 100 * right.mean()}}}
-        folder = choice_run(tmp_path / "all" / name, name, 60, tasks=riddles, metrics={"riddles": solved})
-        row = {"task": "word_game", "variant": "easy", "metric": "riddles", "queries": 1}
-        rows = [row | {"image": f"{place:02}.jpg", "hits": float(each)} for place, each in enumerate(right)]
-        pq.write_table(pa.Table.from_pylist(rows), folder / "per_image.parquet")
+        described = {"word_game": describe(["easy"], ["easy"])}
+        changed = {"tasks": riddles, "metrics": {"riddles": solved}, "variants": described}
+        folder = choice_run(tmp_path / "all" / name, name, 60, **changed)
+        row = {"task": "word_game", "variant": "easy"}
+        rows = [row | {"unit": place, "riddles": bool(each)} for place, each in enumerate(right)]
+        pq.write_table(pa.Table.from_pylist(rows), folder / "per_query.parquet")
     page = report(tmp_path, tmp_path / "all")
     assert "Riddles" in page.text("th") and "Differences from better" in page.text("h3")
     first, second = csv.DictReader((tmp_path / "report.csv").open(encoding="utf-8", newline=""))

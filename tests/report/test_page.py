@@ -256,10 +256,10 @@ def cut_file(folder: Path, name: str, source: str = ""):
 BROKEN = {
     "results cut short": (lambda folder: cut_file(folder, "results.json"), "JSON"),
     "no results": (lambda folder: (folder / "results.json").unlink(), "results"),
-    "table cut short": (lambda folder: cut_file(folder, "per_image.parquet", "per_query.parquet"), "per_image.parquet"),
+    "table cut short": (lambda folder: cut_file(folder, "per_query.parquet"), "per_query.parquet"),
     "examples cut short": (lambda folder: cut_file(folder, "examples.parquet"), "examples.parquet"),
     "table without its columns": (
-        lambda folder: pq.write_table(pa.table({"task": ["image_to_text"]}), folder / "per_image.parquet"), "columns",
+        lambda folder: pq.write_table(pa.table({"task": ["image_to_text"]}), folder / "per_query.parquet"), "columns",
     ),
     "no tasks": ({"tasks": None}, "tasks"),
     "a task that is a list": ({"tasks": {"image_to_text": [1]}}, "image_to_text"),
@@ -277,7 +277,8 @@ def test_bad_results_are_refused_in_one_line_and_nothing_is_written(tmp_path, re
     spoil, named = BROKEN[what]
     folder = save(tmp_path / "one", results_of("one"))
     change_results(folder, **spoil) if isinstance(spoil, dict) else spoil(folder)
-    said = refusal("report", tmp_path / "one", "--out", tmp_path / "out" / "report.html").strip()
+    save(tmp_path / "two", results_of("two"))
+    said = refusal("report", tmp_path / "one", tmp_path / "two", "--out", tmp_path / "out" / "report.html").strip()
     assert "\n" not in said and named in said and "Traceback" not in said
     assert not list(tmp_path.glob("out/*"))
 

@@ -19,6 +19,7 @@ from rococo_jax.studies.select import select_greedily
 
 IMAGES = 240
 NAMES = [f"{place}.jpg" for place in range(IMAGES)]
+FIELDS = {"clean": {}, "uncorrupted": {"corruption": "uncorrupted"}, "fog_3": {"corruption": "fog", "severity": 3}}
 ANSWERS = {True: {"predicted": "cat", "chosen": "right"}, False: {"predicted": "dog", "chosen": "wrong"}}
 
 
@@ -26,7 +27,7 @@ def made_run(folder, name, right, changed=None):
     """Results of one model: which images it gets right, and which answers fog changes."""
     variants = {"clean": right, "uncorrupted": right} | ({} if changed is None else {"fog_3": right ^ changed})
     rows = [
-        {"task": "pets", "variant": variant, "image": image, **ANSWERS[one]}
+        {"task": "pets", "variant": variant, **FIELDS[variant], "image": image, **ANSWERS[one]}
         for variant, hits in variants.items()
         for image, one in zip(NAMES, hits.tolist(), strict=True)
     ]
@@ -34,6 +35,7 @@ def made_run(folder, name, right, changed=None):
     fingerprint = {"model": {"weights": name}, "data": {"pets": "x"}, "protocol": "paper"}
     results = {"format": "rococo_jax.results", "version": 2, "model": name, "protocol": "paper", "tasks": tasks}
     results |= {"kinds": {"pets": "classify"}, "intervals": {}, "fingerprint": fingerprint, "data": {}}
+    results |= {"variants": {"pets": {variant: FIELDS[variant] for variant in variants}}}
     write_json(folder / name / "results.json", with_checksum(results))
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), folder / name / "per_query.parquet")
 
@@ -75,10 +77,11 @@ def test_a_choice_is_changed_where_another_wrong_text_wins(tmp_path):
     said = {"0.jpg": ("wrong", "a cat", "a cow"), "1.jpg": ("wrong", "a cat", "a cat"), "2.jpg": ("right", "x", "y")}
     for name in ("a", "b"):
         made_run(tmp_path / "runs", name, np.ones(IMAGES, bool), np.zeros(IMAGES, bool))
-        rows = [{"task": "pets", "variant": variant, "image": image, "chosen": chosen, "wrong_caption": wrong}
+        rows = [{"task": "pets", "variant": variant, **FIELDS[variant], "image": image, "chosen": chosen,
+                 "wrong_caption": wrong}
                 for image, (chosen, *texts) in said.items()
                 for variant, wrong in zip(("uncorrupted", "fog_3"), texts, strict=True)]  # fmt: skip
-        rows += [{**row, "variant": "clean"} for row in rows if row["variant"] == "uncorrupted"]
+        rows += [{**row, "variant": "clean", "corruption": None} for row in rows if row["variant"] == "uncorrupted"]
         pyarrow.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "runs" / name / "per_query.parquet")
     assert main(f"select {tmp_path}/runs --out {tmp_path}/s.json".split()) == 0
     (one,) = json.loads((tmp_path / "s.json").read_text())["chosen"]

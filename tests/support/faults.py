@@ -75,7 +75,7 @@ class World:
         for key in ("data", "sha256"):
             del found[key], wanted[key]
         assert found == wanted
-        for name in ("per_query.parquet", "per_image.parquet"):
+        for name in ("per_query.parquet", "pairs.parquet"):
             assert (self / "out" / name).read_bytes() == (self / "truth" / name).read_bytes()
 
     def weights(self, change: Callable[[dict[str, np.ndarray]], object]) -> None:

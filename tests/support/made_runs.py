@@ -13,7 +13,7 @@ from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import RankTask
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.companions.caption_baselines import baselines_of
-from rococo_jax.evaluation.per_image import per_image_table
+from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
 from rococo_jax.evaluation.results import make_fingerprint, make_results, pair_table, per_query_table, write_per_query
 from rococo_jax.storage import atomic_directory, write_json
 
@@ -81,9 +81,8 @@ def _write_run(folder: Path, name: str, noise: float, seed: int) -> None:
     baselines = {"captions": None, "tasks": baselines_of(benchmark)}
     write_json(folder / "results.json", results | {"baselines": baselines, "data": data, "about": about})
     write_per_query(folder / "pairs.parquet", pair_table(outcomes, benchmark))
-    rows = [outcome.rows(benchmark) for outcome in outcomes]
+    rows = [row_table("rococo", rows, benchmark) for rows in rows_of_outcomes(outcomes)]
     write_per_query(folder / "per_query.parquet", per_query_table(rows))
-    write_per_query(folder / "per_image.parquet", per_image_table(outcomes, rows, benchmark))
 
 
 def unit(table: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from rococo_jax.evaluation.examples import Example, Side, write_examples
 from rococo_jax.report import write_report
+from tests.support.variants import describe
 
 VOID = {"meta", "img", "br", "input", "link", "col"}
 NASTY = "<script>alert('x')</script> & \"quotes\" <img src=http://evil.example/x onerror=alert(1)> \u202eright to left"
@@ -82,14 +83,25 @@ def example(**changed) -> Example:
     return Example(**(made | sides | changed))
 
 
-ROW = {"task": "image_to_text", "variant": "danger", "query": 0, "image": "a.jpg", "caption": "a man on a bench"}
+ROW = {
+    "task": "image_to_text",
+    "variant": "danger",
+    "unit": 0,
+    "query": 0,
+    "image": "a.jpg",
+    "caption": "a man on a bench",
+}
 ROW |= {"rank": 2, "rank_optimistic": 2, "rank_pessimistic": 2, "top1_kind": "own_altered"}
+ROW |= {"r1": False, "r5": True, "r10": True, "top1_own": False, "top1_own_altered": True}
+ROW |= {"top1_other_altered": False, "top1_other": False}
 ROW |= {"top1_text": "a criminal on a bench", "top1_score": 0.31, "positive_score": 0.25}
 
 
 def save(folder: Path, results: dict, examples: list[Example] | None = None) -> Path:
-    """Write results and one query's row."""
+    """Write results, with the fields of variants that they do not describe, and one query's row."""
     folder.mkdir(parents=True, exist_ok=True)
+    described = {task: describe(variants) for task, variants in results["tasks"].items()}
+    results = {**results, "variants": described | results.get("variants", {})}
     (folder / "results.json").write_text(json.dumps(results))
     pq.write_table(pa.Table.from_pylist([ROW]), folder / "per_query.parquet")
     if examples is not None:

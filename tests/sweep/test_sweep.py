@@ -15,8 +15,8 @@ import pytest
 
 from rococo_jax.cli.main import main
 from rococo_jax.errors import DiskFull, InputError
-from rococo_jax.evaluation.per_image import read_image_hits
 from rococo_jax.evaluation.results import read_results
+from rococo_jax.evaluation.stored_counts import read_image_counts
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
 from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_columns
 from rococo_jax.sweep.page import panels_of, write_figures
@@ -40,6 +40,7 @@ from tests.support.paths import CHECKOUT
 from tests.support.processes import exit_code_of, run_command_together, run_lines
 from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.tiny_runs import FEATURES_ALONE, write_config_file
+from tests.support.variants import describe
 from tests.support.world import noise, write_world
 
 IMAGES = 24
@@ -219,8 +220,9 @@ def test_the_table_holds_means_and_spreads_over_seeds(swept):
 def test_a_run_with_itself_has_almost_the_intervals_of_its_results(tmp_path):
     """Without a spread over seeds images alone count: a normal interval from the same draws, here of 60 images."""
     run = make_run(tmp_path / "run", "one", noise=1.0)
-    results, hits = read_results(run / "results.json"), read_image_hits(run / "per_image.parquet")
-    figures = figures_of_task([results, results], [hits, hits], "image_to_text")["danger"]
+    results = read_results(run / "results.json")
+    counts = read_image_counts(run / "per_query.parquet", results)
+    figures = figures_of_task([results, results], [counts, counts], "image_to_text")["danger"]
     for metric in ("r1", "fr1", "drop"):
         low, high = results["intervals"]["image_to_text"]["danger"][metric]
         bounds = figures[metric].low, figures[metric].high
@@ -233,6 +235,7 @@ def test_the_mean_over_altered_variants_takes_in_alterations_alone():
     variants = {name: {"r1": value, "fr1": value / 2} for name, value in r1.items()}
     variants |= {f"{name}/unseen": {"r1": 1.0, "fr1": 99.0} for name in r1}
     results = {"kinds": {"image_to_text": "rank"}, "tasks": {"image_to_text": variants}, "intervals": {}}
+    results |= {"variants": {"image_to_text": describe(variants)}}
     figures = figures_of_task([results], [{}], "image_to_text")["altered"]
     assert (figures["r1"].value, figures["fr1"].value) == (40.0, 20.0)
 
@@ -396,7 +399,9 @@ def choice_rows(tmp_path) -> list[Row]:
     """Rows of a sweep whose models were evaluated on choices: of two seeds, and of one."""
     folders = [choice_run(tmp_path / str(seed), "m", 60, seed) for seed in (0, 1)]
     results = [read_results(folder / "results.json") for folder in folders]
-    runs = [read_image_hits(folder / "per_image.parquet") for folder in folders]
+    runs = [
+        read_image_counts(folder / "per_query.parquet", each) for folder, each in zip(folders, results, strict=True)
+    ]
     config = {"steps": 1, "batch_size": 8, "learning_rate": 0.1}
     rows = []
     for count in (2, 1):
@@ -408,8 +413,8 @@ def choice_rows(tmp_path) -> list[Row]:
 def test_choices_and_unknown_kinds_of_tasks_have_their_metrics_in_the_table(data, tmp_path):
     both, alone = rows = choice_rows(tmp_path)
     parts = [row.tasks["sugarcrepe"] for row in rows]
-    # Several seeds have an interval where there are items; of one seed it is that of the results.
-    assert parts[0]["swap_att"]["ota"].has_interval and not parts[0]["mean"]["ota"].has_interval
+    # Several seeds have an interval where there are items, the mean too; of one seed it is that of the results.
+    assert parts[0]["swap_att"]["ota"].has_interval and parts[0]["mean"]["ota"].has_interval
     assert parts[0]["swap_att"]["ota"].spread is not None and parts[1]["swap_att"]["ota"].low == 10.0
     assert both.kinds == alone.kinds and not any("altered" in variants for variants in parts)
     assert [column for column in summary_columns(rows) if column[0] == "sugarcrepe"] == [("sugarcrepe", "mean", "ota")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rococo_jax.checkpoints import save_model
-from rococo_jax.data import training_images
+from rococo_jax.data import content_hashes
 from rococo_jax.errors import InputError
 from rococo_jax.training import run
 from tests.support.tiny import tiny_encoder
@@ -111,18 +111,36 @@ def test_before_its_first_checkpoint_a_run_takes_the_data_as_they_are(data, tmp_
     assert (tmp_path / "run" / "model" / "training_images.txt").read_text() != before
 
 
-def test_files_that_were_copied_elsewhere_are_the_same_data(data, tmp_path, monkeypatch):
-    """Images are read again where their files are others, and not where they are the ones that were read."""
-    hashed, read_part = [], training_images._read_part
-    monkeypatch.setattr(training_images, "_read_part", lambda part: hashed.append(part) or read_part(part))
+@pytest.fixture
+def hashed_images(tmp_path, monkeypatch) -> list[str]:
+    """The names of the image files that are read to hash them, in a cache of this test."""
+    names, hash_file = [], content_hashes.hash_file
+
+    def note_and_hash(path):
+        names.extend([Path(path).name] if Path(path).suffix == ".png" else [])
+        return hash_file(path)
+
+    monkeypatch.setattr(content_hashes, "hash_file", note_and_hash)
+    monkeypatch.setattr(content_hashes, "_BYTES_WORTH_SAVING", 0)
+    monkeypatch.setenv("ROCOCO_CACHE", str(tmp_path / "cache"))
+    return names
+
+
+def test_a_first_start_hashes_each_image_once(data, tmp_path, hashed_images):
+    run.run_training(config_of(data), tmp_path / "run")
+    assert sorted(hashed_images) == [f"{number:02}.png" for number in range(IMAGES)]
+
+
+def test_files_that_were_copied_elsewhere_are_the_same_data(data, tmp_path, hashed_images):
+    """A resumed run reads images again if their files were written again, and otherwise does not."""
     for step in (2, 3):
         with pytest.raises(Stopped):
             run.run_training(config_of(data), tmp_path / "run", on_step=stop_after(step))
-    assert len(hashed) == 1
+    assert len(hashed_images) == IMAGES
     for path in (data / "images").iterdir():
         path.write_bytes(path.read_bytes())
     run.run_training(config_of(data), tmp_path / "run")
-    assert len(hashed) == 2
+    assert len(hashed_images) == 2 * IMAGES
 
 
 def test_a_table_of_influence_of_another_model_is_not_taken(data, tmp_path):

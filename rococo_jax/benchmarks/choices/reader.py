@@ -19,7 +19,7 @@ from rococo_jax.benchmarks.pooling import Headline, Pool, pools_over
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.sources import downloads_of
 from rococo_jax.benchmarks.tables import ORIGINALS
-from rococo_jax.benchmarks.variants import MEAN
+from rococo_jax.benchmarks.variants import MEAN, Variant
 from rococo_jax.data.images import FileImages, ImageSet
 from rococo_jax.data.parquet_table import ParquetTable
 from rococo_jax.data.pictures import image_size
@@ -65,7 +65,7 @@ class ChoiceReader:
     def pools(self, part: str) -> tuple[Pool, ...]:
         """The variants that a part and others make together, the headline's way of pooling first."""
         pooling = "parts" if self.headline is None else self.headline.pooling
-        of_file = () if self.file_of is None else (Pool(self.file_of(part), "items"),)
+        of_file = () if self.file_of is None else (Pool(Variant(pooled=self.file_of(part)), "items"),)
         if self.pooled is None:
             return (*pools_over(MEAN, pooling, len(self.parts) or None), *of_file)
         variant = self.pooled.get(part)

@@ -11,7 +11,7 @@ from typing import Any
 
 from rococo_jax.benchmarks.choices.items import Box, Picture
 from rococo_jax.data.captions import json_type, refuse_image_data
-from rococo_jax.data.list_cells import NoList, parse_list
+from rococo_jax.data.list_cells import MalformedList, parse_list
 from rococo_jax.data.parquet_table import ParquetTable
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_file, hash_json, read_json
@@ -58,7 +58,7 @@ class Record:
         if isinstance(value, str):
             try:
                 value = parse_list(value) or value
-            except NoList as error:
+            except MalformedList as error:
                 raise self.refuse(field, f"{error}: {value[:40]!r}", "a list of texts") from None
         if not isinstance(value, list) or not value:
             raise self.refuse(field, repr(value)[:80], "a list of texts, at least one")

@@ -15,7 +15,7 @@ from rococo_jax.benchmarks.tasks.choice_outcome import ChoiceOutcome
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
 from rococo_jax.benchmarks.tasks.prompts import mean_vectors
 from rococo_jax.benchmarks.tasks.task import Compared, PairsAsked, Task
-from rococo_jax.benchmarks.variants import MEAN
+from rococo_jax.benchmarks.variants import MEAN, Variant
 from rococo_jax.cores import usable_cores
 from rococo_jax.errors import InputError
 from rococo_jax.metrics.choice import Asks, Bundled, ItemScores
@@ -62,6 +62,11 @@ class ChoiceTask(Task):
     templates: int = 1
     whole_images: int = 0
     bundles: Mapping[str, Bundled] = dataclasses.field(default_factory=dict)
+
+    @property
+    def variation(self) -> Variant:
+        """The variant with its fields: a part of the benchmark, on its own images or corrupted ones."""
+        return Variant(part=self.variant, corruption=self.corruption, severity=self.severity)
 
     @property
     def asks(self) -> Asks:
@@ -239,17 +244,24 @@ class ChoiceTask(Task):
         texts = np.where(twins & wrong, -1, self.item_texts)[is_kept]
         return dataclasses.replace(task, item_texts=texts) if len(texts) else None, count, int(wrong.sum())
 
-    def on_images(self, images: str, baseline: str, pool: Pool | None) -> "ChoiceTask | None":
+    def on_images(self, images: Variant, baseline: str, pool: Pool | None) -> "ChoiceTask | None":
         """The part on other images, as `PART/IMAGES`; None for texts alone and for parts of images.
 
         A mean over several image sets is one over this part alone, `PART/VARIANT`.
         """
         if self.images.tables != (ORIGINALS,):
             return None
-        changed = self.images.with_table(ORIGINALS, images)
-        names = {"variant": f"{self.variant}/{images}", "baseline": f"{self.variant}/{baseline}"}
-        pools = () if pool is None else (dataclasses.replace(pool, variant=f"{self.variant}/{pool.variant}"),)
-        return dataclasses.replace(self, images=changed, pools=pools, **names)
+        pools: tuple[Pool, ...] = ()
+        if pool is not None:
+            pools = (dataclasses.replace(pool, variant=dataclasses.replace(pool.variant, part=self.variant)),)
+        return dataclasses.replace(
+            self,
+            corruption=images.corruption,
+            severity=images.severity,
+            images=self.images.with_table(ORIGINALS, images.name),
+            baseline=f"{self.variant}/{baseline}",
+            pools=pools,
+        )
 
 
 def _runs(items: int, size: int) -> list[slice]:

@@ -2,16 +2,14 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.tasks.pairs import side_of
-from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task, suffixed
-from rococo_jax.metrics.change import count_changes, sureness_of
-from rococo_jax.metrics.choice import ItemScores, count_choices, metrics_of, sides
-from rococo_jax.metrics.intervals import Counted
+from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task
+from rococo_jax.metrics.change import change_counts, sureness_of
+from rococo_jax.metrics.choice import ItemScores, count_choices, sides
 from rococo_jax.similarity import DifferenceStatistics
 from rococo_jax.similarity.statistics import Columns
 
@@ -56,36 +54,46 @@ class ChoiceOutcome(Outcome):
         return count_choices(self.scores, self.of.asks)
 
     @functools.cached_property
-    def counted(self) -> Counted:
-        """Right choices and ties, item by item."""
-        hits = dict(self.hits)
-        for how, bundled in self.of.bundles.items():
-            hits |= bundled.columns(how, self.hits["ota"])
-        columns = tuple(hits)
-        counts = np.stack(list(hits.values()), axis=1).astype(np.float64)
-        return Counted(counts, columns, self.of.resampled_by, metrics_of(columns, self.of.leads))
+    def counts(self) -> dict[str, np.ndarray]:
+        """Right choices and ties, item by item, and the items that are counted together."""
+        bundles = [bundled.row_columns(how) for how, bundled in self.of.bundles.items()]
+        return {name: column for columns in (self.hits, *bundles) for name, column in columns.items()}
 
-    def change_from(self, baseline: "ChoiceOutcome") -> Counted | None:
+    @property
+    def unit(self) -> Int[np.ndarray, " items"]:
+        """The image that each item belongs to, or the number of the items that are resampled together."""
+        return self.of.resampled_by
+
+    @property
+    def image_rows(self) -> Int[np.ndarray, " items"]:
+        """The image that each item belongs to."""
+        return self.of.group
+
+    @property
+    def leads(self) -> tuple[str, ...]:
+        """Metrics to put first."""
+        return self.of.leads
+
+    def rows_of_pairs(self) -> Int[np.ndarray, " entries"]:
+        """The item of each pair and own query."""
+        return self.of.compared_items()[0][self.differences.pair]
+
+    def change_counts(self, baseline: "ChoiceOutcome") -> dict[str, np.ndarray]:
         """Return changes of the same items by corruption, of choices among texts; see `metrics.change`.
 
-        None for other choices, and where the baseline has other items.
+        Empty for other choices, and where the baseline has other items.
         """
         if self.of.asks != "texts" or list(self.of.ids) != list(baseline.of.ids):
-            return None
+            return {}
         before, after = (
             sureness_of(each.scores[:, 0], each.match[:, 0], each.scale) for each in (baseline.scores, self.scores)
         )
-        return count_changes(before, after, self.of.resampled_by)
+        return change_counts(before, after)
 
     @property
     def sizes(self) -> dict[str, int]:
         """Number of items and images."""
         return {"items": len(self.of.ids), "images": len(np.unique(self.of.group))}
-
-    def sizes_over(self, parts: Sequence["ChoiceOutcome"]) -> dict[str, int]:
-        """Number of items of all parts, and of their images, each once."""
-        images = np.unique(np.concatenate([part.of.group for part in parts]))
-        return {"items": sum(len(part.of.ids) for part in parts), "images": len(images)}
 
     @functools.cached_property
     def closest(self) -> Closest:
@@ -123,32 +131,16 @@ class ChoiceOutcome(Outcome):
         among = np.append(images[self.of.image_names], False)  # the last for -1
         return among[self.of.item_images].any(axis=1)
 
-    def only(self, items: Bool[np.ndarray, " items"], suffix: str) -> "ChoiceOutcome":
-        """The outcome over some of the items, as a variant with a suffix."""
-        task = self.of.share(np.flatnonzero(items))
-        task, scores = dataclasses.replace(task, **suffixed(self.of, suffix)), self.scores[items]
-        if self.differences is None:
-            return ChoiceOutcome(task, scores, None, self.left_out)
-        is_kept = items[self.of.compared_items()[0]]
-        differences = self.differences[is_kept[self.differences.pair]]
-        number = np.cumsum(is_kept) - 1
-        return ChoiceOutcome(
-            task, scores, dataclasses.replace(differences, pair=number[differences.pair], pairs=int(is_kept.sum()))
-        )
-
     def rows(self, tables: Tables):
         """One row an item (`pyarrow.Table`).
 
         `chosen` is `right`, `wrong` or `tie` for a choice of texts and null otherwise; `caption`, `wrong_caption`,
-        `right_score` and `wrong_score` are those of the closest comparison. Further columns are true where the item
-        counts for that metric.
+        `right_score` and `wrong_score` are those of the closest comparison.
         """
         import pyarrow as pa
 
         task, count = self.of, len(self.of.ids)
-        every = np.zeros(count, np.int8)
-        columns = {"task": _taken([task.name], every), "variant": _taken([task.variant], every)}
-        columns |= {"item": pa.array(task.ids, pa.string()), "image": _taken(tables.images, task.group)}
+        columns = {"item": pa.array(task.ids, pa.string()), "image": _taken(tables.images, task.group)}
         if task.asks == "alike":
             first, wrong = task.match[:, 0].argmax(1), (~task.match[:, 0] & (task.item_texts >= 0)).argmax(1)
             right_score, wrong_score, chosen = *self.scores.alike.T, pa.nulls(count, pa.string())
@@ -169,8 +161,7 @@ class ChoiceOutcome(Outcome):
         if task.asks in ("images", "both"):
             for name, place in (("right_image", closest.image), ("wrong_image", closest.wrong_image)):
                 columns[name] = _taken(tables.images, task.image_names[task.item_images[every, place]])
-        extra = [name for name in self.hits if name not in ("ota", "ties")]
-        return pa.table(columns | {name: pa.array(self.hits[name]) for name in extra})
+        return pa.table(columns)
 
     def errors(self, tables: Tables, count: int) -> list[Example]:
         """The items whose wrong answer scores at least as high, by its lead; none for texts alone."""
@@ -201,7 +192,7 @@ class ChoiceOutcome(Outcome):
             query, right, wrong = image(closest.image), text(closest.text), text(closest.wrong_text)
         else:
             query, right, wrong = text(closest.text), image(closest.image), image(closest.wrong_image)
-        named = (task.name, task.variant, task.seed, "error", 0, "wrong")
+        named = (task.name, self.variant, task.seed, "error", 0, "wrong")
         return Example(*named, query, right, wrong, float(closest.right_score[item]), float(closest.wrong_score[item]))
 
 

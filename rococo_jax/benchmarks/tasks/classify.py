@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -14,13 +14,12 @@ from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import side_of
 from rococo_jax.benchmarks.tasks.prompts import mean_scores, mean_vectors, pairs_with_prompts
-from rococo_jax.benchmarks.tasks.task import Example, Outcome, PairsAsked, Side, Tables, Task, suffixed
-from rococo_jax.benchmarks.variants import CLEAN
+from rococo_jax.benchmarks.tasks.task import Example, Outcome, PairsAsked, Side, Tables, Task
+from rococo_jax.benchmarks.variants import CLEAN, Variant
 from rococo_jax.errors import InputError
-from rococo_jax.metrics.change import Sureness, count_changes
+from rococo_jax.metrics.change import Sureness, change_counts
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics, halves
-from rococo_jax.metrics.classify import count_classes, count_shapes, reliability, shape_shares
-from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.classify import image_counts, reliability, shape_counts, shape_shares
 
 # Groups of classes that a note names.
 _NAMED = 5
@@ -95,18 +94,19 @@ class ClassifyTask(Task):
         """The task with the classes that the tokenizer cannot tell apart."""
         return dataclasses.replace(self, same_tokens=_equal_rows(reading[self.prompts]))
 
-    def share(self, which: Int[np.ndarray, " some"]) -> "ClassifyTask":
-        """The task with some of its images."""
-        sides = {side: getattr(self, side)[which] for side in ("images", "image_names", "label")}
-        texture = None if self.texture is None else self.texture[which]
-        return dataclasses.replace(self, names=[self.names[row] for row in which.tolist()], texture=texture, **sides)
-
-    def on_images(self, images: str, baseline: str, pool: Pool | None) -> "ClassifyTask | None":
+    def on_images(self, images: Variant, baseline: str, pool: Pool | None) -> "ClassifyTask | None":
         """The clean task with every original replaced; None for other templates."""
         if self.variant != CLEAN:
             return None
-        changed, pools = self.images.with_table(ORIGINALS, images), () if pool is None else (pool,)
-        return dataclasses.replace(self, variant=images, images=changed, baseline=baseline, pools=pools)
+        return dataclasses.replace(
+            self,
+            variant="",
+            corruption=images.corruption,
+            severity=images.severity,
+            images=self.images.with_table(ORIGINALS, images.name),
+            baseline=baseline,
+            pools=() if pool is None else (pool,),
+        )
 
 
 def _equal_rows(table: np.ndarray) -> Int[np.ndarray, " rows"]:
@@ -146,10 +146,15 @@ class ClassOutcome(Outcome):
     kind = property(lambda self: "classify" if self.of.texture is None else "shape")
 
     @functools.cached_property
-    def counted(self) -> Counted:
+    def counts(self) -> dict[str, np.ndarray]:
         """Right answers and calibration, image by image."""
-        counted = count_classes(self.statistics, self.of.image_names, len(self.of.classes))
-        return counted if self.of.texture is None else count_shapes(counted, self.statistics, self.of.texture)
+        columns = image_counts(self.statistics, len(self.of.classes))
+        return columns if self.of.texture is None else columns | shape_counts(self.statistics, self.of.texture)
+
+    @property
+    def unit(self) -> Int[np.ndarray, " images"]:
+        """The number of each image."""
+        return self.of.image_names
 
     @property
     def sureness(self) -> Sureness:
@@ -158,9 +163,9 @@ class ClassOutcome(Outcome):
         uncertainty = statistics.entropy / np.log(len(self.of.classes))
         return Sureness(statistics.predicted, statistics.right, statistics.confidence, uncertainty)
 
-    def change_from(self, baseline: "ClassOutcome") -> Counted:
+    def change_counts(self, baseline: "ClassOutcome") -> dict[str, np.ndarray]:
         """Changes by corruption, image by image; see `metrics.change`."""
-        return count_changes(baseline.sureness, self.sureness, self.of.image_names)
+        return change_counts(baseline.sureness, self.sureness)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -201,22 +206,17 @@ class ClassOutcome(Outcome):
         """Top-1 of a guess among the classes, in percent."""
         return {"top1": 100.0 / len(self.of.classes)}
 
-    def curves(self) -> dict[str, Any]:
+    def curves(self, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Data of charts: reliability, temperatures, shares of shape by class."""
         about = self.statistics
-        curves = {"scale": about.scale, "temperatures": list(about.temperatures), "reliability": reliability(about)}
+        curves = {"scale": about.scale, "temperatures": list(about.temperatures), "reliability": reliability(columns)}
         if self.of.texture is not None:
-            curves["shape_by_class"] = shape_shares(about, self.of.texture, self.of.classes)
+            curves["shape_by_class"] = shape_shares(columns, self.of.classes)
         return curves
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " images"]:
         """The images that are among these rows of the benchmark's `images`."""
         return images[self.of.image_names]
-
-    def only(self, images: Bool[np.ndarray, " images"], suffix: str) -> "ClassOutcome":
-        """The outcome over some of the images, as a variant with a suffix; temperatures stay those of all."""
-        task = dataclasses.replace(self.of.share(np.flatnonzero(images)), **suffixed(self.of, suffix))
-        return ClassOutcome(task, self.statistics[images], self.same_vector)
 
     def rows(self, tables: Tables):
         """One row an image (`pyarrow.Table`): its class, the one predicted, and how sure the model is of it."""
@@ -225,8 +225,6 @@ class ClassOutcome(Outcome):
         task, statistics = self.of, self.statistics
         names, classes = np.array(tables.images, object), np.array(task.classes, object)
         columns = {
-            "task": pa.array([task.name] * len(statistics)),
-            "variant": pa.array([task.variant] * len(statistics)),
             "image": pa.array(names[task.image_names], pa.string()),
             "label": pa.array(classes[statistics.label], pa.string()),
             "predicted": pa.array(classes[statistics.predicted], pa.string()),
@@ -252,6 +250,6 @@ class ClassOutcome(Outcome):
             )
             scores = float(np.exp(-statistics.nll[row])), float(statistics.confidence[row])
             chosen.append(
-                Example(task.name, task.variant, task.seed, "error", 0, "wrong", image, right, wrong, *scores)
+                Example(task.name, self.variant, task.seed, "error", 0, "wrong", image, right, wrong, *scores)
             )
         return chosen

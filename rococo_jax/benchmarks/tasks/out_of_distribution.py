@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,9 +13,9 @@ from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask, cosines
 from rococo_jax.benchmarks.tasks.prompts import mean_scores, mean_vectors, pairs_with_prompts
-from rococo_jax.benchmarks.tasks.task import Outcome, PairsAsked, Tables, Task, row_head
+from rococo_jax.benchmarks.tasks.task import Outcome, PairsAsked, Tables, Task
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
-from rococo_jax.metrics.ood import Separated, scores_of
+from rococo_jax.metrics.ood import count_sides, scores_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,14 +72,6 @@ class OutOfDistributionTask(Task):
         ]
         return OutOfDistributionOutcome(self, *statistics)
 
-    def share(self, which: Int[np.ndarray, " some"]) -> "OutOfDistributionTask":
-        """The task with some of its images, first those of the classes, then the others."""
-        inside = len(self.within.label)
-        others = which[which >= inside] - inside
-        names = [self.names[row] for row in others.tolist()]
-        within = self.within.share(which[which < inside])
-        return dataclasses.replace(self, within=within, outside=self.outside[others], names=names)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OutOfDistributionOutcome(Outcome):
@@ -91,36 +83,33 @@ class OutOfDistributionOutcome(Outcome):
     kind = "out_of_distribution"
 
     @functools.cached_property
-    def counted(self) -> Separated:
-        """Scores of both sides."""
-        return Separated(scores_of(self.within), scores_of(self.outside))
+    def counts(self) -> dict[str, np.ndarray]:
+        """Scores of the images of both sides, those of the classes first."""
+        sides = scores_of(self.within), scores_of(self.outside)
+        inside = np.arange(len(self.within) + len(self.outside)) < len(self.within)
+        return {"inside": inside} | {name: np.concatenate([side[name] for side in sides]) for name in sides[0]}
+
+    @property
+    def unit(self) -> Int[np.ndarray, " images"]:
+        """The number of each image of the classes; -1 for the other images, which are drawn one by one."""
+        return np.concatenate([self.of.within.image_names, np.full(len(self.outside), -1)])
 
     @property
     def sizes(self) -> dict[str, int]:
         """Number of images on each side."""
         return {"inside": len(self.within), "outside": len(self.outside)}
 
-    def curves(self) -> dict[str, Any]:
+    def curves(self, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """The ROC curve of each score."""
-        return {"roc": self.counted.roc()}
+        return {"roc": count_sides(columns).roc()}
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " rows"]:
         """The images that are among these rows of the benchmark's `images`; none of the other side."""
         return np.concatenate([images[self.of.within.image_names], np.zeros(len(self.outside), bool)])
 
-    def only(self, rows: Bool[np.ndarray, " rows"], suffix: str) -> "OutOfDistributionOutcome":
-        """The outcome over some of the images, as a variant with a suffix."""
-        ins, outs = rows[: len(self.within)], rows[len(self.within) :]
-        task = dataclasses.replace(self.of.share(np.flatnonzero(rows)), variant=f"{self.variant}/{suffix}")
-        return OutOfDistributionOutcome(task, self.within[ins], self.outside[outs])
-
     def rows(self, tables: Tables):
-        """One row an image (`pyarrow.Table`): its side and its scores."""
+        """One row an image (`pyarrow.Table`)."""
         import pyarrow as pa
 
         names = [tables.images[row] for row in self.of.within.image_names.tolist()]
-        count = len(self.within) + len(self.outside)
-        sides = scores_of(self.within), scores_of(self.outside)
-        columns = row_head(self, [*names, *self.of.names])
-        columns |= {"inside": pa.array(np.arange(count) < len(self.within))}
-        return pa.table(columns | {name: pa.array(np.concatenate([s[name] for s in sides])) for name in sides[0]})
+        return pa.table({"image": pa.array([*names, *self.of.names], pa.string())})

@@ -12,8 +12,6 @@ from jaxtyping import Int
 
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.task import Example, Side, Tables
-from rococo_jax.metrics.grounding import count_differences
-from rococo_jax.metrics.intervals import Counted
 from rococo_jax.similarity.differences import DifferenceStatistics, difference_statistics
 from rococo_jax.similarity.statistics import Columns
 
@@ -64,10 +62,6 @@ class AlteredPairs(Columns):
         if self.own_query is None:
             return statistics
         return statistics[statistics.query == self.own_query[statistics.pair]]
-
-    def counted(self, statistics: DifferenceStatistics) -> Counted | None:
-        """Counts for `metrics.grounding`, by image; None where no pair has a wrong query."""
-        return count_differences(statistics, self.group[statistics.pair])
 
     def rows(self, statistics: DifferenceStatistics, tables: Tables) -> dict[str, np.ndarray]:
         """Columns with an entry for each pair and own query.

@@ -12,11 +12,10 @@ from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, names_of, side_of
-from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, PairsAsked, Tables, Task, suffixed
-from rococo_jax.benchmarks.variants import CLEAN
-from rococo_jax.metrics.change import Sureness, count_changes
-from rococo_jax.metrics.intervals import Counted
-from rococo_jax.metrics.retrieval import Ties, count_retrieval, ranks, top_kinds
+from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, PairsAsked, Tables, Task
+from rococo_jax.benchmarks.variants import CLEAN, Variant
+from rococo_jax.metrics.change import Sureness, change_counts
+from rococo_jax.metrics.retrieval import Ties, query_counts, ranks, top_kinds
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import (
     DifferenceStatistics,
@@ -178,11 +177,6 @@ class RankTask(Task):
         entropy = np.maximum(np.log(total) - weighted / total, 0.0)
         return Sureness(answer, ~wrong.any(axis=1), 1.0 / total, entropy / np.log(max(len(gallery), 2)))
 
-    def share(self, queries: Int[np.ndarray, " some"]) -> "RankTask":
-        """The task with some of its queries; all are asked about the pairs."""
-        some = {"queries": self.queries[queries], "query_group": self.query_group[queries]}
-        return dataclasses.replace(self, **some, asked_about=self.pairs)
-
     def with_gallery(self, is_kept: Bool[np.ndarray, " gallery"]) -> "RankTask":
         """The task with part of its gallery; originals of the altered items in it must be in it, too."""
         origin, place = self.gallery_origin[is_kept], np.cumsum(is_kept) - 1
@@ -200,20 +194,26 @@ class RankTask(Task):
             return self, 0, altered
         return None if count == altered else self.with_gallery(~twins), count, altered
 
-    def on_images(self, images: str, baseline: str, pool: Pool | None) -> "RankTask | None":
+    def on_images(self, images: Variant, baseline: str, pool: Pool | None) -> "RankTask | None":
         """The clean task with every original replaced; None for altered variants."""
         if self.variant != CLEAN:
             return None
-        sides = {side: getattr(self, side).with_table(ORIGINALS, images) for side in ("queries", "gallery")}
+        sides = {side: getattr(self, side).with_table(ORIGINALS, images.name) for side in ("queries", "gallery")}
         about = None
-        if images != baseline and not self.asks_for_texts:
+        if images.name != baseline and not self.asks_for_texts:
             # Captions are asked about every image and its changed copy.
             right, wrong = self.gallery.with_table(ORIGINALS, baseline), sides["gallery"]
             about = AlteredPairs(self.queries, self.query_group, right, wrong, self.gallery_group)
-        baseline = self.baseline if images == baseline else baseline
-        pools = () if pool is None else (pool,)
         return dataclasses.replace(
-            self, variant=images, baseline=baseline, pools=pools, asked_about=about, measures_sureness=True, **sides
+            self,
+            variant="",
+            corruption=images.corruption,
+            severity=images.severity,
+            baseline=self.baseline if images.name == baseline else baseline,
+            pools=() if pool is None else (pool,),
+            asked_about=about,
+            measures_sureness=True,
+            **sides,
         )
 
 
@@ -232,15 +232,24 @@ class RankOutcome(Outcome):
     kind: Literal["rank"] = "rank"
 
     @functools.cached_property
-    def counted(self) -> Counted:
+    def counts(self) -> dict[str, np.ndarray]:
         """Recalls and who has the first place, query by query, and in two stages who had a right candidate."""
-        return count_retrieval(self.statistics, self.of.ties, self.of.query_group, self.has_candidate)
+        return query_counts(self.statistics, self.of.ties, self.has_candidate)
 
-    def change_from(self, baseline: "RankOutcome") -> Counted | None:
-        """Changes by corruption, query by query; see `metrics.change`. None where they were not measured."""
+    @property
+    def unit(self) -> Int[np.ndarray, " queries"]:
+        """The image that each query is, or belongs to."""
+        return self.of.query_group
+
+    def rows_of_pairs(self) -> Int[np.ndarray, " entries"]:
+        """The query of each pair and own query."""
+        return self.differences.query
+
+    def change_counts(self, baseline: "RankOutcome") -> dict[str, np.ndarray]:
+        """Changes by corruption, query by query; see `metrics.change`. Empty where they were not measured."""
         if self.sureness is None or baseline.sureness is None:
-            return None
-        return count_changes(baseline.sureness, self.sureness, self.of.query_group)
+            return {}
+        return change_counts(baseline.sureness, self.sureness)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -261,16 +270,6 @@ class RankOutcome(Outcome):
         """The queries that are, or belong to, one of these rows of the benchmark's `images`."""
         return images[self.of.query_group]
 
-    def only(self, queries: Bool[np.ndarray, " queries"], suffix: str) -> "RankOutcome":
-        """The outcome over some of the queries, as a variant with a suffix; the gallery is the same."""
-        task = self.of.share(np.flatnonzero(queries))
-        task = dataclasses.replace(task, **suffixed(self.of, suffix))
-        differences = self.differences
-        some = None if differences is None else differences[queries[differences.query]]
-        sureness = None if self.sureness is None else self.sureness[queries]
-        candidate = None if self.has_candidate is None else self.has_candidate[queries]
-        return RankOutcome(task, self.statistics[queries], some, sureness, candidate)
-
     def rows(self, tables: Tables):
         """One row a query (`pyarrow.Table`): its ranks, and what has the first place.
 
@@ -285,9 +284,6 @@ class RankOutcome(Outcome):
         top = self.statistics.best_indices[np.arange(count), kind]
         own = self.statistics.best_indices[:, OWN]
         columns = {
-            "task": [task.name] * count,
-            "variant": [task.variant] * count,
-            "seed": [task.seed] * count,
             "query": np.arange(count),
             "image": images[task.query_group],
             "caption": texts[task.gallery.index[own] if task.asks_for_texts else task.queries.index],
@@ -300,7 +296,7 @@ class RankOutcome(Outcome):
             "positive_score": self.statistics.positive_score.astype(np.float64),
         }
         text, integer, number = pa.string(), pa.int64(), pa.float64()
-        types = {"task": text, "variant": text, "seed": integer, "query": integer, "image": text, "caption": text}
+        types = {"query": integer, "image": text, "caption": text}
         types |= {"rank": integer, "rank_optimistic": integer, "rank_pessimistic": integer}
         types |= {"top1_kind": text, "top1_text": text, "top1_score": number, "positive_score": number}
         return pa.table(columns, schema=pa.schema(types.items()))
@@ -332,5 +328,5 @@ class RankOutcome(Outcome):
         query_side = side_of(tables, task.queries, task.query_group, query)
         right, wrong = (side_of(tables, task.gallery, task.gallery_group, int(indices[each])) for each in (OWN, kind))
         wrong = dataclasses.replace(wrong, note=note)
-        named = (task.name, task.variant, task.seed, "error", 0, KINDS[kind])
+        named = (task.name, self.variant, task.seed, "error", 0, KINDS[kind])
         return Example(*named, query_side, right, wrong, float(scores[OWN]), float(scores[kind]))

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
@@ -13,7 +13,10 @@ from jaxtyping import Bool, Int
 from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import Embeddings, Rows
+from rococo_jax.benchmarks.variants import Variant
+from rococo_jax.metrics.grounding import count_pairs, pair_counts
 from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.rows import count_rows
 
 # (name of an image set, row): what an example shows as a picture.
 Picture = tuple[str, int]
@@ -81,12 +84,16 @@ class Outcome:
     """A task and what one model's embeddings give for it: the base of every kind's outcome. It pickles.
 
     Attributes:
-        of: the task; `task`, `variant`, `seed`, `baseline` and `pools` are its.
+        of: the task; `task`, `variation`, `variant`, `seed`, `baseline` and `pools` are its.
         kind: of the task: `rank`, `choice`, ...; the report chooses its section by it.
-        counted: counts for every query or item, with the metrics that are made of them; see `metrics.intervals`.
+        counts: what is counted of each query or item, by column, such as `r1`; with `unit` and `pair_counts` these are
+            the columns of its row in `per_query.parquet` that numbers are computed from.
+        unit: the image that each row belongs to; rows of one unit are resampled together.
+        counted: the counts with the metrics that are made of them; see `metrics.rows`.
         sizes: how many queries, gallery items, images, ...
         differences: of the task's `pairs` (`tasks.pairs.AlteredPairs`); None without pairs.
         left_out: why there is no grounding where items could have it.
+        leads: metrics to put first.
         chance: exact expectations of metrics for a model that ranks at random.
         notes: what a reader of the results must know, one sentence each.
         why_chance: why the model cannot do better than chance; None where the input does not explain it.
@@ -94,40 +101,63 @@ class Outcome:
 
     of: Any
     kind: str
-    counted: Any
+    counts: Mapping[str, np.ndarray]
+    unit: Int[np.ndarray, " rows"]
     sizes: dict[str, int]
     differences: Any = None
     left_out: str | None = None
+    leads: tuple[str, ...] = ()
     chance: Mapping[str, float] = types.MappingProxyType({})
     notes: tuple[str, ...] = ()
     why_chance: str | None = None
 
     task = property(lambda self: self.of.name)
-    variant = property(lambda self: self.of.variant)
+    variation = property(lambda self: self.of.variation)
+    variant = property(lambda self: self.of.variation.name)
     seed = property(lambda self: self.of.seed)
     baseline = property(lambda self: self.of.baseline)
     pools = property(lambda self: self.of.pools)
 
     def rows(self, tables: Tables) -> Any:
-        """One row a query or item, as a `pyarrow.Table`."""
+        """Descriptive columns of one row a query or item, as a `pyarrow.Table`; `image` is among them."""
         raise NotImplementedError
+
+    def count(self, columns: Mapping[str, np.ndarray], unit: Int[np.ndarray, " rows"]) -> Any:
+        """Return the counts of some of the rows, as `metrics.intervals` takes them."""
+        return count_rows(self.kind, columns, unit, self.leads)
+
+    @functools.cached_property
+    def counted(self) -> Any:
+        """The counts of all rows."""
+        return self.count(self.counts, self.unit)
 
     def errors(self, tables: Tables, count: int) -> list[Example]:
         """The `count` most confident errors, without pictures, the most confident first, an image at most once."""
         return []
 
-    def change_from(self, baseline: Any) -> Counted | None:
-        """Changes by corruption; None for an outcome without probabilities."""
-        return None
+    def change_counts(self, baseline: Any) -> dict[str, np.ndarray]:
+        """Columns of changes by corruption, a row each; empty for an outcome without probabilities."""
+        return {}
 
-    def curves(self) -> dict[str, Any] | None:
-        """Data of charts."""
+    def curves(self, columns: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
+        """Return the data of charts of some of the rows; `columns` are as in `counts`."""
         return None
 
     @functools.cached_property
+    def pair_counts(self) -> dict[str, np.ndarray]:
+        """Columns of pairs, summed for each row: see `metrics.grounding`; empty without pairs."""
+        if self.differences is None:
+            return {}
+        return pair_counts(self.differences, self.rows_of_pairs(), len(self.unit))
+
+    def rows_of_pairs(self) -> Int[np.ndarray, " entries"]:
+        """The row that each entry of `differences` belongs to."""
+        raise NotImplementedError
+
+    @functools.cached_property
     def grounding(self) -> Counted | None:
-        """Preference, blind and grounding, pair by pair; None without pairs or wrong partners."""
-        return None if self.differences is None else self.of.pairs.counted(self.differences)
+        """Preference, blind and grounding, row by row; None without pairs or unrelated queries."""
+        return count_pairs(self.pair_counts, self.unit)
 
     def pair_rows(self, tables: Tables) -> dict[str, np.ndarray] | None:
         """Columns of `pairs.parquet`, with an entry for each pair and own query; None without pairs."""
@@ -146,32 +176,10 @@ class Outcome:
         """The queries or items that have one of these rows of the benchmark's `images`; None where none can be told."""
         return None
 
-    def sizes_over(self, parts: Sequence["Outcome"]) -> dict[str, int]:
-        """The sizes of several parts together, of which this is the first; `images` once where parts share them."""
-        return {name: sum(part.sizes.get(name, 0) for part in parts) for name in self.sizes}
-
-    # Where `touched` is not None:
-
-    def only(self, rows: Bool[np.ndarray, " rows"], suffix: str) -> "Outcome":
-        """The outcome over some of the queries or items, as a variant with a suffix."""
-        raise NotImplementedError
-
-
-def row_head(outcome: Outcome, images: Sequence[str]) -> dict[str, Any]:
-    """The first columns of `Outcome.rows`: task, variant, and the image of each row."""
-    import pyarrow as pa
-
-    head = {name: pa.array([getattr(outcome, name)] * len(images)) for name in ("task", "variant")}
-    return head | {"image": pa.array(images, pa.string())}
-
-
-def suffixed(task: "Task", suffix: str) -> dict[str, Any]:
-    """The names of a variant over some of a task's rows: `swap_att/unseen`, pooled into `mean/unseen`."""
-    return {
-        "variant": f"{task.variant}/{suffix}",
-        "pools": tuple(dataclasses.replace(pool, variant=f"{pool.variant}/{suffix}") for pool in task.pools),
-        "baseline": f"{task.baseline}/{suffix}" if task.baseline else "",
-    }
+    @property
+    def image_rows(self) -> Int[np.ndarray, " rows"]:
+        """The row of the benchmark's `images` that stands in the column `image` of each row."""
+        return self.unit
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -180,8 +188,9 @@ class Task:
 
     Attributes:
         name: the benchmark's, or that of a part with results of its own.
-        variant: what is altered, or which part of the benchmark is asked.
+        variant: what is altered, or the part of the benchmark; empty where only the images are corrupted.
         seed: of the alteration, where there are several.
+        corruption, severity: of the images; see `benchmarks.variants`.
         baseline: the variant that drops are measured against; empty for none.
         pools: further variants that this one and others make together.
         is_ranking: whether it ranks a gallery.
@@ -193,6 +202,8 @@ class Task:
     name: str
     variant: str
     seed: int | None = dataclasses.field(default=None, kw_only=True)
+    corruption: str = dataclasses.field(default="", kw_only=True)
+    severity: int = dataclasses.field(default=0, kw_only=True)
     baseline: str = dataclasses.field(default="", kw_only=True)
     pools: tuple[Pool, ...] = dataclasses.field(default=(), kw_only=True)
 
@@ -200,6 +211,11 @@ class Task:
     has_classes: ClassVar[bool] = False
     has_images = True
     asks_with_images = True
+
+    @property
+    def variation(self) -> Variant:
+        """The variant with its fields; `variant` is an alteration, or a part in tasks of benchmarks with parts."""
+        return Variant(alteration=self.variant, corruption=self.corruption, severity=self.severity)
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
@@ -221,8 +237,14 @@ class Task:
         """The outcome from scores of pairs alone, without what only vectors give. Raises InputError: one is NaN."""
         raise NotImplementedError
 
-    def on_images(self, images: str, baseline: str, pool: Pool | None) -> "Task | None":
-        """The same question with another image set in place of the originals; None where it makes no sense."""
+    def on_images(self, images: Variant, baseline: str, pool: Pool | None) -> "Task | None":
+        """The same question with corrupted images in place of the originals; None where it makes no sense.
+
+        Args:
+            images: the corruption; its name is that of the image set.
+            baseline: name of the variant that drops are measured against.
+            pool: of the mean over kinds of corruption.
+        """
         return None
 
     def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[Task | None, int, int]":

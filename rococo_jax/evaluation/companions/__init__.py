@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from jaxtyping import Bool
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
-from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.tar_pairs import split_names
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation.models.model import Model
@@ -65,13 +66,13 @@ class Beside:
     """Additions of a companion to a benchmark's outcomes.
 
     Attributes:
-        outcomes: further ones.
+        seen: for each of the model's outcomes the rows on images that it was trained on; empty where that is not known.
         columns: of the per-query rows of each of the model's outcomes, by name; empty for no outcome.
         notes: what a reader must know, one sentence each.
         part: entries of `results.json`; nested objects are merged over companions and benchmarks.
     """
 
-    outcomes: Sequence[Outcome] = ()
+    seen: Sequence[Bool[np.ndarray, "_"] | None] = ()
     columns: Sequence[Mapping[str, np.ndarray]] = ()
     notes: Sequence[str] = ()
     part: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -1,9 +1,9 @@
 """Items on images that a model was trained on.
 
 A number on a training image is no result. Where a model's training images are known, every variant that has some is
-reported twice: over all, and as `VARIANT/unseen` over the others. So are the parts that are pooled with such a one, or
-the pooled variant would be one of fewer parts. Where training images are known in part, as of a model that was started
-from a published checkpoint, a note says so.
+reported twice: over all, and as `VARIANT/unseen` over the others (`evaluation.counts.with_unseen`). So are the parts
+that are pooled with such a one, or the pooled variant would be one of fewer parts. Where training images are known in
+part, as of a model that was started from a published checkpoint, a note says so.
 """
 
 from collections.abc import Sequence
@@ -40,29 +40,17 @@ class TrainingImages(Companion):
                 raise InputError(model.name, "training images", reason, "none of a benchmark's, or no require_clean")
 
     def beside(self, scored: Scored) -> Beside:
-        """The outcomes over what the model has not seen, of the variants that it has seen some of."""
+        """Mark the rows on images that the model was trained on."""
         seen = _seen(scored.model, scored.benchmark)
         if seen is None:
             return Beside()
-        unseen, counts, columns = [], {}, []
+        counts: dict[str, dict[str, int]] = {}
         touched_of = [outcome.touched(seen) for outcome in scored.outcomes]
-        # Pooled variants of which some items are seen.
-        touched_pools = {
-            (outcome.task, pool.variant)
-            for outcome, touched in zip(scored.outcomes, touched_of, strict=True)
-            for pool in outcome.pools
-            if touched is not None and touched.any()
-        }
         for outcome, touched in zip(scored.outcomes, touched_of, strict=True):
-            columns.append({} if touched is None else {"seen": touched})
-            if touched is None:
-                continue
-            is_pooled = any((outcome.task, pool.variant) in touched_pools for pool in outcome.pools)
-            count = counts.setdefault(outcome.task, {"items": 0, "seen": 0})
-            count["items"] += len(touched)
-            count["seen"] += int(touched.sum())
-            if (touched.any() or is_pooled) and not touched.all():
-                unseen.append(outcome.only(~touched, UNSEEN))
+            if touched is not None:
+                count = counts.setdefault(outcome.task, {"items": 0, "seen": 0})
+                count["items"] += len(touched)
+                count["seen"] += int(touched.sum())
         notes = [
             f"{task}: {count['seen']:,} of {count['items']:,} items lie on images that the model was trained on, and "
             f"their figures are no result; variants that end in /{UNSEEN} leave them out"
@@ -71,7 +59,7 @@ class TrainingImages(Companion):
         ]
         if not scored.model.training_images.complete:
             notes.append(_IN_PART)
-        return Beside(unseen, columns, notes, {"training_images": counts} if counts else {})
+        return Beside(touched_of, (), notes, {"training_images": counts} if counts else {})
 
 
 def make(training: TrainingCaptions | None) -> TrainingImages:

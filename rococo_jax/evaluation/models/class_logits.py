@@ -22,7 +22,7 @@ from rococo_jax.benchmarks.tables import ORIGINALS, Rows
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask, ClassOutcome
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionOutcome, OutOfDistributionTask
-from rococo_jax.benchmarks.variants import CLEAN, UNCORRUPTED
+from rococo_jax.benchmarks.variants import CLEAN, UNCORRUPTED, Variant
 from rococo_jax.data.caption_tables import USUAL
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
@@ -31,8 +31,16 @@ from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.evaluation.sections import Evaluated
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
+from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
 from rococo_jax.storage import hash_json, read_json
 from rococo_jax.texts import JSON_LINES, TABLES, file_suffix
+
+# Corruptions by the names that variants of them have.
+_CORRUPTED = {
+    variant.name: variant
+    for kind in CORRUPTIONS
+    for variant in (Variant(corruption=kind, severity=severity) for severity in SEVERITIES)
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +106,10 @@ class ClassLogits(Model):
         clean = measured(self.files[CLEAN], task.label, task.half)
         yield ClassOutcome(task, clean)
         if len(self.files) > 1:
-            yield ClassOutcome(dataclasses.replace(task, variant=UNCORRUPTED, baseline=UNCORRUPTED), clean)
+            uncorrupted = Variant(corruption=UNCORRUPTED)
+            yield ClassOutcome(_with_variant(task, uncorrupted), clean)
         for variant, file in list(self.files.items())[1:]:
-            corrupted = dataclasses.replace(task, variant=variant, baseline=UNCORRUPTED)
+            corrupted = _with_variant(task, _CORRUPTED.get(variant, Variant(alteration=variant)))
             yield ClassOutcome(corrupted, measured(file, task.label, task.half))
         for variant, file in self.outside.items():
             rows = np.arange(file.shape[0])
@@ -109,6 +118,17 @@ class ClassLogits(Model):
             others = Rows.of(f"out_{variant}", rows)
             separated = OutOfDistributionTask(f"{task.name}_ood", variant, task, others, names)
             yield OutOfDistributionOutcome(separated, clean, statistics)
+
+
+def _with_variant(task: ClassifyTask, variant: Variant) -> ClassifyTask:
+    """Return the task as another variant, whose drops are measured against uncorrupted images."""
+    return dataclasses.replace(
+        task,
+        variant=variant.alteration,
+        corruption=variant.corruption,
+        severity=variant.severity,
+        baseline=UNCORRUPTED,
+    )
 
 
 def score_logits(

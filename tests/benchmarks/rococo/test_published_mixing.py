@@ -17,7 +17,7 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
     plan_batches,
     squash,
 )
-from rococo_jax.data.captioned_images import read_captions
+from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.pictures import open_image
 from tests.support.refusals import refused
 

@@ -1,0 +1,241 @@
+"""Read captions in any form: `CAPTION_FORMS` is the list of the forms, and the only place that names them all.
+
+captions.json                 Karpathy's form, BLIP's, COCO's own, Karpathy's own dataset_coco.json (`caption_json`)
+captions.jsonl, .csv, .tsv    a row for each caption or image (`caption_tables`); also Flickr's captions.txt,
+                              NAME.token.txt and results.csv
+captions.parquet, .arrow      the same, also .feather; images may be inside (`table_images`)
+mine.csv?image=a&caption=b    columns with unusual names; dataset_coco.json?split=test, train+restval or all
+a folder                      with metadata.csv, .jsonl or .parquet, with Parquet files, or NAME.txt beside NAME.jpg
+photos?text_files=whole       NAME.txt is one caption of several lines or paragraphs, instead of one caption per line
+hf:NAME?split=test            a data set of the `datasets` library, or a folder of `save_to_disk` (`table_images`)
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, get_args
+
+from rococo_jax.data.caption_json import is_one_value, open_json
+from rococo_jax.data.caption_rows import table_rows
+from rococo_jax.data.caption_tables import CaptionsFile, check_split_choice, collect_rows, parse_columns
+from rococo_jax.data.captions import CaptionedImage, caption_lines
+from rococo_jax.data.image_files import image_names, is_hidden, list_images
+from rococo_jax.data.read_options import ReadOptions, TextFiles
+from rococo_jax.data.table_splits import USUAL_SPLITS
+from rococo_jax.errors import InputError
+from rococo_jax.progress import say
+from rococo_jax.texts import JSON_LINES, TABLES, file_suffix, find_file, read_text
+
+_METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet", "metadata.tsv")
+_TEXT_TABLES = (*TABLES, *JSON_LINES, ".txt", ".token")
+
+
+class CaptionForm(NamedTuple):
+    """A form in which captions come.
+
+    Attributes:
+        recognise: returns whether a source, a path or name, has this form.
+        open: reads the captions of a source of this form.
+    """
+
+    recognise: Callable[[str], bool]
+    open: Callable[[str, ReadOptions], CaptionsFile]
+
+
+def read_captions(source: str | os.PathLike, **options: Any) -> CaptionsFile:
+    """Read the captions of one source, whether or not the images exist, and report what was read.
+
+    The form of the source is the first of `CAPTION_FORMS` that recognises it.
+
+    Args:
+        options: the attributes of `ReadOptions`.
+
+    Raises:
+        InputError: names the source, and the item, column or line with its field.
+    """
+    file = open_captions(str(source), ReadOptions(**options))
+    say(file.summary())
+    return file
+
+
+def open_captions(source: str, options: ReadOptions) -> CaptionsFile:
+    """Read the captions of one source, as `read_captions`, without reporting."""
+    form = next(form for form in CAPTION_FORMS if form.recognise(source))
+    return form.open(source, options)
+
+
+# Options behind a name
+
+
+def _has_options(source: str) -> bool:
+    return "?" in source and not Path(source).exists()
+
+
+def _open_with_options(source: str, options: ReadOptions) -> CaptionsFile:
+    """Read `NAME?split=test&image=photo`, whose options win over those of the command."""
+    name, _, query = source.partition("?")
+    values = dict(part.partition("=")[::2] for part in query.replace("&", ",").split(","))
+    split = values.pop("split", options.split_in_name)
+    text_files = values.pop("text_files", options.text_files)
+    if text_files not in get_args(TextFiles):
+        raise InputError(name, "text_files", repr(text_files), " or ".join(get_args(TextFiles)))
+    columns = {**options.requested_columns, **parse_columns(",".join(map("=".join, values.items())))}
+    return open_captions(
+        name, dataclasses.replace(options, columns=columns, split_in_name=split, text_files=text_files)
+    )
+
+
+# Data sets of the `datasets` library
+
+
+def _is_hub_name(source: str) -> bool:
+    return source.startswith("hf:")
+
+
+def _is_saved_dataset(source: str) -> bool:
+    if not Path(source).is_dir():
+        return False
+    from rococo_jax.data.table_images import is_saved_dataset
+
+    return is_saved_dataset(Path(source))
+
+
+def _open_dataset(source: str, options: ReadOptions) -> CaptionsFile:
+    from rococo_jax.data.table_images import open_dataset
+
+    return open_dataset(source, options)
+
+
+# Folders
+
+
+def _has_metadata(source: str) -> bool:
+    return Path(source).is_dir() and find_file(Path(source), _METADATA) is not None
+
+
+def _open_metadata(source: str, options: ReadOptions) -> CaptionsFile:
+    """Read a folder of images with a table of their captions."""
+    folder = Path(source)
+    metadata = find_file(folder, _METADATA)
+    file = open_captions(str(metadata), dataclasses.replace(options, image_folders=(folder,)))
+    return dataclasses.replace(file, folder=folder)
+
+
+def _has_parquet_files(source: str) -> bool:
+    return Path(source).is_dir() and bool(_parquet_files(Path(source)))
+
+
+def _open_parquet_folder(source: str, options: ReadOptions) -> CaptionsFile:
+    return _open_parquet_files(source, _parquet_files(Path(source)), options)
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    """Return the Parquet files of a folder, or those below it if the folder itself has neither these nor images.
+
+    A snapshot of a data set of the hub has them in `data/`, in a folder for each configuration, or in one for each
+    split.
+
+    Raises InputError: they lie in several folders that are not splits.
+    """
+    files = sorted(path for path in folder.iterdir() if file_suffix(path) == ".parquet" and not is_hidden(path.name))
+    if files or image_names(folder):
+        return files
+    below = sorted(path for path in folder.rglob("*") if file_suffix(path) == ".parquet" and path.is_file())
+    below = [path for path in below if not is_hidden(path.relative_to(folder).as_posix())]
+    folders = list(dict.fromkeys(path.parent.relative_to(folder).as_posix() for path in below))
+    has_one_parent = len({path.parent.parent for path in below}) == 1
+    are_splits = has_one_parent and {PurePosixPath(each).name for each in folders} <= {*USUAL_SPLITS}
+    if len(folders) > 1 and not are_splits:
+        found = f"Parquet files in {len(folders)} folders: {', '.join(folders[:6])}{', ...' * (len(folders) > 6)}"
+        raise InputError(folder, "captions", found, f"one of them, as {folder / folders[0]}")
+    return below
+
+
+def _is_folder(source: str) -> bool:
+    return Path(source).is_dir()
+
+
+def _open_text_files(source: str, options: ReadOptions) -> CaptionsFile:
+    """Read a folder of NAME.jpg, each with its captions in NAME.txt."""
+    folder = Path(source)
+    names = list_images(folder)
+    texts = {name: _text_file_of(folder / name) for name in names}
+    missing = [name for name, path in texts.items() if path is None]
+    if missing:
+        found = f"{len(missing)} of {len(names)} images without a text; the first is {missing[0]!r}"
+        if len(missing) == len(names):
+            found = f"no captions file and no texts beside its {len(names)} images"
+        wanted = "metadata.csv, .jsonl or .parquet, Parquet files, or NAME.txt beside NAME.jpg"
+        raise InputError(folder, "captions", found, wanted)
+    check_split_choice(folder, options.row_split, {})
+    items = tuple(CaptionedImage(name, _captions_of(path, options.text_files)) for name, path in texts.items() if path)
+    unused = len({path for path in folder.rglob("*") if file_suffix(path) == ".txt"} - {*texts.values()})
+    remarks = ", each NAME.txt a caption" if options.text_files == "whole" else ", a caption a line of NAME.txt"
+    remarks += f", {unused:,} texts without an image left out" if unused else ""
+    return CaptionsFile(source, items, folder=folder, remarks=remarks)
+
+
+def _text_file_of(image: Path) -> Path | None:
+    return next((path for suffix in (".txt", ".TXT") if (path := image.with_suffix(suffix)).is_file()), None)
+
+
+def _captions_of(path: Path, text_files: TextFiles) -> tuple[str, ...]:
+    captions = caption_lines(read_text(path, "captions"), text_files)
+    if not captions:
+        raise InputError(path, "captions", "none", "at least one, a line each")
+    return captions
+
+
+# Files
+
+
+def has_suffix(*suffixes: str) -> Callable[[str], bool]:
+    """Return a function that recognises files by their suffix, ignoring case and `.gz`."""
+    return lambda source: file_suffix(source) in suffixes
+
+
+def _open_parquet_file(source: str, options: ReadOptions) -> CaptionsFile:
+    return _open_parquet_files(source, [Path(source)], options)
+
+
+def _open_parquet_files(source: str, files: Sequence[Path], options: ReadOptions) -> CaptionsFile:
+    from rococo_jax.data.downloaded_images import lists_files, read_downloads
+    from rococo_jax.data.table_images import open_parquet
+
+    if lists_files(files):
+        check_split_choice(source, options.row_split, {})
+        return read_downloads(source, files, options.requested_columns)
+    return open_parquet(source, files, options)
+
+
+def _open_arrow(source: str, options: ReadOptions) -> CaptionsFile:
+    from rococo_jax.data.arrow_table import ArrowTable
+    from rococo_jax.data.table_images import read_image_tables
+    from rococo_jax.data.table_splits import choose_tables
+
+    tables = choose_tables(source, {"": [ArrowTable(Path(source))]}, options)
+    return read_image_tables(source, tables, options)
+
+
+def _is_text_table(source: str) -> bool:
+    return file_suffix(source) in _TEXT_TABLES and not is_one_value(source)
+
+
+def _open_text_table(source: str, options: ReadOptions) -> CaptionsFile:
+    return collect_rows(source, table_rows(source, options.requested_columns), options)
+
+
+# The first form that recognises a source reads it.
+CAPTION_FORMS = [
+    CaptionForm(_is_hub_name, _open_dataset),
+    CaptionForm(_has_options, _open_with_options),
+    CaptionForm(_is_saved_dataset, _open_dataset),
+    CaptionForm(_has_metadata, _open_metadata),
+    CaptionForm(_has_parquet_files, _open_parquet_folder),
+    CaptionForm(_is_folder, _open_text_files),
+    CaptionForm(has_suffix(".parquet"), _open_parquet_file),
+    CaptionForm(has_suffix(".arrow", ".feather"), _open_arrow),
+    CaptionForm(_is_text_table, _open_text_table),
+    CaptionForm(lambda source: True, open_json),
+]

@@ -1,0 +1,215 @@
+"""Rows of counts: one for each query or item of a task, variant and seed. Every number of results is made of them.
+
+`per_query.parquet` holds the rows. Its columns are
+
+    benchmark, task, part, alteration, corruption, severity, seed    keys, typed; null where a key does not apply
+    variant              the name that the keys have in `results.json`
+    image, unit          the image that a row is or belongs to, and the number of what it is resampled with; numbers
+                         ascend in the order of the bootstrap draws
+    query or item, and what describes the row (caption, rank, top1_text, label, ...)
+    seen                 whether the model was trained on an image of the row; only where that is known
+    counted columns      such as `r1`, `ota`, `top1` (true where the row counts), `nll` (a number), `pairs` with the
+                         sums `preference`, `blind`, `grounding`, `difference_r1` over that many pairs
+
+A metric is a function of sums of counted columns (`metrics.rows`). `results.json` says in its part `variants` which
+rows make a variant: those of its own name, or of the names in `of`, pooled over `items`, `parts` or `kinds`; without
+the rows that are `seen` where it is `unseen`.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from rococo_jax.benchmarks.pooling import Members, Pool, group_by_variant
+from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.benchmarks.tasks.task import Tables
+from rococo_jax.benchmarks.variants import Variant
+from rococo_jax.metrics.change import count_change_columns
+from rococo_jax.metrics.grounding import count_pairs
+from rococo_jax.metrics.intervals import Counted
+
+# Columns of each row, and the unit that it is resampled with -> counts.
+Count = Callable[[Mapping[str, np.ndarray], Int[np.ndarray, " rows"]], Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CountedRows:
+    """Rows of one task, variant and seed.
+
+    Attributes:
+        name: of the task.
+        variation: the variant.
+        seed: of the alteration, where there are several.
+        baseline: name of the variant that drops are measured against; empty for none.
+        pools: variants that these rows and others make together.
+        columns: counted columns.
+        unit: the number of what each row is resampled with.
+        image: the number of the image that each row is or belongs to.
+        count: makes the task's own counts of the columns.
+        seen: whether the model was trained on an image of the row; None where that is not known.
+        sizes: how many queries, gallery items, images, ...
+        outcome: what the rows were made of; None for rows that were read from a file.
+    """
+
+    name: str
+    variation: Variant
+    seed: int | None
+    baseline: str
+    pools: tuple[Pool, ...]
+    columns: Mapping[str, np.ndarray]
+    unit: Int[np.ndarray, " rows"]
+    image: Int[np.ndarray, " rows"]
+    count: Count
+    seen: Bool[np.ndarray, " rows"] | None = None
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    outcome: Outcome | None = None
+
+    @functools.cached_property
+    def counted(self) -> Any:
+        """Counts for the metrics of the kind of task."""
+        return self.count(self.columns, self.unit)
+
+    @functools.cached_property
+    def grounding(self) -> Counted | None:
+        """Counts for preference, blind and grounding; None without pairs."""
+        return count_pairs(self.columns, self.unit)
+
+    @functools.cached_property
+    def change(self) -> Counted | None:
+        """Counts for changes by corruption; None where none were measured."""
+        return count_change_columns(self.columns, self.unit)
+
+    def on_unseen_images(self) -> "CountedRows":
+        """The rows on images that the model was not trained on, as the variant `NAME/unseen`."""
+        assert self.seen is not None
+        unseen = ~self.seen
+        columns = {name: column[unseen] for name, column in self.columns.items()}
+        image = self.image[unseen]
+        recounted = {"queries": len(image), "items": len(image), "images": len(np.unique(image))}
+        if "inside" in columns:
+            inside = int(columns["inside"].sum())
+            recounted |= {"inside": inside, "outside": len(image) - inside}
+        return dataclasses.replace(
+            self,
+            variation=dataclasses.replace(self.variation, unseen=True),
+            baseline=f"{self.baseline}/unseen" if self.baseline else "",
+            pools=tuple(pool.on_unseen_images() for pool in self.pools),
+            columns=columns,
+            unit=self.unit[unseen],
+            image=image,
+            seen=None,
+            sizes={name: recounted.get(name, size) for name, size in self.sizes.items()},
+        )
+
+
+def rows_of_outcomes(
+    outcomes: Sequence[Outcome], seen: Sequence[Bool[np.ndarray, "_"] | None] = ()
+) -> list[CountedRows]:
+    """Return the rows of each outcome.
+
+    Args:
+        seen: for each outcome the rows on images that the model was trained on; empty where that is not known.
+    """
+    unaltered = {(each.task, each.variant): each for each in outcomes if each.seed is None}
+    rows = []
+    for outcome, of_outcome in zip(outcomes, seen or [None] * len(outcomes), strict=True):
+        baseline = unaltered.get((outcome.task, outcome.baseline)) if outcome.variant != outcome.baseline else None
+        change = {} if baseline is None else outcome.change_counts(baseline)
+        rows.append(
+            CountedRows(
+                name=outcome.task,
+                variation=outcome.variation,
+                seed=outcome.seed,
+                baseline=outcome.baseline,
+                pools=outcome.pools,
+                columns={**outcome.counts, **outcome.pair_counts, **change},
+                unit=outcome.unit,
+                image=outcome.image_rows,
+                count=outcome.count,
+                seen=of_outcome,
+                sizes=outcome.sizes,
+                outcome=outcome,
+            )
+        )
+    return rows
+
+
+def with_unseen(rows: Sequence[CountedRows]) -> list[CountedRows]:
+    """Return the rows, and those of every variant over unseen images.
+
+    A variant has one where some of its rows are seen, or of those that it is pooled with, and not all of its own are.
+    """
+    pools = {
+        (each.name, pool.variant) for each in rows for pool in each.pools if each.seen is not None and each.seen.any()
+    }
+    unseen = []
+    for each in rows:
+        if each.seen is None or each.seen.all():
+            continue
+        if each.seen.any() or any((each.name, pool.variant) in pools for pool in each.pools):
+            unseen.append(each.on_unseen_images())
+    return [*rows, *unseen]
+
+
+# Of each variant, by task and name: how it is pooled, and its rows.
+Groups = dict[tuple[str, str], tuple[Pool | None, list[CountedRows]]]
+
+
+def group_rows(rows: Sequence[CountedRows]) -> Groups:
+    """Return the rows of each variant; pooled ones stand before their first part."""
+    members: dict[tuple[str, str], Members] = group_by_variant(rows)
+    return {name: (each.pool, [rows[place] for place in each.places]) for name, each in members.items()}
+
+
+def describe_variants(groups: Groups) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the part `variants` of results: by task and name the fields of each variant, and which rows make it."""
+    described: dict[str, dict[str, dict[str, Any]]] = {}
+    for (task, name), (pool, rows) in groups.items():
+        variation = rows[0].variation if pool is None else pool.variant
+        about = variation.fields
+        if rows[0].baseline not in ("", name):
+            about["baseline"] = rows[0].baseline
+        if pool is not None:
+            about["pooling"] = pool.pooling
+        if pool is not None or variation.unseen:
+            about["of"] = list(dict.fromkeys(each.variation.whole for each in rows))
+        described.setdefault(task, {})[name] = about
+    return described
+
+
+def row_table(benchmark: str, rows: CountedRows, tables: Tables) -> Any:
+    """Return the rows for `per_query.parquet` (`pyarrow.Table`)."""
+    import pyarrow as pa
+
+    assert rows.outcome is not None
+    described = rows.outcome.rows(tables)
+    count, variation = len(rows.unit), rows.variation
+    keys = {
+        "benchmark": _repeated(benchmark, count, pa.string()),
+        "task": _repeated(rows.name, count, pa.string()),
+        "variant": _repeated(variation.name, count, pa.string()),
+        "part": _repeated(variation.part or None, count, pa.string()),
+        "alteration": _repeated(variation.alteration or None, count, pa.string()),
+        "corruption": _repeated(variation.corruption or None, count, pa.string()),
+        "severity": _repeated(variation.severity or None, count, pa.int8()),
+        "seed": _repeated(rows.seed, count, pa.int64()),
+        "unit": pa.array(rows.unit, pa.int32()),
+    }
+    columns = {name: described[name].combine_chunks() for name in described.column_names}
+    columns |= {} if rows.seen is None else {"seen": pa.array(rows.seen)}
+    columns |= {name: pa.array(column) for name, column in rows.columns.items() if name not in columns}
+    return pa.table(keys | columns)
+
+
+def _repeated(value: Any, count: int, kind: Any) -> Any:
+    """Return a column of one value; texts are dictionary-coded, None is null."""
+    import pyarrow as pa
+
+    if not pa.types.is_string(kind):
+        return pa.nulls(count, kind) if value is None else pa.array(np.full(count, value), kind)
+    codes = pa.nulls(count, pa.int32()) if value is None else pa.array(np.zeros(count, np.int32))
+    return pa.DictionaryArray.from_arrays(codes, pa.array([] if value is None else [value], kind))

@@ -1,0 +1,219 @@
+"""Read the rows of `per_query.parquet` back: as the rows of each variant of `results.json`, and summed by image."""
+
+import dataclasses
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from rococo_jax.benchmarks.pooling import Pool
+from rococo_jax.benchmarks.variants import Variant
+from rococo_jax.errors import InputError, object_of
+from rococo_jax.evaluation.counts import CountedRows, Groups
+from rococo_jax.evaluation.table_metadata import read_rows
+from rococo_jax.metrics.image_counts import ImageCounts, beside, image_counts, mean_over_parts
+from rococo_jax.metrics.intervals import Counted, pool_items
+from rococo_jax.metrics.rows import count_rows
+from rococo_jax.storage import whole_file
+
+_WANTED = "the table of queries that `rococo evaluate` writes beside results.json"
+_REQUIRED = ("task", "variant", "unit")
+# Columns of numbers that are not counted.
+_NOT_COUNTED = frozenset(
+    ("seed", "unit", "severity", "query", "rank", "rank_optimistic", "rank_pessimistic", "top1_score", "positive_score")
+)
+
+# Task and variant -> counts by image.
+CountsByVariant = dict[tuple[str, str], ImageCounts]
+
+
+def read_groups(path: Path, results: Mapping[str, Any]) -> Groups:
+    """Return the rows of each variant of results, as `evaluation.counts.group_rows` does while they are made.
+
+    Raises InputError: as `read_image_counts`.
+    """
+    stored = _StoredRows(path, results)
+    return {
+        (task, name): stored.group(task, name)
+        for task, variants in object_of(results.get("variants")).items()
+        for name in variants
+    }
+
+
+def read_image_counts(
+    path: Path, results: Mapping[str, Any], variants: Mapping[str, Collection[str]] | None = None
+) -> CountsByVariant:
+    """Return the counts by image of each variant that has metrics of sums; none where there is no such file.
+
+    Args:
+        path: of `per_query.parquet`.
+        results: contents of the `results.json` beside it.
+        variants: by task those to return; all by default.
+
+    Raises InputError: the file is not complete, lacks a column, a row has no key, or it belongs to other results.
+    """
+    if not path.exists():
+        return {}
+    stored = _StoredRows(path, results)
+    counts: CountsByVariant = {}
+    for task, described in object_of(results.get("variants")).items():
+        for name in described if variants is None else variants.get(task, ()):
+            if name in described and (of_variant := stored.image_counts(task, name)) is not None:
+                counts[task, name] = of_variant
+    return counts
+
+
+class _StoredRows:
+    """The rows of a file, found by task and variant."""
+
+    def __init__(self, path: Path, results: Mapping[str, Any]):
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        table = read_rows(path, _WANTED)
+        for name in _REQUIRED:
+            if name not in table.column_names:
+                raise InputError(path, "columns", f"no {name}", _WANTED)
+            if missing := table[name].null_count:
+                raise InputError(path, name, f"{missing} rows without one", "one in every row")
+        with whole_file(path, _WANTED):
+            self._unit = pc.cast(table["unit"], pa.int64()).to_numpy()
+            images = pc.cast(table["unit"], pa.string())
+            if "image" in table.column_names:
+                images = pc.coalesce(pc.cast(table["image"], pa.string()), images)
+            self._image, self._names = _codes_and_names(images)
+            task, tasks = _codes_and_names(table["task"])
+            variant, variants = _codes_and_names(table["variant"])
+            seed = np.full(len(table), -1)
+            if "seed" in table.column_names:
+                seed = pc.fill_null(pc.cast(table["seed"], pa.int64()), -1).to_numpy()
+            self._labels = _codes_and_names(table["label"])[0] if "label" in table.column_names else None
+        self._path, self._table, self._results = path, table, results
+        numbers = [field.name for field in table.schema if _is_number(field.type)]
+        self._counted = [name for name in numbers if name not in _NOT_COUNTED]
+        # Runs of rows of one task, variant and seed, in the order of the file.
+        key = np.stack([task, variant, seed], axis=1)
+        begins = np.flatnonzero((np.diff(key, axis=0, prepend=-2) != 0).any(axis=1)).tolist()
+        self._runs: dict[tuple[str, str], dict[int | None, list[tuple[int, int]]]] = {}
+        for start, end in zip(begins, [*begins[1:], len(key)], strict=True):
+            name = tasks[task[start]], variants[variant[start]]
+            of_seed = None if seed[start] < 0 else int(seed[start])
+            self._runs.setdefault(name, {}).setdefault(of_seed, []).append((start, end))
+
+    def group(self, task: str, name: str) -> tuple[Pool | None, list[CountedRows]]:
+        """Return how a variant is pooled, and its rows: an entry for each seed, kind or part."""
+        about = object_of(self._described(task).get(name))
+        variation = Variant.of(about)
+        bases = about["of"] if isinstance(about.get("of"), list) else [name]
+        rows = [each for base in bases for each in self._rows_of(task, str(base))]
+        if variation.unseen:
+            rows = [each.on_unseen_images() for each in rows if each.seen is not None]
+        pooling = about.get("pooling")
+        if pooling not in ("items", "parts", "kinds"):
+            return None, rows
+        sizes = object_of(object_of(object_of(self._results.get("sizes")).get(task)).get(name))
+        return Pool(variation, pooling, sizes.get("of_parts")), rows
+
+    def image_counts(self, task: str, name: str) -> ImageCounts | None:
+        """Return the counts by image of a variant; None where it has no rows or no metric of sums."""
+        pool, rows = self.group(task, name)
+        if not rows or any(each.counted.resampled_alone for each in rows):
+            return None
+        kinds = [self._by_image([each.counted for each in rows], rows)]
+        for runs in ([each.grounding for each in rows], [each.change for each in rows]):
+            kinds.append(self._by_image(runs, rows))
+        parts = [self._pooled(pool, runs) for runs in kinds if runs]
+        return beside(parts) if len(parts) > 1 else parts[0]
+
+    def _pooled(self, pool: Pool | None, runs: Sequence[Counted]) -> ImageCounts:
+        if pool is None:
+            return image_counts(runs, self._names)
+        if pool.pooling == "items":
+            return image_counts([pool_items(runs)], self._names)
+        return mean_over_parts([image_counts([run], self._names) for run in runs])
+
+    def _by_image(self, runs: Sequence[Counted | None], rows: Sequence[CountedRows]) -> list[Counted]:
+        """Return the counts with the images of rows as groups, by their place among names; none where one is absent."""
+        counted = []
+        for run, of_run in zip(runs, rows, strict=True):
+            if run is None:
+                return []
+            image = of_run.image if len(run) == len(of_run.image) else of_run.image[of_run.columns["pairs"] > 0]
+            counted.append(dataclasses.replace(run, group=image))
+        return counted
+
+    def _described(self, task: str) -> dict[str, Any]:
+        return object_of(object_of(self._results.get("variants")).get(task))
+
+    def _rows_of(self, task: str, name: str) -> list[CountedRows]:
+        """Return the rows of a variant that is not pooled, an entry for each seed."""
+        about = object_of(self._described(task).get(name))
+        kind = str(object_of(self._results.get("kinds")).get(task, ""))
+        metrics = tuple(object_of(object_of(object_of(self._results.get("tasks")).get(task)).get(name)))
+        rows = []
+        for seed, runs in self._runs.get((task, name), {}).items():
+            place = np.concatenate([np.arange(*run) for run in runs])
+            columns = self._columns(runs, place)
+            seen = columns.pop("seen", None)
+            rows.append(
+                CountedRows(
+                    name=task,
+                    variation=Variant.of(about),
+                    seed=seed,
+                    baseline=str(about.get("baseline", "")),
+                    pools=(),
+                    columns=columns,
+                    unit=self._unit[place],
+                    image=self._image[place],
+                    count=functools.partial(_count, self._path, kind, metrics),
+                    seen=seen,
+                )
+            )
+        return rows
+
+    def _columns(self, runs: Sequence[tuple[int, int]], place: Int[np.ndarray, " rows"]) -> dict[str, np.ndarray]:
+        import pyarrow as pa
+
+        rows = pa.concat_tables([self._table.slice(start, end - start) for start, end in runs])
+        columns = {}
+        for name in self._counted:
+            missing = rows[name].null_count
+            if missing and missing < len(rows):
+                raise InputError(self._path, name, f"{missing} rows without one", "one in every row of a variant")
+            if not missing:
+                columns[name] = rows[name].to_numpy()
+        if self._labels is not None and "classes" in columns:
+            columns["label"] = np.unique(self._labels[place], return_inverse=True)[1].reshape(-1)
+        return columns
+
+
+def _count(
+    path: Path, kind: str, names: Sequence[str], columns: Mapping[str, np.ndarray], unit: Int[np.ndarray, " rows"]
+) -> Any:
+    try:
+        return count_rows(kind, columns, unit, names)
+    except KeyError as error:
+        raise InputError(path, "columns", f"no {error.args[0]}", _WANTED) from None
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
+
+
+def _codes_and_names(column: Any) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
+    """Return a number for each text, and the texts by number, ascending; -1 for a row without one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    coded = pc.cast(column, pa.string()).combine_chunks().dictionary_encode()
+    names = np.array(coded.dictionary.to_pylist(), object)
+    order = np.argsort(names, kind="stable")
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    codes = pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)
+    return np.append(number, -1)[codes], tuple(names[order].tolist())

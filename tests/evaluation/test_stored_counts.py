@@ -1,0 +1,83 @@
+"""`per_query.parquet` gives every number of `results.json` to the last bit, and counts by image give every metric."""
+
+from collections import defaultdict
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from rococo_jax.evaluation.results import read_results
+from rococo_jax.evaluation.stored_counts import read_groups, read_image_counts
+from rococo_jax.evaluation.variant_results import results_of_groups
+from tests.support.made_runs import IMAGES, make_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("run"), "one", 1.0)
+
+
+@pytest.fixture(scope="module")
+def counts(run):
+    return read_image_counts(run / "per_query.parquet", read_results(run / "results.json"))
+
+
+def test_rows_give_the_numbers_and_intervals_of_the_results(run):
+    results = read_results(run / "results.json")
+    found = results_of_groups(read_groups(run / "per_query.parquet", results))
+    assert {name: dict(each.tasks) for name, each in found.items()} == {
+        (task, variant): metrics for task, variants in results["tasks"].items() for variant, metrics in variants.items()
+    }
+    assert {name: dict(each.intervals) for name, each in found.items()} == {
+        (task, name): bounds for task, variants in results["intervals"].items() for name, bounds in variants.items()
+    }
+
+
+def test_counts_by_image_give_every_metric_of_one_variant(run, counts):
+    tasks = read_results(run / "results.json")["tasks"]
+    assert counts.keys() == {(task, variant) for task in tasks for variant in tasks[task]}
+    for (task, variant), each in counts.items():
+        values = tasks[task][variant]
+        of_two_variants = {"drop", "drop_points", *(name for name in values if name.endswith("_std"))}
+        assert each.metrics.keys() == values.keys() - of_two_variants
+        assert {name: each.value(name) for name in each.metrics} == pytest.approx(
+            {name: values[name] for name in each.metrics}, abs=1e-9
+        )
+
+
+def sums_by_image(file, values_of):
+    """(task, variant, metric, image) -> its sum over the rows of a table, and their number."""
+    sums = defaultdict(lambda: [0.0, 0])
+    for row in pq.read_table(file).to_pylist():
+        for name, value in values_of(row).items():
+            both = sums[row["task"], row["variant"], name, row["image"]]
+            both[0], both[1] = both[0] + value, both[1] + 1
+    return sums
+
+
+def hits_of_query(row):
+    return {"r1": row["rank"] <= 1, "r5": row["rank"] <= 5, "fr1": row["top1_kind"].endswith("altered")}
+
+
+def shares_of_pair(row):
+    return {name: row[name] for name in ("blind", "grounding", "preference")}
+
+
+@pytest.mark.parametrize(("file", "values_of"), [("per_query", hits_of_query), ("pairs", shares_of_pair)])
+def test_counts_of_an_image_are_those_of_its_queries_or_pairs_over_all_seeds(run, counts, file, values_of):
+    sums = sums_by_image(run / f"{file}.parquet", values_of)
+    for (task, variant, name, image), (value, count) in sums.items():
+        each = counts[task, variant]
+        row = each.counts[each.images.index(image)]
+        (entries,) = each.entries[name]
+        assert row[entries] == count and float(each.metrics[name](row)) == pytest.approx(100 * value / count)
+        assert len(each.images) == IMAGES and list(each.images) == sorted(each.images)
+    # Two captions an image, two seeds.
+    assert sums["text_to_image", "mix_0.9", "r1" if file == "per_query" else "blind", image][1] == 4
+
+
+def test_rows_say_in_typed_columns_what_the_name_of_a_variant_says(run):
+    frame = pq.read_table(run / "per_query.parquet").to_pandas()
+    assert set(frame.benchmark) == {"rococo"} and set(frame.alteration) == set(frame.variant)
+    assert frame[["part", "corruption", "severity"]].isna().all(axis=None)
+    assert np.array_equal(frame.unit, frame.image.str[4:7].astype(int))
