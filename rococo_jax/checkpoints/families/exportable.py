@@ -113,7 +113,7 @@ class ExportableFamily(Family):
 
 
 def _has_marks(tower: VisionSpec | TextSpec, fixed: Mapping[str, Any], marks: Sequence[str]) -> bool:
-    """Return whether a tower has the marks of a family with these fixed fields; False if they are empty."""
+    """Return whether a tower has the marks of a family with these fixed fields; False if the family has no such tower."""
     defaults = {field.name: field.default for field in dataclasses.fields(tower)}
     return bool(fixed) and all(getattr(tower, mark) == fixed.get(mark, defaults[mark]) for mark in marks)
 
