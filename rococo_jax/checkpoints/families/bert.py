@@ -105,6 +105,9 @@ class Bert(ExportableFamily):
         head, dense = read_dense(folder, spec.text.features)
         return dataclasses.replace(spec, text_head=head), {**parameters, **dense}
 
+    def has_text_tower(self, tower: TextSpec) -> bool:
+        return tower.attention == "masked" and tower.norm_after_blocks
+
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         return {"model_type": "bert", "architectures": ["BertModel"], **self.text_config(spec.text)}
 

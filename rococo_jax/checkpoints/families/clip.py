@@ -10,7 +10,7 @@ from rococo_jax.checkpoints.families.exportable import ExportableFamily
 from rococo_jax.checkpoints.fields import Section
 from rococo_jax.checkpoints.names import names
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.models import HeadSpec, ModelSpec, TextSpec
+from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 
 # Names that CLIP and SigLIP share.
 TWO_TOWERS = names("""
@@ -80,6 +80,12 @@ class Clip(ExportableFamily):
         if eos_id == self.highest_id_of_eos:
             return super().text_spec(section, pooling="highest_id", **changes)
         return super().text_spec(section, pooling="first_eos", eos_id=eos_id, **changes)
+
+    def has_image_tower(self, tower: VisionSpec) -> bool:
+        return tower.pooling != "attention" and not tower.layer_scale
+
+    def has_text_tower(self, tower: TextSpec) -> bool:
+        return tower.attention == "causal"
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         dim = {"projection_dim": spec.dim}

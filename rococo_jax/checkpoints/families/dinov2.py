@@ -85,6 +85,9 @@ class Dinov2(Dino):
         section = Section(path, "", config, library_defaults(self.config_class))
         return ModelSpec(vision=self.vision_spec(section, pooling=pooling), text=None)
 
+    def has_image_tower(self, tower: VisionSpec) -> bool:
+        return tower.layer_scale and tower.pooling != "attention"
+
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         architectures = [self.config_class.replace("Config", "Model")]
         return {"model_type": self.name, "architectures": architectures, **self.vision_config(spec.vision)}

@@ -12,7 +12,7 @@ from rococo_jax.checkpoints.families.dinov2 import DINO_VISION, NO_REGISTERS, RE
 from rococo_jax.checkpoints.families.exportable import ExportableFamily
 from rococo_jax.checkpoints.fields import Section, fields
 from rococo_jax.checkpoints.names import names
-from rococo_jax.models import ModelSpec, RotarySpec
+from rococo_jax.models import ModelSpec, RotarySpec, VisionSpec
 
 DINOV3_NAMES = names("""
     vision.patch                              embeddings.patch_embeddings                  patch
@@ -68,6 +68,9 @@ class Dinov3(ExportableFamily):
     def notes(self, spec: ModelSpec) -> dict[str, str]:
         note = "resized in 8 bits; transformers resizes floating-point numbers, which differ by less than 1 in 255"
         return {"preprocessing": note}
+
+    def has_image_tower(self, tower: VisionSpec) -> bool:
+        return not tower.stores_positions
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         values = {**self.vision_config(spec.vision), "rope_theta": float(spec.vision.rotary.base)}

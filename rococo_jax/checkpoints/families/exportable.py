@@ -1,7 +1,7 @@
 """`ExportableFamily`: a family whose models can be written as folders of `transformers`."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,10 +13,6 @@ from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.models import ModelSpec, TextSpec, VisionSpec
 from rococo_jax.storage import write_json
-
-# Fields that tell the towers of families apart. Another difference is an error that names its field.
-_VISION_MARKS = ("layer_scale", "flexible_grid", "stores_positions")
-_TEXT_MARKS = ("attention", "norm_after_blocks", "sine_positions")
 
 
 class ExportableFamily(Family):
@@ -34,19 +30,27 @@ class ExportableFamily(Family):
 
     def has_towers(self, *towers: Any) -> bool:
         """Return whether all towers with these specs are of this family; None stands for no tower."""
-        return all(tower is None or self._has(tower) for tower in towers)
+        expressible = {*self.newer_fields, "position_rule"}
+        return all(
+            tower is None or (expressible.issuperset(tower.newer_fields) and self._has(tower)) for tower in towers
+        )
 
     def _has(self, tower: Any) -> bool:
-        expressible = {*self.newer_fields, "position_rule"}
-        if not isinstance(tower, VisionSpec | TextSpec) or not expressible.issuperset(tower.newer_fields):
-            return False
         if isinstance(tower, TextSpec):
-            return _has_marks(tower, self.fixed_text, _TEXT_MARKS)
+            return self.has_text_tower(tower)
+        if not isinstance(tower, VisionSpec) or not self.has_image_tower(tower):
+            return False
         # Families that do not keep stored positions export interpolated ones.
         keeps_stored_positions = self.interpolates_positions and tower.position_grid is not None
-        has_position_rule = not keeps_stored_positions or tower.position_rule == self.position_rule
-        has_pooling = (tower.pooling == "attention") == (self.fixed_vision.get("pooling") == "attention")
-        return has_position_rule and has_pooling and _has_marks(tower, self.fixed_vision, _VISION_MARKS)
+        return not keeps_stored_positions or tower.position_rule == self.position_rule
+
+    def has_image_tower(self, tower: VisionSpec) -> bool:
+        """Return whether an image tower is one of this family."""
+        return False
+
+    def has_text_tower(self, tower: TextSpec) -> bool:
+        """Return whether a text tower is one of this family."""
+        return False
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         """Return the `config.json` of a model; the exporter reads it back and compares."""
@@ -110,12 +114,6 @@ class ExportableFamily(Family):
             "model_max_length": tokenizer.spec.context_length,
         }
         write_json(folder / "tokenizer_config.json", settings)
-
-
-def _has_marks(tower: VisionSpec | TextSpec, fixed: Mapping[str, Any], marks: Sequence[str]) -> bool:
-    """Return whether a tower has the marks of a family with these fixed fields; False if the family has no such tower."""
-    defaults = {field.name: field.default for field in dataclasses.fields(tower)}
-    return bool(fixed) and all(getattr(tower, mark) == fixed.get(mark, defaults[mark]) for mark in marks)
 
 
 def _height_width(size: tuple[int, int]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from rococo_jax.checkpoints.families.clip import TWO_TOWERS
 from rococo_jax.checkpoints.families.exportable import ExportablePair
 from rococo_jax.checkpoints.fields import fields
 from rococo_jax.checkpoints.names import names
-from rococo_jax.models import HeadSpec, ModelSpec, VisionSpec
+from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 
 SIGLIP_NAMES = TWO_TOWERS + names("""
     vision.patch.bias          {vision}embeddings.patch_embedding.bias
@@ -62,6 +62,12 @@ class Siglip(ExportablePair):
             text_head=head,
             logit_bias=is_pair,
         )
+
+    def has_image_tower(self, tower: VisionSpec) -> bool:
+        return tower.pooling == "attention"
+
+    def has_text_tower(self, tower: TextSpec) -> bool:
+        return tower.attention == "full"
 
     def vision_config(self, spec: VisionSpec) -> dict[str, Any]:
         return {**super().vision_config(spec), "vision_use_head": True}

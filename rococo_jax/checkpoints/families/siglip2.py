@@ -41,6 +41,9 @@ class Siglip2(Siglip):
         image_size = section.root("num_patches") * section.side("patch_size")
         return super().vision_spec(section, image_size=image_size, **changes)
 
+    def has_image_tower(self, tower: VisionSpec) -> bool:
+        return tower.flexible_grid
+
     def write_tokenizer(self, folder: Path, tokenizer: Tokenizer) -> None:
         super().write_tokenizer(folder, tokenizer)
         # The class that `transformers` uses for every SigLIP 2 rebuilds the tokenizer and pads on the left.

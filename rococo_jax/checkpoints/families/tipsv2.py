@@ -115,5 +115,11 @@ class Tipsv2(ExportablePair, Dino):
             raise InputError(tensors.path, "temperature", found, "a number above 0")
         return super().read(folder, tensors, config, pooling)
 
+    def has_image_tower(self, tower: VisionSpec) -> bool:
+        return tower.layer_scale and tower.pooling == "cls"
+
+    def has_text_tower(self, tower: TextSpec) -> bool:
+        return tower.sine_positions
+
 
 TIPSV2 = Tipsv2()
