@@ -1,14 +1,14 @@
-# `make demo` and `make test` do everything from a machine with only Python >= 3.11 and make.
-#   make demo                      install, run the whole benchmark on the embedded scenes, write demo-out/report.html
-#   make test                      install with the test tools, lint, run the tests; tests/README.md says what and how long
-#   make test-all               those that take minutes too; before every release
-#   make test-one AREA=losses   the tests of one room, or of one file: AREA=losses/test_oracles.py
-#   make fuzz MINUTES=60           every reader of files on random damage, so many minutes each; the same command goes on
-#   make kills KILLS=20            every writer killed so many times and run again, below build/kills
-#   make test-quick VENV=.venv312 PYTHON=python3.12      the quick tests on another Python, all or those of TESTS="..."
-#   make docs   build the site below build/site; make docs-serve shows it and follows changes
-#   make perf DATA=... BESIDE=...      every measurement of perf/run_all.py, kept in build/perf.json; goes on where it
-#                 stopped. BESIDE is a folder with open_clip (perf/measuring.py)
+# `make demo` and `make test` do everything on a machine that has only Python >= 3.11 and make.
+#   make demo                    install, run the benchmark on drawn scenes, write demo-out/report.html
+#   make test                    install with the test tools, lint, run the tests; tests/README.md describes the targets
+#   make test-all                also the tests that take minutes; before every release
+#   make test-one AREA=losses    the tests of one folder, or of one file: AREA=losses/test_oracles.py
+#   make test-quick VENV=.venv312 PYTHON=python3.12    the quick tests on another Python, all or those of TESTS="..."
+#   make fuzz MINUTES=60         every reader of files on randomly damaged files, for that many minutes each; resumes
+#   make kills KILLS=20          every writer killed that many times and run again, below build/kills
+#   make docs                    build the site below build/site; make docs-serve shows it and follows changes
+#   make perf DATA=... BESIDE=...    every measurement of perf/run_all.py, written to build/perf.json; resumes. BESIDE is
+#                                a folder with open_clip (perf/measuring.py)
 
 PYTHON ?= python3
 VENV ?= .venv

@@ -1,4 +1,4 @@
-"""Runs several processes with virtual CPU devices on this machine, to try what a pod will do.
+"""Run several processes with virtual CPU devices on this machine, to try what a pod will do.
 
     python launch/local.py --processes 4 --devices 2 -- train --config configs/scenes_tiny.py --config.steps=50
     python launch/local.py --processes 2 -- evaluate MODEL --images DIR --annotations DIR --out DIR
@@ -43,14 +43,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
                         help="to wait for the other processes, and to stop after a failure (default 300)")  # fmt: skip
     parser.add_argument("--port", type=positive, help="of process 0 (default: a free one)")
     parser.add_argument("--dry-run", action="store_true", help="only print the commands with their environments")
-    own, forwarded = split_at_dashes(arguments)
-    parsed = parser.parse_args(own)
+    own_words, forwarded = split_at_dashes(arguments)
+    parsed = parser.parse_args(own_words)
     parsed.words = forwarded_words(forwarded)
     return parsed
 
 
 def forwarded_words(words: Sequence[str]) -> list[str]:
-    """Words after `rococo`: `train` and `sweep` are checked and get a working folder, any other is unchanged."""
+    """Return the words after `rococo`: `train` and `sweep` are checked and get a working folder."""
     if words and words[0] not in RESULT:
         return list(words)
     command = read_run_command(words)
@@ -64,12 +64,12 @@ def free_port() -> int:
 
 
 def environment_of(number: int, processes: int, devices: int, port: int, timeout: int) -> dict[str, str]:
-    """Variables of process `number`, in addition to those of this shell."""
+    """Return the environment variables of process `number`, in addition to those of this shell."""
     # XLA takes the last of repeated flags; drop the user's, so that the printed command is easy to read.
-    others = re.sub(rf"{DEVICES_FLAG}=\d+", "", os.environ.get("XLA_FLAGS", "")).split()
+    other_flags = re.sub(rf"{DEVICES_FLAG}=\d+", "", os.environ.get("XLA_FLAGS", "")).split()
     return {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": " ".join([*others, f"{DEVICES_FLAG}={devices}"]),
+        "XLA_FLAGS": " ".join([*other_flags, f"{DEVICES_FLAG}={devices}"]),
         "ROCOCO_COORDINATOR": f"localhost:{port}",
         "ROCOCO_PROCESSES": str(processes),
         "ROCOCO_PROCESS": str(number),
@@ -78,12 +78,12 @@ def environment_of(number: int, processes: int, devices: int, port: int, timeout
 
 
 def how_it_ended(code: int) -> str:
-    """Describes a return code of `subprocess`."""
+    """Describe a return code of `subprocess`."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def supervise(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]], timeout: float) -> int:
-    """Runs the commands side by side until all have ended.
+    """Run the commands side by side until all have ended.
 
     Output lines get the number of their process; signals go to all processes. When one fails, the others have `timeout`
     seconds to notice and stop; then they are killed.
@@ -98,7 +98,10 @@ def supervise(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[
     """
     events: queue.SimpleQueue = queue.SimpleQueue()
     handled = (signal.SIGTERM, signal.SIGINT)
-    before = {which: signal.signal(which, lambda got, frame: events.put(signal.Signals(got))) for which in handled}
+    previous_handlers = {
+        number: signal.signal(number, lambda received, frame: events.put(signal.Signals(received)))
+        for number in handled
+    }
     processes, threads = [], []
     try:
         for number, (command, environment) in enumerate(zip(commands, environments, strict=True)):
@@ -114,8 +117,8 @@ def supervise(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[
         for thread in threads:
             # A child that left the process group may keep an output open.
             thread.join(timeout=5)
-        for which, handler in before.items():
-            signal.signal(which, handler)
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen:
@@ -193,19 +196,20 @@ def _copy_lines(number: int, source: BinaryIO, target: BinaryIO) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = parse(arguments)
-    port = asked.port or free_port()
-    command = [sys.executable, "-m", "rococo_jax", *asked.words]
+    options = parse(arguments)
+    port = options.port or free_port()
+    command = [sys.executable, "-m", "rococo_jax", *options.words]
     environments = [
-        environment_of(number, asked.processes, asked.devices, port, asked.timeout) for number in range(asked.processes)
+        environment_of(number, options.processes, options.devices, port, options.timeout)
+        for number in range(options.processes)
     ]
-    if asked.dry_run:
+    if options.dry_run:
         for environment in environments:
             print(as_shell(command, environment))
         return 0
-    log(f"{asked.processes} processes of {asked.devices} devices: {as_shell(['rococo', *asked.words])}")
+    log(f"{options.processes} processes of {options.devices} devices: {as_shell(['rococo', *options.words])}")
     complete = [{**os.environ, **environment} for environment in environments]
-    return supervise([command] * asked.processes, complete, asked.timeout)
+    return supervise([command] * options.processes, complete, options.timeout)
 
 
 if __name__ == "__main__":

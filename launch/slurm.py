@@ -1,4 +1,4 @@
-"""Trains on several GPU nodes under SLURM: renders a batch script and submits it.
+"""Train on several GPU nodes under SLURM: render a batch script and submit it.
 
     python launch/slurm.py --nodes 4 --gpus 8 --time 24:00:00 -- train --config configs/coco_finetune.py \\
         --config.batch_size=32768
@@ -56,43 +56,43 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, RunCommand]:
     parser.add_argument("--python", default=sys.executable, help="that has rococo_jax (default: this one)")
     parser.add_argument("--stop", action="store_true", help="cancel this run's jobs")
     parser.add_argument("--dry-run", action="store_true", help="print the script; on stderr what would be called")
-    own, forwarded = split_at_dashes(arguments)
-    asked, command = parser.parse_args(own), read_run_command(forwarded)
-    if not TIME.fullmatch(asked.time):
-        raise InputError("command line", "--time", repr(asked.time), "minutes, or [days-]hours:minutes:seconds")
-    for line in asked.sbatch:
+    own_words, forwarded = split_at_dashes(arguments)
+    options, command = parser.parse_args(own_words), read_run_command(forwarded)
+    if not TIME.fullmatch(options.time):
+        raise InputError("command line", "--time", repr(options.time), "minutes, or [days-]hours:minutes:seconds")
+    for line in options.sbatch:
         if not line.startswith("-") or "\n" in line:
             raise InputError("command line", "--sbatch", repr(line), "one option of sbatch, as --partition=gpu")
-    return asked, command
+    return options, command
 
 
-def render(asked: argparse.Namespace, command: RunCommand) -> str:
-    """Renders the batch script."""
-    tasks = asked.nodes * asked.gpus
+def render(options: argparse.Namespace, command: RunCommand) -> str:
+    """Return the batch script."""
+    tasks = options.nodes * options.gpus
     workdir = str(Path(command.workdir or f"runs/{command.name}").absolute())
-    train = shlex.join([asked.python, "-m", "rococo_jax", *command.words(workdir, str(command.config.absolute()))])
-    options = {
+    train = shlex.join([options.python, "-m", "rococo_jax", *command.words(workdir, str(command.config.absolute()))])
+    sbatch_options = {
         "job-name": command.name,
         "comment": f"config-hash={command.hash}",
-        "nodes": asked.nodes,
+        "nodes": options.nodes,
         "ntasks": tasks,
-        "ntasks-per-node": asked.gpus,
-        "gpus-per-node": asked.gpus,
-        "cpus-per-task": asked.cpus_per_gpu,
-        "time": asked.time,
+        "ntasks-per-node": options.gpus,
+        "gpus-per-node": options.gpus,
+        "cpus-per-task": options.cpus_per_gpu,
+        "time": options.time,
         # Sent to the tasks, not to this script, which continues when they have saved and ended.
-        "signal": f"TERM@{asked.save_seconds}",
+        "signal": f"TERM@{options.save_seconds}",
         "open-mode": "append",
         "output": f"{command.name}-%j.log",
     }
-    lines = ["#!/bin/bash", *(f"#SBATCH --{name}={value}" for name, value in options.items())]
-    lines += ["#SBATCH --requeue", *(f"#SBATCH {line}" for line in asked.sbatch)]
-    lines += ["", "set -euo pipefail", f"cd {shlex.quote(str(Path.cwd()))}", *asked.setup, ""]
+    lines = ["#!/bin/bash", *(f"#SBATCH --{name}={value}" for name, value in sbatch_options.items())]
+    lines += ["#SBATCH --requeue", *(f"#SBATCH {line}" for line in options.sbatch)]
+    lines += ["", "set -euo pipefail", f"cd {shlex.quote(str(Path.cwd()))}", *options.setup, ""]
     # What this shell or a --setup line has set counts. Runs side by side share the folder.
     compiled = shlex.quote(str(Path(workdir).parent / "compiled"))
     lines += [f"compiled={compiled}", f'export {CACHE_VARIABLE}="${{{CACHE_VARIABLE}:-$compiled}}"']
-    lines += [f"export ROCOCO_TIMEOUT={asked.timeout}"]
-    if asked.coordinator == "auto":
+    lines += [f"export ROCOCO_TIMEOUT={options.timeout}"]
+    if options.coordinator == "auto":
         lines += ["export ROCOCO_COORDINATOR=auto"]
         task = train
     else:
@@ -108,13 +108,13 @@ def render(asked: argparse.Namespace, command: RunCommand) -> str:
         "# Preemption signals this script, too; without a handler bash would end before the tasks have saved.",
         "trap 'echo \"SIGTERM: the tasks are saving\"' TERM",
         "code=0",
-        "# shellcheck disable=SC2016 # what stands in single quotes is for the task, not for this shell",
+        "# shellcheck disable=SC2016 # the text in single quotes is for the task, not for this shell",
         f"srun --kill-on-bad-exit=1 {task} || code=$?",
         "",
-        "# Ended well (or, before there was anything to save, by SIGTERM) and no result yet: it was stopped.",
+        "# Exit code 0 (or SIGTERM before there was anything to save) without a result: the run was stopped.",
         f'if [[ ( "$code" -eq 0 || "$code" -eq 143 ) && ! -e {shlex.quote(f"{workdir}/{command.result}")} ]]; then',
-        f'    if [[ "${{SLURM_RESTART_COUNT:-0}}" -ge {asked.restarts} ]]; then',
-        f'        echo "stopped, and back in the queue {asked.restarts} times already"',
+        f'    if [[ "${{SLURM_RESTART_COUNT:-0}}" -ge {options.restarts} ]]; then',
+        f'        echo "stopped, and back in the queue {options.restarts} times already"',
         "        exit 75",
         "    fi",
         '    scontrol requeue "$SLURM_JOB_ID"',
@@ -125,23 +125,23 @@ def render(asked: argparse.Namespace, command: RunCommand) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked, command = parse(arguments)
+    options, command = parse(arguments)
     queued = ["squeue", "--me", "--noheader", f"--name={command.name}", "--format=%i %T"]
     submit, cancel = ["sbatch", "--parsable"], ["scancel", "--me", f"--name={command.name}"]
-    if asked.dry_run:
-        calls = [cancel] if asked.stop else [queued, submit]
+    if options.dry_run:
+        calls = [cancel] if options.stop else [queued, submit]
         print(*(f"# would run: {as_shell(words)}" for words in calls), sep="\n", file=sys.stderr)
-        if not asked.stop:
-            print(render(asked, command), end="")
+        if not options.stop:
+            print(render(options, command), end="")
         return 0
-    if asked.stop:
+    if options.stop:
         call_or_refuse(cancel, SLURM)
         log(f"{command.name}: cancelled, wherever it was queued or ran")
         return 0
     if jobs := call_or_refuse(queued, SLURM).strip():
         log(f"{command.name}: there already as job {'; '.join(jobs.splitlines())}")
         return 0
-    job = call_or_refuse(submit, SLURM, render(asked, command)).strip().split(";")[0]
+    job = call_or_refuse(submit, SLURM, render(options, command)).strip().split(";")[0]
     log(f"{command.name}: job {job}, log {command.name}-{job}.log; `scancel {job}` stops it")
     return 0
 

@@ -64,11 +64,11 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, RunCommand]:
     parser.add_argument("--keep", action="store_true", help="keep the slice, and its price, when the run has ended")
     parser.add_argument("--stop", action="store_true", help="save, end the run, and give the slice back")
     parser.add_argument("--dry-run", action="store_true", help="print what would be called, in order")
-    own, forwarded = split_at_dashes(arguments)
-    asked, command = parser.parse_args(own), read_run_command(forwarded)
-    asked.disk = read_disk(asked.disk)
-    command = command.on(asked.disk)
-    return asked, command
+    own_words, forwarded = split_at_dashes(arguments)
+    options, command = parser.parse_args(own_words), read_run_command(forwarded)
+    options.disk = read_disk(options.disk)
+    command = command.on(options.disk)
+    return options, command
 
 
 @dataclass(frozen=True)
@@ -109,47 +109,47 @@ class Slice:
         return self._gcloud(self._group, "describe", self.name, f"--format=value({state})")
 
     def delete(self) -> list[str]:
-        """Deletes the slice with its node, and returns when both are gone."""
+        """Delete the slice with its node, and return when both are gone."""
         force = [] if self.direct else ["--force"]
         return self._gcloud(self._group, "delete", self.name, *force, "--quiet")
 
     def copy(self, source: str, target: str) -> list[str]:
-        """Copies a file into the home folder of every host."""
+        """Copy a file into the home folder of every host."""
         return self._gcloud("tpu-vm", "scp", source, f"{self.name}:{target}", "--worker=all")
 
     def ssh(self, worker: str, command: str) -> list[str]:
         return self._gcloud("tpu-vm", "ssh", self.name, f"--worker={worker}", f"--command={command}")
 
     def state(self) -> str | None:
-        """State of the slice as the cloud names it; None where there is no such slice.
+        """Return the state of the slice as the cloud names it, None if there is no such slice.
 
         Raises:
             InputError: `gcloud` failed.
         """
-        done = call(self.describe(), GCLOUD)
-        if done.returncode == 0:
-            return done.stdout.strip()
-        if "NOT_FOUND" in done.stderr or "not found" in done.stderr:
+        result = call(self.describe(), GCLOUD)
+        if result.returncode == 0:
+            return result.stdout.strip()
+        if "NOT_FOUND" in result.stderr or "not found" in result.stderr:
             return None
-        last = (done.stderr.strip() or "no output").splitlines()[-1]
-        raise InputError(as_shell(self.describe()), f"exit code {done.returncode}", last, "the slice's state")
+        last_line = (result.stderr.strip() or "no output").splitlines()[-1]
+        raise InputError(as_shell(self.describe()), f"exit code {result.returncode}", last_line, "the slice's state")
 
 
 class Launch:
-    """One run on one slice: its commands, and the order in which they run."""
+    """A run on a slice: its commands, and the order in which they run."""
 
-    def __init__(self, asked: argparse.Namespace, command: RunCommand):
-        self.asked, self.command, self.config = asked, command, path_in_checkout(command.config)
-        self.workdir = mounted_workdir(command, asked.disk)
+    def __init__(self, options: argparse.Namespace, command: RunCommand):
+        self.options, self.command, self.config = options, command, path_in_checkout(command.config)
+        self.workdir = mounted_workdir(command, options.disk)
         self.result = f"{self.workdir}/{command.result}"
         self.slice = Slice(
-            asked.name or command.name,
-            asked.zone,
-            asked.project,
-            asked.accelerator,
-            asked.runtime,
-            asked.spot,
-            asked.direct,
+            options.name or command.name,
+            options.zone,
+            options.project,
+            options.accelerator,
+            options.runtime,
+            options.spot,
+            options.direct,
             command.hash[:12],
         )
         self.archive = Path(tempfile.gettempdir()) / f"{command.name}.tar.gz"
@@ -162,11 +162,11 @@ class Launch:
         return self.slice.copy(str(self.archive), self.archive.name)
 
     def start(self) -> list[str]:
-        """Unpacks the checkout and starts the run on every host where it is not running."""
+        """Unpack the checkout and start the run on every host where it is not running."""
         folder = f"rococo/{self.command.name}"
         unpack = as_shell(["tar", "--extract", "--gzip", f"--file={self.archive.name}", f"--directory={folder}"])
         words = self.command.words(self.workdir, self.config)
-        run = as_shell(["bash", self.script, "start", str(self.asked.disk), str(self.asked.timeout), *words])
+        run = as_shell(["bash", self.script, "start", str(self.options.disk), str(self.options.timeout), *words])
         # Not while it runs: an editable install reads these files.
         idle = f'{{ kill -0 "$(cat {folder}/run.pid 2>/dev/null)" 2>/dev/null || {unpack}; }}'
         return self.slice.ssh("all", f"mkdir -p {folder} && {idle} && {run}")
@@ -184,8 +184,8 @@ class Launch:
             archive.add(CHECKOUT / self.config, self.config)
 
     def plan(self) -> list[str]:
-        """Lists the commands of `run` or `end` as lines of shell."""
-        if self.asked.stop:
+        """Return the commands of `run` or `end` as lines of shell."""
+        if self.options.stop:
             return [
                 as_shell(self.stop()),
                 "# until it has ended:",
@@ -193,7 +193,7 @@ class Launch:
                 as_shell(self.slice.delete()),
             ]
         again = (
-            f"# where it was stopped, up to {self.asked.restarts} times: the slice made anew if it is gone, and again"
+            f"# where it was stopped, up to {self.options.restarts} times: the slice made anew if it is gone, and again"
         )
         return [
             "# is it there?",
@@ -207,15 +207,15 @@ class Launch:
             as_shell(self.start()),
             as_shell(self.follow()),
             again,
-            *(["# kept"] if self.asked.keep else ["# at the end:", as_shell(self.slice.delete())]),
+            *(["# kept"] if self.options.keep else ["# at the end:", as_shell(self.slice.delete())]),
         ]
 
     def run(self) -> int:
         """Runs to the end, restarting after preemption. Returns the run's exit code."""
         code = STOPPED
-        for restart in range(self.asked.restarts + 1):
+        for restart in range(self.options.restarts + 1):
             if restart:
-                log(f"stopped; restart {restart} of {self.asked.restarts}")
+                log(f"stopped; restart {restart} of {self.options.restarts}")
             self.get_slice()
             self.write_archive()
             if not self.run_on_hosts(self.copy()) or not self.run_on_hosts(self.start()):
@@ -223,47 +223,47 @@ class Launch:
             code = self.follow_run()
             if code not in (STOPPED, CONNECTION_LOST):
                 break
-        if self.asked.keep:
+        if self.options.keep:
             log(f"kept, and paid for until: {as_shell(self.slice.delete())}")
         else:
             call_or_refuse(self.slice.delete(), GCLOUD)
             log(f"{self.slice.name} is given back")
-        log(f"result: {self.result} on {self.asked.disk}" if code == 0 else f"the run ended with exit code {code}")
+        log(f"result: {self.result} on {self.options.disk}" if code == 0 else f"the run ended with exit code {code}")
         return code
 
     def get_slice(self) -> None:
-        """Creates the slice, or waits for it; creates it again after preemption."""
-        logged, asked_for = None, False
+        """Create the slice, or wait for it; create it again after preemption."""
+        logged, was_requested = None, False
         while (state := self.slice.state()) not in READY:
             if state != logged:
                 log(f"{self.slice.name}: {state or 'not there'}")
                 logged = state
             if state is None:
                 call_or_refuse(self.slice.create(), GCLOUD)
-                asked_for = True
-            elif state == "FAILED" and asked_for:
+                was_requested = True
+            elif state == "FAILED" and was_requested:
                 why = as_shell([word for word in self.slice.describe() if not word.startswith("--format")])
-                raise InputError(self.slice.name, "state", "FAILED just after it was asked for", f"ACTIVE; see {why}")
+                raise InputError(self.slice.name, "state", "FAILED just after it was requested", f"ACTIVE; see {why}")
             elif state in LOST:
                 call_or_refuse(self.slice.delete(), GCLOUD)
             else:
-                time.sleep(self.asked.poll)
+                time.sleep(self.options.poll)
 
     def follow_run(self) -> int:
-        """Follows the run. Returns its exit code, or STOPPED or CONNECTION_LOST where it should be started again."""
+        """Follow the run. Return its exit code, or STOPPED or CONNECTION_LOST if it should be started again."""
         for _ in range(10):
             code = subprocess.run(self.follow()).returncode
             if code != CONNECTION_LOST:
                 # The exit code counts only while the slice is there: preemption may end the run in any way.
                 return code if code in (0, STOPPED) or self.slice.state() in READY else STOPPED
-            time.sleep(self.asked.poll)
+            time.sleep(self.options.poll)
             if self.slice.state() not in READY:
                 return STOPPED
             log("connection lost; following again")
         return CONNECTION_LOST
 
     def run_on_hosts(self, words: Sequence[str]) -> bool:
-        """Runs a command on the hosts. Returns False where it failed because the slice is gone.
+        """Run a command on the hosts. Return False if it failed because the slice is gone.
 
         Raises:
             InputError: the command failed twice on a slice that is there.
@@ -276,7 +276,7 @@ class Launch:
         return False
 
     def end(self) -> None:
-        """Stops the run, waits until it has saved, and deletes the slice."""
+        """Stop the run, wait until it has saved, and delete the slice."""
         state = self.slice.state()
         if state is None:
             log(f"{self.slice.name} is not there")
@@ -292,12 +292,12 @@ def _without_caches(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked, command = parse(arguments)
-    launch = Launch(asked, command)
-    if asked.dry_run:
+    options, command = parse(arguments)
+    launch = Launch(options, command)
+    if options.dry_run:
         print("\n".join(launch.plan()))
         return 0
-    if asked.stop:
+    if options.stop:
         launch.end()
         return 0
     try:

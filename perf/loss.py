@@ -1,14 +1,15 @@
-"""Time the contrastive loss with all gradients: all-gather, ring, and the dense matrix with autodiff.
+"""Measure the contrastive loss with all gradients: all-gather, ring, and the dense matrix with autodiff.
 
     python perf/loss.py --pairs 8192 --width 512
-    python perf/loss.py --pairs 8192 --strategies all_gather,torch         beside torch, in turns
+    python perf/loss.py --pairs 8192 --strategies all_gather,torch         compare with torch, in alternation
     python perf/loss.py --virtual-devices 8 --pairs 8192       on CPU, to check that they run; no timing
 
-Prints one JSON object: device, versions, and for each strategy the seconds per step (median of the repeats, without
-compilation), pairs/s, TFLOP/s counted as 8 B^2 d (one product forward and three backward; the dense matrix takes 6),
-and temporary memory per device as compiled. Products are float32 at the highest precision. `torch` is the dense matrix
-in torch, as open_clip's loss computes it on one device (`logits` and their transpose, two cross entropies), and
-with `--memory`, `held_mib` is what each strategy's steps add to the peak of resident memory of a fresh process (Linux).
+Prints one JSON object with the device, the versions and, for each strategy, the seconds per step (median of the
+repeats, without compilation), pairs/s, TFLOP/s (8 B^2 d operations: one product forward and three backward; 6 B^2 d for
+the dense matrix), and the temporary memory per device in the compiled program. Products are float32 at the highest
+precision. `torch` is the dense matrix in torch, as open_clip computes its loss on one device (`logits` and their
+transpose, two cross entropies). With `--memory`, `held_mib` is the increase of the peak of resident memory by the steps
+of each strategy, in a fresh process (Linux).
 """
 
 import argparse
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--block-rows", type=int, help="rows of a block of logits (default: per platform)")
     parser.add_argument("--strategies", default="all_gather,ring,dense")
-    parser.add_argument("--memory", action="store_true", help="measure resident memory, too")
+    parser.add_argument("--memory", action="store_true", help="also measure resident memory")
     parser.add_argument("--only-memory", metavar="STRATEGY", help=argparse.SUPPRESS)
     parser.add_argument("--virtual-devices", type=int, help="number of devices to split the CPU into")
     arguments = parser.parse_args()
@@ -42,13 +43,13 @@ def main() -> None:
     if arguments.only_memory:
         only_memory(arguments)
         return
-    # First: on Linux the peak of a child includes what its parent held when it was started.
+    # Memory comes first: on Linux the peak of a child process includes the memory of its parent at its start.
     names = arguments.strategies.split(",") if arguments.memory else []
-    of_memory = {name: measuring.run_self(*sys.argv[1:], "--only-memory", name) for name in names}
-    found = measure(arguments)
-    for name, each in of_memory.items():
-        found["strategies"][name]["held_mib"] = each
-    print(json.dumps(found))
+    memory = {name: measuring.run_self(*sys.argv[1:], "--only-memory", name) for name in names}
+    results = measure(arguments)
+    for name, mebibytes in memory.items():
+        results["strategies"][name]["held_mib"] = mebibytes
+    print(json.dumps(results))
 
 
 def measure(arguments: argparse.Namespace) -> dict:
@@ -58,12 +59,12 @@ def measure(arguments: argparse.Namespace) -> dict:
 
     mesh, names = make_mesh(), arguments.strategies.split(",")
     steps = {name: step_of(name, mesh, arguments) for name in names}
-    found = {name: {"loss": run()} for name, (run, _) in steps.items()}
+    results = {name: {"loss": run()} for name, (run, _) in steps.items()}
     times = measuring.alternate({name: run for name, (run, _) in steps.items()}, arguments.repeats)
     for name, (_, temporary) in steps.items():
         median = statistics.median(each.seconds for each in times[name])
         products = 6 if name in ("dense", "torch") else 8
-        found[name] |= {
+        results[name] |= {
             "seconds": median,
             "pairs_per_second": arguments.pairs / median,
             "tflop_per_second": products * arguments.pairs**2 * arguments.width / median / 1e12,
@@ -75,17 +76,17 @@ def measure(arguments: argparse.Namespace) -> dict:
         "jax": jax.__version__,
         "pairs": arguments.pairs,
         "width": arguments.width,
-        "strategies": found,
+        "strategies": results,
     }
 
 
 def sides_of(arguments: argparse.Namespace) -> list[np.ndarray]:
-    """Random unit vectors."""
+    """Return random unit vectors of both sides."""
     return [measuring.unit_vectors(arguments.pairs, arguments.width, seed) for seed in (0, 1)]
 
 
 def step_of(strategy: str, mesh, arguments: argparse.Namespace) -> tuple[Callable[[], float], float | None]:
-    """A step that gives its loss, and the temporary memory that its program takes, in MiB, where it is known."""
+    """Return a step that returns its loss, and the temporary memory of its program in MiB (None for torch)."""
     if strategy == "torch":
         return torch_step(sides_of(arguments)), None
     import jax
@@ -101,7 +102,7 @@ def step_of(strategy: str, mesh, arguments: argparse.Namespace) -> tuple[Callabl
 
 
 def torch_step(sides: list[np.ndarray]) -> Callable[[], float]:
-    """The same in torch."""
+    """Return a step in torch."""
     import torch
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -119,13 +120,13 @@ def torch_step(sides: list[np.ndarray]) -> Callable[[], float]:
 
 
 def only_memory(arguments: argparse.Namespace) -> None:
-    """What one strategy's steps add to the peak of resident memory, in MiB."""
+    """Print the increase of the peak of resident memory by one strategy's steps, in MiB."""
     from rococo_jax.runtime import make_mesh
 
     mesh = make_mesh()
     run, _ = step_of(arguments.only_memory, mesh, arguments)
     small = argparse.Namespace(**{**vars(arguments), "pairs": 64})
-    step_of(arguments.only_memory, mesh, small)[0]()  # what the libraries themselves take
+    step_of(arguments.only_memory, mesh, small)[0]()  # memory of the libraries themselves
     before = measuring.peak_memory()
     run(), run()
     print((measuring.peak_memory() - before) / 2**20)

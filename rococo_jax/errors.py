@@ -1,6 +1,6 @@
-"""`InputError`, the one error that bad input raises; which system errors count as bad input; how both are reported.
+"""`InputError`, which bad input raises; which system errors count as bad input; and how both are reported.
 
-Beside it the kinds of JSON values that readers ask for.
+Also checks of JSON values, which readers of files use.
 """
 
 import contextlib
@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 _LONGEST_LINE = 2000
-# So many names are listed in an error's line.
+# Most names that an error lists.
 _FEW = 8
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# TensorStore's errors are ValueErrors; like those of safetensors they have the system's error in their text.
+# Errors of TensorStore (ValueErrors) and safetensors contain the system's error number in their text.
 _OF_TENSORSTORE = re.compile(r"\"(?P<path>[^\"]+)\"[^\"]*\[os_error_code='(?P<number>\d+)'")
 _OF_SAFETENSORS = re.compile(r"\(os error (?P<number>\d+)\)")
 _UNUSABLE_PATH = {
@@ -54,15 +54,16 @@ class InputError(Exception):
 
 
 class DiskFull(InputError):
-    """An output that has no room."""
+    """The disk is too full for an output."""
 
 
 def unknown_name(source: object, field: str, name: str, known: Iterable[str], command: str = "") -> InputError:
-    """The error for a name that is none of `known`: it suggests the nearest, and lists them where they are few.
+    """Return the error for an unknown name, which suggests the nearest known one, and lists all if they are few.
 
     Args:
-        source, field: as `InputError` has them.
-        command: what lists the names where they are many, such as `rococo benchmarks`; empty where nothing does.
+        source, field: arguments of `InputError`.
+        known: the names that exist.
+        command: command that lists the names if they are many, such as `rococo benchmarks`; empty if there is none.
     """
     plain = {_plain(each): each for each in known}
     near = difflib.get_close_matches(_plain(name), plain, 1, cutoff=0.5)
@@ -74,44 +75,44 @@ def unknown_name(source: object, field: str, name: str, known: Iterable[str], co
 
 
 def _plain(name: str) -> str:
-    """A name without what people write differently."""
+    """Return a name in lower case, with spaces, dashes and slashes as underscores, for comparison."""
     return "_".join(name.lower().replace("-", " ").replace("_", " ").replace("/", " ").split())
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a JSON value is a whole number; true and false are none."""
+    """Return whether a JSON value is a whole number; true and false are not numbers."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether a JSON value is a finite number; true and false are none."""
+    """Return whether a JSON value is a finite number; true and false are not numbers."""
     return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def is_list_of(kind: type, value: Any) -> bool:
-    """Whether a JSON value is a list of values of one kind."""
+    """Return whether a JSON value is a list of values of one type."""
     return isinstance(value, list) and all(isinstance(each, kind) for each in value)
 
 
 def object_of(value: Any) -> dict[str, Any]:
-    """`value` where it is a JSON object, else an empty one."""
+    """Return `value` if it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error of another library, or its class where it has no text."""
+    """Return the first line of an error of another library, or the name of its class if it has no text."""
     return (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether nothing more can be written, so that going on with other work is of no use."""
+    """Return whether the disk is full or read-only, so that nothing else can be written either."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
     return full or isinstance(error, DiskFull)
 
 
 @contextlib.contextmanager
 def naming_output(path: os.PathLike) -> Iterator[None]:
-    """Name the output in the error of a full disk, which has no path where writing fails, and not opening."""
+    """Add the output to the error of a full disk, which names no file if writing fails rather than opening."""
     try:
         yield
     except OSError as error:
@@ -121,9 +122,7 @@ def naming_output(path: os.PathLike) -> Iterator[None]:
 
 
 def as_input_error(error: BaseException) -> InputError | None:
-    """An `InputError` for an error that the user can mend: bad input, a full disk, an unusable path. None
-    for others.
-    """
+    """Return an `InputError` for an error that the user can fix (bad input, full disk, unusable path), else None."""
     if isinstance(error, InputError):
         return error
     error = _system_error(error)
@@ -137,18 +136,18 @@ def as_input_error(error: BaseException) -> InputError | None:
 
 
 def _system_error(error: BaseException) -> BaseException:
-    """The OSError that a library's error tells of in its text, or the error as it is."""
+    """Return the OSError that the text of a library's error describes, or the error itself."""
     pattern = {"ValueError": _OF_TENSORSTORE, "SafetensorError": _OF_SAFETENSORS}.get(type(error).__name__)
-    if pattern is None or (found := pattern.search(str(error))) is None:
+    if pattern is None or (match := pattern.search(str(error))) is None:
         return error
-    number = int(found["number"])
-    return OSError(number, os.strerror(number), found.groupdict().get("path"))
+    number = int(match["number"])
+    return OSError(number, os.strerror(number), match.groupdict().get("path"))
 
 
 def report_in_one_line(error: BaseException) -> int | None:
-    """Prints bad input or an interruption as one line on standard error.
+    """Print bad input or an interruption as one line on standard error, and return the exit code, 2 or 130.
 
-    Returns the exit code of the command, 2 or 130, or None for any other error, of which nothing is printed.
+    Return None for any other error, and print nothing.
     """
     if isinstance(error, KeyboardInterrupt):
         print("rococo: interrupted; run the same command again to continue", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Files of the Hugging Face hub: a repository's snapshot at the commit that a revision names."""
+"""Download snapshots of Hugging Face hub repositories, at the commit that a revision names."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from rococo_jax.storage import read_json_object
 _HUB_NAME = re.compile(
     r"(?P<explicit>hf-hub:)?(?P<name>(?:[\w-][\w.-]*/)?[\w-][\w.-]*)(?:@(?P<revision>(?!.*\.\.)[\w./-]+))?"
 )
-# Suffixes of files: a name with one is a file that is missing, and the hub is not asked for it.
+# A name with one of these suffixes is a missing file, and is not looked up on the hub.
 _FILE_SUFFIXES = frozenset(
     ".safetensors .ckpt .pt .pth .bin .npz .npy .json .jsonl .msgpack .h5 .hdf5 .onnx .gguf .ggml .pkl .pickle "
     ".tflite .pb .pdparams .tar .tgz .gz .xz .bz2 .zst .zip .7z .txt .csv .tsv .yaml .yml .toml .py .md "
@@ -59,10 +59,10 @@ def hub_snapshot(
     revision: str | None = None,
     required: Sequence[str] = (),
 ) -> Path:
-    """Return the folder of a repository's snapshot, which has the `files` (patterns) alone.
+    """Return the folder of a repository's snapshot, with only the files that match the patterns `files`.
 
     Args:
-        source, field, wanted: of the error.
+        source, field, wanted: arguments of `InputError`.
         revision: a branch, tag or commit, which may be shortened; the default branch by default.
         required: patterns of which a cached copy must have one where the hub does not answer. Without this check a copy
             that a cut download left incomplete would look like a repository without these files.

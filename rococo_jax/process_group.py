@@ -33,7 +33,13 @@ _BARRIER_MILLISECONDS = 7 * 24 * 3600 * 1000
 
 
 class Group:
-    """This process with its client of the coordination service, its number, and the number of all processes.
+    """This process as a member of the group.
+
+    Args:
+        client: JAX's client of the coordination service.
+        number: number of this process.
+        count: number of processes.
+        timeout: seconds after which a silent process is lost.
 
     State is shared as keys `rococo/TOPIC/NUMBER` of the coordination service:
 
@@ -51,7 +57,7 @@ class Group:
         self.last_notice = 0.0
         self.interval = min(_HEARTBEAT_SECONDS, timeout / 8)
         self.silence_limit = timeout / 2
-        self.left = threading.Event()
+        self.has_left = threading.Event()
         # Process 0: the last heartbeat of each process, and when it arrived.
         self.heartbeats: dict[int, tuple[str | None, float]] = {}
         self._put("host", socket.gethostname())
@@ -59,7 +65,7 @@ class Group:
         self.thread.start()
 
     def barrier(self, name: str) -> None:
-        """Returns when all processes have called it."""
+        """Wait until all processes have called it."""
         number = next(self.barriers)
         self._put("at", f"{number} {name}")
         self.waiting_since = time.monotonic()
@@ -67,12 +73,12 @@ class Group:
         self.waiting_since = None
 
     def leave(self) -> None:
-        """Stops the heartbeats, after a last barrier."""
-        self.left.set()
+        """Stop the heartbeats; call it after the last barrier."""
+        self.has_left.set()
         self.thread.join()
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Reports `error` here and to the other processes, and ends this process."""
+        """Report `error` here and to the other processes, and end this process."""
         reason = "Ctrl-C" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
         reason = str(as_input_error(error) or reason)
         code = report_in_one_line(error)
@@ -82,13 +88,13 @@ class Group:
         # A collective raises these when another process is lost. The heartbeats then name that process and end this
         # one; this error is the cause only where all processes have raised one.
         in_collective = isinstance(error, jax.errors.JaxRuntimeError | ValueError)
-        if not (in_collective and len(self.errors_of_all("yes")) == self.count):
+        if not (in_collective and len(self.gather_errors("yes")) == self.count):
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 self._put("ended", f"{code} ended with {' '.join(reason.split())[:500]}")
         self._exit(code)
 
-    def errors_of_all(self, error: str) -> dict[int, str]:
-        """Errors by process, once all have one or those without one should count as lost."""
+    def gather_errors(self, error: str) -> dict[int, str]:
+        """Return the errors by process, once all have one, or the others have had time to report one."""
         print(f"rococo: {self.name(self.number)} failed; checking the other processes", file=sys.stderr, flush=True)
         limit = time.monotonic() + self.silence_limit + 3 * self.interval
         topic, errors = f"failed-{next(self.failures)}", {}
@@ -101,7 +107,7 @@ class Group:
         return errors
 
     def name(self, number: int) -> str:
-        """The number and host of a process."""
+        """Return number and host of a process, for messages."""
         try:
             return f"process {number} ({self.client.key_value_try_get(f'rococo/host/{number}')})"
         except jax.errors.JaxRuntimeError:
@@ -124,7 +130,7 @@ class Group:
                 ended = self._all("ended")
                 self._print_missing()
             except jax.errors.JaxRuntimeError:
-                if self.left.is_set():
+                if self.has_left.is_set():
                     return
                 ended = {0: "1 cannot be reached; it runs the coordination service"}
             ended.pop(self.number, None)
@@ -133,7 +139,7 @@ class Group:
                 code, reason = reason.split(" ", 1)
                 print(f"rococo: {self.name(number)} {reason}; process {self.number} stops, too", file=sys.stderr)
                 self._exit(int(code))
-            if self.left.wait(self.interval):
+            if self.has_left.wait(self.interval):
                 return
 
     def _find_lost(self) -> None:
@@ -147,22 +153,25 @@ class Group:
                 self._put("ended", f"1 has given no sign of life for {now - since:.0f} s", number)
 
     def _print_missing(self) -> None:
-        """The lowest process at this barrier names those that have not come, once a timeout."""
+        """Print, once per timeout and from the first process at this barrier, which processes have not reached it."""
         since, now = self.waiting_since, time.monotonic()
         if since is None or now - max(since, self.last_notice) < self.timeout:
             return
         places = {number: at.split(" ", 1) for number, at in self._all("at").items()}
-        here = places[self.number]
-        if self.number != min(number for number, place in places.items() if place == here):
+        this_place = places[self.number]
+        if self.number != min(number for number, place in places.items() if place == this_place):
             return
         self.last_notice = now
-        others = {number: places.get(number) for number in range(self.count) if places.get(number) != here}
-        missing = (f"{self.name(number)}, last seen at {place[1] if place else 'its start'!r}"
-                   for number, place in others.items())  # fmt: skip
-        print(f"rococo: waiting at {here[1]!r} for {now - since:.0f} s; missing {'; '.join(missing)}", file=sys.stderr)
+        missing = []
+        for number in range(self.count):
+            place = places.get(number)
+            if place != this_place:
+                missing.append(f"{self.name(number)}, last seen at {place[1] if place else 'its start'!r}")
+        seconds = f"{now - since:.0f} s"
+        print(f"rococo: waiting at {this_place[1]!r} for {seconds}; missing {'; '.join(missing)}", file=sys.stderr)
 
     def _exit(self, code: int) -> NoReturn:
-        """Ends this process at once: an orderly shutdown may wait for a process that is lost."""
+        """End this process at once, since an orderly shutdown may wait for a lost process."""
         sys.stdout.flush()
         sys.stderr.flush()
         if self.number == 0:

@@ -37,11 +37,11 @@ _group: Group | None = None
 
 
 def initialize_distributed(preemptible: bool = False) -> None:
-    """Joins the group of processes that the environment describes, if it does.
+    """Join the group of processes that the environment describes, if it describes one.
 
     Args:
-        preemptible: SIGTERM is a notice that JAX's preemption service keeps for `reached_preemption_sync_point`,
-            instead of the end of the process.
+        preemptible: SIGTERM does not end the process: JAX's preemption service records it for
+            `reached_preemption_sync_point`.
 
     Raises:
         InputError: a variable of the environment is bad.
@@ -52,15 +52,15 @@ def initialize_distributed(preemptible: bool = False) -> None:
         return
     seconds = _number("ROCOCO_TIMEOUT", 300)
     options = {"initialization_timeout": seconds + _GRACE_SECONDS, "heartbeat_timeout_seconds": seconds}
-    this, others = "this process", "all others"
+    this_name, other_names = "this process", "all others"
     if coordinator != "auto":
         count, number = _number("ROCOCO_PROCESSES"), _number("ROCOCO_PROCESS")
         options |= {"coordinator_address": coordinator, "num_processes": count, "process_id": number}
-        this, others = f"process {number} of {count}", f"all others at {coordinator}"
+        this_name, other_names = f"process {number} of {count}", f"all others at {coordinator}"
     # Collectives between processes on CPU; other devices ignore it.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", preemptible)
-    message = f"{this} ({socket.gethostname()}) has waited {seconds} s for {others}"
+    message = f"{this_name} ({socket.gethostname()}) has waited {seconds} s for {other_names}"
     limit = threading.Timer(seconds, _give_up, [message])
     limit.daemon = True
     limit.start()
@@ -75,7 +75,7 @@ def initialize_distributed(preemptible: bool = False) -> None:
 
 
 def coordination() -> Group | None:
-    """This process's group, with JAX's client of the coordination service; None where there is none."""
+    """Return the group of this process, with JAX's client of the coordination service; None if there is none."""
     return _group
 
 
@@ -96,13 +96,13 @@ def _give_up(message: str) -> NoReturn:
 
 @contextlib.contextmanager
 def distributed_run(preemptible: bool = False) -> Iterator[None]:
-    """Runs the block as one command on all processes of the environment, if it describes any: all end together, and
-    all stop when one fails or is lost.
+    """Run the block as one command on all processes of the environment, if it describes any.
+
+    All processes end together, and all stop if one fails or is lost. An error that `gather` raised on all processes is
+    raised; any other error ends the process.
 
     Args:
-        preemptible: the block asks `reached_preemption_sync_point` after SIGTERM, which does not end it.
-
-    An error that `gather` raised on all processes is raised; any other error ends the process.
+        preemptible: SIGTERM does not end the block, which calls `reached_preemption_sync_point` instead.
     """
     initialize_distributed(preemptible)
     if _group is None:
@@ -121,20 +121,20 @@ def distributed_run(preemptible: bool = False) -> Iterator[None]:
 
 
 def is_error_of_all(error: Exception) -> bool:
-    """Whether all processes have come to this error, so that they can go on together. Each that has one must call it.
+    """Return whether all processes raised this error, so that they can continue together.
 
-    Where one has none, the others wait for half the timeout.
+    Each process with an error must call it. If one has none, the others wait for half the timeout.
     """
     if getattr(error, "is_on_all_processes", False) or jax.process_count() == 1:
         return True
     if _group is None:
         return False
-    errors = _group.errors_of_all(" ".join(f"{type(error).__name__}: {error}".split())[:500])
+    errors = _group.gather_errors(" ".join(f"{type(error).__name__}: {error}".split())[:500])
     return len(errors) == _group.count and len(set(errors.values())) == 1
 
 
 def barrier(name: str) -> None:
-    """Returns when every process has called it. `name` tells people which barrier it is."""
+    """Wait until every process has called it. Messages show `name`."""
     if _group is not None:
         _group.barrier(name)
     else:
@@ -142,15 +142,15 @@ def barrier(name: str) -> None:
 
 
 def on_any_process(flag: bool) -> bool:
-    """Whether `flag` is true on any process. All processes must call it."""
+    """Return whether `flag` is true on any process. All processes must call it."""
     return bool(multihost_utils.process_allgather(np.asarray(flag)).any())
 
 
 def gather(name: str, make: Callable[[], T]) -> list[T]:
-    """Calls `make` on every process and returns all results on all of them, in order of process numbers.
+    """Call `make` on every process and return all results on all of them, in order of process numbers.
 
-    All processes must call it. `multihost_utils.process_allgather` takes arrays of one shape only; here results are any
-    objects that pickle, and errors travel too: what the first process to fail raised is raised on all of them.
+    All processes must call it. Results are any objects that can be pickled (`multihost_utils.process_allgather` takes
+    arrays of one shape). If `make` fails on a process, the error of the first such process is raised on all of them.
     """
     if jax.process_count() == 1:
         return [make()]
@@ -169,17 +169,16 @@ def gather(name: str, make: Callable[[], T]) -> list[T]:
 
 
 def run_on_all_processes(name: str, make: Callable[[], T]) -> T:
-    """Calls `make` on every process and returns its result here once all have succeeded; otherwise raises
-    as `gather`.
-    """
-    made: list[T] = []
-    gather(name, lambda: made.append(make()))
-    return made[0]
+    """Call `make` on every process and return its result here once all have succeeded; otherwise raise as `gather`."""
+    results: list[T] = []
+    gather(name, lambda: results.append(make()))
+    return results[0]
 
 
 def broadcast_from_process_0(name: str, make: Callable[[], T]) -> T:
-    """Calls `make` on process 0 only and returns its result on all processes, or raises as `gather`. All
-    must call it.
+    """Call `make` on process 0 only and return its result on all processes, or raise as `gather`.
+
+    All processes must call it.
     """
     return gather(name, lambda: make() if jax.process_index() == 0 else None)[0]
 
@@ -203,7 +202,7 @@ def _pickle_error(error: Exception) -> bytes:
 
 
 def _exchange_bytes(name: str, mine: bytes) -> list[bytes]:
-    """The bytes of every process, gathered through the devices."""
+    """Return the bytes of every process, gathered through the devices."""
     barrier(name)
     lengths = multihost_utils.process_allgather(np.int32(len(mine)))
     # Each padded size is a program to compile, so round the longest up to three significant bits.

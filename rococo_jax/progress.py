@@ -1,8 +1,8 @@
-"""Progress on standard error: a bar in a terminal, a line every 30 seconds and at the end elsewhere, nothing in the
-first two. Both have the same words.
+"""Progress on standard error: a bar in a terminal, elsewhere a line every 30 seconds and at the end.
 
-The rate is that since the first item was done, so that the time to start up (compilation, worker processes) does not
-count, and what is left is estimated once five seconds and a fiftieth of all items have been measured so.
+Nothing is shown in the first two seconds. The rate is measured from the first finished item on, so that the time to
+start (compilation, worker processes) does not count. The remaining time is estimated after five seconds and a fiftieth
+of all items.
 """
 
 import contextlib
@@ -18,28 +18,32 @@ _quiet = False
 
 
 def be_quiet(quiet: bool = True) -> None:
-    """From now on shows no progress and says nothing by `say`. Errors and warnings are not affected."""
+    """Turn progress and `say` off or on. Errors and warnings are still printed."""
     global _quiet
     _quiet = quiet
 
 
 def say(text: str) -> None:
-    """One line about the work under way, on standard error."""
+    """Print a line about the current work on standard error."""
     if not _quiet:
         print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def progress(description: str, total: int | None, unit: str = "") -> Iterator[Callable[..., None]]:
-    """Yields `advance(count, note="")`, to be called with the number of items done, of `total` (None if unknown)
-    `unit`s ("images"), and what to show beside it.
+    """Show progress while the block runs. Yield `advance(count, note="")`, to be called after `count` more items.
+
+    Args:
+        description: what is being done.
+        total: number of items, None if unknown.
+        unit: what the items are, such as "images".
     """
     kind = _Nothing if _quiet else _Bar if sys.stderr.isatty() else _Lines
-    shown = kind(description, total, unit)
+    display = kind(description, total, unit)
     try:
-        yield shown.advance
+        yield display.advance
     finally:
-        shown.close()
+        display.close()
 
 
 @contextlib.contextmanager
@@ -84,12 +88,12 @@ class _Nothing:
 
 
 class Count:
-    """How many of a number of items are done, and how fast.
+    """Counter of finished items, with their rate.
 
     Args:
-        description: what is done.
-        total: how many there are; None if unknown.
-        unit: what they are.
+        description: what is being done.
+        total: number of items, None if unknown.
+        unit: what the items are.
     """
 
     def __init__(self, description: str, total: int | None, unit: str):
@@ -98,13 +102,13 @@ class Count:
         self.first: tuple[float, int] | None = None
 
     def add(self, count: int, note: str) -> None:
-        """Counts items that are done."""
+        """Count finished items."""
         self.done, self.note = self.done + count, note
         if self.first is None:
             self.first = (time.monotonic(), self.done)
 
     def words(self) -> str:
-        """What is done, how fast, what is left and the note, as far as each is known."""
+        """Return the line to show: items, rate, remaining time and note, as far as they are known."""
         line = (
             f"{self.description}: {self.done}{'' if self.total is None else f' of {self.total}'} {self.unit}".rstrip()
         )
@@ -154,16 +158,16 @@ class _Lines:
     def advance(self, count: int, note: str = "") -> None:
         self.count.add(count, note)
         if time.monotonic() - self.last > _LINE_EVERY_SECONDS:
-            self._tell()
+            self._print()
 
-    def _tell(self) -> None:
+    def _print(self) -> None:
         self.last, self.reported = time.monotonic(), self.count.done
         print(self.count.words(), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        # Who was shown a part is shown the end.
+        # Print the last line if one was printed before.
         if self.reported is not None and self.reported != self.count.done:
-            self._tell()
+            self._print()
 
 
 def _duration(seconds: float) -> str:

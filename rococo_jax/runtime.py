@@ -20,9 +20,9 @@ AXES = ("data", "fsdp")
 
 
 def cache_folder() -> Path:
-    """Folder of cached programs and embeddings: `ROCOCO_CACHE`, or `rococo_jax` in the user's cache folder.
+    """Return the folder of cached programs and embeddings: `ROCOCO_CACHE`, or `rococo_jax` in the user's cache folder.
 
-    A user without a home, as containers have them, has no such folder, and nothing is kept.
+    A user without a home directory, as in some containers, has no such folder, and nothing is cached.
 
     Raises InputError: `ROCOCO_CACHE` is a URL.
     """
@@ -39,26 +39,26 @@ def cache_folder() -> Path:
 
 
 def enable_compilation_cache() -> None:
-    """Turns on JAX's persistent compilation cache, in `JAX_COMPILATION_CACHE_DIR` or in `cache_folder()`.
+    """Turn on JAX's persistent compilation cache, in `JAX_COMPILATION_CACHE_DIR` or in `cache_folder()`.
 
-    All processes read it and JAX writes it from process 0 alone, so hosts of one run should share the folder.
+    All processes read it, but JAX writes it from process 0 alone, so the hosts of a run should share the folder.
 
-    Raises InputError: process 0 cannot write `JAX_COMPILATION_CACHE_DIR`. Where the default folder cannot be written,
+    Raises InputError: process 0 cannot write `JAX_COMPILATION_CACHE_DIR`. If the default folder cannot be written,
     programs are compiled at every start.
     """
-    chosen = jax.config.jax_compilation_cache_dir
-    folder = chosen or str(cache_folder() / "compiled")
+    configured = jax.config.jax_compilation_cache_dir
+    folder = configured or str(cache_folder() / "compiled")
     group = coordination()
     if "://" not in folder and (group is None or group.number == 0):
-        _check_writable(Path(folder), "JAX_COMPILATION_CACHE_DIR" if chosen else None)
-    if chosen is None:
+        _check_writable(Path(folder), "JAX_COMPILATION_CACHE_DIR" if configured else None)
+    if configured is None:
         jax.config.update("jax_compilation_cache_dir", folder)
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
 def _check_writable(folder: Path, variable: str | None) -> None:
-    """Writes a file into the folder. JAX itself only warns, once for every program."""
+    """Check that the folder can be written. JAX itself only warns, once per program."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -68,8 +68,8 @@ def _check_writable(folder: Path, variable: str | None) -> None:
             raise InputError("environment", variable, reason, "a folder that can be written") from None
 
 
-# JAX takes 75 % of a GPU's memory by default, for programs that share it; a tenth is enough for CUDA, NCCL and cuDNN,
-# which do not ask JAX. The scheduler starts the reduction of a layer's gradients and computes on.
+# By default JAX takes 75 % of a GPU's memory; CUDA, NCCL and cuDNN, which allocate memory besides it, need a tenth.
+# The latency-hiding scheduler overlaps the reduction of a layer's gradients with computation.
 GPU_MEMORY_FRACTION = "0.9"
 GPU_FLAGS = {"--xla_gpu_enable_latency_hiding_scheduler": "true"}
 _GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin")
@@ -79,9 +79,9 @@ _MEMORY_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 def set_gpu_options() -> None:
-    """Sets options that every long command wants on GPUs, where JAX has a plugin for them and the user has set none.
+    """Set options of GPUs that every long command needs, if JAX has a plugin for GPUs and the user has not set them.
 
-    Must be called before JAX starts the devices, which reads the environment.
+    It must be called before JAX starts the devices, since JAX then reads the environment.
     """
     if not any(importlib.util.find_spec(name) for name in _GPU_PLUGINS):
         return
@@ -94,13 +94,16 @@ def set_gpu_options() -> None:
         os.environ["XLA_FLAGS"] = " ".join([*flags, *missing])
 
 
-# XLA flags that say where and how programs run, not what they compute.
+# XLA flags that change where and how programs run, but not what they compute.
 _HARMLESS = ("--xla_force_host_platform_device_count", "--xla_dump", "--xla_gpu_autotune", "--xla_cpu_parallel_codegen",
              "--xla_gpu_enable_latency_hiding", "--xla_tpu_enable_latency_hiding")  # fmt: skip
 
 
 def numeric_flags() -> dict[str, str]:
-    """What in the environment may change a result's last bits, for fingerprints and cache keys; usually nothing."""
+    """Return settings of the environment that may change the last bits of a result; usually there are none.
+
+    Fingerprints and cache keys contain them.
+    """
     flags = sorted(flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(_HARMLESS))
     precision = os.environ.get("JAX_DEFAULT_MATMUL_PRECISION")
     return {
@@ -110,10 +113,13 @@ def numeric_flags() -> dict[str, str]:
 
 
 def make_mesh(devices: Sequence[jax.Device] | None = None, fsdp: int = 1) -> jax.sharding.Mesh:
-    """A mesh with the axes `data` and `fsdp`, whose devices `fsdp` divides; else InputError.
+    """Return a mesh with the axes `data` and `fsdp`.
 
     Args:
-        devices: in this order; by default all, placed by their topology (`arranged`).
+        devices: devices in this order; by default all, in the order of `device_array`.
+        fsdp: size of the axis `fsdp`.
+
+    Raises InputError: `fsdp` does not divide the number of devices.
     """
     count = jax.device_count() if devices is None else len(devices)
     if count % fsdp:
@@ -124,13 +130,13 @@ def make_mesh(devices: Sequence[jax.Device] | None = None, fsdp: int = 1) -> jax
 
 
 def arranged(devices: Sequence[Any], fsdp: int) -> np.ndarray:
-    """All devices as (data, fsdp), neighbours on the mesh near each other, by `jax.experimental.mesh_utils`.
+    """Arrange devices as an array (data, fsdp) by their topology, with `jax.experimental.mesh_utils`.
 
-    Parameters are gathered along `fsdp` in every block, gradients reduced along `data` once: so `fsdp` takes links
-    inside a slice (a TPU slice; the GPUs of a host) and spans slices only where it is a multiple of their size. Where
-    the devices are no whole slices, or cannot be divided so, they keep their order.
+    Parameters are gathered along `fsdp` in every block, whereas gradients are reduced along `data` once per step. So
+    `fsdp` uses links inside a slice (a TPU slice; the GPUs of a host), and spans slices only if it is a multiple of
+    their size. If the devices are not complete slices, or cannot be divided in this way, they keep their order.
     """
-    # Imported late: it takes part of the time of every start.
+    # Imported late, since importing it takes time.
     from jax.experimental import mesh_utils
 
     in_order = np.asarray(devices).reshape(-1, fsdp)
@@ -150,8 +156,8 @@ def arranged(devices: Sequence[Any], fsdp: int) -> np.ndarray:
         return in_order
 
 
-def rows_of(devices: Iterable[jax.Device], mesh: jax.sharding.Mesh, rows: int) -> Int[np.ndarray, " own"]:
-    """The rows of a batch over the whole mesh that lie on some of its devices, ascending."""
-    places = NamedSharding(mesh, PartitionSpec(AXES)).devices_indices_map((rows,))
-    parts = sorted(places[device][0].indices(rows) for device in devices)
-    return np.concatenate([np.arange(*part) for part in parts])
+def rows_of(devices: Iterable[jax.Device], mesh: jax.sharding.Mesh, rows: int) -> Int[np.ndarray, " rows"]:
+    """Return the rows of a global batch that are on some devices of the mesh, in ascending order."""
+    slices = NamedSharding(mesh, PartitionSpec(AXES)).devices_indices_map((rows,))
+    ranges = sorted(slices[device][0].indices(rows) for device in devices)
+    return np.concatenate([np.arange(*each) for each in ranges])

@@ -28,14 +28,14 @@ _URL, _WRITTEN_URL = re.compile(r"[a-z][a-z0-9+.-]+://"), re.compile(r"(?!hf:)[a
 
 
 def is_url(path: str | os.PathLike) -> bool:
-    """Whether it is a URL, such as `gs://bucket/name`."""
+    """Return whether a path is a URL, such as `gs://bucket/name`."""
     return _URL.match(str(path)) is not None
 
 
 def refuse_url(path: str | os.PathLike, field: str) -> None:
-    """Raises InputError for a URL: what is written here needs locks and renames, which buckets do not have.
+    """Raise InputError for a URL: outputs need locks and renames, which buckets do not have.
 
-    Also for one that went through `Path`, which leaves a single slash.
+    A URL that was converted to a `Path`, which leaves a single slash, is refused too.
     """
     if _WRITTEN_URL.match(str(path)):
         wanted = "a folder of this machine, or of a file system that is mounted on it (NFS, Filestore, gcsfuse, ...)"
@@ -44,7 +44,7 @@ def refuse_url(path: str | os.PathLike, field: str) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; renames it to `path` if the block succeeds, removes it otherwise.
+    """Yield a temporary path beside `path`; rename it to `path` if the block succeeds, and remove it otherwise.
 
     Raises InputError: `path` is a URL.
     """
@@ -63,7 +63,10 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
-    """Like `atomic_write` for a folder. Raises InputError as `refuse_existing_folder`."""
+    """Yield a temporary folder, which becomes `path` as in `atomic_write`.
+
+    Raises InputError as `refuse_existing_folder`.
+    """
     path = Path(path)
     refuse_existing_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +83,7 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder as far as possible, while threads of a failed write may still add files to it."""
+    """Remove a folder as far as possible, although threads of a failed write may still add files to it."""
     for _ in range(20):
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():
@@ -89,30 +92,34 @@ def remove_folder(path: Path) -> None:
 
 
 def refuse_existing_folder(path: str | os.PathLike) -> None:
-    """Raises InputError where `path` is a URL, or exists and is not an empty folder. Call it before long work."""
+    """Raise InputError if `path` is a URL, or exists and is not an empty folder. Call it before long work."""
     refuse_url(path, "output")
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise InputError(path, "output folder", "something already there", "a new or empty folder")
 
 
-# Locks of this process by the thread that holds them.
-_held: dict[Path, int] = {}
-_holders = threading.Condition()
-# As `atomic_write` names them.
+# Locks of this process, with the thread that holds each of them.
+_locks: dict[Path, int] = {}
+_locks_changed = threading.Condition()
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # git-lfs, docs/spec.md
+# Names that `atomic_write` gives to temporary files.
 _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
 
 
 @contextlib.contextmanager
 def hold(path: str | os.PathLike, beside: bool = False, wait: bool = False) -> Iterator[None]:
-    """Keeps a folder, or a file that is yet to be written, for this process while the block runs.
+    """Lock a folder, or a file that will be written, for this process while the block runs.
 
-    The lock is `PATH/.lock` of a folder and `.NAME.lock` beside a file; `beside` it for a folder too, which may not be
-    there yet. It ends with the process, however that ends. What a holder that was killed left half-written is removed.
-    Where the file system has no locks there is none. With `wait`, until another command or thread that holds it ends.
+    The lock ends with the process, even if it is killed. Temporary files of a previous holder that was killed are
+    removed. On a file system without locks, nothing is locked.
 
-    Raises InputError: it is a URL, this thread holds it, or another thread or command does, without `wait`.
+    Args:
+        path: a folder, whose lock is `PATH/.lock`, or a file, whose lock is `.NAME.lock` beside it.
+        beside: put the lock of a folder beside it too; the folder may not exist yet.
+        wait: wait for another command or thread that holds the lock, instead of raising an error.
+
+    Raises InputError: the path is a URL, this thread holds the lock, or another one does and `wait` is False.
     """
     refuse_url(path, "output")
     path = Path(path).absolute()
@@ -134,30 +141,30 @@ def hold(path: str | os.PathLike, beside: bool = False, wait: bool = False) -> I
 
 
 def _claim(path: Path, lock: Path, wait: bool) -> None:
-    """Claim a lock among the threads of this process, which a lock of the file system does not tell apart."""
+    """Lock among the threads of this process, which a lock of the file system does not distinguish."""
     me = threading.get_ident()
-    with _holders:
-        while lock in _held:
-            if not wait or _held[lock] == me:
+    with _locks_changed:
+        while lock in _locks:
+            if not wait or _locks[lock] == me:
                 raise _in_use(path, "this process")
-            _holders.wait()
-        _held[lock] = me
+            _locks_changed.wait()
+        _locks[lock] = me
 
 
 def _release(lock: Path) -> None:
-    with _holders:
-        _held.pop(lock, None)
-        _holders.notify_all()
+    with _locks_changed:
+        _locks.pop(lock, None)
+        _locks_changed.notify_all()
 
 
 def _lock_file(path: Path, lock: Path, wait: bool) -> int:
-    """Opens and locks `lock`. A POSIX lock: children of the process do not inherit it, and NFS has it."""
+    """Open and lock a file. POSIX locks work on NFS, and child processes do not inherit them."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     while True:
         file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(file, lock):  # the holder before may have removed it between the two calls
+            if _is_at(file, lock):  # the previous holder may have removed the file between the two calls
                 os.ftruncate(file, 0)
                 os.write(file, f"process {os.getpid()} of {socket.gethostname()}".encode())
                 return file
@@ -174,9 +181,10 @@ def _lock_file(path: Path, lock: Path, wait: bool) -> int:
 
 
 def _remove_left_over(path: Path, deep: bool) -> None:
-    """Removes the temporary files of a command that was killed, which only the holder of the output can tell apart.
+    """Remove the temporary files of a command that was killed.
 
-    Others may write in the folders of a folder that is held from inside (a run's), so there it is not done `deep`.
+    Only the holder of the lock knows that they are not in use. If the lock is inside of the folder (of a training run),
+    other commands may write to its subfolders, which are then left alone (`deep` is False).
     """
     leftovers = [each for each in path.parent.iterdir() if each.name.startswith(f".{path.name}.")]
     if path.is_dir():
@@ -202,7 +210,7 @@ def _in_use(path: Path, holder: str) -> InputError:
 
 
 def check_free_space(path: str | os.PathLike, size: int) -> None:
-    """Raises DiskFull where the disk of `path` has fewer than `size` bytes free."""
+    """Raise DiskFull if the disk of `path` has fewer than `size` bytes free."""
     folder = Path(path).absolute().parent
     while not folder.exists():
         folder = folder.parent
@@ -217,33 +225,33 @@ def _flush_to_disk(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Writes a page, a table or a chart by rename; returns its path."""
+    """Write a text file by rename; return its path."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="replace")
     return path
 
 
 def write_csv_rows(path: Path, rows: Iterable[Iterable[object]]) -> None:
-    """Writes a CSV by rename."""
+    """Write a CSV file by rename."""
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", errors="replace", newline="") as file:
         csv.writer(file).writerows(rows)
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
-    """Writes `value` as UTF-8 JSON (indented, keys in the order given, no NaN), by rename."""
+    """Write a value as UTF-8 JSON (indented, keys in their order, no NaN), by rename."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     with atomic_write(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def write_json_lines(path: str | os.PathLike, values: Iterable[Any]) -> None:
-    """Writes each value as a line of UTF-8 JSON, by rename."""
+    """Write each value as a line of UTF-8 JSON, by rename."""
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
 
 
 def read_json(path: str | os.PathLike, wanted: str) -> Any:
-    """Reads a JSON file. `wanted` describes the content for errors ("a captions file").
+    """Read a JSON file. `wanted` describes the content for errors ("a captions file").
 
     Raises InputError as `texts.read_text` and `texts.parse_json`.
     """
@@ -251,7 +259,7 @@ def read_json(path: str | os.PathLike, wanted: str) -> Any:
 
 
 def read_json_object(path: str | os.PathLike, wanted: str) -> dict[str, Any]:
-    """As `read_json`; also raises InputError where the value is no object."""
+    """Read a JSON file as `read_json`; raise InputError also if the value is not an object."""
     value = read_json(path, wanted)
     if not isinstance(value, dict):
         raise InputError(path, "JSON", f"a {type(value).__name__}", f"an object: {wanted}")
@@ -259,33 +267,34 @@ def read_json_object(path: str | os.PathLike, wanted: str) -> dict[str, Any]:
 
 
 def load_arrays(path: str | os.PathLike, wanted: str) -> Any:
-    """Return the array of a `.npy` file, or those of a `.npz` by name, each of which is loaded when it is looked up.
+    """Return the array of a `.npy` file, or those of a `.npz` file by name; each is loaded when it is looked up.
 
-    Raises InputError where the file is missing, damaged or something else, or a header claims more than the file holds;
+    Raises InputError: the file is missing, damaged or something else, or a header claims more than the file contains.
     `wanted` describes the content for errors.
     """
     from rococo_jax.npz import open_arrays
 
-    # NumPy evaluates headers as Python, and lets their errors and those of zipfile through.
+    # NumPy evaluates headers as Python, and does not catch their errors or those of zipfile.
     return open_arrays(Path(path), lambda: whole_file(path, wanted))
 
 
 def read_table(path: str | os.PathLike, wanted: str, columns: Sequence[str] | None = None) -> Any:
-    """A Parquet file, or some of its columns, as a `pyarrow.Table`.
+    """Read a Parquet file, or some of its columns, as a `pyarrow.Table`.
 
-    Raises InputError as `load_arrays`, and where a column is missing.
+    Raises InputError as `load_arrays`, and if a column is missing.
     """
     import pyarrow.parquet
 
     with whole_file(path, wanted):
         table = pyarrow.parquet.read_table(path, columns=columns, page_checksum_verification=True)
-        table.validate(full=True)  # texts that are no UTF-8 are found here, and not in what reads them later
-        _names_of(table.schema)  # as are names, which are decoded when they are read
+        # Decode all texts and names here, so that invalid UTF-8 is an error now and not later.
+        table.validate(full=True)
+        _names_of(table.schema)
     return table
 
 
 def _names_of(fields: Iterable[Any]) -> list[str]:
-    """The names of Arrow's fields and of those within them."""
+    """Return the names of Arrow fields and of the fields inside of them."""
     names: list[str] = []
     for field in fields:
         names += [field.name, *_names_of(field.type.field(number) for number in range(field.type.num_fields))]
@@ -294,7 +303,7 @@ def _names_of(fields: Iterable[Any]) -> list[str]:
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
-    """Raises InputError for whatever a library raises that reads a damaged file; keep nothing but its calls inside.
+    """Raise InputError for any error of a library that reads a damaged file. The block should only call the library.
 
     Args:
         wanted: describes the content for errors ("a table of pairs").
@@ -305,25 +314,25 @@ def whole_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
         raise InputError(path, "file", "nothing there", wanted) from None
     except Exception as error:
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.filename is not None):
-            raise  # a folder, or one that may not be read; a SyntaxError of NumPy's headers has a file's name, too
+            raise  # a folder, or no permission; the check for OSError excludes SyntaxErrors, which have a file name too
         from rococo_jax.npz import NO_OBJECTS
 
         found = why_unreadable(path, error)
         if "pickle" in found or "Python objects" in found:
             raise InputError(path, "contents", "Python objects", f"{wanted}, of {NO_OBJECTS}") from None
-        raise InputError(path, "contents", f"something else ({found})"[:200], f"{wanted}, whole") from None
+        raise InputError(path, "contents", f"something else ({found})"[:200], f"{wanted}, undamaged") from None
 
 
 def why_unreadable(path: str | os.PathLike, error: Exception) -> str:
-    """What to say of a file that a library cannot read: its error, or that Git LFS left a pointer in its place."""
+    """Say why a library cannot read a file: its error, or that the file is a pointer of Git LFS."""
     with Path(path).open("rb") as file:
         if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-            return "a pointer of Git LFS in the file's place, which `git lfs pull` fetches"
+            return "a pointer of Git LFS instead of the file; run `git lfs pull`"
     return first_line(error) or type(error).__name__
 
 
 def hash_bytes(*parts: bytes) -> str:
-    """SHA-256 of length-prefixed parts, as 64 hex digits: different lists of parts have different hashes."""
+    """Return the SHA-256 of length-prefixed parts, as 64 hex digits: different lists have different hashes."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
@@ -332,11 +341,11 @@ def hash_bytes(*parts: bytes) -> str:
 
 
 def hash_json(value: Any) -> str:
-    """SHA-256 of a JSON value, independent of the order of keys."""
+    """Return the SHA-256 of a JSON value, which does not depend on the order of keys."""
     return hash_bytes(json.dumps(value, sort_keys=True, ensure_ascii=False).encode())
 
 
 def hash_file(path: str | os.PathLike) -> str:
-    """SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,3 +1,3 @@
 """The version, in a file of its own so that packaging and fingerprints read it without importing the package."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from rococo_jax.benchmarks.choices.records import holds_object, lines_beside, read_records
+from rococo_jax.benchmarks.choices.records import holds_object, read_records, read_side_lines
 from rococo_jax.benchmarks.classes import read_classes, templates_of
 from rococo_jax.benchmarks.readers.classes import read_own
 from rococo_jax.data.caption_forms import read_captions
@@ -41,7 +41,7 @@ READERS: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "models": ("models.txt", "# ä\nours=runs/sc-vc\na\x0bb=other  # why\n", lambda p: read_models([], p)),
     "items": ("i.csv", "image,caption\na.jpg,dög\n", lambda p: [record.value for record in read_records(p)[1]]),
     "a first character": ("i.json", ' {"0": 1}', holds_object),
-    "relations": ("symmetric_relations.txt", "next to\nbeside\n", lambda p: lines_beside(p.parent, [p.name])),
+    "relations": ("symmetric_relations.txt", "next to\nbeside\n", lambda p: read_side_lines(p.parent, [p.name])),
     "a lexicon": ("x.json", json.dumps(LEXICON, ensure_ascii=False), lambda p: read_lexicon(p).hash()),
     "hard positives": ("h.jsonl", '{"caption": "a dög", "hard_negative": "a cat"}\n', read_hard_positives),
     "influence": ("i.jsonl", json.dumps({"caption": "a dög", "words": ["a", "dög"], "influence": [0.5, 1]}) + "\n",
@@ -110,7 +110,7 @@ TABLES = {
     "columns without a name at the end": (b"a,b,,\n1,2,,\n", [{"a": "1", "b": "2"}]),
     "one column": (b"a\n1\n", [{"a": "1"}]),
     "a packed one": (gzip.compress(b"a,b\n1,2\n"), [{"a": "1", "b": "2"}]),
-    "a heading twice": (b"a,b, a\n1,2,3\n", "column 'a': found 2 of that name"),
+    "a heading twice": (b"a,b, a\n1,2,3\n", "column 'a': found 2 columns of that name"),
     "a short row": (b"a,b\n1,2\n3\n", r"row 2 \(to line 3\): found 1 cells; wanted 2 between commas"),
     "a long row": (b"a,b\n1,2,3\n", r"row 1 \(to line 2\): found 3 cells"),
     "an open quote": (b'a,b\n"1,2\n', "row 1: found unexpected end of data"),
@@ -216,7 +216,7 @@ def test_json_and_json_lines_under_each_others_names_are_told_apart(tmp_path):
         lines,
     )
     whole = written(tmp_path / "h.jsonl", '[\n {"caption": "a", "hard_negative": "b"}\n]\n')
-    refused("line 1: found the beginning of a value of several lines; .* is .json", read_hard_positives, whole)
+    refused("line 1: found the beginning of a value of several lines; .* is named .json", read_hard_positives, whole)
 
 
 def test_long_cells_and_other_kinds_of_files(tmp_path):

@@ -87,7 +87,7 @@ def draw_method(images: Path, captions: list[tuple[str, str]], similarities: np.
 
 
 def draw_blind_grounding(
-    images: Path, pair: tuple[str, str], shown: list[tuple[str, float]], shares: list[str]
+    images: Path, pair: tuple[str, str], examples: list[tuple[str, float]], shares: list[str]
 ) -> None:
     """Draw the preference of the matching image and of unrelated ones for the true caption of a pair."""
     question = "How much does each image prefer the true caption?  d = similarity(true) - similarity(altered)"
@@ -96,8 +96,8 @@ def draw_blind_grounding(
         text(20, 50, f"altered: {pair[1]}", fill=ORANGE, font_weight="bold"),
         text(20, 78, question, 13, SOFT),
     ]
-    scale = 140 / max(abs(value) for _, value in shown)
-    for number, (name, value) in enumerate(shown):
+    scale = 140 / max(abs(value) for _, value in examples)
+    for number, (name, value) in enumerate(examples):
         y, length = 96 + 92 * number, scale * value
         label, fill = ("matching image", BLUE) if number == 0 else ("unrelated image", "#8a949e")
         parts += [
@@ -106,7 +106,7 @@ def draw_blind_grounding(
             box(390 + min(0.0, length), y + 28, abs(length), 24, fill, 2),
             text(545, y + 45, f"{value:+.3f}", 13, SOFT),
         ]
-    bottom = 96 + 92 * len(shown)
+    bottom = 96 + 92 * len(examples)
     parts.append(f'<path d="M 390 92 V {bottom - 8}" stroke="{DARK}"/>')
     parts.append(text(390, bottom + 8, "d = 0", 12, SOFT, text_anchor="middle"))
     for y, name, fill, words in ((132, "grounding", BLUE, shares[0]), (240, "blind", SOFT, shares[1])):
@@ -154,21 +154,21 @@ def main() -> None:
         draw_method(images, captions, np.concatenate([originals, altered]) @ vectors[query])
 
         differences = (originals - altered) @ vectors.T
-        own = np.array([owner for owner, *_ in pairs])
-        unrelated = own[:, None] != np.arange(len(names))
-        matching = differences[np.arange(len(pairs)), own]
+        owners = np.array([owner for owner, *_ in pairs])
+        unrelated = owners[:, None] != np.arange(len(names))
+        matching = differences[np.arange(len(pairs)), owners]
         blind = (differences > 0).mean(axis=1, where=unrelated)
         grounding = (differences < matching[:, None]).mean(axis=1, where=unrelated)
         fitting = np.flatnonzero((grounding > 0.9) & (blind > 0.55) & (blind < 0.75))
-        chosen = min(fitting, key=lambda row: len(pairs[row][1]))
-        order = [place for place in np.argsort(-differences[chosen]) if place != own[chosen]]
-        shown = [own[chosen], *(order[int(share * len(order))] for share in (0.3, 0.55, 0.95))]
-        values = [(names[place], float(differences[chosen, place])) for place in shown]
+        pair_row = min(fitting, key=lambda row: len(pairs[row][1]))
+        order = [place for place in np.argsort(-differences[pair_row]) if place != owners[pair_row]]
+        examples = [owners[pair_row], *(order[int(share * len(order))] for share in (0.3, 0.55, 0.95))]
+        values = [(names[place], float(differences[pair_row, place])) for place in examples]
         shares = [
-            f"{100 * grounding[chosen]:.0f} % of the unrelated images have a smaller d than the matching image",
-            f"{100 * blind[chosen]:.0f} % of the unrelated images have a d above 0: they prefer the true caption, too",
+            f"{100 * grounding[pair_row]:.0f} % of the unrelated images have a smaller d than the matching image",
+            f"{100 * blind[pair_row]:.0f} % of the unrelated images have a d above 0: they prefer it, too",
         ]
-        draw_blind_grounding(images, pairs[chosen][1:], values, shares)
+        draw_blind_grounding(images, pairs[pair_row][1:], values, shares)
 
 
 if __name__ == "__main__":

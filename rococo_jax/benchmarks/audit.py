@@ -1,14 +1,14 @@
-"""Audit a benchmark's annotations: `rococo verify` counts quirks and shows examples, and corrects nothing.
+"""Audit a benchmark's annotations: `rococo verify` counts quirks and shows examples. It corrects nothing.
 
-Quirks affect scores: equal texts tie in every ranking, full stops that only originals have tell altered captions by
-punctuation alone, a word may be replaced inside a longer one ("background" -> "backfrance"). Texts are compared in
-readings, each coarser than the one before:
+Quirks affect scores: equal texts tie in every ranking; if only originals end with a full stop, punctuation reveals the
+altered captions; a word may be replaced inside a longer one ("background" -> "backfrance"). Texts are compared in four
+forms, each coarser than the one before:
 
     exact        the string itself
     normalised   `normalise_caption`, as in the `strict` protocol
-    words        runs of letters, digits and underscores in lower case (not those of `split_words`: published altered
-                 captions are split at punctuation and clitics, so "man's" and "man 's" must read alike)
-    bag          the words in any order: a model without word order can at best tie on two texts of one bag
+    words        runs of letters, digits and underscores in lower case (not `split_words`: published altered captions
+                 are split at punctuation and clitics, so "man's" and "man 's" must be equal)
+    bag          the words in any order: a model that ignores word order can at best tie on two texts of one bag
 """
 
 import difflib
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rococo_jax.benchmarks.benchmark import BenchmarkInfo, recognise
-from rococo_jax.benchmarks.choices.items import Item, shape_of
+from rococo_jax.benchmarks.choices.items import Item, question_of
 from rococo_jax.benchmarks.rococo.annotations import altered_pairs, is_no_op, normalise_caption, read_annotation_folder
 from rococo_jax.data.image_files import find_images
 from rococo_jax.progress import progress
@@ -39,16 +39,16 @@ class Caption(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts of an example."""
+        """Original and altered text, or the only text."""
         return (self.original, self.text) if self.original else (self.text,)
 
 
-# Name -> what it means, and whether an item has it. A predicate may remember the items before.
+# Name -> its meaning, and a predicate of an item, which may depend on the items before it.
 Quirks = Mapping[str, tuple[str, Callable[[Any], bool]]]
 
 
 def alphanumeric_runs(text: str) -> list[str]:
-    """The words of a text in lower case, without punctuation; `man's` gives two."""
+    """Return the words of a text in lower case, without punctuation; `man's` gives two."""
     return _WORD.findall(text.lower())
 
 
@@ -61,7 +61,7 @@ def _has_white_space(*texts: str) -> bool:
 
 
 def _repeats(key: Callable[[Any], Any], of_another: bool = False) -> Callable[[Any], bool]:
-    """Whether an earlier item, or one `of_another` image, has the same key."""
+    """Return a predicate: an earlier item has the same key; `of_another` counts only items of other images."""
     first: dict[Any, Any] = {}
 
     def repeats(item: Any) -> bool:
@@ -113,10 +113,10 @@ class Edits(NamedTuple):
     """Differences between the words of an altered caption and its original.
 
     Attributes:
-        replaced: (old words, new words) of each place, in order.
-        several_times: the same replacement was made in two places or more.
-        inside_words: a replacement made in one place was also made inside a longer word in another. A single
-            `plates` -> `weapons` does not count: it could be a replacement of the whole word.
+        replaced: (old words, new words) of each replacement, in order.
+        several_times: the same replacement occurs at least twice.
+        inside_words: a replacement of a word also occurs inside a longer word. A single `plates` -> `weapons` does not
+            count, because it could be a replacement of the complete word.
     """
 
     replaced: tuple[tuple[str, str], ...]
@@ -140,13 +140,13 @@ def find_edits(original: str, altered: str) -> Edits:
 
 
 def _replacements(old: list[str], new: list[str]) -> Iterator[tuple[str, str]]:
-    """(old words, new words) where two lists of words differ."""
+    """Yield (old words, new words) for each difference of two lists of words."""
     start = _shared_start(old, new)
     old, new = old[start:], new[start:]
     end = _shared_start(old[::-1], new[::-1])
     old, new = old[: len(old) - end], new[: len(new) - end]
     if len(old) <= 1 or len(new) <= 1:
-        # The usual case: one word was replaced and no alignment is needed.
+        # The usual case: one word was replaced, so no alignment is needed.
         yield from [(" ".join(old), " ".join(new))] if old or new else []
         return
     for step, old_start, old_end, new_start, new_end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
@@ -155,7 +155,7 @@ def _replacements(old: list[str], new: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _shared_start(one: list[str], other: list[str]) -> int:
-    """Length of the common prefix of two lists of words."""
+    """Return the length of the common prefix of two lists of words."""
     return next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
@@ -175,29 +175,32 @@ def _choice_quirks() -> Quirks:
     }
 
 
-def _collide(item: Item, reading: Callable[[str], Any]) -> bool:
-    """Whether two texts that are right for different images are the same in a reading."""
-    right_for = [frozenset(image for image, text in item.match if text == place) for place in range(len(item.texts))]
-    readings: dict[Any, frozenset[int]] = {}
-    return any(readings.setdefault(reading(text), own) != own for text, own in zip(item.texts, right_for, strict=True))
+def _collide(item: Item, form: Callable[[str], Any]) -> bool:
+    """Return whether two texts that match different images become equal in a form."""
+    images_of_form: dict[Any, frozenset[int]] = {}
+    for place, text in enumerate(item.texts):
+        images = frozenset(image for image, matching_text in item.match if matching_text == place)
+        if images_of_form.setdefault(form(text), images) != images:
+            return True
+    return False
 
 
 def audit(annotations: Path, images: Path | None = None) -> dict[str, Any]:
-    """Audit the annotation files of a folder, and count missing images where their folder is given. Returns JSON.
+    """Audit the annotation files of a folder, and count missing images if their folder is given. Returns JSON.
 
-    Raises InputError where the files are no benchmark's, or the folder of images is missing.
+    Raises InputError: the files belong to no benchmark, or the folder of images does not exist.
     """
     info = recognise(annotations)
     return audit_captions(annotations, images) if info.reader is None else audit_choices(info, annotations, images)
 
 
 def audit_captions(annotations: Path, images: Path | None = None) -> dict[str, Any]:
-    """Audit a folder of altered captions; its parts are the clean captions and the variants."""
-    read = read_annotation_folder(annotations)
-    captions = {"clean": [Caption(item.image, text) for item in read.clean for text in item.captions]}
+    """Audit a folder of altered captions. Its parts are the clean captions and the variants."""
+    folder = read_annotation_folder(annotations)
+    captions = {"clean": [Caption(item.image, text) for item in folder.clean for text in item.captions]}
     quirks = {"clean": _caption_quirks()}
-    parts = {"clean": _part("originals", (len(item.captions) for item in read.clean))}
-    for name, variant in read.variants.items():
+    parts = {"clean": _part("originals", (len(item.captions) for item in folder.clean))}
+    for name, variant in folder.variants.items():
         captions[name] = [Caption(image, new, old) for image, old, new in altered_pairs(variant.items)]
         quirks[name] = _altered_quirks(text for item in variant.items for text in item.originals)
         lengths = (2 * len(item.originals) - item.altered.count(None) for item in variant.items)
@@ -207,23 +210,23 @@ def audit_captions(annotations: Path, images: Path | None = None) -> dict[str, A
         for name, items in captions.items():
             _count(((name, item) for item in items), quirks[name], counts)
             advance(len(items))
-    sources = [read.clean_source, *(each.source for each in read.variants.values()), *read.ignored]
+    sources = [folder.clean_source, *(each.source for each in folder.variants.values()), *folder.ignored]
     return {
         "benchmark": "rococo",
         "parts": parts,
-        "images": _find([item.image for item in read.clean], images),
+        "images": _find([item.image for item in folder.clean], images),
         "quirks": counts,
-        "ignored": [path.name for path in read.ignored],
+        "ignored": [path.name for path in folder.ignored],
         "hashes": {path.name: hash_file(path) for path in sources if path is not None},
     }
 
 
 def audit_choices(info: BenchmarkInfo, annotations: Path, images: Path | None = None) -> dict[str, Any]:
-    """Audit the items of a benchmark of choices."""
+    """Audit the items of a multiple-choice benchmark."""
     tables, hashes, records = info.reader.read(annotations, info.files)
     lengths: dict[tuple[str, str], list[int]] = {}
     for item in tables.items():
-        lengths.setdefault((item.part, shape_of(item)), []).append(len(item.texts))
+        lengths.setdefault((item.part, question_of(item)), []).append(len(item.texts))
     return {
         "benchmark": info.name,
         "parts": {part: _part(shape, texts) for (part, shape), texts in lengths.items()},
@@ -245,11 +248,11 @@ def _count(items: Iterable[tuple[str, Any]], quirks: Quirks, counts: dict[str, A
     for part, item in items:
         for name, (meaning, has_it) in quirks.items():
             quirk = counts.setdefault(name, {"meaning": meaning, "parts": {}})["parts"]
-            found = quirk.setdefault(part, {"count": 0, "examples": []})
+            entry = quirk.setdefault(part, {"count": 0, "examples": []})
             if has_it(item):
-                found["count"] += 1
-                if len(found["examples"]) < EXAMPLES:
-                    found["examples"].append({"id": item.id, "texts": list(item.texts)})
+                entry["count"] += 1
+                if len(entry["examples"]) < EXAMPLES:
+                    entry["examples"].append({"id": item.id, "texts": list(item.texts)})
     return counts
 
 
@@ -261,7 +264,7 @@ def _find(names: Sequence[str], folder: Path | None) -> dict[str, Any]:
 
 
 def audit_lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """The report for people."""
+    """Yield the lines of the report for the terminal."""
     images = report["images"]
     records = f", {report['records']:,} records" if "records" in report else ""
     yield f"{report['benchmark']}: {images['named']:,} images{records}"

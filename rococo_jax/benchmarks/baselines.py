@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from rococo_jax.metrics.intervals import Counted, intervals
+from rococo_jax.metrics.intervals import ItemCounts, intervals
 from rococo_jax.metrics.metric import Metric, share
 from rococo_jax.perturb.text.ngrams import NgramModel, words_of
 
@@ -98,7 +98,8 @@ def preference_with_interval(
         group: for each seed or part, the image of each pair; intervals resample images.
     """
     runs = [
-        Counted(each[:, None], (PREFERENCE,), of_run, _METRICS) for each, of_run in zip(preference, group, strict=True)
+        ItemCounts(each[:, None], (PREFERENCE,), of_run, _METRICS)
+        for each, of_run in zip(preference, group, strict=True)
     ]
     value = float(np.mean([run.values()[PREFERENCE] for run in runs]))
     return {PREFERENCE: value, "interval": intervals(runs)[PREFERENCE], "pairs": sum(map(len, runs))}

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rococo_jax.benchmarks.excluded_input import ExcludedInput, select_images
 from rococo_jax.benchmarks.image_sets import CorruptedImages
-from rococo_jax.benchmarks.lost_input import LostInput, take_images
 from rococo_jax.benchmarks.pooling import Headline, Pool
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS
@@ -47,11 +47,11 @@ class Benchmark:
         image_sets: image sets by name, `originals` first. Original, mixed and corrupted sets have one image for each of
             `images`; `crops` has one for each part of an image, `out_NAME` the out-of-distribution images of a folder.
         tasks: all tasks; a baseline comes before the variants that are compared with it.
-        notes: sentences for readers of the results; the notes of `lost` are added.
+        notes: sentences for readers of the results; the notes of `excluded` are added.
         data: folders, counts and coverage, for the results.
-        decides: conditions that determine every result, as JSON: hashes of the data, and settings that change numbers.
-        unread: annotation files that are no part of the benchmark, and parts without a file.
-        lost: input that is left out or that no model can distinguish.
+        conditions: all that determines a result, as JSON: hashes of the data, and settings that change numbers.
+        ignored_files: annotation files that are no part of the benchmark, and parts without a file.
+        excluded: input that is left out or that no model can distinguish.
         requested: settings that only add results, as JSON: the requested names or numbers, or
             `{name: {"from": source, "sha256": hash of the contents}}`, by field of `Settings`.
         reopen: opens the same data with other settings; None if nothing can be added.
@@ -65,20 +65,20 @@ class Benchmark:
     tasks: tuple[Task, ...]
     notes: tuple[str, ...] = ()
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    decides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    unread: tuple[str, ...] = ()
-    lost: tuple[LostInput, ...] = ()
+    conditions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    ignored_files: tuple[str, ...] = ()
+    excluded: tuple[ExcludedInput, ...] = ()
     requested: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     reopen: Callable[[Settings], "Benchmark"] | None = None
     headline: Headline | None = None
 
     def __post_init__(self):
-        notes = dict.fromkeys((*(each.note for each in self.lost), *self.notes))
+        notes = dict.fromkeys((*(each.note for each in self.excluded), *self.notes))
         object.__setattr__(self, "notes", tuple(notes))
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the conditions that determine every result; they contain no names of folders."""
-        return dict(self.decides)
+        return dict(self.conditions)
 
     def summary(self) -> str:
         """Return a phrase for messages: the numbers of images and texts, the tasks, and files that are not read."""
@@ -86,7 +86,7 @@ class Benchmark:
         images = f"{len(self.images):,}" if len(self.images) == total else f"{len(self.images):,} of {total:,}"
         tasks = ", ".join(dict.fromkeys(task.name for task in self.tasks))
         phrase = f"{self.name}: {images} images, {len(self.texts):,} texts; tasks: {tasks}"
-        return f"{phrase}; not read: {', '.join(self.unread)}" if self.unread else phrase
+        return f"{phrase}; not read: {', '.join(self.ignored_files)}" if self.ignored_files else phrase
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,8 +197,8 @@ SMALLER_GALLERY = "the gallery is smaller than the published one, so recall cann
 
 def open_images(
     folder: Path, names: Sequence[str], settings: Settings, effect: str = SMALLER_GALLERY, order: Sequence[str] = ()
-) -> tuple[FileImages, tuple[LostInput, ...], dict[str, Any]]:
-    """Open the image files of a benchmark, as `lost_input.take_images`; `names` may contain repetitions.
+) -> tuple[FileImages, tuple[ExcludedInput, ...], dict[str, Any]]:
+    """Open the image files of a benchmark, as `excluded_input.select_images`; `names` may contain repetitions.
 
     Raises InputError: images are missing and that is not allowed, or no image exists.
     """
@@ -210,7 +210,7 @@ def open_images(
         raise InputError(folder, "images", counts, f"all of them (`rococo fetch` downloads them); or {subset}")
     if not present:
         raise InputError(folder, "images", f"none of {len(names):,}, such as {missing[0]!r}", "at least one")
-    return take_images(str(folder.resolve()), names, present, settings, effect, order)
+    return select_images(str(folder.resolve()), names, present, settings, effect, order)
 
 
 def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities: Sequence[int]) -> Benchmark:

@@ -13,7 +13,7 @@ _EVALUATED = ("val", "dev", "eval", "test")
 
 
 def class_name_of(label: str) -> str:
-    """Return the name of a label in prompts: blanks instead of underscores.
+    """Return the name of a class in prompts: its label with blanks instead of underscores.
 
     >>> class_name_of("great_white_shark")
     'great white shark'
@@ -51,12 +51,12 @@ def class_folders(folder: Path) -> dict[str, list[str]]:
 
 
 def _has_image_itself(images: Sequence[str]) -> bool:
-    """Return whether an image, named `CLASS/...`, lies in the class folder and not in a folder inside it."""
+    """Return whether an image, named `CLASS/...`, is directly in the class folder."""
     return any(name.count("/") == 1 for name in images)
 
 
 def _evaluated(labels: Sequence[str]) -> str:
-    """Return the folder to evaluate on, if it can be told by the name of a split."""
+    """Return the folder of a validation or test split, or the first folder if no name is that of a split."""
     return next((label for start in _EVALUATED for label in labels if label.lower().startswith(start)), labels[0])
 
 

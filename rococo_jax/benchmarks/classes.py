@@ -1,13 +1,13 @@
-"""The base of all benchmarks of classes: a reader lists labelled images; prompts, tasks and errors are here.
+"""Zero-shot classification benchmarks: a reader lists labelled images; prompts, tasks and errors are built here.
 
-Prompt templates are of this project's own wording, of whose list the first n are used, so 5 templates hold the 1; or
-those of a user's file with one template a line; `{}` stands for the class's name. In our own the article fits the name.
-A user's are filled in as they are, by `template.format(name)`, as in OpenAI's and open_clip's zero-shot code, so that
-published templates give published prompts ("a photo of a owl.").
+Prompt templates are either the first n of this project's own list (the set of 5 contains the set of 1), or the lines of
+a user's file; `{}` stands for the name of the class. In our own templates the article is adapted to the name. A user's
+templates are filled in by `template.format(name)`, as in OpenAI's and open_clip's zero-shot code, so that published
+templates give the published prompts ("a photo of a owl.").
 
-Labels are what tables of images and folders call a class, names what prompts call it. A name that is given is used as
-it is; a label without one is used with blanks instead of underscores. Names may repeat: OpenAI's names of ImageNet's
-classes have two "missile".
+A label identifies a class in tables of images and in folders; a name is its text in prompts. A label without a name is
+used as name, with blanks instead of underscores. Names may repeat: OpenAI's names of ImageNet's classes have two
+"missile".
 """
 
 import collections
@@ -21,7 +21,7 @@ import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
 from rococo_jax.benchmarks.class_folders import class_name_of
-from rococo_jax.benchmarks.lost_input import in_turns
+from rococo_jax.benchmarks.excluded_input import in_turns
 from rococo_jax.benchmarks.pooling import Headline
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.sources import downloads_of
@@ -44,8 +44,8 @@ class Labelled:
     Attributes:
         image: its name, a path inside the folder of images.
         label: the class.
-        task: that it is of; the benchmark's name by default.
-        texture: the class of its texture, where that may be another.
+        task: name of its task; the benchmark's name by default.
+        texture: the class of its texture, in benchmarks where it can differ from the class of its shape.
     """
 
     image: str
@@ -56,13 +56,13 @@ class Labelled:
 
 @dataclasses.dataclass(frozen=True)
 class LabelledImages:
-    """Labelled images as a reader gives them.
+    """Labelled images, as a reader returns them.
 
     Attributes:
-        images: all of them.
-        classes: label -> name, which prompts have.
-        source: the file or folder that says so.
-        notes: what a reader of any results must know.
+        images: all labelled images.
+        classes: name of each class in prompts, by label.
+        source: the file or folder of the labels.
+        notes: sentences for readers of the results.
     """
 
     images: tuple[Labelled, ...]
@@ -75,7 +75,7 @@ Read = Callable[[Mapping[str, Path]], LabelledImages]
 
 
 def class_benchmark(read: Read, headline: Headline, **about: Any) -> BenchmarkInfo:
-    """Registers a benchmark of classes; `about` as in `BenchmarkInfo`, with the benchmark's name as its one task."""
+    """Register a classification benchmark; `about` as in `BenchmarkInfo`. By default its one task has its name."""
     about = {"tasks": (about["name"],), "files": (), "downloads": downloads_of(about["name"]), **about}
     opener = partial(_open, about["name"], read, headline)
     return register(BenchmarkInfo(**about, open=opener, headline=headline))
@@ -86,26 +86,27 @@ def _open(name: str, read: Read, headline: Headline, folders: Mapping[str, Path]
     _check(labelled, name)
     names = [each.image for each in labelled.images]
     order = in_turns([(each.task, each.label, each.texture) for each in labelled.images])
-    effect = "figures are of these images alone"
-    originals, lost, data = open_images(folders["images"], names, settings, effect, [names[place] for place in order])
+    effect = "numbers are of these images only"
+    names_in_turns = [names[place] for place in order]
+    originals, excluded, data = open_images(folders["images"], names, settings, effect, names_in_turns)
     row = {image: place for place, image in enumerate(originals.names)}
-    there = [each for each in labelled.images if each.image in row]
+    opened = [each for each in labelled.images if each.image in row]
     texts: dict[str, int] = {}
-    # Names decide the order, whatever the labels are.
+    # Classes are ordered by name, not by label.
     classes = sorted(labelled.classes, key=lambda label: (labelled.classes[label], label))
     prompts = {}
     for templates in dict.fromkeys(settings.templates):
         of_classes = prompts_of(templates, [labelled.classes[label] for label in classes])
         prompts[templates] = np.array([[texts.setdefault(each, len(texts)) for each in row] for row in of_classes])
     printed_names = distinct_names(labelled.classes)
-    place = {label: number for number, label in enumerate(classes)}
+    class_index = {label: number for number, label in enumerate(classes)}
     tasks = []
     for task in dict.fromkeys(each.task or name for each in labelled.images):
-        of_task = [each for each in there if (each.task or name) == task]
-        if not of_task or not settings.wants(task):
+        task_images = [each for each in opened if (each.task or name) == task]
+        if not task_images or not settings.wants(task):
             continue
-        rows = np.array([row[each.image] for each in of_task])
-        texture = np.array([place[each.texture or each.label] for each in of_task])
+        rows = np.array([row[each.image] for each in task_images])
+        texture = np.array([class_index[each.texture or each.label] for each in task_images])
         for number, (templates, texts_of) in enumerate(prompts.items()):
             tasks.append(ClassifyTask(
                 name=task,
@@ -114,22 +115,22 @@ def _open(name: str, read: Read, headline: Headline, folders: Mapping[str, Path]
                 prompts=texts_of,
                 images=Rows.of(ORIGINALS, rows),
                 image_names=rows,
-                names=[each.image for each in of_task],
-                label=np.array([place[each.label] for each in of_task]),
-                texture=texture if any(each.texture for each in of_task) else None,
+                names=[each.image for each in task_images],
+                label=np.array([class_index[each.label] for each in task_images]),
+                texture=texture if any(each.texture for each in task_images) else None,
             ))  # fmt: skip
-    labels = [[each.image, each.label, each.task, each.texture] for each in there]
+    labels = [[each.image, each.label, each.task, each.texture] for each in opened]
     strings = np.array(list(texts), object)
     prompt_hashes = {templates: hash_json(strings[texts_of].tolist()) for templates, texts_of in prompts.items()}
     sources = {each: each if each.isdecimal() else str(Path(each).resolve()) for each in prompts}
-    decides = {"labels": hash_json(labels), "classes": dict(labelled.classes)}
-    decides["first_templates"] = prompt_hashes[settings.templates[0]]
+    conditions = {"labels": hash_json(labels), "classes": dict(labelled.classes)}
+    conditions["first_templates"] = prompt_hashes[settings.templates[0]]
     requested = {
         "templates": {
             Path(each).stem: {"from": sources[each], "sha256": sha256} for each, sha256 in prompt_hashes.items()
         }
     }
-    decides["images"] = hash_json(dict(zip(originals.names, originals.hashes, strict=True)))
+    conditions["images"] = hash_json(dict(zip(originals.names, originals.hashes, strict=True)))
     data |= {"annotations": str(labelled.source.resolve()), "caption_count": len(texts)}
     sets = {ORIGINALS: originals}
     notes = tuple(labelled.notes)
@@ -141,15 +142,15 @@ def _open(name: str, read: Read, headline: Headline, folders: Mapping[str, Path]
         tuple(tasks),
         notes,
         data,
-        decides,
-        lost=lost,
+        conditions,
+        excluded=excluded,
         requested=requested,
         headline=headline,
     )
 
 
 def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]]) -> Benchmark:
-    """The benchmark with every clean classify task also asked to tell its images from those of other folders.
+    """Return the benchmark with out-of-distribution tasks: each clean classify task against images of other folders.
 
     Raises InputError: a folder is missing or has no image.
     """
@@ -180,20 +181,20 @@ def _check(labelled: LabelledImages, name: str) -> None:
     for label, name_of_class in labelled.classes.items():
         if not name_of_class.strip():
             raise InputError(labelled.source, f"class {label!r}", "an empty name", "a name for prompts")
-    seen = set()
+    checked = set()
     for each in labelled.images:
         for label in (each.label, each.texture):
             if label is not None and label not in labelled.classes:
                 raise InputError(labelled.source, f"label of {each.image}", label, f"one of {_few(labelled.classes)}")
-        if (each.task, each.image) in seen:
-            raise InputError(labelled.source, f"image {each.image}", "the same image twice", "one line an image")
-        seen.add((each.task, each.image))
+        if (each.task, each.image) in checked:
+            raise InputError(labelled.source, f"image {each.image}", "the same image twice", "one line for each image")
+        checked.add((each.task, each.image))
     if without := sorted(set(labelled.classes) - {each.label for each in labelled.images}):
         raise InputError(labelled.source, f"class {without[0]!r}", "no image", "at least one image of every class")
 
 
 def distinct_names(classes: Mapping[str, str]) -> dict[str, str]:
-    """Return what results call each label: its name, with the label where several have that name."""
+    """Return the name of each label in results: its name, followed by the label if several labels have that name."""
     counts = collections.Counter(classes.values())
     return {label: name if counts[name] == 1 else f"{name} ({label})" for label, name in classes.items()}
 
@@ -219,18 +220,19 @@ _OURS = {str(count): TEMPLATES[:count] for count in COUNTS}
 
 
 def templates_of(name: str) -> tuple[str, ...]:
-    """The first so many of our templates, or those of a file.
+    """Return the first templates of our list if `name` is their number, else the templates of the file `name`.
 
-    Raises InputError: neither such a number nor a file, or a template is empty or has no place for the class.
+    Raises InputError: `name` is neither, or a template is empty or has no `{}` for the class.
     """
     if name in _OURS:
         return _OURS[name]
-    path, wanted = Path(name), f"one of {', '.join(map(str, COUNTS))}, or a file with one template a line"
+    path = Path(name)
     if not path.is_file():
+        wanted = f"one of {', '.join(map(str, COUNTS))}, or a file with one template per line"
         raise InputError("templates", "name", name or "nothing", wanted)
-    lines = read_lines(path, "templates, one a line")
+    lines = read_lines(path, "templates, one per line")
     if not lines:
-        raise InputError(path, "templates", "none", "at least one, a line each")
+        raise InputError(path, "templates", "none", "at least one, on a line of its own")
     for number, line in enumerate(lines, 1):
         if not _is_template(line):
             raise InputError(path, f"line {number}", repr(line)[:80], "a template with {} once, for the class")
@@ -246,7 +248,7 @@ def _is_template(line: str) -> bool:
 
 
 def prompts_of(name: str, classes: Sequence[str]) -> list[list[str]]:
-    """Return the prompts of each class by the templates of that name: ours with fitting articles, a file's as they are.
+    """Return the prompts of each class. Our templates adapt the article; those of a file are used as they are.
 
     Raises InputError: as `templates_of`.
     """
@@ -256,7 +258,7 @@ def prompts_of(name: str, classes: Sequence[str]) -> list[list[str]]:
 
 
 def prompt(template: str, name: str) -> str:
-    """Return one of our templates with the class's name in it; its article fits.
+    """Return one of our templates with the name of a class and the article that goes with it.
 
     >>> prompt("a picture of a {}.", "oven"), prompt("a {}.", "European robin")
     ('a picture of an oven.', 'a European robin.')
@@ -268,7 +270,7 @@ def prompt(template: str, name: str) -> str:
 
 
 def variant_of(name: str) -> str:
-    """`templates_5`, or `templates_FILE` without the ending."""
+    """Return the variant of templates: `templates_5`, or `templates_FILE` without the file's ending."""
     return f"templates_{Path(name).stem}"
 
 

@@ -1,4 +1,4 @@
-"""Corrupted images of any benchmark, and parts of images inside boxes."""
+"""Image sets that are computed from files: corrupted images, and regions of images."""
 
 import dataclasses
 import json
@@ -22,16 +22,16 @@ from rococo_jax.perturb.images.image_folders import image_id, rgb_pixels
 # The constants of ImageNet-C were chosen for this size.
 _CORRUPTED_SIDE = 224
 _CORRUPTED_AT_ONCE = 32
-_CUT = PixelView(
+_CENTRE_CROP = PixelView(
     f"cut {_CORRUPTED_SIDE}", (_CORRUPTED_SIDE, _CORRUPTED_SIDE, 3), partial(rgb_pixels, size=_CORRUPTED_SIDE)
 )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CorruptedImages(FileBackedImageSet):
-    """Files cut to a square of 224 pixels and corrupted as in ImageNet-C; `kind=None` is the cut alone.
+    """Images cropped to a square of 224 pixels and corrupted as in ImageNet-C; with `kind=None` only cropped.
 
-    `severity` is 1 to 5, 0 without a corruption. What is random about an image depends on its name and the seed alone.
+    `severity` is 1 to 5, or 0 without a corruption. Random numbers depend only on the name of an image and the seed.
     """
 
     originals: FileImages
@@ -40,7 +40,7 @@ class CorruptedImages(FileBackedImageSet):
     seed: int = 0
 
     def __post_init__(self):
-        self.originals.pixel_cache.announce(_CUT)
+        self.originals.pixel_cache.announce(_CENTRE_CROP)
 
     @property
     def variant(self) -> Variant:
@@ -56,12 +56,12 @@ class CorruptedImages(FileBackedImageSet):
         return len(self.originals)
 
     def content(self, row: int) -> bytes:
-        """Name and hash of the file, and the corruption."""
+        """Return the content of an image for hashes: name and hash of the file, and the corruption."""
         about = [self.kind, self.severity, self.seed, _CORRUPTED_SIDE, DEFINITION_VERSION]
         return json.dumps([self.originals.names[row], self.originals.hashes[row], *about]).encode()
 
     def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
-        """A task for each batch, which the device corrupts."""
+        """Return a task for each batch, which the device corrupts."""
         return (Task(len(batch), partial(self._prepared, batch, prepare)) for batch in chunks(rows, _CORRUPTED_AT_ONCE))
 
     def _prepared(self, rows: Sequence[int], prepare: Prepare) -> list[Any]:
@@ -69,7 +69,7 @@ class CorruptedImages(FileBackedImageSet):
         prepared = [self.pixel_cache.get(row, prepare) for row in rows] if several else [None]
         if all(pixels is not None for pixels in prepared):
             return prepared
-        pixels = np.stack([self.originals.pixel_cache.pixels(row, _CUT) for row in rows])
+        pixels = np.stack([self.originals.pixel_cache.pixels(row, _CENTRE_CROP) for row in rows])
         if self.kind is not None:
             ids = np.array([image_id(self.originals.names[row]) for row in rows], np.int64)
             corrupt = find_corruption(self.kind)
@@ -82,13 +82,13 @@ class CorruptedImages(FileBackedImageSet):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CroppedImages(FileBackedImageSet):
-    """Parts of files inside boxes, cut before anything else is done to them.
+    """Regions of images inside boxes, cropped before all other processing.
 
     Attributes:
         originals: the files.
-        rows: for each part, the file that it is cut from.
-        boxes: left, top, right, bottom in pixels, of the RGB image as in Pillow's `crop`: black outside the image.
-        name: of the set.
+        rows: row of the file of each region.
+        boxes: left, top, right, bottom in pixels, as in Pillow's `crop`: black outside the image.
+        name: name of the set.
     """
 
     originals: FileImages
@@ -105,11 +105,11 @@ class CroppedImages(FileBackedImageSet):
         return self.originals.paths
 
     def content(self, row: int) -> bytes:
-        """Hash of the file, and the box."""
+        """Return the content of a region for hashes: hash of the file, and the box."""
         return json.dumps([self.originals.hashes[self.rows[row]], list(self.boxes[row])]).encode()
 
     def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
-        """A task for each row."""
+        """Return a task for each row."""
         return (Task(1, lambda row=row: [self._prepared(row, prepare)]) for row in rows)
 
     def _prepared(self, row: int, prepare: Prepare) -> Any:
@@ -119,10 +119,10 @@ class CroppedImages(FileBackedImageSet):
             raise InputError(self.paths[self.rows[row]], error.field, error.found, error.wanted) from None
 
     def note(self, row: int) -> str:
-        """The box."""
+        """Return a phrase about the box, for tables."""
         return f"cut to {list(self.boxes[row])}"
 
     def input_keys(self) -> list[str]:
-        """The name of the file, and the box."""
+        """Return the names of the regions: file and box."""
         names = [self.originals.names[row] for row in self.rows]
         return [f"{self.name}/{name}@{','.join(map(str, box))}" for name, box in zip(names, self.boxes, strict=True)]

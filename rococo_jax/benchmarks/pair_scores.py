@@ -1,6 +1,6 @@
-"""Scores of given pairs of images and texts, from which tasks can be scored without a vector.
+"""Scores of pairs of images and texts, from which tasks are scored without embeddings.
 
-Rows of all image sets stand under one numbering, so that a pair of an image and a text is one number.
+The rows of all image sets are numbered consecutively, so that a pair of an image and a text is one number.
 """
 
 import dataclasses
@@ -14,11 +14,11 @@ from rococo_jax.errors import InputError
 
 
 class ImageNumbers:
-    """One numbering of the rows of several tables, one after the other.
+    """Consecutive numbers of the rows of several tables.
 
     Attributes:
-        first: the number of the first row of each table.
-        count: of all rows.
+        first: number of the first row of each table.
+        count: number of all rows.
     """
 
     def __init__(self, sizes: Mapping[str, int]):
@@ -26,17 +26,17 @@ class ImageNumbers:
         self.count = sum(sizes.values())
 
     def __call__(self, rows: Rows) -> Int[np.ndarray, " rows"]:
-        """The number of each row; of a row of another table, such as that of the texts, its index."""
+        """Return the number of each row; for a row of another table, such as the texts, its index."""
         return np.concatenate([self.first.get(name, 0) + index for name, index in rows.parts])
 
 
 class PairScores:
-    """Scores that a task can ask for.
+    """Scores of pairs of images and texts.
 
     Attributes:
-        numbers: the numbering of images.
-        scale: by which differences of scores become log-odds.
-        source: what errors call them.
+        numbers: numbers of the images.
+        scale: factor that turns differences of scores into log-odds.
+        source: name of the scores in errors.
     """
 
     numbers: ImageNumbers
@@ -51,23 +51,23 @@ class PairScores:
         raise NotImplementedError
 
     def matrix(self, tables: Sequence[str]) -> tuple[Float[np.ndarray, "images texts"], ImageNumbers]:
-        """Scores of the images of some sets with all texts, NaN where there is none, and the numbers of its rows."""
+        """Return the scores of the images of some sets with all texts, NaN without a score, and their row numbers."""
         raise NotImplementedError
 
 
 def _no_score(source: str, image: int, text: int, count: int, total: int) -> InputError:
     found = f"none of image {image} with text {text} ({count:,} of {total:,} pairs)"
-    return InputError(source, "scores of pairs", found, "a score of every pair that a task asks for")
+    return InputError(source, "scores of pairs", found, "a score of every pair that a task compares")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ListedScores(PairScores):
-    """Scores of a list of pairs, the only ones that can be asked for.
+    """Scores of a list of pairs; other pairs have no score.
 
     Attributes:
-        pairs: number of the image x number of texts + row of the text, ascending.
-        values: the score of each.
-        texts: how many there are.
+        pairs: number of the image x number of texts + row of the text, in ascending order.
+        values: score of each pair.
+        texts: number of texts.
     """
 
     numbers: ImageNumbers
@@ -94,7 +94,7 @@ class ListedScores(PairScores):
 
 
 class MatrixScores(PairScores):
-    """Scores of all pairs of image sets and texts: a matrix of images by texts for each set, by its name."""
+    """Scores of all pairs: a matrix of images by texts for each image set, by name of the set."""
 
     scale = 1.0
 
@@ -114,6 +114,7 @@ class MatrixScores(PairScores):
         return scores
 
     def matrix(self, tables: Sequence[str]) -> tuple[Float[np.ndarray, "images texts"], ImageNumbers]:
-        used = {name: self.matrices[name] for name in tables}  # one set's matrix is not copied
-        joined = used[tables[0]] if len(tables) == 1 else np.concatenate(list(used.values()))
-        return joined, MatrixScores(used).numbers
+        matrices = {name: self.matrices[name] for name in tables}
+        # The matrix of a single set is not copied.
+        joined = matrices[tables[0]] if len(tables) == 1 else np.concatenate(list(matrices.values()))
+        return joined, MatrixScores(matrices).numbers

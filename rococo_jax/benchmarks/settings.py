@@ -1,4 +1,4 @@
-"""What an evaluation asks for, apart from the models and the data."""
+"""Settings of an evaluation: tasks, protocol, mixed galleries, corruptions, prompts and limits."""
 
 import dataclasses
 import operator
@@ -15,31 +15,31 @@ PROTOCOLS = ("paper", "strict")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The questions of an evaluation.
+    """Settings of an evaluation, apart from the models and the data.
 
     Attributes:
-        tasks: only these tasks (default: all of each benchmark)
-        protocol: paper, the published files and ways; or strict, ties and oddities of the data count against the model
-        mixed_galleries: galleries of RoCOCO's text_to_image: mix_R and patch_R with a ratio R, control alone, or none
-        seeds: seeds of the mixing; a variant is their mean
-        corruptions: also ask the unaltered tasks on corrupted images: kinds of ImageNet-C, or all (default: none)
+        tasks: evaluate only these tasks (default: all of each benchmark)
+        protocol: paper follows the published files and code; strict normalises captions, drops altered captions that
+            change nothing, and counts ties as errors
+        mixed_galleries: galleries of RoCOCO's text_to_image: mix_R and patch_R with a ratio R, control, or none
+        seeds: seeds of the mixing; results are averaged over them
+        corruptions: also evaluate on corrupted images: kinds of ImageNet-C, or all (default: none)
         severities: severities of the corruptions, 1 to 5
-        corrupted_benchmarks: corrupt the images of these alone (default: of all)
-        templates: prompts for classes: 1, 5, 30 or 80 of ours, or files with one template a line, {} for the class; the
-            first is used throughout, the others are further variants
-        out_images: images of none of the classes, from which those of the classes are to be told; may be repeated
-        rerank: let scores of pairs (BLIP's matching head, a reranker) decide among the K best of every query by cosine;
-            published for BLIP: 256 on COCO (default: 0, off; a model asked by pairs then scores whole galleries)
-        limit: only N images of a benchmark, the first, or in turns from its classes or parts, for a trial: such figures
-            compare with each other alone (default: 0, all)
-        allow_missing_images: leave out images that are not there, with a note
-        require_clean: refuse a model that was trained on images of a benchmark, or that has no list of its training
-            images
+        corrupted_benchmarks: corrupt the images of these benchmarks only (default: of all)
+        templates: prompts of classes: 1, 5, 30 or 80 of ours, or files with one template per line, {} for the class;
+            the first set is used throughout, the others are further variants
+        out_images: folder of out-of-distribution images for classification benchmarks; may be repeated
+        rerank: re-rank the K best by cosine similarity with pair scores (BLIP's matching head, a reranker); published
+            for BLIP: 256 on COCO (default: 0, off: a pair scorer then ranks whole galleries)
+        limit: quick look at N images of each benchmark: the first, or in turns from its classes or parts; the numbers
+            are comparable only with each other (default: 0, all)
+        allow_missing_images: leave out images that do not exist; the results say so
+        require_clean: refuse models that were trained on images of a benchmark, or without a list of training images
 
-    From Python, a string or a number stands for a tuple of one: `corruptions="fog"`, `seeds=1`.
+    In Python, a string or a number stands for a tuple of one: `corruptions="fog"`, `seeds=1`.
 
     Raises:
-        InputError: a name is unknown (the nearest is suggested), or a number is out of its range.
+        InputError: a name is unknown (the nearest is suggested), or a number is out of range.
     """
 
     tasks: Annotated[tuple[str, ...], Option("A,B")] = ()
@@ -57,7 +57,7 @@ class Settings:
     require_clean: bool = False
 
     def __post_init__(self):
-        # Imports JAX, which no help of the command line needs.
+        # Imported here because it imports JAX, which the help of a command does not need.
         from rococo_jax.perturb.images.corruptions import CORRUPTIONS, check_severity, find_corruption
 
         for name, values in as_tuples(vars(self)).items():
@@ -79,11 +79,11 @@ class Settings:
                 raise InputError("settings", name, getattr(self, name), "0 for none, or a whole number above it")
 
     def corruptions_of(self, benchmark: str) -> tuple[str, ...]:
-        """The kinds that a benchmark's images are corrupted by."""
+        """Return the kinds of corruption of a benchmark's images."""
         return self.corruptions if benchmark in (self.corrupted_benchmarks or (benchmark,)) else ()
 
     def wants(self, task: str) -> bool:
-        """Whether a task is asked for."""
+        """Return whether a task is requested."""
         return not self.tasks or task in self.tasks
 
 
@@ -112,7 +112,7 @@ def _read_pairs(values: Any) -> tuple[tuple[str, str], ...]:
     return tuple((name, os.fspath(folder)) for name, folder in ([pairs] if is_one else pairs))
 
 
-# How a tuple of each kind is read, and what errors want of it.
+# For each kind of value: the function that reads a tuple of them, and a phrase for errors.
 _READERS: dict[Any, tuple[Callable[[Any], tuple[Any, ...]], str]] = {
     str: (_read_texts, "one text, or several"),
     int: (_read_numbers, "one whole number, or several"),
@@ -121,9 +121,9 @@ _READERS: dict[Any, tuple[Callable[[Any], tuple[Any, ...]], str]] = {
 
 
 def as_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by name with a tuple wherever a setting has several values.
+    """Return settings by name, with tuples for all settings of several values.
 
-    Raises InputError: a value is none of its setting's kind.
+    Raises InputError: a value is not of its setting's kind.
 
     >>> as_tuples({"corruptions": "fog", "seeds": 1, "templates": [5, "mine.txt"], "limit": 3})
     {'corruptions': ('fog',), 'seeds': (1,), 'templates': ('5', 'mine.txt'), 'limit': 3}
@@ -139,8 +139,8 @@ def as_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
     return read
 
 
-def check_known(field: str, names: Sequence[str], known: Sequence[str], source: str = "settings") -> None:
-    """Raises InputError, which suggests the nearest, where a name is none of `known`."""
+def check_known(field: str, names: Sequence[str], allowed: Sequence[str], source: str = "settings") -> None:
+    """Raise InputError, which suggests the nearest name, for a name that is not allowed."""
     for name in names:
-        if name not in known:
-            raise unknown_name(source, field, name, known, "rococo benchmarks")
+        if name not in allowed:
+            raise unknown_name(source, field, name, allowed, "rococo benchmarks")

@@ -1,8 +1,8 @@
-"""What `rococo fetch` gets: `assets/sources.csv`, one row a file, an archive or the files of a folder.
+"""Downloads of the shipped benchmarks, from `assets/sources.csv`: a row is a file, an archive or the files of a folder.
 
-`benchmarks`, separated by spaces, need it. `source` says where the address, the revision or the hash was read; what has
-no hash was never tried. The other columns are fields of `Download`, empty where they have their defaults; the addresses
-are described in `data.hub_downloads`.
+`benchmarks` lists the benchmarks that need it, separated by spaces. `source` names where the address, the revision or
+the hash was published; downloads without a hash have never been tested. The other columns are fields of `Download`,
+empty for their defaults. `data.hub_downloads` describes the addresses.
 """
 
 import csv
@@ -16,7 +16,7 @@ SOURCES = Path(__file__).parent / "assets" / "sources.csv"
 
 @functools.cache
 def read_sources() -> tuple[tuple[Download, frozenset[str], str], ...]:
-    """The rows: what is got, for which benchmarks, and where that was read."""
+    """Read the rows: the download, the benchmarks that need it, and the source of its address."""
     with SOURCES.open(encoding="utf-8", newline="") as file:
         rows = [{column: value for column, value in row.items() if value} for row in csv.DictReader(file)]
     needed_by = [(frozenset(row.pop("benchmarks").split()), row.pop("source")) for row in rows]
@@ -25,5 +25,5 @@ def read_sources() -> tuple[tuple[Download, frozenset[str], str], ...]:
 
 
 def downloads_of(benchmark: str) -> tuple[Download, ...]:
-    """What a benchmark needs, annotations first where images are listed in them; empty where it is got by hand."""
+    """Return the downloads of a benchmark, annotations first; empty if its files must be downloaded by hand."""
     return tuple(download for download, benchmarks, _ in read_sources() if benchmark in benchmarks)

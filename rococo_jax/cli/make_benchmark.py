@@ -49,7 +49,7 @@ class Options:
 def run(options: Options) -> None:
     from pathlib import Path
 
-    from rococo_jax.benchmarks.lost_input import turned_images
+    from rococo_jax.benchmarks.excluded_input import exif_rotated_images
     from rococo_jax.benchmarks.own import check_name, write_mixed_galleries, write_own
     from rococo_jax.benchmarks.rococo.generate import alter_captions
     from rococo_jax.encoders import load_model
@@ -61,7 +61,7 @@ def run(options: Options) -> None:
     enable_compilation_cache()
     mixed = [(name, seed) for name in options.mixed for seed in options.seeds]
     data, lexicon = options.pairs.read(), open_lexicon(options.lexicon or "")
-    for each in turned_images(data.paths):
+    for each in exif_rotated_images(data.paths):
         say(each.note)
     encoder = None if options.model is None else load_model(options.model)
     choices = {"seed": options.seed, "select": options.select or ("random" if encoder is None else "lowest")}

@@ -171,7 +171,7 @@ def _open_text_files(source: str, options: ReadOptions) -> CaptionsFile:
     check_split_choice(folder, options.row_split, {})
     items = tuple(CaptionedImage(name, _captions_of(path, options.text_files)) for name, path in texts.items() if path)
     unused = len({path for path in folder.rglob("*") if file_suffix(path) == ".txt"} - {*texts.values()})
-    remarks = ", each NAME.txt a caption" if options.text_files == "whole" else ", a caption a line of NAME.txt"
+    remarks = ", each NAME.txt a caption" if options.text_files == "whole" else ", one caption per line of NAME.txt"
     remarks += f", {unused:,} texts without an image left out" if unused else ""
     return CaptionsFile(source, items, folder=folder, remarks=remarks)
 
@@ -183,7 +183,7 @@ def _text_file_of(image: Path) -> Path | None:
 def _captions_of(path: Path, text_files: TextFiles) -> tuple[str, ...]:
     captions = caption_lines(read_text(path, "captions"), text_files)
     if not captions:
-        raise InputError(path, "captions", "none", "at least one, a line each")
+        raise InputError(path, "captions", "none", "at least one, each on its own line")
     return captions
 
 

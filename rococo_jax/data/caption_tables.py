@@ -84,7 +84,7 @@ def choose_column(role: str, header: Sequence[str], columns: Columns, source: ob
         raise InputError(source, f"{field} for the {role}", names or "none", wanted)
     count = [name.strip().lower() for name in header].count(candidates[0].strip().lower())
     if count > 1:
-        raise InputError(source, f"column {candidates[0]!r}", f"{count} of that name", "one")
+        raise InputError(source, f"column {candidates[0]!r}", f"{count} columns of that name", "one")
     return candidates[0]
 
 
@@ -99,7 +99,9 @@ def caption_columns(header: Sequence[str], columns: Columns, source: object, fie
     have_own_numbers = len({int(match[2]) for match in numbered}) == len(numbered)
     if unnumbered or not (have_one_name and have_own_numbers):
         found = f"{', '.join(map(repr, [*unnumbered, *numbered.values()][:4]))}, any of which may be the captions"
-        raise InputError(source, field, found, "columns of one name and a number each, or columns caption=NAME")
+        raise InputError(
+            source, field, found, "columns with the same name and different numbers, or columns caption=NAME"
+        )
     return tuple(numbered[match] for match in sorted(numbered, key=lambda match: int(match[2])))
 
 
@@ -130,7 +132,7 @@ def splits_of(split: str) -> set[str]:
     return {name.strip() for name in re.split("[+,]", split)} - {""}
 
 
-_DOWNLOAD = "files of images: download them first (img2dataset makes tars that are read as they are)"
+_DOWNLOAD = "image files: download them first (img2dataset writes tars that can be read directly)"
 
 
 @dataclasses.dataclass(frozen=True)

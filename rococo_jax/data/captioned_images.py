@@ -95,7 +95,7 @@ def _open_pairs(images: str, captions: str, options: ReadOptions) -> PairSource:
         wanted = f"none with {images}: a captions file or a table has splits"
         raise InputError("pairs", "split", repr(options.split), wanted)
     if sources and options.text_files == "whole":
-        wanted = "folders; a text of several lines in a tar belongs into NAME.json"
+        wanted = "folders; a caption of several lines in a tar belongs in NAME.json"
         raise InputError("pairs", "text_files", f"{options.text_files!r} with {images}", wanted)
     if folders or captions.strip():
         sources.insert(0, _read_folders(folders, captions, options))
@@ -189,7 +189,7 @@ def _find_in_folders(
             for name, path in find_images(missing, folder)[0].items():
                 other = paths.setdefault(name, path)
                 if other != path and not path.samefile(other) and path.read_bytes() != other.read_bytes():
-                    wanted = "as many folders as captions files, each beside its own"
+                    wanted = "one folder for each captions file, in the same order"
                     raise InputError(source, f"image {name!r}", f"two of this name, {other} and {path}", wanted)
         missing = [name for name in missing if name not in paths]
     all_folders = ", ".join(dict.fromkeys(itertools.chain.from_iterable(search_order))) or "no folder"
@@ -213,8 +213,8 @@ def _disambiguate_names(images: Mapping[Any, CaptionedImage]) -> tuple[Captioned
     for file, item in zip(images, items, strict=True):
         first_file = first_files.setdefault(item.image, file)
         if first_file is not file:
-            found = f"the name of {first_file}, too"
-            raise InputError(file, f"image {item.image!r}", found, "one name an image")
+            found = f"also the name of {first_file}"
+            raise InputError(file, f"image {item.image!r}", found, "a different name for each image")
     return tuple(items)
 
 

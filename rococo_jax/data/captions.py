@@ -128,7 +128,7 @@ def check_text(text: Any, field: str, source: object, expected: str = "a string"
     if not isinstance(text, str):
         raise InputError(source, field, json_type(text), expected)
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise InputError(source, field, "half of a surrogate pair", "whole Unicode characters")
+        raise InputError(source, field, "half of a Unicode surrogate pair", "complete Unicode characters")
     return text
 
 

@@ -81,7 +81,7 @@ def _from_python(text: str) -> list[str]:
         tree = tree.args[0]
     if not isinstance(tree, ast.List | ast.Tuple):
         kinds = {ast.Dict: "an object", ast.Set: "a set (its order is by chance)"}
-        raise MalformedList(kinds.get(type(tree), "brackets that are no list"))
+        raise MalformedList(kinds.get(type(tree), "brackets that are not a list"))
     return [_text_of(each, text) for each in tree.elts]
 
 

@@ -44,7 +44,7 @@ def read_weights(text: str, sources: int) -> tuple[Fraction, ...]:
     if min(weights) < _MIN_WEIGHT:
         raise error(repr(text), f"weights of {float(_MIN_WEIGHT)} and more")
     if abs(sum(weights) - 1) > _TOLERANCE:
-        raise error(f"{text}, which sum to {float(sum(weights)):.6g}", "weights that sum to 1")
+        raise error(f"{text}, whose sum is {float(sum(weights)):.6g}", "weights that sum to 1")
     return tuple(weight / sum(weights) for weight in weights)
 
 

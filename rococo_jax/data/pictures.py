@@ -31,7 +31,7 @@ Alpha = Literal["white", "dropped"]
 # Part of the cache keys of everything computed from pixels; to increase when `as_8bit` or `as_rgb` give other pixels.
 DECODING_VERSION = 2
 _EXPECTED = "a complete image file that Pillow can read"
-_NO_RANGE = "8 or 16 bits a channel, whose range is known; scale mode {} to whole numbers from 0 to 255"
+_NO_RANGE = "8 or 16 bits per channel; scale an image of mode {} to whole numbers from 0 to 255"
 _PIXELS = "whole numbers from 0 to 255 as uint8, (height, width, 3)"
 # Modes that some libraries cannot read or resize incorrectly, and equivalent modes without loss.
 _PLAIN_MODES = {"La": "LA", "RGBa": "RGBA", "PA": "RGBA", "LAB": "RGB"}
@@ -56,11 +56,11 @@ def decode_image(data: bytes, source: object) -> Image.Image:
     """Decode the bytes of an image file, as `open_image`; `source` names the image in errors."""
     image = _open_header(data, source)
     if image.mode.startswith("I;16") or any(_has_16_bits(tile.args) for tile in image.tile):
-        _say_once("images of 16 bits a channel are scaled to 8 bits")
+        _say_once("images with 16 bits per channel are scaled to 8 bits")
     decoded = as_8bit(image, source)
     with contextlib.suppress(Exception):  # Pillow looks for a second frame, which may be damaged
         if image.is_animated and image.format != "MPO":  # further frames of MPO are previews by a camera
-            _say_once("of images with several frames or pages the first is read")
+            _say_once("only the first frame or page of images with several is read")
     return decoded
 
 

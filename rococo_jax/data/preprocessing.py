@@ -115,7 +115,7 @@ class Preprocessing:
         image = as_rgb(image) if self.library == "transformers" else as_8bit(image)
         height, width = self._resized_size(image.height, image.width)
         if height * width > _MAX_RESIZED_PIXELS:
-            found = f"{image.width} x {image.height} pixels, which resized would be {width} x {height}"
+            found = f"{image.width} x {image.height} pixels, which would become {width} x {height}"
             raise InputError("image", "aspect ratio", found, f"at most {_MAX_RESIZED_PIXELS} resized pixels")
         image = image.resize((width, height), resample=Image.Resampling[self.resample.upper()])
         if self.crop_size is not None:

@@ -36,7 +36,7 @@ def why_refused(path: str, error: Exception, expected: str) -> InputError:
     """Return the error for a file that cannot be read; `expected` describes its contents."""
     if isinstance(error, FileNotFoundError):
         return InputError(path, "file", "nothing there", expected)
-    return InputError(path, "file", first_line(error) or type(error).__name__, f"{expected}, and the right to read it")
+    return InputError(path, "file", first_line(error) or type(error).__name__, f"{expected} that this user may read")
 
 
 def url_facts(url: str, expected: str) -> tuple[int, tuple[str, ...], float]:

@@ -88,7 +88,7 @@ def open_parquet(source: str, files: Sequence[Path], options: ReadOptions) -> Ca
     return read_image_tables(source, choose_tables(source, tables, options), options)
 
 
-def read_image_tables(source: str, chosen: ChosenTables, options: ReadOptions) -> CaptionsFile:
+def read_image_tables(source: str, selection: ChosenTables, options: ReadOptions) -> CaptionsFile:
     """Read the captioned images of tables that have the same columns.
 
     Images are inside the table, or named in a column. An image inside is named by its `path` or by a column of names if
@@ -97,7 +97,7 @@ def read_image_tables(source: str, chosen: ChosenTables, options: ReadOptions) -
 
     Raises InputError: names the table, and the column or row with its field.
     """
-    schema, columns = chosen.tables[0].schema(), options.requested_columns
+    schema, columns = selection.tables[0].schema(), options.requested_columns
     inside = list(image_columns(schema))
     if len(inside) == 1 and "image" not in columns:
         image = inside[0]
@@ -112,22 +112,22 @@ def read_image_tables(source: str, chosen: ChosenTables, options: ReadOptions) -
         columns_read["split"] = split
     has_status = is_download_table(schema.names)
     names = dict.fromkeys([image, *texts, *([split] if split else []), name])
-    rows = _read_rows(chosen.tables, image, [*names, *([STATUS] if has_status else [])])
+    rows = _read_rows(selection.tables, image, [*names, *([STATUS] if has_status else [])])
     downloaded = [row for row in rows if is_downloaded(row.values)] if has_status else rows
-    remarks = chosen.remark + describe_failed_downloads(len(rows) - len(downloaded))
+    remarks = selection.remark + describe_failed_downloads(len(rows) - len(downloaded))
     image_files: dict[str, TableImage] = {}
     if image in inside:
-        _check_are_images(chosen.tables[0], image)
-        downloaded, image_files = _name_images(downloaded, image, name, split, chosen.row_split)
+        _check_are_images(selection.tables[0], image)
+        downloaded, image_files = _name_images(downloaded, image, name, split, selection.row_split)
     numbered = ((f"row {row.number}", {key: row.values[key] for key in names}) for row in downloaded)
     row_options = dataclasses.replace(
         options,
         columns=columns_read,
-        split=chosen.row_split,
+        split=selection.row_split,
         split_in_name="",
         image_folders=() if image in inside else options.image_folders,
     )
-    file = collect_rows(source, numbered, row_options, chosen.must_choose)
+    file = collect_rows(source, numbered, row_options, selection.must_choose)
     return dataclasses.replace(
         file,
         remarks=f"{remarks}{file.remarks}",
@@ -254,10 +254,10 @@ def open_dataset(name: str, options: ReadOptions) -> CaptionsFile:
     by_split = dataset if isinstance(dataset, dict) else {"": dataset}
     tables = {split_name: [DatasetTable(each, name)] for split_name, each in by_split.items()}
     if is_slice:
-        chosen = ChosenTables(tables[""], options.split, must_choose=True)
+        selection = ChosenTables(tables[""], options.split, must_choose=True)
     else:
-        chosen = choose_tables(name, tables, options)
-    return read_image_tables(name, chosen, options)
+        selection = choose_tables(name, tables, options)
+    return read_image_tables(name, selection, options)
 
 
 def _load(name: str, path: str, split: str | None) -> Any:

@@ -59,7 +59,7 @@ def _report_compressed_tars(folder: Path) -> None:
     """Report how many compressed tars of a folder are skipped, because they cannot be read by index."""
     names = [path.name for path in folder.iterdir() if _COMPRESSED.search(path.name) and not is_hidden(path.name)]
     if names:
-        say(f"{folder}: {len(names):,} packed tars left out; the first is {min(names)}: unpack them (gunzip)")
+        say(f"{folder}: {len(names):,} compressed tars left out; the first is {min(names)}: decompress them (gunzip)")
 
 
 def split_names(names: str) -> list[str]:
@@ -118,13 +118,13 @@ def _expand_braces(name: str) -> tuple[int, list[str], int]:
     """Return where the first braces of a name begin, the texts that they stand for, and where they end."""
     match = _BRACES.search(name)
     if match is None:
-        raise InputError(name, "pattern", "a brace without its other half", "{00000..01242} or {a,b}")
+        raise InputError(name, "pattern", "an unmatched brace", "{00000..01242} or {a,b}")
     limits = _RANGE.fullmatch(match[1])
     if limits is None:
         return match.start(), match[1].split(","), match.end()
     first, last = limits.groups()
     if int(last) < int(first):
-        raise InputError(name, "pattern", match[0], "a range that rises")
+        raise InputError(name, "pattern", match[0], "an increasing range")
     width = len(first) if first.startswith("0") or len(first) == len(last) else 0
     numbers = range(int(first), min(int(last), int(first) + _MAX_TARS) + 1)
     return match.start(), [f"{number:0{width}}" for number in numbers], match.end()
@@ -143,7 +143,7 @@ class TarPairs(PairSource):
         self.tars, self.indexes = tuple(tars), tuple(indexes)
         self.summaries = [read_summary(index) for index in self.indexes]
         if expected_hash not in ("", self.hash()):
-            raise _changed(self.tars[0])
+            raise _change_error(self.tars[0])
         self.shards = tuple(tar["samples"] for tar in self.summaries)
         self._ends = list(itertools.accumulate(self.shards))
         self._columns = functools.lru_cache(_MAX_OPEN_INDEXES)(self._open_columns)
@@ -186,7 +186,7 @@ class TarPairs(PairSource):
     def _open_columns(self, tar: int) -> dict[str, pa.Array]:
         """Open the index of a tar. Raises InputError: it was written again, because the tar has changed."""
         if read_summary(self.indexes[tar])["content"] != self.summaries[tar]["content"]:
-            raise _changed(self.tars[tar])
+            raise _change_error(self.tars[tar])
         return columns_of(self.indexes[tar])
 
     def _locate(self, index: int) -> tuple[int, int]:
@@ -217,12 +217,12 @@ class TarPairs(PairSource):
             raise InputError(self.tars[tar], "tar", first_line(error) or "nothing", "a tar that can be read") from None
         header, image = data[:HEADER], data[HEADER:]
         if checksum(header, hashlib.sha256(image).digest()) != check:
-            wanted = "the bytes that were indexed; start again, and the tar is read anew"
+            wanted = "the bytes that were indexed; run the command again to index the tar again"
             raise InputError(self.tars[tar], f"member {name}", "other bytes", wanted)
         return image
 
 
-def _changed(tar: str) -> InputError:
+def _change_error(tar: str) -> InputError:
     return InputError(tar, "tars", "written again meanwhile", "tars that do not change while in use")
 
 
@@ -273,7 +273,7 @@ def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
             found += f"; the first is {tar.rpartition('/')[2]}/{summary['first']}"
             break
     if not len(pairs):
-        wanted = "one with both: files one after another, of one name up to its first dot"
+        wanted = "a sample with both: consecutive members whose names agree up to the first dot"
         raise InputError(name, "samples", found, wanted)
     skipped = sum(counts.values())
     if skipped:
@@ -281,5 +281,5 @@ def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
             raise InputError(name, "samples", found, "an image and a caption in each, or allow_missing_images")
         say(f"{name}: {skipped:,} samples left out: {found}")
     captions = sum(tar["captions"] for tar in pairs.summaries)
-    say(f"{name}: {len(pairs):,} images, {captions:,} captions, one a line of NAME.txt")
+    say(f"{name}: {len(pairs):,} images, {captions:,} captions, one per line of NAME.txt")
     return pairs

@@ -170,7 +170,7 @@ CLEANINGS: dict[str, Callable[[str], str]] = {
     "lowercase": tokenizers.normalizers.Lowercase().normalize_str,
     "siglip": clean_like_siglip,
     "str_lower": str.lower,  # sentence-transformers
-    # OpenAI's code (`lower`) and open_clip, which has these names under `tokenizer_kwargs.clean`.
+    # OpenAI's code (`lower`) and open_clip, where they are values of `clean` in `tokenizer_kwargs`.
     "whitespace": _repair,
     "lower": lambda text: _repair(text).lower(),
     "canonicalize": _canonicalise,

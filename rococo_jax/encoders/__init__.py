@@ -1,4 +1,4 @@
-"""Images and texts in, unit vectors out: our own models in batches and length buckets, and objects of any framework."""
+"""Encoders of images and texts: models of this project in batches of one length, and objects of any framework."""
 
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder

@@ -1,11 +1,12 @@
 """A cache of embeddings by content: the key covers everything that decides them.
 
-A part is one file named by its key, written by rename: a `.npy`, and after it the SHA-256 of its name and content. A
-part that is damaged, or another part's, is computed again. Images enter the key by the hash of their bytes and captions
-by their text, never by a file's name or date. Where nothing can be written, nothing is kept.
+A part is one file named by its key and written by rename: a `.npy`, followed by the SHA-256 of its name and content. A
+part that is damaged, or belongs to another key, is computed again. Images enter the key by the hash of their bytes and
+captions by their text, never by a file's name or date. If the folder cannot be written, nothing is cached.
 
-Beside the parts an index names their items, so that another part computes only what no part has: `index/ABOUT/KEY.npy`
-holds 128 bits of SHA-256 of each item of part KEY, for all parts of one tower. A run reads each of these files once.
+An index beside the parts lists their items, so that a new part computes only items that no other part has:
+`index/TOWER/KEY.npy` holds 128 bits of SHA-256 of each item of part KEY, for all parts of one tower. A run reads each
+of these files once.
 """
 
 import contextlib
@@ -26,32 +27,80 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class EmbeddingCache:
-    """A folder of embedding parts. `folder=None` keeps nothing. `computed` and `read` count items of this process.
+    """A folder of embedding parts.
 
-    Raises InputError: the folder is a URL.
+    Args:
+        folder: the folder; None caches nothing.
+
+    Attributes:
+        computed: number of items that this process has computed.
+        read: number of items that this process has read from the cache.
+
+    Raises:
+        InputError: the folder is a URL.
     """
 
     def __init__(self, folder: str | os.PathLike | None):
         refuse_url(folder or "", "cache")
         self.folder = None if folder is None else Path(folder)
         self.computed = self.read = 0
-        self.writes = True
-        self._known: dict[Path, _Items] = {}
+        self._is_writable = True
+        self._indices: dict[Path, _Index] = {}
 
-    def key(self, about: dict, items: list[bytes]) -> str:
-        """The key of what is computed of `items` under everything named in `about`."""
-        return hash_bytes(json.dumps(about, sort_keys=True).encode(), *items)
+    def key(self, description: dict, items: list[bytes]) -> str:
+        """Return the key of the embeddings of `items` under everything in `description`."""
+        return hash_bytes(json.dumps(description, sort_keys=True).encode(), *items)
 
     def get(self, key: str) -> np.ndarray | None:
-        """The array under a key, or None where it is not there or is not what was put there."""
+        """Return the array of a key; None if there is none or it is damaged."""
         return None if self.folder is None else self._load(self._path(key))
 
     def put(self, key: str, array: np.ndarray) -> None:
-        """Keeps an array under a key."""
+        """Store an array under a key."""
         if self.folder is not None:
             self._save(self._path(key), array)
 
+    def find(self, description: dict, items: list[bytes]) -> Iterator[tuple[Int[np.ndarray, " rows"], np.ndarray]]:
+        """Yield the embeddings of the items that some part has, part by part, with their indices into `items`."""
+        if self.folder is None or not items:
+            return
+        folder = self._index_folder(description)
+        index = self._updated_index(folder)
+        part_numbers, rows_in_part = index.find(_digests(items))
+        keys = list(index.lengths)
+        for number in np.unique(part_numbers[part_numbers >= 0]).tolist():
+            rows = np.flatnonzero(part_numbers == number)
+            part = self._load(self._path(keys[number]))
+            if part is not None and len(part) == index.lengths[keys[number]]:
+                self.read += len(rows)
+                yield rows, part[rows_in_part[rows]]
+            else:  # a damaged part; without its index file, an undamaged part may provide the same items
+                with contextlib.suppress(OSError):
+                    (folder / f"{keys[number]}.npy").unlink()
+
+    def add(self, description: dict, items: list[bytes], embeddings: np.ndarray) -> None:
+        """Store a part, the embeddings of some items, and its index file."""
+        if self.folder is not None:
+            key = self.key(description, items)
+            self.put(key, embeddings)
+            self._save(self._index_folder(description) / f"{key}.npy", _digests(items))
+
+    def _updated_index(self, folder: Path) -> "_Index":
+        """Return the index of a tower with all files that are in its folder now."""
+        index = self._indices.setdefault(folder, _Index())
+        for path in sorted(folder.glob("*.npy")):
+            if path.stem not in index.lengths:
+                index.add(path.stem, self._load(path))
+        return index
+
+    def _index_folder(self, description: dict) -> Path:
+        return self.folder / "index" / hash_bytes(json.dumps(description, sort_keys=True).encode())[:32]
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.npy"
+
     def _load(self, path: Path) -> np.ndarray | None:
+        """Return the array in a file; None if it is missing or damaged."""
         try:
             content = path.read_bytes()
             if self._digest(path, content[:-_DIGEST_BYTES]) != content[-_DIGEST_BYTES:]:
@@ -61,8 +110,8 @@ class EmbeddingCache:
             return None
 
     def _save(self, path: Path, array: np.ndarray) -> None:
-        """Writes a file; where that fails, says so once and writes no more."""
-        if not self.writes:
+        """Write an array to a file; after the first failure, warn and write no more."""
+        if not self._is_writable:
             return
         file = io.BytesIO()
         np.save(file, array, allow_pickle=False)
@@ -71,51 +120,16 @@ class EmbeddingCache:
             with atomic_write(path) as temporary:
                 temporary.write_bytes(content + self._digest(path, content))
         except OSError as error:
-            self.writes = False
+            self._is_writable = False
             reason = error.strerror or error
-            print(f"rococo: {self.folder}: embeddings cannot be kept ({reason}); going on without", file=sys.stderr)
+            print(f"rococo: {self.folder}: cannot cache embeddings ({reason}); continuing without", file=sys.stderr)
 
     def _digest(self, path: Path, content: bytes) -> bytes:
         return hashlib.sha256(path.relative_to(self.folder).as_posix().encode() + content).digest()
 
-    def find(self, about: dict, items: list[bytes]) -> Iterator[tuple[Int[np.ndarray, " rows"], np.ndarray]]:
-        """The vectors of those items that some part has: their rows among the items, and the vectors, part by part."""
-        if self.folder is None or not items:
-            return
-        index = self._index(about)
-        known = self._known.setdefault(index, _Items())
-        for path in sorted(index.glob("*.npy")):
-            if path.stem not in known.lengths:
-                known.add(path.stem, self._load(path))
-        keys, part_of_row, places = list(known.lengths), *known.find(_digests(items))
-        order = np.argsort(part_of_row, kind="stable")
-        for rows in np.split(order, np.flatnonzero(np.diff(part_of_row[order])) + 1):
-            if (number := part_of_row[rows[0]]) < 0:
-                continue
-            part = self._load(self._path(keys[number]))
-            if part is not None and len(part) == known.lengths[keys[number]]:
-                self.read += len(rows)
-                yield rows, part[places[rows]]
-            else:  # of a damaged part: a whole one may have the same items
-                with contextlib.suppress(OSError):
-                    (index / f"{keys[number]}.npy").unlink()
 
-    def add(self, about: dict, items: list[bytes], vectors: np.ndarray) -> None:
-        """Keeps a part: the vectors of some items, and the index that names them."""
-        if self.folder is not None:
-            key = self.key(about, items)
-            self.put(key, vectors)
-            self._save(self._index(about) / f"{key}.npy", _digests(items))
-
-    def _index(self, about: dict) -> Path:
-        return self.folder / "index" / hash_bytes(json.dumps(about, sort_keys=True).encode())[:32]
-
-    def _path(self, key: str) -> Path:
-        return self.folder / key[:2] / f"{key}.npy"
-
-
-class _Items:
-    """Which part has which item, of one tower: digests of all index files, each read once.
+class _Index:
+    """The items of all parts of one tower, by digest.
 
     Attributes:
         lengths: number of items of each part, by key.
@@ -123,30 +137,39 @@ class _Items:
 
     def __init__(self):
         self.lengths: dict[str, int] = {}
-        self._digests, self._places = np.empty((0, 2), np.uint64), np.empty((0, 2), np.int64)
-        self._new: list[tuple[np.ndarray, np.ndarray]] = []
+        # Digests in ascending order of their first half, and part number and row of each.
+        self._digests = np.empty((0, 2), np.uint64)
+        self._positions = np.empty((0, 2), np.int64)
+        self._unsorted: list[tuple[np.ndarray, np.ndarray]] = []
 
     def add(self, key: str, digests: np.ndarray | None) -> None:
-        """Adds an index file; None, or another shape, is a damaged one, and has no items."""
+        """Add the index file of a part. A damaged one, None or of another shape, has no items."""
         if digests is None or digests.shape[1:] != (2,):
-            digests = self._digests[:0]
-        number, rows = np.full(len(digests), len(self.lengths)), np.arange(len(digests))
+            digests = np.empty((0, 2), np.uint64)
+        part_number = np.full(len(digests), len(self.lengths))
         self.lengths[key] = len(digests)
-        self._new.append((digests, np.stack([number, rows], axis=1)))
+        self._unsorted.append((digests, np.stack([part_number, np.arange(len(digests))], axis=1)))
 
     def find(self, digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Find for each item the number of a part that has it, -1 for none, and its row there."""
-        if self._new:
-            of_parts = zip((self._digests, self._places), *self._new, strict=True)
-            held, places = map(np.concatenate, of_parts)
-            order = np.argsort(held[:, 0], kind="stable")
-            self._digests, self._places, self._new = held[order], places[order], []
+        """Return for each item the number of a part that has it, -1 for none, and its row in that part."""
+        self._sort()
         if not len(self._digests):
             return np.full(len(digests), -1), np.zeros(len(digests), np.int64)
-        at = np.minimum(np.searchsorted(self._digests[:, 0], digests[:, 0]), len(self._digests) - 1)
-        parts, rows = self._places[at].T
-        return np.where((self._digests[at] == digests).all(axis=1), parts, -1), rows
+        nearest = np.searchsorted(self._digests[:, 0], digests[:, 0])
+        nearest = np.minimum(nearest, len(self._digests) - 1)
+        is_equal = (self._digests[nearest] == digests).all(axis=1)
+        part_numbers, rows = self._positions[nearest].T
+        return np.where(is_equal, part_numbers, -1), rows
+
+    def _sort(self) -> None:
+        if not self._unsorted:
+            return
+        digests = np.concatenate([self._digests, *(digests for digests, _ in self._unsorted)])
+        positions = np.concatenate([self._positions, *(positions for _, positions in self._unsorted)])
+        order = np.argsort(digests[:, 0], kind="stable")
+        self._digests, self._positions, self._unsorted = digests[order], positions[order], []
 
 
 def _digests(items: list[bytes]) -> np.ndarray:
+    """Return 128 bits of the SHA-256 of each item."""
     return np.array([np.frombuffer(hashlib.sha256(item).digest()[:16], np.uint64) for item in items]).reshape(-1, 2)

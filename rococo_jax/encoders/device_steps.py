@@ -1,17 +1,14 @@
-"""Runs a tower over batches: every device encodes a unit of one static shape in a step, or nothing.
+"""Run a tower over batches: in every step each device encodes one unit of rows of one static shape.
 
-    step     up to `unit` rows for each device; `unit` is fixed, so the same program runs for every item
-    idle     a device without rows skips its unit (a conditional), and goes on with the next step at once
-    balance  where a step has fewer units than devices, those that have had least work take them
+A unit always has the same number of rows, so the same program runs for every item, and the bits of a vector depend
+neither on the other items nor on the number of devices. The last step of each shape is padded.
 
-Where the mesh spans processes, since parameters are sharded over several, each process brings rows of its own, and all
-run the same programs in the same order: a process without rows of a shape takes part with none (`in_step`).
+When the mesh spans several processes, because parameters are sharded over them, each process brings its own rows, and
+all run the same programs in the same order; a process without rows of a shape contributes padding
+(`synchronised_batches`).
 
-So at most one unit of each shape is padding, whatever the number of devices, and a vector's bits depend neither on the
-other items nor on the number of devices.
-
-Batches are made ahead in a thread, and several steps are under way before the first is fetched. A step that does not
-fit into the devices' memory is cut into smaller ones.
+Batches are prepared in a background thread, and several steps run before the first result is fetched. A step that
+exceeds the memory of the devices is split into smaller ones.
 """
 
 import collections
@@ -21,14 +18,13 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from rococo_jax.errors import InputError
 from rococo_jax.processes import gather
@@ -38,143 +34,162 @@ T = TypeVar("T")
 Program = Callable[..., jax.Array]
 BatchFeatures = tuple[Int[np.ndarray, " rows"], Float[np.ndarray, "rows *features"]]
 
-_MADE_AHEAD = 2
-# Of an item that does not tell, such as a photograph as it was opened.
-_UNKNOWN_BYTES = 2**20
-# Beside one for each device, so that a device without rows is never waited for.
-STEPS_UNDER_WAY = 2
+_PREFETCHED_BATCHES = 2
+# Assumed size of items without `nbytes`, such as PIL images.
+_DEFAULT_ITEM_BYTES = 2**20
+_STEPS_IN_FLIGHT = 2
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows of one step, as they are on the host.
+class StepBatch:
+    """Rows of one step on the host.
 
     Attributes:
-        index: places of the rows among the items.
-        arrays: of the program's inputs, one row each.
-        unit: how many of them a device encodes at once.
-        cost: of a row, in any unit of work.
+        index: position of each row among the items.
+        arrays: the inputs of the program, one row each.
+        unit: number of rows that a device encodes at once.
+        tokens: padded tokens of a row of text; 0 for images.
     """
 
     index: Int[np.ndarray, " rows"]
     arrays: tuple[np.ndarray, ...]
     unit: int
-    cost: int = 1
+    tokens: int = 0
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """What decides the program that encodes the rows."""
-        return self.cost, self.unit, tuple((array.shape[1:], array.dtype.str) for array in self.arrays)
+        """Shape and dtype of the inputs, which determine the compiled program."""
+        return self.tokens, self.unit, tuple((array.shape[1:], array.dtype.str) for array in self.arrays)
 
 
-@dataclass
+@dataclass(frozen=True)
 class DeviceSteps:
     """Steps over the devices of a mesh.
 
     Attributes:
-        name: what errors call the program's owner.
-        devices: how many of the mesh this process has, which its rows go to.
-        on_halved: called with a batch that did not fit and the unit in which it is tried again.
-        load: work that each device has had: rows times cost, padding included.
-        asked: the same of the rows alone, without padding.
+        name: name of the model, for errors.
+        on_halved: called with a batch that exceeded the memory and the smaller unit of the next attempt.
     """
 
     name: str
     mesh: Mesh
-    on_halved: Callable[[Rows, int], None]
-    devices: int = field(init=False)
-    load: Int[np.ndarray, " devices"] = field(init=False)
-    asked: int = 0
+    on_halved: Callable[[StepBatch, int], None]
 
-    def __post_init__(self):
-        self.devices = len(self.mesh.local_devices)
-        self.load = np.zeros(self.devices, np.int64)
+    @property
+    def devices(self) -> int:
+        """Number of devices of this process in the mesh."""
+        return len(self.mesh.local_devices)
 
-    def run(self, batches: Iterable[Rows], program: Program) -> Iterator[BatchFeatures]:
-        """The features of all rows, batch by batch, in order.
+    def run(self, batches: Iterable[StepBatch], program: Program) -> Iterator[BatchFeatures]:
+        """Yield the index and the features of each batch, in order.
 
         Args:
             batches: of at most `unit` rows for each device.
-            program: (active, *arrays) -> features, over the mesh; see `on_active_devices`.
+            program: (*arrays) -> features, over the mesh; see `on_each_device`.
         """
-        waiting: collections.deque[tuple[Rows, np.ndarray, jax.Array | None]] = collections.deque()
+        in_flight: collections.deque[tuple[StepBatch, jax.Array | None]] = collections.deque()
         if self.mesh.is_multi_process:
-            ahead = MadeAhead(iter(batches))
-            placed = map(self._placed, in_step(self.name, ahead))
+            prefetched = Prefetch(iter(batches))
+            placed = map(self._with_inputs, synchronised_batches(self.name, prefetched))
         else:
-            placed = ahead = MadeAhead(map(self._placed, batches))
-        with contextlib.closing(ahead):
-            for batch, slots, inputs in placed:
-                waiting.append((batch, slots, _or_none(program, inputs)))
-                if len(waiting) >= STEPS_UNDER_WAY + self.mesh.size - 1:
-                    yield from self._fetched(*waiting.popleft(), program)
-            while waiting:
-                yield from self._fetched(*waiting.popleft(), program)
+            placed = prefetched = Prefetch(map(self._with_inputs, batches))
+        with contextlib.closing(prefetched):
+            for batch, inputs in placed:
+                in_flight.append((batch, _none_if_out_of_memory(program, inputs)))
+                if len(in_flight) > _STEPS_IN_FLIGHT:
+                    yield from self._fetch(*in_flight.popleft(), program)
+            while in_flight:
+                yield from self._fetch(*in_flight.popleft(), program)
 
-    def _fetched(
-        self, batch: Rows, slots: np.ndarray, features: jax.Array | None, program: Program
-    ) -> Iterator[BatchFeatures]:
-        found = None if features is None else _or_none(_own_rows, [features])
-        if found is not None:
-            of_units = found.reshape(self.devices, batch.unit, *found.shape[1:])
-            yield batch.index, of_units[slots].reshape(-1, *found.shape[1:])[: len(batch.index)]
-            return
-        unit = 0 if self.mesh.is_multi_process else batch.unit // 2
-        if unit == 0:
-            device = self.mesh.devices.flat[0].device_kind
-            items = "one item" if batch.unit == 1 else f"{batch.unit} items"
-            raise InputError(self.name, "memory of the device", f"no room for {items} on {device}", "a larger device")
-        self.on_halved(batch, unit)
-        for start in range(0, len(batch.index), unit * self.mesh.size):
-            here = slice(start, start + unit * self.mesh.size)
-            smaller = dataclasses.replace(
-                batch, index=batch.index[here], arrays=tuple(array[here] for array in batch.arrays), unit=unit
-            )
-            smaller, slots, inputs = self._placed(smaller)
-            yield from self._fetched(smaller, slots, _or_none(program, inputs), program)
+    def _with_inputs(self, batch: StepBatch) -> tuple[StepBatch, list[jax.Array]]:
+        return batch, self._place(batch)
 
-    def _placed(self, batch: Rows) -> tuple[Rows, np.ndarray, list[jax.Array]]:
-        count, devices = len(batch.index), self.devices
-        units = -(-count // batch.unit)
-        if units > devices:
-            raise ValueError(f"{count} rows in units of {batch.unit} for {devices} devices")
-        slots = np.sort(np.argsort(self.load, kind="stable")[:units])
-        work = batch.unit * batch.cost
-        self.load[slots] += work
-        self.asked += count * batch.cost
-        active = np.zeros(devices, bool)
-        active[slots] = True
-        padded = (_in_slots(array, slots, batch.unit, devices) for array in batch.arrays)
+    def _place(self, batch: StepBatch) -> list[jax.Array]:
+        """Return the inputs of a batch on the devices, padded to one unit for each."""
+        rows = batch.unit * self.devices
+        if len(batch.index) > rows:
+            raise ValueError(f"{len(batch.index)} rows in units of {batch.unit} for {self.devices} devices")
+        padded = [pad_rows(array, rows) for array in batch.arrays]
         sharding = NamedSharding(self.mesh, PartitionSpec(AXES))
-        if not self.mesh.is_multi_process:
-            return batch, slots, [jax.device_put(array, sharding) for array in (active, *padded)]
-        return batch, slots, [jax.make_array_from_process_local_data(sharding, each) for each in (active, *padded)]
+        if self.mesh.is_multi_process:
+            return [jax.make_array_from_process_local_data(sharding, array) for array in padded]
+        return [jax.device_put(array, sharding) for array in padded]
+
+    def _fetch(self, batch: StepBatch, features: jax.Array | None, program: Program) -> Iterator[BatchFeatures]:
+        """Yield the features of a step, or of smaller steps if it exceeded the memory (None)."""
+        on_host = None if features is None else _none_if_out_of_memory(_local_rows, [features])
+        if on_host is not None:
+            yield batch.index, on_host[: len(batch.index)]
+            return
+        unit = batch.unit // 2
+        if unit == 0 or self.mesh.is_multi_process:
+            raise self._out_of_memory(batch)
+        self.on_halved(batch, unit)
+        rows = unit * self.devices
+        for start in range(0, len(batch.index), rows):
+            some = slice(start, start + rows)
+            arrays = tuple(array[some] for array in batch.arrays)
+            smaller = dataclasses.replace(batch, index=batch.index[some], arrays=arrays, unit=unit)
+            yield from self._fetch(smaller, _none_if_out_of_memory(program, self._place(smaller)), program)
+
+    def _out_of_memory(self, batch: StepBatch) -> InputError:
+        device = self.mesh.devices.flat[0].device_kind
+        items = "one item" if batch.unit == 1 else f"{batch.unit} items"
+        wanted = "a larger device"
+        if batch.unit > 1:  # on several processes, whose steps cannot be split
+            wanted = f"{wanted}, or a smaller images_at_once"
+        return InputError(self.name, "memory of the device", f"no room for {items} on {device}", wanted)
 
 
-def in_step(name: str, batches: Iterator[Rows]) -> Iterator[Rows]:
-    """Batches of this process, and between them empty ones in the shapes of other processes' batches, so that all run
-    the same programs: of the shapes that are due, the smallest comes first. All processes must call it.
+def synchronised_batches(name: str, batches: Iterator[StepBatch]) -> Iterator[StepBatch]:
+    """Yield this process's batches, and between them empty ones in the shapes of other processes' batches.
 
-    Raises Exception: what making a batch raised on any process, on all of them.
+    So all processes run the same programs: of the shapes of all next batches, the smallest comes first. All processes
+    must call this. An exception in the preparation of a batch on any process is raised on all of them.
     """
-    due: list[Rows] = []
+    next_batch: list[StepBatch] = []
 
-    def shape_due() -> tuple[Any, ...] | None:
-        due.extend(itertools.islice(batches, 1 - len(due)))
-        return due[0].shape if due else None
+    def next_shape() -> tuple[Any, ...] | None:
+        next_batch.extend(itertools.islice(batches, 1 - len(next_batch)))
+        return next_batch[0].shape if next_batch else None
 
-    while shapes := [shape for shape in gather(f"{name}: a step", shape_due) if shape is not None]:
-        first = min(shapes)
-        if due and due[0].shape == first:
-            yield due.pop()
+    while shapes := [shape for shape in gather(f"{name}: a step", next_shape) if shape is not None]:
+        smallest = min(shapes)
+        if next_batch and next_batch[0].shape == smallest:
+            yield next_batch.pop()
         else:
-            cost, unit, arrays = first
-            empty = tuple(np.zeros((0, *of_row), dtype) for of_row, dtype in arrays)
-            yield Rows(np.zeros(0, np.int64), empty, unit, cost)
+            tokens, unit, inputs = smallest
+            empty = tuple(np.zeros((0, *row_shape), dtype) for row_shape, dtype in inputs)
+            yield StepBatch(np.zeros(0, np.int64), empty, unit, tokens)
 
 
-def _own_rows(features: jax.Array) -> np.ndarray:
-    """The rows on this process's devices, in order."""
+def pad_rows(rows: np.ndarray, count: int) -> np.ndarray:
+    """Repeat the first row up to `count` rows, so that padding is real content and cannot produce NaN.
+
+    An empty array becomes zeros.
+    """
+    if len(rows) == count:
+        return rows
+    padded = np.empty((count, *rows.shape[1:]), rows.dtype)
+    padded[: len(rows)] = rows
+    padded[len(rows) :] = rows[:1] if len(rows) else 0
+    return padded
+
+
+def on_each_device(mesh: Mesh, encode: Program, state: Any, *rows: jax.Array) -> jax.Array:
+    """Call `encode(state, *rows)` with the rows of each device. Call this inside `jit`.
+
+    Where parameters are sharded, all devices gather them together, and the program is one over the mesh.
+    """
+    split = PartitionSpec(AXES)
+    if mesh.shape["fsdp"] > 1 or mesh.is_multi_process:
+        return jax.lax.with_sharding_constraint(encode(state, *rows), NamedSharding(mesh, split))
+    specs = (PartitionSpec(), *(split for _ in rows))
+    return jax.shard_map(encode, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)(state, *rows)
+
+
+def _local_rows(features: jax.Array) -> np.ndarray:
+    """Return the rows on this process's devices, in order."""
     if features.is_fully_addressable:
         return np.asarray(features)
     shards = sorted(features.addressable_shards, key=lambda shard: shard.index[0].start)
@@ -182,110 +197,89 @@ def _own_rows(features: jax.Array) -> np.ndarray:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error of torch, XLA or Python says that memory ran out."""
-    words = ("out of memory", "OutOfMemory", "RESOURCE_EXHAUSTED")
-    return isinstance(error, MemoryError) or any(each in str(error) for each in words)
+    """Return whether an error of torch, XLA or Python reports a lack of memory."""
+    phrases = ("out of memory", "OutOfMemory", "RESOURCE_EXHAUSTED")
+    return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in phrases)
 
 
-def _or_none(run: Callable[..., T], inputs: Sequence[Any]) -> T | None:
-    """What `run` gives; None where it does not fit into memory."""
+def _none_if_out_of_memory(function: Callable[..., T], inputs: Sequence[Any]) -> T | None:
+    """Call a function and return its result, or None if the devices have too little memory."""
     try:
-        return run(*inputs)
+        return function(*inputs)
     except jax.errors.JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
         return None
 
 
-def _in_slots(array: np.ndarray, slots: np.ndarray, unit: int, devices: int) -> np.ndarray:
-    """The rows on the devices `slots`, in order. Padding repeats the first row: real content, which makes no NaN."""
-    if len(array) == unit * devices:
-        return array
-    padded = np.empty((len(slots) * unit, *array.shape[1:]), array.dtype)
-    padded[: len(array)], padded[len(array) :] = array, array[:1]
-    if len(slots) == devices:
-        return padded
-    placed = np.zeros((devices, unit, *array.shape[1:]), array.dtype)
-    placed[slots] = padded.reshape(len(slots), unit, *array.shape[1:])
-    return placed.reshape(devices * unit, *array.shape[1:])
-
-
-def on_active_devices(mesh: Mesh, encode: Program, state: Any, active: Bool[jax.Array, " devices"], *rows) -> jax.Array:
-    """`encode(state, *rows)` on each device's rows where `active`, zeros elsewhere. To be called inside `jit`.
-
-    Where parameters are sharded, all devices gather them together, and so all encode.
-    """
-    if mesh.shape["fsdp"] > 1 or mesh.is_multi_process:
-        return jax.lax.with_sharding_constraint(encode(state, *rows), NamedSharding(mesh, PartitionSpec(AXES)))
-
-    def local(state: Any, active: jax.Array, *rows: jax.Array) -> jax.Array:
-        made = jax.eval_shape(encode, state, *rows)
-        return jax.lax.cond(active[0], encode, lambda *_: jnp.zeros(made.shape, made.dtype), state, *rows)
-
-    split = PartitionSpec(AXES)
-    specs = (PartitionSpec(), split, *(split for _ in rows))
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)(state, active, *rows)
-
-
-def collected(
-    name: str, what: str, batches: Iterator[BatchFeatures], on_progress: Callable[[int], None] | None = None
+def gather_in_order(
+    name: str, kind: str, batches: Iterator[BatchFeatures], on_progress: Callable[[int], None] | None = None
 ) -> Float[np.ndarray, "items *features"]:
-    """All features in the order of the items; `name` and `what` say in the error of what there are none."""
-    places, features = [], []
+    """Return all features in the order of the items.
+
+    Raises InputError if there are no items; it contains the model's `name` and the `kind` of the items.
+    """
+    indices, features = [], []
     for index, rows in batches:
-        places.append(index)
+        indices.append(index)
         features.append(rows)
         if on_progress is not None:
             on_progress(len(index))
     if not features:
-        raise InputError(name, what, "nothing to encode", "at least one item")
-    together, order = np.concatenate(features), np.concatenate(places)
-    in_order = np.empty_like(together)
-    in_order[order] = together
-    return in_order
+        raise InputError(name, kind, "nothing to encode", "at least one item")
+    unordered = np.concatenate(features)
+    ordered = np.empty_like(unordered)
+    ordered[np.concatenate(indices)] = unordered
+    return ordered
 
 
-class MadeAhead(Iterator[T]):
-    """Items that a thread makes ahead of their use, from now on. What making an item raised is raised where it is due.
+class Prefetch(Iterator[T]):
+    """Iterate in a background thread, starting now; exceptions are raised where their item would be returned.
 
     Args:
-        ahead: how many may wait, at least.
-        most_bytes: as many more as together take so many bytes, by the first.
+        items: the items; they are closed at the end if they can be.
+        count: number of items that may wait.
+        most_bytes: additional items may wait up to this size together, estimated from the first.
     """
 
-    def __init__(self, items: Iterator[T], ahead: int = _MADE_AHEAD, most_bytes: int = 0):
-        self._items, self._most_bytes, self._closed = items, most_bytes, False
-        self._made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-        self._room = threading.Semaphore(ahead)
-        self._thread = threading.Thread(target=self._make, daemon=True, name="batches")
+    def __init__(self, items: Iterator[T], count: int = _PREFETCHED_BATCHES, most_bytes: int = 0):
+        self._items, self._most_bytes, self._is_closed = items, most_bytes, False
+        self._queue: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+        self._free_places = threading.Semaphore(count)
+        self._thread = threading.Thread(target=self._iterate, daemon=True, name="batches")
         self._thread.start()
 
-    def _make(self) -> None:
+    def _iterate(self) -> None:
         end: BaseException = StopIteration()
-        closes = hasattr(self._items, "close")
+        can_close = hasattr(self._items, "close")
         try:
-            with contextlib.closing(self._items) if closes else contextlib.nullcontext():
+            with contextlib.closing(self._items) if can_close else contextlib.nullcontext():
                 for number, item in enumerate(self._items):
-                    if not number and (more := self._most_bytes // (getattr(item, "nbytes", _UNKNOWN_BYTES) or 1)):
-                        self._room.release(more)
-                    self._made.put((item, None))
-                    self._room.acquire()
-                    if self._closed:
+                    if number == 0:
+                        self._allow_more(item)
+                    self._queue.put((item, None))
+                    self._free_places.acquire()
+                    if self._is_closed:
                         break
         except BaseException as error:
             end = error
-        self._made.put((None, end))
+        self._queue.put((None, end))
+
+    def _allow_more(self, item: T) -> None:
+        item_bytes = getattr(item, "nbytes", _DEFAULT_ITEM_BYTES) or 1
+        if additional := self._most_bytes // item_bytes:
+            self._free_places.release(additional)
 
     def __next__(self) -> T:
-        item, end = self._made.get()
+        item, end = self._queue.get()
         if end is not None:
-            self._made.put((None, end))  # for whoever asks again
+            self._queue.put((None, end))  # for further calls
             raise end
-        self._room.release()
+        self._free_places.release()
         return item
 
     def close(self) -> None:
-        """Ends the thread, after the item that it makes."""
-        self._closed = True
-        self._room.release()
+        """End the thread after its current item."""
+        self._is_closed = True
+        self._free_places.release()
         self._thread.join()

@@ -1,14 +1,14 @@
-"""Embed once: every image and every distinct text of a run goes through the towers one time.
+"""Embed every image and every distinct text of a run once.
 
-Parts of a few hundred items are units of caching only: batches go across them, and a part is kept as soon as it is
-whole. A run that is stopped goes on after the last whole part. Equal texts share one vector, so they tie exactly, as
-they should.
+Items are cached in parts of a few hundred. Batches go across parts, and a part is cached as soon as it is complete, so
+a run that is stopped resumes after the last complete part. Equal texts share one embedding, so their similarities tie
+exactly.
 
-The cache keeps a tower's features; the head is applied to them anew. So models that were trained on top of one frozen
-tower share its work.
+The cache keeps the features of a tower; the head is applied to them on each run. So models that were trained on top of
+one frozen tower share its features.
 
-Several processes share the parts: each encodes some on its own devices, and all have all of them. A part that is in the
-cache folder of one process alone is sent to the others.
+Several processes share the parts: each encodes some of them on its own devices, and all processes get all parts. A part
+that only one process finds in its cache folder is sent to the others.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,47 +26,58 @@ from jaxtyping import Float
 from rococo_jax.data.images import IMAGES_PER_RUN, ORIGINALS, FileImages, ImageSet, chunks, read_images
 from rococo_jax.data.pictures import DECODING_VERSION
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.device_steps import BatchFeatures, MadeAhead
-from rococo_jax.encoders.protocol import FeatureEncoder
+from rococo_jax.encoders.device_steps import BatchFeatures, Prefetch
+from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.processes import gather
 from rococo_jax.progress import progress
 from rococo_jax.runtime import numeric_flags
 from rococo_jax.version import __version__
 
 _TEXTS_PER_PART = 4096
-# Parts of a process between two exchanges with the others: an exchange ends a batch early, and bounds the wait for
-# processes that are behind.
+# Parts that a process encodes between two exchanges with the others. An exchange interrupts the batches, and limits the
+# wait for slower processes.
 _PARTS_PER_ROUND = 16
-# Of pixels that are decoded while devices do other work.
-_BYTES_AHEAD = 2**28
+# Decoded pixels that may wait while the devices do other work.
+_PREFETCHED_BYTES = 2**28
 
 _INPUT_LIBRARIES = ("pillow", "tokenizers", "ftfy")
+_SIDES = {"images": "vision", "captions": "text"}
 
-# Batch by batch the places of the items given, and their features.
+# Yields indices into the given items and their features, batch by batch.
 Encode = Callable[[Any], Iterator[BatchFeatures]]
+Advance = Callable[[int], None]
 
 
 def embed_images(
-    encoder: FeatureEncoder, images: ImageSet | Sequence[Path], cache: EmbeddingCache, *, features: bool = False
+    encoder: LoadedModel, images: ImageSet | Sequence[Path], cache: EmbeddingCache, *, features: bool = False
 ) -> Float[np.ndarray, "images dim"]:
-    """Unit vectors of the images of a set, or of files, row by row; with `features`, before the head.
+    """Return unit embeddings of the images of a set, or of files, in order.
 
-    Raises InputError: a file is missing or is not a whole image.
+    Args:
+        encoder: the model.
+        images: the set, or the files.
+        cache: where features are read and written.
+        features: return the output of the tower before its head instead.
+
+    Raises:
+        InputError: a file is missing or is not a complete image.
     """
     if isinstance(images, Sequence):
         images = FileImages(tuple(map(str, images)), tuple(images))
-    with images_ahead(encoder, [images], cache, features=features) as tables:
-        return tables()[0]
+    with embed_image_sets(encoder, [images], cache, features=features) as embeddings:
+        return embeddings()[0]
 
 
 @contextlib.contextmanager
-def images_ahead(
-    encoder: FeatureEncoder, sets: Sequence[ImageSet], cache: EmbeddingCache, *, features: bool = False
+def embed_image_sets(
+    encoder: LoadedModel, sets: Sequence[ImageSet], cache: EmbeddingCache, *, features: bool = False
 ) -> Iterator[Callable[[], list[Float[np.ndarray, "images dim"]]]]:
-    """What gives the vectors of several sets, as `embed_images`, in one pass: batches go across sets, and files are
-    decoded once for all. It decodes the first images from now on, while devices do other work: as many as take 256 MB.
+    """Start decoding the images of several sets, and yield a function that returns the embeddings of each set.
+
+    Up to 256 MB of pixels are decoded in the background while the devices do other work. Batches go across sets, and
+    each file is decoded once for all of them. Arguments are those of `embed_images`.
     """
-    if not sets:  # a benchmark of texts alone
+    if not sets:  # a benchmark of texts only
         yield list
         return
     runs = [(images, run) for images in sets for run in images.runs(IMAGES_PER_RUN)]
@@ -74,62 +85,78 @@ def images_ahead(
     contents = [[images.content(row) for row in run] for images, run in runs]
 
     def read(items: Sequence[tuple[ImageSet, int]]) -> Iterator[Any]:
-        of_sets = itertools.groupby(items, lambda item: item[0])
-        requests = ((images, [row for _, row in rows]) for images, rows in of_sets)
+        grouped = itertools.groupby(items, lambda item: item[0])
+        requests = ((images, [row for _, row in rows]) for images, rows in grouped)
         return read_images(requests, encoder.pixel_view or encoder.prepare)
 
     kind = "images" if sets[0].name == ORIGINALS or len(sets) > 1 else f"images ({sets[0].name})"
-    work = EmbeddingPass(encoder, kind, parts, contents, encoder.image_batches, cache, read)
+    embedding_pass = EmbeddingPass(encoder, kind, parts, contents, encoder.image_batches, cache, read)
 
-    def tables() -> list[np.ndarray]:
-        features_by_run, made, done = work.features(), [], 0
+    def embeddings() -> list[np.ndarray]:
+        features_by_run, tables, start = embedding_pass.features(), [], 0
         for images in sets:
-            rows = np.concatenate([run for of, run in runs if of is images])
+            rows = np.concatenate([run for run_set, run in runs if run_set is images])
             table = np.empty_like(features_by_run[: len(rows)])
-            table[rows] = features_by_run[done : done + len(rows)]
-            done += len(rows)
-            made.append(table if features else encoder.project_image_features(table))
-        return made
+            table[rows] = features_by_run[start : start + len(rows)]
+            start += len(rows)
+            tables.append(table if features else encoder.project_image_features(table))
+        return tables
 
-    with work.begin():
-        yield tables
+    with embedding_pass.reading_ahead():
+        yield embeddings
 
 
 def embed_texts(
-    encoder: FeatureEncoder, texts: Sequence[str], cache: EmbeddingCache, *, features: bool = False
+    encoder: LoadedModel, texts: Sequence[str], cache: EmbeddingCache, *, features: bool = False
 ) -> Float[np.ndarray, "texts dim"]:
-    """Unit vectors of captions, in the order given; equal strings are encoded once and have equal vectors.
+    """Return unit embeddings of texts in the given order; equal strings are encoded once.
 
-    With `features`, what the tower gives before its head.
+    With `features`, return the output of the tower before its head instead.
     """
     distinct = list(dict.fromkeys(texts))
     prepared, lengths = encoder.prepare_texts(distinct)
-    # Texts of one padded length stand together, so that parts are whole one after the other.
+    # Texts of one padded length are neighbours, so that parts are completed one after the other.
     order = sorted(range(len(distinct)), key=lambda index: (lengths[index], distinct[index]))
-    place = {distinct[index]: row for row, index in enumerate(order)}
+    row_of_text = {distinct[index]: row for row, index in enumerate(order)}
     parts = [[prepared[index] for index in part] for part in chunks(order, _TEXTS_PER_PART)]
-    contents = [[text.encode() for text in part] for part in chunks(list(place), _TEXTS_PER_PART)]
-    vectors = EmbeddingPass(encoder, "captions", parts, contents, encoder.text_batches, cache).features()
+    contents = [[text.encode() for text in part] for part in chunks(list(row_of_text), _TEXTS_PER_PART)]
+    embeddings = EmbeddingPass(encoder, "captions", parts, contents, encoder.text_batches, cache).features()
     if not features:
-        vectors = encoder.project_text_features(vectors)
-    return vectors[[place[text] for text in texts]]
+        embeddings = encoder.project_text_features(embeddings)
+    return embeddings[[row_of_text[text] for text in texts]]
+
+
+class _Part(NamedTuple):
+    """Items that are cached in one file.
+
+    Attributes:
+        items: the items, as `read` takes them.
+        rows: their rows in the table of all features.
+    """
+
+    items: Sequence[Any]
+    rows: slice
 
 
 class EmbeddingPass:
-    """Embed the items of all parts once. All processes must ask for the same, with encoders on their own devices.
+    """One pass over the items of all parts: read features from the cache or from other processes, or compute them.
 
-    Items that the cache has, from whatever part, are not encoded. Items are numbered through all parts by rows.
+    All processes must create it with the same items, each with an encoder on its own devices. An item that is in the
+    cache in any part is not encoded.
 
     Args:
-        kind: "images" or "captions", with further words in brackets for the progress bar.
-        parts: the items of each.
-        contents: what decides each item.
-        encode: gives the features of any items, as `read` makes them.
+        encoder: the model.
+        kind: "images" or "captions", optionally with further words in brackets for the progress bar.
+        parts: the items of each part.
+        contents: for each item of each part, the bytes that decide its features.
+        encode: yields the features of items, as `read` returns them.
+        cache: where features are read and written.
+        read: prepares items for `encode`.
     """
 
     def __init__(
         self,
-        encoder: FeatureEncoder,
+        encoder: LoadedModel,
         kind: str,
         parts: Sequence[Any],
         contents: Sequence[list[bytes]],
@@ -137,98 +164,119 @@ class EmbeddingPass:
         cache: EmbeddingCache,
         read: Callable[[Sequence[Any]], Any] = list,
     ):
-        # The kind that is shown may carry a seed; what is embedded decides the key, not what it is called.
-        side = {"images": "vision", "captions": "text"}[kind.split(" (")[0]]
+        self.kind, self.title = kind, f"{encoder.name}: embedding {kind}"
+        self.encode, self.read = encode, read
+        # Only the side is part of the key: the words in brackets may contain a seed, which decides nothing.
+        side = _SIDES[kind.split(" (")[0]]
         tower = None if cache.folder is None else encoder.describe_tower(side)
-        self.cache = EmbeddingCache(None) if tower is None else cache  # what decides the vectors may not be known
-        self.counts = cache
-        self.about = {"kind": f"{side} features", "tower": tower, "versions": encoding_versions()}
-        self.parts, self.encode, self.read = parts, encode, read
-        self.kind, self.what = kind, f"{encoder.name}: embedding {kind}"
-        # Encoders over several processes run in step: each takes part in every round, with items of its own or without.
-        self.in_step = encoder.mesh.is_multi_process
+        self.cache_key = {"kind": f"{side} features", "tower": tower, "versions": encoding_versions()}
+        # Without a description of everything that decides the features, nothing is cached.
+        self.cache = EmbeddingCache(None) if tower is None else cache
+        self.counters = cache
+        # Encoders over several processes run in step: every process takes part in each round, even without items.
+        self.runs_in_step = encoder.mesh.is_multi_process
         self.contents = list(itertools.chain.from_iterable(contents))
         sizes = list(map(len, contents))
         self.part_of_row = np.repeat(np.arange(len(parts)), sizes)
-        self.spans = [slice(end - size, end) for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
+        ends = itertools.accumulate(sizes)
+        self.parts = [_Part(items, slice(end - size, end)) for items, size, end in zip(parts, sizes, ends, strict=True)]
         self.table: np.ndarray | None = None
-        self.done = np.zeros(len(self.contents), bool)
-        for rows, features in self.cache.find(self.about, self.contents):
-            self._fill(rows, features)
-        unfinished = set(self.part_of_row[~self.done].tolist())
-        self.whole_parts = gather(f"{self.what}, what is kept", lambda: set(range(len(parts))) - unfinished)
-        missing = sorted(set(range(len(parts))).difference(*self.whole_parts))
-        # Of each round the parts of every process; empty for some in a short round.
-        processes = len(self.whole_parts)
-        self.rounds = [
-            [turn[place::processes] for place in range(processes)]
-            for turn in chunks(missing, _PARTS_PER_ROUND * processes)
-        ]
-        self.reading: Iterator[Any] | None = None
-
-    def begin(self) -> contextlib.ExitStack:
-        """Begins to read this process's items of the first round, until the stack is left."""
-        stack = contextlib.ExitStack()
-        if self.rounds:
-            rows = self._rows_to_encode(self.rounds[0][jax.process_index()])
-            self.reading = MadeAhead(iter(self.read(self._items(rows))), most_bytes=_BYTES_AHEAD)
-            stack.callback(self.reading.close)
-        return stack
+        self.is_done = np.zeros(len(self.contents), bool)
+        self._look_up()
+        self.complete_parts = self._gather_complete_parts()
+        self.rounds = self._plan_rounds()
+        self._first_items: Prefetch | None = None
 
     def features(self) -> np.ndarray:
-        """All features, row by row."""
+        """Return all features in the order of the items."""
         process = jax.process_index()
-        with progress(self.what, len(self.contents), self.kind) as advance:
-            advance(int(self.done.sum()))
-            for number in sorted(set().union(*self.whole_parts) - set.intersection(*self.whole_parts)):
-                owner = next(place for place, whole in enumerate(self.whole_parts) if number in whole)
-                own = [number] if process == owner else []
-                sent = gather(self.what, partial(self._of_parts, own))[owner]
-                self._fill(self.spans[number], sent[0], advance)
+        with progress(self.title, len(self.contents), self.kind) as advance:
+            advance(int(self.is_done.sum()))
+            self._exchange_complete_parts(advance)
             for shares in self.rounds:
-                made = gather(self.what, partial(self._make, shares[process], advance))
-                for numbers, of_parts in zip(shares, made, strict=True):
-                    for number, features in zip(numbers, of_parts, strict=True):
-                        self._fill(self.spans[number], features, advance)
+                gathered = gather(self.title, partial(self._compute, shares[process], advance))
+                for numbers, arrays in zip(shares, gathered, strict=True):
+                    for number, array in zip(numbers, arrays, strict=True):
+                        self._fill(self.parts[number].rows, array, advance)
         return self.table
 
-    def _rows_to_encode(self, numbers: Sequence[int]) -> np.ndarray:
-        return np.flatnonzero(~self.done & np.isin(self.part_of_row, numbers))
+    @contextlib.contextmanager
+    def reading_ahead(self) -> Iterator[None]:
+        """Read this process's items of the first round in the background, until the block ends."""
+        if not self.rounds:
+            yield
+            return
+        rows = self._rows_to_encode(self.rounds[0][jax.process_index()])
+        self._first_items = Prefetch(iter(self.read(self._items(rows))), most_bytes=_PREFETCHED_BYTES)
+        with contextlib.closing(self._first_items):
+            yield
 
-    def _items(self, rows: np.ndarray) -> list[Any]:
-        parts = self.part_of_row[rows].tolist()
-        return [self.parts[part][row - self.spans[part].start] for part, row in zip(parts, rows.tolist(), strict=True)]
+    def _look_up(self) -> None:
+        """Fill in the features that the cache of this process has."""
+        for rows, features in self.cache.find(self.cache_key, self.contents):
+            self._fill(rows, features)
 
-    def _of_parts(self, numbers: Sequence[int]) -> list[np.ndarray]:
-        return [self.table[self.spans[number]] for number in numbers]
+    def _gather_complete_parts(self) -> list[set[int]]:
+        """Return for each process the numbers of the parts that its cache has completely."""
+        incomplete = set(self.part_of_row[~self.is_done].tolist())
+        return gather(f"{self.title}, cached parts", lambda: set(range(len(self.parts))) - incomplete)
 
-    def _fill(
-        self, rows: np.ndarray | slice, features: np.ndarray, advance: Callable[[int], None] = lambda count: None
-    ) -> None:
-        if self.table is None:
-            self.table = np.empty((len(self.contents), *features.shape[1:]), features.dtype)
-        advance(int((~self.done[rows]).sum()))
-        self.table[rows], self.done[rows] = features, True
+    def _plan_rounds(self) -> list[list[list[int]]]:
+        """Return for each round and each process the parts to encode; the last round may be short."""
+        processes = len(self.complete_parts)
+        missing = sorted(set(range(len(self.parts))).difference(*self.complete_parts))
+        return [
+            [numbers[process::processes] for process in range(processes)]
+            for numbers in chunks(missing, _PARTS_PER_ROUND * processes)
+        ]
 
-    def _make(self, numbers: Sequence[int], advance: Callable[[int], None]) -> list[np.ndarray]:
-        """Features of these parts, each kept in the cache as soon as it is whole."""
+    def _exchange_complete_parts(self, advance: Advance) -> None:
+        """Send each part that some but not all processes have from the first process that has it."""
+        for number in sorted(set().union(*self.complete_parts) - set.intersection(*self.complete_parts)):
+            owner = next(process for process, numbers in enumerate(self.complete_parts) if number in numbers)
+            numbers_to_send = [number] if jax.process_index() == owner else []
+            received = gather(self.title, partial(self._features_of, numbers_to_send))[owner]
+            self._fill(self.parts[number].rows, received[0], advance)
+
+    def _compute(self, numbers: Sequence[int], advance: Advance) -> list[np.ndarray]:
+        """Return the features of these parts, and cache each part as soon as it is complete."""
         rows = self._rows_to_encode(numbers)
-        if not len(rows) and not self.in_step:
-            return self._of_parts(numbers)
-        items, self.reading = self.reading or self.read(self._items(rows)), None
-        self.counts.computed += len(rows)
+        if not len(rows) and not self.runs_in_step:
+            return self._features_of(numbers)
+        items, self._first_items = self._first_items or self.read(self._items(rows)), None
+        self.counters.computed += len(rows)
         for index, features in self.encode(items):
             self._fill(rows[index], features, advance)
             for number in np.unique(self.part_of_row[rows[index]]).tolist():
-                if self.done[self.spans[number]].all():
-                    new = rows[self.part_of_row[rows] == number]
-                    self.cache.add(self.about, [self.contents[row] for row in new], self.table[new])
-        return self._of_parts(numbers)
+                if self.is_done[self.parts[number].rows].all():
+                    self._cache_part(rows[self.part_of_row[rows] == number])
+        return self._features_of(numbers)
+
+    def _cache_part(self, rows: np.ndarray) -> None:
+        self.cache.add(self.cache_key, [self.contents[row] for row in rows], self.table[rows])
+
+    def _rows_to_encode(self, numbers: Sequence[int]) -> np.ndarray:
+        return np.flatnonzero(~self.is_done & np.isin(self.part_of_row, numbers))
+
+    def _items(self, rows: np.ndarray) -> list[Any]:
+        parts = [self.parts[number] for number in self.part_of_row[rows]]
+        return [part.items[row - part.rows.start] for part, row in zip(parts, rows.tolist(), strict=True)]
+
+    def _features_of(self, numbers: Sequence[int]) -> list[np.ndarray]:
+        return [self.table[self.parts[number].rows] for number in numbers]
+
+    def _fill(self, rows: np.ndarray | slice, features: np.ndarray, advance: Advance = lambda count: None) -> None:
+        if self.table is None:
+            self.table = np.empty((len(self.contents), *features.shape[1:]), features.dtype)
+        advance(int((~self.is_done[rows]).sum()))
+        self.table[rows], self.is_done[rows] = features, True
 
 
 def encoding_versions() -> dict[str, str]:
-    """Return what can change an embedding without changing the model: this project, JAX and the kind of device, the
-    libraries that decode images and tokenize texts, and how images become the pictures that models are given.
+    """Return everything that can change an embedding without a change of the model.
+
+    This covers this project, JAX and the kind of device, the libraries that decode images and tokenize texts, and the
+    rules by which images are converted to RGB.
     """
     return {
         "rococo_jax": __version__,

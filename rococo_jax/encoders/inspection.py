@@ -54,7 +54,7 @@ def rules_of(encoder: Any) -> dict[str, dict[str, Any]]:
     for kind, tower in (("image", spec.vision), ("text", spec.text)):
         fields = {f"{kind} {name}": getattr(tower, name, None) for name in ("activation", "heads", "pooling")}
         values |= {rule: value for rule, value in fields.items() if value is not None}
-        rare = [name for name in getattr(tower, "newer_fields", ()) if name != "position_rule"]
+        rare = [name for name in getattr(tower, "non_default_optional", ()) if name != "position_rule"]
         values |= {f"{kind} {name}": tower.to_json()[name] for name in rare}
         places |= dict.fromkeys((f"{kind} {name}" for name in rare), "the tower's kind")
     if spec.vision is not None:

@@ -1,11 +1,13 @@
-"""`load_model`: any model by its name, ready to encode; checkpoints of `rococo train` among them.
+"""`load_model` and `load_encoder`: load any model by its name.
 
-RUN/checkpoints/STEP/state    the trained parameters, and their average, which is the model where there is one
-RUN/origin                    what all of a run have in common: a model directory without parameters
-RUN/evaluations.jsonl         the score of each evaluation
+Checkpoints of `rococo train` are read from its working directory:
 
-Names are `RUN/checkpoints/STEP`, `RUN@STEP`, `RUN@latest` and `RUN@best`. Frozen parameters are those of the model that
-the run started from.
+    RUN/checkpoints/STEP/state    the trained parameters, and their average, which is the model if there is one
+    RUN/origin                    a model directory without parameters, common to all checkpoints of the run
+    RUN/evaluations.jsonl         the score of each evaluation
+
+Their names are `RUN/checkpoints/STEP`, `RUN@STEP`, `RUN@latest` and `RUN@best`. Frozen parameters are read from the
+model that the run started from.
 """
 
 import contextlib
@@ -13,7 +15,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,9 +54,10 @@ from rococo_jax.data.training_images import read_training_images
 from rococo_jax.encoders.adapters import is_adapted, load_adapted, name_of
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder, is_factory, load_factory
-from rococo_jax.encoders.foreign_object import ForeignObject
+from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.encoders.protocol import LoadedModel
+from rococo_jax.encoders.token_scoring import TokenScorer
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.models.fsdp import sharding_of
 from rococo_jax.runtime import cache_folder, make_mesh
@@ -62,18 +65,20 @@ from rococo_jax.storage import is_url
 
 CHECKPOINTS, ORIGIN, EVALUATIONS = "checkpoints", "origin", "evaluations.jsonl"
 _STATE = "state"
+# Kinds of objects of users and of other libraries; the first that fits is used.
+_FOREIGN_KINDS = (TokenScorer, ForeignEncoder, ForeignPairScorer)
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadOptions:
-    """What a source may leave open.
+    """Settings that a model's source does not determine.
 
     Attributes:
-        activation, tokenizer, heads: of checkpoints of other projects; see `load_model`.
-        image_size: pixels of a side of the square images, for models that are loaded here.
-        by: how a model with both is asked, `vectors` (default) or `pairs`.
-        candidates: a further source, whose vectors choose what is scored of a gallery.
-        query_prompt, document_prompt: instructions for models that take some, or names of the model's own.
+        activation, tokenizer, heads: settings of other projects' checkpoints; see `load_model`.
+        image_size: side of the square images in pixels, for models of this project.
+        by: how to score a model that embeds and scores pairs: by `vectors` (default) or `pairs`.
+        candidates: source of another model, whose embeddings select the candidates that are scored pair by pair.
+        query_prompt, document_prompt: instructions for models that take them, or names of the model's own prompts.
         arguments: keyword arguments for `file.py:function` and for adapters.
     """
 
@@ -89,9 +94,15 @@ class LoadOptions:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """The prompts that are given, by role."""
-        given = {"query": self.query_prompt, "document": self.document_prompt}
-        return {role: prompt for role, prompt in given.items() if prompt is not None}
+        """The requested prompts by role."""
+        prompts = {"query": self.query_prompt, "document": self.document_prompt}
+        return {role: prompt for role, prompt in prompts.items() if prompt is not None}
+
+    @property
+    def of_checkpoint(self) -> dict[str, Any]:
+        """The keyword arguments of `load_model`."""
+        names = ("activation", "heads", "tokenizer", "image_size")
+        return {name: getattr(self, name) for name in names}
 
 
 def load_encoder(
@@ -100,17 +111,16 @@ def load_encoder(
     mesh: Mesh | None = None,
     compute: Compute | None = None,
     options: LoadOptions | None = None,
-    kinds: Sequence[type[ForeignObject]] = (),
 ) -> LoadedModel:
-    """Whatever can be evaluated: what `load_model` takes, `file.py:attribute`, or an object of any framework.
+    """Load a model of any kind: a source of `load_model`, `file.py:attribute`, or an object of any framework.
 
     Args:
         source: a model's name, the name of a function that returns an encoder, a model of another library such as
-            `open_clip:ViT-B-32/openai` (see `adapters`), or an encoder.
+            `open_clip:ViT-B-32/openai` (see `adapters`), or an object with `encode_image` and `encode_text`, or with
+            `score_pairs`.
         mesh: the devices; all of them by default.
-        compute: how the towers compute, for models of this project that are loaded here.
-        options: what the source leaves open.
-        kinds: what an object may be in place of a `ForeignEncoder`; the first that fits.
+        compute: how the towers compute, for models of this project.
+        options: settings that the source does not determine.
 
     Raises:
         InputError: as `load_model`, or the object lacks `encode_image` or `encode_text`.
@@ -121,8 +131,7 @@ def load_encoder(
     elif isinstance(source, str) and is_factory(source):
         source = load_factory(source, options.arguments)
     if isinstance(source, str | os.PathLike):
-        chosen = {name: getattr(options, name) for name in ("activation", "heads", "tokenizer", "image_size")}
-        encoder = load_model(source, mesh=mesh, dtype=compute.dtype, **chosen)
+        encoder = load_model(source, mesh=mesh, dtype=compute.dtype, **options.of_checkpoint)
         encoder.use(compute)
         return encoder
     if options.image_size is not None:
@@ -130,7 +139,7 @@ def load_encoder(
         raise InputError(name or getattr(source, "name", source), "image_size", options.image_size, wanted)
     if isinstance(source, LoadedModel):
         return source
-    kind = next((kind for kind in kinds if kind.fits(source)), ForeignEncoder)
+    kind = next((kind for kind in _FOREIGN_KINDS if kind.fits(source)), ForeignEncoder)
     return kind(source, name, mesh, compute.images_at_once)
 
 
@@ -146,19 +155,20 @@ def load_model(
     heads: str | None = None,
     tokenizer: str | None = None,
 ) -> Encoder:
-    """A model directory, or a checkpoint of another project (file, folder or hub name), as an `Encoder`.
+    """Load a model directory, or a checkpoint of another project (file, folder or hub name).
 
     Args:
-        source: where the model is; `demo:plain` is the small one that comes with the package, `zoo:NAME` a published
-            one, `RUN@best` and `RUN/checkpoints/STEP` are checkpoints of a training run. A folder behind a URL
+        source: the model. `demo:plain` is the small one that comes with the package, `zoo:NAME` a published one, and
+            `RUN@best` and `RUN/checkpoints/STEP` are checkpoints of a training run. A folder behind a URL
             (`gs://bucket/model`) is copied into the cache folder.
-        mesh: the devices to put it on; all of them by default, each with a whole copy unless the mesh has an `fsdp`.
-        dtype: of the compute, float32 or bfloat16. Parameters, norms, softmax and heads are float32 always.
-        image_size: encode square images of this many pixels; position embeddings are interpolated.
-        source_format, pooling, activation, heads, tokenizer: of other projects' checkpoints; see `ConversionOptions`.
+        mesh: the devices; by default all, each with a copy of the parameters unless the mesh has an axis `fsdp`.
+        dtype: dtype of the towers, float32 or bfloat16. Parameters, norms, softmax and heads are always float32.
+        image_size: side of the square images in pixels; position embeddings are interpolated.
+        source_format: format of another project's checkpoint; recognised by default.
+        pooling, activation, heads, tokenizer: settings of other projects' checkpoints; see `ConversionOptions`.
 
     Raises:
-        InputError: the source is none of these, or something in it is missing, broken or does not fit together.
+        InputError: the source is none of these, or a part of it is missing, damaged or inconsistent.
     """
     if is_url(source):
         source = local_copy(str(source), cache_folder() / "remote")
@@ -167,16 +177,17 @@ def load_model(
         spec, description = read_description(folder)
         provenance, parameters = description["provenance"], restore_parameters(folder, spec, mesh)
         check_parameters(parameters, folder / PARAMETERS, provenance.get("weights_sha256"))
-        checkpoint = _described(folder, provenance, parameters, image_size)
+        checkpoint = _with_description(folder, provenance, parameters, image_size)
         return _encoder(checkpoint, folder.resolve().name, mesh, dtype)
     if (saved := find_checkpoint(folder)) is not None:
-        origin, *rest = _read_checkpoint(saved, mesh)
+        origin, provenance, parameters = _read_checkpoint(saved, mesh)
+        checkpoint = _with_description(origin, provenance, parameters, image_size)
         name = f"{saved.resolve().parent.parent.name}@{saved.name}"
-        return _encoder(_described(origin, *rest, image_size), name, mesh, dtype)
+        return _encoder(checkpoint, name, mesh, dtype)
     from rococo_jax.checkpoints.formats import convert
 
-    choices = {"pooling": pooling, "activation": activation, "heads": heads, "tokenizer": tokenizer}
-    checkpoint = convert(str(source), source_format=source_format, image_size=image_size, **choices)
+    options = {"pooling": pooling, "activation": activation, "heads": heads, "tokenizer": tokenizer}
+    checkpoint = convert(str(source), source_format=source_format, image_size=image_size, **options)
     return _encoder(checkpoint, folder.resolve().name if folder.exists() else str(source), mesh, dtype)
 
 
@@ -186,16 +197,16 @@ def _encoder(checkpoint: Checkpoint, name: str, mesh: Mesh, dtype: DTypeLike) ->
     encoder = Encoder(model, checkpoint.preprocessing, checkpoint.tokenizer, checkpoint.provenance, name, mesh)
     encoder.training_images = checkpoint.training_images
     recorded = encoder.provenance.get("weights_sha256")
-    # Computed, or compared, while the weights were read; parameters that lie on several processes were not compared.
+    # The hash was computed or compared while the weights were read, except for parameters on several processes.
     if recorded and is_fully_addressable(checkpoint.parameters):
         encoder.remember_hash(recorded)
     return encoder
 
 
-def _described(
+def _with_description(
     folder: Path, provenance: dict[str, Any], parameters: dict[str, jax.Array], image_size: int | None
 ) -> Checkpoint:
-    """The model of some parameters and the description in a folder."""
+    """Return the model of some parameters and of the description in a folder."""
     spec, description = read_description(folder)
     path = folder / MODEL_FILE
     preprocessing, tokenizer = description["preprocessing"], read_model_tokenizer(folder)
@@ -208,7 +219,7 @@ def _described(
 
 
 def read_model_tokenizer(folder: Path) -> Tokenizer | None:
-    """The tokenizer of a model directory; None where the model has none."""
+    """Return the tokenizer of a model directory; None if the model has none."""
     path, (_, description) = folder / MODEL_FILE, read_description(folder)
     if description["tokenizer"] is None:
         return None
@@ -216,9 +227,9 @@ def read_model_tokenizer(folder: Path) -> Tokenizer | None:
 
 
 def find_checkpoint(source: str | os.PathLike) -> Path | None:
-    """The folder of the checkpoint that `source` names, or None where it names none.
+    """Return the folder of the training checkpoint that `source` names, or None if it names none.
 
-    Raises InputError: the run is there, and no such checkpoint.
+    Raises InputError if the run exists and has no such checkpoint.
     """
     path = Path(source)
     if path.name.isdecimal() and path.parent.name == CHECKPOINTS and (path / _STATE).is_dir():
@@ -241,67 +252,67 @@ def find_checkpoint(source: str | os.PathLike) -> Path | None:
 
 
 def read_scores(run: str | os.PathLike) -> dict[int, float]:
-    """The scores of a run's evaluations, by step."""
+    """Return the scores of a run's evaluations by step."""
     path, scores = Path(run) / EVALUATIONS, {}
     for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that a killed run left unfinished
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # an unfinished line of a killed run
             evaluation = json.loads(line)
             scores[int(evaluation["step"])] = float(evaluation["score"])
     return {step: score for step, score in scores.items() if math.isfinite(score)}
 
 
 def best_step(steps: Iterable[int], scores: Mapping[int, float]) -> int | None:
-    """The one of some steps with the highest score, the last of several; None where none has a score."""
+    """Return the step with the highest score, the last one of several; None if no step has a score."""
     return max((step for step in steps if step in scores), key=lambda step: (scores[step], step), default=None)
 
 
 def _read_checkpoint(folder: Path, mesh: Mesh) -> tuple[Path, dict[str, Any], dict[str, jax.Array]]:
-    """The folder of the description of a checkpoint's model, its provenance, and its parameters, placed on the mesh.
+    """Return the folder with the description of a checkpoint's model, its provenance, and its parameters on the mesh.
 
-    Raises InputError: something is missing or does not fit.
+    Raises InputError if a part is missing or inconsistent.
     """
     origin = folder.parent.parent / ORIGIN
     spec, description = read_description(origin)
     shapes = parameter_shapes(spec)
 
-    def place(name: str) -> NamedSharding:
+    def sharding(name: str) -> NamedSharding:
         return sharding_of(name, shapes[name], mesh)
 
-    trained = _trained_parameters((folder / _STATE).absolute(), place)
+    trained = _trained_parameters((folder / _STATE).absolute(), sharding)
     if unknown := sorted(trained.keys() - shapes.keys()):
-        raise InputError(folder, "parameters", unknown[0], f"those that the spec in {origin / MODEL_FILE} asks for")
+        raise InputError(folder, "parameters", unknown[0], f"the parameters of the spec in {origin / MODEL_FILE}")
     parameters = dict(trained)
     missing = [name for name, shape in shapes.items() if name not in trained or trained[name].shape != shape]
     provenance = dict(description["provenance"])
     if missing:
-        model = provenance["trained"]["config"]["init.model"]
-        first = load_model(model, mesh=mesh, image_size=spec.vision.image_size).model
-        start = parameters_of(first)
+        source = provenance["trained"]["config"]["init.model"]
+        initial_model = load_model(source, mesh=mesh, image_size=spec.vision.image_size).model
+        initial = parameters_of(initial_model)
         if spec.vision.position_grid is None:
-            _, start = with_interpolated_positions(first.spec, start)
+            _, initial = with_interpolated_positions(initial_model.spec, initial)
         for name in missing:
-            whole = start[name]
+            array = initial[name]
             if name in trained:  # the first blocks of the stack were frozen
-                whole = jnp.concatenate([whole[: len(whole) - len(trained[name])], trained[name]])
-            parameters[name] = jax.device_put(whole, place(name))
+                array = jnp.concatenate([array[: len(array) - len(trained[name])], trained[name]])
+            parameters[name] = jax.device_put(array, sharding(name))
     provenance["trained"] = {**provenance["trained"], "step": int(folder.name)}
-    # Not the hash of the starting model, which stands in the description.
+    # The description contains the hash of the initial model.
     provenance["weights_sha256"] = hash_parameters(parameters)
     return origin, provenance, parameters
 
 
-def _trained_parameters(path: Path, place: Callable[[str], NamedSharding]) -> dict[str, jax.Array]:
-    """The average of the parameters, or they themselves."""
+def _trained_parameters(path: Path, sharding: Callable[[str], NamedSharding]) -> dict[str, jax.Array]:
+    """Return the averaged parameters of a checkpoint, or the parameters if it has no average."""
     try:
         with quiet_orbax(), ocp.PyTreeCheckpointer() as checkpointer:
             stored = checkpointer.metadata(path).item_metadata
             part = "average" if stored["average"] else "parameters"
-            wanted = {
-                name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place(name))
+            shapes = {
+                name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding(name))
                 for name, leaf in stored[part].items()
             }
-            how = ocp.checkpoint_utils.construct_restore_args({part: wanted})
-            args = ocp.args.PyTreeRestore({part: wanted}, restore_args=how, partial_restore=True)
+            restore_args = ocp.checkpoint_utils.construct_restore_args({part: shapes})
+            args = ocp.args.PyTreeRestore({part: shapes}, restore_args=restore_args, partial_restore=True)
             return checkpointer.restore(path, args)[part]
     except Exception as error:  # Orbax and TensorStore raise many classes for files that are missing or cut short
         raise InputError(path, "state", first_line(error), "a checkpoint that Orbax can read") from None

@@ -1,121 +1,116 @@
-"""Pairs of images and texts in groups of one image and a fixed number of texts, as the matching head takes them.
+"""Scores of a matching head for pairs of images and texts (BLIP, arXiv 2201.12086).
 
-The head's keys and values of an image are most of the work of a pair, and a group shares them. The texts of a group
-have one padded length. Every step has a static shape, so a pair's logits depend on no other pair.
+Pairs are encoded in groups of one image and a fixed number of texts: the head's keys and values of an image are most of
+the work of a pair, and a group shares them. The texts of a group are padded to one length. Every step has a static
+shape, so the logits of a pair depend on no other pair.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
+from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders import programs
-from rococo_jax.encoders.device_steps import Rows, collected
-from rococo_jax.encoders.protocol import OnProgress, PairPlaces, PairScorer
+from rococo_jax.encoders.device_steps import DeviceSteps, StepBatch, pad_rows
+from rococo_jax.encoders.placed_model import PlacedModel
+from rococo_jax.encoders.protocol import OnProgress, PairIndices
 
 # Images whose tokens are on every device at once: 1.8 MB each for BLIP-base at 384 pixels.
-_IMAGES_PLACED = 256
-# Texts of a group: with more of them the image's part weighs less (a third of BLIP-base's work at 16), and more of the
-# last group of an image is filled up.
-_TEXTS = 16
-# Every length makes groups of its own, so those of short captions share one.
-_SHORTEST = 16
+_IMAGES_ON_DEVICE = 256
+# Texts in a group. With more texts, the image takes a smaller share of the work (a third of BLIP-base's with 16), and
+# more of the last group of an image is padding.
+_GROUP_TEXTS = 16
+# Each padded length makes its own groups, so shorter texts share this one.
+_MIN_LENGTH = 16
 
 
-class MatchingHead(PairScorer):
-    """What a matching head adds to an `Encoder`, as BLIP's (arXiv 2201.12086): a pair's score is the logit of a match.
+class PairGroups(NamedTuple):
+    """Groups of pairs with one image and one padded length of texts.
 
-    Candidates are ranked by logit + cosine, as the published evaluation does.
+    Attributes:
+        pairs: the pair at each place of a group; -1 where a group that is not full repeats its first pair.
+        batches: the groups as batches of steps, shortest texts first.
     """
 
-    adds_cosine, decides_by = True, "matching head's logit + cosine"
+    pairs: Int[np.ndarray, "groups texts"]
+    batches: Iterator[StepBatch]
 
-    @property
-    def pair_scorer(self) -> "MatchingHead | None":
-        """The encoder, where it has a matching head; None where it has none."""
-        return None if self.spec.matching is None else self
 
-    def score(
-        self, images: Iterable[Any], texts: Sequence[str], pairs: PairPlaces, on_progress: OnProgress
-    ) -> Float[np.ndarray, " pairs"]:
-        """See `PairScorer`. The tokens of an image are computed once. Raises InputError: as `encode_text`."""
-        return self.matching_logits(self.image_tokens(images), texts, pairs, on_progress)[:, 1]
+def matching_logits(
+    placed: PlacedModel,
+    steps: DeviceSteps,
+    image_tokens: Float[np.ndarray, "images tokens width"],
+    pairs: PairIndices,
+    group_pairs: Callable[[PairIndices], PairGroups],
+    on_progress: OnProgress | None,
+) -> Float[np.ndarray, "pairs 2"]:
+    """Return the head's logits of no match and of a match of each pair, float32.
 
-    def image_tokens(self, images) -> Float[np.ndarray, "images tokens width"]:
-        """What the image tower gives before pooling, as `encode_image` takes the images; for `matching_logits`.
+    Args:
+        placed: the model on its devices.
+        steps: runs the batches.
+        image_tokens: output of the image tower before pooling.
+        pairs: the image and the text of each pair.
+        group_pairs: groups some of the pairs, with image indices into the tokens on the devices.
+        on_progress: called with the number of finished pairs.
+    """
+    images, texts = pairs
+    logits = np.empty((len(images), 2), np.float32)
+    for start in range(0, len(image_tokens), _IMAGES_ON_DEVICE):
+        tokens = image_tokens[start : start + _IMAGES_ON_DEVICE]
+        members = np.flatnonzero((images >= start) & (images < start + len(tokens)))
+        if not len(members):
+            continue
+        # A power of two of images, since each number of them is a program to compile.
+        padded = pad_rows(tokens, 1 << (len(tokens) - 1).bit_length())
+        on_devices = jax.device_put(padded, NamedSharding(steps.mesh, PartitionSpec()))
+        program = partial(programs.matching_logits, steps.mesh, placed.graph, (placed.state, on_devices))
+        groups = group_pairs((images[members] - start, texts[members]))
+        for index, values in steps.run(groups.batches, program):
+            is_pair = groups.pairs[index] >= 0
+            logits[members[groups.pairs[index][is_pair]]] = values[is_pair]
+            if on_progress is not None:
+                on_progress(int(is_pair.sum()))
+    return logits
 
-        Raises InputError: as `encode_image`.
-        """
-        return collected(self.name, "images", self._image_batches(images, programs.image_tokens))
 
-    def matching_logits(
-        self,
-        image_tokens: Float[np.ndarray, "images tokens width"],
-        texts: Sequence[Any],
-        pairs: PairPlaces,
-        on_progress: OnProgress | None = None,
-    ) -> Float[np.ndarray, "pairs 2"]:
-        """What the matching head says of pairs: logits of no match and of a match, float32.
+def group_pairs(
+    pairs: PairIndices,
+    ids: Sequence[Sequence[int]],
+    tokenizer: Tokenizer,
+    context_length: int,
+    tokens_per_device: int,
+    devices: int,
+) -> PairGroups:
+    """Group pairs (at least one) by image and by padded length of the text, whose tokens are `ids`."""
+    images, texts = pairs
+    padded_lengths = [programs.bucket_length(max(len(row), _MIN_LENGTH), context_length) for row in ids]
+    lengths = np.array(padded_lengths, np.int64)[texts]
+    order = np.lexsort((texts, images, lengths))
+    # A run of pairs with equal image and length starts where one of the two changes, and is cut into groups.
+    keys = np.stack([lengths[order], images[order]])
+    is_start = np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)])
+    starts = np.flatnonzero(is_start)
+    position_in_run = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
+    group = np.cumsum(position_in_run % _GROUP_TEXTS == 0) - 1
+    members = np.full((group[-1] + 1, _GROUP_TEXTS), -1, np.int64)
+    members[group, position_in_run % _GROUP_TEXTS] = order
+    first = members[:, 0]
+    filled = np.where(members < 0, members[:, :1], members)
 
-        Args:
-            image_tokens: from `image_tokens`.
-            texts: as `encode_text` takes them. Where the spec has a `first_id`, it replaces their first token.
-            pairs: the image and the text of each, as places in `image_tokens` and `texts`.
-            on_progress: called with the number of pairs done.
+    def batches() -> Iterator[StepBatch]:
+        group_lengths = lengths[first].tolist()
+        tokens = tokens_per_device // _GROUP_TEXTS
+        for batch in programs.text_batches(group_lengths, context_length, tokens, devices):
+            index = batch.index
+            padded = tokenizer.pad([ids[text] for text in texts[filled[index]].ravel()], batch.length)
+            text_arrays = [array.reshape(len(index), _GROUP_TEXTS, -1) for array in padded]
+            image_rows = images[first[index]].astype(np.int32)
+            yield StepBatch(index, (image_rows, *text_arrays), batch.unit, _GROUP_TEXTS * batch.length)
 
-        Raises:
-            InputError: as `encode_text`.
-        """
-        ids, first = self.token_ids(texts), self.spec.matching.first_id
-        ids = ids if first is None else [[first, *row[1:]] for row in ids]
-        placed = self._current()
-        logits = np.empty((len(pairs[0]), 2), np.float32)
-        for start in range(0, len(image_tokens), _IMAGES_PLACED):
-            some = image_tokens[start : start + _IMAGES_PLACED]
-            if not len(here := np.flatnonzero((pairs[0] >= start) & (pairs[0] < start + len(some)))):
-                continue
-            # Few shapes of what lies on the devices, since each is a program to compile: powers of two.
-            tokens = programs.pad_rows(some, 1 << (len(some) - 1).bit_length())
-            tokens = jax.device_put(tokens, NamedSharding(self.mesh, PartitionSpec()))
-            program = partial(programs.matching_logits, self.mesh, placed.graph, (placed.state, tokens))
-            places, rows = self._groups(pairs[0][here] - start, pairs[1][here], ids)
-            for index, values in self.steps.run(rows, program):
-                real = places[index] >= 0
-                logits[here[places[index][real]]] = values[real]
-                if on_progress is not None:
-                    on_progress(int(real.sum()))
-        return logits
-
-    def _groups(
-        self, images: Int[np.ndarray, " pairs"], texts: Int[np.ndarray, " pairs"], ids: Sequence[Sequence[int]]
-    ) -> tuple[Int[np.ndarray, "groups texts"], Iterator[Rows]]:
-        """Group pairs (at least one) by image and padded length of the text, a place in `ids`.
-
-        Returns the place of each pair in its group, -1 where a group is not full and repeats its first; and the groups
-        as rows of steps, shortest first.
-        """
-        context = self.spec.text.context_length
-        lengths = np.array([programs.bucket_length(max(len(row), _SHORTEST), context) for row in ids], np.int64)[texts]
-        order = np.lexsort((texts, images, lengths))
-        # Where the image or the length changes a run begins; a run is cut into groups.
-        ordered = np.stack([lengths[order], images[order]])
-        begins = np.flatnonzero(np.concatenate([[True], (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)]))
-        within = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
-        group = np.cumsum(within % _TEXTS == 0) - 1
-        pairs = np.full((group[-1] + 1, _TEXTS), -1, np.int64)
-        pairs[group, within % _TEXTS] = order
-        filled, first = np.where(pairs < 0, pairs[:, :1], pairs), pairs[:, 0]
-
-        def rows() -> Iterator[Rows]:
-            of_groups = lengths[first].tolist()
-            for batch in programs.text_batches(of_groups, context, self._tokens // _TEXTS, self.steps.devices):
-                index = batch.index
-                padded = self.tokenizer.pad([ids[text] for text in texts[filled[index]].ravel()], batch.length)
-                arrays = (each.reshape(len(index), _TEXTS, -1) for each in padded)
-                yield Rows(index, (images[first[index]].astype(np.int32), *arrays), batch.unit, _TEXTS * batch.length)
-
-        return pairs, rows()
+    return PairGroups(members, batches())

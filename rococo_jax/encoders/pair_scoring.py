@@ -1,4 +1,4 @@
-"""Objects of any framework that score pairs of an image and a text: rerankers, matching heads, models that answer.
+"""Objects of any framework that score pairs of an image and a text: rerankers, matching heads, generating models.
 
 class MyReranker:
     name = "my reranker"
@@ -14,19 +14,19 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.encoders.device_steps import is_out_of_memory
-from rococo_jax.encoders.foreign_object import ForeignObject, run_user_code
-from rococo_jax.encoders.protocol import OnProgress, PairPlaces, PairScorer
+from rococo_jax.encoders.foreign_model import ForeignModel, run_user_code
+from rococo_jax.encoders.protocol import OnProgress, PairIndices
 from rococo_jax.errors import InputError
 
 _PAIRS_AT_ONCE = 32
 
 
-class ForeignPairScorer(ForeignObject, PairScorer):
-    """An object with `score_pairs` as evaluation uses it: checked, in batches, halved where memory runs out.
+class ForeignPairScorer(ForeignModel):
+    """An object with `score_pairs`. Scores are checked; batches are halved if memory runs out.
 
-    The object's own `batch_size`, if it has one, is the number of pairs in a call, else 32.
+    The object's `batch_size`, if it has one, is the number of pairs in a call, else 32.
 
-    Raises InputError: `batch_size` is no whole number above 0.
+    Raises InputError if `batch_size` is not a whole number above 0.
     """
 
     methods, prompt_roles = {"score_pairs": "(list of PIL images, list of str)"}, ("query",)
@@ -39,56 +39,65 @@ class ForeignPairScorer(ForeignObject, PairScorer):
             raise InputError(self.name, "batch_size", repr(batch_size), "a whole number, at least 1, or None")
         self.pairs_at_once = int(batch_size or _PAIRS_AT_ONCE)
 
+    @property
+    def pair_scorer(self) -> "ForeignPairScorer":
+        """The model itself."""
+        return self
+
     def score(
-        self, images: Iterable[Any], texts: Sequence[str], pairs: PairPlaces, on_progress: OnProgress
+        self, images: Iterable[Any], texts: Sequence[str], pairs: PairIndices, on_progress: OnProgress
     ) -> Float[np.ndarray, " pairs"]:
-        """See `PairScorer`. Raises InputError: a score is NaN, there are not as many as pairs, or the object raises."""
-        images, scores, done = list(images), np.empty(len(pairs[0]), np.float32), 0
-        while done < len(scores):
-            some = slice(done, done + self.pairs_at_once)
-            items = [images[each] for each in pairs[0][some]], [texts[each] for each in pairs[1][some]]
-            count = len(items[0])
+        """See `LoadedModel`.
+
+        Raises InputError if a score is NaN, there are not as many as pairs, or the object raises an error.
+        """
+        images, scores, start = list(images), np.empty(len(pairs[0]), np.float32), 0
+        while start < len(scores):
+            batch = slice(start, start + self.pairs_at_once)
+            batch_images = [images[index] for index in pairs[0][batch]]
+            batch_texts = [texts[index] for index in pairs[1][batch]]
+            count = len(batch_texts)
             try:
-                made = self._scores(*items)
+                batch_scores = self._call_score_pairs(batch_images, batch_texts)
             except InputError as error:
                 if count == 1 or not is_out_of_memory(error.__cause__):
                     raise
                 self.pairs_at_once = count // 2
-                warning = f"out of memory with {count} pairs, going on with {self.pairs_at_once} at once"
+                warning = f"out of memory with {count} pairs, continuing with {self.pairs_at_once} at once"
                 print(f"rococo: {self.name}: {warning}", file=sys.stderr)
                 continue
-            self._compare_with_single_pairs(items, made)
-            scores[some] = made
-            done += count
+            self._compare_with_single_pairs(batch_images, batch_texts, batch_scores)
+            scores[batch] = batch_scores
+            start += count
             on_progress(count)
         return scores
 
     def check_texts(self, texts: Sequence[str]) -> None:
-        """See `PairScorer`; by the object's own `check_texts`, which raises for a text that it cannot read."""
+        """Call the object's `check_texts`, which raises an error for a text that it cannot read."""
         check = getattr(self.model, "check_texts", None)
         if check is not None:
             run_user_code(self.name, lambda: check(list(texts)), "check_texts", "texts that the model reads")
 
-    def _compare_with_single_pairs(self, items: tuple[list, list[str]], made: np.ndarray) -> None:
-        """Warn, after the first call, where the score of the shortest or longest text depends on the rest of the batch.
+    def _compare_with_single_pairs(self, images: list, texts: list[str], scores: np.ndarray) -> None:
+        """Warn, after the first call, if the score of the shortest or longest text depends on the rest of the batch.
 
-        Probabilities are compared by their logarithms: small ones count as much as large ones.
+        Probabilities are compared by their logarithms, so that small ones count as much as large ones.
         """
-        images, texts = items
         lengths = [len(text) for text in texts]
         rows = sorted({int(np.argmin(lengths)), int(np.argmax(lengths))})
-        is_probability = bool(((made > 0) & (made < 1)).all())
+        are_probabilities = bool(((scores > 0) & (scores < 1)).all())
 
-        def compared(scores: np.ndarray) -> np.ndarray:
-            return np.log(np.maximum(scores, np.finfo(np.float32).tiny)) if is_probability else scores
+        def comparable(scores: np.ndarray) -> np.ndarray:
+            return np.log(np.maximum(scores, np.finfo(np.float32).tiny)) if are_probabilities else scores
 
-        def alone() -> np.ndarray:
-            return compared(np.concatenate([self._scores([images[row]], [texts[row]]) for row in rows]))
+        def score_alone() -> np.ndarray:
+            single = [self._call_score_pairs([images[row]], [texts[row]]) for row in rows]
+            return comparable(np.concatenate(single))
 
-        self.compare_once("score_pairs", compared(made[rows]), alone)
+        self.compare_once("score_pairs", comparable(scores[rows]), score_alone)
 
-    def _scores(self, images: list, texts: list[str]) -> Float[np.ndarray, " pairs"]:
-        """One call, checked."""
+    def _call_score_pairs(self, images: list, texts: list[str]) -> Float[np.ndarray, " pairs"]:
+        """Return the checked scores of one call."""
         wanted = f"({len(texts)},), a number for each pair"
         array = self.call("score_pairs", wanted, images, texts)
         if array.shape != (len(texts),) or not np.issubdtype(array.dtype, np.number):

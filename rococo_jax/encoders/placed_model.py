@@ -1,7 +1,7 @@
-"""A model's parameters on a mesh, with their hashes: both belong to the weights that the model had when it was placed.
+"""A model's parameters on a mesh with their hashes, both of the weights at the time when the model was placed.
 
-Arrays of JAX never change: whoever changes a model puts other arrays into it. So a model is the one that was placed as
-long as it holds the same arrays, which takes no look at their values.
+JAX arrays are immutable: whoever changes a model replaces its arrays. So a model is unchanged as long as it holds the
+same array objects, and their values need not be read.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from rococo_jax.models.fsdp import shard_model
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlacedModel:
-    """A model as its programs take it.
+    """A model in the form that its programs take.
 
     Attributes:
-        model: the module; where parameters are sharded, one that holds the sharded ones.
-        graph, state: the module as `nnx.split` gives it, the state on the devices.
-        arrays: the module's own arrays.
-        hashes: by the prefix of the parameters' paths.
+        model: the module; if parameters are sharded, a module with the sharded ones.
+        graph, state: the output of `nnx.split`, with the state on the devices.
+        arrays: the arrays of the module.
+        hashes: hashes of parameters by the prefix of their paths.
     """
 
     model: DualEncoder
@@ -37,7 +37,7 @@ class PlacedModel:
 
     @classmethod
     def place(cls, model: DualEncoder, mesh: Mesh) -> "PlacedModel":
-        """Put a model's parameters on a mesh: sharded over its axis `fsdp`, else a copy on every device."""
+        """Place a model's parameters on a mesh: sharded over its axis `fsdp`, else copied to every device."""
         use_fused_attention(model, mesh, model.dtype)
         if mesh.shape["fsdp"] > 1 or mesh.is_multi_process:
             graph, state = shard_model(model, mesh)
@@ -47,7 +47,7 @@ class PlacedModel:
         return cls(model, graph, jax.device_put(state, NamedSharding(mesh, PartitionSpec())), jax.tree.leaves(state))
 
     def is_of(self, model: DualEncoder) -> bool:
-        """Whether a model is the one that was placed, unchanged since."""
+        """Return whether a model is the one that was placed, without changes since."""
         graph, state = nnx.split(model)
         arrays = jax.tree.leaves(state)
         same_arrays = len(arrays) == len(self.arrays) and all(map(operator.is_, arrays, self.arrays))
@@ -56,12 +56,12 @@ class PlacedModel:
     def hash(self, prefix: str = "") -> str:
         """Return the hash of the parameters whose paths begin with a prefix.
 
-        All processes must call this where parameters are sharded over several.
+        All processes must call this if parameters are sharded over several.
         """
         if prefix not in self.hashes:
             parameters = parameters_of(self.model)
-            chosen = {path: array for path, array in parameters.items() if path.startswith(prefix)}
-            self.hashes[prefix] = hash_parameters(chosen)
+            selected = {path: array for path, array in parameters.items() if path.startswith(prefix)}
+            self.hashes[prefix] = hash_parameters(selected)
         return self.hashes[prefix]
 
 

@@ -1,22 +1,21 @@
-"""The compiled programs of an encoder: the precision of their products, and what they take.
+"""The compiled programs of an encoder: the precision of their products, and the shapes of their inputs.
 
-    float32    products at full precision, six passes of bfloat16 on TPUs, no tensor cores on GPUs
+    float32    products at full precision: six passes of bfloat16 on TPUs, no tensor cores on GPUs
     high       float32 with cheaper products: three passes of bfloat16 (float32 on CPUs)
     bfloat16   towers in bfloat16; parameters, norms, softmax and heads stay float32
 
-Evaluations take `high` on TPUs and on GPUs from the A100 on unless told otherwise: R@1 and FR@1 do not move
-(`docs/research/performance.md`), and full float32 leaves the tensor cores of GPUs idle. There JAX's `HIGH` is one
-pass of TF32, which moves both; the three passes are asked for by name. The images that a device encodes at once are
-found from the memory that the compiled program needs, where the platform tells how much there is.
+By default evaluations use `high` on TPUs and on GPUs from the A100 on: R@1 and FR@1 do not change, and full float32
+leaves the tensor cores of GPUs idle. On GPUs, JAX's `HIGH` is one pass of TF32, which changes both; the three passes
+are requested by name.
 
-Short captions are not padded to the whole context: under a causal mask or an attention mask padding never changes a
-vector. Every bucket of lengths has one static shape, unit x length, whatever the number of texts: an element of a
-matrix product has the same bits wherever it stands in an array of one shape, so a text's vector does not depend on its
-neighbours.
+Short texts are not padded to the whole context: under a causal mask or an attention mask, padding never changes an
+embedding. Every padded length has one static shape, unit x length, whatever the number of texts: an element of a matrix
+product has the same bits at every position of an array of one shape, so the embedding of a text does not depend on the
+other texts.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,14 +29,13 @@ from PIL import Image
 from rococo_jax.data.pictures import as_8bit
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.encoders.device_steps import on_active_devices
+from rococo_jax.encoders.device_steps import on_each_device, pad_rows
 from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec, TextSpec
 from rococo_jax.models.attention import is_ampere_or_later
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.models.fsdp import merge_gathered
 from rococo_jax.models.products import Products, float32_products
-from rococo_jax.processes import gather
 from rococo_jax.runtime import AXES
 
 _HIGHEST, _HIGH = jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGH
@@ -47,21 +45,19 @@ PRECISIONS = {
     "high": (jnp.float32, _HIGH, "float32 with products in 3 passes of bfloat16 (precision high)"),
     "bfloat16": (jnp.bfloat16, _HIGHEST, "bfloat16"),
 }
-# What a device encodes at once. Part of what decides a vector's last bits, hence not a parameter of a call. The last
-# unit of every length is filled up: the more tokens a unit has, the more of a short list is padding.
+# Units of a device. They decide the last bits of an embedding, so they are not a parameter of a call. The last unit of
+# every length is padded: the larger the unit, the more of a short list is padding.
 _CPU_IMAGES, _CPU_TEXT_TOKENS = 16, 256
-# A step on an accelerator takes some 1.5 ms of the host, whatever is in it. Enough work that a device needs several
-# times as long at 300 TFLOP/s for images, whose last unit alone is filled up, and about as long for texts, of which one
-# unit of every length is; and enough rows for the matrix units (50 x 12 tiles of 128 x 256 in an MLP of B/32).
+# The host needs about 1.5 ms for a step on an accelerator. A unit of images has work for several times as long at 300
+# TFLOP/s, since only the last one is padded; a unit of texts for about as long, since one of every length is. Both have
+# enough rows for the matrix units (50 x 12 tiles of 128 x 256 in an MLP of B/32).
 _ACCELERATOR_IMAGE_FLOPS, _ACCELERATOR_TEXT_FLOPS = 2.25e12, 0.45e12
 _ACCELERATOR_IMAGES, _ACCELERATOR_TEXT_TOKENS = (16, 1024), (4096, 16384)
-# Of the free memory; the allocator loses some to fragments.
-_USABLE = 0.9
 
 
 @dataclass(frozen=True)
 class Compute:
-    """How an evaluation computes: one of `PRECISIONS`, and the images a device encodes at once (None: what fits).
+    """How an evaluation computes: one of `PRECISIONS`, and the images that a device encodes at once (None: default).
 
     Raises InputError for a value out of its range.
     """
@@ -81,32 +77,33 @@ class Compute:
         return PRECISIONS[self.precision][0]
 
     def products_on(self, device: Any) -> Products:
-        """Precision of float32 products in the towers."""
+        """Return the precision of float32 products in the towers on a device."""
         precision = PRECISIONS[self.precision][1]
         return _HIGH_ON_GPUS if precision == _HIGH and is_ampere_or_later(device) else precision
 
     def summary(self) -> str:
-        """One phrase for people."""
+        """Return one phrase for people."""
         return f"towers in {PRECISIONS[self.precision][2]}"
 
 
 def precision_of_evaluations() -> str:
-    """What an evaluation computes in by default on the devices at hand: `high` on TPUs and GPUs that are known to have
-    its products.
+    """Return the default precision of evaluations on the available devices.
+
+    It is `high` on TPUs and on GPUs that are known to have its products, else `float32`.
     """
     device = jax.devices()[0]
     return "high" if device.platform == "tpu" or is_ampere_or_later(device) else "float32"
 
 
 def images_at_once(spec: ModelSpec, platform: str) -> int:
-    """Images that a device encodes at once: on accelerators the power of two next to a fixed number of operations."""
+    """Return the images that a device encodes at once; on accelerators, a power of two with a fixed amount of work."""
     if platform == "cpu" or spec.vision is None:
         return _CPU_IMAGES
     return _power_of_two(_ACCELERATOR_IMAGE_FLOPS / image_flops(spec), *_ACCELERATOR_IMAGES)
 
 
 def text_tokens_at_once(spec: ModelSpec, platform: str) -> int:
-    """Tokens of texts that a device encodes at once, as `images_at_once`."""
+    """Return the text tokens that a device encodes at once; see `images_at_once`."""
     if platform == "cpu" or spec.text is None:
         return _CPU_TEXT_TOKENS
     tokens = spec.text.context_length
@@ -117,43 +114,14 @@ def _power_of_two(count: float, least: int, most: int) -> int:
     return min(most, max(least, 2 ** round(math.log2(count))))
 
 
-def free_bytes(mesh: Mesh) -> int | None:
-    """Free memory of the fullest device; None where the platform does not tell, as on CPUs. All processes of the mesh
-    must call it.
-    """
-
-    def of_this_process() -> list[int | None]:
-        stats = [device.memory_stats() or {} for device in mesh.local_devices]
-        return [each["bytes_limit"] - each.get("bytes_in_use", 0) if "bytes_limit" in each else None for each in stats]
-
-    shares = gather("free memory", of_this_process) if mesh.is_multi_process else [of_this_process()]
-    free = [each for share in shares for each in share]
-    return None if None in free else min(free)
-
-
-def largest_unit(unit: int, needed: Callable[[int], int], free: int) -> int:
-    """The unit of rows, or the largest power of two below it whose program fits into `free` bytes; 0 where none does.
-
-    `needed` compiles the program of a unit and gives its bytes.
-    """
-    usable = int(_USABLE * free)
-    while (bytes_needed := needed(unit)) > usable:
-        if unit == 1:
-            return 0
-        # Nearly all of it grows with the rows.
-        fits = max(1, unit * usable // bytes_needed)
-        unit = min(2 ** int(math.log2(fits)), 2 ** (math.ceil(math.log2(unit)) - 1))
-    return unit
-
-
-# Steps of two where captions are frequent (half of all COCO captions have 12 to 14 tokens), coarse ones beyond: every
-# step is a program to compile, and steps of one would save 4 % of the tokens.
-_LENGTHS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+# Steps of two where captions are frequent (half of all COCO captions have 12 to 14 tokens), larger ones beyond. Each
+# length is a program to compile; steps of one would save 4 % of the tokens.
+_PADDED_LENGTHS = (8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 @dataclass(frozen=True)
 class TextBatch:
-    """Texts `index`, padded to `length` and encoded in units of `unit` rows, at most one for each device."""
+    """Texts `index`, padded to `length` and encoded in units of `unit` rows, at most one unit for each device."""
 
     index: np.ndarray
     length: int
@@ -161,8 +129,8 @@ class TextBatch:
 
 
 def bucket_length(tokens: int, context_length: int) -> int:
-    """The padded length for a text of `tokens` tokens: the next step, at most `context_length`."""
-    for length in _LENGTHS:
+    """Return the padded length of a text of `tokens` tokens: the next step, at most `context_length`."""
+    for length in _PADDED_LENGTHS:
         if tokens <= length < context_length:
             return length
     return context_length
@@ -175,12 +143,14 @@ def text_batches(
     devices: int = 1,
     fixed_length: int | None = None,
 ) -> Iterator[TextBatch]:
-    """Groups texts by bucket, shortest first; within a bucket in the order given.
+    """Group texts by padded length, shortest first; within a length in the given order.
 
     Args:
+        token_counts: number of tokens of each text.
+        context_length: the longest padded length.
         tokens_per_device: rows x length on one device, as near as whole rows allow.
-        devices: how many units a batch may have.
-        fixed_length: the one length for towers whose vectors depend on padding (SigLIP), else None.
+        devices: number of units in a batch.
+        fixed_length: the single length of towers whose embeddings depend on padding (SigLIP), else None.
     """
     lengths = np.array([fixed_length or bucket_length(count, context_length) for count in token_counts], dtype=np.int64)
     for length in np.unique(lengths).tolist():
@@ -188,13 +158,6 @@ def text_batches(
         members = np.flatnonzero(lengths == length)
         for start in range(0, len(members), unit * devices):
             yield TextBatch(members[start : start + unit * devices], length, unit)
-
-
-def pad_rows(rows: np.ndarray, count: int) -> np.ndarray:
-    """Repeats the first row up to `count` rows: real content, so that no padding can make a NaN."""
-    if len(rows) == count:
-        return rows
-    return np.concatenate([rows, np.broadcast_to(rows[:1], (count - len(rows), *rows.shape[1:]))])
 
 
 def one_ahead(running: Iterable) -> Iterator:
@@ -209,15 +172,15 @@ def one_ahead(running: Iterable) -> Iterator:
 
 
 def as_pixels(images: Any, preprocessing: Preprocessing) -> Iterator[np.ndarray]:
-    """Image by image: uint8 as the model wants it, or float pixels of its size as they are.
+    """Yield each image as uint8 pixels of the model's size, or as float pixels that are already normalised.
 
-    Raises InputError: no list of images, float pixels of another size or range, or as `as_8bit`.
+    Raises InputError if this is not a list of images, float pixels have another size or range, or as `as_8bit`.
     """
     return (_pixels(image, f"image {number}", preprocessing) for number, image in enumerate(separate_images(images)))
 
 
 def separate_images(images: Any) -> Iterable[Any]:
-    """The images of one array, of any framework, or of a sequence. Raises InputError where it is one image alone."""
+    """Return the images of one array, of any framework, or of a sequence. Raises InputError for a single image."""
     if hasattr(images, "__array__"):
         images = np.asarray(images)
         if images.ndim != 4:
@@ -225,6 +188,10 @@ def separate_images(images: Any) -> Iterable[Any]:
     if isinstance(images, Image.Image | str) or not isinstance(images, Iterable):
         raise InputError("images", "type", f"one {type(images).__name__}", "a list of PIL images, or an array")
     return images
+
+
+# Float pixels above this multiple of the normalised range were never normalised.
+_MAX_RANGE_FACTOR = 10
 
 
 def _pixels(image: Any, name: str, preprocessing: Preprocessing) -> np.ndarray:
@@ -236,21 +203,28 @@ def _pixels(image: Any, name: str, preprocessing: Preprocessing) -> np.ndarray:
     if not jnp.issubdtype(pixels.dtype, jnp.floating):
         return preprocessing.resize(as_8bit(image, name))
     if pixels.shape != shape:
-        raise InputError(name, "shape of float pixels", pixels.shape, f"{shape}, as the model sees them")
-    most = max(map(abs, preprocessing.limits))
-    # The last patch of a packed sequence holds the grid's size, not colours.
+        raise InputError(name, "shape of float pixels", pixels.shape, f"{shape}, the model's input size")
+    limit = max(map(abs, preprocessing.limits))
+    # The last patch of a packed sequence holds the grid size, not pixels.
     colours = pixels if preprocessing.patch_size is None else pixels[: -preprocessing.patch_size]
-    if (largest := float(np.abs(colours).max())) > _MOST_BEYOND * most:
-        wanted = f"values normalised as the model sees them, at most {most:.3g}; as uint8 they are normalised here"
+    if (largest := float(np.abs(colours).max())) > _MAX_RANGE_FACTOR * limit:
+        wanted = f"normalised values, at most {limit:.3g}; uint8 pixels are normalised here"
         raise InputError(name, "float pixels", f"values up to {largest:.4g}", wanted)
     return pixels
 
 
 def token_ids(name: str, spec: TextSpec | None, tokenizer: Tokenizer | None, texts: Sequence[Any]) -> list[list[int]]:
-    """The ids of each text, strings or lists of ids, of the model `name`, special tokens in place.
+    """Return the token ids of each text with their special tokens, for the model `name`.
 
-    Raises InputError: the model has no text tower or no tokenizer, a text has more tokens than its context, ids that a
-    look-up would clip, or no end where it is pooled.
+    Args:
+        name: the model's name, for errors.
+        spec: the text tower.
+        tokenizer: the model's tokenizer.
+        texts: strings, or lists of token ids, which are checked.
+
+    Raises:
+        InputError: the model has no text tower or no tokenizer, a text has more tokens than its context, an id is not
+            in the vocabulary, or the token is missing at which the tower pools.
     """
     if spec is None:
         raise InputError(name, "text tower", "none", "a model with a text tower")
@@ -258,7 +232,7 @@ def token_ids(name: str, spec: TextSpec | None, tokenizer: Tokenizer | None, tex
         raise InputError(name, "tokenizer", "none", "a model that came with its tokenizer files")
     if isinstance(texts, str) or len(texts) == 0:
         raise InputError(name, "texts", repr(texts), "a non-empty sequence of strings or lists of token ids")
-    ids = tokenizer.encode(list(texts)) if isinstance(texts[0], str) else [list(map(int, t)) for t in texts]
+    ids = tokenizer.encode(list(texts)) if isinstance(texts[0], str) else [list(map(int, text)) for text in texts]
     longest = max(map(len, ids))
     if longest > spec.context_length:
         raise InputError(name, "token ids", f"{longest} tokens", f"at most {spec.context_length}")
@@ -272,61 +246,65 @@ def token_ids(name: str, spec: TextSpec | None, tokenizer: Tokenizer | None, tex
 
 
 _PROJECTED_ROWS = 256
-# Times the greatest normalised value: floats beyond it were never normalised.
-_MOST_BEYOND = 10
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def image_features(mesh, graph, preprocessing: Preprocessing | None, products, state, active, images) -> jax.Array:
-    """Pooled features of the image tower. Static: mesh, graph, preprocessing and precision of float32 products."""
+def image_features(mesh, graph, preprocessing: Preprocessing | None, products, state, images) -> jax.Array:
+    """Return pooled features of the image tower.
+
+    Mesh, graph, preprocessing and the precision of float32 products are static.
+    """
 
     def encode(state, images) -> jax.Array:
         with float32_products(products):
-            return merge_gathered(graph, state).image_features(_normalised(images, preprocessing))
+            return merge_gathered(graph, state).image_features(_normalise(images, preprocessing))
 
-    return on_active_devices(mesh, encode, state, active, images)
+    return on_each_device(mesh, encode, state, images)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def image_tokens(mesh, graph, preprocessing: Preprocessing | None, products, state, active, images) -> jax.Array:
-    """What the image tower gives before pooling."""
+def image_tokens(mesh, graph, preprocessing: Preprocessing | None, products, state, images) -> jax.Array:
+    """Return the output of the image tower before pooling."""
 
     def encode(state, images) -> jax.Array:
         with float32_products(products):
-            return merge_gathered(graph, state).vision.tokens(_normalised(images, preprocessing))
+            return merge_gathered(graph, state).vision.tokens(_normalise(images, preprocessing))
 
-    return on_active_devices(mesh, encode, state, active, images)
+    return on_each_device(mesh, encode, state, images)
 
 
-def _normalised(images: jax.Array, preprocessing: Preprocessing | None) -> jax.Array:
+def _normalise(images: jax.Array, preprocessing: Preprocessing | None) -> jax.Array:
     return preprocessing.normalise(images) if images.dtype == jnp.uint8 else images.astype(jnp.float32)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def text_features(mesh, graph, products, state, active, ids, mask) -> jax.Array:
-    """Pooled features of the text tower."""
+def text_features(mesh, graph, products, state, ids, mask) -> jax.Array:
+    """Return pooled features of the text tower."""
 
     def encode(state, ids, mask) -> jax.Array:
         with float32_products(products):
             return merge_gathered(graph, state).text_features(ids, mask)
 
-    return on_active_devices(mesh, encode, state, active, ids, mask)
+    return on_each_device(mesh, encode, state, ids, mask)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def matching_logits(mesh, graph, state, active, images, ids, mask) -> jax.Array:
-    """Logits of groups of pairs: of an image each, by its row in the tokens beside the parameters, with its texts."""
+def matching_logits(mesh, graph, state, images, ids, mask) -> jax.Array:
+    """Return the matching head's logits of groups of pairs: one image each, with its texts.
+
+    The state is (parameters, image tokens); `images` are rows of the tokens.
+    """
 
     def encode(state, images, ids, mask) -> jax.Array:
         parameters, tokens = state
         return merge_gathered(graph, parameters).matching_logits(tokens[images], ids, mask)
 
-    return on_active_devices(mesh, encode, state, active, images, ids, mask)
+    return on_each_device(mesh, encode, state, images, ids, mask)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def projected(graph, method: str, state, features) -> jax.Array:
-    """Unit vectors from features, by a method of the module."""
+    """Return unit vectors from features by a method of the module."""
     model = merge_gathered(graph, state)
     vectors = getattr(model, method)(features)
     if model.sharded_over is None:
@@ -335,7 +313,7 @@ def projected(graph, method: str, state, features) -> jax.Array:
 
 
 def project(mesh: Mesh, graph, state, method: str, features: np.ndarray) -> np.ndarray:
-    """`projected` of any number of rows, in units of a fixed number for each device."""
+    """Call `projected` for any number of rows, a fixed number for each device at a time."""
     rows, sharding = _PROJECTED_ROWS * mesh.size, NamedSharding(mesh, PartitionSpec(AXES))
     outputs = []
     for start in range(0, len(features), rows):

@@ -1,4 +1,4 @@
-"""What an encoder is: the protocol for users, and the base of those that evaluation uses inside."""
+"""Interfaces of models: the two protocols for users' own objects, and the class that evaluation uses inside."""
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,171 +12,171 @@ from PIL import Image
 from rococo_jax.data.pixel_cache import PixelView
 from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.data.training_images import TrainingImages
-from rococo_jax.encoders.device_steps import BatchFeatures, collected
+from rococo_jax.encoders.device_steps import BatchFeatures, gather_in_order
 from rococo_jax.errors import InputError
 
 OnProgress = Callable[[int], None]
-# The image and the text of each pair, as places in two lists.
-PairPlaces = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]
+# The image and the text of each pair, as indices into two lists.
+PairIndices = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]
 
 
 @runtime_checkable
 class ImageTextEncoder(Protocol):
-    """Any model of any framework that puts images and texts into one space.
+    """A model of any framework that embeds images and texts in one space.
 
-    `evaluate` takes an object with these two methods. An attribute `name` is what tables call it; a method
-    `fingerprint() -> str` that changes with the weights and the preprocessing lets embeddings and results be cached. A
-    method `token_rows(texts) -> (rows, cut)`, the ids that it reads of each text and whether the text was cut, lets
-    altered captions that are cut to their originals be left out. A method `with_prompt(prompt, role)` gives the same
-    model under an instruction, or under one of its own by its name, with a fingerprint of its own.
+    `evaluate` takes an object with these two methods. Optional members:
+
+        name                          what tables call the model
+        fingerprint() -> str          changes with weights and preprocessing; without it nothing is cached
+        token_rows(texts)             (token ids of each text, whether the text was truncated); altered captions that
+                                      are truncated to their originals are then left out
+        with_prompt(prompt, role)     the same model with an instruction, or with one of its own prompts by name, and
+                                      with a fingerprint of its own
     """
 
     def encode_image(self, images: list[Image.Image]) -> Float[np.ndarray, "images dim"]:
-        """One vector an image; any length, any float type, any array that NumPy can read."""
+        """Return one embedding for each image: any length, any float type, any array that NumPy can read."""
 
     def encode_text(self, texts: list[str]) -> Float[np.ndarray, "texts dim"]:
-        """One vector a text, as wide as the images'."""
+        """Return one embedding for each text, as wide as the images'."""
 
 
 @runtime_checkable
 class ScoresPairs(Protocol):
-    """Any model of any framework that says how well an image and a text fit: a reranker, a matching head.
+    """A model of any framework that scores how well an image and a text match, such as a reranker.
 
-    An object with this method alone is a model, too; all else is as of `ImageTextEncoder`. An attribute `batch_size` is
-    the number of pairs of a call (32). A method `check_texts(texts)` is called with all texts before the first image is
-    read, and raises for one that the model cannot read.
+    An object with this method alone is a model, too. Its optional members are those of `ImageTextEncoder`, and:
+
+        batch_size                    number of pairs in a call (32)
+        check_texts(texts)            called with all texts before the first image is read; raises an error for a text
+                                      that the model cannot read
     """
 
     def score_pairs(self, images: list[Image.Image], texts: list[str]) -> Float[np.ndarray, " pairs"]:
-        """How well each image fits the text beside it, on any scale, higher for a better fit."""
+        """Return how well each image matches its text, on any scale, higher for a better match."""
 
 
 class LoadedModel(abc.ABC):
-    """What every loaded model says of itself, whatever it computes.
+    """A model that is ready to be evaluated: it embeds images and texts, scores pairs of them, or both.
+
+    A kind that embeds overrides the methods from `image_batches` on; a kind that scores pairs overrides `score`.
+    Features of a tower and its head are separate, so that models on one frozen tower share its features.
 
     Attributes:
         name: what tables call it.
-        training_images: what it was trained on; None where that is not known.
-        has_vectors: whether it is a `FeatureEncoder`.
-        pair_scorer: scores given pairs; None where it has vectors alone.
-        prompt_roles: for which sides it may take an instruction: `query`, `document`.
+        mesh: the devices that similarities are computed on.
+        training_images: the images that it was trained on; None if unknown.
+        prompt_roles: the sides that may have an instruction: `query`, `document`.
+        embeds: whether it embeds images and texts.
+        logit_scale: the factor that turns cosines into logits; None if it has none.
+        pixel_view: `prepare` with a key under which pixels are cached; None if they are not.
+        pair_scorer: the model that scores pairs, often the model itself; None if it only embeds.
+        scale: the factor that turns differences of scores into log-odds.
+        images_at_once: number of prepared images that are held for one call of `score`.
+        adds_cosine: whether candidates are ranked by score plus cosine instead of score.
+        score_name: name of what candidates are ranked by.
     """
 
     name: str
+    mesh: jax.sharding.Mesh
     training_images: TrainingImages | None = None
-    has_vectors: ClassVar[bool] = True
-    pair_scorer: "PairScorer | None" = None
     prompt_roles: ClassVar[tuple[str, ...]] = ()
+    embeds: ClassVar[bool] = False
+    logit_scale: float | None = None
+    pixel_view: PixelView | None = None
+    scale: float = 1.0
+    images_at_once: int = 64
+    adds_cosine: ClassVar[bool] = False
+    score_name: ClassVar[str] = "scores of pairs"
 
     @abc.abstractmethod
     def prepare(self, image: Image.Image) -> Any:
-        """An image as `image_batches` and `score` take it; called in the threads that open files."""
-
-    def token_rows(self, texts: Sequence[str]) -> TokenRows | None:
-        """The ids that the model reads of each text, and whether the text was cut; None where that is not known."""
-        return None
-
-    def with_prompt(self, prompt: str, role: str) -> "LoadedModel":
-        """The same model under an instruction. Raises InputError: it takes none for that role."""
-        raise InputError(self.name, f"{role}_prompt", repr(prompt), "none: the model takes no such prompt")
+        """Return an image as `image_batches` and `score` take it; called in the threads that open files."""
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
-        """All that decides a vector or score, as JSON, and the name; where `fingerprint` is None nothing is kept."""
+        """Return the name and everything that decides an embedding or score, as JSON.
+
+        If `fingerprint` is None, nothing is cached and no result is reused.
+        """
 
     @abc.abstractmethod
     def facts(self) -> dict[str, Any]:
-        """What a reader of results wants to know of the model; decides no figure."""
+        """Return facts for readers of results; they decide no number."""
 
+    def token_rows(self, texts: Sequence[str]) -> TokenRows | None:
+        """Return the token ids of each text and whether it was truncated; None if unknown."""
+        return None
 
-class FeatureEncoder(LoadedModel):
-    """What embedding needs: features of each tower apart from the heads, so that models on one frozen tower share them.
-
-    Attributes:
-        mesh: the devices that similarities are computed on.
-        logit_scale: the factor on cosines by which they become probabilities; None where it has none.
-        pixel_view: `prepare` with its key, by which pixels are kept; None where it has none.
-    """
-
-    mesh: jax.sharding.Mesh
-    logit_scale: float | None
-    pixel_view: PixelView | None = None
-    has_vectors = True
+    def with_prompt(self, prompt: str, role: str) -> "LoadedModel":
+        """Return the model with an instruction. Raises InputError if it takes none for that role."""
+        raise InputError(self.name, f"{role}_prompt", repr(prompt), "none: the model takes no such prompt")
 
     def encode_image(self, images: Any, on_progress: OnProgress | None = None) -> Float[np.ndarray, "images dim"]:
-        """Unit vectors of images, float32; `on_progress` is called with the number of images done."""
+        """Return unit embeddings of images, float32; `on_progress` is called with the number of finished images."""
         return self.project_image_features(self.image_features(images, on_progress))
 
     def encode_text(
         self, texts: Sequence[Any], on_progress: OnProgress | None = None
     ) -> Float[np.ndarray, "texts dim"]:
-        """Unit vectors of texts, float32; `on_progress` is called with the number of texts done."""
+        """Return unit embeddings of texts, float32; `on_progress` is called with the number of finished texts."""
         return self.project_text_features(self.text_features(texts, on_progress))
 
     def image_features(self, images: Any, on_progress: OnProgress | None = None) -> Float[np.ndarray, "images width"]:
-        """Features of the image tower before the head, as `encode_image` takes the images."""
-        return collected(self.name, "images", self.image_batches(images), on_progress)
+        """Return features of the image tower before its head, of images as `encode_image` takes them."""
+        return gather_in_order(self.name, "images", self.image_batches(images), on_progress)
 
     def text_features(
         self, texts: Sequence[Any], on_progress: OnProgress | None = None
     ) -> Float[np.ndarray, "texts width"]:
-        """Features of the text tower before the head, as `encode_text` takes the texts."""
-        return collected(self.name, "texts", self.text_batches(texts), on_progress)
+        """Return features of the text tower before its head, of texts as `encode_text` takes them."""
+        return gather_in_order(self.name, "texts", self.text_batches(texts), on_progress)
 
-    @abc.abstractmethod
     def image_batches(self, images: Any) -> Iterator[BatchFeatures]:
-        """As `image_features`, batch by batch: places among the images, and their features."""
+        """Yield `image_features` batch by batch: indices into the images, and their features."""
+        raise self._embeds_nothing()
 
-    @abc.abstractmethod
-    def prepare_texts(self, texts: Sequence[str]) -> tuple[Sequence[Any], Sequence[int]]:
-        """Texts as `text_batches` takes them, and a length of each; texts of one length are encoded together."""
-
-    @abc.abstractmethod
     def text_batches(self, texts: Sequence[Any]) -> Iterator[BatchFeatures]:
-        """As `text_features`, batch by batch: places among the texts, and their features."""
+        """Yield `text_features` batch by batch: indices into the texts, and their features."""
+        raise self._embeds_nothing()
 
-    @abc.abstractmethod
+    def prepare_texts(self, texts: Sequence[str]) -> tuple[Sequence[Any], Sequence[int]]:
+        """Return texts as `text_batches` takes them, and their lengths; texts of one length are encoded together."""
+        raise self._embeds_nothing()
+
     def project_image_features(self, features: np.ndarray) -> Float[np.ndarray, "images dim"]:
-        """Unit vectors from what `image_features` gave, float32."""
+        """Return unit embeddings from the output of `image_features`, float32."""
+        raise self._embeds_nothing()
 
-    @abc.abstractmethod
     def project_text_features(self, features: np.ndarray) -> Float[np.ndarray, "texts dim"]:
-        """Unit vectors from what `text_features` gave, float32."""
+        """Return unit embeddings from the output of `text_features`, float32."""
+        raise self._embeds_nothing()
 
-    @abc.abstractmethod
     def describe_tower(self, side: str) -> dict[str, Any] | None:
-        """All that decides the features of one tower (`vision` or `text`); None where that is not known."""
+        """Return everything that decides the features of one tower (`vision` or `text`); None if unknown."""
+        raise self._embeds_nothing()
 
+    def _embeds_nothing(self) -> InputError:
+        return InputError(self.name, "embeddings", "none, only scores of pairs", "a model that embeds images and texts")
 
-class PairScorer(LoadedModel):
-    """What scoring pairs needs: how well each given pair of an image and a text fits, higher for a better fit.
-
-    Attributes:
-        scale: by which differences of scores become log-odds.
-        images_at_once: images that are held, as `prepare` gives them, for one call of `score`.
-        adds_cosine: whether candidates are ranked by their score plus their cosine; else by the score.
-        decides_by: the same in words.
-    """
-
-    scale: float = 1.0
-    images_at_once: int = 64
-    adds_cosine: bool = False
-    decides_by: str = "scores of pairs"
-    has_vectors = False
-    pair_scorer = property(lambda self: self)
+    @property
+    def pair_scorer(self) -> "LoadedModel | None":
+        """The model that scores pairs, or None."""
+        return None
 
     def check_texts(self, texts: Sequence[str]) -> None:
         """Raise InputError for a text that the model cannot read; called with all texts before any pair is scored."""
         return
 
-    @abc.abstractmethod
     def score(
-        self, images: Iterable[Any], texts: Sequence[str], pairs: PairPlaces, on_progress: OnProgress
+        self, images: Iterable[Any], texts: Sequence[str], pairs: PairIndices, on_progress: OnProgress
     ) -> Float[np.ndarray, " pairs"]:
-        """The score of each pair, float32; `on_progress` is called with the number of pairs done.
+        """Return the score of each pair, float32: how well image and text match, higher for a better match.
 
         Args:
-            images: as `prepare` gives them.
+            images: as `prepare` returns them.
             texts: strings.
-            pairs: the image and the text of each, as places in `images` and `texts`.
+            pairs: the image and the text of each, as indices into `images` and `texts`.
+            on_progress: called with the number of finished pairs.
         """
+        raise InputError(self.name, "score_pairs", "none", "a model that scores pairs")

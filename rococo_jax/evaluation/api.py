@@ -1,4 +1,4 @@
-"""Evaluation as one call, for notebooks and scripts: a model, its data, and the results as a dictionary."""
+"""Evaluation as one function call for notebooks and scripts, with the results as a dictionary."""
 
 import dataclasses
 import os
@@ -31,28 +31,30 @@ def evaluate(
     model_arguments: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Evaluate a model: the contents of `results.json`, with `["tasks"][task][variant][metric]`, most in percent.
+    """Evaluate a model and return the contents of `results.json`.
+
+    Results are under `["tasks"][task][variant][metric]`, most of them in percent.
 
     Args:
-        model: an object of any framework with `encode_image` and `encode_text`, or with `score_pairs`, or what
-            `load_model` takes, or `file.py:function` that returns such an object.
+        model: an object of any framework with `encode_image` and `encode_text`, or with `score_pairs`; any source of
+            `load_model`; or `file.py:function`, a function that returns such an object.
         images, annotations: the folders of one benchmark, which is recognised by its annotation files.
-        data: instead of the two, the folder that holds benchmarks in the documented layout.
-        benchmarks: one name or several; all whose files are under `data` by default.
-        out: also write `results.json` and the tables beside it into this folder. What is missing is added to results of
-            the same model, data and protocol that are there, and all results of the folder are returned.
-        allow_missing_images: leave out images that have no file, with a note.
-        cache: folder to keep embeddings in; none by default.
+        data: folder of benchmarks in the documented layout, instead of `images` and `annotations`.
+        benchmarks: one or several names; by default all whose files are under `data`.
+        out: also write `results.json` and its tables into this folder. If it already has results of the same model,
+            data and protocol, only missing parts are computed, and all results of the folder are returned.
+        allow_missing_images: exclude images without a file, with a note in the results.
+        cache: folder of the embedding cache; by default embeddings are not cached.
         precision: `float32`, `high` or `bfloat16`, for models of this project; see `encoders.programs`. By default
             `high` on TPUs and on GPUs from the A100 on, else `float32`.
-        images_at_once: on each device; what fits by default.
-        model_arguments: keyword arguments of a function or an adapter that `model` names.
+        images_at_once: images per batch on each device; by default as many as fit into its memory.
+        model_arguments: keyword arguments of the function or adapter that `model` names.
         options: fields of `benchmarks.settings.Settings`, such as `protocol="strict"` or `seeds=1`, and of
             `LoadOptions`, such as `by="pairs"` or `query_prompt`.
 
     Raises:
-        InputError: the model, a folder or a setting cannot be used, or `out` holds results of something else.
-        TypeError: there is no such setting.
+        InputError: the model, a folder or a setting cannot be used, or `out` has results of another model or other
+        data. TypeError: an option does not exist.
     """
     of_loading = {field.name for field in dataclasses.fields(LoadOptions)} & options.keys()
     loading = LoadOptions(arguments=model_arguments or {}, **{name: options.pop(name) for name in of_loading})

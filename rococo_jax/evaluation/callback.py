@@ -60,7 +60,7 @@ def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], 
         features = EmbeddingCache(None) if encoder.mesh.is_multi_process else cache
         model = EncoderModel(encoder)
         outcomes, seen = [], []
-        for benchmark in map(model.as_read, benchmarks):
+        for benchmark in map(model.adapt_benchmark, benchmarks):
             scored = model.outcomes(benchmark, settings, features)
             beside = companion.beside(Scored(model, benchmark, scored, settings, features))
             outcomes += scored

@@ -1,7 +1,7 @@
 """Compare the conditions of stored results with those that are requested: all that decides a number.
 
-Only contents are compared. What a request merely adds (`Benchmark.requested`) is no condition; of what both requests
-name, the contents are.
+Only contents are compared. Additions to a request (`Benchmark.requested`) are not conditions, but the contents of
+everything that both requests name are.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ _MOST_FIELDS, _LONGEST_VALUE = 4, 20
 
 
 def request_of(benchmark: Benchmark) -> dict[str, Any]:
-    """Return the request that a benchmark was opened with; its tasks alone where it does not know."""
+    """Return the request with which a benchmark was opened; only its tasks if it has no record of one."""
     return {"tasks": list(dict.fromkeys(task.name for task in benchmark.tasks)), **benchmark.requested}
 
 
@@ -32,22 +32,22 @@ def refuse_other_conditions(
     benchmarks: Sequence[Benchmark],
     name: str | None = None,
 ) -> None:
-    """Raises InputError where results are of other data or another protocol, or not of the model that is named."""
+    """Raise InputError if results are of other data, another protocol, or not of the named model."""
     different = list(_differences(results, fingerprint, benchmarks, with_model=name is not None))
     if not different:
         return
-    # A number or a name tells people more than a hash.
+    # Fields with numbers or names come first: they help a reader more than a hash.
     different.sort(key=lambda each: max(len(str(value)) for value in each[1:]) > _LONGEST_VALUE)
     listed = different[:_MOST_FIELDS]
     more = f", and {len(different) - len(listed)} more" if len(different) > len(listed) else ""
-    found = ", ".join(f"{short(old)}" for _, old, _ in listed)
-    wanted = ", ".join(f"{short(new)}" for _, _, new in listed)
+    stored_values = ", ".join(f"{short(old)}" for _, old, _ in listed)
+    requested_values = ", ".join(f"{short(new)}" for _, _, new in listed)
     model = f" for {name!r}" if name else ""
     raise InputError(
         path,
         f"fingerprint: {', '.join(field for field, _, _ in listed)}{more}",
-        f"results of {results['model']!r} with {found}",
-        f"{wanted}{model} as requested, or another output folder",
+        f"results of {results['model']!r} with {stored_values}",
+        f"{requested_values}{model} as requested, or another output folder",
     )
 
 
@@ -82,19 +82,21 @@ def _differences(
 def _differences_of_run(
     results: Mapping[str, Any], fingerprint: Mapping[str, Any], benchmarks: Sequence[Benchmark]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Settings that are the same for all benchmarks of one evaluation, in benchmarks that only one side has."""
+    """Compare settings of a whole evaluation for benchmarks that only one of the two requests has."""
     requested = fingerprint["data"]
-    others = {
+    only_stored = {
         name: each for name, each in object_of(results["fingerprint"].get("data")).items() if name not in requested
     }
-    for name, old in others.items():
+    for name, old in only_stored.items():
         for new in requested.values():
             if old.get(_OF_THE_RUN) != new.get(_OF_THE_RUN):
                 yield f"data.{name}.{_OF_THE_RUN}", old.get(_OF_THE_RUN), new.get(_OF_THE_RUN)
                 break
     about = object_of(results.get("data"))
-    counts = {name: _taken(object_of(about.get(name)), each) for name, each in others.items()}
-    new_counts = {benchmark.name: _taken(benchmark.data, requested[benchmark.name]) for benchmark in benchmarks}
+    counts = {name: _limit_and_count(object_of(about.get(name)), each) for name, each in only_stored.items()}
+    new_counts = {
+        benchmark.name: _limit_and_count(benchmark.data, requested[benchmark.name]) for benchmark in benchmarks
+    }
     for name, (limit, present) in counts.items():
         for new_limit, new_present in new_counts.values():
             # One limit explains both, or no limit does.
@@ -103,8 +105,8 @@ def _differences_of_run(
                 break
 
 
-def _taken(about: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[int | None, int]:
-    """The limit on a benchmark's images, where it left out some, and how many images there are."""
+def _limit_and_count(about: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[int | None, int]:
+    """Return the limit on a benchmark's images, if it excluded any, and the number of images."""
     return data.get("limit"), object_of(about.get("coverage")).get("present", 0)
 
 
@@ -119,7 +121,7 @@ def unequal(field: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> Ite
 
 
 def other_contents(stored: Request, request: Request) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name and both hashes of what two requests name, and what has other contents in the second."""
+    """Yield the name and both hashes of everything that two requests name with different contents."""
     for option, names in request.items():
         for name in names if isinstance(names, Mapping) else ():
             old = object_of(object_of(stored.get(option)).get(name))
@@ -128,6 +130,6 @@ def other_contents(stored: Request, request: Request) -> Iterator[tuple[str, Any
 
 
 def short(value: Any) -> str:
-    """Return a value as messages have it: hashes are cut short."""
+    """Shorten a value, such as a hash, for a message."""
     text = "nothing" if value is None else str(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:12]}..."

@@ -30,7 +30,7 @@ from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.metrics.change import count_change_columns
 from rococo_jax.metrics.grounding import count_pairs
-from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.intervals import ItemCounts
 
 # Columns of each row, and the unit that it is resampled with -> counts.
 Count = Callable[[Mapping[str, np.ndarray], Int[np.ndarray, " rows"]], Any]
@@ -74,12 +74,12 @@ class CountedRows:
         return self.count(self.columns, self.unit)
 
     @functools.cached_property
-    def grounding(self) -> Counted | None:
+    def grounding(self) -> ItemCounts | None:
         """Counts for preference, blind and grounding; None without pairs."""
         return count_pairs(self.columns, self.unit)
 
     @functools.cached_property
-    def change(self) -> Counted | None:
+    def change(self) -> ItemCounts | None:
         """Counts for changes by corruption; None where none were measured."""
         return count_change_columns(self.columns, self.unit)
 

@@ -1,8 +1,8 @@
-"""Examples of queries that a model got wrong, and of pairs that it got right blind or by looking, with small pictures.
+"""Examples of errors, and of correct preferences with and without the image, with small pictures.
 
-They are chosen and written while the images are at hand. The rule: per variant the most confident first; variants of a
-task take turns; an image is shown at most once a task and role. `examples.parquet` beside `results.json` has all that a
-report shows of them, so that a report needs neither the images nor the annotations.
+Examples are selected during the evaluation, while the images are available: the most confident ones of each variant
+first, with the variants of a task alternating, and each image at most once per task and role. `examples.parquet` beside
+`results.json` contains everything that a report shows, so a report needs neither images nor annotations.
 """
 
 import dataclasses
@@ -30,13 +30,13 @@ _SIDES = ("query", "right", "wrong")
 
 
 def collect_examples(benchmark: Benchmark, outcomes: Sequence[Outcome], count: int = ERRORS_A_TASK) -> list[Example]:
-    """Up to `count` errors of each task, and some pairs that it won, with pictures."""
-    chosen = []
+    """Return up to `count` errors of each task and some correct preferences, with pictures."""
+    selected = []
     for task in dict.fromkeys(outcome.task for outcome in outcomes):
         of_task = [each for each in outcomes if each.task == task]
-        chosen += _take_turns(_errors(of_task, benchmark, count), count)
+        selected += _alternate(_errors(of_task, benchmark, count), count)
         for role in ("won_blind", "won_looking"):
-            chosen += _take_turns(_won(of_task, benchmark, role), WON_A_TASK)
+            selected += _alternate(_won(of_task, benchmark, role), WON_A_TASK)
     pictures: dict[tuple[str, int], bytes | None] = {}
 
     def with_picture(side: Side) -> Side:
@@ -49,8 +49,8 @@ def collect_examples(benchmark: Benchmark, outcomes: Sequence[Outcome], count: i
         return dataclasses.replace(side, jpeg=pictures[side.picture], note=note, picture=None)
 
     examples = []
-    with progress("drawing examples", len(chosen), "examples") as advance:
-        for example in chosen:
+    with progress("drawing examples", len(selected), "examples") as advance:
+        for example in selected:
             examples.append(
                 dataclasses.replace(example, **{side: with_picture(getattr(example, side)) for side in _SIDES})
             )
@@ -59,21 +59,21 @@ def collect_examples(benchmark: Benchmark, outcomes: Sequence[Outcome], count: i
 
 
 def _errors(outcomes: Sequence[Outcome], benchmark: Benchmark, count: int) -> dict[str, list[Example]]:
-    """The errors of each variant, the most confident last; the surest win of an own altered item after them."""
+    """Return the errors of each variant, most confident last, and after them that with an own altered item."""
     waiting: dict[str, list[Example]] = {}
     for outcome in outcomes:
-        # An image that another variant has shown is passed over, so each variant offers more than its share.
+        # Images of other variants are skipped, so each variant offers more than its share.
         waiting.setdefault(outcome.variant, []).extend(outcome.errors(benchmark, 2 * count))
     for errors in waiting.values():
         errors.sort(key=lambda each: each.wrong_score - each.right_score)
-        if own := [each for each in errors if each.kind == "own_altered"]:
-            errors.remove(own[-1])
-            errors.append(own[-1])
+        if own_altered := [each for each in errors if each.kind == "own_altered"]:
+            errors.remove(own_altered[-1])
+            errors.append(own_altered[-1])
     return waiting
 
 
 def _won(outcomes: Sequence[Outcome], benchmark: Benchmark, role: str) -> dict[str, list[Example]]:
-    """The pairs of each variant whose original won, blind or by looking, in reverse order."""
+    """Return the pairs of each variant whose original won, for one role, in reverse order."""
     waiting: dict[str, list[Example]] = {}
     for outcome in outcomes:
         won = [each for each in outcome.won(benchmark) if each.role == role]
@@ -81,21 +81,21 @@ def _won(outcomes: Sequence[Outcome], benchmark: Benchmark, role: str) -> dict[s
     return {variant: won[::-1] for variant, won in waiting.items()}
 
 
-def _take_turns(waiting: dict[str, list[Example]], count: int) -> list[Example]:
-    """Takes the last of each variant in turn, an image at most once."""
-    chosen, shown = [], set()
-    while len(chosen) < count and any(waiting.values()):
+def _alternate(waiting: dict[str, list[Example]], count: int) -> list[Example]:
+    """Take the last example of each variant in turn, with each image at most once."""
+    selected, used_images = [], set()
+    while len(selected) < count and any(waiting.values()):
         for errors in waiting.values():
-            while errors and _image(errors[-1]) in shown:
+            while errors and _image(errors[-1]) in used_images:
                 errors.pop()
-            if errors and len(chosen) < count:
-                chosen.append(dataclasses.replace(errors.pop(), order=len(chosen)))
-                shown.add(_image(chosen[-1]))
-    return chosen
+            if errors and len(selected) < count:
+                selected.append(dataclasses.replace(errors.pop(), order=len(selected)))
+                used_images.add(_image(selected[-1]))
+    return selected
 
 
 def _image(example: Example) -> str:
-    """The image that the example is about: the query, or the right answer."""
+    """Return the image of an example: the query, or else the right answer."""
     return example.query.image or example.right.image
 
 
@@ -108,7 +108,7 @@ def _jpeg(image: Image.Image) -> bytes:
 
 
 def write_examples(folder: Path, examples: Sequence[Example], numbers: str | None = None) -> None:
-    """Writes `examples.parquet`, by rename; `numbers` is the hash of the numbers of its results."""
+    """Write `examples.parquet`, by rename; `numbers` is the hash of the numbers of its results."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -126,14 +126,14 @@ def write_examples(folder: Path, examples: Sequence[Example], numbers: str | Non
 
 
 def read_examples(folder: Path) -> list[Example]:
-    """The examples beside a `results.json`; none where the file is absent (`rococo score`).
+    """Read the examples beside a `results.json`; there are none if the file does not exist (`rococo score`).
 
     Raises InputError: the file is damaged, or belongs to other results than those beside it.
     """
     path = folder / EXAMPLES
     if not path.is_file():
         return []
-    wanted = "the examples that `rococo evaluate` writes"
-    rows = read_rows(path, wanted).to_pylist()
-    with whole_file(path, wanted):
+    expected = "the examples that `rococo evaluate` writes"
+    rows = read_rows(path, expected).to_pylist()
+    with whole_file(path, expected):
         return [Example(**{**row, **{side: Side(**row[side]) for side in _SIDES}}) for row in rows]

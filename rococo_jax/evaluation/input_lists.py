@@ -1,11 +1,11 @@
-"""Everything that a model must embed for some benchmarks, as files: for models that run elsewhere.
+"""All images and texts that a model must embed for some benchmarks, as files, for models that run elsewhere.
 
-OUT/images.jsonl     one line an image: {"image": KEY, "file": path below OUT, "set": image set}
-OUT/captions.jsonl   one line a caption: a JSON string, as it is to be embedded
+OUT/images.jsonl     one line per image: {"image": KEY, "file": path below OUT, "set": image set}
+OUT/captions.jsonl   one line per caption: a JSON string, exactly as it must be embedded
 OUT/images/KEY...    the images; originals byte for byte, mixed, corrupted and cropped ones as PNG
 
-The key of an original is its name in the annotations, of another image `SET/NAME`, of a part of an image
-`crops/NAME@LEFT,TOP,RIGHT,BOTTOM`. `models.stored_embeddings` reads vectors by these keys.
+The key of an original is its name in the annotations; that of another image is `SET/NAME`, and that of a crop
+`crops/NAME@LEFT,TOP,RIGHT,BOTTOM`. `models.stored_embeddings` reads embeddings by these keys.
 """
 
 import io
@@ -27,7 +27,7 @@ _AT_ONCE = 64
 
 
 def image_files(benchmark: Benchmark) -> tuple[Sequence[str], Sequence[str]] | None:
-    """Name and hash of each of the benchmark's images; None where it has no files."""
+    """Return names and hashes of the benchmark's images; None where they are not files."""
     for images in benchmark.image_sets.values():
         files = source_files(images)
         if files is not None and files.names == benchmark.images:
@@ -36,11 +36,12 @@ def image_files(benchmark: Benchmark) -> tuple[Sequence[str], Sequence[str]] | N
 
 
 def write_inputs(out: str | os.PathLike, benchmarks: Sequence[Benchmark]) -> dict[str, int]:
-    """Writes lists and images; images that are there already are kept, so the same call goes on after an interruption.
+    """Write lists and images. Existing images are kept, so the same call resumes after an interruption.
 
-    Returns how many images and captions there are.
+    Returns the numbers of images and captions.
 
-    Raises InputError: a key is no safe path, two benchmarks call different images alike, or an image cannot be read.
+    Raises InputError: a key is not a safe path, two benchmarks use one name for different images, or an image cannot be
+    read.
     """
     out = Path(out)
     captions = list(dict.fromkeys(text for benchmark in benchmarks for text in benchmark.texts))
@@ -50,20 +51,22 @@ def write_inputs(out: str | os.PathLike, benchmarks: Sequence[Benchmark]) -> dic
             for images in benchmark.image_sets.values():
                 for line, content in _write_set(out, images, advance):
                     if lines.setdefault(line["image"], (line, content))[1] != content:
-                        found = f"two images of one name in {benchmark.name} and before"
-                        raise InputError(line["image"], "image", found, "one benchmark at a time, in folders apart")
-    # Last: a list tells that what it names is there.
+                        problem = f"two images with this name, one in {benchmark.name} and one in an earlier benchmark"
+                        raise InputError(
+                            line["image"], "image", problem, "one benchmark at a time, in separate folders"
+                        )
+    # Written last, so that everything a list names exists.
     write_json_lines(out / CAPTIONS_LIST, captions)
     write_json_lines(out / IMAGES_LIST, [line for line, _ in lines.values()])
     return {"images": len(lines), "captions": len(captions)}
 
 
 def _write_set(out: Path, images: FileBackedImageSet, advance: Any) -> Iterator[tuple[dict[str, str], bytes]]:
-    keys, whole = images.input_keys(), images.name == ORIGINALS
-    files = [f"{FOLDER}/{_safe(key)}{'' if whole else '.png'}" for key in keys]
+    keys, is_original = images.input_keys(), images.name == ORIGINALS
+    files = [f"{FOLDER}/{_safe(key)}{'' if is_original else '.png'}" for key in keys]
     for run in images.runs(_AT_ONCE):
         missing = [row for row in run if not (out / files[row]).is_file()]
-        if whole:
+        if is_original:
             for row in missing:
                 with atomic_write(out / files[row]) as temporary:
                     temporary.write_bytes(images.encoded(row))

@@ -1,4 +1,4 @@
-"""Open the benchmarks of an evaluation: all under one data folder, some of them by name, or one by its two folders."""
+"""Open the benchmarks of an evaluation: those under a data folder, all or by name, or one by its two folders."""
 
 import dataclasses
 import functools
@@ -33,69 +33,75 @@ def open_benchmarks(
     names: Sequence[str] = (),
     folders: Mapping[str, Folder] | None = None,
 ) -> list[Benchmark]:
-    """Opens one benchmark by its two folders, or benchmarks under a data folder in the documented layout.
+    """Open one benchmark by its two folders, or benchmarks under a data folder in the documented layout.
 
     Args:
-        settings: what is asked of them.
+        settings: requested tasks, seeds, corruptions, ...
         images, annotations: the folders of one benchmark, which is recognised by its tasks or its annotation files.
-        data: the folder that holds `coco/images`, `rococo/annotations`, `sugar_crepe`, ...
-        names: of the benchmarks under `data`; by default all whose files are there.
-        folders: other places, by a folder of the layout (`coco/images`) or a benchmark's name (its annotations).
+        data: the folder that contains `coco/images`, `rococo/annotations`, `sugar_crepe`, ...
+        names: names of benchmarks under `data`; by default all whose files are present.
+        folders: other locations, by a folder of the layout (`coco/images`) or a benchmark's name (its annotations).
 
     Raises:
         InputError: neither or both ways of naming folders are used, a name is unknown, a folder is missing, or a
             benchmark's files cannot be used.
     """
     if (data is None) == (images is None) or (images is None) != (annotations is None):
-        given = [name for name, value in (("images", images), ("annotations", annotations), ("data", data)) if value]
-        raise InputError("evaluate", "data", " and ".join(given) or "none", "`data`, or `images` and `annotations`")
-    known = known_benchmarks() | ({} if data is None else own_benchmarks(Path(data)))
-    check_known("tasks", settings.tasks, [task for info in known.values() for task in info.tasks])
+        arguments = {"images": images, "annotations": annotations, "data": data}
+        names_given = [name for name, value in arguments.items() if value]
+        raise InputError(
+            "evaluate", "data", " and ".join(names_given) or "none", "`data`, or `images` and `annotations`"
+        )
+    available = known_benchmarks() | ({} if data is None else own_benchmarks(Path(data)))
+    check_known("tasks", settings.tasks, [task for info in available.values() for task in info.tasks])
     if data is None:
         if names or folders:
             raise InputError("evaluate", "benchmarks", "names with images and annotations", "names with data")
         info = _by_tasks(settings.tasks) or recognise(Path(annotations))
         places = {"images": Path(images), "annotations": Path(annotations)}
-        chosen = [(info, {role: places.get(role, places["annotations"]) for role in info.folders})]
+        selected = [(info, {role: places.get(role, places["annotations"]) for role in info.folders})]
     else:
-        chosen = _under(Path(data), names, folders or {}, settings)
-    known = [task for info, _ in chosen for task in info.tasks]
-    check_known("tasks", settings.tasks, known)
-    check_known("corrupted_benchmarks", settings.corrupted_benchmarks, [info.name for info, _ in chosen])
-    settings, chosen = in_canonical_order(settings), sorted(chosen, key=lambda each: canonical_place(each[0].name))
-    return [open_benchmark(info, places, settings) for info, places in chosen]
+        selected = _under(Path(data), names, folders or {}, settings)
+    check_known("tasks", settings.tasks, [task for info, _ in selected for task in info.tasks])
+    check_known("corrupted_benchmarks", settings.corrupted_benchmarks, [info.name for info, _ in selected])
+    settings = in_canonical_order(settings)
+    selected = sorted(selected, key=lambda each: canonical_place(each[0].name))
+    return [open_benchmark(info, places, settings) for info, places in selected]
 
 
 def canonical_place(benchmark: str) -> tuple[int, str]:
-    """Return the place of a benchmark in results, whatever the order it is named in: your own come last, by name."""
-    known = list(known_benchmarks())
-    return (known.index(benchmark) if benchmark in known else len(known), benchmark)
+    """Return the position of a benchmark in results, which does not depend on the order of the request.
+
+    Your own benchmarks come last, by name.
+    """
+    order = list(known_benchmarks())
+    return (order.index(benchmark) if benchmark in order else len(order), benchmark)
 
 
 def in_canonical_order(settings: Settings) -> Settings:
     """Return the settings with every list of options sorted and without repetitions.
 
-    Results of one request are then the same bytes, in whatever order its parts are named, at once or one by one. The
-    first set of templates stays the first.
+    The results of a request are then the same bytes, regardless of the order of its parts and of whether they were
+    requested together or one by one. The first set of templates stays the first.
 
-    Raises InputError: two sets of templates, or two sets of out-of-distribution images, have one name.
+    Raises InputError: two sets of templates, or two sets of out-of-distribution images, have the same name.
     """
     stems = {}
     for each in settings.templates:
         if stems.setdefault(Path(each).stem, each) != each:
-            found = f"{stems[Path(each).stem]} and {each}, whose results would have one name"
-            raise InputError("settings", "templates", found, "files of different names")
+            problem = f"{stems[Path(each).stem]} and {each}, whose results would have the same name"
+            raise InputError("settings", "templates", problem, "files with different names")
     out_images = dict(settings.out_images)
     if len(out_images) < len(set(settings.out_images)):
-        raise InputError("settings", "out_images", "two folders of one name", "a name for each folder")
-    first, *others = dict.fromkeys(settings.templates)
+        raise InputError("settings", "out_images", "two folders with the same name", "a different name for each folder")
+    first, *further = dict.fromkeys(settings.templates)
     return dataclasses.replace(
         settings,
         mixed_galleries=tuple(sorted(set(settings.mixed_galleries))),
         seeds=tuple(sorted(set(settings.seeds))),
         corruptions=tuple(kind for kind in CORRUPTIONS if kind in settings.corruptions),
         severities=tuple(sorted(set(settings.severities))),
-        templates=(first, *sorted(others, key=lambda each: (not each.isdecimal(), len(each), each))),
+        templates=(first, *sorted(further, key=lambda each: (not each.isdecimal(), len(each), each))),
         out_images=tuple(sorted(out_images.items())),
     )
 
@@ -103,12 +109,12 @@ def in_canonical_order(settings: Settings) -> Settings:
 def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     """Open one benchmark, with corrupted images where the settings request them.
 
-    Raises InputError: its files cannot be used, or no task is left.
+    Raises InputError: its files cannot be used, or no requested task remains.
     """
     benchmark = with_out_images(info.open(folders, settings), settings.out_images)
     benchmark = with_corrupted_images(benchmark, settings.corruptions_of(info.name), settings.severities)
     if not benchmark.tasks:
-        raise InputError(info.name, "tasks", "none that can be asked", f"one of {', '.join(info.tasks)}")
+        raise InputError(info.name, "tasks", "none that can be evaluated", f"one of {', '.join(info.tasks)}")
     coverage = benchmark.data.get("coverage", {})
     limit = {"limit": coverage["limit"]} if "limit" in coverage else {}
     rerank = {"rerank": settings.rerank} if settings.rerank else {}
@@ -116,7 +122,7 @@ def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: S
     tasks = [task for task in info.tasks if settings.wants(task)]
     return dataclasses.replace(
         benchmark,
-        decides={**benchmark.decides, **limit, **rerank},
+        conditions={**benchmark.conditions, **limit, **rerank},
         requested={"tasks": [task for task in tasks if task in present] or tasks, **benchmark.requested},
         reopen=functools.partial(_reopen, info, folders),
     )
@@ -136,7 +142,7 @@ def layout_folders(info: BenchmarkInfo, data: Path, folders: Mapping[str, Folder
 
 
 def _by_tasks(tasks: Sequence[str]) -> BenchmarkInfo | None:
-    """The one benchmark that has all these tasks; None where none are named."""
+    """Return the only benchmark that has all these tasks; None if there is no such one or no task is given."""
     fitting = [info for info in known_benchmarks().values() if tasks and set(tasks) <= set(info.tasks)]
     return fitting[0] if len(fitting) == 1 else None
 
@@ -146,39 +152,41 @@ def _under(
 ) -> list[tuple[BenchmarkInfo, dict[str, Path]]]:
     if not data.is_dir():
         raise InputError(data, "data", "a file" if data.exists() else "nothing there", "a folder of benchmarks")
-    own = own_benchmarks(data)
-    known = known_benchmarks() | own
-    layout = {place for info in known.values() for place in info.folders.values()}
-    check_known("folders", list(folders), [*known, *sorted(layout)], "evaluate")
+    user_benchmarks = own_benchmarks(data)
+    available = known_benchmarks() | user_benchmarks
+    layout = {place for info in available.values() for place in info.folders.values()}
+    check_known("folders", list(folders), [*available, *sorted(layout)], "evaluate")
     if names:
-        chosen = [own.get(name) or find_benchmark(name) for name in dict.fromkeys(names)]
+        selected = [user_benchmarks.get(name) or find_benchmark(name) for name in dict.fromkeys(names)]
     else:
-        chosen = [info for info in known.values() if not info.missing(layout_folders(info, data, folders))]
-        chosen = [info for info in chosen if any(map(settings.wants, info.tasks))]
-        if not chosen:
-            wanted = f"the files of one; `rococo benchmarks --data {data}` lists what is missing"
-            raise InputError(data, "benchmarks", "none with all files", wanted)
-    chosen = _without_collisions(chosen, bool(names))
-    placed = [(info, layout_folders(info, data, folders)) for info in chosen]
-    for info, places in placed:
+        selected = [info for info in available.values() if not info.missing(layout_folders(info, data, folders))]
+        selected = [info for info in selected if any(map(settings.wants, info.tasks))]
+        if not selected:
+            expected = f"the files of one; `rococo benchmarks --data {data}` lists what is missing"
+            raise InputError(data, "benchmarks", "none with all files", expected)
+    selected = _without_collisions(selected, bool(names))
+    with_folders = [(info, layout_folders(info, data, folders)) for info in selected]
+    for info, places in with_folders:
         if missing := info.missing(places):
             fetch = f"`rococo fetch --data {data} {info.name}` downloads it" if info.downloads else info.source
             other_place = f"if it is elsewhere, name its place: `data_dir` {info.name}=DIR"
             raise InputError(missing[0], info.name, "nothing there", f"{info.size}; {fetch}; {other_place}")
-    return placed
+    return with_folders
 
 
-def _without_collisions(chosen: Sequence[BenchmarkInfo], are_named: bool) -> list[BenchmarkInfo]:
-    """The benchmarks without later ones that have a task of the same name; these are said, or refused where named."""
+def _without_collisions(benchmarks: Sequence[BenchmarkInfo], are_named: bool) -> list[BenchmarkInfo]:
+    """Drop later benchmarks with a task of the same name, with a message; raise InputError if they were named."""
     owner: dict[str, str] = {}
     different = []
-    for info in chosen:
+    for info in benchmarks:
         other = next((owner[task] for task in info.tasks if task in owner), None)
         if other is None:
             owner |= dict.fromkeys(info.tasks, info.name)
             different.append(info)
         elif are_named:
-            raise InputError("benchmarks", info.name, f"tasks of the same names as {other}", "one of them at a time")
+            raise InputError(
+                "benchmarks", info.name, f"tasks with the same names as those of {other}", "only one of the two"
+            )
         else:
-            say(f"{info.name} left out: {other} has tasks of the same names; name it in benchmarks to evaluate it")
+            say(f"{info.name} skipped: {other} has tasks with the same names; name it in benchmarks to evaluate it")
     return different

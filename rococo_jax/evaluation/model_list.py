@@ -1,10 +1,10 @@
 """List the models of an evaluation: names, globs, and lists in files, each with a folder for its results.
 
-# models.txt: one source a line
+# models.txt: one source per line
 openai/clip-vit-base-patch32
 checkpoints/*.pt
 demo:plain                       a model that comes with the package
-zoo:fare2                        a published fine-tune, or a tag of open_clip (zoo:ViT-B-32/openai)
+zoo:fare2                        a published fine-tuned model, or a tag of open_clip (zoo:ViT-B-32/openai)
 my_models.py:make_clip           a function that returns an encoder of any framework
 open_clip:ViT-B-32/openai        a model of another library, run by it
 runs/*/model                     of `rococo train`: named after the run's folder
@@ -25,17 +25,17 @@ from rococo_jax.encoders.foreign import is_factory
 from rococo_jax.errors import InputError
 from rococo_jax.texts import read_lines
 
-# What `rococo train` leaves in its working folder; the model's name in tables is the folder's.
+# Files of `rococo train` in its working directory, which gives the model its name in tables.
 _OF_A_RUN, _ALONGSIDE, _CHECKPOINTS = "model", "metrics.jsonl", "checkpoints"
-_LONGEST_NAME = 200  # bytes; file systems take 255, and temporary names are longer
-# What an evaluation writes beside the folders of its models.
-_FILES_BESIDE = ("journal.jsonl", "report.html", "report.csv", "report.md", "results.json",
-                 "per_query.parquet", "pairs.parquet", "examples.parquet")  # fmt: skip
+_LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary names are longer
+# Files that an evaluation writes beside the folders of its models.
+_RESERVED_NAMES = ("journal.jsonl", "report.html", "report.csv", "report.md", "results.json",
+                   "per_query.parquet", "pairs.parquet", "examples.parquet")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class NamedModel:
-    """A source that `load_model` takes, and what to call it."""
+    """Source for `load_model`, and the name of the model."""
 
     source: str
     name: str
@@ -43,45 +43,57 @@ class NamedModel:
 
 
 def read_models(arguments: Sequence[str], file: str | os.PathLike | None = None) -> list[NamedModel]:
-    """The models of a command line, then those of a list, each once. Relative paths are from the working folder.
+    """Return the models of a command line, then those of a list, each once.
+
+    Relative paths are relative to the working directory.
 
     Args:
         arguments: sources, globs, or `name=source`.
-        file: the same, one a line; what follows a `#` at the start of a line or after a space is a comment.
+        file: list of the same, one per line; a `#` at the start of a line or after a space begins a comment.
 
     Raises:
-        InputError: the file cannot be read, a glob matches nothing, no model is named, or two models share a name.
+        InputError: the file cannot be read, a glob matches nothing, no model is named, or two models have one name.
     """
     entries = [("MODEL", argument) for argument in arguments]
     if file is not None:
         lines = enumerate(map(_entry_of, read_lines(file, "a list of models, one a line")), 1)
         entries += [(f"{file}, line {number}", entry) for number, entry in lines if entry]
     by_source: dict[str, tuple[str, NamedModel]] = {}
-    for where, entry in entries:
-        for model in _models_of(where, entry):
-            by_source.setdefault(model.source, (where, model))
+    for location, entry in entries:
+        for model in _models_of(location, entry):
+            by_source.setdefault(model.source, (location, model))
     if not by_source:
         raise InputError(file or "MODEL", "models", "none", "at least one model")
-    for where, model in by_source.values():
+    for location, model in by_source.values():
         if len(by_source) > 1 and len(os.fsencode(model.name)) > _LONGEST_NAME:
-            raise InputError(where, "name", f"{len(model.name)} letters", "a name that a folder can have: name=source")
-        if model.name in _FILES_BESIDE:
-            raise InputError(where, "name", repr(model.name), "a name that no file of the run has: name=source")
+            raise InputError(
+                location, "name", f"{len(model.name)} letters", "a name short enough for a folder: name=source"
+            )
+        if model.name in _RESERVED_NAMES:
+            raise InputError(
+                location,
+                "name",
+                repr(model.name),
+                "a name that is not reserved for a file of the evaluation: name=source",
+            )
     by_name: dict[str, str] = {}
-    for where, model in by_source.values():
+    for location, model in by_source.values():
         other = by_name.setdefault(model.name, model.source)
         if other != model.source:
             raise InputError(
-                where, "name", f"{model.name!r} for {model.source}, which {other} has", "different names: name=source"
+                location,
+                "name",
+                f"{model.name!r} for {model.source}, which is also the name of {other}",
+                "different names: name=source",
             )
     return [model for _, model in by_source.values()]
 
 
 def shard_of(models: Sequence[NamedModel], shard: str) -> list[NamedModel]:
-    """Every n-th model for `shard` = "k/n": n processes that take one shard each do all of them, none twice.
+    """Return every n-th model for `shard` = "k/n", so that n processes with one shard each evaluate every model once.
 
     Raises:
-        InputError: it is not of that form, or k is not from 1 to n.
+        InputError: the shard does not have that form, or k is not between 1 and n.
 
     >>> [model.name for model in shard_of([NamedModel(name, name) for name in "abcde"], "2/3")]
     ['b', 'e']
@@ -93,34 +105,34 @@ def shard_of(models: Sequence[NamedModel], shard: str) -> list[NamedModel]:
 
 
 def _entry_of(line: str) -> str:
-    """A line without its comment."""
+    """Return a line without its comment."""
     if line.lstrip().startswith("#"):
         return ""
     return line.strip() if _exists(line.strip()) else line.split(" #")[0].strip()
 
 
-def _models_of(where: str, entry: str) -> list[NamedModel]:
+def _models_of(location: str, entry: str) -> list[NamedModel]:
     if _exists(entry):
         return [_named(entry)]
     name, equals, source = entry.partition("=")
     if equals and "/" not in name:
         name, source = name.strip(), source.strip()
         if not name or not source or name in (".", ".."):
-            raise InputError(where, "model", repr(entry), "name=source")
+            raise InputError(location, "model", repr(entry), "name=source")
         return [NamedModel(source, name, renamed=True)]
     if not glob.has_magic(entry):
         return [_named(entry)]
     paths = sorted(glob.glob(entry, recursive=True))  # noqa: PTH207 (a Path takes no absolute pattern)
     matches = [match for match in paths if _may_be_a_model(match)]
     if not matches:
-        raise InputError(where, "models", f"nothing that matches {entry!r}", "a pattern of model folders or files")
+        raise InputError(location, "models", f"nothing matching {entry!r}", "a pattern of model folders or files")
     return [_named(match) for match in matches]
 
 
 def _exists(entry: str) -> bool:
     try:
         return Path(entry).exists()
-    except OSError:  # a name that is too long, which `name=source` may be
+    except OSError:  # the name is too long, as `name=source` may be
         return False
 
 
@@ -139,7 +151,7 @@ def _named(source: str) -> NamedModel:
 
 
 def _may_be_a_model(match: str) -> bool:
-    """Folders all, so that a broken one is reported; of files those of a known form, so that a README is passed by."""
+    """Accept every folder, so that a damaged one is reported, but only files of a known format."""
     from rococo_jax.checkpoints.formats import find_format
 
     if Path(match).is_dir():

@@ -1,6 +1,6 @@
-"""Evaluate several models one after the other. Stopped at any point, the same call goes on where it was.
+"""Evaluate several models one after the other. After an interruption, the same call resumes.
 
-A model's folder appears with its results or not at all; the embeddings of a model that was under way are in the cache.
+A model's folder appears with its results or not at all. The embeddings of an interrupted model are in the cache.
 """
 
 import gc
@@ -42,22 +42,22 @@ def evaluate_all(
     names: Mapping[str, str] | None = None,
     options: LoadOptions | None = None,
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Several models, one after the other: their results, and the sources of those that failed.
+    """Evaluate models one after the other; return their results, and the sources of those that failed.
 
-    A model that cannot be loaded or used, whatever the reason, is written into the journal and left out, unless it is
-    the only one. A model is gone from memory before the next is loaded; programs compiled for one serve every other of
-    its architecture.
+    A model that cannot be loaded or evaluated, for any reason, is recorded in the journal and skipped, unless it is the
+    only one. Each model is removed from memory before the next is loaded. Models of one architecture share compiled
+    programs.
 
     Args:
-        folders: for each model, where its results go.
-        out: the run's folder, for the journal.
+        folders: folder for the results of each model.
+        out: folder of the evaluation, for the journal.
         benchmarks, settings, cache, companions: as in `evaluate_model`.
-        compute: how the towers of this project's models compute.
-        names: what to call models, where not after their source.
-        options: what the sources leave open.
+        compute: precision and batch size of this project's towers.
+        names: names of models, if not those of their sources.
+        options: parts that the sources do not specify.
 
     Raises:
-        InputError: the only model failed, or an image cannot be read, which would fail every model alike.
+        InputError: the only model failed, or an image cannot be read, so that every model would fail.
         OSError: the disk is full.
     """
     all_results, failed = [], []
@@ -65,27 +65,27 @@ def evaluate_all(
     announce_pixels([source for source, folder in folders.items() if not holds(folder, benchmarks)], benchmarks)
 
     def load_and_evaluate(source: str, folder: Path) -> tuple[dict[str, Any], bool]:
-        # The model lives in this call alone, so that no two are in memory at once.
-        how = {"mesh": make_mesh(jax.local_devices()), "compute": compute, "options": options}
+        # The model exists only inside this call, so that no two models are in memory at once.
+        loading = {"mesh": make_mesh(jax.local_devices()), "compute": compute, "options": options}
         name = (names or {}).get(source)
-        model = run_on_all_processes(f"loading {source}", lambda: open_model(source, name=name, **how))
+        model = run_on_all_processes(f"loading {source}", lambda: open_model(source, name=name, **loading))
         return evaluate_into(folder, model, benchmarks, settings, cache, companions)
 
     for place, (source, folder) in enumerate(folders.items(), 1):
         started = time.time()
         try:
             results, is_new = load_and_evaluate(source, folder)
-        except Exception as error:  # a night's run must outlive whatever is wrong with one model
+        except Exception as error:  # one model's failure must not end the evaluation
             if len(folders) == 1 or _fails_every_model(error, benchmarks):
                 raise
             failed.append(source)
-            known = isinstance(error, InputError)
-            message = str(error) if known else f"{type(error).__name__}: {error}"
-            trace = {} if known else {"traceback": traceback.format_exc()}
+            is_input_error = isinstance(error, InputError)
+            message = str(error) if is_input_error else f"{type(error).__name__}: {error}"
+            trace = {} if is_input_error else {"traceback": traceback.format_exc()}
             if first:
                 entry = {"model": source, "event": "failed", "seconds": _since(started), "error": message}
                 write_journal(out / JOURNAL, **entry, **trace)
-                print(f"rococo: {source} left out: {' '.join(message.split())}", file=sys.stderr)
+                print(f"rococo: {source} skipped: {' '.join(message.split())}", file=sys.stderr)
         else:
             all_results.append(results)
             event = "evaluated" if is_new else "kept"
@@ -94,7 +94,7 @@ def evaluate_all(
                 write_journal(out / JOURNAL, **entry)
             if first and len(folders) > 1:
                 say(f"{place} of {len(folders)}: {results['model']} {event}, {_since(started)} s")
-        # Modules refer to each other in circles, which only the collector frees.
+        # Modules contain reference cycles, which only the garbage collector frees.
         gc.collect()
     return all_results, failed
 
@@ -102,7 +102,7 @@ def evaluate_all(
 def _fails_every_model(error: Exception, benchmarks: Sequence[Benchmark]) -> bool:
     bad_input = isinstance(error, InputError)
     if jax.process_count() > 1 and not getattr(error, "is_on_all_processes", bad_input):
-        # An error of one process alone, as when another is lost.
+        # An error of a single process, for example because another process was lost.
         return True
     files = [source_files(images) for benchmark in benchmarks for images in benchmark.image_sets.values()]
     image_files = {str(path) for each in files if each is not None for path in each.paths}
@@ -117,7 +117,7 @@ JOURNAL = "journal.jsonl"
 
 
 def write_journal(path: Path, **entry: Any) -> None:
-    """Adds a line. Short lines added by several processes do not mix."""
+    """Append a line. Short lines appended by several processes do not interleave."""
     line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **entry}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.options import Group, Option
 
-# Of commands that embed and ask nothing.
+# For commands that only compute embeddings.
 LOADING = Group(only=("activation", "heads", "tokenizer", "image_size", "model_arg"))
-# Of commands that have no model to rerank with, and none that could tell its training images.
-_NOT_ASKED = ("rerank", "require_clean")
-QUESTIONS = Group(only=tuple(field.name for field in dataclasses.fields(Settings) if field.name not in _NOT_ASKED))
+# Not for commands without a model: they cannot rerank, and there are no training images to exclude.
+_NEEDS_MODEL = ("rerank", "require_clean")
+QUESTIONS = Group(only=tuple(field.name for field in dataclasses.fields(Settings) if field.name not in _NEEDS_MODEL))
 
 if TYPE_CHECKING:  # JAX takes a second
     from rococo_jax.benchmarks.benchmark import Benchmark
@@ -22,15 +22,15 @@ if TYPE_CHECKING:  # JAX takes a second
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions:
-    """Names of benchmarks, and their folders.
+    """Benchmarks and their folders.
 
     Attributes:
         data: folder of benchmarks in the documented layout; see rococo benchmarks
-        benchmarks: which of them (default: all whose files are under --data)
-        data_dir: another place for a folder of the layout, such as coco/images, or for a benchmark's annotations; may
-            be repeated
-        images: instead of --data: the images of one benchmark
-        annotations: with --images: its annotation files, by which the benchmark is recognised
+        benchmarks: names of benchmarks to evaluate (default: all whose files are under --data)
+        data_dir: another location of a folder of the layout (such as coco/images=DIR) or of a benchmark's annotations;
+            may be repeated
+        images: images of one benchmark, instead of --data
+        annotations: annotation files of that benchmark, which is recognised by them
     """
 
     data: Annotated[str | None, Option("DIR")] = None
@@ -40,7 +40,7 @@ class DataOptions:
     annotations: Annotated[str | None, Option("DIR")] = None
 
     def open(self, settings: Settings) -> "list[Benchmark]":
-        """The benchmarks, opened. Raises InputError as `open_benchmarks`."""
+        """Open the benchmarks. Raises InputError as `open_benchmarks`."""
         from rococo_jax.evaluation.inputs import open_benchmarks
 
         places = {"images": self.images, "annotations": self.annotations, "data": self.data}
@@ -49,13 +49,14 @@ class DataOptions:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointOptions:
-    """Parts of a model that its source may leave open.
+    """Parts of a model that its source may not specify.
 
     Attributes:
         activation: activation of an OpenAI or open_clip checkpoint that does not name it
         heads: heads of image and text tower, such as 16,8, for a state dict of no published size
-        tokenizer: folder or hub name of the tokenizer, for a checkpoint without one; 'none' to go without
-        image_size: pixels of a side of the images, where not the checkpoint's: positions are interpolated as by its
+        tokenizer: folder or hub name of the tokenizer, for a checkpoint without one; 'none' for no tokenizer
+        image_size: side of the images in pixels, if not the checkpoint's; position embeddings are interpolated as in
+        its
             own library
     """
 
@@ -67,11 +68,11 @@ class CheckpointOptions:
 
 @dataclasses.dataclass(frozen=True)
 class SourceOptions(CheckpointOptions):
-    """Settings that a checkpoint of another project may not record, as `load_model` takes them.
+    """Settings that a checkpoint of another project may not specify, as arguments of `load_model`.
 
     Attributes:
         source_format: huggingface, openai, open_clip or big_vision (default: recognised by its files)
-        pooling: how a DINOv2, DINOv3 or BERT tower is pooled (default: as the checkpoint names it, else cls)
+        pooling: pooling of a DINOv2, DINOv3 or BERT tower (default: as the checkpoint specifies, else cls)
     """
 
     source_format: Annotated[str, Option("FORMAT")] = "auto"
@@ -80,14 +81,14 @@ class SourceOptions(CheckpointOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ModelOptions(CheckpointOptions):
-    """The same for models of any library.
+    """Options for models of any library.
 
     Attributes:
         model_arg: argument of the function or adapter that MODEL names; may be repeated
-        by: how a model is asked that has vectors and scores pairs (default: vectors)
-        candidates: a further model, whose vectors choose the candidates of --rerank
-        query_prompt: instruction for queries, for models that take one, or the name of one of the model's own
-        document_prompt: the same for what is ranked or chosen
+        by: scoring mode of a model that has embeddings and also scores pairs (default: vectors, its embeddings)
+        candidates: another model, whose embeddings choose the candidates of --rerank
+        query_prompt: instruction for queries, for models that support one, or the name of one of the model's prompts
+        document_prompt: the same for gallery items and answers
     """
 
     model_arg: Annotated[tuple[str, ...], Option("KEY=VALUE", repeated=True)] = ()
@@ -97,7 +98,7 @@ class ModelOptions(CheckpointOptions):
     document_prompt: Annotated[str | None, Option("TEXT")] = None
 
     def load_options(self) -> "LoadOptions":
-        """Options for `load_encoder`. Raises InputError for an argument that is no KEY=VALUE."""
+        """Return options for `load_encoder`. Raises InputError for an argument that is not KEY=VALUE."""
         from rococo_jax.encoders import LoadOptions
         from rococo_jax.encoders.adapters import parse_arguments
 
@@ -107,16 +108,16 @@ class ModelOptions(CheckpointOptions):
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingOptions:
-    """How embeddings are computed and kept.
+    """Computation and cache of embeddings.
 
     Attributes:
         precision: precision of the towers; high is float32 with products in 3 passes of bfloat16 (default: high on TPUs
             and on GPUs from the A100 on, else float32)
-        images_at_once: images at once on each device (default: what fits into its memory)
-        device: cpu, gpu (cuda, rocm) or tpu (default: the fastest there is)
+        images_at_once: images per batch on each device (default: as many as fit into its memory)
+        device: cpu, gpu (cuda, rocm) or tpu (default: the fastest available)
         quiet: no progress; errors and warnings are still printed
-        cache: where embeddings are kept (default: $ROCOCO_CACHE/embeddings, else ~/.cache/rococo_jax/embeddings)
-        no_cache: neither read nor keep embeddings
+        cache: folder of the embedding cache (default: $ROCOCO_CACHE/embeddings, else ~/.cache/rococo_jax/embeddings)
+        no_cache: do not read or write cached embeddings
     """
 
     precision: Literal["float32", "high", "bfloat16"] | None = None
@@ -127,13 +128,13 @@ class EmbeddingOptions:
     no_cache: bool = False
 
     def compute(self) -> "Compute":
-        """How towers compute. Starts the devices."""
+        """Return precision and batch size of the towers. Initialises the devices."""
         from rococo_jax.encoders.programs import Compute, precision_of_evaluations
 
         return Compute(self.precision or precision_of_evaluations(), self.images_at_once)
 
     def open_cache(self) -> "EmbeddingCache":
-        """The cache of embeddings."""
+        """Open the cache of embeddings."""
         from rococo_jax.encoders.cache import EmbeddingCache
         from rococo_jax.runtime import cache_folder
 

@@ -1,17 +1,17 @@
-"""Score tasks by pairs of an image and a text: each distinct pair once, cached by content, shared between processes.
+"""Score tasks by image-text pairs: each distinct pair once, cached by content, shared between processes.
 
-Choices and classes need exactly the pairs of their items. A ranking takes two stages: vectors choose the K best of
-every query, and pairs decide among them. With K = 0 the whole gallery is scored.
+Choices and classes need exactly the pairs of their items. A ranking has two stages: embeddings choose the K best
+candidates of every query, and pair scores rank these. With K = 0 the whole gallery is scored.
 
-    among the K best by cosine     s = score, plus the cosine where the scorer's publication adds it (BLIP)
-    all others                     s = cosine - 100, hence after them, in the order of their cosines
+    the K best by cosine     s = score, plus the cosine if the scorer's publication adds it (BLIP)
+    all other items          s = cosine - 100, so they follow in the order of their cosines
 
 The sum is BLIP's published evaluation (arXiv 2201.12086, section 5.1, and `train_retrieval.py` of its code, where K is
 256 on COCO and 128 on Flickr30K). Items that tie with the K-th are scored too, so the order of a gallery does not
-matter. (The published code gives all others -100, so that a positive among them has an arbitrary rank there.)
+matter. (The published code gives all other items -100, so a positive among them has an arbitrary rank there.)
 
-Images are taken in turn, each with all its pairs. Scores are cached with the embeddings, one part a run of images; a
-stopped evaluation continues after the last whole part.
+Images are processed one after the other, each with all its pairs. Scores are cached with the embeddings, in chunks of
+images; an interrupted evaluation resumes after the last complete chunk.
 """
 
 import dataclasses
@@ -30,31 +30,31 @@ from rococo_jax.benchmarks.tasks.rank import RankOutcome
 from rococo_jax.data.images import ImageSet
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import encoding_versions
-from rococo_jax.encoders.protocol import OnProgress, PairScorer
+from rococo_jax.encoders.protocol import LoadedModel, OnProgress
 from rococo_jax.processes import broadcast_from_process_0, gather
 from rococo_jax.progress import progress
 from rococo_jax.similarity import RankStatistics, rank_statistics_of_matrix, score_blocks, top_k_mask
 
-# Below every sum of a score and a cosine; where a score is lower than any trained head says, further down.
-_BELOW = 100.0
+# Below every sum of a score and a cosine; more is subtracted if a score is lower than those of trained heads.
+_UNSCORED_OFFSET = 100.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidates:
-    """Vectors that choose what is scored of a gallery.
+    """Embeddings that choose the gallery items to score.
 
     Attributes:
-        embeddings: unit vectors of a benchmark's tables.
-        count: gallery items of a query that are scored, all of a smaller gallery.
+        embeddings: embeddings of a benchmark's tables.
+        count: number of gallery items to score for each query; all of a smaller gallery.
     """
 
     embeddings: Embeddings
     count: int
 
     def choose(self, task: RankTask, numbers: ImageNumbers) -> Iterator[tuple[slice, np.ndarray, np.ndarray, tuple]]:
-        """Some queries in turn: their cosines with the whole gallery, which are scored, and the pairs of these.
+        """Yield blocks of queries: their cosines with the whole gallery, a mask of the candidates, and their pairs.
 
-        Items of one row have the same bits.
+        Items of the same image or text have bit-identical cosines.
         """
         (table, query_rows), (gallery, gallery_rows) = map(self.embeddings.select, (task.queries, task.gallery))
         for queries, cosines in score_blocks(table, gallery, query_rows=query_rows, gallery_rows=gallery_rows):
@@ -70,19 +70,20 @@ def outcomes_by_pairs(
     candidates: Candidates | None = None,
     score: Callable[[ImageNumbers, np.ndarray], np.ndarray] | None = None,
 ) -> list[Outcome]:
-    """The outcome of every task from scores of pairs.
+    """Return the outcome of every task from pair scores.
 
-    All processes must ask for the same; each scores a share of the images. Memory beside the embeddings: some 30 bytes
-    a pair, and what the scorer holds of one run of images (`scorer.images_at_once`).
+    All processes must pass the same arguments; each scores a share of the images. Besides the embeddings, this needs
+    about 30 bytes per pair and the memory of the scorer for `scorer.images_at_once` images.
 
     Args:
-        scorer: a `PairScorer`; with `score` all that has a name and a scale.
-        cache: where scores are kept.
-        candidates: what chooses the pairs of rankings; all by default.
-        score: the scores of distinct pairs, as `ListedScores` has them; by the scorer by default.
+        scorer: a `LoadedModel`; with `score`, any object with a name and a scale.
+        cache: cache of scores.
+        candidates: choose the pairs of rankings; by default all pairs are scored.
+        score: function that returns the scores of distinct pairs, in the order of `ListedScores`; by default the
+            scorer.
 
     Raises:
-        InputError: a task cannot be asked by pairs, an image cannot be read, or as `scorer.score`.
+        InputError: a task cannot be scored by pairs, an image cannot be read, or as `scorer.score`.
     """
     of_candidates = [task for task in benchmark.tasks if task.is_ranking and candidates is not None]
     queries = sum(len(task.queries) for task in of_candidates)
@@ -90,8 +91,8 @@ def outcomes_by_pairs(
     texts = len(benchmark.texts)
 
     def distinct_pairs() -> Int[np.ndarray, " pairs"]:
-        asked = [task.pairs_asked(numbers) for task in benchmark.tasks if task not in of_candidates]
-        pairs = np.unique(np.concatenate([np.empty(0, np.int64), *(image * texts + text for image, text in asked)]))
+        needed = [task.pairs_asked(numbers) for task in benchmark.tasks if task not in of_candidates]
+        pairs = np.unique(np.concatenate([np.empty(0, np.int64), *(image * texts + text for image, text in needed)]))
         with progress("choosing pairs", queries, "queries") as advance:
             for task in of_candidates:
                 parts = [pairs]
@@ -119,13 +120,13 @@ def outcomes_by_pairs(
 def _rank(
     task: RankTask, candidates: Candidates, scores: ListedScores, adds_cosine: bool, advance: OnProgress
 ) -> RankOutcome:
-    """The outcome of a ranking in two stages."""
+    """Return the outcome of a ranking in two stages."""
     parts, has_candidate = [], []
     for queries, cosines, is_scored, pairs in candidates.choose(task, scores.numbers):
         of_pairs = np.zeros(cosines.shape)
         of_pairs[is_scored] = scores.of(*pairs)
-        own = (task.query_group[queries, None] == task.gallery_group) & ~task.gallery_altered
-        has_candidate.append((is_scored & own).any(axis=1))
+        is_positive = (task.query_group[queries, None] == task.gallery_group) & ~task.gallery_altered
+        has_candidate.append((is_scored & is_positive).any(axis=1))
         ranked = rank_statistics_of_matrix(
             reranked(cosines, of_pairs, is_scored, adds_cosine),
             query_group=task.query_group[queries],
@@ -135,7 +136,7 @@ def _rank(
         )
         parts.append(ranked)
         advance(len(cosines))
-    # Most pairs of an image and a text are not scored, so there are no differences and no probabilities.
+    # Most image-text pairs are not scored, so there are no differences and no probabilities.
     return RankOutcome(task, RankStatistics.concatenate(parts), has_candidate=np.concatenate(has_candidate))
 
 
@@ -145,7 +146,7 @@ def reranked(
     is_scored: Bool[np.ndarray, "queries gallery"],
     adds_cosine: bool = True,
 ) -> Float[np.ndarray, "queries gallery"]:
-    """The values by which a gallery is ranked; see the head of this file.
+    """Return the values by which a gallery is ranked; see the docstring of this module.
 
     >>> cosines, is_scored = np.array([[0.5, 0.25, 0.75, 0.0]]), np.array([[True, False, True, False]])
     >>> reranked(cosines, np.array([[3.0, 0.0, -2.0, 0.0]]), is_scored).tolist()
@@ -155,12 +156,12 @@ def reranked(
     """
     decided = cosines.astype(np.float64) * adds_cosine + scores
     lowest = np.where(is_scored, decided, np.inf).min(axis=1, keepdims=True)
-    below = np.maximum(_BELOW, 2 - lowest)
+    below = np.maximum(_UNSCORED_OFFSET, 2 - lowest)
     return np.where(is_scored, decided, cosines - below)
 
 
 class _ImageRun(NamedTuple):
-    """Rows of one set, the places of their pairs among all, image by image, and which of the rows each is of."""
+    """Chunk of images of one set: their rows, the places of their pairs among all pairs, and the row of each pair."""
 
     images: ImageSet
     rows: list[int]
@@ -171,21 +172,21 @@ class _ImageRun(NamedTuple):
 def _runs(
     benchmark: Benchmark, numbers: ImageNumbers, image: Int[np.ndarray, " pairs"], at_once: int
 ) -> Iterator[_ImageRun]:
-    """Runs of the images that have pairs, of all sets, about `at_once` in each; `image` of each pair, ascending."""
+    """Yield chunks of about `at_once` images with pairs, for all sets; `image` of each pair is ascending."""
     for name, images in benchmark.image_sets.items():
         for run in images.runs(at_once):
             of_run = numbers.first[name] + np.array(run)
             spans = [np.arange(*np.searchsorted(image, [number, number + 1])) for number in of_run]
-            used = [place for place, span in enumerate(spans) if len(span)]
-            if used:
-                row_of = np.repeat(np.arange(len(used)), [len(spans[place]) for place in used])
-                yield _ImageRun(images, [run[place] for place in used], np.concatenate(spans), row_of)
+            with_pairs = [place for place, span in enumerate(spans) if len(span)]
+            if with_pairs:
+                row_of = np.repeat(np.arange(len(with_pairs)), [len(spans[place]) for place in with_pairs])
+                yield _ImageRun(images, [run[place] for place in with_pairs], np.concatenate(spans), row_of)
 
 
 def _scored(
-    benchmark: Benchmark, numbers: ImageNumbers, pairs: np.ndarray, scorer: PairScorer, cache: EmbeddingCache
+    benchmark: Benchmark, numbers: ImageNumbers, pairs: np.ndarray, scorer: LoadedModel, cache: EmbeddingCache
 ) -> Float[np.ndarray, " pairs"]:
-    """Scores of all pairs: each process takes every N-th run of images."""
+    """Return the scores of all pairs; each process scores every N-th chunk of images."""
     at_once = broadcast_from_process_0("images at once", lambda: scorer.images_at_once)
     image, text = np.divmod(pairs, max(1, len(benchmark.texts)))
     runs = list(_runs(benchmark, numbers, image, at_once))
@@ -210,12 +211,12 @@ def _score_run(
     run: _ImageRun,
     text: Int[np.ndarray, " pairs"],
     texts: Sequence[str],
-    scorer: PairScorer,
+    scorer: LoadedModel,
     cache: EmbeddingCache,
     about: dict[str, Any],
     advance: OnProgress,
 ) -> Float[np.ndarray, " pairs"]:
-    """Scores of the pairs of a run of images, those that the cache has from there; `about` decides every score."""
+    """Return the scores of the pairs of a chunk of images, from the cache if possible; `about` is part of its key."""
     contents = [run.images.content(row) for row in run.rows]
     places = zip(run.row_of.tolist(), text.tolist(), strict=True)
     items = [contents[one] + b"\0" + texts[other].encode() for one, other in places]

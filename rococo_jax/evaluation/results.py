@@ -94,14 +94,14 @@ def make_results(
     fingerprint: Mapping[str, Any],
     outcomes: Sequence[Outcome],
     notes: Iterable[str] = (),
-    why_chance: Mapping[str, str] = types.MappingProxyType({}),
+    chance_reason: Mapping[str, str] = types.MappingProxyType({}),
     headline: Headline | None = None,
     seen: Sequence[Bool[np.ndarray, "_"] | None] = (),
 ) -> dict[str, Any]:
     """Return the contents of `results.json`, computed from the rows of outcomes.
 
     Args:
-        why_chance: says of a task why no model is better than chance; empty where it is the model's own fault.
+        chance_reason: for each task the reason why no model can be better than chance; empty if one could be.
         headline: the benchmark's.
         seen: for each outcome the rows on images that the model was trained on; empty where that is not known.
     """
@@ -127,7 +127,7 @@ def make_results(
     for (task, variant), result in results.items():
         outcome = groups[task, variant][1][0].outcome
         assert outcome is not None
-        why = outcome.why_chance or why_chance.get(task)
+        why = outcome.chance_reason or chance_reason.get(task)
         all_notes += [*outcome.notes, *chance_notes(outcome, variant, result, why), *result.notes]
     bootstrap = {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"}
     fewer, curves = by_task("resamples"), by_task("curves")

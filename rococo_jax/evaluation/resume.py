@@ -1,14 +1,14 @@
-"""Decide what an evaluation adds to the results that are in its folder already.
+"""Decide what an evaluation adds to existing results in its folder.
 
-What decides a number (model, contents of the data, protocol, versions) is the *fingerprint* of results. What was
-requested (benchmarks, tasks, variants, template sets, seeds, corruptions, out-of-distribution images) is their
-*request*, one for each benchmark. Then
+Everything that decides a number (model, contents of the data, protocol, versions) is the *fingerprint* of results.
+Everything that was requested (benchmarks, tasks, variants, template sets, seeds, corruptions, out-of-distribution
+images) is their *request*, one for each benchmark. The cases are
 
     the same fingerprint, nothing new requested   the results are kept as they are
     the same fingerprint, more requested          a benchmark whose request grew is scored again, with the union of
                                                   both requests; the results of all other benchmarks are kept
     another model, other data, another protocol   refused, with the fields that differ
-    other versions, a model without fingerprint,  nothing can be kept: all is computed for the union of both requests;
+    other versions, a model without fingerprint,  nothing can be kept: the union of both requests is computed;
     damaged tables, tables of another evaluation  refused where a benchmark of the folder is not requested again
 
 A benchmark is scored as a whole, because its pooled variants (`mean`, `mix_0.9`, `corruptions_3`) are means over the
@@ -38,13 +38,13 @@ from rococo_jax.storage import read_json
 
 
 class Plan(NamedTuple):
-    """What to compute, and what to keep.
+    """Parts of a request to compute, and results to keep.
 
     Attributes:
-        stored: contents of the folder's `results.json`; None where there is none.
+        stored: contents of the folder's `results.json`; None if it does not exist.
         unchanged: benchmarks whose results are kept.
         requests: benchmark to compute -> its request, joined with that of the stored results.
-        lines: to print before.
+        lines: messages to print first.
     """
 
     stored: dict[str, Any] | None
@@ -63,7 +63,7 @@ def covers(stored: Request, request: Request) -> bool:
 
 
 def union(stored: Request, request: Request) -> dict[str, Any]:
-    """Join two requests, option by option. What both name keeps its place, and comes from the source of the later one.
+    """Join two requests, option by option. Names in both keep their place and use the source of the later request.
 
     >>> union({"seeds": [10], "tasks": ["a"]}, {"seeds": [1, 10]})
     {'seeds': [10, 1], 'tasks': ['a']}
@@ -89,27 +89,27 @@ def _in_words(request: Request) -> str:
 
 
 def with_request(benchmark: Benchmark, request: Request, settings: Settings) -> Benchmark:
-    """Return the benchmark, opened again where the request has more than it was opened with.
+    """Return the benchmark, reopened if the request contains more than it was opened with.
 
-    Raises InputError: something that was requested before is no longer there, or has other contents.
+    Raises InputError: something that was requested before is missing now or has other contents.
     """
     if covers(request_of(benchmark), request):
         return benchmark
     if benchmark.reopen is None:
-        found = _in_words(_missing(request_of(benchmark), request))
-        raise InputError(benchmark.name, "request", f"results with {found}, too", "these requested again")
+        missing_parts = _in_words(_missing(request_of(benchmark), request))
+        raise InputError(benchmark.name, "request", f"results that also have {missing_parts}", "these requested again")
     opened = benchmark.reopen(_settings_for(request, settings))
     if missing := _missing(request_of(opened), request):
-        found = f"no {_in_words(missing)}, which the results in the folder have"
-        raise InputError(benchmark.name, "data", found, "the same data, or another output folder")
+        problem = f"no {_in_words(missing)}, which the results in the folder have"
+        raise InputError(benchmark.name, "data", problem, "the same data, or another output folder")
     for field, old, new in other_contents(request, request_of(opened)):
-        found = f"{short(new)}, and {short(old)} in the results of the folder"
-        raise InputError(benchmark.name, field, found, "the same contents, or another output folder")
+        problem = f"{short(new)}, and {short(old)} in the results of the folder"
+        raise InputError(benchmark.name, field, problem, "the same contents, or another output folder")
     return opened
 
 
 def _settings_for(request: Request, settings: Settings) -> Settings:
-    """The settings by which a benchmark is opened with a request."""
+    """Return the settings for opening a benchmark with a request."""
     lists = {name: tuple(request.get(name, ())) for name in ("tasks", "mixed_galleries", "corruptions")}
     # Without these options the others have no effect.
     lists |= {name: tuple(request[name]) for name in ("seeds", "severities") if name in request}
@@ -123,9 +123,9 @@ _WITH_SOURCES = ("templates", "out_images")
 
 
 def requests_in(folder: Path) -> dict[str, Request]:
-    """Return the requests of the results in a folder, by benchmark, whatever model, data and protocol they are of.
+    """Return the requests of the results in a folder by benchmark, regardless of their model, data and protocol.
 
-    There are none where no results can be read, or where the tables beside them are missing or of other results.
+    There are none if no results can be read, or if the tables beside them are missing or belong to other results.
     """
     path = folder / RESULTS
     if not path.exists():
@@ -139,7 +139,7 @@ def requests_in(folder: Path) -> dict[str, Request]:
 
 
 def holds(folder: Path, benchmarks: Sequence[Benchmark]) -> bool:
-    """Whether a folder has results of all that is requested, whatever model, data and protocol they are of."""
+    """Whether a folder has results for everything requested, regardless of their model, data and protocol."""
     stored = requests_in(folder)
     return all(covers(stored.get(benchmark.name, {}), request_of(benchmark)) for benchmark in benchmarks)
 
@@ -159,7 +159,9 @@ def make_plan(
         benchmarks: as they are requested.
 
     Raises:
-        InputError: the results are of something else, cannot be read, or could not be kept and are not requested again.
+        InputError: the results are of another model or other data, cannot be read, or cannot be kept and are not
+        requested
+            again.
     """
     requests: dict[str, Request] = {benchmark.name: request_of(benchmark) for benchmark in benchmarks}
     path = folder / RESULTS
@@ -172,8 +174,8 @@ def make_plan(
     unions = {each: union(stored[each]["request"] if each in stored else {}, requests[each]) for each in requests}
     if reason := _why_nothing_is_kept(folder, results, fingerprint, companions):
         if absent := [each for each in stored if each not in requests]:
-            found = f"results of {', '.join(absent)}, which cannot be kept: {reason}"
-            raise InputError(path, "benchmarks", found, "these requested, too, or another output folder")
+            problem = f"results of {', '.join(absent)}, which cannot be kept: {reason}"
+            raise InputError(path, "benchmarks", problem, "a request that includes these, or another output folder")
         return Plan(results, (), unions, (f"{folder}: results are computed again: {reason}",))
     extended = {
         each: unions[each] for each in requests if each not in stored or _missing(stored[each]["request"], unions[each])
@@ -181,7 +183,7 @@ def make_plan(
     unchanged = tuple(each for each in stored if each not in extended)
     lines = list(_lines(folder, stored, requests, extended, unchanged))
     if not extended and results["model"] != name:
-        lines.append(f"{folder}: its results are called {results['model']!r}, not {name!r}")
+        lines.append(f"{folder}: its results have the name {results['model']!r}, not {name!r}")
     return Plan(results, unchanged, extended, tuple(lines))
 
 
@@ -192,27 +194,27 @@ def _lines(
     extended: Mapping[str, Request],
     unchanged: Sequence[str],
 ) -> Iterator[str]:
-    added = [
+    additions = [
         f"{name} ({_in_words(_missing(stored[name]['request'], request))})" if name in stored else name
         for name, request in extended.items()
     ]
     more = [name for name in stored if name not in requests or _missing(requests[name], stored[name]["request"])]
-    if added:
-        yield f"{folder}: adding {'; '.join(added)}" + (f"; keeping {', '.join(unchanged)}" if unchanged else "")
+    if additions:
+        yield f"{folder}: adding {'; '.join(additions)}" + (f"; keeping {', '.join(unchanged)}" if unchanged else "")
     elif more:
-        yield f"{folder}: has all that is requested, and more of {', '.join(more)}; kept as it is"
+        yield f"{folder}: has everything requested, and more of {', '.join(more)}; nothing to compute"
 
 
 def _stored_benchmarks(path: Path, results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The part `benchmarks` of results. Raises InputError: there is none, as in files of other programs."""
+    """Return the part `benchmarks` of results. Raises InputError: there is none, as in files of other programs."""
     stored = object_of(results.get("benchmarks"))
     for name, about in stored.items():
         parts = {"request": dict, "tasks": list, "notes": list}
         if not all(isinstance(object_of(about).get(part), kind) for part, kind in parts.items()):
             raise InputError(path, f"benchmarks: {name}", str(about)[:80], f"an object with {', '.join(parts)}")
     if not stored or stored.keys() != object_of(results["fingerprint"].get("data")).keys():
-        wanted = "results of `rococo evaluate` or `rococo score`, to which more is added, or another output folder"
-        raise InputError(path, "benchmarks", ", ".join(stored) or "nothing", wanted)
+        expected = "results of `rococo evaluate` or `rococo score` to add to, or another output folder"
+        raise InputError(path, "benchmarks", ", ".join(stored) or "nothing", expected)
     return stored
 
 
@@ -221,21 +223,21 @@ def _refuse_same_tasks(path: Path, stored: Mapping[str, Mapping[str, Any]], benc
         tasks = {task.name for task in benchmark.tasks}
         for other, about in stored.items():
             if other != benchmark.name and tasks & {*about["tasks"]}:
-                found = f"{benchmark.name}, whose tasks have the same names as those of {other}"
-                raise InputError(path, "benchmarks", found, "another output folder")
+                problem = f"{benchmark.name}, whose tasks have the same names as those of {other}"
+                raise InputError(path, "benchmarks", problem, "another output folder")
 
 
 def _why_nothing_is_kept(
     folder: Path, results: dict[str, Any], fingerprint: Mapping[str, Any], companions: Sequence[Companion]
 ) -> str | None:
-    """Why the results of a folder cannot stand beside new ones; None where they can."""
+    """Return why the results of a folder cannot be combined with new ones; None if they can."""
     stored, versions = results["fingerprint"].get("versions"), fingerprint["versions"]
     if "fingerprint" in fingerprint["model"] and fingerprint["model"]["fingerprint"] is None:
         return "the model has no fingerprint, so it may have changed since"
     if stored != versions:
         differences = unequal("versions", object_of(stored), versions)
-        changed = [f"{name.removeprefix('versions.')} {old} -> {new}" for name, old, new in differences]
-        return f"they were made by other versions ({', '.join(changed)})"
+        changes = [f"{name.removeprefix('versions.')} {old} -> {new}" for name, old, new in differences]
+        return f"they were made by other versions ({', '.join(changes)})"
     if read_evaluated(folder, results) is None:
         return "a table beside results.json is missing or damaged, or belongs to other results"
     if not all(companion.is_in(results) for companion in companions):
@@ -244,5 +246,5 @@ def _why_nothing_is_kept(
 
 
 def stored_results(folder: Path, plan: Plan) -> Evaluated | None:
-    """Read the results of which some are kept; None where none are."""
+    """Read the stored results if some of them are kept, else return None."""
     return read_evaluated(folder, plan.stored) if plan.stored is not None and plan.unchanged else None

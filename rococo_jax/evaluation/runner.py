@@ -83,7 +83,7 @@ def _evaluate(
     examples: bool,
 ) -> Evaluated:
     """One model on one benchmark, as yet without a fingerprint."""
-    as_read = model.as_read(benchmark)
+    as_read = model.adapt_benchmark(benchmark)
     scored = model.outcomes(as_read, settings, cache)
     notes, additions, columns, seen = list(as_read.notes), [], [], []
     for companion in companions:
@@ -92,7 +92,7 @@ def _evaluate(
         columns.append(beside.columns)
         seen = [*seen, *beside.seen]
         additions.append(beside.part)
-    reasons = ", ".join(filter(None, (each.why_chance for each in as_read.lost)))
+    reasons = ", ".join(filter(None, (each.chance_reason for each in as_read.excluded)))
     results = make_results(
         model.name,
         settings.protocol,

@@ -14,8 +14,8 @@ from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.errors import InputError, object_of
 from rococo_jax.evaluation.counts import CountedRows, Groups
 from rococo_jax.evaluation.table_metadata import read_rows
-from rococo_jax.metrics.image_counts import ImageCounts, beside, image_counts, mean_over_parts
-from rococo_jax.metrics.intervals import Counted, pool_items
+from rococo_jax.metrics.image_counts import ImageCounts, image_counts, mean_over_parts, side_by_side
+from rococo_jax.metrics.intervals import ItemCounts, pool_items
 from rococo_jax.metrics.rows import count_rows
 from rococo_jax.storage import whole_file
 
@@ -120,22 +120,22 @@ class _StoredRows:
     def image_counts(self, task: str, name: str) -> ImageCounts | None:
         """Return the counts by image of a variant; None where it has no rows or no metric of sums."""
         pool, rows = self.group(task, name)
-        if not rows or any(each.counted.resampled_alone for each in rows):
+        if not rows or any(each.counted.has_own_bootstrap for each in rows):
             return None
         kinds = [self._by_image([each.counted for each in rows], rows)]
         for runs in ([each.grounding for each in rows], [each.change for each in rows]):
             kinds.append(self._by_image(runs, rows))
         parts = [self._pooled(pool, runs) for runs in kinds if runs]
-        return beside(parts) if len(parts) > 1 else parts[0]
+        return side_by_side(parts) if len(parts) > 1 else parts[0]
 
-    def _pooled(self, pool: Pool | None, runs: Sequence[Counted]) -> ImageCounts:
+    def _pooled(self, pool: Pool | None, runs: Sequence[ItemCounts]) -> ImageCounts:
         if pool is None:
             return image_counts(runs, self._names)
         if pool.pooling == "items":
             return image_counts([pool_items(runs)], self._names)
         return mean_over_parts([image_counts([run], self._names) for run in runs])
 
-    def _by_image(self, runs: Sequence[Counted | None], rows: Sequence[CountedRows]) -> list[Counted]:
+    def _by_image(self, runs: Sequence[ItemCounts | None], rows: Sequence[CountedRows]) -> list[ItemCounts]:
         """Return the counts with the images of rows as groups, by their place among names; none where one is absent."""
         counted = []
         for run, of_run in zip(runs, rows, strict=True):

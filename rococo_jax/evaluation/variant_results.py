@@ -42,7 +42,7 @@ def headlines_of(
         pool, rows = groups[task, variant]
         counted, source = rows[0].counted, headline.source
         metric = headline.metric or counted.primary
-        if metric not in results[task, variant].tasks and declared and not counted.resampled_alone:
+        if metric not in results[task, variant].tasks and declared and not counted.has_own_bootstrap:
             source = f"{OURS}: {metric} was not measured"
             metric = counted.primary
         if results[task, variant].tasks.get(metric) is not None:
@@ -88,7 +88,7 @@ def variant_result(
         if why := left_out or of_some or no_partner:
             notes.append(f"{first.name}, {variant}: no preference, blind and grounding, because {why}")
     curves = first.outcome.curves(first.columns) if first.outcome and pool is None and len(rows) == 1 else None
-    resamples = first.counted.resamples_of(RESAMPLES) if first.counted.resampled_alone else None
+    resamples = first.counted.resamples_of(RESAMPLES) if first.counted.has_own_bootstrap else None
     return VariantResult(metrics, bounds, sizes_of(rows, pool), curves or None, resamples, notes)
 
 

@@ -1,4 +1,4 @@
-"""Losses of a dual encoder over the global batch.
+"""Loss functions of a dual encoder over the global batch.
 
 Every loss is a function of embeddings alone, so that micro-batches can differentiate it with respect to them, and
 returns one number that does not depend on how many devices share the batch. `TERMS` lists the losses of training.

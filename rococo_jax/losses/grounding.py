@@ -1,4 +1,4 @@
-"""Losses of the *difference* between a caption and its altered caption [ours].
+"""Loss terms of the *difference* between a caption and its altered caption [ours].
 
 For pair k with caption T_k and an altered caption T~, let D = T_k - T~. Image j prefers the original by
 

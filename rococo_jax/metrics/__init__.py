@@ -28,24 +28,24 @@ _DESCRIBED: dict[str, Metric] = {}
 
 
 def describe(metrics: Iterable[Metric]) -> None:
-    """Make metrics of other packages known by their names; a metric of this package stays as it is."""
+    """Register metrics of other packages by name; metrics of this package are not replaced."""
     _DESCRIBED.update((metric.name, metric) for metric in metrics)
 
 
-def _known(name: str) -> Metric | None:
+def _find(name: str) -> Metric | None:
     return METRICS.get(name) or _DESCRIBED.get(name)
 
 
 def metric_of(name: str) -> Metric:
-    """The metric of that name; a name that nothing describes is printed as it is written.
+    """Return the metric of a name; an unknown name becomes its own label.
 
     >>> metric_of("fr1").label, metric_of("new_score").label
     ('FR@1', 'new score')
     """
-    return _known(name) or Metric(name, name.replace("_", " "), None, "", "as the results name it", None)
+    return _find(name) or Metric(name, name.replace("_", " "), None, "", "as the results name it", None)
 
 
 def digits_of(name: str) -> int:
-    """Decimals that a metric is shown with: 3 for plain numbers, 1 for what has a unit or is not known."""
-    known = _known(name)
-    return 1 if known is None or known.unit else 3
+    """Return the decimals of a metric in tables: 3 for numbers without a unit, else 1."""
+    metric = _find(name)
+    return 1 if metric is None or metric.unit else 3

@@ -1,14 +1,14 @@
-"""Changes of a model's probabilities by corruption: of its answers, and of how sure it is of them.
+"""Changes of a model's predictions and confidence under corruption.
 
-p, q are the probabilities of K candidates before and after, y the right one. RAS is of arXiv 2511.19032, the formula
-ours:
+p, q are the probabilities of K candidates before and after corruption, y is the right one. RAS is defined in words in
+arXiv 2511.19032; the formula is [ours]:
 
     U(p) = H(p) / ln K                               uncertainty
-    A(p) = 1 - |max p - 1[argmax p = y]|             alignment of confidence with the truth
+    A(p) = 1 - |max p - 1[argmax p = y]|             alignment of confidence and correctness
     r = [A(q) - A(p)] - |U(q) - U(p)|                in (-2, 1], 0 where nothing changes
     RAS = mean r = destructive + corrective          mean min(r, 0), mean max(r, 0)
-    erroneous confidence                             wrong afterwards, and surer: U fell
-    hesitation                                       right before and after, and less sure: U rose
+    erroneous confidence                             wrong after corruption, with lower entropy (U fell)
+    hesitation                                       right before and after, with higher entropy (U rose)
 """
 
 import dataclasses
@@ -17,30 +17,56 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from rococo_jax.metrics.classify import means, plain
-from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.classify import counted_means, raw_mean
+from rococo_jax.metrics.intervals import ItemCounts
 from rococo_jax.metrics.metric import Metric, percent
 from rococo_jax.similarity.statistics import Columns
 
 METRICS = (
-    Metric("ras", "RAS", "higher", "", "robustness alignment score: gain of alignment less change of uncertainty",
-           "ours", plain("ras")),
-    Metric("ras_destructive", "RAS, destructive", "higher", "", "mean of the negative part of RAS", "ours",
-           plain("ras_destructive")),
-    Metric("ras_corrective", "RAS, corrective", "higher", "", "mean of the positive part of RAS", "ours",
-           plain("ras_corrective")),
-    percent("consistency", "Consistency", "higher", "the same answer before and after", "ours"),
+    Metric(
+        "ras",
+        "RAS",
+        "higher",
+        "",
+        "robustness alignment score: gain in alignment minus change of uncertainty",
+        "ours",
+        raw_mean("ras"),
+    ),
+    Metric(
+        "ras_destructive",
+        "RAS, destructive",
+        "higher",
+        "",
+        "mean of the negative part of RAS",
+        "ours",
+        raw_mean("ras_destructive"),
+    ),
+    Metric(
+        "ras_corrective",
+        "RAS, corrective",
+        "higher",
+        "",
+        "mean of the positive part of RAS",
+        "ours",
+        raw_mean("ras_corrective"),
+    ),
+    percent("consistency", "Consistency", "higher", "the same prediction before and after", "ours"),
     percent("right_to_wrong", "Right to wrong", "lower", "right before, wrong after", "ours"),
     percent("wrong_to_right", "Wrong to right", "higher", "wrong before, right after", "ours"),
-    percent("erroneous_confidence", "Erroneous confidence", "lower", "wrong afterwards, and surer than before",
-            "ours"),
-    percent("hesitation", "Hesitation", "lower", "right before and after, and less sure", "ours"),
-)  # fmt: skip
+    percent(
+        "erroneous_confidence",
+        "Erroneous confidence",
+        "lower",
+        "wrong after corruption, with lower entropy than before",
+        "ours",
+    ),
+    percent("hesitation", "Hesitation", "lower", "right before and after, with higher entropy", "ours"),
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sureness(Columns):
-    """A model's probabilities over K candidates, one entry a query, item or image.
+class Confidence(Columns):
+    """A model's confidence over K candidates, with one entry for each query, item or image.
 
     Attributes:
         answer: the most probable candidate.
@@ -56,17 +82,17 @@ class Sureness(Columns):
 
     @property
     def alignment(self) -> Float[np.ndarray, " items"]:
-        """A of the module's formulas."""
+        """A in the formulas of this module."""
         return 1.0 - np.abs(self.confidence - self.right)
 
 
-def alignment_change(before: Sureness, after: Sureness) -> Float[np.ndarray, " items"]:
-    """r of each item."""
+def alignment_change(before: Confidence, after: Confidence) -> Float[np.ndarray, " items"]:
+    """Return r of each item."""
     return after.alignment - before.alignment - np.abs(after.uncertainty - before.uncertainty)
 
 
-def change_counts(before: Sureness, after: Sureness) -> dict[str, np.ndarray]:
-    """Return what changed of each item, by column."""
+def change_counts(before: Confidence, after: Confidence) -> dict[str, np.ndarray]:
+    """Return the changes of each item, by column."""
     return {
         "ras": alignment_change(before, after),
         "consistency": before.answer == after.answer,
@@ -77,28 +103,31 @@ def change_counts(before: Sureness, after: Sureness) -> dict[str, np.ndarray]:
     }
 
 
-def count_change_columns(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " items"]) -> Counted | None:
+def count_change_columns(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " items"]) -> ItemCounts | None:
     """Return the counts of changes for `METRICS`; None without the columns of `change_counts`."""
     if "ras" not in columns:
         return None
     r = columns["ras"]
     parts = {"ras_destructive": np.minimum(r, 0.0), "ras_corrective": np.maximum(r, 0.0)}
-    return means({metric.name: parts.get(metric.name, columns.get(metric.name)) for metric in METRICS}, group, METRICS)
+    return counted_means(
+        {metric.name: parts.get(metric.name, columns.get(metric.name)) for metric in METRICS}, group, METRICS
+    )
 
 
-def count_changes(before: Sureness, after: Sureness, group: Int[np.ndarray, " items"]) -> Counted:
+def count_changes(before: Confidence, after: Confidence, group: Int[np.ndarray, " items"]) -> ItemCounts:
     """Return the counts of changes from both probabilities."""
     counted = count_change_columns(change_counts(before, after), group)
     assert counted is not None
     return counted
 
 
-def sureness_of(
+def confidence_of(
     scores: Float[np.ndarray, "items candidates"], right: Bool[np.ndarray, "items candidates"], scale: float
-) -> Sureness:
-    """Softmax of `scale` times scores over the candidates that are not NaN; a tie for the first place is wrong.
+) -> Confidence:
+    """Return the softmax of `scale` times scores over the candidates that are not NaN; a tie for the first rank is
+    wrong.
 
-    >>> one = sureness_of(np.array([[0.2, 0.1, np.nan]]), np.array([[True, False, False]]), 10.0)
+    >>> one = confidence_of(np.array([[0.2, 0.1, np.nan]]), np.array([[True, False, False]]), 10.0)
     >>> one.right.tolist(), round(float(one.confidence[0]), 3)
     ([True], 0.731)
     """
@@ -114,4 +143,4 @@ def sureness_of(
     wrong = first & ~right
     answer = np.where(wrong.any(axis=1), wrong.argmax(axis=1), first.argmax(axis=1))
     candidates = np.maximum(valid.sum(axis=1), 2)
-    return Sureness(answer, ~wrong.any(axis=1), p.max(axis=1), entropy / np.log(candidates))
+    return Confidence(answer, ~wrong.any(axis=1), p.max(axis=1), entropy / np.log(candidates))

@@ -1,12 +1,12 @@
-"""Statistics of one model's class probabilities: a few numbers an image, computed from blocks of logits.
+"""Statistics of one model's class probabilities: a few numbers per image, computed from blocks of logits.
 
     p = softmax(scale z), z a model's cosines (or logits, with scale 1); y the right class
     confidence = max p        nll = -ln p_y        brier = sum_c (p_c - 1[c = y])^2        entropy = -sum p ln p
     mcm = max softmax(z)      energy = ln sum exp z      max_logit = max z      raw_entropy: of softmax(z)
 
-A tie for the first place goes to a wrong class. Temperatures divide the scale (Guo et al., arXiv 1706.04599): each half
-of the images has the one of lowest mean NLL on the other half, found by Newton steps on ln T, so that none is judged
-where it was fitted. Nothing is ever held for all images and classes at once.
+In a tie for the highest probability, a wrong class is predicted. Temperatures divide the scale (Guo et al., arXiv
+1706.04599): each half of the images uses the temperature of lowest mean NLL on the other half, found by Newton steps on
+ln T, so no temperature is applied where it was fitted. The logits of all images are never in memory at once.
 """
 
 import dataclasses
@@ -22,28 +22,28 @@ from jaxtyping import Bool, Float, Int
 from rococo_jax.cores import usable_cores
 from rococo_jax.similarity.statistics import Columns
 
-# float64 numbers of a block: 8 MB, a few of which each worker holds.
+# float64 numbers in a block: 8 MB, of which each worker has a few.
 NUMBERS_AT_ONCE = 2**20
 _STEPS, _ENOUGH = 40, 1e-7
 _LOWEST, _HIGHEST = np.log(1e-3), np.log(1e3)
 
-# Images of a block -> what the model says of each class, float64.
+# Images of a block -> float64 logits of each class.
 Block = Callable[[slice], Float[np.ndarray, "images classes"]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassStatistics(Columns):
-    """One entry an image; see the module for the formulas.
+    """Statistics with one entry for each image; the module's docstring has the formulas.
 
     Attributes:
         label: the right class.
-        predicted: the most probable class; a tie goes to a wrong one.
-        rank: of the right class, ties against it; 1 is best.
-        tied: whether the right class shares the first place with another.
-        half: which half of the images it is of, for temperatures.
-        scaled_confidence, scaled_nll: at the temperature of the other half.
-        temperatures: fitted on the half 0 and on the half 1.
-        scale: of the probabilities.
+        predicted: the most probable class; in a tie, a wrong one.
+        rank: rank of the right class, with ties against it; 1 is best.
+        tied: whether another class is as probable as the right one, and both are the most probable.
+        half: half of the images, 0 or 1, for temperatures.
+        scaled_confidence, scaled_nll: with the temperature of the other half.
+        temperatures: fitted on half 0 and on half 1.
+        scale: factor on the logits.
     """
 
     label: Int[np.ndarray, " images"]
@@ -64,7 +64,7 @@ class ClassStatistics(Columns):
     temperatures: tuple[float, float]
     scale: float
 
-    of_all: ClassVar[tuple[str, ...]] = ("temperatures", "scale")
+    shared_fields: ClassVar[tuple[str, ...]] = ("temperatures", "scale")
 
     @property
     def right(self) -> Bool[np.ndarray, " images"]:
@@ -73,7 +73,7 @@ class ClassStatistics(Columns):
 
 
 def halves(names: Sequence[str]) -> Int[np.ndarray, " images"]:
-    """0 or 1 for each image, by a hash of its name: the same whatever the order, and whatever else there is."""
+    """Return 0 or 1 for each image by a hash of its name, independent of the order and of other images."""
     return np.array([hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[0] & 1 for name in names], np.int8)
 
 
@@ -88,12 +88,12 @@ def class_statistics(
     """Compute the statistics of each image from `block`.
 
     Args:
-        block: called with a run of images, several times and from several threads.
-        label: the right class of each image; -1 for an image of none, which has neither rank nor nll.
+        block: function of a slice of images, called several times and from several threads.
+        label: right class of each image; -1 for an out-of-distribution image, which has no rank and no NLL.
         half: 0 or 1.
-        classes: how many there are.
-        scale: the factor on what `block` gives.
-        temperatures: instead of fitting them.
+        classes: number of classes.
+        scale: factor on the logits of `block`.
+        temperatures: use these instead of fitting them.
     """
     runs = _runs(len(label), max(1, NUMBERS_AT_ONCE // max(1, classes)))
     if temperatures is None:
@@ -125,21 +125,21 @@ def _in_threads(function: Callable[[slice], Any], runs: Sequence[slice]) -> Iter
 def _measured(
     z: Float[np.ndarray, "images classes"], label: Int[np.ndarray, " images"], scale: float, temperature: np.ndarray
 ) -> dict[str, np.ndarray]:
-    every, known = np.arange(len(z)), label >= 0
+    rows, has_label = np.arange(len(z)), label >= 0
     top = z.max(axis=1)
-    own = np.where(known, z[every, label], np.inf)
+    right_logit = np.where(has_label, z[rows, label], np.inf)
     is_wrong_top = (z == top[:, None]) & (np.arange(z.shape[1]) != label[:, None])
     shifted = z - top[:, None]
     log_sum, entropy, p = _softmax(scale * shifted)
-    p[every[known], label[known]] -= 1.0
+    p[rows[has_label], label[has_label]] -= 1.0
     raw_log_sum, raw_entropy, _ = _softmax(shifted)
     scaled_log_sum = np.log(np.exp((scale / temperature)[:, None] * shifted).sum(axis=1))
-    behind = np.where(known, top - own, np.nan)
+    behind = np.where(has_label, top - right_logit, np.nan)
     has_wrong_top = is_wrong_top.any(axis=1)
     return {
         "predicted": np.where(has_wrong_top, is_wrong_top.argmax(axis=1), label),
-        "rank": np.where(known, (z >= own[:, None]).sum(axis=1), 0),
-        "tied": has_wrong_top & (own == top),
+        "rank": np.where(has_label, (z >= right_logit[:, None]).sum(axis=1), 0),
+        "tied": has_wrong_top & (right_logit == top),
         "confidence": np.exp(-log_sum),
         "nll": log_sum + scale * behind,
         "brier": np.square(p).sum(axis=1),
@@ -154,7 +154,7 @@ def _measured(
 
 
 def _softmax(shifted: Float[np.ndarray, "images classes"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """ln of the sum of exponentials, entropy, and probabilities."""
+    """Return the log-sum-exp, the entropy, and the probabilities."""
     p = np.exp(shifted)
     total = p.sum(axis=1)
     p /= total[:, None]
@@ -165,25 +165,25 @@ def _softmax(shifted: Float[np.ndarray, "images classes"]) -> tuple[np.ndarray, 
 def _fitted(
     block: Block, label: np.ndarray, half: np.ndarray, runs: Sequence[slice], scale: float
 ) -> tuple[float, float]:
-    """The temperature of each half; 1 for a half without images."""
+    """Return the temperature fitted on each half; 1 for a half without images."""
     log_t, low, high = np.zeros(2), np.full(2, _LOWEST), np.full(2, _HIGHEST)
-    known = label >= 0
-    counts = np.maximum([np.sum(known & (half == side)) for side in (0, 1)], 1)
+    has_label = label >= 0
+    counts = np.maximum([np.sum(has_label & (half == side)) for side in (0, 1)], 1)
 
     def slopes(run: slice) -> Float[np.ndarray, "2 halves"]:
-        """First and second derivative of the summed NLL by b = ln(scale / T), of each half."""
-        z, own = block(run), label[run]
+        """Return first and second derivative of the summed NLL by b = ln(scale / T), for each half."""
+        z, right_class = block(run), label[run]
         shifted = (z - z.max(axis=1)[:, None]) * (scale * np.exp(-log_t[half[run]]))[:, None]
         _, _, p = _softmax(shifted)
         mean = np.einsum("ij,ij->i", p, shifted)
         spread = np.einsum("ij,ij,ij->i", p, shifted, shifted) - mean**2
-        first = mean - shifted[np.arange(len(z)), own]
-        derivatives = np.stack([first, first + spread]) * known[run]
+        first = mean - shifted[np.arange(len(z)), right_class]
+        derivatives = np.stack([first, first + spread]) * has_label[run]
         return np.stack([derivatives[:, half[run] == side].sum(axis=1) for side in (0, 1)], axis=1)
 
     for _ in range(_STEPS):
         first, second = sum(_in_threads(slopes, runs), np.zeros((2, 2))) / counts
-        # NLL is convex in the scale b, so the sign of its slope says on which side the least is.
+        # NLL is convex in the scale b, so the sign of its slope shows on which side the minimum is.
         low, high = np.where(first > 0, log_t, low), np.where(first < 0, log_t, high)
         curved = second > 1e-12
         newton = log_t + np.where(curved, first / np.where(curved, second, 1.0), 0.0)

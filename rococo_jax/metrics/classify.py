@@ -1,18 +1,19 @@
 """Accuracy and calibration of class probabilities.
 
     top-K            the right class is among the K most probable, ties against it
-    ties             the right class shares the first place with another, such as one that the tokenizer cannot tell
-                     from it; an error in top-1
+    ties             the right class and another one are most probable, for example because the tokenizer maps both to
+                     the same tokens; an error in top-1
     mean per class   mean over classes of their accuracy; over 64 classes or more, intervals weigh images by the whole
                      set's class sizes
     ECE              sum_b |sum_{i in b} (1[right] - confidence)| / N over 15 bins of confidence: of equal width,
                      (lo, hi] (Guo et al., arXiv 1706.04599), or of equal numbers of images (Nixon et al., 1904.01685)
-    scaled           at a temperature fitted on the other half of the images; it never changes which class comes first
-    class prior      always answering the most frequent class: what is known without looking
+    scaled           after temperature scaling with a temperature fitted on the other half of the images, which never
+                     changes the predicted class
+    majority class   always predicting the most frequent class, without looking at the image
     shape bias       N_shape / (N_shape + N_texture) over images whose outline and texture are of two classes;
-                     predictions of neither are left out (Geirhos et al. 2019, arXiv 1811.12231)
+                     predictions of neither class are excluded (Geirhos et al. 2019, arXiv 1811.12231)
 
-Other formulas: `class_statistics`. ECE with intervals: a draw's ECE tends to be a little above that of all images.
+Other formulas: `class_statistics`. The bootstrap distribution of ECE lies slightly above the value on all images.
 """
 
 import dataclasses
@@ -23,11 +24,11 @@ from jaxtyping import Bool, Float, Int
 
 from rococo_jax.metrics.choice import TIES
 from rococo_jax.metrics.class_statistics import ClassStatistics
-from rococo_jax.metrics.intervals import Counted, places_among
+from rococo_jax.metrics.intervals import ItemCounts, places_among
 from rococo_jax.metrics.metric import Metric, Shares, percent
 
 BINS = 15
-# Beyond so many images, bundles of them are drawn for intervals.
+# With more images than this, random groups of images are resampled for intervals.
 MOST_GROUPS, BUNDLES = 50_000, 20_000
 _MANY = 64
 
@@ -35,8 +36,8 @@ _MANY = 64
 _SHAPE_COLUMNS = ("saw_shape", "saw_texture")
 
 
-def plain(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
-    """The mean of a column in its own unit."""
+def raw_mean(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
+    """Return the function of a metric that is the mean of a column in its own unit."""
     return lambda shares: np.asarray(shares[name] / 100.0)
 
 
@@ -58,38 +59,93 @@ def _bias(shares: Shares) -> np.ndarray:
 
 
 SHAPE = (
-    Metric("shape_bias", "Shape bias", None, "%", "share of shape among answers by shape or texture, where the two "
-           "differ", "benchmark", _bias),
-    percent("saw_texture", "Texture", None, "the answer is the class of the texture, where the two differ",
-            "benchmark"),
-)  # fmt: skip
+    Metric(
+        "shape_bias",
+        "Shape bias",
+        None,
+        "%",
+        "share of predictions by shape among predictions by shape or texture, where the two differ",
+        "benchmark",
+        _bias,
+    ),
+    percent(
+        "saw_texture",
+        "Texture",
+        None,
+        "the predicted class is that of the texture, where shape and texture differ",
+        "benchmark",
+    ),
+)
 METRICS = (
     percent("top1", "Top-1", "higher", "the right class is strictly the most probable", "benchmark"),
     *SHAPE,
     percent("top5", "Top-5", "higher", "the right class is among the five most probable", "benchmark"),
     Metric("per_class", "Mean per class", "higher", "%", "mean over classes of their top-1", "benchmark", _per_class),
-    percent("prior", "Class prior", None, "top-1 of always answering the most frequent class, without looking",
-            "ours"),
+    percent(
+        "prior", "Majority class", None, "top-1 of always predicting the most frequent class, without the image", "ours"
+    ),
     percent("confidence", "Confidence", None, "mean probability of the most probable class", "benchmark"),
-    Metric("ece", "ECE", "lower", "%", "expected calibration error, 15 bins (lo, hi] of equal width", "benchmark",
-           _gaps("ece")),
-    Metric("ece_mass", "ECE, equal mass", "lower", "%", "the same with 15 bins of equally many images", "paper",
-           _gaps("ece_mass")),
-    Metric("ece_scaled", "ECE, scaled", "lower", "%", "ECE at a temperature fitted on the other half of the images",
-           "benchmark", _gaps("ece_scaled")),
-    Metric("nll", "NLL", "lower", "", "mean negative log probability of the right class, in nats", "benchmark",
-           plain("nll")),
-    Metric("nll_scaled", "NLL, scaled", "lower", "", "NLL at a temperature fitted on the other half of the images",
-           "benchmark", plain("nll_scaled")),
-    Metric("brier", "Brier", "lower", "", "mean squared distance of the probabilities from the truth, 0 to 2",
-           "benchmark", plain("brier")),
+    Metric(
+        "ece",
+        "ECE",
+        "lower",
+        "%",
+        "expected calibration error, 15 bins (lo, hi] of equal width",
+        "benchmark",
+        _gaps("ece"),
+    ),
+    Metric(
+        "ece_mass",
+        "ECE, equal mass",
+        "lower",
+        "%",
+        "expected calibration error, 15 bins with equal numbers of images",
+        "paper",
+        _gaps("ece_mass"),
+    ),
+    Metric(
+        "ece_scaled",
+        "ECE, scaled",
+        "lower",
+        "%",
+        "ECE after temperature scaling, fitted on the other half of the images",
+        "benchmark",
+        _gaps("ece_scaled"),
+    ),
+    Metric(
+        "nll",
+        "NLL",
+        "lower",
+        "",
+        "mean negative log probability of the right class, in nats",
+        "benchmark",
+        raw_mean("nll"),
+    ),
+    Metric(
+        "nll_scaled",
+        "NLL, scaled",
+        "lower",
+        "",
+        "NLL after temperature scaling, fitted on the other half of the images",
+        "benchmark",
+        raw_mean("nll_scaled"),
+    ),
+    Metric(
+        "brier",
+        "Brier",
+        "lower",
+        "",
+        "mean squared distance of the probabilities from the one-hot label, 0 to 2",
+        "benchmark",
+        raw_mean("brier"),
+    ),
     TIES,
-)  # fmt: skip
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BinnedCounted(Counted):
-    """`Counted` with further columns `NAME_0`, ... of which each item has one: its bin, and a value.
+class BinnedItemCounts(ItemCounts):
+    """`ItemCounts` with further columns `NAME_0`, ..., of which each item has a value in one: its bin.
 
     Attributes:
         bins: name -> (how many, bin and value of each item).
@@ -100,12 +156,12 @@ class BinnedCounted(Counted):
     )
 
     def totals(self) -> Float[np.ndarray, " columns_and_count"]:
-        """The sum of each column, and the number of items."""
+        """Return the sum of each column, and the number of items."""
         binned = [np.bincount(place, value, size) for size, place, value in self.bins.values()]
         return np.concatenate([self.counts.sum(axis=0), *binned, [float(len(self))]])
 
     def per_image(self, images: Int[np.ndarray, " images"]) -> Float[np.ndarray, "images columns_and_count"]:
-        """Sums over the items of each image, as in `Counted`."""
+        """Return sums over the items of each image, as in `ItemCounts`."""
         place = places_among(images, self.group)
         sums = [np.bincount(place, column, len(images)) for column in self.counts.T]
         for size, of_item, value in self.bins.values():
@@ -114,7 +170,7 @@ class BinnedCounted(Counted):
 
 
 def equal_width_bins(confidence: Float[np.ndarray, " images"]) -> Int[np.ndarray, " images"]:
-    """The bin (lo, hi] of each confidence.
+    """Return the bin (lo, hi] of each confidence.
 
     >>> equal_width_bins(np.array([0.0, 1 / 15, 0.07, 1.0])).tolist()
     [0, 0, 1, 14]
@@ -123,7 +179,7 @@ def equal_width_bins(confidence: Float[np.ndarray, " images"]) -> Int[np.ndarray
 
 
 def equal_mass_bins(confidence: Float[np.ndarray, " images"]) -> Int[np.ndarray, " images"]:
-    """Bins of equally many images; equal confidences are in one bin."""
+    """Return the bin of each confidence, with equal numbers of images per bin; equal confidences share a bin."""
     if not len(confidence):
         return np.zeros(0, int)
     edges = np.sort(confidence)[(np.arange(1, BINS) * len(confidence)) // BINS]
@@ -131,7 +187,7 @@ def equal_mass_bins(confidence: Float[np.ndarray, " images"]) -> Int[np.ndarray,
 
 
 def reliability(columns: Mapping[str, np.ndarray]) -> dict[str, list[list[float | int]]]:
-    """`[images, mean confidence, top-1]` of each bin of equal width from 0 to 1, as it is and scaled.
+    """Return `[images, mean confidence, top-1]` of each bin of equal width, uncalibrated and after temperature scaling.
 
     Args:
         columns: as `image_counts` returns them.
@@ -147,7 +203,7 @@ def reliability(columns: Mapping[str, np.ndarray]) -> dict[str, list[list[float 
 
 
 def image_counts(statistics: ClassStatistics, classes: int) -> dict[str, np.ndarray]:
-    """Return what is counted of each image, by column; `label` is the place of its class, `classes` their number."""
+    """Return the counted columns of each image; `label` is the index of its class, `classes` the number of classes."""
     columns = {
         "label": statistics.label,
         "classes": np.full(len(statistics), classes),
@@ -165,12 +221,12 @@ def image_counts(statistics: ClassStatistics, classes: int) -> dict[str, np.ndar
 def shape_counts(
     statistics: ClassStatistics, texture: Int[np.ndarray, " images"]
 ) -> dict[str, Bool[np.ndarray, " images"]]:
-    """Return whether each image was answered by shape and by texture, by column."""
-    return dict(zip(_SHAPE_COLUMNS, seen(statistics, texture), strict=True))
+    """Return whether each image was classified by shape and by texture, by column."""
+    return dict(zip(_SHAPE_COLUMNS, shape_texture_hits(statistics, texture), strict=True))
 
 
-def count_images(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " images"]) -> BinnedCounted:
-    """Return the counts of images. Bins of equal mass, class sizes and the class prior are those of these images.
+def count_images(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " images"]) -> BinnedItemCounts:
+    """Return the counts of images. Bins of equal mass, class sizes and the majority class are those of these images.
 
     Args:
         columns: as `image_counts` returns them, and `shape_counts` where classes of texture are known.
@@ -206,35 +262,39 @@ def count_images(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " ima
         bins |= {"hit_class": (classes, label, right), "of_class": (classes, label, np.ones(len(label)))}
     names = (*dense, *(f"{name}_{place}" for name, (size, _, _) in bins.items() for place in range(size)))
     metrics = tuple(metric for metric in METRICS if metric.name in metrics_by_name)
-    return BinnedCounted(np.stack(list(dense.values()), axis=1), names, bundled(group), metrics, bins=bins)
+    return BinnedItemCounts(np.stack(list(dense.values()), axis=1), names, coarsen_groups(group), metrics, bins=bins)
 
 
-def count_classes(statistics: ClassStatistics, group: Int[np.ndarray, " images"], classes: int) -> BinnedCounted:
+def count_classes(statistics: ClassStatistics, group: Int[np.ndarray, " images"], classes: int) -> BinnedItemCounts:
     """Return the counts of images from their statistics."""
     return count_images(image_counts(statistics, classes), group)
 
 
-def bundled(group: Int[np.ndarray, " images"]) -> Int[np.ndarray, " images"]:
-    """The groups, or random bundles of them where there are very many: intervals are as wide, and much cheaper."""
+def coarsen_groups(group: Int[np.ndarray, " images"]) -> Int[np.ndarray, " images"]:
+    """Return the groups, or random unions of them if there are very many: intervals are as wide, and much cheaper."""
     if len(group) <= MOST_GROUPS or (groups := np.unique(group)).size <= MOST_GROUPS:
         return group
     return np.random.default_rng(0).integers(0, BUNDLES, groups.size)[np.searchsorted(groups, group)]
 
 
-def means(columns: dict[str, np.ndarray], group: np.ndarray, metrics: Sequence[Metric]) -> Counted:
-    """Counts of plain columns, the metrics among `metrics` that are made of them."""
+def counted_means(columns: dict[str, np.ndarray], group: np.ndarray, metrics: Sequence[Metric]) -> ItemCounts:
+    """Return counts of columns and those of `metrics` that are means of them."""
     present = tuple(metric for metric in metrics if metric.name in columns)
-    return Counted(np.stack(list(columns.values()), 1).astype(np.float64), tuple(columns), bundled(group), present)
+    return ItemCounts(
+        np.stack(list(columns.values()), 1).astype(np.float64), tuple(columns), coarsen_groups(group), present
+    )
 
 
-def seen(statistics: ClassStatistics, texture: Int[np.ndarray, " images"]) -> tuple[np.ndarray, np.ndarray]:
-    """Images answered by shape and by texture, where the two differ."""
+def shape_texture_hits(
+    statistics: ClassStatistics, texture: Int[np.ndarray, " images"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images classified by shape and by texture, where the two differ."""
     conflict = statistics.label != texture
     return conflict & statistics.right, conflict & ~statistics.right & (statistics.predicted == texture)
 
 
 def shape_shares(columns: Mapping[str, np.ndarray], classes: tuple[str, ...]) -> dict[str, list[int]]:
-    """How many images of each class of shape were answered by shape and by texture.
+    """Return the numbers of images classified by shape and by texture, for each class of shape.
 
     Args:
         columns: as `image_counts` and `shape_counts` return them.

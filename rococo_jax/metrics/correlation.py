@@ -1,8 +1,9 @@
-"""Correlations of metrics over models: Spearman's, alone and with one metric held constant, and Holm's correction.
+"""Rank correlations of metrics over models: Spearman's, alone and controlling for one metric, and Holm's correction.
 
     rho          correlation of ranks, equal values with their mean rank
-    partial      (r_xy - r_xz r_yz) / sqrt((1 - r_xz^2) (1 - r_yz^2)), the correlation of what a line on z leaves of x's
-                 and y's ranks; r are rhos
+    partial      (r_xy - r_xz r_yz) / sqrt((1 - r_xz^2) (1 - r_yz^2)), the correlation of the residuals of x's and y's
+    ranks
+                 after a linear fit on z; r are rhos
     p of rho     up to 9 models: of all orders, the share with |rho| at least as large; above: Student's t with n - 2
                  degrees of freedom, t = r sqrt((n - 2) / (1 - r^2)), as SciPy has it
     p of partial Student's t with n - 3

@@ -1,4 +1,4 @@
-"""Counts summed by image, and metrics as functions of their sums: what comparisons of models are computed from.
+"""Counts summed by image, and metrics as functions of their sums, for comparisons of models.
 
 Metrics of a variant that is pooled over its parts are functions of the sums of all parts, so they have intervals and
 paired tests like those of any other variant.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.intervals import ItemCounts
 from rococo_jax.metrics.metric import Metric, columns_of
 
 # Sums of the counted columns -> value of a metric, for one sum or for many at once.
@@ -23,10 +23,10 @@ class ImageCounts:
     """Counts of one variant by image.
 
     Attributes:
-        images: names, in the order of the rows.
+        images: names of the images, in the order of the rows.
         counts: sums over the rows of each image.
         metrics: functions of the summed columns, by name.
-        entries: of each metric the columns that count its queries, items or pairs.
+        entries: columns that count the queries, items or pairs of each metric.
     """
 
     images: tuple[str, ...]
@@ -35,45 +35,47 @@ class ImageCounts:
     entries: Mapping[str, tuple[int, ...]]
 
     def value(self, metric: str) -> float:
-        """The metric over all images, in its unit; NaN where it has none."""
+        """Return the metric over all images, in its unit; NaN where it is undefined."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return float(self.metrics[metric](self.counts.sum(axis=0)))
 
     def on(self, images: Sequence[str]) -> Float[np.ndarray, "images columns"]:
-        """The counts of these images, with zeros for one that is absent."""
+        """Return the counts of these images, with zeros for absent ones."""
         row = {name: number for number, name in enumerate(self.images)}
         rows = np.array([row.get(name, -1) for name in images], np.int64)
         return np.concatenate([self.counts, np.zeros((1, self.counts.shape[1]))])[rows]
 
     def has_same_entries(self, other: "ImageCounts", metric: str) -> bool:
-        """Whether both count as many queries, items or pairs of each image for a metric."""
+        """Whether both count the same number of queries, items or pairs of each image for a metric."""
         pairs = zip(self.entries[metric], other.entries[metric], strict=True)
         return self.images == other.images and all(
             np.array_equal(self.counts[:, one], other.counts[:, two]) for one, two in pairs
         )
 
 
-def image_counts(runs: Sequence[Counted], names: Sequence[str], wanted: Collection[str] | None = None) -> ImageCounts:
+def image_counts(
+    runs: Sequence[ItemCounts], names: Sequence[str], requested: Collection[str] | None = None
+) -> ImageCounts:
     """Return the counts of runs, such as seeds, summed by image.
 
     Args:
         runs: with the same columns; `group` is a place in `names`.
         names: of images, ascending.
-        wanted: names of metrics; all by default.
+        requested: names of metrics; all by default.
     """
     first = runs[0]
-    metrics = [metric for metric in first.metrics if wanted is None or metric.name in wanted]
+    metrics = [metric for metric in first.metrics if requested is None or metric.name in requested]
     used = {metric.name: columns_of(metric, first.columns) for metric in metrics}
-    kept = [name for name in first.columns if any(name in columns for columns in used.values())]
+    columns_used = [name for name in first.columns if any(name in columns for columns in used.values())]
     images = np.unique(np.concatenate([run.group for run in runs]))
     # The last column counts entries.
-    columns = [*(first.columns.index(name) for name in kept), len(first.columns)]
+    columns = [*(first.columns.index(name) for name in columns_used), len(first.columns)]
     counts = sum(run.per_image(images)[:, columns] for run in runs)
     return ImageCounts(
         tuple(names[place] for place in images.tolist()),
         np.asarray(counts),
-        {metric.name: _statistic(metric, used[metric.name], kept) for metric in metrics},
-        {metric.name: (len(kept),) for metric in metrics},
+        {metric.name: _statistic(metric, used[metric.name], columns_used) for metric in metrics},
+        {metric.name: (len(columns_used),) for metric in metrics},
     )
 
 
@@ -91,7 +93,7 @@ def _statistic(metric: Metric, used: Sequence[str], columns: Sequence[str]) -> S
     return value
 
 
-def beside(parts: Sequence[ImageCounts]) -> ImageCounts:
+def side_by_side(parts: Sequence[ImageCounts]) -> ImageCounts:
     """Return the counts of different metrics of the same variant side by side."""
     images, counts, starts = _joined(parts)
     metrics = {name: _shifted(parts[part].metrics[name], *starts[part]) for part, name in _names(parts)}
@@ -109,7 +111,7 @@ def beside_baseline(counts: ImageCounts, baseline: ImageCounts, metric: str) -> 
     of_baseline = dataclasses.replace(
         baseline, metrics={BASELINE: baseline.metrics[metric]}, entries={BASELINE: baseline.entries[metric]}
     )
-    return beside([of_variant, of_baseline])
+    return side_by_side([of_variant, of_baseline])
 
 
 def mean_over_parts(parts: Sequence[ImageCounts]) -> ImageCounts:

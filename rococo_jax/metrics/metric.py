@@ -1,6 +1,6 @@
-"""One row a metric: what it is called, which way is better, and how it is computed.
+"""Declaration of a metric: its label, which end is better, and its formula.
 
-Results, report, documentation and CSV read these rows; a new metric is one row in the file of its kind of task
+Results, report, documentation and CSV read these declarations. A new metric is one row in the file of its kind of task
 (`metrics/retrieval.py`, `metrics/choice.py`), computed from the shares that the kind counts for every query or item.
 """
 
@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-# Name of a counted column -> its share in percent, for one figure (a scalar) or for many bootstrap draws at once.
+# Name of a counted column -> its share in percent, as a scalar or for many bootstrap draws at once.
 Shares = Mapping[str, Float[np.ndarray, "*draws"]]
 
 
@@ -21,13 +21,14 @@ class Metric:
 
     Attributes:
         name: its key in `results.json`.
-        better: which end is better, or None for a part of a whole.
+        better: which end is better; None if neither is.
         unit: `%` (0 to 100), `points` (difference of percentages) or `` (a plain number).
         definition: one phrase.
-        origin: `benchmark` where the formula is read in the benchmark's public code, `paper` where it is in the paper
-            alone, `ours` where the public material gives none.
-        function: from the shares of the counted columns to the value; None where it needs a second variant (drops).
-        is_share: whether it is one share, or a sum of some: what the queries of an image count for it adds up.
+        origin: `benchmark` if the formula is in the benchmark's public code, `paper` if it is only in the paper, `ours`
+            if
+            it is not published.
+        function: from the shares of the counted columns to the value; None if it needs a second variant (drops).
+        is_share: whether it is a share or a sum of shares, so that the counts of an image's queries add up.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Metric:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The range that a value must lie in; a drop in percent may be any negative number."""
+        """Range of valid values; a drop in percent may be any negative number."""
         if self.function is None or self.unit == "":
             return -np.inf, np.inf
         return (0.0, 100.0) if self.unit == "%" else (-100.0, 100.0)
@@ -60,7 +61,7 @@ def columns_of(metric: Metric, names: Sequence[str]) -> list[str]:
 
 
 class _Recorder(dict[str, np.ndarray]):
-    """Shares that remember which of them were read."""
+    """Shares that record which of them were read."""
 
     def __init__(self, shares: Mapping[str, np.ndarray]):
         super().__init__(shares)
@@ -72,7 +73,7 @@ class _Recorder(dict[str, np.ndarray]):
 
 
 def share(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
-    """The function of a metric that is one counted share itself."""
+    """Return the function of a metric that is one counted share."""
     return lambda shares: shares[name]
 
 
@@ -84,11 +85,11 @@ def percent(
     origin: Literal["benchmark", "paper", "ours"],
     column: str = "",
 ) -> Metric:
-    """A metric that is one counted share itself, of the column of its name or of another one."""
+    """Return a metric that is one counted share, of the column of its name or of another column."""
     return Metric(name, label, better, "%", definition, origin, share(column or name), is_share=True)
 
 
-# Of any kind of task whose variants have a baseline; computed from two variants by `drop`.
+# For every kind of task whose variants have a baseline; computed from two variants by `drop`.
 DROPS = (
     Metric("drop", "Drop", "lower", "%", "100 × (clean − altered) / clean, of R@1 or of the accuracy", "ours"),
     Metric("drop_points", "Drop, points", "lower", "points", "clean − altered, in percentage points", "ours"),
@@ -96,9 +97,9 @@ DROPS = (
 
 
 def drop(clean: float, altered: float) -> dict[str, float | None]:
-    """The cost of an alteration: `drop` in percent of the clean figure, and `drop_points` in points.
+    """Return the cost of an alteration: `drop` in percent of the clean value, and `drop_points` in points.
 
-    `drop` is None where the clean figure is 0 and nothing can be lost.
+    `drop` is None if the clean value is 0. The formula of `drop` is [ours].
 
     >>> drop(50.0, 40.0)
     {'drop': 20.0, 'drop_points': 10.0}

@@ -1,12 +1,12 @@
-"""Out-of-distribution detection: how well a score tells images of the classes (in) from others (out).
+"""Out-of-distribution detection: how well a score separates images of the classes (in) from other images (out).
 
     mcm        max softmax(z / T), T = 1 on cosines (arXiv 2211.13445)
     max_logit  max z
     energy     T ln sum exp(z / T), T = 1 (arXiv 2010.03759)
     entropy    minus the entropy of softmax(z)
 
-AUROC counts ties one half; AUPR is average precision with the in-images as positives, or the out-images; FPR95 is the
-share of out-images above the highest threshold that 95 % of the in-images reach. Intervals resample both sides.
+AUROC counts ties one half. AUPR is average precision with the in-images, or the out-images, as positives. FPR95 is the
+share of out-images above the highest threshold that 95 % of the in-images reach. Intervals resample both sets.
 """
 
 import dataclasses
@@ -27,27 +27,35 @@ _MEASURES = (
     ("fpr95", "FPR95", "lower", "out-images above the threshold that 95 % of the in-images reach"),
 )
 METRICS = tuple(
-    Metric(f"{name}_{score}", f"{label}, {told}", better, "%", f"{what}, by {told}", "benchmark", lambda shares: shares)
-    for score, told in _SCORES.items()
-    for name, label, better, what in _MEASURES
+    Metric(
+        f"{name}_{score}",
+        f"{label}, {score_label}",
+        better,
+        "%",
+        f"{definition}, by {score_label}",
+        "benchmark",
+        lambda shares: shares,
+    )
+    for score, score_label in _SCORES.items()
+    for name, label, better, definition in _MEASURES
 )
 _RECALL = 0.95
-# Draws times images: beyond it fewer draws are made, no fewer than 200.
-_MOST = 5 * 10**7
+# Draws times images; larger sets have fewer draws, but at least 200.
+_MAX_DRAWS_TIMES_IMAGES = 5 * 10**7
 _AT_ONCE = 2**22
 
 
 def scores_of(statistics: ClassStatistics) -> dict[str, Float[np.ndarray, " images"]]:
-    """The scores of each image; higher means more like an image of the classes."""
+    """Return the scores of each image; a higher score means more likely an image of the classes."""
     scores = {"mcm": statistics.mcm, "max_logit": statistics.max_logit, "energy": statistics.energy}
     return scores | {"entropy": -statistics.raw_entropy}
 
 
-def count_sides(columns: Mapping[str, np.ndarray]) -> "Separated":
+def count_sides(columns: Mapping[str, np.ndarray]) -> "OodScores":
     """Return the scores of both sides from columns of scores and the column `inside`."""
     inside = columns["inside"].astype(bool)
     ins, outs = ({name: columns[name][side] for name in _SCORES} for side in (inside, ~inside))
-    return Separated(ins, outs)
+    return OodScores(ins, outs)
 
 
 def separation(
@@ -55,7 +63,7 @@ def separation(
     weight_in: Float[np.ndarray, "draws both"],
     weight_out: Float[np.ndarray, "draws both"],
 ) -> dict[str, Float[np.ndarray, " draws"]]:
-    """The four measures, from 0 to 1, of images that count as often as their weights say."""
+    """Return the four measures, from 0 to 1, of weighted images."""
     order = np.argsort(-score, kind="stable")
     begins = np.flatnonzero(np.diff(score[order], prepend=np.nan) != 0)
     ins, outs = (np.add.reduceat(each[:, order], begins, axis=1) for each in (weight_in, weight_out))
@@ -77,34 +85,34 @@ def separation(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Separated:
-    """Scores of in- and out-images, as `metrics.intervals` takes counts.
+class OodScores:
+    """Scores of in- and out-images, with the interface that `metrics.intervals` needs.
 
     Attributes:
-        ins, outs: by score.
+        ins, outs: scores of the in-images and of the out-images, by name of the score.
     """
 
     ins: Mapping[str, Float[np.ndarray, " ins"]]
     outs: Mapping[str, Float[np.ndarray, " outs"]]
     metrics: tuple[Metric, ...] = METRICS
 
-    resampled_alone = True
+    has_own_bootstrap = True
     primary = property(lambda self: self.metrics[0].name)
 
     def __len__(self) -> int:
         return sum(len(next(iter(each.values()))) for each in (self.ins, self.outs))
 
     def values(self) -> dict[str, float]:
-        """Every measure of every score, in percent."""
+        """Return every measure of every score, in percent."""
         sizes = [len(next(iter(each.values()))) for each in (self.ins, self.outs)]
         return {name: float(each[0]) for name, each in self._measured(*(np.ones((1, size)) for size in sizes)).items()}
 
     def resamples_of(self, resamples: int) -> dict[str, int]:
-        """How many draws each metric takes where `resamples` are asked for: fewer of many images."""
-        return {metric.name: max(200, min(resamples, _MOST // len(self))) for metric in self.metrics}
+        """Return the number of draws of each metric: `resamples`, or fewer for many images."""
+        return {metric.name: max(200, min(resamples, _MAX_DRAWS_TIMES_IMAGES // len(self))) for metric in self.metrics}
 
-    def drawn(self, resamples: int, seed: int) -> dict[str, Float[np.ndarray, " draws"]]:
-        """The same for each bootstrap draw; in- and out-images are drawn apart."""
+    def bootstrap(self, resamples: int, seed: int) -> dict[str, Float[np.ndarray, " draws"]]:
+        """Return the same for each bootstrap draw; in- and out-images are drawn separately."""
         sizes = [len(next(iter(each.values()))) for each in (self.ins, self.outs)]
         resamples = self.resamples_of(resamples)[self.primary]
         step = max(1, _AT_ONCE // sum(sizes))
@@ -122,11 +130,11 @@ class Separated:
         }
 
     def roc(self) -> dict[str, list[list[float]]]:
-        """`[false positive rate, true positive rate]` along each score's curve, thinned."""
+        """Return `[false positive rate, true positive rate]` along each score's curve, thinned."""
         curves = {}
         for score, ins in self.ins.items():
             outs = self.outs[score]
-            # Thresholds at even steps of both rates, so that steep and flat parts are drawn alike.
+            # Thresholds at even steps of both rates, so that steep and flat parts of the curve have similar detail.
             at = np.concatenate([np.quantile(each, np.linspace(0, 1, 101)) for each in (ins, outs)])
             at = np.unique(at)[::-1]
             rates = [1 - np.searchsorted(np.sort(each), at, side="left") / len(each) for each in (outs, ins)]

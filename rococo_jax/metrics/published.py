@@ -1,8 +1,8 @@
-"""Published figures of known checkpoints, which an evaluation prints beside its own.
+"""Published results of known checkpoints, which an evaluation prints next to its own.
 
-`assets/published.csv` has a line for each checkpoint, variant and source: names, percentages, where they are from.
-`tools/build_published.py` makes it. All are of the 5,000 images of COCO's Karpathy test split, so only a result on all
-of these is compared.
+`assets/published.csv` has a line for each checkpoint, variant and source: names, percentages, source. It is made by
+`tools/build_published.py`. All are for the 5,000 images of COCO's Karpathy test split, so only results on all of these
+are compared.
 """
 
 import csv
@@ -17,15 +17,15 @@ IMAGES = 5000
 CLOSE = 0.3
 LABELS = {"r1": "R@1", "r5": "R@5", "r10": "R@10", "fr1": "FR@1"}
 _USUAL = (
-    "the activation (QuickGELU or GELU), the preprocessing (crop or squash, filter), bfloat16, one caption an image "
-    "instead of five, another split"
+    "the activation (QuickGELU or GELU), the preprocessing (crop or resize to a square, filter), bfloat16, one "
+    "caption per image instead of five, another split"
 )
 
 
 def published_figures(about: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The lines of a checkpoint; none where it is not known, or was trained on.
+    """Return the lines of a checkpoint; none if it is unknown or was trained further.
 
-    `about` is what a result holds of its model: `provenance` and `weights_sha256`.
+    `about` is the part of a result about its model, with `provenance` and `weights_sha256`.
     """
     provenance = about.get("provenance") or {}
     if provenance.get("weights_sha256") != about.get("weights_sha256") or "format" not in provenance:
@@ -38,9 +38,9 @@ def published_figures(about: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def compare_with_published(results: Mapping[str, Any]) -> list[str]:
-    """Lines for people: figures beside the published ones, and what usually explains a difference.
+    """Return lines with results next to the published ones, and usual reasons for a difference.
 
-    Empty for a model that is not known, or a result on other images than all of the Karpathy test split.
+    Empty for an unknown model, or a result that is not on the complete Karpathy test split.
     """
     lines = []
     for published in published_figures(results.get("about") or {}):
@@ -58,7 +58,7 @@ def compare_with_published(results: Mapping[str, Any]) -> list[str]:
 
 
 def _reasons(results: Mapping[str, Any]) -> str:
-    """Differences of this very result from the published way, else the usual ones."""
+    """Return differences of this result from the published protocol, else the usual ones."""
     about, model, reasons = results["about"], results["fingerprint"].get("model", {}), []
     if results["protocol"] != "paper":
         reasons.append(

@@ -2,14 +2,14 @@
 
     R@K        share of queries whose best own original is at rank <= K
     r_mean     (R@1 + R@5 + R@10) / 3
-    FR@1       share of queries whose first place is an altered item, of whichever image
-    top1_*     the first place split into own original / own altered / other's altered / other's original
+    FR@1       share of queries for which an altered item ranks first, of any image
+    top1_*     the item that ranks first: own original / own altered / other's altered / other's original
     drop       100 (R@1 clean - R@1 altered) / R@1 clean
 
 R@K, FR@1 and r_mean follow the public code of RoCOCO (arXiv 2304.10727); the paper reports a drop rate whose formula
-is in no public code, so `drop` is this project's own. Ties: `published` ranks by the nearest defined equivalent of the
-published sort; `pessimistic` counts every tie against the model, and gives a tie for the first place to an altered
-caption of another image, then of the own image, then another original, and only then to an own original.
+is in no public code, so `drop` is this project's own. Ties: `published` uses the nearest well-defined equivalent of
+the published sort; `pessimistic` counts every tie against the model: in a tie for the first rank, an altered item of
+another image comes first, then one of the own image, then another original, and last the own original.
 """
 
 from collections.abc import Mapping
@@ -18,50 +18,69 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Int
 
-from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.intervals import ItemCounts
 from rococo_jax.metrics.metric import Metric, percent
 from rococo_jax.similarity.statistics import KINDS, RankStatistics
 
 Ties = Literal["published", "pessimistic"]
 
 _CUTOFFS = (1, 5, 10)
-# What is counted for each query; every metric is linear in the shares of these.
+# Columns counted for each query; every metric is linear in their shares.
 COUNTED = ("r1", "r5", "r10", *(f"top1_{kind}" for kind in KINDS))
 RECALLS = (
     *(
-        percent(f"r{cutoff}", f"R@{cutoff}", "higher", f"share of queries whose best-ranked right answer is {among}",
-                "benchmark")
+        percent(
+            f"r{cutoff}",
+            f"R@{cutoff}",
+            "higher",
+            f"share of queries whose best-ranked correct item is {among}",
+            "benchmark",
+        )
         for cutoff, among in zip(_CUTOFFS, ("first", "among the first 5", "among the first 10"), strict=True)
     ),
-    Metric("r_mean", "Mean R", "higher", "%", "(R@1 + R@5 + R@10) / 3", "benchmark",
-           lambda shares: (shares["r1"] + shares["r5"] + shares["r10"]) / 3),
-    Metric("fr1", "FR@1", "lower", "%",
-           "false recall: share of queries whose first choice is altered, whoever it belongs to", "benchmark",
-           lambda shares: shares["top1_own_altered"] + shares["top1_other_altered"], is_share=True),
-)  # fmt: skip
+    Metric(
+        "r_mean",
+        "Mean R",
+        "higher",
+        "%",
+        "(R@1 + R@5 + R@10) / 3",
+        "benchmark",
+        lambda shares: (shares["r1"] + shares["r5"] + shares["r10"]) / 3,
+    ),
+    Metric(
+        "fr1",
+        "FR@1",
+        "lower",
+        "%",
+        "false recall: share of queries for which an altered item ranks first, of any image or caption",
+        "benchmark",
+        lambda shares: shares["top1_own_altered"] + shares["top1_other_altered"],
+        is_share=True,
+    ),
+)
 FIRST_PLACES = tuple(
-    percent(f"top1_{kind}", kind.replace("_", " ").capitalize(), None, f"first choice is {what}", "benchmark")
-    for kind, what in {
-        "own": "an original of the query's own",
-        "own_altered": "an altered one of the query's own",
-        "other_altered": "an altered one of another",
-        "other": "an original of another",
+    percent(f"top1_{kind}", kind.replace("_", " ").capitalize(), None, f"{item} ranks first", "benchmark")
+    for kind, item in {
+        "own": "an original item of the query",
+        "own_altered": "an altered item of the query",
+        "other_altered": "an altered item of another query",
+        "other": "an original item of another query",
     }.items()
 )
 METRICS = (*RECALLS, *FIRST_PLACES)
-# Of rankings in two stages: no later stage can find a right answer that is not among the candidates.
+# For two-stage rankings: the second stage cannot find a correct item that is not among the candidates.
 CANDIDATES = percent("candidate_recall", "Candidates", "higher",
-                     "share of queries with a right answer among the candidates that pairs decide between",
+                     "share of queries with a correct item among the candidates of the second stage",
                      "ours")  # fmt: skip
 
 
 def ranks(statistics: RankStatistics, ties: Ties) -> Int[np.ndarray, " queries"]:
-    """The rank of the best own original of each query; 1 is best."""
+    """Return the rank of the best own original of each query; 1 is best."""
     return statistics.rank_pessimistic if ties == "pessimistic" else statistics.rank_published
 
 
 def top_kinds(statistics: RankStatistics, ties: Ties) -> Int[np.ndarray, " queries"]:
-    """The kind of the item in the first place of each query, as a place in `KINDS`."""
+    """Return the kind of the item that ranks first for each query, as an index into `KINDS`."""
     return statistics.top_kind_against_the_model if ties == "pessimistic" else statistics.top_kind_published
 
 
@@ -75,7 +94,7 @@ def query_counts(
     return columns if has_candidate is None else columns | {CANDIDATES.name: has_candidate}
 
 
-def count_queries(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " queries"]) -> Counted:
+def count_queries(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " queries"]) -> ItemCounts:
     """Return the counts of queries for `METRICS`, and for `CANDIDATES` where the columns have it.
 
     Args:
@@ -84,11 +103,11 @@ def count_queries(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " qu
     """
     names = (*COUNTED, *([CANDIDATES.name] if CANDIDATES.name in columns else []))
     counts = np.stack([columns[name] for name in names], axis=1).astype(np.float64)
-    return Counted(counts, names, group, METRICS if len(names) == len(COUNTED) else (*METRICS, CANDIDATES))
+    return ItemCounts(counts, names, group, METRICS if len(names) == len(COUNTED) else (*METRICS, CANDIDATES))
 
 
 def retrieval_metrics(statistics: RankStatistics, ties: Ties) -> dict[str, float]:
-    """All of `METRICS` in percent, from one entry a query."""
+    """Return all of `METRICS` in percent, from one entry for each query."""
     return count_retrieval(statistics, ties, np.arange(len(statistics))).values()
 
 
@@ -97,6 +116,6 @@ def count_retrieval(
     ties: Ties,
     group: Int[np.ndarray, " queries"],
     has_candidate: Bool[np.ndarray, " queries"] | None = None,
-) -> Counted:
+) -> ItemCounts:
     """Return the counts of queries from their statistics."""
     return count_queries(query_counts(statistics, ties, has_candidate), group)

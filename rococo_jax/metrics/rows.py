@@ -1,6 +1,6 @@
-"""From counted columns of rows (queries, items, images) to the counts that metrics are functions of.
+"""Counts of metrics from the columns of rows (queries, items, images).
 
-The columns are those of `per_query.parquet`. The kind of a task decides which metrics are made of them.
+The columns are those of `per_query.parquet`. The kind of a task decides which metrics are functions of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from jaxtyping import Int
 
 from rococo_jax.metrics.choice import count_items
 from rococo_jax.metrics.classify import count_images
-from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.intervals import ItemCounts
 from rococo_jax.metrics.metric import Metric
 from rococo_jax.metrics.ood import count_sides
 from rococo_jax.metrics.retrieval import count_queries
@@ -35,20 +35,20 @@ def count_rows(kind: str, columns: Columns, group: Int[np.ndarray, " rows"], nam
     """Return the counts of rows of one task and variant, as `metrics.intervals` takes them.
 
     Args:
-        kind: of the task. Of a kind that this version does not know, columns that have the name of a metric are shares.
-        columns: counted columns, one entry a row.
-        group: the image that each row is, or belongs to.
+        kind: kind of the task. For an unknown kind, columns with the name of a metric are shares.
+        columns: counted columns, with one entry for each row.
+        group: image of each row.
         names: metrics in the order of the results.
     """
     count = _COUNTS.get(kind, _count_shares)
     return count(columns, group, names)
 
 
-def _count_shares(columns: Columns, group: Int[np.ndarray, " rows"], names: Sequence[str]) -> Counted:
+def _count_shares(columns: Columns, group: Int[np.ndarray, " rows"], names: Sequence[str]) -> ItemCounts:
     shares = {name: columns[name].astype(np.float64) for name in names if name in columns}
     metrics = tuple(map(_share, shares))
     counts = np.stack([*shares.values()], axis=1) if shares else np.empty((len(group), 0))
-    return Counted(counts, tuple(shares), group, metrics)
+    return ItemCounts(counts, tuple(shares), group, metrics)
 
 
 def _share(name: str) -> Metric:

@@ -1,4 +1,4 @@
-"""Image and text towers and the dual encoder that joins them. Knows nothing of data or training."""
+"""Image towers, text towers and the dual encoder. This package does not depend on data or training."""
 
 from rococo_jax.models.dual_encoder import DualEncoder, parameter_counts
 from rococo_jax.models.spec import (

@@ -23,7 +23,7 @@ _SIZE = 7
 
 
 class ConvNextBlock(nnx.Module):
-    """A depthwise convolution, a norm and an MLP, scaled, with a residual."""
+    """Depthwise convolution, norm and MLP, scaled, with a residual connection."""
 
     def __init__(self, width: int, norm_eps: float, *, dtype: DTypeLike, rngs: nnx.Rngs):
         initial = jax.nn.initializers.normal(0.02)(rngs.params(), (_SIZE, _SIZE, 1, width), jnp.float32)
@@ -40,7 +40,7 @@ class ConvNextBlock(nnx.Module):
 
 
 class ConvNextStage(nnx.Module):
-    """Blocks on maps of one size, after a change of size (all stages but the first)."""
+    """Stage of blocks on maps of one size. All stages except the first halve the map before their blocks."""
 
     def __init__(
         self, inputs: int, width: int, layers: int, norm_eps: float, halve: bool, *, dtype: DTypeLike, rngs: nnx.Rngs
@@ -56,7 +56,7 @@ class ConvNextStage(nnx.Module):
 
 
 class ConvNextTower(ConvolutionalTower):
-    """Tokens are the cells of the last map, not normed."""
+    """ConvNeXt tower. Its tokens are the cells of the last map, before the norm."""
 
     def __init__(self, spec: ConvNextSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         super().__init__(spec, dtype)
@@ -71,9 +71,9 @@ class ConvNextTower(ConvolutionalTower):
         self.norm = LayerNorm(spec.features, spec.norm_eps)
 
     def maps(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
-        """The last map."""
-        return self.through_stages(self.stem_norm(map_patches(self.stem, pixels, 4)).astype(self.dtype))
+        """Compute the last map."""
+        return self.run_stages(self.stem_norm(map_patches(self.stem, pixels, 4)).astype(self.dtype))
 
     def pool(self, tokens: Float[Array, "b cells features"]) -> Float[Array, "b features"]:
-        """One vector an image, float32."""
+        """Pool the tokens into one vector per image, float32."""
         return self.norm(tokens.mean(1))

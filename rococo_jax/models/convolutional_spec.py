@@ -1,4 +1,4 @@
-"""Specs of image towers made of convolutions; what the field names share with `VisionSpec` means the same."""
+"""Specification of convolutional image towers. Fields that `VisionSpec` has as well have the same meaning."""
 
 import dataclasses
 import math
@@ -9,17 +9,18 @@ from rococo_jax.models.checked_spec import Activation, CheckedSpec, PositionRule
 
 
 class ConvolutionalSpec(CheckedSpec):
-    """The base of image towers made of stages of convolutions, whose blocks do not form one stack.
+    """Base of the specs of convolutional image towers.
 
-    One cell of the last map stands for 32 x 32 pixels, EfficientNet's aside.
+    Their blocks form several stages instead of one stack. One cell of the last map covers 32 x 32 pixels, except in
+    EfficientNet.
     """
 
-    what: ClassVar[str] = "vision"
+    label: ClassVar[str] = "vision"
     architecture: ClassVar[str] = "ResNet"
     patch_size: ClassVar[int] = 32
-    # Blocks of one stack, which can be trained from the last one on.
+    # Number of blocks in one stack, of which the last ones can be trained alone.
     layers: ClassVar[int] = 0
-    # ResNet's pooling alone stores positions; towers without any read images of any size.
+    # Only the pooling of ResNets stores positions. Towers without positions read images of any size.
     class_token: ClassVar[bool] = False
     position_grid: ClassVar[int | None] = None
     stores_positions: ClassVar[bool] = False
@@ -27,24 +28,24 @@ class ConvolutionalSpec(CheckedSpec):
 
     def __post_init__(self):
         if min(self.stage_layers) < 1:
-            raise InputError("vision spec", "stage_layers", self.stage_layers, "at least one block a stage")
+            raise InputError("vision spec", "stage_layers", self.stage_layers, "at least one block per stage")
 
     @property
     def grid(self) -> int:
-        """Cells along a side of the last map, rounded down."""
+        """Number of cells along a side of the last map, rounded down."""
         return self.image_size // self.patch_size
 
     @property
     def border_pixels(self) -> int:
-        """Rows at the bottom, and columns at the right, that no cell sees. Padded convolutions see all."""
+        """Number of pixel rows at the bottom (columns at the right) that no cell covers: 0 with padding."""
         return 0
 
 
 @dataclasses.dataclass(frozen=True)
 class ResNetSpec(ConvolutionalSpec):
-    """CLIP's ResNet with attention pooling (arXiv 2103.00020, section 2.4)."""
+    """ResNet of CLIP with attention pooling (arXiv 2103.00020, section 2.4)."""
 
-    unwritten: ClassVar[frozenset[str]] = frozenset(("position_rule",))
+    omit_if_default: ClassVar[frozenset[str]] = frozenset(("position_rule",))
 
     image_size: int
     width: int
@@ -54,7 +55,7 @@ class ResNetSpec(ConvolutionalSpec):
     pooling: Literal["attention"] = "attention"
     position_rule: PositionRule = "bicubic"
 
-    # The mean of the last map is a token before the others, as a class token is.
+    # The mean of the last map is the first token, like a class token.
     class_token: ClassVar[bool] = True
     first_patch: ClassVar[int] = 1
     positioned_class: ClassVar[bool] = True
@@ -94,14 +95,14 @@ class ConvNextSpec(ConvolutionalSpec):
 
 @dataclasses.dataclass(frozen=True)
 class EfficientNetSpec(ConvolutionalSpec):
-    """EfficientNet (`models.efficientnet`); the tuples have one entry a stage.
+    """EfficientNet (`models.efficientnet`). Tuples have one entry per stage.
 
     Attributes:
-        widths: channels of a stage's maps.
-        strides: of the first block; 2 halves the map.
-        expansions: channels inside a block over those it reads.
-        centred: whether a stride of 2 pads a map alike on all sides; else one cell less at the top and left.
-        squeeze: channels that a block's gates are computed from, over those that the block reads.
+        widths: output channels of a stage.
+        strides: stride of the first block; 2 halves the map.
+        expansions: ratio of the hidden channels of a block to its input channels.
+        centred: a stride of 2 pads a map equally on all sides; else by one cell less at the top and left.
+        squeeze: ratio of the channels from which the gates of a block are computed to its input channels.
     """
 
     image_size: int
@@ -120,9 +121,9 @@ class EfficientNetSpec(ConvolutionalSpec):
     architecture: ClassVar[str] = "EfficientNet"
 
     def __post_init__(self):
-        of_stages = (self.widths, self.kernel_sizes, self.strides, self.expansions, self.centred, self.stage_layers)
-        if len({len(values) for values in of_stages}) > 1 or not self.widths:
-            found = f"lists of {', '.join(str(len(values)) for values in of_stages)}"
+        by_stage = (self.widths, self.kernel_sizes, self.strides, self.expansions, self.centred, self.stage_layers)
+        if len({len(values) for values in by_stage}) > 1 or not self.widths:
+            found = f"lists of {', '.join(str(len(values)) for values in by_stage)}"
             raise InputError("vision spec", "stages", found, "one entry for each stage in every list")
         super().__post_init__()
         if not set(self.strides) <= {1, 2}:
@@ -134,12 +135,12 @@ class EfficientNetSpec(ConvolutionalSpec):
 
     @property
     def patch_size(self) -> int:
-        """Pixels along a side that one cell of the last map stands for."""
+        """Number of pixels along a side that one cell of the last map covers."""
         return 2 * math.prod(self.strides)
 
     @property
     def sides(self) -> list[int]:
-        """Cells along a side of the maps after the stem and after each stage."""
+        """List of the cells along a side of the maps, after the stem and after each stage."""
         sides = [(self.image_size + 1 - 3) // 2 + 1]
         for stage, (size, stride) in enumerate(zip(self.kernel_sizes, self.strides, strict=True)):
             sides.append((sides[-1] + sum(self.padding(stage)) - size) // stride + 1)
@@ -147,7 +148,7 @@ class EfficientNetSpec(ConvolutionalSpec):
 
     @property
     def grid(self) -> int:
-        """Cells along a side of the last map."""
+        """Number of cells along a side of the last map."""
         return self.sides[-1]
 
     @property
@@ -156,24 +157,25 @@ class EfficientNetSpec(ConvolutionalSpec):
         return self.widths[-1]
 
     def padding(self, stage: int) -> tuple[int, int]:
-        """Zeros before and after a line of the map, of the depthwise convolution of the first block of a stage."""
+        """Return the zeros before and after a line of the map for the first depthwise convolution of a stage."""
         half = self.kernel_sizes[stage] // 2
-        return (half if self.strides[stage] == 1 or self.centred[stage] else half - 1), half
+        is_symmetric = self.strides[stage] == 1 or self.centred[stage]
+        return (half if is_symmetric else half - 1), half
 
     def inputs(self, stage: int) -> int:
-        """Channels that the first block of a stage reads."""
+        """Return the input channels of the first block of a stage."""
         return self.widths[stage - 1] if stage else self.stem_width
 
     def gate_width(self, inputs: int) -> int:
-        """Channels that the gates of a block are computed from, by the channels that it reads."""
+        """Return the channels from which the gates of a block with these input channels are computed."""
         return max(1, int(inputs * self.squeeze))
 
 
 @dataclasses.dataclass(frozen=True)
 class MbConvSpec(CheckedSpec):
-    """Convolutions before a transformer (`models.efficientnet`), which halve the map four times."""
+    """Stem of convolutions before a transformer (`models.efficientnet`), which halves the map four times."""
 
-    what: ClassVar[str] = "mbconv"
+    label: ClassVar[str] = "mbconv"
 
     stem_width: int
     widths: tuple[int, int]

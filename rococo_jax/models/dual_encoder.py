@@ -1,8 +1,8 @@
-"""The dual encoder: an image tower and a text tower whose heads end in one space.
+"""Dual encoder: an image tower and a text tower with heads that map into one space.
 
     e(x) = head(tower(x)) / |head(tower(x))|,        logits = exp(logit_scale) e(image) . e(text) + logit_bias
 
-Towers compute in `dtype`; heads and norms are float32 at full precision, so that rounding makes no near ties.
+Towers compute in `dtype`. Heads and norms compute in float32 at full precision, so that rounding creates no ties.
 """
 
 import functools
@@ -33,21 +33,21 @@ from rococo_jax.models.text import TextTower
 from rococo_jax.models.transformer import Blocks
 from rococo_jax.models.vision import VisionTower
 
-# CLIP starts at a temperature of 0.07 (arXiv 2103.00020, section 2.5), SigLIP at a scale of 10 and a bias of -10
-# (2303.15343, section 3.2).
+# Initial values: a temperature of 0.07 in CLIP (arXiv 2103.00020, section 2.5), a scale of 10 and a bias of -10 in
+# SigLIP (2303.15343, section 3.2).
 _INITIAL_SCALE, _INITIAL_SCALE_WITH_BIAS, _INITIAL_BIAS = 1 / 0.07, 10.0, -10.0
 
 
 class DualEncoder(nnx.Module):
-    """Both towers, or one of them (the other is None).
+    """Image tower and text tower with their heads, or one of the towers alone.
 
     Attributes:
-        vision, text: the towers.
-        vision_head, text_head: maps into the shared space, affine mostly, None where the features are the embedding.
-        logit_scale: logarithm of the factor on cosines, shape ().
-        logit_bias: what is added to scaled cosines, shape (), or None.
-        matching: the head that scores pairs, None in most models.
-        sharded_over: the mesh where parameters are sharded and gathered on use (`models.fsdp`), or None.
+        vision, text: the towers; one of them may be None.
+        vision_head, text_head: maps into the shared space, usually linear; None if the features are the embedding.
+        logit_scale: logarithm of the factor of the cosines, shape ().
+        logit_bias: number added to the scaled cosines, shape (), or None.
+        matching: head that scores pairs; None in most models.
+        sharded_over: mesh over which the parameters are sharded (`models.fsdp`), or None.
     """
 
     def __init__(self, spec: ModelSpec, *, rngs: nnx.Rngs, dtype: DTypeLike = jnp.float32):
@@ -60,41 +60,43 @@ class DualEncoder(nnx.Module):
         scale = _INITIAL_SCALE_WITH_BIAS if spec.logit_bias else _INITIAL_SCALE
         self.logit_scale = nnx.Param(jnp.asarray(math.log(scale), jnp.float32))
         self.logit_bias = nnx.Param(jnp.asarray(_INITIAL_BIAS, jnp.float32)) if spec.logit_bias else None
-        matching = spec.matching is not None
-        self.matching = MatchingHead(spec.text, spec.vision.width, dtype=dtype, rngs=rngs) if matching else None
+        self.matching = None
+        if spec.matching is not None:
+            self.matching = MatchingHead(spec.text, spec.vision.width, dtype=dtype, rngs=rngs)
 
     @property
     def stacks(self) -> dict[str, Blocks]:
-        """By "vision" and "text", the blocks of towers that are one stack; towers of convolutions have none."""
+        """Dictionary of the stacks of blocks by tower, "vision" and "text". Convolutional towers have no stack."""
         towers = {"vision": self.vision, "text": self.text}
         return {side: tower.blocks for side, tower in towers.items() if tower is not None and tower.blocks is not None}
 
     def image_features(
         self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
     ) -> Float[Array, "b features"]:
-        """Pooled features before the head, float32; of some patches alone, see `VisionTower`."""
-        return _tower(self.vision, "image")(pixels, *([] if patches is None else [patches]))
+        """Compute pooled features before the head, float32; with `patches`, from these patches only."""
+        tower = _require(self.vision, "image")
+        return tower(pixels) if patches is None else tower(pixels, patches)
 
     def text_features(self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"]) -> Float[Array, "b features"]:
-        """Pooled features before the head, float32. See `TextTower` for the arguments."""
-        return _tower(self.text, "text")(ids, mask)
+        """Compute pooled features before the head, float32. See `TextTower` for the arguments."""
+        return _require(self.text, "text")(ids, mask)
 
     def image_embeddings(
         self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
     ) -> Float[Array, "b dim"]:
-        """Unit vectors, float32, from normalised pixels, or some patches of them."""
+        """Compute unit vectors, float32, from normalised pixels; with `patches`, from these patches only."""
         return self.project_image(self.image_features(pixels, patches))
 
     def text_embeddings(self, ids: Int[Array, "b t"], mask: Bool[Array, "b t"]) -> Float[Array, "b dim"]:
-        """Unit vectors, float32. See `TextTower` for the arguments."""
+        """Compute unit vectors, float32. See `TextTower` for the arguments."""
         return self.project_text(self.text_features(ids, mask))
 
     def project_image(self, features: Float[Array, "... features"]) -> Float[Array, "... dim"]:
-        """Unit vectors from pooled features of the image tower."""
+        """Map pooled features of the image tower to unit vectors."""
         return _unit(self.vision_head, features)
 
     def project_text(self, features: Float[Array, "... features"]) -> Float[Array, "... dim"]:
-        """Unit vectors from pooled features of the text tower."""
+        """Map pooled features of the text tower to unit vectors."""
         return _unit(self.text_head, features)
 
     def matching_logits(
@@ -103,14 +105,14 @@ class DualEncoder(nnx.Module):
         ids: Int[Array, "images texts t"],
         mask: Bool[Array, "images texts t"],
     ) -> Float[Array, "images texts 2"]:
-        """Logits of no match and of a match, float32, of each image with its texts. See `MatchingHead`."""
+        """Compute the logits of no match and of a match, float32, of each image with its texts; see `MatchingHead`."""
         if self.matching is None:
             raise ValueError("this model has no matching head")
-        return self.matching(_tower(self.text, "text"), image_tokens, ids, mask)
+        return self.matching(_require(self.text, "text"), image_tokens, ids, mask)
 
 
 class ResidualHead(nnx.Module):
-    """`x A + a + gelu(norm(x) B + b) C`. C starts at zero, so that a new head is the affine map it was grown from."""
+    """Head `x A + a + gelu(norm(x) B + b) C`. C starts at zero, so that adding the MLP to a head changes nothing."""
 
     def __init__(self, features: int, spec: HeadSpec, *, rngs: nnx.Rngs):
         self.affine = Linear(features, spec.dim, bias=spec.bias, dtype=jnp.float32, rngs=rngs)
@@ -124,7 +126,7 @@ class ResidualHead(nnx.Module):
 
 
 class MlpHead(nnx.Module):
-    """`gelu(x A) B`, with a bias after A or B where the spec has one."""
+    """Head `gelu(x A) B`, with biases after A and B if the spec has them."""
 
     def __init__(self, features: int, spec: HeadSpec, *, rngs: nnx.Rngs):
         self.up = Linear(features, spec.hidden, bias=spec.hidden_bias, dtype=jnp.float32, rngs=rngs)
@@ -153,7 +155,7 @@ def _head(spec: HeadSpec, features: int, rngs: nnx.Rngs) -> Head | None:
     return Linear(features, spec.dim, bias=spec.bias, dtype=jnp.float32, rngs=rngs)
 
 
-def _tower(tower: nnx.Module | None, kind: str) -> nnx.Module:
+def _require(tower: nnx.Module | None, kind: str) -> nnx.Module:
     if tower is None:
         raise ValueError(f"this model has no {kind} tower")
     return tower
@@ -168,15 +170,15 @@ def _unit(head: Head | None, features: Float[Array, "... features"]) -> Float[Ar
 
 @functools.lru_cache(maxsize=16)
 def abstract_model(spec: ModelSpec, dtype: str = "float32") -> tuple[Any, Any]:
-    """The graph of a model and its state as shapes. Tracing takes a third of a second, so it is done once a spec."""
+    """Return the graph of a model and the shapes of its state. Cached, as tracing takes a third of a second."""
     return nnx.split(nnx.eval_shape(lambda: DualEncoder(spec, rngs=nnx.Rngs(0), dtype=jnp.dtype(dtype))))
 
 
 def parameter_counts(spec: ModelSpec) -> dict[str, int]:
-    """Numbers held by each part of a model: `vision`, `text`, `vision_head`, `text_head`, `logits`, `matching`."""
+    """Count the parameters of each component: `vision`, `text`, `vision_head`, `text_head`, `logits`, `matching`."""
     counts: dict[str, int] = {}
     parameters = nnx.to_pure_dict(nnx.filter_state(abstract_model(spec)[1], nnx.Param))
-    for name, part in parameters.items():
+    for name, component in parameters.items():
         name = "logits" if name.startswith("logit_") else name
-        counts[name] = counts.get(name, 0) + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(part))
+        counts[name] = counts.get(name, 0) + sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(component))
     return counts

@@ -1,19 +1,20 @@
-"""EfficientNet (arXiv 1905.11946) without its head, with the padding of `transformers`, configured by
-`EfficientNetSpec`.
+"""EfficientNet, and the stem of ViTamin.
+
+EfficientNet (arXiv 1905.11946) without its head, with the padding of `transformers`, configured by `EfficientNetSpec`:
 
     pixels -> 3 x 3 convolution, stride 2 -> stages of inverted bottlenecks -> mean or maximum of the last map
     block:  [expand 1 x 1] -> depthwise -> times gates of its mean -> project 1 x 1 [+ x]
 
-The first block of a stage has no shortcut, even where its shapes would allow one. A convolution of stride 2 pads one
-zero less before a line than after it, which is TensorFlow's "SAME" for an even number of cells and not for an odd one.
-Batch norms are frozen (`layers.FrozenBatchNorm`). Channels last.
+The first block of a stage has no shortcut, even if its shapes would allow one. A convolution of stride 2 pads one zero
+less before a line than after it, which equals TensorFlow's "SAME" for an even number of cells but not for an odd one.
+Batch norms are frozen (`layers.FrozenBatchNorm`). Channels are last.
 
-ViTamin's stem (arXiv 2404.02132): two stages of inverted bottlenecks, whose cells are the patches of a ViT.
+The stem of ViTamin (arXiv 2404.02132) has two stages of inverted bottlenecks, whose cells are the patches of a ViT:
 
     pixels -> 3 x 3, stride 2 -> norm, GELU -> 3 x 3 -> two stages -> norm -> 3 x 3, stride 2
     block:  x + project(GELU(depthwise 3 x 3 (GELU(expand(norm(x))))))
 
-The first block of a stage halves the map; its shortcut is the mean of 3 x 3 cells, those outside the map left out.
+The first block of a stage halves the map; its shortcut is the mean of those of 3 x 3 cells that are inside the map.
 """
 
 import jax
@@ -28,7 +29,7 @@ from rococo_jax.models.stages import Convolution, ConvolutionalTower, Stage
 
 
 class InvertedBottleneck(nnx.Module):
-    """A depthwise convolution between two linear maps of channels, with squeeze and excitation (arXiv 1709.01507)."""
+    """Depthwise convolution between two linear maps of channels, with squeeze and excitation (arXiv 1709.01507)."""
 
     def __init__(self, spec: EfficientNetSpec, stage: int, first: bool, *, dtype: DTypeLike, rngs: nnx.Rngs):
         width, size, eps = spec.widths[stage], spec.kernel_sizes[stage], spec.norm_eps
@@ -58,7 +59,7 @@ class InvertedBottleneck(nnx.Module):
 
 
 class EfficientNetTower(ConvolutionalTower):
-    """Tokens are the cells of the last map."""
+    """EfficientNet tower. Its tokens are the cells of the last map."""
 
     def __init__(self, spec: EfficientNetSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         super().__init__(spec, dtype)
@@ -74,12 +75,12 @@ class EfficientNetTower(ConvolutionalTower):
         self.add_stages(stage)
 
     def maps(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
-        """The last map."""
+        """Compute the last map."""
         x = ACTIVATIONS[self.spec.activation](self.stem_norm(self.stem(pixels))).astype(self.dtype)
-        return self.through_stages(x)
+        return self.run_stages(x)
 
     def pool(self, tokens: Float[Array, "b cells features"]) -> Float[Array, "b features"]:
-        """One vector an image, float32."""
+        """Pool the tokens into one vector per image, float32."""
         return tokens.mean(1) if self.spec.pooling == "mean" else tokens.max(1)
 
 
@@ -87,7 +88,7 @@ _EXPANSION = 4
 
 
 class MbConvBlock(nnx.Module):
-    """An inverted bottleneck with a layer norm before it."""
+    """Inverted bottleneck with a layer norm before it."""
 
     def __init__(self, inputs: int, width: int, norm_eps: float, halve: bool, *, dtype: DTypeLike, rngs: nnx.Rngs):
         hidden, self.halve, self.dtype = _EXPANSION * width, halve, dtype
@@ -106,18 +107,18 @@ class MbConvBlock(nnx.Module):
 
 
 def _means(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """Means of 3 x 3 cells in steps of 2, of those inside the map."""
+    """Average 3 x 3 cells with stride 2, leaving out cells outside the map."""
 
     def sums(values: Array) -> Array:
-        around = ((0, 0), (1, 1), (1, 1), (0, 0))
-        return jax.lax.reduce_window(values, 0.0, jax.lax.add, (1, 3, 3, 1), (1, 2, 2, 1), around)
+        padding = ((0, 0), (1, 1), (1, 1), (0, 0))
+        return jax.lax.reduce_window(values, 0.0, jax.lax.add, (1, 3, 3, 1), (1, 2, 2, 1), padding)
 
     wide = x.astype(jnp.float32)
     return (sums(wide) / sums(jnp.ones((1, *x.shape[1:3], 1), jnp.float32))).astype(x.dtype)
 
 
 class MbConvStem(nnx.Module):
-    """From pixels to the patches of a transformer of `width` channels."""
+    """Stem that computes the patches of a transformer of `width` channels from pixels."""
 
     def __init__(self, spec: MbConvSpec, width: int, norm_eps: float, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.conv1 = Convolution(3, 3, spec.stem_width, stride=2, bias=True, dtype=dtype, rngs=rngs)
@@ -136,6 +137,6 @@ class MbConvStem(nnx.Module):
         self.conv3 = Convolution(3, spec.widths[1], width, stride=2, bias=True, dtype=dtype, rngs=rngs)
 
     def __call__(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 width"]:
-        """Maps of a sixteenth of the size."""
+        """Compute feature maps of a sixteenth of the size."""
         x = self.conv2(ACTIVATIONS["gelu"](self.norm1(self.conv1(pixels))))
         return self.conv3(self.norm2(self.stage2(self.stage1(x))))

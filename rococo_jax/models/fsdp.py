@@ -1,9 +1,13 @@
-"""FSDP: all-gather each block's parameters just before use (ZeRO stage 3, Rajbhandari et al., arXiv 1910.02054).
+"""FSDP: shard parameters, and gather each block's parameters just before use (ZeRO stage 3, arXiv 1910.02054).
 
-Parameters lie sharded over the mesh axis `fsdp`, along their longest axis that divides (layer axes excepted). Without
-constraints XLA may keep them so and gather the activations instead, which are far larger. So each parameter is
-constrained to be replicated for its product and its gradient, which stays float32, to be sharded: an all-gather
-forward, another one for a rematerialised backward pass, a reduce-scatter of the gradient.
+Parameters are stored sharded over the mesh axis `fsdp`, along their longest axis that the number of shards divides (the
+layer axis excepted). Without constraints XLA might gather the activations instead, which are far larger. So each
+parameter is constrained to be replicated where it is used, and its gradient, which stays float32, to be sharded:
+
+    forward    all-gather of a block's parameters when the block runs; again in a rematerialised backward pass
+    backward   reduce-scatter of their gradient
+
+Parameters outside the blocks (word and position tables, heads) are gathered once per step (`gather_parameters`).
 """
 
 import dataclasses
@@ -23,34 +27,34 @@ from jaxtyping import Array
 
 from rococo_jax.models.dual_encoder import DualEncoder
 
-# Smaller parameters are not sharded.
+# Parameters with fewer elements are not sharded.
 LEAST_SHARDED = 2**14
 _IN_BLOCKS, _LOOKED_UP = ".blocks.", "text.words"
 
 
-def partition_of(path: str, shape: tuple[int, ...], parts: int) -> PartitionSpec:
-    """The sharding of a parameter over the axis `fsdp`.
+def partition_of(path: str, shape: tuple[int, ...], shards: int) -> PartitionSpec:
+    """Return the partition of a parameter over the axis `fsdp`.
 
     >>> tuple(partition_of("text.blocks.block.mlp.up.kernel", (12, 512, 2048), 4))
     (None, None, 'fsdp')
     """
     first = 1 if _IN_BLOCKS in path else 0
-    axes = [axis for axis in range(first, len(shape)) if shape[axis] % parts == 0]
-    if parts == 1 or math.prod(shape) < LEAST_SHARDED or not axes:
+    axes = [axis for axis in range(first, len(shape)) if shape[axis] % shards == 0]
+    if shards == 1 or math.prod(shape) < LEAST_SHARDED or not axes:
         return PartitionSpec()
     longest = max(axes, key=lambda axis: shape[axis])
     return PartitionSpec(*(None,) * longest, "fsdp")
 
 
 def sharding_of(path: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
-    """`partition_of` over the axis `fsdp` of a mesh."""
+    """Return the sharding of a parameter on a mesh."""
     return NamedSharding(mesh, partition_of(path, shape, mesh.shape["fsdp"]))
 
 
 def place_parameters(parameters: Mapping[str, Array | np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Parameters by dotted path, sharded over the mesh. An array that is there already is not copied.
+    """Shard parameters, by dotted path, over the mesh. Arrays that already have the right sharding are not copied.
 
-    Every process passes all of them, or arrays of this mesh.
+    Every process passes all parameters, or arrays of this mesh.
     """
 
     def place(path: str, array: Array | np.ndarray) -> jax.Array:
@@ -66,43 +70,47 @@ def place_parameters(parameters: Mapping[str, Array | np.ndarray], mesh: Mesh) -
 
 
 def shard_model(model: DualEncoder, mesh: Mesh) -> tuple[Any, Any]:
-    """The graph and the state of a model whose parameters are sharded over `mesh`; `merge_gathered` puts them together
-    inside a program."""
+    """Shard the parameters of a model over `mesh`, and return its graph and state for `merge_gathered`."""
     model.sharded_over = mesh
     gather_blocks_on_use(model, mesh)
     graph, state = nnx.split(model)
-    placed = place_parameters(flatten_dict(nnx.to_pure_dict(state), sep="."), mesh)
-    nnx.replace_by_pure_dict(state, unflatten_dict(placed, sep="."))
+    sharded = place_parameters(flatten_dict(nnx.to_pure_dict(state), sep="."), mesh)
+    nnx.replace_by_pure_dict(state, unflatten_dict(sharded, sep="."))
     return graph, state
 
 
 def merge_gathered(graph: Any, state: Any) -> DualEncoder:
-    """The model, its parameters gathered where they are sharded. Called inside `jax.jit`."""
+    """Rebuild a model inside `jax.jit`, with the parameters outside the blocks gathered if they are sharded."""
     model = nnx.merge(graph, state)
     mesh = model.sharded_over
     if mesh is None:
         return model
-    state = jax.tree.map(lambda leaf: leaf, state)  # a copy to fill
+    state = jax.tree.map(lambda leaf: leaf, state)  # a copy, filled in place below
     gathered = gather_parameters(flatten_dict(nnx.to_pure_dict(state), sep="."), mesh)
     nnx.replace_by_pure_dict(state, unflatten_dict(gathered, sep="."))
     return nnx.merge(graph, state)
 
 
 def gather_parameters(parameters: Mapping[str, Array], mesh: Mesh) -> dict[str, Array]:
-    """All parameters; those outside of the towers' blocks replicated on every device."""
-    parts = mesh.shape["fsdp"]
-    if parts == 1:
+    """Replicate the parameters outside the towers' blocks on every device; their gradients are sharded.
+
+    Applied to parameters that are replicated already, it moves nothing but still shards the gradients.
+    """
+    shards = mesh.shape["fsdp"]
+    if shards == 1:
         return dict(parameters)
-    return {
-        path: array
-        if _IN_BLOCKS in path
-        else _replicated(array, mesh, partition_of(path, array.shape, parts), path == _LOOKED_UP, array.dtype)
-        for path, array in parameters.items()
-    }
+
+    def gather(path: str, array: Array) -> Array:
+        if _IN_BLOCKS in path:
+            return array
+        partition = partition_of(path, array.shape, shards)
+        return _replicated(array, mesh, partition, path == _LOOKED_UP, array.dtype)
+
+    return {path: gather(path, array) for path, array in parameters.items()}
 
 
 def gather_blocks_on_use(model: DualEncoder, mesh: Mesh) -> None:
-    """Makes the towers all-gather each block's parameters when the block runs."""
+    """Let the towers all-gather each block's parameters when the block runs."""
     if mesh.shape["fsdp"] == 1:
         return
     for stack in model.stacks.values():
@@ -111,41 +119,49 @@ def gather_blocks_on_use(model: DualEncoder, mesh: Mesh) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _GatherLayer:
-    """Gathers a block's parameters. Equal ones are equal, so that two models of one shape share a program."""
+    """Callable that gathers a block's parameters.
+
+    A dataclass, so that instances compare equal and two models of one shape share a program.
+    """
 
     mesh: Mesh
     layers: int
     dtype: DTypeLike
 
     def __call__(self, layer: Any) -> Any:
-        def of_leaf(array: Array) -> Array:
+        def gather(array: Array) -> Array:
             partition = partition_of(_IN_BLOCKS, (self.layers, *array.shape), self.mesh.shape["fsdp"])
-            # A matrix: its product rounds to this dtype anyway, and less is sent.
-            sent = jnp.dtype(self.dtype if array.ndim > 1 else array.dtype)
-            return _replicated(array, self.mesh, PartitionSpec(*partition[1:]), False, sent)
+            # The product of a matrix rounds it to this dtype anyway; rounding first sends fewer bytes.
+            transfer_dtype = jnp.dtype(self.dtype if array.ndim > 1 else array.dtype)
+            return _replicated(array, self.mesh, PartitionSpec(*partition[1:]), False, transfer_dtype)
 
-        return jax.tree.map(of_leaf, layer)
+        return jax.tree.map(gather, layer)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
-def _replicated(array: Array, mesh: Mesh, partition: PartitionSpec, looked_up: bool, sent: DTypeLike) -> Array:
-    """The whole array, rounded to the dtype in which it is sent. Its gradient is not rounded."""
-    gathered = jax.lax.with_sharding_constraint(array.astype(sent), NamedSharding(mesh, PartitionSpec()))
+def _replicated(
+    array: Array, mesh: Mesh, partition: PartitionSpec, is_lookup: bool, transfer_dtype: DTypeLike
+) -> Array:
+    """Replicate an array, rounded to `transfer_dtype`. Its gradient is not rounded, and gets the sharding `partition`.
+
+    `is_lookup` marks a table whose rows are looked up.
+    """
+    gathered = jax.lax.with_sharding_constraint(array.astype(transfer_dtype), NamedSharding(mesh, PartitionSpec()))
     return gathered.astype(array.dtype)
 
 
 def _forward(
-    array: Array, mesh: Mesh, partition: PartitionSpec, looked_up: bool, sent: DTypeLike
+    array: Array, mesh: Mesh, partition: PartitionSpec, is_lookup: bool, transfer_dtype: DTypeLike
 ) -> tuple[Array, None]:
-    return _replicated(array, mesh, partition, looked_up, sent), None
+    return _replicated(array, mesh, partition, is_lookup, transfer_dtype), None
 
 
 def _backward(
-    mesh: Mesh, partition: PartitionSpec, looked_up: bool, sent: DTypeLike, _: None, cotangent: Array
+    mesh: Mesh, partition: PartitionSpec, is_lookup: bool, transfer_dtype: DTypeLike, _: None, cotangent: Array
 ) -> tuple[Array]:
-    if looked_up:
-        # The gradient of a lookup is a scatter, which XLA shards by gathering the rows of all devices. So each device
-        # adds its own rows to a table of its own, and the tables are summed.
+    if is_lookup:
+        # The gradient of a lookup is a scatter. Left to itself, XLA gathers the rows of all devices for it. With this
+        # constraint, each device adds its rows to a table of its own, and the tables are summed.
         cotangent = jax.lax.with_sharding_constraint(cotangent, NamedSharding(mesh, PartitionSpec()))
     return (jax.lax.with_sharding_constraint(cotangent, NamedSharding(mesh, partition)),)
 

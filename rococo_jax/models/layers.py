@@ -1,5 +1,6 @@
-"""Affine maps, norms and activations of a block, and stacks of blocks alike. Parameters and their gradients are
-float32 (`products`); `dtype` is the compute's.
+"""Building blocks of all towers: affine maps, norms, activations, and stacks of equal blocks.
+
+Parameters and their gradients are float32 (`products`); `dtype` is that of the computation.
 
 quick_gelu(x) = x sigmoid(1.702 x)                                       (CLIP)
 gelu(x)       = x Phi(x)                                                 (Hendrycks and Gimpel, arXiv 1606.08415)
@@ -32,11 +33,11 @@ def _gelu_by_erf(x: Array) -> Array:
 
 
 def _in_one_kernel(function: Callable[[Array], Array], narrow: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """`function`; in less than float32 `narrow`, computed in float32 and rounded once.
+    """Return an activation that applies `function` in float32, and `narrow` to narrower dtypes.
 
-    The backward pass of `narrow` keeps `x` alone and computes the derivative in the kernel that uses it. What JAX
-    derives keeps the derivative's factors; on a GPU the activation of a block then moves 12 times its hidden channels
-    in a step with full rematerialisation, and 7 times so (compiled for an H100).
+    `narrow` is computed in float32 and rounded once. Its backward pass stores only `x` and computes the derivative in
+    the kernel that uses it. JAX's own derivative stores several factors: compiled for an H100 with full
+    rematerialisation, an activation then moves 12 times the bytes of its hidden channels, and 7 times this way.
     """
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
@@ -49,7 +50,7 @@ def _in_one_kernel(function: Callable[[Array], Array], narrow: Callable[[Array],
 _gelu_tanh = functools.partial(jax.nn.gelu, approximate=True)
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "quick_gelu": _in_one_kernel(_quick_gelu, _quick_gelu),
-    # Phi by erfc in float32, as JAX has it, to the bit; erfc has branches, which the compiler makes two kernels of.
+    # In float32 equal to JAX's, bit by bit, by erfc. The narrow form uses erf: the branches of erfc take two kernels.
     "gelu": _in_one_kernel(functools.partial(jax.nn.gelu, approximate=False), _gelu_by_erf),
     "gelu_tanh": _in_one_kernel(_gelu_tanh, _gelu_tanh),
     "silu": _in_one_kernel(jax.nn.silu, jax.nn.silu),
@@ -58,7 +59,7 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
 
 
 class Linear(nnx.Module):
-    """`x @ kernel + bias`, computed and returned in `dtype`."""
+    """Affine map, `x @ kernel + bias`, computed and returned in `dtype`."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True, dtype: DTypeLike, rngs: nnx.Rngs):
         self.dtype = dtype
@@ -66,13 +67,13 @@ class Linear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32)) if bias else None
 
     def __call__(self, x: Float[Array, "... inputs"], columns: slice = slice(None)) -> Float[Array, "... outputs"]:
-        """The map, or that into some of the outputs only."""
+        """Apply the map, or its part that computes the outputs in `columns`."""
         y = product(x, self.kernel[:, columns], self.dtype)
         return y if self.bias is None else add_to_rows(y, self.bias[columns])
 
 
 class LayerNorm(nnx.Module):
-    """Layer norm over the last axis: statistics and result in float32, whatever comes in."""
+    """Layer norm over the last axis, with statistics and result in float32 for any input."""
 
     def __init__(self, width: int, eps: float):
         self.eps = eps
@@ -85,10 +86,10 @@ class LayerNorm(nnx.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _layer_norm(x: Array, scale: Array, bias: Array, eps: float) -> Float[Array, "... width"]:
-    """Layer norm whose backward pass keeps `x` in its dtype, and the mean and the factor of each row.
+    """Compute a layer norm whose backward pass stores `x` in its dtype, and mean and factor of each row.
 
-    What JAX derives keeps three arrays of the size of `x` in float32; under `jax.checkpoint` its program moves 4 %
-    more bytes in a step.
+    JAX's own derivative stores three float32 arrays of the size of `x`; under `jax.checkpoint` its program moves 4 %
+    more bytes per step.
     """
     return _layer_norm_forward(x, scale, bias, eps)[0]
 
@@ -98,29 +99,29 @@ def _layer_norm_forward(x: Array, scale: Array, bias: Array, eps: float) -> tupl
     mean = wide.mean(-1, keepdims=True)
     factor = jax.lax.rsqrt(jnp.square(wide - mean).mean(-1, keepdims=True) + eps)
     mean, factor = checkpoint_name((mean, factor), "norm")
-    normed = (wide - mean) * factor
-    scaled = normed * jnp.broadcast_to(scale, x.shape)
-    return scaled + jnp.broadcast_to(bias, x.shape), (x, scale, mean, factor)
+    normalised = (wide - mean) * factor
+    result = normalised * jnp.broadcast_to(scale, x.shape) + jnp.broadcast_to(bias, x.shape)
+    return result, (x, scale, mean, factor)
 
 
 def _layer_norm_backward(eps: float, residuals: tuple[Array, ...], cotangent: Array) -> tuple[Array, Array, Array]:
-    """dx = factor (c - mean(c) - normed mean(c normed)), with c the cotangent times the scale."""
+    """Compute dx = factor (c - mean(c) - n mean(c n)), with n the normalised x and c the cotangent times the scale."""
     x, scale, mean, factor = residuals
-    normed = (x.astype(jnp.float32) - mean) * factor
-    scaled = cotangent * jnp.broadcast_to(scale, x.shape)
-    to_normed = scaled - scaled.mean(-1, keepdims=True) - normed * (scaled * normed).mean(-1, keepdims=True)
+    normalised = (x.astype(jnp.float32) - mean) * factor
+    c = cotangent * jnp.broadcast_to(scale, x.shape)
+    centred = c - c.mean(-1, keepdims=True) - normalised * (c * normalised).mean(-1, keepdims=True)
     rows = tuple(range(x.ndim - 1))
-    return (factor * to_normed).astype(x.dtype), (cotangent * normed).sum(rows), cotangent.sum(rows)
+    return (factor * centred).astype(x.dtype), (cotangent * normalised).sum(rows), cotangent.sum(rows)
 
 
 _layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 
 
 class FrozenBatchNorm(nnx.Module):
-    """Batch norm by stored statistics, float32 whatever comes in.
+    """Batch norm with stored statistics, in float32 for any input.
 
-    They are statistics in training too, not parameters, and no gradient reaches them: neither the batch size nor the
-    number of devices changes what a tower computes.
+    The statistics are not parameters and get no gradient, in training either. So the results of a tower depend neither
+    on the batch size nor on the number of devices.
     """
 
     def __init__(self, width: int, eps: float = 1e-5):
@@ -138,8 +139,9 @@ class FrozenBatchNorm(nnx.Module):
 
 
 class Stack(nnx.Module):
-    """`layers` blocks from `make`, each from an array to one of the same shape, run by one scan, so that depth costs no
-    compile time. Every parameter has a leading layer axis.
+    """Stack of `layers` equal blocks, built by `make` and run by one scan, so that depth costs no compile time.
+
+    A block maps an array to one of the same shape. Every parameter has a leading layer axis.
     """
 
     def __init__(self, layers: int, make: Callable[[nnx.Rngs], nnx.Module], *, rngs: nnx.Rngs):

@@ -1,12 +1,12 @@
-"""BLIP's image-text matching head: does a text describe an image? (arXiv 2201.12086, section 3.2)
+"""Image-text matching head of BLIP, which classifies whether a text describes an image (arXiv 2201.12086, section 3.2).
 
-The text tower runs once more, and in every block its tokens also attend to those of the image:
+The text tower runs a second time, and in every block its tokens also attend to those of the image:
 
     x = norm1(x + attention(x, x));   x = norm(x + attention(x, image));   x = norm2(x + mlp(x))
     logits = W x[0] + b               0: no match, 1: a match
 
-All but the attention to the image, its norm, and `W` and `b` are the text tower's own parameters. The keys and values
-of an image are computed once for all texts that it is scored with at a time.
+The attention to the image, its norm, `W` and `b` are parameters of the head; the others are those of the text tower.
+The keys and values of an image are computed once for all texts with which it is scored in one call.
 """
 
 import functools
@@ -26,7 +26,7 @@ from rococo_jax.models.transformer import Block
 
 
 class CrossAttention(nnx.Module):
-    """Tokens of texts look at those of an image; a residual, and the norm after it."""
+    """Attention of text tokens to the tokens of an image, with a residual connection and a norm after it."""
 
     def __init__(self, spec: TextSpec, image_width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.heads = spec.heads
@@ -38,13 +38,13 @@ class CrossAttention(nnx.Module):
     def __call__(
         self, x: Float[Array, "images texts_tokens width"], image: Float[Array, "images tokens image_width"]
     ) -> Float[Array, "images texts_tokens width"]:
-        """The new tokens, in the dtype of `x`. All tokens of all texts of an image are queries of one product."""
+        """Compute the new tokens, in the dtype of `x`. The tokens of all texts of an image are one set of queries."""
         mixed, _ = attend_all(self.query(x), self.key_value(image), self.heads)
         return self.norm(x + self.out(mixed)).astype(x.dtype)
 
 
 class MatchingHead(nnx.Module):
-    """Parameters beside a text tower's own that match texts with images: an attention for each of its blocks."""
+    """Matching head: one `CrossAttention` for each block of the text tower, and a classifier."""
 
     def __init__(self, spec: TextSpec, image_width: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         make = functools.partial(CrossAttention, spec, image_width, dtype=dtype)
@@ -58,35 +58,36 @@ class MatchingHead(nnx.Module):
         ids: Int[Array, "images texts t"],
         mask: Bool[Array, "images texts t"],
     ) -> Float[Array, "images texts 2"]:
-        """Logits of no match and of a match, float32, of each image with its texts.
+        """Compute the logits of no match and of a match, float32, of each image with its texts.
 
         Args:
             text: the tower whose blocks are used.
-            image_tokens: what the image tower gives before pooling.
-            ids: token ids of the texts of each image, special tokens in place, padded at the end with anything.
+            image_tokens: tokens of the image tower before pooling.
+            ids: token ids of the texts of each image, with special tokens, padded at the end with any ids.
             mask: True at tokens, False at padding.
         """
         images, texts, length = ids.shape
         x = text.embed(ids.reshape(-1, length))
         lengths = mask.reshape(-1, length).sum(1, dtype=jnp.int32)
-        (graph, own), (cross_graph, cross) = nnx.split(text.blocks.block), nnx.split(self.blocks.block)
+        block_graph, block_parameters = nnx.split(text.blocks.block)
+        cross_graph, cross_parameters = nnx.split(self.blocks.block)
 
         def step(x: Array, layer: tuple[Any, Any]) -> tuple[Array, None]:
-            block, look = nnx.merge(graph, layer[0]), nnx.merge(cross_graph, layer[1])
-            return _block(block, look, x, image_tokens, lengths), None
+            block, cross_attention = nnx.merge(block_graph, layer[0]), nnx.merge(cross_graph, layer[1])
+            return _block(block, cross_attention, x, image_tokens, lengths), None
 
-        x = jax.lax.scan(step, x, (own, cross))[0]
+        x = jax.lax.scan(step, x, (block_parameters, cross_parameters))[0]
         return self.head(x[:, 0].astype(jnp.float32)).reshape(images, texts, 2)
 
 
 def _block(
     block: Block,
-    look: CrossAttention,
+    cross_attention: CrossAttention,
     x: Float[Array, "all_texts t width"],
     image_tokens: Float[Array, "images tokens image_width"],
     lengths: Int[Array, " all_texts"],
 ) -> Float[Array, "all_texts t width"]:
-    """A block whose norms stand after its parts, with a look at the image between them."""
+    """Run a post-norm block of the text tower, with the attention to the image between self-attention and MLP."""
     x = block.norm1(x + block.attention(x, False, lengths)).astype(x.dtype)
-    x = look(x.reshape(len(image_tokens), -1, x.shape[2]), image_tokens).reshape(x.shape)
+    x = cross_attention(x.reshape(len(image_tokens), -1, x.shape[2]), image_tokens).reshape(x.shape)
     return block.norm2(x + block.mlp(x)).astype(x.dtype)

@@ -1,11 +1,11 @@
-"""Maps of rows by parameters. Parameters are float32, rows are computed in `dtype`, gradients of parameters in float32.
+"""Arithmetic of rows with parameters: computed in `dtype`, with parameters and their gradients in float32.
 
-What JAX derives sums in the dtype of the compute: in bfloat16 the gradient of a bias loses digits in the sum over rows,
-and that of a matrix is rounded before it is summed over devices. Here a parameter comes in as it is kept and is rounded
-inside, after it is repeated on the rows, so that its gradient leaves the sum over rows in float32, and is summed over
-devices so.
+JAX's own derivatives sum in the dtype of the computation: in bfloat16, the gradient of a bias loses digits in the sum
+over rows, and the gradient of a matrix is rounded before it is summed over devices. The functions here take a float32
+parameter and round it inside, after broadcasting it to the rows. Its gradient is then summed over rows and over devices
+in float32.
 
-Rows in float32 take what JAX derives, which is the same.
+In float32 both are the same, and JAX's own derivatives are used.
 """
 
 import contextlib
@@ -18,25 +18,30 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-# How float32 is multiplied: at a precision, which means what the platform makes of it, or by an algorithm.
+# Method of float32 products: a precision, whose meaning depends on the platform, or an algorithm.
 Products = jax.lax.Precision | jax.lax.DotAlgorithmPreset
 _HIGHEST = jax.lax.Precision.HIGHEST
 _float32_products: contextvars.ContextVar[Products] = contextvars.ContextVar("float32_products", default=_HIGHEST)
-# Of a convolution: zeros before and after each axis; and with the stride, groups of channels and precision.
+# Padding of a convolution: zeros before and after each axis.
 _Padding = tuple[tuple[int, int], tuple[int, int]]
+# Stride, padding, groups of channels and precision of a convolution.
 _Options = tuple[int, _Padding, int, jax.lax.Precision]
 
 
 def precision_of(dtype: DTypeLike) -> Products:
-    """Full float32 products where float32 was asked for (accelerators round them down otherwise), but for
-    `float32_products`.
+    """Return the precision of products in `dtype`: full precision for float32, unless `float32_products` changes it.
+
+    By default, accelerators round the factors of float32 products.
     """
     return _float32_products.get() if jnp.dtype(dtype) == jnp.float32 else jax.lax.Precision.DEFAULT
 
 
 @contextlib.contextmanager
 def float32_products(precision: Products) -> Iterator[None]:
-    """Traces float32 products in the block at this precision; convolutions, which take no algorithm, in full then."""
+    """Trace the float32 products in this block at another precision.
+
+    Convolutions do not support algorithms; they stay at full precision then.
+    """
     token = _float32_products.set(precision)
     try:
         yield
@@ -47,7 +52,7 @@ def float32_products(precision: Products) -> Iterator[None]:
 def product(
     x: Float[Array, "... inputs"], kernel: Float[Array, "inputs outputs"], dtype: DTypeLike
 ) -> Float[Array, "... outputs"]:
-    """`x @ kernel` in `dtype`."""
+    """Compute `x @ kernel` in `dtype`."""
     if jnp.dtype(dtype) == jnp.float32:
         return jnp.dot(x.astype(dtype), kernel, precision=precision_of(dtype))
     return _product(x.astype(dtype), kernel)
@@ -69,7 +74,7 @@ def _product_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple
 
 
 def gradient_of_kernel(x: Float[Array, "... inputs"], cotangent: Float[Array, "... outputs"]) -> Float[Array, "i o"]:
-    """The sum over rows of `x` by the gradient of a product, in float32 whatever they are."""
+    """Compute the gradient of a kernel from the rows and the cotangent of its product, in float32 for any dtype."""
     rows = tuple(range(x.ndim - 1))
     return jax.lax.dot_general(x, cotangent, ((rows, rows), ((), ())), preferred_element_type=jnp.float32)
 
@@ -78,18 +83,18 @@ _product.defvjp(_product_forward, _product_backward)
 
 
 def add_to_rows(x: Float[Array, "..."], parameter: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`x + parameter` in the dtype of `x`. The axes of `parameter` are the last ones of `x`; the others are of rows."""
+    """Compute `x + parameter` in the dtype of `x`; the axes of `parameter` are the last ones of `x`."""
     return x + jnp.broadcast_to(parameter, x.shape).astype(x.dtype)
 
 
 @functools.partial(jax.checkpoint, prevent_cse=False)
 def multiply_rows(x: Float[Array, "..."], parameter: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`x * parameter` in float32, rounded once to the dtype of `x`, with axes as in `add_to_rows`."""
+    """Compute `x * parameter` in float32, rounded once to the dtype of `x`, with axes as in `add_to_rows`."""
     return (x.astype(jnp.float32) * jnp.broadcast_to(parameter, x.shape)).astype(x.dtype)
 
 
 def repeat_on_rows(parameter: Float[Array, "..."], rows: int, dtype: DTypeLike) -> Float[Array, "rows ..."]:
-    """`parameter` once for every row, in `dtype`."""
+    """Repeat `parameter` for every row, in `dtype`."""
     return jnp.broadcast_to(parameter.astype(jnp.float32), (rows, *parameter.shape)).astype(dtype)
 
 
@@ -102,10 +107,10 @@ def convolution(
     padding: _Padding,
     groups: int = 1,
 ) -> Float[Array, "b h2 w2 outputs"]:
-    """The convolution of maps, channels last, in `dtype`; `padding` are the zeros around each axis."""
+    """Compute a convolution of maps, channels last, in `dtype`."""
     options = (stride, padding, groups, _precision_of_convolutions(dtype))
-    derived = _convolved if jnp.dtype(dtype) == jnp.float32 else _convolution
-    return derived(x.astype(dtype), kernel, options)
+    convolve = _convolve if jnp.dtype(dtype) == jnp.float32 else _convolve_narrow
+    return convolve(x.astype(dtype), kernel, options)
 
 
 def _precision_of_convolutions(dtype: DTypeLike) -> jax.lax.Precision:
@@ -113,7 +118,7 @@ def _precision_of_convolutions(dtype: DTypeLike) -> jax.lax.Precision:
     return precision if isinstance(precision, jax.lax.Precision) else _HIGHEST
 
 
-def _convolved(x: Array, kernel: Array, options: _Options) -> Array:
+def _convolve(x: Array, kernel: Array, options: _Options) -> Array:
     stride, padding, groups, precision = options
     return jax.lax.conv_general_dilated(
         x,
@@ -127,18 +132,26 @@ def _convolved(x: Array, kernel: Array, options: _Options) -> Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _convolution(x: Array, kernel: Array, options: _Options) -> Array:
-    return _convolved(x, kernel.astype(x.dtype), options)
+def _convolve_narrow(x: Array, kernel: Array, options: _Options) -> Array:
+    return _convolve(x, kernel.astype(x.dtype), options)
 
 
-def _convolution_backward(options: _Options, residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    """The kernel's gradient is that of float32 maps: every value of a narrower dtype is one of float32 and of what an
-    accelerator rounds it to by default, so the products are the same, and their sum is float32.
+def _convolve_narrow_backward(
+    options: _Options, residuals: tuple[Array, Array], cotangent: Array
+) -> tuple[Array, Array]:
+    """Compute the gradients, that of the kernel from maps converted to float32.
+
+    The conversion is exact, and so are the roundings by which accelerators multiply float32 by default. So the products
+    are those of the narrow dtype, and their sum is float32.
     """
     x, kernel = residuals
-    _, pull_x = jax.vjp(lambda x: _convolved(x, kernel.astype(x.dtype), options), x)
-    _, pull_kernel = jax.vjp(lambda kernel: _convolved(x.astype(jnp.float32), kernel, options), kernel)
-    return pull_x(cotangent)[0], pull_kernel(cotangent.astype(jnp.float32))[0]
+    _, backward_x = jax.vjp(lambda x: _convolve(x, kernel.astype(x.dtype), options), x)
+    _, backward_kernel = jax.vjp(lambda kernel: _convolve(x.astype(jnp.float32), kernel, options), kernel)
+    return backward_x(cotangent)[0], backward_kernel(cotangent.astype(jnp.float32))[0]
 
 
-_convolution.defvjp(lambda x, kernel, options: (_convolution(x, kernel, options), (x, kernel)), _convolution_backward)
+def _convolve_narrow_forward(x: Array, kernel: Array, options: _Options) -> tuple[Array, tuple[Array, Array]]:
+    return _convolve_narrow(x, kernel, options), (x, kernel)
+
+
+_convolve_narrow.defvjp(_convolve_narrow_forward, _convolve_narrow_backward)

@@ -1,8 +1,8 @@
-"""ResNets of bottleneck blocks (arXiv 1512.03385) as CLIP changed them (arXiv 2103.00020, section 2.4; its release).
+"""Bottleneck ResNets (arXiv 1512.03385) with the modifications of CLIP (arXiv 2103.00020, section 2.4; its release).
 
     stem                 three 3 x 3 convolutions (the first with stride 2), then a 2 x 2 average
     strides              a 2 x 2 average before a convolution of stride 1, in the block and in its shortcut
-    pooling              the mean of the last map, put before its cells as a token, is the query of one attention
+    pooling              attention of the mean of the last map, which is put before its cells as a token
 
 Batch norms are frozen (`layers.FrozenBatchNorm`).
 """
@@ -25,16 +25,16 @@ _EXPANSION = 4
 
 
 def _average(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """Means over 2 x 2 cells; an odd last row or column is left out."""
+    """Average 2 x 2 cells; an odd last row or column is left out."""
     batch, height, width, channels = x.shape
     x = x[:, : height // 2 * 2, : width // 2 * 2].reshape(batch, height // 2, 2, width // 2, 2, channels)
     return x.mean((2, 4))
 
 
 class Bottleneck(nnx.Module):
-    """1 x 1, 3 x 3 and 1 x 1 convolutions beside a shortcut; the first of a stage has a projection in its shortcut.
+    """Convolutions of 1 x 1, 3 x 3 and 1 x 1 with a shortcut; the first block of a stage projects its shortcut.
 
-    With `average` the map is halved by means before the third.
+    With `average`, 2 x 2 means halve the map before the third convolution.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Bottleneck(nnx.Module):
 
 
 class MeanQueryPooling(nnx.Module):
-    """One attention whose query is the first token. The product that usually follows it is the model's head."""
+    """Attention pooling with the first token as query. The model's head is its output map."""
 
     def __init__(self, width: int, heads: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.heads = heads
@@ -76,14 +76,14 @@ class MeanQueryPooling(nnx.Module):
         return self.mix(tokens)[0][:, 0]
 
     def mix(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 width"], Float[Array, "b h 1 t"]]:
-        """The mixed values of the tokens, and their attention weights, which sum to 1."""
+        """Return the weighted sum of the tokens' values, and the attention weights, which sum to 1."""
         width = tokens.shape[2]
         query, key_value = self.qkv(tokens[:, :1], slice(width)), self.qkv(tokens, slice(width, 3 * width))
         return attend_all(query, key_value, self.heads)
 
 
 class ResNetTower(ConvolutionalTower):
-    """Tokens are the mean and then the cells of the last map."""
+    """ResNet of CLIP. Its tokens are the mean of the last map, followed by the cells of the map."""
 
     def __init__(self, spec: ResNetSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         super().__init__(spec, dtype)
@@ -105,16 +105,14 @@ class ResNetTower(ConvolutionalTower):
         self.pooling = MeanQueryPooling(spec.features, spec.heads, dtype=dtype, rngs=rngs)
 
     def maps(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 width"]:
-        """The last map."""
+        """Compute the last map."""
         x = pixels
         for stem, norm in ((self.stem1, self.norm1), (self.stem2, self.norm2), (self.stem3, self.norm3)):
             x = jax.nn.relu(norm(stem(x)))
-        return self.through_stages(_average(x))
+        return self.run_stages(_average(x))
 
     def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens width"]:
-        """The tokens that are pooled, positions added, float32. Raises ValueError for pixels of another size than the
-        tower's.
-        """
+        """Compute the tokens before pooling, with positions, float32. Raises ValueError: pixels have another size."""
         cells = super().tokens(pixels)
         tokens = jnp.concatenate([cells.mean(1, keepdims=True), cells], axis=1)
         return tokens + positions_on_grid(self.positions[...], self.spec)[None]
@@ -122,10 +120,10 @@ class ResNetTower(ConvolutionalTower):
     def tokens_and_attention(
         self, pixels: Float[Array, "b h w 3"]
     ) -> tuple[Float[Array, "b tokens width"], Float[Array, "b heads 1 tokens"]]:
-        """`tokens` and the weights of the only attention, the pooling's."""
+        """Compute `tokens` and the attention weights of the pooling."""
         tokens = self.tokens(pixels)
         return tokens, self.pooling.mix(tokens)[1]
 
     def pool(self, tokens: Float[Array, "b tokens width"]) -> Float[Array, "b features"]:
-        """One vector an image, float32."""
+        """Pool the tokens into one vector per image, float32."""
         return self.pooling(tokens).astype(jnp.float32)

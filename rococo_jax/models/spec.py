@@ -1,6 +1,6 @@
-"""The specification of a model, as plain data: enough to build its towers, small enough to read in `model.json`.
+"""Specification of a model as plain data: everything that is needed to build its towers, stored in `model.json`.
 
-The families differ in a handful of choices, and each choice is a field here:
+Model families differ in a few choices, and each choice is a field:
 
     ============  ===========  ==========  ===========  ===========  =========  ==============
     image tower   class token  patch bias  norm before  layer scale  pooling    activation
@@ -15,9 +15,10 @@ The families differ in a handful of choices, and each choice is a field here:
     ViTamin       no           yes         no           no           mean       gated (gelu)
     ============  ===========  ==========  ===========  ===========  =========  ==============
 
-What one of them alone has is a field with a default: rotary positions and inner norms (EVA02), norms on what a block
-adds (EVA02-E), a norm after the pooling (CLIPA), a stem of convolutions (MobileCLIP-B, ViTamin), a grid of patches that
-follows the shape of each image (SigLIP 2 NaFlex). CLIP's ResNets, ConvNeXt and EfficientNet have specs of their own.
+A property of a single family is a field with a default: rotary positions and inner norms (EVA02), norms of the
+residual branches (EVA02-E), a norm after the pooling (CLIPA), a stem of convolutions (MobileCLIP-B, ViTamin), a grid of
+patches that follows the shape of each image (SigLIP 2 NaFlex). CLIP's ResNets, ConvNeXt and EfficientNet have separate
+specs.
 
     ============  ==========  ===============  =========================
     text tower    attention   norm             pooling
@@ -44,6 +45,7 @@ from rococo_jax.models.convolutional_spec import (
     MbConvSpec,
     ResNetSpec,
 )
+from rococo_jax.models.rotary_spec import RotarySpec
 
 VisionPooling = Literal["cls", "mean", "cls+mean", "attention", "cross"]
 TextPooling = Literal["first_eos", "highest_id", "last", "cls", "mean", "appended"]
@@ -52,50 +54,30 @@ HeadKind = Literal["none", "linear", "mlp"]
 
 
 @dataclasses.dataclass(frozen=True)
-class RotarySpec(CheckedSpec):
-    """Rotary positions of patches in every attention (`models.attention.Rotary`).
-
-    `grid` is the side of the square that positions are scaled to, whatever the tower's own. Positions count from 1 with
-    `from_one`, else from 0; with `columns_first` the first half of a head turns with the column, else with the row.
-    `centred` (DINOv3), they are those of the middles of patches, from -2 pi at one end of `grid` to 2 pi at the other,
-    and channel i of a head turns with i + d/2, not 2i with 2i + 1. `base` is that of the angles.
-    """
-
-    what: ClassVar[str] = "rotary"
-    unwritten: ClassVar[frozenset[str]] = frozenset(("centred", "base"))
-
-    grid: int
-    from_one: bool = False
-    columns_first: bool = False
-    centred: bool = False
-    base: int = 10000
-
-
-@dataclasses.dataclass(frozen=True)
 class VisionSpec(CheckedSpec):
-    """A transformer over patches. Lengths in pixels, widths in channels.
+    """Vision transformer. Lengths are in pixels, widths in channels.
 
     Attributes:
-        position_grid: the side of the stored position embeddings where it is not `grid`: they are interpolated as the
-            tower runs, so that a tower can be used at another size and still be written back as it came.
-        position_rule: how; see `models.positions`.
-        rotary: positions that turn queries and keys, beside the stored ones.
-        inner_norms: norms of what attention mixed and of an MLP's hidden channels, before the maps that follow them.
-        norm_changes: a block norms what attention and MLP give, not what they read.
-        norm_after_pooling: the last norm is that of the pooled vector.
+        position_grid: side of the stored position embeddings if it is not `grid`. They are interpolated when the tower
+            runs, so that a tower used at another size can still be exported unchanged.
+        position_rule: method of the interpolation; see `models.positions`.
+        rotary: rotary positions of queries and keys, in addition to the stored ones.
+        inner_norms: norms of the attention output and of the MLP's hidden channels, before their output maps (sub-LN).
+        norm_changes: the norms of a block act on the outputs of attention and MLP (EVA02-E), not on their inputs.
+        norm_after_pooling: the last norm acts on the pooled vector.
         class_position: the class token has a position embedding.
-        stem_width: of two convolutions with batch norms before the patches' map; None for patches of pixels.
-        mbconv: stages of convolutions whose cells are the patches.
-        mlp_norms: an MLP norms what it reads, which the block has normed already.
-        pooling_heads, pooling_mlp_width, pooling_width: of attention pooling, where they are not the blocks'.
-        registers: tokens without positions after the class token, which no pooling reads (arXiv 2309.16588).
-        stores_positions: it has position embeddings.
-        flexible_grid: the grid of patches follows the shape of each image, and so do the positions, from those stored
-            for `position_grid`; `image_size` is of squares, which the tower reads as well.
+        stem_width: channels of two convolutions with batch norms before the patch map; None for patches of pixels.
+        mbconv: stages of convolutions whose output cells are the patches.
+        mlp_norms: an additional norm of the input of each MLP.
+        pooling_heads, pooling_mlp_width, pooling_width: sizes of attention pooling that differ from the blocks' sizes.
+        registers: number of tokens without positions after the class token, ignored by pooling (arXiv 2309.16588).
+        stores_positions: the tower has position embeddings.
+        flexible_grid: the grid of patches follows the shape of each image, with positions interpolated from those of
+            `position_grid`. The tower reads square images of `image_size` as well.
     """
 
-    what: ClassVar[str] = "vision"
-    unwritten: ClassVar[frozenset[str]] = frozenset(
+    label: ClassVar[str] = "vision"
+    omit_if_default: ClassVar[frozenset[str]] = frozenset(
         (
             "rotary", "inner_norms", "norm_changes", "norm_after_pooling", "class_position", "stem_width",
             "mbconv", "mlp_norms", "pooling_heads", "pooling_mlp_width", "pooling_width", "position_rule", "registers",
@@ -135,7 +117,7 @@ class VisionSpec(CheckedSpec):
     stores_positions: bool = True
     flexible_grid: bool = False
 
-    # BERT's blocks alone norm after a sum.
+    # Only text towers (BERT) have norms after the residual sums.
     norm_after_blocks: ClassVar[bool] = False
 
     def __post_init__(self):
@@ -153,39 +135,52 @@ class VisionSpec(CheckedSpec):
             found = f"images of {self.image_size} and patches of {self.patch_size} pixels"
             raise InputError("vision spec", "mbconv", found, "a multiple of 16, and 16")
         if self.flexible_grid and not self._can_be_flexible:
-            wanted = "a position_grid, antialiased_linear, whole patches alone before the blocks, attention pooling"
+            wanted = (
+                "a position_grid, position_rule antialiased_linear, attention pooling, and nothing but whole patches "
+                "before the blocks"
+            )
             raise InputError("vision spec", "flexible_grid", "true", wanted)
 
     @property
     def _can_be_flexible(self) -> bool:
-        alone = self.stem_width is self.mbconv is self.rotary is None
-        alone = alone and not self.first_patch | self.norm_before_blocks | self.border_pixels and self.patch_size > 1
-        stored = self.position_grid is not None and self.position_rule == "antialiased_linear"
-        return alone and stored and self.stores_positions and self.pooling == "attention"
+        has_other_tokens = self.first_patch > 0
+        has_other_layers = self.norm_before_blocks or any(
+            each is not None for each in (self.stem_width, self.mbconv, self.rotary)
+        )
+        has_whole_patches = not self.border_pixels and self.patch_size > 1
+        interpolates = self.stores_positions and self.position_grid is not None
+        return (
+            has_whole_patches
+            and not has_other_tokens
+            and not has_other_layers
+            and interpolates
+            and self.position_rule == "antialiased_linear"
+            and self.pooling == "attention"
+        )
 
     @property
     def grid(self) -> int:
-        """Patches along a side; pixels that fill no whole patch are left out at the right and bottom."""
+        """Number of patches along a side, without the incomplete ones at the right and bottom."""
         return self.image_size // self.patch_size
 
     @property
     def border_pixels(self) -> int:
-        """Rows at the bottom, and columns at the right, that fill no patch and are not seen."""
+        """Number of pixel rows at the bottom (columns at the right) outside all patches, which the tower ignores."""
         return self.image_size % self.patch_size
 
     @property
     def first_patch(self) -> int:
-        """Tokens before those of the patches."""
+        """Index of the first patch token."""
         return self.class_token + self.registers
 
     @property
     def positioned_class(self) -> bool:
-        """Whether the first of the position embeddings is the class token's."""
+        """True if the first position embedding is that of the class token."""
         return self.class_token and self.class_position
 
     @property
     def pooled_width(self) -> int:
-        """Channels of attention pooling."""
+        """Width of attention pooling."""
         return self.pooling_width or self.width
 
     @property
@@ -196,15 +191,17 @@ class VisionSpec(CheckedSpec):
 
 @dataclasses.dataclass(frozen=True)
 class TextSpec(CheckedSpec):
-    """A text tower.
+    """Text tower.
 
-    `pad_id` is the id of padding, for pooling `appended`: of the token that is appended to a text's tokens, and that
-    (CoCa's quirk) sees the first token of padding and not itself. `scaled_words` are multiplied by the root of the
-    width; `sine_positions` are sines and cosines, and no parameters.
+    Attributes:
+        pad_id: id of the padding, for pooling `appended` (CoCa). There the embedding is that of a token appended to the
+            text, which attends to the first token of padding and not to itself.
+        scaled_words: word embeddings are multiplied by the square root of the width.
+        sine_positions: positions are sines and cosines instead of parameters.
     """
 
-    what: ClassVar[str] = "text"
-    unwritten: ClassVar[frozenset[str]] = frozenset(("pad_id", "scaled_words", "sine_positions"))
+    label: ClassVar[str] = "text"
+    omit_if_default: ClassVar[frozenset[str]] = frozenset(("pad_id", "scaled_words", "sine_positions"))
 
     vocabulary_size: int
     context_length: int
@@ -223,7 +220,7 @@ class TextSpec(CheckedSpec):
     scaled_words: bool = False
     sine_positions: bool = False
 
-    # The parts of blocks that image towers alone may have.
+    # Properties of blocks that only image towers may have.
     layer_scale: ClassVar[bool] = False
     gated_mlp: ClassVar[bool] = False
     qkv_bias: ClassVar[bool] = True
@@ -235,7 +232,7 @@ class TextSpec(CheckedSpec):
     def __post_init__(self):
         check_heads("text spec", self.width, self.heads)
         if self.attention == "bag" and self.pooling != "mean":
-            wanted = "'mean' for a bag of words, which has no last token"
+            wanted = "'mean' for a bag of words, which has no order"
             raise InputError("text spec", "pooling", repr(self.pooling), wanted)
         if (self.pooling == "appended") != (self.pad_id is not None):
             raise InputError("text spec", "pad_id", self.pad_id, "the padding id, for pooling 'appended' alone")
@@ -250,15 +247,14 @@ class TextSpec(CheckedSpec):
 
 @dataclasses.dataclass(frozen=True)
 class HeadSpec(CheckedSpec):
-    """From pooled features to an embedding: no map, an affine map into `dim` dimensions, or an MLP.
+    """Map of pooled features to an embedding: none, an affine map into `dim` dimensions, or an MLP.
 
-    With `hidden`, a residual MLP of that width stands beside the affine map: `x A + a + mlp(norm(x))`.
-    The kind `mlp` is `gelu(x A + a) B` with `hidden` channels between (open_clip's; `hidden_bias` for the `a` of its
-    image towers).
+    With `hidden`, the kind `linear` has an additional residual MLP of that width: `x A + a + mlp(norm(x))`. The kind
+    `mlp` is `gelu(x A + a) B` with `hidden` channels (open_clip); `hidden_bias` adds `a`.
     """
 
-    what: ClassVar[str] = "head"
-    unwritten: ClassVar[frozenset[str]] = frozenset(("hidden_bias",))
+    label: ClassVar[str] = "head"
+    omit_if_default: ClassVar[frozenset[str]] = frozenset(("hidden_bias",))
 
     kind: HeadKind = "none"
     dim: int | None = None
@@ -277,22 +273,22 @@ class HeadSpec(CheckedSpec):
 
 @dataclasses.dataclass(frozen=True)
 class MatchingSpec(CheckedSpec):
-    """A head that scores pairs of an image and a text (`models.matching`); its sizes are those of the towers.
+    """Head that scores pairs of an image and a text (`models.matching`), with the sizes of the towers.
 
-    `first_id` is the token that begins a text for it, where that is not the one which begins a text for the tower.
+    `first_id` is the id of the token that begins a text for this head; None if it is the tower's.
     """
 
-    what: ClassVar[str] = "matching"
+    label: ClassVar[str] = "matching"
 
     first_id: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec(CheckedSpec):
-    """A dual encoder, or a single tower where the other is None. Few models have a matching head beside it."""
+    """Dual encoder, or a single tower if the other is None; a few models also have a matching head."""
 
-    what: ClassVar[str] = "model"
-    unwritten: ClassVar[frozenset[str]] = frozenset(("matching",))
+    label: ClassVar[str] = "model"
+    omit_if_default: ClassVar[frozenset[str]] = frozenset(("matching",))
 
     vision: VisionSpec | ResNetSpec | ConvNextSpec | EfficientNetSpec | None
     text: TextSpec | None
@@ -305,7 +301,7 @@ class ModelSpec(CheckedSpec):
         if self.vision is None and self.text is None:
             raise InputError("model spec", "towers", "neither vision nor text", "at least one tower")
         if self.matching is not None:
-            _can_match(self.vision, self.text, self.matching)
+            _check_matching(self.vision, self.text, self.matching)
         dims = {self.vision_dim, self.text_dim} - {None}
         if len(dims) > 1:
             found = f"images in {self.vision_dim} and texts in {self.text_dim} dimensions"
@@ -313,12 +309,12 @@ class ModelSpec(CheckedSpec):
 
     @property
     def vision_dim(self) -> int | None:
-        """Length of image embeddings, None without an image tower."""
+        """Length of image embeddings; None without an image tower."""
         return None if self.vision is None else self.vision_head.dim or self.vision.features
 
     @property
     def text_dim(self) -> int | None:
-        """Length of text embeddings, None without a text tower."""
+        """Length of text embeddings; None without a text tower."""
         return None if self.text is None else self.text_head.dim or self.text.features
 
     @property
@@ -327,10 +323,13 @@ class ModelSpec(CheckedSpec):
         return self.vision_dim or self.text_dim
 
 
-def _can_match(vision: VisionSpec | ConvolutionalSpec | None, text: TextSpec | None, matching: MatchingSpec) -> None:
-    """Refuses towers whose tokens the matching head cannot read."""
-    if not isinstance(vision, VisionSpec) or text is None or not text.norm_after_blocks or text.attention != "masked":
-        found = "towers of another kind, or one of them alone"
+def _check_matching(
+    vision: VisionSpec | ConvolutionalSpec | None, text: TextSpec | None, matching: MatchingSpec
+) -> None:
+    """Raise InputError if the matching head cannot read the tokens of these towers."""
+    is_bert = text is not None and text.norm_after_blocks and text.attention == "masked"
+    if not isinstance(vision, VisionSpec) or not is_bert:
+        found = "other towers, or only one of the two"
         raise InputError("model spec", "matching", found, "a matching head on a ViT and a BERT")
     if matching.first_id is not None and not 0 <= matching.first_id < text.vocabulary_size:
         raise InputError("matching spec", "first_id", matching.first_id, f"an id below {text.vocabulary_size}")

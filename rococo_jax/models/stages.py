@@ -1,4 +1,4 @@
-"""Image towers made of convolutions: the convolution, stages of blocks, and what all such towers share.
+"""Shared code of convolutional image towers: the convolution, stages of blocks, and the base of the towers.
 
 Maps are channels last, `(batch, height, width, channels)`.
 """
@@ -17,8 +17,10 @@ from rococo_jax.models.spec import ConvolutionalSpec
 
 
 class Convolution(nnx.Module):
-    """A convolution, by default padded so that stride 1 keeps the size (torch's `padding=size // 2`, not "SAME");
-    `padding` are the zeros before and after a line.
+    """Convolution of maps.
+
+    `padding` is the number of zeros before and after a line; by default `size // 2` for both, as in torch, so that
+    stride 1 keeps the size.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Convolution(nnx.Module):
 
 
 class Stage(nnx.Module):
-    """`layers` blocks from `make(first, rngs)`: the first may change the shape of a map, the others are alike."""
+    """Stage of `layers` blocks, built by `make(is_first, rngs)`. Only the first may change the shape of a map."""
 
     def __init__(self, layers: int, make: Callable[[bool, nnx.Rngs], nnx.Module], *, rngs: nnx.Rngs):
         self.first = make(True, rngs)
@@ -60,12 +62,14 @@ class Stage(nnx.Module):
 
 
 class ConvolutionalTower(nnx.Module):
-    """An image tower with the interface of `VisionTower`. A subclass has `maps`, and `pool` if it is not the mean.
+    """Base of convolutional image towers, with the interface of `VisionTower`.
+
+    A subclass defines `maps`, and `pool` if the pooling is not the mean.
 
     Attributes:
-        stage1, stage2...: one for each entry of the spec's `stage_layers`.
-        pooling: the module that pools, None for the mean.
-        blocks: None, where a transformer has its stack.
+        stage1, stage2...: one stage for each entry of the spec's `stage_layers`.
+        pooling: the pooling module; None for the mean.
+        blocks: None; transformers have their stack here.
     """
 
     pooling: nnx.Module | None = None
@@ -75,38 +79,36 @@ class ConvolutionalTower(nnx.Module):
         self.spec, self.dtype = spec, dtype
 
     def add_stages(self, make: Callable[[int], nnx.Module]) -> None:
-        """Set `stage1` to what `make` gives for stage 0, and so on."""
+        """Set `stage1` to `make(0)`, `stage2` to `make(1)`, and so on."""
         for number in range(len(self.spec.stage_layers)):
             setattr(self, f"stage{number + 1}", make(number))
 
-    def through_stages(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
-        """The map after all stages."""
+    def run_stages(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
+        """Compute the map after all stages."""
         for number in range(len(self.spec.stage_layers)):
             x = getattr(self, f"stage{number + 1}")(x)
         return x
 
     def maps(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 c"]:
-        """The last map."""
+        """Compute the last map."""
         raise NotImplementedError
 
     def __call__(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b features"]:
-        """Pooled features, float32, from normalised pixels of the size in the spec."""
+        """Compute pooled features, float32, from normalised pixels of the size in the spec."""
         return self.pool(self.tokens(pixels))
 
     def tokens(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b tokens c"]:
-        """The cells of the last map row by row, float32. Raises ValueError for pixels of another size than the
-        tower's.
-        """
+        """Compute the cells of the last map, row by row, float32. Raises ValueError: pixels have another size."""
         check_size(pixels, self.spec.image_size)
         x = self.maps(pixels)
         return x.astype(jnp.float32).reshape(x.shape[0], -1, x.shape[-1])
 
     def pool(self, tokens: Float[Array, "b tokens c"]) -> Float[Array, "b features"]:
-        """One vector an image, float32."""
+        """Pool the tokens into one vector per image, float32."""
         return tokens.mean(1)
 
 
 def check_size(pixels: Float[Array, "b h w 3"], size: int) -> None:
-    """Raises ValueError for pixels of another size than the tower was built for."""
+    """Raise ValueError if pixels have another size than the tower was built for."""
     if pixels.shape[1:3] != (size, size):
         raise ValueError(f"pixels of {pixels.shape[1]} x {pixels.shape[2]} for a tower of {size} x {size}")

@@ -113,11 +113,11 @@ class Block(nnx.Module):
         if self.norm_changes:
             x = x + self.norm1(attended).astype(x.dtype)
             return x + self.norm2(self.mlp(x)).astype(x.dtype)
-        x = x + _scaled(attended, self.scale1)
-        return x + _scaled(self.mlp(self.norm2(x)), self.scale2)
+        x = x + _apply_scale(attended, self.scale1)
+        return x + _apply_scale(self.mlp(self.norm2(x)), self.scale2)
 
 
-def _scaled(x: Float[Array, "... width"], scale: nnx.Param | None) -> Float[Array, "... width"]:
+def _apply_scale(x: Float[Array, "... width"], scale: nnx.Param | None) -> Float[Array, "... width"]:
     return x if scale is None else multiply_rows(x, scale[...])
 
 

@@ -1,13 +1,14 @@
-"""Image towers that are transformers over patches, configured by `VisionSpec`.
+"""Vision transformers: image towers over patches, configured by `VisionSpec`.
 
     pixels -> [convolutions ->] patches -> [class token +] positions [+ registers] -> [norm] -> blocks -> norm ->
     pooling
 
 Position embeddings for another image size are interpolated (`positions`).
 
-A tower with a flexible grid reads strips beside squares, so that images of all shapes are arrays of one: (n + 1) p x p
-pixels, the patches of an image row by row, one below the other, then padding, which no token sees. The last patch holds
-the grid: its first two pixels are the rows and the columns, each as (high, low) byte in red and green, not normalised.
+A tower with a flexible grid (NaFlex) reads square images or *patch sequences*, which store images of all shapes in
+arrays of one shape: (n + 1) p x p pixels with the patches of an image one below the other, row by row, followed by
+padding, which is masked. The last patch stores the grid: its first two pixels are the numbers of rows and columns, each
+as a high byte (red) and a low byte (green), not normalised.
 
 Sources: Dosovitskiy et al. (arXiv 2010.11929), CLIP (2103.00020), SigLIP (2303.15343), DINOv2 (2304.07193), EVA-CLIP
 (2303.15389), CLIPA (2305.07017), CoCa (2205.01917), MobileCLIP (2311.17049), ViTamin (2404.02132), PE (2504.13181).
@@ -30,9 +31,9 @@ from rococo_jax.models.transformer import Blocks, Mlp
 
 
 def patches_of(pixels: Float[Array, "b h w c"], size: int) -> Float[Array, "b patches values"]:
-    """Non-overlapping patches in row order, each flattened as (row, column, channel).
+    """Cut images into non-overlapping patches, row by row, each flattened as (row, column, channel).
 
-    A convolution whose stride is its kernel is a matrix product over these, which every backend does faster.
+    A convolution whose stride equals its kernel size is a product of these with a matrix, which is faster everywhere.
     """
     batch, height, width, channels = pixels.shape
     rows, columns = height // size, width // size
@@ -42,13 +43,13 @@ def patches_of(pixels: Float[Array, "b h w c"], size: int) -> Float[Array, "b pa
 
 
 def map_patches(map_: Linear, x: Float[Array, "b h w c"], size: int) -> Float[Array, "b h2 w2 c2"]:
-    """A convolution whose stride is its kernel; rows and columns left over are not seen."""
+    """Apply a convolution whose stride equals its kernel size; remaining rows and columns are ignored."""
     batch, height, width, _ = x.shape
     return map_(patches_of(x, size)).reshape(batch, height // size, width // size, -1)
 
 
 class AttentionPooling(nnx.Module):
-    """SigLIP's head: a learnt probe, mapped to a query, attends to all tokens; then a residual MLP."""
+    """Pooling of SigLIP: a learnt probe, mapped to a query, attends to all tokens; then a residual MLP."""
 
     def __init__(self, spec: VisionSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
         self.heads, self.dtype = spec.pooling_heads or spec.heads, dtype
@@ -67,7 +68,7 @@ class AttentionPooling(nnx.Module):
     def mix(
         self, tokens: Float[Array, "b t width"], lengths: Lengths | None = None
     ) -> tuple[Float[Array, "b 1 width"], Float[Array, "b h 1 t"]]:
-        """The mixed values of the tokens that `lengths` shows, and their attention weights, which sum to 1."""
+        """Return the weighted sum of the visible tokens' values, and the attention weights, which sum to 1."""
         width = tokens.shape[2]
         query = self.qkv(self.probe[...], slice(width))
         key_value = self.qkv(tokens, slice(width, 3 * width))
@@ -75,9 +76,9 @@ class AttentionPooling(nnx.Module):
 
 
 class CrossPooling(nnx.Module):
-    """CoCa's head as open_clip has it: a normed probe, `pooled_width` wide, attends to all tokens; then a norm.
+    """Pooling of CoCa in open_clip: a normalised probe of `pooled_width` attends to all tokens; then a norm.
 
-    CoCa (arXiv 2205.01917) has 256 probes for its decoder; the first is the one that gives the contrastive vector.
+    CoCa (arXiv 2205.01917) has 256 probes for its decoder; the first one gives the contrastive embedding.
     """
 
     def __init__(self, spec: VisionSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
@@ -87,7 +88,7 @@ class CrossPooling(nnx.Module):
         self.probe, self.probe_norm = nnx.Param(initial), LayerNorm(width, spec.norm_eps)
         self.query = Linear(width, width, bias=False, dtype=dtype, rngs=rngs)
         self.key_value = Linear(spec.width, 2 * width, bias=False, dtype=dtype, rngs=rngs)
-        # Of query, keys and values, side by side.
+        # Biases of query, keys and values, concatenated.
         self.bias = nnx.Param(jnp.zeros(3 * width, jnp.float32))
         self.out = Linear(width, width, dtype=dtype, rngs=rngs)
         self.norm = LayerNorm(width, spec.norm_eps)
@@ -96,7 +97,7 @@ class CrossPooling(nnx.Module):
         return self.norm(self.out(self.mix(tokens)[0][:, 0]))
 
     def mix(self, tokens: Float[Array, "b t width"]) -> tuple[Float[Array, "b 1 p"], Float[Array, "b h 1 t"]]:
-        """The mixed values of the tokens, and their attention weights, which sum to 1."""
+        """Return the weighted sum of the tokens' values, and the attention weights, which sum to 1."""
         query, bias = self.query(self.probe_norm(self.probe[...])), self.bias[...]
         query = query + bias[: len(query)].astype(query.dtype)
         key_value = add_to_rows(self.key_value(tokens), bias[len(query) :])
@@ -107,8 +108,9 @@ _POOLINGS = {"attention": AttentionPooling, "cross": CrossPooling}
 
 
 class ConvolutionStem(nnx.Module):
-    """MobileCLIP-B's: two convolutions of 4 x 4 and 2 x 2 pixels, each with a batch norm and GELU, strides as large, so
-    that a product over patches computes each.
+    """Stem of MobileCLIP-B: convolutions of 4 x 4 and 2 x 2 pixels, each with a batch norm and GELU.
+
+    Their strides equal their kernel sizes, so that a product over patches computes each of them.
     """
 
     def __init__(self, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs):
@@ -118,7 +120,7 @@ class ConvolutionStem(nnx.Module):
         self.norm2 = FrozenBatchNorm(width)
 
     def __call__(self, pixels: Float[Array, "b h w 3"]) -> Float[Array, "b h2 w2 width"]:
-        """Maps of an eighth of the size."""
+        """Compute feature maps of an eighth of the size."""
         x = pixels
         for size, map_, norm in ((4, self.map1, self.norm1), (2, self.map2, self.norm2)):
             x = ACTIVATIONS["gelu"](norm(map_patches(map_, x, size)))
@@ -126,7 +128,7 @@ class ConvolutionStem(nnx.Module):
 
 
 def takes_patches(spec: object) -> bool:
-    """Whether a tower of this spec can read some patches of an image alone."""
+    """Return whether a tower of this spec can read a subset of the patches of an image."""
     return isinstance(spec, VisionSpec) and spec.stem_width is spec.mbconv is spec.rotary is None
 
 
@@ -137,8 +139,9 @@ def _stem(spec: VisionSpec, dtype: DTypeLike, rngs: nnx.Rngs) -> ConvolutionStem
 
 
 class VisionTower(nnx.Module):
-    """An image tower. Parameters: `patch`, `positions (tokens, width)`, `class_token (width,)`, `registers (n, width)`,
-    norms, `blocks`.
+    """Vision transformer.
+
+    Parameters: `patch`, `positions (tokens, width)`, `class_token (width,)`, `registers (n, width)`, norms, `blocks`.
     """
 
     def __init__(self, spec: VisionSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
@@ -147,13 +150,14 @@ class VisionTower(nnx.Module):
         tokens = (spec.position_grid or spec.grid) ** 2 + spec.positioned_class
         self.stem = _stem(spec, dtype, rngs)
         values = 4 * spec.stem_width if spec.stem_width else 3 * spec.patch_size**2
-        patch = None if spec.mbconv else Linear(values, spec.width, bias=spec.patch_bias, dtype=dtype, rngs=rngs)
-        self.patch = patch
-        stored = spec.stores_positions
-        self.positions = nnx.Param(normal(rngs.params(), (tokens, spec.width), jnp.float32)) if stored else None
-        class_token, registers = spec.class_token, (spec.registers, spec.width)
-        self.class_token = nnx.Param(normal(rngs.params(), (spec.width,), jnp.float32)) if class_token else None
-        self.registers = nnx.Param(normal(rngs.params(), registers, jnp.float32)) if spec.registers else None
+
+        def parameter(*shape: int) -> nnx.Param:
+            return nnx.Param(normal(rngs.params(), shape, jnp.float32))
+
+        self.patch = None if spec.mbconv else Linear(values, spec.width, bias=spec.patch_bias, dtype=dtype, rngs=rngs)
+        self.positions = parameter(tokens, spec.width) if spec.stores_positions else None
+        self.class_token = parameter(spec.width) if spec.class_token else None
+        self.registers = parameter(spec.registers, spec.width) if spec.registers else None
         self.norm_before = LayerNorm(spec.width, spec.norm_eps) if spec.norm_before_blocks else None
         self.blocks = Blocks(spec, dtype=dtype, rngs=rngs)
         self.norm = LayerNorm(spec.width, spec.norm_eps)
@@ -163,21 +167,22 @@ class VisionTower(nnx.Module):
     def __call__(
         self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
     ) -> Float[Array, "b features"]:
-        """Pooled features, float32, from normalised pixels of the size in the spec, or from some of their patches."""
+        """Compute pooled features, float32, from normalised pixels, or from the patches with these indices only."""
         return self.pool(self.tokens(pixels, patches), self._lengths(pixels))
 
     def tokens(
         self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
     ) -> Float[Array, "b tokens width"]:
-        """The sequence after the last norm (class token first, then registers, then patches row by row), float32. Not
-        normed where the norm is that of the pooled vector.
+        """Compute the tokens after the last norm, float32: class token, registers, then patches row by row.
+
+        With `norm_after_pooling`, the norm is left to `pool`.
         """
         return self._finish(self.blocks(self.embed(pixels, patches), lengths=self._lengths(pixels)))
 
     def tokens_and_attention(
         self, pixels: Float[Array, "b h w 3"]
     ) -> tuple[Float[Array, "b tokens width"], Float[Array, "b heads tokens tokens"]]:
-        """`tokens` and the attention weights of the last block, of squares."""
+        """Compute `tokens` and the attention weights of the last block, for square images."""
         check_size(pixels, self.spec.image_size)
         x, weights = self.blocks.with_last_attention(self.embed(pixels))
         return self._finish(x), weights
@@ -188,63 +193,94 @@ class VisionTower(nnx.Module):
     def embed(
         self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None = None
     ) -> Float[Array, "b tokens width"]:
-        """The input of the first block, of the `patches` alone where they are given.
+        """Compute the input of the first block, from all patches or from those with the indices `patches`.
 
-        Raises ValueError for pixels of another size than the tower was built for, and for some patches of a tower that
-        reads neighbours (a stem) or turns tokens by their place (rotary positions).
+        Raises ValueError: pixels have another size than the tower was built for, or patches are selected for a tower
+        with a stem, which reads neighbouring patches, or with rotary positions.
         """
-        grids, size = self._grids(pixels), self.spec.patch_size
+        grids = self._grids(pixels)
         if grids is not None and patches is None:
-            x = self.patch(patches_of(pixels[:, :-size], size))
-            return add_to_rows(x, positions_on_grids(self.positions[...], grids, x.shape[1]))
+            return self._embed_patch_sequences(pixels, grids)
         check_size(pixels, self.spec.image_size)
         if patches is not None and not takes_patches(self.spec):
             raise ValueError("a tower with a stem or rotary positions reads whole images")
-        if self.stem is None:
-            x = patches_of(pixels, size)
-            x = self.patch(x if patches is None else jnp.take_along_axis(x, patches[..., None], axis=1))
-        else:
-            x = self.stem(pixels)
-            x = x.reshape(len(x), -1, x.shape[-1]) if self.patch is None else self.patch(patches_of(x, 2))
-        before = int(self.spec.class_token)
+
+        x = self._embed_patches(pixels, patches)
         if self.class_token is not None:
-            x = jnp.concatenate([repeat_on_rows(self.class_token[...][None], len(x), x.dtype), x], axis=1)
+            class_token = repeat_on_rows(self.class_token[...][None], len(x), x.dtype)
+            x = jnp.concatenate([class_token, x], axis=1)
         if self.positions is not None:
-            positions = positions_on_grid(self.positions[...], self.spec)
-            if before and not self.spec.class_position:
-                positions = jnp.pad(positions, ((1, 0), (0, 0)))
-            if patches is not None:
-                first = jnp.broadcast_to(positions[None, :before], (len(x), before, positions.shape[1]))
-                positions = jnp.concatenate([first, positions[patches + before]], axis=1)
-            x = add_to_rows(x, positions)
+            x = add_to_rows(x, self._positions(patches))
         if self.registers is not None:
             registers = repeat_on_rows(self.registers[...], len(x), x.dtype)
-            x = jnp.concatenate([x[:, :before], registers, x[:, before:]], axis=1)
+            class_tokens = int(self.spec.class_token)
+            x = jnp.concatenate([x[:, :class_tokens], registers, x[:, class_tokens:]], axis=1)
         return x if self.norm_before is None else self.norm_before(x).astype(x.dtype)
 
+    def _embed_patches(
+        self, pixels: Float[Array, "b h w 3"], patches: Int[Array, "b kept"] | None
+    ) -> Float[Array, "b patches width"]:
+        """Compute the embeddings of the patches, without positions."""
+        if self.stem is None:
+            x = patches_of(pixels, self.spec.patch_size)
+            if patches is not None:
+                x = jnp.take_along_axis(x, patches[..., None], axis=1)
+            return self.patch(x)
+        maps = self.stem(pixels)
+        if self.patch is not None:
+            return self.patch(patches_of(maps, 2))
+        return maps.reshape(len(maps), -1, maps.shape[-1])
+
+    def _positions(
+        self, patches: Int[Array, "b kept"] | None
+    ) -> Float[Array, "tokens width"] | Float[Array, "b tokens width"]:
+        """Return the position embeddings of class token and patches, for each row if patches are selected."""
+        class_tokens = int(self.spec.class_token)
+        positions = positions_on_grid(self.positions[...], self.spec)
+        if class_tokens and not self.spec.class_position:
+            positions = jnp.pad(positions, ((1, 0), (0, 0)))
+        if patches is None:
+            return positions
+        of_patches = positions[patches + class_tokens]
+        of_class = jnp.broadcast_to(positions[None, :class_tokens], (len(patches), class_tokens, positions.shape[1]))
+        return jnp.concatenate([of_class, of_patches], axis=1)
+
+    def _embed_patch_sequences(
+        self, pixels: Float[Array, "b h p 3"], grids: Int[Array, "b 2"]
+    ) -> Float[Array, "b patches width"]:
+        """Compute the input of the first block from patch sequences, whose last patch stores the grid."""
+        x = self.patch(patches_of(pixels[:, : -self.spec.patch_size], self.spec.patch_size))
+        return add_to_rows(x, positions_on_grids(self.positions[...], grids, x.shape[1]))
+
     def _grids(self, pixels: Float[Array, "b h w 3"]) -> Int[Array, "b 2"] | None:
-        """Rows and columns of patches of the images of strips; None for squares."""
+        """Read the numbers of rows and columns of patches from patch sequences; None for square images."""
         size = self.spec.patch_size
-        if not self.spec.flexible_grid or pixels.shape[2] != size or pixels.shape[1] % size or pixels.shape[1] == size:
+        height, width = pixels.shape[1:3]
+        is_patch_sequence = width == size and height % size == 0 and height != size
+        if not self.spec.flexible_grid or not is_patch_sequence:
             return None
-        bytes_ = pixels[:, -size, :2, :2].astype(jnp.int32)
-        return 256 * bytes_[..., 0] + bytes_[..., 1]
+        grid_bytes = pixels[:, -size, :2, :2].astype(jnp.int32)  # (b, rows and columns, high and low byte)
+        return 256 * grid_bytes[..., 0] + grid_bytes[..., 1]
 
     def _lengths(self, pixels: Float[Array, "b h w 3"]) -> Int[Array, " b"] | None:
-        """How many first tokens count; None for all."""
+        """Return the number of patches of each patch sequence, without padding; None for square images."""
         grids = self._grids(pixels)
         return None if grids is None else grids.prod(1)
 
     def pool(
         self, tokens: Float[Array, "b tokens width"], lengths: Lengths | None = None
     ) -> Float[Array, "b features"]:
-        """One vector an image, float32, of the tokens that `lengths` shows, which attention pooling alone takes."""
+        """Pool the tokens into one vector per image, float32.
+
+        `lengths` masks the padding of patch sequences; only attention pooling supports it.
+        """
         if self.pooling is not None:
-            return self.pooling(tokens, *([] if lengths is None else [lengths])).astype(jnp.float32)
-        parts = []
+            pooled = self.pooling(tokens) if lengths is None else self.pooling(tokens, lengths)
+            return pooled.astype(jnp.float32)
+        vectors = []
         if "cls" in self.spec.pooling:
-            parts.append(tokens[:, 0])
+            vectors.append(tokens[:, 0])
         if "mean" in self.spec.pooling:
-            parts.append(tokens[:, self.spec.first_patch :].mean(1))
-        pooled = jnp.concatenate(parts, axis=-1).astype(jnp.float32)
+            vectors.append(tokens[:, self.spec.first_patch :].mean(1))
+        pooled = jnp.concatenate(vectors, axis=-1).astype(jnp.float32)
         return self.norm(pooled) if self.spec.norm_after_pooling else pooled

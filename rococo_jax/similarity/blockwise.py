@@ -1,48 +1,44 @@
-"""Blockwise reduction of logits: one device's queries against one block of keys, a tile of logits at a time.
+"""Blockwise reduction of pairwise logits: a device's queries against one block of keys, one tile of logits at a time.
 
-A tile is `rows x keys` logits `z = logit_scale * q . k + logit_bias`, in float32 from products at the highest
-precision; logits exist nowhere else. A reduction turns each row (and each column) of logits into one number:
-
-    LogSumExp    log sum_j exp(z_j)        derivative exp(z_j - result)
-    SoftplusSum  sum_j log(1 + exp(z_j))   derivative 1 / (1 + exp(-z_j))
-
-The online log-sum-exp keeps the highest logit so far and the sum of exponentials relative to it (Milakov and
-Gimelshein, arXiv 1805.02867). The forward sweep takes one product a tile. The backward sweep computes the tile again
-and takes two more:
+A tile is a matrix (rows, keys) of logits `z = logit_scale * q . k + logit_bias`, float32 products at the highest
+precision. Larger matrices of logits are never stored. A reduction (`reductions`) turns each row and each column of
+logits into one number, its result. The forward sweep computes one product per tile. The backward sweep recomputes the
+tile and adds two products:
 
     W = dL/dz,    dL/dq = logit_scale * W k,    dL/dk = logit_scale * W^T q,
     dL/dlogit_scale = sum q . (W k),            dL/dlogit_bias = sum W
 
-Gradients of embeddings are accumulated without the factor `logit_scale`, so that the third line needs no product.
+Gradients of embeddings are accumulated without the factor `logit_scale`, so that the gradient of `logit_scale` needs no
+further product.
 
-Two strategies let the queries on one device meet the keys of all devices:
+Two strategies compare the queries of one device with the keys of all devices:
 
-all_gather   Every device gathers all keys once and sweeps over them; what the devices know of each column is merged on
-             the device that owns it. The backward pass gathers again, so that nothing gathered is kept in between, and
+all_gather   Every device gathers all keys once and sweeps over them. The states of a column are merged on the device
+             that owns the column. The backward pass gathers again, so that no gathered array is stored in between, and
              scatters the sum of the keys' gradients to their owners. Fewer and larger products; all keys must fit.
-ring         At each of `devices` steps, a device sweeps its queries over the block of keys that it holds and passes the
-             block on; after the last step every block is back. In the forward pass the block carries the state of its
-             columns, in the backward pass their results and the gradient of its keys. A device holds a constant number
-             of blocks, however many devices there are (as ring attention, Liu et al., arXiv 2310.01889).
+ring         In each of `devices` steps, a device sweeps its queries over its current block of keys, then sends one half
+             of the block to each neighbour. After the last step every block is back at its owner. The state of the
+             columns travels with the block in the forward pass; their results and the gradient of the keys travel with
+             it in the backward pass. A device stores a constant number of blocks, whatever the number of devices (as
+             ring attention, Liu et al., arXiv 2310.01889).
 """
 
-import abc
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-State = tuple[Array, ...]
+from rococo_jax.similarity.reductions import Reduction, State
 
 
 class Items(NamedTuple):
-    """Queries or keys that meet in logits.
+    """Queries or keys of pairwise logits.
 
     Attributes:
-        embeddings: unit vectors, one a row.
-        ids: what each item shows; a query and a key of the same id are left out. None where every pair counts.
-        mask: False for items that count in no pair, whatever their embedding holds (even NaN). None: all count.
+        embeddings: unit vectors, one per row.
+        ids: image id of each item; pairs of a query and a key with the same id are left out. None: no pair is.
+        mask: False for items that are ignored, whatever their embedding contains (even NaN). None: all items count.
     """
 
     embeddings: Float[Array, "*tiles items width"]
@@ -58,114 +54,22 @@ class Scale(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The result of the forward sweep for each row (or column), and the gradient of the loss by it."""
+    """Result of the forward sweep for each row (or column), and the gradient of the loss with respect to it."""
 
     value: Float[Array, "*tiles items"]
     gradient: Float[Array, "*tiles items"]
 
 
 class Gradients(NamedTuple):
-    """Sums so far of the backward sweep, without the factor `logit_scale`."""
+    """Running sums of the backward sweep, without the factor `logit_scale`."""
 
     queries: Float[Array, "tiles rows width"]
     keys: Float[Array, "keys width"]
     logit_bias: Float[Array, ""] | None
 
 
-class Reduction(abc.ABC):
-    """Reduces rows or columns of logits, in any number of pieces on any number of devices, to one number each.
-
-    Logits of pairs that do not count are -inf. A row without any pair that counts reduces to -inf, or to 0.
-    """
-
-    @staticmethod
-    @abc.abstractmethod
-    def start(shape: tuple[int, ...]) -> State:
-        """The state before any logit, for items of this shape."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def add(state: State, logits: Float[Array, "rows columns"], axis: int) -> State:
-        """The state after the logits of one tile, reduced over `axis`."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def merge(states: State) -> State:
-        """One state from several, stacked along the first axis."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def finish(state: State) -> Array:
-        """The result."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def derivative(logits: Float[Array, "rows columns"], result: Float[Array, "_ _"]) -> Float[Array, "rows columns"]:
-        """d result / d logit; 0 where the logit is -inf."""
-
-
-class LogSumExp(Reduction):
-    """log sum_j exp(z_j)."""
-
-    @staticmethod
-    def start(shape: tuple[int, ...]) -> State:
-        return jnp.full(shape, -jnp.inf, jnp.float32), jnp.zeros(shape, jnp.float32)
-
-    @staticmethod
-    def add(state: State, logits: Float[Array, "rows columns"], axis: int) -> State:
-        highest, total = state
-        raised = jnp.maximum(highest, logits.max(axis))
-        shift = _finite(raised)
-        tile_total = jnp.exp(logits - jnp.expand_dims(shift, axis)).sum(axis)
-        return raised, total * jnp.exp(highest - shift) + tile_total
-
-    @staticmethod
-    def merge(states: State) -> State:
-        highest, total = states
-        raised = highest.max(0)
-        return raised, (total * jnp.exp(highest - _finite(raised)[None])).sum(0)
-
-    @staticmethod
-    def finish(state: State) -> Array:
-        highest, total = state
-        return highest + jnp.log(jnp.where(total > 0, total, 1.0))
-
-    @staticmethod
-    def derivative(logits: Float[Array, "rows columns"], result: Float[Array, "_ _"]) -> Float[Array, "rows columns"]:
-        return jnp.exp(logits - _finite(result))
-
-
-class SoftplusSum(Reduction):
-    """sum_j log(1 + exp(z_j)), the negatives of the pairwise sigmoid loss."""
-
-    @staticmethod
-    def start(shape: tuple[int, ...]) -> State:
-        return (jnp.zeros(shape, jnp.float32),)
-
-    @staticmethod
-    def add(state: State, logits: Float[Array, "rows columns"], axis: int) -> State:
-        return (state[0] + jax.nn.softplus(logits).sum(axis),)
-
-    @staticmethod
-    def merge(states: State) -> State:
-        return (states[0].sum(0),)
-
-    @staticmethod
-    def finish(state: State) -> Array:
-        return state[0]
-
-    @staticmethod
-    def derivative(logits: Float[Array, "rows columns"], result: Float[Array, "_ _"]) -> Float[Array, "rows columns"]:
-        return jax.nn.sigmoid(logits)
-
-
-def _finite(highest: Array) -> Array:
-    """0 in place of -inf: subtracting it from logits that are all -inf then leaves -inf, not NaN."""
-    return jnp.where(highest == -jnp.inf, 0.0, highest)
-
-
 def into_tiles(items: PyTree[Array], tile_rows: int) -> PyTree[Array]:
-    """Splits the first axis of every array into (tiles, tile_rows), the last tile filled up with zeros (False)."""
+    """Split the first axis of every array into (tiles, tile_rows); zeros (False) pad the last tile."""
 
     def split(array: Array) -> Array:
         missing = -array.shape[0] % tile_rows
@@ -176,20 +80,26 @@ def into_tiles(items: PyTree[Array], tile_rows: int) -> PyTree[Array]:
 
 
 def out_of_tiles(tiled: Array, items: int) -> Array:
-    """The inverse of `into_tiles`, for one array."""
+    """Invert `into_tiles` for one array."""
     return tiled.reshape(-1, *tiled.shape[2:])[:items]
 
 
 def forward_sweep(
     reduction: type[Reduction], queries: Items, keys: Items, scale: Scale, rows: State, columns: State | None
 ) -> tuple[State, State | None]:
-    """Adds the logits of all tiles to the state of rows (tiled as the queries) and, where there is one, of columns."""
+    """Add the logits of all tiles to the state of the rows and, if it is not None, to the state of the columns.
+
+    The state of the rows is tiled like the queries.
+    """
 
     def tile(index: Array, states: tuple[State, State | None]) -> tuple[State, State | None]:
         rows, columns = states
         logits = _logits(_take(queries, index), keys, scale)
-        rows = _put(rows, index, reduction.add(_take(rows, index), logits, axis=1))
-        return rows, None if columns is None else reduction.add(columns, logits, axis=0)
+        tile_rows = reduction.add(_take(rows, index), logits, axis=1)
+        rows = _update(rows, index, tile_rows)
+        if columns is not None:
+            columns = reduction.add(columns, logits, axis=0)
+        return rows, columns
 
     return jax.lax.fori_loop(0, queries.embeddings.shape[0], tile, (rows, columns))
 
@@ -203,19 +113,19 @@ def backward_sweep(
     columns: Result | None,
     gradients: Gradients,
 ) -> Gradients:
-    """Adds what all tiles contribute to the gradients."""
+    """Add the contributions of all tiles to the gradients."""
 
     def tile(index: Array, sums: Gradients) -> Gradients:
         query, row = _take(queries, index), _take(rows, index)
         logits = _logits(query, keys, scale)
+        # Gradient of the loss with respect to the logits of the tile.
         weights = reduction.derivative(logits, row.value[:, None]) * row.gradient[:, None]
         if columns is not None:
             weights += reduction.derivative(logits, columns.value[None, :]) * columns.gradient[None, :]
-        return Gradients(
-            _put(sums.queries, index, sums.queries[index] + _product("rk,kd->rd", weights, keys.embeddings)),
-            sums.keys + _product("rk,rd->kd", weights, query.embeddings),
-            None if sums.logit_bias is None else sums.logit_bias + weights.sum(),
-        )
+        query_sums = sums.queries[index] + _product("rk,kd->rd", weights, keys.embeddings)
+        key_sums = sums.keys + _product("rk,rd->kd", weights, query.embeddings)
+        bias_sum = None if sums.logit_bias is None else sums.logit_bias + weights.sum()
+        return Gradients(_update(sums.queries, index, query_sums), key_sums, bias_sum)
 
     return jax.lax.fori_loop(0, queries.embeddings.shape[0], tile, gradients)
 
@@ -238,14 +148,17 @@ def _take(tiled: PyTree[Array], index: Array) -> PyTree[Array]:
     return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, index, keepdims=False), tiled)
 
 
-def _put(tiled: PyTree[Array], index: Array, tile: PyTree[Array]) -> PyTree[Array]:
-    return jax.tree.map(lambda array, part: jax.lax.dynamic_update_index_in_dim(array, part, index, 0), tiled, tile)
+def _update(tiled: PyTree[Array], index: Array, tile: PyTree[Array]) -> PyTree[Array]:
+    return jax.tree.map(lambda array, new: jax.lax.dynamic_update_index_in_dim(array, new, index, 0), tiled, tile)
 
 
 def all_gather_forward(
     reduction: type[Reduction], queries: Items, keys: Items, scale: Scale, axes: tuple[str, ...], with_columns: bool
 ) -> tuple[Array, Array | None]:
-    """Results of the rows (tiled as `queries`) and of this device's columns. In `jax.shard_map`, or with no `axes`."""
+    """Compute the results of the rows (tiled like `queries`) and of this device's columns, with all keys gathered.
+
+    Called inside `jax.shard_map`, or with no `axes`.
+    """
     keys = _gather(keys, axes)
     rows = _varying(reduction.start(queries.mask.shape), axes)
     columns = _varying(reduction.start(keys.mask.shape), axes) if with_columns else None
@@ -264,7 +177,10 @@ def all_gather_backward(
     columns: Result | None,
     axes: tuple[str, ...],
 ) -> Gradients:
-    """The gradients of this device's queries and keys. In `jax.shard_map`, or with no `axes`."""
+    """Compute the gradients of this device's queries and keys, with all keys gathered.
+
+    Called inside `jax.shard_map`, or with no `axes`.
+    """
     keys, columns = _gather((keys, columns), axes)
     start = _no_gradients(queries, keys, scale, axes)
     sums = backward_sweep(reduction, queries, keys, scale, rows, columns, start)
@@ -276,16 +192,20 @@ def all_gather_backward(
 def ring_forward(
     reduction: type[Reduction], queries: Items, keys: Items, scale: Scale, axes: tuple[str, ...], with_columns: bool
 ) -> tuple[Array, Array | None]:
-    """Results of the rows (tiled as `queries`) and of this device's columns. Called inside `jax.shard_map`."""
+    """Compute the results of the rows (tiled like `queries`) and of this device's columns, passing keys along a ring.
+
+    Called inside `jax.shard_map`.
+    """
     rows = _varying(reduction.start(queries.mask.shape), axes)
     columns = _varying(reduction.start(keys.mask.shape), axes) if with_columns else None
+    devices = jax.lax.axis_size(axes)
 
     def step(_: Array, carry: tuple) -> tuple:
         rows, keys, columns = carry
         rows, columns = forward_sweep(reduction, queries, keys, scale, rows, columns)
-        return rows, *_pass_on((keys, columns), axes)
+        return rows, *_rotate((keys, columns), axes)
 
-    rows, _, columns = jax.lax.fori_loop(0, jax.lax.axis_size(axes), step, (rows, keys, columns))
+    rows, _, columns = jax.lax.fori_loop(0, devices, step, (rows, keys, columns))
     return reduction.finish(rows), None if columns is None else reduction.finish(columns)
 
 
@@ -298,13 +218,16 @@ def ring_backward(
     columns: Result | None,
     axes: tuple[str, ...],
 ) -> Gradients:
-    """The gradients of this device's queries and keys. Called inside `jax.shard_map`."""
+    """Compute the gradients of this device's queries and keys, passing keys along a ring.
+
+    Called inside `jax.shard_map`.
+    """
     start = _no_gradients(queries, keys, scale, axes)
 
     def step(_: Array, carry: tuple) -> tuple:
         keys, columns, sums = carry
         sums = backward_sweep(reduction, queries, keys, scale, rows, columns, sums)
-        keys, columns, key_sums = _pass_on((keys, columns, sums.keys), axes)
+        keys, columns, key_sums = _rotate((keys, columns, sums.keys), axes)
         return keys, columns, sums._replace(keys=key_sums)
 
     *_, sums = jax.lax.fori_loop(0, jax.lax.axis_size(axes), step, (keys, columns, start))
@@ -312,21 +235,36 @@ def ring_backward(
 
 
 def _no_gradients(queries: Items, keys: Items, scale: Scale, axes: tuple[str, ...]) -> Gradients:
-    """Sums before the first tile."""
-    bias = None if scale.logit_bias is None else jnp.zeros((), jnp.float32)
-    shapes = queries.embeddings.shape, keys.embeddings.shape
-    return _varying(Gradients(*(jnp.zeros(shape, jnp.float32) for shape in shapes), bias), axes)
+    """Return the sums before the first tile."""
+    query_sums = jnp.zeros(queries.embeddings.shape, jnp.float32)
+    key_sums = jnp.zeros(keys.embeddings.shape, jnp.float32)
+    bias_sum = None if scale.logit_bias is None else jnp.zeros((), jnp.float32)
+    return _varying(Gradients(query_sums, key_sums, bias_sum), axes)
 
 
 def _varying(tree: PyTree[Array], axes: tuple[str, ...]) -> PyTree[Array]:
-    """Marks constants as different on each device, as the carry of a loop over device-local values has to be."""
+    """Mark constants as varying over devices, which the carry of a loop over device-local values has to be."""
     return jax.tree.map(lambda array: jax.lax.pcast(array, axes, to="varying"), tree) if axes else tree
 
 
-def _pass_on(tree: PyTree[Array], axes: tuple[str, ...]) -> PyTree[Array]:
+def _rotate(tree: PyTree[Array], axes: tuple[str, ...]) -> PyTree[Array]:
+    """Send the first half of a block to the next device of the ring, and the second half to the previous one.
+
+    Links work in both directions at a time, so that a hop takes half the time of one with the whole block.
+    """
     devices = jax.lax.axis_size(axes)
     to_next = [(device, (device + 1) % devices) for device in range(devices)]
-    return jax.tree.map(lambda array: jax.lax.ppermute(array, axes, to_next), tree)
+    to_previous = [(target, source) for source, target in to_next]
+
+    def rotate(array: Array) -> Array:
+        half = len(array) // 2
+        if half == 0:
+            return jax.lax.ppermute(array, axes, to_next)
+        first = jax.lax.ppermute(array[:half], axes, to_next)
+        second = jax.lax.ppermute(array[half:], axes, to_previous)
+        return jnp.concatenate([first, second])
+
+    return jax.tree.map(rotate, tree)
 
 
 def _gather(tree: PyTree[Array], axes: tuple[str, ...]) -> PyTree[Array]:
@@ -334,7 +272,7 @@ def _gather(tree: PyTree[Array], axes: tuple[str, ...]) -> PyTree[Array]:
 
 
 def _merge_at_owner(reduction: type[Reduction], columns: State, axes: tuple[str, ...]) -> State:
-    """Each device sends every owner the state of its columns; the owner merges what it receives."""
+    """Send the states of the columns to their owners, who merge the states of all devices."""
     if not axes:
         return columns
     devices = jax.lax.axis_size(axes)

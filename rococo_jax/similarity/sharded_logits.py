@@ -1,16 +1,16 @@
-"""Log-sum-exp over the rows and columns of `logit_scale * Q K^T`, sharded over a mesh, in blocks.
+"""Log-sum-exp over the rows and columns of `logit_scale * Q K^T`, in blocks and sharded over a mesh.
 
     row_i = log sum_{j : pair (i, j) counts} exp(logit_scale * q_i . k_j + logit_bias)
     column_j = the same sum over i
 
-A pair counts where the masks of both items are True and, if ids are given, where the two ids differ: the sums hold
-*negatives* only. The positive of a query is a product of two rows that lie on the same device, and
-`rococo_jax.losses` adds it there. Leaving it out of the sum also keeps small losses exact:
-`log(1 + exp(row_i - positive_i))` loses no digits where the model is right.
+A pair counts if the masks of both items are True and, with ids, if the two ids differ. The sums therefore contain
+*negatives* only. The positive of a query is the product of two rows on the same device; `rococo_jax.losses` adds it.
+Leaving it out of the sum keeps small losses exact: `log(1 + exp(row_i - positive_i))` loses no digits if the model is
+right.
 
-The gradient is our own (`jax.custom_vjp`), outside of `jax.shard_map`: forward and backward are two programs over the
-shards, and between them live only the embeddings and one number for each row and column. `blockwise` has the two ways
-in which queries meet keys on other devices; both give the same values and gradients.
+The gradient is defined here (`jax.custom_vjp`), outside `jax.shard_map`: forward and backward are two programs over the
+shards, and only the embeddings and one number per row and column are stored between them. `blockwise` implements the
+two strategies that compare queries with keys on other devices; both give the same values and gradients.
 """
 
 import functools
@@ -26,11 +26,8 @@ from jaxtyping import Array, Float
 from rococo_jax.errors import InputError
 from rococo_jax.similarity.blockwise import (
     Items,
-    LogSumExp,
-    Reduction,
     Result,
     Scale,
-    SoftplusSum,
     all_gather_backward,
     all_gather_forward,
     into_tiles,
@@ -39,10 +36,11 @@ from rococo_jax.similarity.blockwise import (
     ring_forward,
 )
 from rococo_jax.similarity.other_ids import sum_of_other_ids
+from rococo_jax.similarity.reductions import LogSumExp, Reduction, SoftplusSum
 
-# Up to so many bytes a device, "auto" gathers: a block of logits, or the keys with their gradient.
+# The strategy "auto" gathers up to this many bytes per device: all keys with their gradient, or the device's logits.
 GATHER_BYTES = 256 * 2**20
-# A tile of logits: near the cache on CPU; elsewhere its product takes longer than its launch. Small beside a tower.
+# Size of a tile of logits. On CPU it fits the cache; elsewhere its product takes longer than its launch.
 _TILE_BYTES = {"cpu": 4 * 2**20}
 _TILE_BYTES_OF_ACCELERATORS = 32 * 2**20
 _STRATEGIES = ("auto", "all_gather", "ring")
@@ -50,12 +48,12 @@ _STRATEGIES = ("auto", "all_gather", "ring")
 Sums = tuple[Float[Array, "queries"], Float[Array, "keys"] | None]
 
 
-class Plan(NamedTuple):
-    """The choices of a reduction that are made before it is compiled."""
+class ReductionPlan(NamedTuple):
+    """Static parameters of a compiled reduction."""
 
     reduction: type[Reduction]
     mesh: Mesh | None
-    gathers: bool
+    all_gather: bool
     tile_rows: int
     with_columns: bool
 
@@ -64,24 +62,28 @@ class Plan(NamedTuple):
         return () if self.mesh is None else tuple(self.mesh.axis_names)
 
     def on_shards(self, function: Callable, sharded_in: tuple[bool, ...], sharded_out: tuple[bool, ...]) -> Callable:
-        """Maps `function` over the shards of its arguments; True marks arrays sharded along their first axis."""
+        """Map `function` over the shards of its arguments; True marks arrays sharded along their first axis."""
         if self.mesh is None:
             return function
-        spec = {True: PartitionSpec(self.axes), False: PartitionSpec()}
-        in_specs, out_specs = (tuple(spec[split] for split in which) for which in (sharded_in, sharded_out))
+        rows, replicated = PartitionSpec(self.axes), PartitionSpec()
+        in_specs = tuple(rows if is_sharded else replicated for is_sharded in sharded_in)
+        out_specs = tuple(rows if is_sharded else replicated for is_sharded in sharded_out)
         return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def sums(plan: Plan, queries: Items, keys: Items, scale: Scale) -> Sums:
-    """Reduces every row and, if planned, every column. Masks are given; counts divide by the number of devices."""
+def sums(plan: ReductionPlan, queries: Items, keys: Items, scale: Scale) -> Sums:
+    """Reduce every row and, with `plan.with_columns`, every column.
+
+    Queries and keys have masks, and their numbers are multiples of the number of devices.
+    """
     return _forward(plan, queries, keys, scale)[0]
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _forward(plan: Plan, queries: Items, keys: Items, scale: Scale) -> tuple[Sums, tuple]:
+def _forward(plan: ReductionPlan, queries: Items, keys: Items, scale: Scale) -> tuple[Sums, tuple]:
     def on_device(queries: Items, keys: Items, scale: Scale) -> Sums:
-        strategy = all_gather_forward if plan.gathers else ring_forward
+        strategy = all_gather_forward if plan.all_gather else ring_forward
         tiled = into_tiles(queries, plan.tile_rows)
         rows, columns = strategy(plan.reduction, tiled, keys, scale, plan.axes, plan.with_columns)
         return out_of_tiles(rows, len(queries.mask)), columns
@@ -91,25 +93,25 @@ def _forward(plan: Plan, queries: Items, keys: Items, scale: Scale) -> tuple[Sum
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _backward(plan: Plan, residuals: tuple, gradients: Sums) -> tuple[Items, Items, Scale]:
+def _backward(plan: ReductionPlan, residuals: tuple, gradients: Sums) -> tuple[Items, Items, Scale]:
     def on_device(
         queries: Items, keys: Items, scale: Scale, rows: Result, columns: Result | None
     ) -> tuple[Array, Array, Scale]:
-        strategy = all_gather_backward if plan.gathers else ring_backward
+        strategy = all_gather_backward if plan.all_gather else ring_backward
         tiled, tiled_rows = into_tiles(queries, plan.tile_rows), into_tiles(rows, plan.tile_rows)
         totals = strategy(plan.reduction, tiled, keys, scale, tiled_rows, columns, plan.axes)
-        of_scale = Scale((tiled.embeddings * totals.queries).sum(), totals.logit_bias)
+        scale_gradient = Scale((tiled.embeddings * totals.queries).sum(), totals.logit_bias)
         if plan.axes:
-            of_scale = jax.lax.psum(of_scale, plan.axes)
-        of_queries = out_of_tiles(totals.queries, len(queries.mask))
-        return scale.logit_scale * of_queries, scale.logit_scale * totals.keys, of_scale
+            scale_gradient = jax.lax.psum(scale_gradient, plan.axes)
+        query_sums = out_of_tiles(totals.queries, len(queries.mask))
+        return scale.logit_scale * query_sums, scale.logit_scale * totals.keys, scale_gradient
 
     queries, keys, scale, row_values, column_values = residuals
     rows = Result(row_values, gradients[0])
     columns = Result(column_values, gradients[1]) if plan.with_columns else None
     gradient = plan.on_shards(on_device, (True, True, False, True, True), (True, True, False))
-    of_queries, of_keys, of_scale = gradient(queries, keys, scale, rows, columns)
-    return Items(of_queries), Items(of_keys), of_scale
+    query_gradient, key_gradient, scale_gradient = gradient(queries, keys, scale, rows, columns)
+    return Items(query_gradient), Items(key_gradient), scale_gradient
 
 
 sums.defvjp(_forward, _backward)
@@ -119,18 +121,18 @@ sums.defvjp(_forward, _backward)
 class ShardedLogits:
     """Mesh, strategy and block size for reductions of the pairwise logits of sharded embeddings.
 
-    None of them changes a result beyond float32 rounding. The batch is sharded over all axes of the mesh, Auto or
-    Explicit; a batch that does not divide by the number of devices is padded and masked. Works inside and outside of
-    `jax.jit`.
+    They change results by float32 rounding only. The batch is sharded over all axes of the mesh, which may be Auto or
+    Explicit. A batch whose size is not a multiple of the number of devices is padded and masked. The methods work
+    inside and outside `jax.jit`.
 
     Attributes:
         mesh: the devices; None for arrays on one device.
-        strategy: "all_gather" holds all keys on every device, "ring" one block of them; "auto" gathers while that takes
-            at most 256 MiB a device.
-        block_rows: rows of logits computed at once; by default as many as fill 4 MiB on CPU and 32 MiB elsewhere.
+        strategy: "all_gather" stores all keys on every device, "ring" one block of them; "auto" gathers if that takes
+            at most 256 MiB per device.
+        block_rows: rows of logits computed at a time; by default as many as fill 4 MiB on CPU and 32 MiB elsewhere.
 
     Raises:
-        InputError: an unknown strategy, or a block without rows.
+        InputError: the strategy is unknown, or `block_rows` is below 1.
     """
 
     mesh: Mesh | None = None
@@ -151,15 +153,16 @@ class ShardedLogits:
         logit_scale: Float[Array, ""],
         logit_bias: Float[Array, ""] | None = None,
     ) -> Float[Array, "queries"]:
-        """`log sum_j exp(logit_scale * q_i . k_j + logit_bias)` over the keys that count for query i.
+        """Compute `log sum_j exp(logit_scale * q_i . k_j + logit_bias)` over the keys that count for query i.
 
         Args:
-            queries, keys: sharded over the whole mesh along the first axis; used in float32. Ids: both or neither.
-            logit_scale: `tau` itself, not its logarithm.
+            queries, keys: sharded over the whole mesh along the first axis; used in float32. Both or neither have ids.
+            logit_scale: the factor of the products, not its logarithm.
             logit_bias: added to every logit.
 
-        Returns one number a query; -inf where no key counts, and for queries that do not count. Differentiable in
-        embeddings, logit_scale and logit_bias.
+        Returns:
+            One number per query; -inf for masked queries and for queries without a key that counts. Differentiable with
+            respect to embeddings, logit_scale and logit_bias.
         """
         return self._sums(LogSumExp, queries, keys, Scale(logit_scale, logit_bias), with_columns=False)[0]
 
@@ -171,7 +174,7 @@ class ShardedLogits:
         logit_scale: Float[Array, ""],
         logit_bias: Float[Array, ""] | None = None,
     ) -> tuple[Float[Array, "queries"], Float[Array, "keys"]]:
-        """`log_sum_exp` of every row and of every column, from one pass over the logits. Arguments as there."""
+        """Compute `log_sum_exp` of every row and of every column, from one pass over the logits."""
         return self._sums(LogSumExp, queries, keys, Scale(logit_scale, logit_bias), with_columns=True)
 
     def softplus_sum(
@@ -182,7 +185,7 @@ class ShardedLogits:
         logit_scale: Float[Array, ""],
         logit_bias: Float[Array, ""] | None = None,
     ) -> Float[Array, "queries"]:
-        """`sum_j log(1 + exp(logit_scale * q_i . k_j + logit_bias))`; 0 where no key counts. Arguments as above."""
+        """Compute `sum_j log(1 + exp(logit_scale * q_i . k_j + logit_bias))`; 0 if no key counts."""
         return self._sums(SoftplusSum, queries, keys, Scale(logit_scale, logit_bias), with_columns=False)[0]
 
     def sum_of_other_ids(self, items: Items) -> tuple[Float[Array, "items width"], Float[Array, "items"]]:
@@ -200,18 +203,21 @@ class ShardedLogits:
         sums, numbers = function(*self._shard_items(items))
         return self._without_padding(sums, count), self._without_padding(numbers, count)
 
-    def plan(self, reduction: type[Reduction], queries: int, keys: int, width: int, *, with_columns: bool) -> Plan:
-        """Chooses strategy and tiles for so many queries and keys, counted over all devices."""
+    def plan(
+        self, reduction: type[Reduction], queries: int, keys: int, width: int, *, with_columns: bool
+    ) -> ReductionPlan:
+        """Choose strategy and tiles for these numbers of queries and keys of all devices."""
         devices = 1 if self.mesh is None else self.mesh.size
-        queries = -(-queries // devices)
-        gathered_bytes = 4 * keys * max(queries, 2 * width)
-        small = self.strategy == "auto" and gathered_bytes <= GATHER_BYTES
-        gathers = self.mesh is None or self.strategy == "all_gather" or small
-        tile_keys = keys if gathers else -(-keys // devices)
+        device_queries = -(-queries // devices)
+        device_keys = -(-keys // devices)
+        gathered_bytes = 4 * keys * max(device_queries, 2 * width)
+        is_small = self.strategy == "auto" and gathered_bytes <= GATHER_BYTES
+        all_gather = self.mesh is None or self.strategy == "all_gather" or is_small
+        tile_keys = keys if all_gather else device_keys
         platform = jax.default_backend() if self.mesh is None else self.mesh.devices.flat[0].platform
         tile_bytes = _TILE_BYTES.get(platform, _TILE_BYTES_OF_ACCELERATORS)
         tile_rows = self.block_rows or max(1, tile_bytes // (4 * tile_keys))
-        return Plan(reduction, self.mesh, gathers, min(tile_rows, queries), with_columns)
+        return ReductionPlan(reduction, self.mesh, all_gather, min(tile_rows, device_queries), with_columns)
 
     def _sums(
         self, reduction: type[Reduction], queries: Items, keys: Items, scale: Scale, *, with_columns: bool
@@ -222,12 +228,13 @@ class ShardedLogits:
         plan = self.plan(reduction, query_count, key_count, width, with_columns=with_columns)
         scale = jax.tree.map(lambda number: jnp.asarray(number, jnp.float32), scale)
         rows, columns = sums(plan, self._shard_items(queries), self._shard_items(keys), scale)
-        return self._without_padding(rows, query_count), self._without_padding(
-            columns, key_count
-        ) if with_columns else None
+        rows = self._without_padding(rows, query_count)
+        if with_columns:
+            columns = self._without_padding(columns, key_count)
+        return rows, columns
 
     def _shard_items(self, items: Items) -> Items:
-        """Converts to float32, zeroes masked items, pads to a multiple of the devices, and shards over them."""
+        """Convert to float32, zero masked items, pad to a multiple of the number of devices, and shard over them."""
         embeddings = jnp.asarray(items.embeddings, jnp.float32)
         ids = None if items.ids is None else jnp.asarray(items.ids)
         mask = jnp.ones(len(embeddings), bool) if items.mask is None else jnp.asarray(items.mask)
@@ -243,7 +250,7 @@ class ShardedLogits:
         return self._shard(array, PartitionSpec(self.mesh.axis_names)) if self.mesh is not None else array
 
     def _without_padding(self, results: Float[Array, "padded *width"], count: int) -> Float[Array, "items *width"]:
-        """Drops the results of padding."""
+        """Drop the results of padding."""
         return results if len(results) == count else self._shard(results, PartitionSpec())[:count]
 
     def _shard(self, array: Array, spec: PartitionSpec) -> Array:

@@ -1,10 +1,10 @@
-"""Softmax over a whole gallery: the sums that confidence and entropy are made of.
+"""Softmax over a gallery: the sums from which confidence and entropy are computed.
 
     Z = sum_k e^(z_k - z_top)  and  E = sum_k e^(z_k - z_top) (z_k - z_top)  with  z = scale * score
-    largest probability 1 / Z, entropy ln Z - E / Z
+    highest probability 1 / Z, entropy ln Z - E / Z
 
-Products are float32 at the highest precision, of one shape for a gallery's size: a query's sums have the same bits
-beside any other queries and on any number of devices of one kind.
+Products are float32 at the highest precision, and their shape depends on the size of the gallery only. So the sums of a
+query have the same bits whatever the other queries and the number of devices of one kind.
 """
 
 import jax
@@ -15,8 +15,8 @@ from jaxtyping import Array, Float
 
 from rococo_jax.similarity.counting import tile_scores
 
-# Scores that a device holds at once, and queries at most.
-_SCORES, _QUERIES = 2**24, 512
+# Upper limits of the scores and of the queries that a device computes at a time.
+_MAX_SCORES, _MAX_QUERIES = 2**24, 512
 
 
 def softmax_sums(
@@ -25,15 +25,19 @@ def softmax_sums(
     scale: float,
     mesh: jax.sharding.Mesh,
 ) -> Float[np.ndarray, "queries 2"]:
-    """Z and E of each query, float32. `mesh` shares the queries."""
-    size = mesh.size * min(_QUERIES, max(8, _SCORES // len(gallery)))
-    shared, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ([mesh.axis_names], []))
-    on_devices, parts = jax.device_put((gallery.astype(np.float32), np.float32(scale)), whole), []
+    """Compute Z and E of each query, float32. Queries are sharded over `mesh`."""
+    size = mesh.size * min(_MAX_QUERIES, max(8, _MAX_SCORES // len(gallery)))
+    by_query = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    replicated = NamedSharding(mesh, PartitionSpec())
+    gallery_on_devices = jax.device_put(gallery.astype(np.float32), replicated)
+    scale_on_devices = jax.device_put(np.float32(scale), replicated)
+    sums = []
     for start in range(0, len(queries), size):
-        place = np.minimum(np.arange(start, start + size), len(queries) - 1)
-        of_queries = jax.device_put(queries[place].astype(np.float32), shared)
-        parts.append(np.asarray(_sums(of_queries, *on_devices))[: len(queries) - start])
-    return np.concatenate(parts)
+        padded = np.minimum(np.arange(start, start + size), len(queries) - 1)  # repeats the last query
+        block = jax.device_put(queries[padded].astype(np.float32), by_query)
+        block_sums = np.asarray(_sums(block, gallery_on_devices, scale_on_devices))
+        sums.append(block_sums[: len(queries) - start])
+    return np.concatenate(sums)
 
 
 @jax.jit

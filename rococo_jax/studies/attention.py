@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, UInt8
 from PIL import Image, ImageDraw
 
 from rococo_jax.benchmarks.rococo.mixed_galleries import box_of, mix_one, partner_of, place_of
-from rococo_jax.benchmarks.rococo.published_mixing import SIDE, MixingPlan, decode_jpeg, encode_jpeg, squash
+from rococo_jax.benchmarks.rococo.published_mixing import SIDE, MixingPlan, decode_jpeg, encode_jpeg, resize_to_square
 from rococo_jax.data.pictures import open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import Encoder
@@ -128,7 +128,7 @@ def choose_pairs(encoder: Encoder, plan: MixingPlan, files: Mapping[str, Path], 
     pairs = []
     for place in places:
         name = plan.images[plan.first[place]]
-        original = squash(open_image(files[name]), "dropped" if plan.compressed else "white")
+        original = resize_to_square(open_image(files[name]), "dropped" if plan.compressed else "white")
         original = decode_jpeg(encode_jpeg(original)) if plan.compressed else original
         both = (Image.fromarray(each) for each in (original, mix_one(plan, place, files)))
         seen = np.stack([preprocessing.resize(each) for each in both])

@@ -174,7 +174,7 @@ def _read_factors(path: Path, images: Sequence[str]) -> tuple[dict[str, np.ndarr
         image = record.text(name)
         row = place.get(image, by_end.get(image.rpartition("/")[2]))
         if row == -1:
-            raise record.refuse(name, image, "the whole name: several images of the results end so")
+            raise record.error(name, image, "the whole name: several images of the results end so")
         present |= row is not None  # the file may be of a whole data set, and the results of a part of it
         for column, value in record.value.items():
             spelling = value.strip().lower() if is_table else repr(value).lower()

@@ -237,7 +237,7 @@ def open_table(
         raise InputError(path, "header", "an empty file", f"{expected}, named in the first row")
     repeated = next((name for name in header if name and header.count(name) > 1), None)
     if repeated:
-        raise InputError(path, f"column {repeated!r}", f"{header.count(repeated)} of that name", "one")
+        raise InputError(path, f"column {repeated!r}", f"{header.count(repeated)} columns of that name", "one")
     return Table(header, rows)
 
 

@@ -1,12 +1,11 @@
-"""The typed batch of training: what the towers and the losses read of b image-caption pairs.
+"""The typed batch of training: the inputs of towers and losses for b image-caption pairs.
 
-Patch dropout: the image tower sees some patches of every image, others in every step (FLIP, arXiv 2212.00794).
+Patch dropout (FLIP, arXiv 2212.00794): in each step the image tower sees a random subset of the patches of each image,
 
-    kept = max(1, floor((1 - patch_dropout) * patches)), without order and repetition, for each image by itself
+    max(1, floor((1 - patch_dropout) * patches)) of them, drawn without replacement for each image.
 
-What is drawn depends on (seed, step, row of the global batch, field) alone. The tower computes the kept patches and
-their positions only; attention over half of the tokens costs a quarter, everything else half. Evaluation sees whole
-images.
+The subset depends only on (seed, step, row of the global batch, field). The tower computes only these patches, at their
+positions: with half of the tokens attention costs a quarter, everything else half. In evaluation it sees all patches.
 """
 
 import dataclasses
@@ -28,74 +27,75 @@ from rococo_jax.models import ModelSpec
 from rococo_jax.models.vision import takes_patches
 from rococo_jax.runtime import AXES
 
-_Any = Array | np.ndarray
+# An array on devices or on the host.
+_AnyArray = Array | np.ndarray
 
 
 @pytree_dataclass
 class Images:
-    """One image a pair, or k: pixels, or the features that a frozen tower computes before its head.
+    """One image per pair, or k: pixels, or the features that a frozen tower computes before its head.
 
     Attributes:
-        pixels: 8 bit, normalised on the device.
-        features: instead of pixels.
-        patches: which of their patches the tower sees, in ascending order; None for all.
-        resized: the same images resized whole, for losses that mix them.
+        pixels: 8-bit pixels, normalised on the device.
+        features: features instead of pixels.
+        patches: indices of the patches that the tower sees, in ascending order; None for all.
+        resized: pixels of the same images resized without cropping, for losses that mix them.
     """
 
-    pixels: UInt8[_Any, "b *k h w 3"] | None = None
-    features: Float[_Any, "b *k f"] | None = None
-    resized: UInt8[_Any, "b *k h w 3"] | None = None
-    patches: Int[_Any, "b *k kept"] | None = None
+    pixels: UInt8[_AnyArray, "b *k h w 3"] | None = None
+    features: Float[_AnyArray, "b *k f"] | None = None
+    resized: UInt8[_AnyArray, "b *k h w 3"] | None = None
+    patches: Int[_AnyArray, "b *k patches"] | None = None
 
 
 @pytree_dataclass
 class Texts:
-    """One text a pair, or k: token ids, padded, and which of them count; or features."""
+    """One text per pair, or k: padded token ids and a mask, True for tokens and False for padding; or features."""
 
-    ids: Int[_Any, "b *k t"] | None = None
-    mask: Bool[_Any, "b *k t"] | None = None
-    features: Float[_Any, "b *k f"] | None = None
+    ids: Int[_AnyArray, "b *k t"] | None = None
+    mask: Bool[_AnyArray, "b *k t"] | None = None
+    features: Float[_AnyArray, "b *k f"] | None = None
 
 
 @pytree_dataclass
 class Batch:
-    """b pairs, rows of the global batch. The rows of a pair stay together on one device.
+    """b pairs, which are rows of the global batch. Everything that belongs to a pair is on one device.
 
     Attributes:
-        images, texts: the pairs.
-        image_id: the image that each pair shows. None in the part of a batch that only towers read.
-        fields: what losses read beside the pairs, by `losses.terms.Field.name`.
-        valid: which items of a field count; False where there is nothing, whatever stands there.
+        images, texts: images and captions of the pairs.
+        image_id: number of the image of each pair; None in the part of a batch that only towers read.
+        fields: further inputs of losses, by `losses.terms.Field.name`.
+        valid: for each field, True for items that exist; the others are placeholders, which losses ignore.
     """
 
     images: Images
     texts: Texts
-    image_id: Int[_Any, " b"] | None
+    image_id: Int[_AnyArray, " b"] | None
     fields: dict[str, Images | Texts]
-    valid: dict[str, Bool[_Any, "b ..."]]
+    valid: dict[str, Bool[_AnyArray, "b ..."]]
 
-    def with_field(self, field: Field, items: Images | Texts, valid: Bool[_Any, "b ..."]) -> "Batch":
-        """The batch with one field more."""
+    def with_field(self, field: Field, items: Images | Texts, valid: Bool[_AnyArray, "b ..."]) -> "Batch":
+        """Return the batch with one more field."""
         fields, masks = {**self.fields, field.name: items}, {**self.valid, field.name: valid}
         return dataclasses.replace(self, fields=fields, valid=masks)
 
     def for_towers(self, fields: Sequence[Field]) -> "Batch":
-        """The images and texts of the pairs and of some fields, without ids and masks."""
+        """Return what the towers read: images and texts of the pairs and of some fields."""
         chosen = {field.name: self.fields[field.name] for field in fields}
         return Batch(
             Images(self.images.pixels, self.images.features, patches=self.images.patches), self.texts, None, chosen, {}
         )
 
-    def rows(self, chosen: Int[np.ndarray, " own"]) -> "Batch":
-        """Some of the rows."""
-        return jax.tree.map(lambda array: array[chosen], self)
+    def rows(self, numbers: Int[np.ndarray, " rows"]) -> "Batch":
+        """Return some of the rows."""
+        return jax.tree.map(lambda array: array[numbers], self)
 
 
 def batch_from_arrays(arrays: Mapping[str, np.ndarray], fields: Sequence[Field] = ()) -> Batch:
-    """The batch of the arrays that `data.training_input` yields; what else they hold is left out.
+    """Build a batch from the arrays that `data.training_input` yields.
 
-    The arrays are `pixels`, `resized`, `ids`, `text_mask`, `image_id`, and `NAME_ids`, `NAME_text_mask`, `NAME_valid`
-    of the `fields` of text that are among them.
+    It reads `pixels`, `resized`, `ids`, `text_mask` and `image_id`, and for each of the `fields`, which are texts,
+    `NAME_ids`, `NAME_text_mask` and `NAME_valid`.
     """
     batch = Batch(
         Images(pixels=arrays.get("pixels"), resized=arrays.get("resized")),
@@ -111,54 +111,54 @@ def batch_from_arrays(arrays: Mapping[str, np.ndarray], fields: Sequence[Field] 
 
 
 def place_batch(batch: Batch, mesh: Mesh) -> Batch:
-    """This process's rows, as its part of the global batch on the mesh."""
+    """Put this process's rows on its devices, as its part of the global batch on the mesh."""
     rows = NamedSharding(mesh, PartitionSpec(AXES))
     return jax.tree.map(lambda array: jax.make_array_from_process_local_data(rows, array), batch)
 
 
 def training_preprocessing(config: ConfigDict, preprocessing: Preprocessing | None) -> Preprocessing | None:
-    """How images become the pixels of a batch: squashed to one grid where they are mixed, or patches of it dropped."""
+    """Return the preprocessing of training: it resizes images to one grid if they are mixed or patches are dropped."""
     one_grid = config.patch_dropout or any(field.tower == "vision" for field in active_fields(config.losses))
     return preprocessing.with_fixed_grid if preprocessing is not None and one_grid else preprocessing
 
 
 def pixel_shape(config: ConfigDict, spec: ModelSpec, preprocessing: Preprocessing | None) -> tuple[int, int, int]:
-    """The shape of an image of a batch; without preprocessing that of a square of the tower's size."""
+    """Return the shape of the pixels of an image; without preprocessing, a square of the tower's size."""
     side = spec.vision.image_size
     return (side, side, 3) if preprocessing is None else training_preprocessing(config, preprocessing).pixel_shape
 
 
 def patches_per_image(config: ConfigDict, spec: ModelSpec) -> int | None:
-    """How many patches of an image the tower sees; None for all.
+    """Return the number of patches of an image that the tower sees in training; None for all.
 
-    Raises InputError: patches are dropped of a tower that reads whole images.
+    Raises InputError: patch dropout for a tower that needs all patches.
     """
     if not config.patch_dropout:
         return None
     if not takes_patches(spec.vision):
         wanted = "0 for a convolutional tower, or one with a stem or rotary positions"
         raise InputError("config", "config.patch_dropout", config.patch_dropout, wanted)
-    # Rounded first: 0.9 of 10 patches are 9, not 8.999.
+    # Rounded first, as 0.9 * 10 patches may be 8.999...
     return max(1, int(round((1 - config.patch_dropout) * spec.vision.grid**2, 6)))
 
 
 def drop_patches(batch: Batch, config: ConfigDict, spec: ModelSpec, step: Int[Array, ""], mesh: Mesh) -> Batch:
-    """The batch with the patches that the tower sees of every image."""
-    kept = patches_per_image(config, spec)
-    if kept is None:
+    """Return the batch with the patches of every image that the tower sees in this step."""
+    count = patches_per_image(config, spec)
+    if count is None:
         return batch
     key = jax.random.fold_in(jax.random.key(config.seed), step)
     rows = NamedSharding(mesh, PartitionSpec(AXES))
 
-    def drawn(images: Images, name: str) -> Images:
-        own = jax.random.fold_in(key, zlib.crc32(name.encode()))
-        order = jax.random.uniform(own, (*images.pixels.shape[:-3], spec.vision.grid**2))
+    def with_random_patches(images: Images, name: str) -> Images:
+        field_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
+        order = jax.random.uniform(field_key, (*images.pixels.shape[:-3], spec.vision.grid**2))
         order = jax.lax.with_sharding_constraint(order, rows)
-        patches = jnp.sort(jnp.argsort(order, axis=-1)[..., :kept], axis=-1)
+        patches = jnp.sort(jnp.argsort(order, axis=-1)[..., :count], axis=-1)
         return dataclasses.replace(images, patches=patches.astype(jnp.int32))
 
     fields = {
-        name: drawn(each, name) if isinstance(each, Images) and each.pixels is not None else each
-        for name, each in batch.fields.items()
+        name: with_random_patches(field, name) if isinstance(field, Images) and field.pixels is not None else field
+        for name, field in batch.fields.items()
     }
-    return dataclasses.replace(batch, images=drawn(batch.images, "images"), fields=fields)
+    return dataclasses.replace(batch, images=with_random_patches(batch.images, "images"), fields=fields)

@@ -57,7 +57,7 @@ def loss_and_gradients(
 
     # Every array is (micro_batches, rows, ...) from here on.
     split_rows = _split_rows(rows, micro_batches, mesh)
-    first_rows, other_rows = _first(split_rows), _others(split_rows)
+    first_rows, other_rows = _first(split_rows), _all_but_first(split_rows)
 
     # Forward. The barrier keeps the stored activations of the first micro-batch from being computed too early, when
     # they would take memory beside those of the others.
@@ -83,7 +83,7 @@ def loss_and_gradients(
         (gradients,) = backward(embedding_gradients)
         return jax.tree.map(jnp.add, total, gradients), None
 
-    gradients, _ = jax.lax.scan(add_micro_batch, gradients, (other_rows, _others(split_gradients)))
+    gradients, _ = jax.lax.scan(add_micro_batch, gradients, (other_rows, _all_but_first(split_gradients)))
     for name, gradient in scale_gradients.items():
         gradients[name] += gradient
     return value, terms, gradients
@@ -107,14 +107,14 @@ def _first(split: Any) -> Any:
     return jax.tree.map(lambda array: array[0], split)
 
 
-def _others(split: Any) -> Any:
+def _all_but_first(split: Any) -> Any:
     return jax.tree.map(lambda array: array[1:], split)
 
 
 def _prepend(
-    first: Float[Array, "rows ..."], others: Float[Array, "others rows ..."]
+    first: Float[Array, "rows ..."], rest: Float[Array, "rest rows ..."]
 ) -> Float[Array, "micro_batches rows ..."]:
-    return jnp.concatenate([first[None], others])
+    return jnp.concatenate([first[None], rest])
 
 
 def _split_rows(tree: Any, micro_batches: int, mesh: Mesh | None) -> Any:

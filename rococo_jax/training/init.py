@@ -1,8 +1,8 @@
-"""The model that training starts from, read by `load_model` or with random parameters, and models made of it.
+"""The model that training starts from, loaded or with random parameters, and the models that are made from it.
 
-Models between two models have `(1 - w) A + w B` in every parameter (WiSE-FT, arXiv 2109.01903), the logit scale as it
-is stored, as a logarithm. Between models that were trained from one start the loss is often no higher than at its ends,
-so that a weight chooses between the two without training.
+A model between two models A and B has `(1 - w) A + w B` in every parameter (WiSE-FT, arXiv 2109.01903); the logit scale
+is interpolated as its logarithm, in which it is stored. Between models that were trained from the same start, the loss
+is often no higher than at both ends, so the weight w selects a trade-off without training.
 """
 
 import dataclasses
@@ -41,15 +41,15 @@ from rococo_jax.models import DualEncoder, ModelSpec
 
 
 def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
-    """The encoder with the parameters of step 0. A matching head is left out, since no loss trains it.
+    """Return the encoder with the initial parameters. A matching head is removed, since no loss trains it.
 
-    Raises InputError: no model is named, it has one tower only, or the loss asks for a bias that it does not have.
+    Raises InputError: no model is named, it has one tower only, or it does not have the logit bias that the loss needs.
     """
     if config.init.model:
         size = config.init.image_size or None
         encoder = load_model(config.init.model, mesh=mesh, dtype=jnp.dtype(config.dtype), image_size=size)
         if size:
-            # Parameters of their own, so that training moves each of them.
+            # Position embeddings become parameters of the new size, each of which training can change.
             spec, parameters = with_interpolated_positions(encoder.spec, parameters_of(encoder.model))
             encoder = _with_model(encoder, build_model(spec, parameters, encoder.model.dtype))
         if encoder.spec.matching is not None:
@@ -73,11 +73,11 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
 
 
 def _with_model(encoder: Encoder, model: DualEncoder) -> Encoder:
-    """The encoder with another model, which has seen the same images."""
+    """Return the encoder with another model; the list of training images stays the same."""
     rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name, encoder.mesh
-    changed = Encoder(model, *rest)
-    changed.training_images = encoder.training_images
-    return changed
+    new_encoder = Encoder(model, *rest)
+    new_encoder.training_images = encoder.training_images
+    return new_encoder
 
 
 def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
@@ -85,7 +85,7 @@ def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
     text = fields.get("text")
     context_length = text.get("context_length") if isinstance(text, dict) else None
     tokenizer = read_tokenizer(config.init.tokenizer, context_length)
-    # A vocabulary of 0 stands for the tokenizer's, which the config does not know.
+    # A vocabulary size of 0 means that of the tokenizer, which a config does not know.
     if isinstance(fields.get("text"), dict) and not fields["text"].get("vocabulary_size"):
         fields["text"]["vocabulary_size"] = tokenizer.rust.get_vocab_size()
     spec = ModelSpec.from_json(fields, "config.init.spec")
@@ -98,18 +98,23 @@ def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
     return encoder
 
 
-# Of a tokenizer alone, where the spec does not tell.
+# Context length of a tokenizer without a model, if the spec does not say.
 _CONTEXT_LENGTH = 77
 
 
 def read_tokenizer(source: str, context_length: int | None = None) -> Tokenizer:
-    """Read a tokenizer: of a folder or file that has one alone, of a model (directory, folder or hub name), or what a
-    function `package.module:function` makes. A text has at most `context_length` tokens.
+    """Read a tokenizer.
 
-    Raises InputError: nothing is named, there is no such file, model or function, or it has or makes no tokenizer.
+    Args:
+        source: a folder or file with a tokenizer, a model (directory, folder or hub name), or a function
+            `package.module:function` that returns a tokenizer.
+        context_length: maximum number of tokens in a text.
+
+    Raises InputError: `source` is empty, there is no such file, model or function, or it gives no tokenizer.
     """
     if not source:
-        raise InputError("config", "init.tokenizer", "''", "a tokenizer, or a model that has one, beside init.spec")
+        wanted = "a tokenizer, or a model that has one, together with init.spec"
+        raise InputError("config", "init.tokenizer", "''", wanted)
     path = Path(source)
     folder = path.parent if path.name == TOKENIZER_FILE else path
     is_tokenizer_alone = path.is_dir() and has_tokenizer(path) and find_weights(path) is None
@@ -128,7 +133,7 @@ def read_tokenizer(source: str, context_length: int | None = None) -> Tokenizer:
 
 
 def _shortened(tokenizer: Tokenizer, context_length: int | None) -> Tokenizer:
-    """The tokenizer, which cuts texts where the tower has no further positions."""
+    """Return a tokenizer that cuts texts at the context length of the tower."""
     spec = tokenizer.spec
     if context_length is None or spec.fixed_length is not None or spec.context_length <= context_length:
         return tokenizer
@@ -137,7 +142,7 @@ def _shortened(tokenizer: Tokenizer, context_length: int | None) -> Tokenizer:
 
 
 def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
-    """The same model with a residual MLP beside each head; it adds nothing at first, as its last kernel is zero.
+    """Add a residual MLP to each head. The model computes the same at first, as the last kernel of the MLP is zero.
 
     Raises InputError: a head is missing, or has an MLP already.
     """
@@ -159,10 +164,11 @@ def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """A starting model without its parameters: what every model of the run has in common with it.
+    """A starting model without its parameters: what all models of a run share.
 
     Attributes:
-        training_images: of every model of the run; those of the starting model alone as long as it is `of` that.
+        training_images: images that the models of the run were trained on. `Origin.of` has those of the starting model;
+            the run adds its own.
     """
 
     spec: ModelSpec
@@ -175,18 +181,18 @@ class Origin:
 
     @classmethod
     def of(cls, encoder: Encoder) -> "Origin":
-        """Everything of an encoder but its parameters."""
+        """Return everything of an encoder except its parameters."""
         rest = encoder.preprocessing, encoder.tokenizer, encoder.provenance, encoder.name
         return cls(encoder.spec, *rest, encoder.model.dtype, encoder.training_images)
 
     def checkpoint(self, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any]) -> Checkpoint:
-        """The model with trained parameters, and a record of the training in its provenance."""
+        """Return the model with trained parameters, and a record of the training in its provenance."""
         provenance = {"trained": record, "started_from": self.provenance}
         rest = self.preprocessing, self.tokenizer, provenance, self.training_images
         return Checkpoint(self.spec, parameters, *rest)
 
     def encoder(self, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any], mesh: Mesh) -> Encoder:
-        """The encoder with trained parameters."""
+        """Return the encoder with trained parameters."""
         _, _, *rest, training_images = self.checkpoint(parameters, record)
         encoder = Encoder(build_model(self.spec, parameters, self.dtype), *rest, self.name, mesh)
         encoder.training_images = training_images
@@ -196,12 +202,12 @@ class Origin:
 def trained_encoder(
     encoder: Encoder, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any]
 ) -> Encoder:
-    """The encoder with trained parameters, and a record of the training in its provenance."""
+    """Return the encoder with trained parameters, and a record of the training in its provenance."""
     return Origin.of(encoder).encoder(parameters, record, encoder.mesh)
 
 
 def interpolated(first: Encoder, second: Encoder, weight: float) -> Encoder:
-    """The model at `weight` from the first (0) to the second (1), with preprocessing and tokenizer of the first.
+    """Interpolate between two models: 0 gives the first, 1 the second; preprocessing and tokenizer are the first's.
 
     Raises InputError: the models differ in their shape, preprocessing or tokenizer, or the weight is not from 0 to 1.
     """
@@ -213,9 +219,9 @@ def interpolated(first: Encoder, second: Encoder, weight: float) -> Encoder:
     tokenizers = [encoder.tokenizer and encoder.tokenizer.rust.to_str() for encoder in (first, second)]
     if tokenizers[0] != tokenizers[1]:
         raise InputError(second.name, "tokenizer", f"another one than of {first.name}", "models of one vocabulary")
-    of_first, of_second = parameters_of(first.model), parameters_of(second.model)
-    between = {path: (1 - weight) * array + weight * of_second[path] for path, array in of_first.items()}
+    first_parameters, second_parameters = parameters_of(first.model), parameters_of(second.model)
+    mean = {path: (1 - weight) * array + weight * second_parameters[path] for path, array in first_parameters.items()}
     record = {"interpolated": {"weight": weight, "first": first.provenance, "second": second.provenance}}
-    encoder = trained_encoder(first, between, record)
+    encoder = trained_encoder(first, mean, record)
     encoder.training_images = union(first.training_images, second.training_images)
     return encoder

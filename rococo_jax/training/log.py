@@ -1,12 +1,12 @@
-"""The log of a run: one JSON line a logged step, and the same figures to TensorBoard and, if asked, Weights & Biases.
+"""The log of a run: one JSON line per logged step, and the same numbers for TensorBoard and, optionally, wandb.
 
-METRICS.jsonl      step, loss and its parts, learning_rate, gradient_norm, logit_scale, images_per_second, ...;
+metrics.jsonl      step, loss and its terms, learning_rate, gradient_norm, logit_scale, images_per_second, ...;
                    counts of images and texts that were lost since step 0, over all processes
-EVALUATIONS.jsonl  step and the results of the evaluation
+evaluations.jsonl  step and the results of the evaluation
 
-A run that resumes from a checkpoint drops the lines of later steps, which are done again. Of the rates,
+A run that resumes from a checkpoint drops the lines of later steps, which it computes again. Model FLOPs utilisation:
 
-    mfu = model FLOPs / (seconds a step * devices * peak)       arXiv 2204.02311, appendix B
+    mfu = model FLOPs / (seconds per step * devices * peak)       arXiv 2204.02311, appendix B
 """
 
 import contextlib
@@ -31,11 +31,13 @@ METRICS, TENSORBOARD, WANDB = "metrics.jsonl", "tensorboard", "wandb-run"
 
 
 class RunLog:
-    """Appends to the log of a working folder from a step on. `folder=None` writes nothing (other processes).
+    """The log files of a run, from a step on.
 
     Args:
-        wandb: arguments of `wandb.init` (project, name, config), which reads TensorBoard's curves; None for none. A run
-            that resumes goes on with the same one, whose identifier is kept in the folder.
+        folder: the working directory; None writes nothing (other processes).
+        first_step: step from which the run resumes; lines of later steps are dropped.
+        wandb: arguments of `wandb.init` (project, name, config), which reads TensorBoard's curves; None for no wandb. A
+            resumed run continues the same wandb run, whose identifier is stored in the folder.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class RunLog:
         if folder is None:
             return
         for name in (METRICS, EVALUATIONS):
-            with atomic_write(folder / name) as path:  # a kill here leaves the log as it was
+            with atomic_write(folder / name) as path:  # if the process is killed here, the log stays as it was
                 path.write_text("".join(_lines_up_to(folder / name, first_step)))
             self.files[name] = (folder / name).open("a", buffering=1)
         if wandb is not None:
@@ -56,7 +58,7 @@ class RunLog:
             self.board = SummaryWriter(str(folder / TENSORBOARD), purge_step=first_step + 1)
 
     def write(self, name: str, step: int, values: Mapping[str, float]) -> None:
-        """A line of `METRICS` or `EVALUATIONS`."""
+        """Append a line to the file `METRICS` or `EVALUATIONS`."""
         if self.folder is None:
             return
         line = {"step": step, **{key: _plain(value) for key, value in values.items()}}
@@ -67,11 +69,11 @@ class RunLog:
                     self.board.add_scalar(f"{name.removesuffix('.jsonl')}/{key}", value, step)
 
     def has(self, name: str, step: int) -> bool:
-        """Whether `METRICS` or `EVALUATIONS` has a line of a step."""
+        """Return whether the file `METRICS` or `EVALUATIONS` has a line of a step."""
         return any(json.loads(line)["step"] == step for line in _lines_up_to(self.folder / name, step))
 
     def close(self) -> None:
-        """Closes the files."""
+        """Close the files."""
         for file in self.files.values():
             file.close()
         if self.board is not None:
@@ -81,7 +83,7 @@ class RunLog:
 
 
 def check_wandb(project: str) -> None:
-    """Raises InputError where a project is named, and wandb or the tensorboard that it reads by is not installed."""
+    """Raise InputError if a project is named but wandb, or tensorboard, which it needs, is not installed."""
     if project and not all(map(importlib.util.find_spec, ("wandb", "tensorboard"))):
         wanted = "'' or wandb installed: pip install 'rococo-jax[wandb]'"
         raise InputError("config", "config.log.wandb", repr(project), wanted)
@@ -90,10 +92,10 @@ def check_wandb(project: str) -> None:
 def _wandb_run(folder: Path, arguments: Mapping[str, Any]) -> Any:
     import wandb
 
-    kept = folder / WANDB
-    resumed = {"id": kept.read_text() if kept.exists() else None, "resume": "allow"}
-    run = wandb.init(**arguments, **resumed, dir=str(folder), sync_tensorboard=True)
-    with atomic_write(kept) as path:
+    id_file = folder / WANDB
+    resume = {"id": id_file.read_text() if id_file.exists() else None, "resume": "allow"}
+    run = wandb.init(**arguments, **resume, dir=str(folder), sync_tensorboard=True)
+    with atomic_write(id_file) as path:
         path.write_text(run.id)
     return run
 
@@ -101,31 +103,32 @@ def _wandb_run(folder: Path, arguments: Mapping[str, Any]) -> Any:
 def _lines_up_to(path: Path, step: int) -> list[str]:
     if not path.exists():
         return []
-    kept = []
+    lines = []
     for line in path.read_text(errors="replace").splitlines(keepends=True):
         try:
             if line.endswith("\n") and json.loads(line)["step"] <= step:
-                kept.append(line)
-        except (ValueError, KeyError, TypeError, RecursionError):  # cut short when the run was killed, or no line of it
+                lines.append(line)
+        except (ValueError, KeyError, TypeError, RecursionError):  # the line is incomplete: the run was killed
             continue
-    return kept
+    return lines
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
+    """Return NaN and infinity, which JSON does not have, as text, and other values unchanged."""
     return value if not isinstance(value, float) or math.isfinite(value) else str(value)
 
 
 class Meter:
-    """Counts steps between two readings.
+    """Measures the speed of training, and how much time goes to other things than steps.
 
     Args:
-        images: images of a global batch.
-        devices: of the run's mesh.
-        flops: operations of a step on one device; 0 where unknown.
+        images: images in a global batch.
+        devices: number of devices in the mesh of the run.
+        flops: FLOPs of a step on one device; 0 if unknown.
 
     Attributes:
-        memory: bytes that the step's program takes on one device, None where unknown.
+        memory: bytes that the program of a step takes on one device, None if unknown.
+        overhead_seconds: seconds since the start that were not spent on steps, by reason.
     """
 
     def __init__(self, images: int, devices: int = 1, flops: float = 0.0):
@@ -135,62 +138,69 @@ class Meter:
         self.peak = peak_flops(device)
         if self.peak is None and device.platform != "cpu" and jax.process_index() == 0:
             say(f"no published peak is known of {device.device_kind!r} (PEAK_TFLOPS): no mfu")
-        self.begun, self.lost = time.perf_counter(), Counter()
+        self.creation_time = time.perf_counter()
+        self.overhead_seconds: Counter[str] = Counter()
         self.restart()
 
     def restart(self) -> None:
-        """Forgets the steps so far."""
-        self.start, self.steps, self.waited = time.perf_counter(), 0, 0.0
+        """Start a new measurement."""
+        self.start, self.steps, self.seconds_waiting = time.perf_counter(), 0, 0.0
 
-    def count(self, waited: float = 0.0, idle: float | None = None) -> None:
-        """Count one step, before which the host waited so many seconds for its batch.
+    def count(self, seconds_waiting: float = 0.0, seconds_idle: float | None = None) -> None:
+        """Count one step.
 
         Args:
-            idle: seconds of these in which the device had finished the step before, all by default; they alone are
-                lost.
+            seconds_waiting: seconds that the host waited for the batch of the step.
+            seconds_idle: seconds of these in which the device had nothing to compute, all by default. Only they are
+                overhead.
         """
         self.steps += 1
-        self.waited += waited
-        self.lost["waiting for data"] += waited if idle is None else idle
+        self.seconds_waiting += seconds_waiting
+        self.overhead_seconds["waiting for data"] += seconds_waiting if seconds_idle is None else seconds_idle
 
     @contextlib.contextmanager
     def paused(self, reason: str) -> Iterator[None]:
-        """Leaves out the time of a block, which is not spent on steps."""
+        """Exclude the time of a block from the speed, and count it as overhead."""
         start = time.perf_counter()
         yield
         seconds = time.perf_counter() - start
         self.start += seconds
-        self.lost[reason] += seconds
+        self.overhead_seconds[reason] += seconds
 
     def goodput(self) -> tuple[float, str]:
-        """The share of the time since the start that was spent in steps; and it in words, with what took the rest."""
-        whole = max(time.perf_counter() - self.begun, 1e-9)
-        share = max(0.0, 1 - sum(self.lost.values()) / whole)
-        rest = [f"{reason} {seconds / whole:.0%}" for reason, seconds in self.lost.most_common() if seconds]
-        return share, ", ".join([f"{share:.0%} of {whole:.0f} s in steps", *rest])
+        """Return the share of the time since the start that was spent in steps, and a text that says what took the
+        rest.
+        """
+        total = max(time.perf_counter() - self.creation_time, 1e-9)
+        share = max(0.0, 1 - self.overhead_seconds.total() / total)
+        overhead = [
+            f"{reason} {seconds / total:.0%}" for reason, seconds in self.overhead_seconds.most_common() if seconds
+        ]
+        return share, ", ".join([f"{share:.0%} of {total:.0f} s in steps", *overhead])
 
     def read(self) -> dict[str, float]:
-        """Figures since the last reading."""
+        """Return speed and memory since the last call."""
         now = time.perf_counter()
         steps = max(self.steps, 1)
-        seconds, waited = max(now - self.start, 1e-9) / steps, self.waited / steps
+        seconds_per_step = max(now - self.start, 1e-9) / steps
+        seconds_waiting = self.seconds_waiting / steps
         self.restart()
-        rate = self.images / seconds
-        figures = {
+        rate = self.images / seconds_per_step
+        numbers = {
             "images_per_second": rate,
             "images_per_second_per_device": rate / self.devices,
-            "seconds_per_step": seconds,
-            "seconds_waiting_for_data": waited,
+            "seconds_per_step": seconds_per_step,
+            "seconds_waiting_for_data": seconds_waiting,
             "goodput": self.goodput()[0],
         }
         if self.flops and self.peak:
-            figures["mfu"] = self.flops / seconds / self.peak
+            numbers["mfu"] = self.flops / seconds_per_step / self.peak
         if self.memory is not None:
-            figures["memory_bytes_per_device"] = self.memory
-        return figures | memory_in_use(jax.local_devices()[0].memory_stats() or {})
+            numbers["memory_bytes_per_device"] = self.memory
+        return numbers | memory_in_use(jax.local_devices()[0].memory_stats() or {})
 
 
 def memory_in_use(stats: Mapping[str, int]) -> dict[str, int]:
-    """Bytes in use now and at most so far, of what a device tells of its memory (CPUs: nothing)."""
+    """Return bytes in use now and at the peak, as far as the device reports them (CPUs report nothing)."""
     names = {"memory_in_use_bytes": "bytes_in_use", "memory_peak_bytes": "peak_bytes_in_use"}
     return {name: stats[key] for name, key in names.items() if key in stats}

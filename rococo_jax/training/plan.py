@@ -27,7 +27,7 @@ from rococo_jax.runtime import AXES, GPU_MEMORY_FRACTION, arranged, make_mesh
 from rococo_jax.training.init import starting_encoder
 from rococo_jax.training.inputs.batches import text_length
 from rococo_jax.training.program import bytes_of_device, compile_step, memory_of, step_flops
-from rococo_jax.training.step import batch_shapes, check_batch, lower_step
+from rococo_jax.training.step import check_batch, host_batch_shapes, lower_step
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
 _GPUS_PER_NODE = 8
@@ -52,7 +52,7 @@ def plan(config: ConfigDict, topology: str | None = None) -> dict[str, Any]:
     mesh = Mesh(arranged(devices, config.fsdp), AXES)
     encoder = starting_encoder(config, make_mesh(jax.local_devices()[:1]))
     tokens = text_length(config.data.text_length, encoder)
-    shapes = batch_shapes(config, encoder.spec, tokens, encoder.preprocessing)
+    shapes = host_batch_shapes(config, encoder.spec, tokens, encoder.preprocessing)
     rows = NamedSharding(mesh, PartitionSpec(AXES))
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows), shapes)
     limit = _topology_memory(topology, devices[0]) if topology else memory_of(jax.local_devices()[0])

@@ -1,7 +1,7 @@
-"""A run before its first step: data, model and step on their devices; and what runs of one process share of these.
+"""Set up a run: open the data, load the model, build the step; and share these between the runs of a sweep.
 
 A sweep trains many times from one model on one data set. Decoding images, altering captions and running the towers
-takes longer than a short run on their features; `RunCache` does it once for all runs with the same settings of it.
+takes longer than a short run on their features, so `RunCache` does it once for all runs with the same settings.
 """
 
 import dataclasses
@@ -36,25 +36,29 @@ from rococo_jax.training.step import Step, check_batch, make_step
 
 
 class RunCache:
-    """Keeps the last data and the last starting model, and a few sets of features."""
+    """Cache of the latest data and starting model, and of a few sets of features.
+
+    Args:
+        features: number of sets of features to keep.
+    """
 
     def __init__(self, features: int = 4):
-        self._kept: dict[str, dict[Hashable, Any]] = {}
-        self._most = {"features": features}
+        self._cache: dict[str, dict[Hashable, Any]] = {}
+        self._capacity = {"features": features}
 
     def source(self, data: ConfigDict) -> PairSource:
-        """Open the source of pairs once, as `open_source`."""
+        """Cached `open_source`."""
         return self._get("source", (data.images, data.captions, data.split), lambda: open_source(data))
 
     def encoder(self, config: ConfigDict, mesh: Mesh) -> Encoder:
-        """Load the starting encoder once, as `starting_encoder`."""
-        # Random parameters, of a whole model or of residual heads, come from the run's seed.
+        """Cached `starting_encoder`."""
+        # New parameters, of a whole model or of residual heads, are drawn with the seed of the run.
         keys = {key: value for key, value in flat(config).items() if key.startswith(("init", "dtype", "seed"))}
         keys["kind"] = config.losses.contrastive.kind
         return self._get("encoder", (hash_json(keys), mesh), lambda: starting_encoder(config, mesh))
 
     def features(self, config: ConfigDict, make: Callable[[], Features]) -> Features:
-        """The result of `make`, or an earlier one for a config with the same features."""
+        """Return the result of `make`, or the cached result for a config with the same features."""
         keys = keys_of_features(config)
         if config.init.model:
             # Only new towers depend on the seed; pools are the same for all seeds.
@@ -62,13 +66,16 @@ class RunCache:
         return self._get("features", hash_json(keys), make)
 
     def _get(self, kind: str, key: Hashable, make: Callable[[], Any]) -> Any:
-        kept = self._kept.setdefault(kind, {})
-        made = kept.pop(key) if key in kept else None
-        while made is None and len(kept) >= self._most.get(kind, 1):
-            # Dropped before the next is made, to save memory; the least recently used first.
-            del kept[next(iter(kept))]
-        kept[key] = make() if made is None else made
-        return kept[key]
+        entries = self._cache.setdefault(kind, {})
+        if key in entries:
+            value = entries.pop(key)
+        else:
+            # Drop the least recently used entry before making the next one, to save memory.
+            while len(entries) >= self._capacity.get(kind, 1):
+                del entries[next(iter(entries))]
+            value = make()
+        entries[key] = value  # the most recently used entry is the last one
+        return value
 
 
 @dataclasses.dataclass
@@ -76,11 +83,12 @@ class Setup:
     """Data, model and step of a run.
 
     Attributes:
-        trained: the starting parameters that are trained; emptied once they are the state's.
-        frozen: the others.
-        owns_model: whether no later run of this process starts from the same parameters.
-        flops: operations of a step on one device.
-        file_hashes: of the contents of the files that losses read, by name.
+        trained: initial values of the trained parameters; emptied once the state holds them.
+        frozen: the other parameters.
+        donate_parameters: whether the state may reuse the buffers of `trained`, since no later run of this process
+            starts from them.
+        flops: FLOPs of a step on one device.
+        file_hashes: hashes of the contents of the files that losses read, by name.
     """
 
     mesh: Mesh
@@ -88,7 +96,7 @@ class Setup:
     origin: Origin
     trained: dict[str, jax.Array]
     frozen: dict[str, jax.Array]
-    owns_model: bool
+    donate_parameters: bool
     optimizer: optax.GradientTransformation
     step: Step
     batches: Input
@@ -96,7 +104,7 @@ class Setup:
     file_hashes: dict[str, str]
 
     def identity(self, images: str) -> dict[str, Any]:
-        """All that decides the result of the run beside its config, by contents, as JSON values.
+        """Return what decides the result of the run besides its config, as JSON values.
 
         Args:
             images: hash of the contents of the training images.
@@ -112,7 +120,7 @@ class Setup:
         }
 
     def begin_or_resume(self, checkpoints: TrainingCheckpoints, *, averaged: bool) -> TrainState:
-        """The state of the last checkpoint, where the input then stands, too; or that of step 0."""
+        """Return the state of the latest checkpoint, and move the input to its step; without one, the initial state."""
         latest = checkpoints.latest()
         if latest:
             like = state_shapes(self.trained, self.optimizer, self.mesh, averaged=averaged)
@@ -120,59 +128,65 @@ class Setup:
             state, input_state = checkpoints.restore(latest, like)
             self.batches.set_state(input_state)
             return state
-        state = make_state(self.trained, self.optimizer, self.mesh, averaged=averaged, donate=self.owns_model)
+        state = make_state(self.trained, self.optimizer, self.mesh, averaged=averaged, donate=self.donate_parameters)
         self.trained.clear()
         return state
 
 
 def set_up(config: ConfigDict, folder: Path, mesh: Mesh | None, run_cache: RunCache | None) -> Setup:
-    """Opens data and model. What is computed of them beforehand is kept in `folder`."""
+    """Open the data, load the model and build the step. What is computed beforehand is stored in `folder`."""
     check_batch(config, jax.device_count() if mesh is None else mesh.size)
     mesh = make_mesh(fsdp=config.fsdp) if mesh is None else mesh
-    owns_model, run_cache = run_cache is None, RunCache() if run_cache is None else run_cache
+    is_only_run = run_cache is None
+    run_cache = RunCache() if run_cache is None else run_cache
     source = run_cache.source(config.data)
     encoder = run_cache.encoder(config, mesh)
     spec, tokens = encoder.spec, text_length(config.data.text_length, encoder)
     trained, frozen = split_parameters(parameters_of(encoder.model), spec, config.train)
     optimizer = make_optimizer(config.optimizer, config.steps, spec, trained)
     step = make_step(config, spec, encoder.preprocessing, optimizer, mesh)
-    context = InputContext(config, _on_own_devices(config, encoder, folder), source, folder)
+    context = InputContext(config, _local_encoder(config, encoder, folder), source, folder)
     batches = make_input(context, run_cache.features, rows_of(mesh.local_devices, mesh, config.batch_size))
     barrier("the starting state")
     frozen = place_parameters(frozen, mesh)
     flops = step_flops(config, spec, tokens, encoder.preprocessing) / mesh.size
     file_hashes = broadcast_from_process_0("files of the losses", lambda: _file_hashes(context))
     return Setup(
-        mesh,
-        source,
-        Origin.of(encoder),
-        trained,
-        frozen,
-        owns_model,
-        optimizer,
-        step,
-        batches,
-        flops,
-        file_hashes,
+        mesh=mesh,
+        source=source,
+        origin=Origin.of(encoder),
+        trained=trained,
+        frozen=frozen,
+        donate_parameters=is_only_run,
+        optimizer=optimizer,
+        step=step,
+        batches=batches,
+        flops=flops,
+        file_hashes=file_hashes,
     )
 
 
 def _file_hashes(context: InputContext) -> dict[str, str]:
+    """Return the hashes of the files that the inputs of active losses read, by name."""
     hashes: dict[str, str] = {}
-    for each in active_inputs(context.config.losses):
-        hashes |= each.file_hashes(context)
+    for loss_input in active_inputs(context.config.losses):
+        hashes |= loss_input.file_hashes(context)
     return hashes
 
 
-def _on_own_devices(config: ConfigDict, encoder: Encoder, folder: Path) -> Encoder:
-    """The encoder that computes influence and features beforehand: whole, on this process's devices."""
-    alone = jax.process_count() == 1
-    if alone and encoder.mesh.shape["fsdp"] == 1:
+def _local_encoder(config: ConfigDict, encoder: Encoder, folder: Path) -> Encoder:
+    """Return an encoder with complete parameters on this process's devices, to compute influence and features.
+
+    It is `encoder` itself if nothing has to be computed, or if that has complete parameters on this process.
+    """
+    is_single_process = jax.process_count() == 1
+    if is_single_process and encoder.mesh.shape["fsdp"] == 1:
         return encoder
-    computes = config.data.cached_features or any(
-        each.computes(config, folder) for each in active_inputs(config.losses)
+    needs_encoder = config.data.cached_features or any(
+        loss_input.needs_encoder(config, folder) for loss_input in active_inputs(config.losses)
     )
-    # All processes read the model, or none does.
-    if not on_any_process(computes):
+    # Either all processes load the model, or none does.
+    if not on_any_process(needs_encoder):
         return encoder
-    return starting_encoder(config, make_mesh(list(encoder.mesh.devices.flat) if alone else jax.local_devices()))
+    devices = list(encoder.mesh.devices.flat) if is_single_process else jax.local_devices()
+    return starting_encoder(config, make_mesh(devices))

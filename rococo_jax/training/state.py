@@ -1,13 +1,14 @@
-"""The training state, its place on the mesh and on the host, and its checkpoints (Orbax).
+"""The training state, its shardings, and its checkpoints (Orbax).
 
-Parameters are replicated, or sharded over `fsdp` (`models.fsdp`); moments and averages lie where their parameter lies.
+Parameters are replicated, or sharded over `fsdp` (`models.fsdp`); moments and averages have the sharding of their
+parameter.
 
 CHECKPOINTS/STEP/state     TrainState: trained parameters, moments, average
-CHECKPOINTS/STEP/input     the step of the input, and what decides its order
+CHECKPOINTS/STEP/input     the next step of the input, and what decides the order of the data
 CHECKPOINTS/STEP/run       hashes of what decides the run: `Setup.identity`
 
-Checkpoints are written while training goes on, and appear whole or not at all; the last few and the best are kept. A
-state is restored to the sharding of the asking state, so the number of devices and of processes may change.
+Checkpoints are written in the background and appear complete or not at all; the latest ones and the best one are kept.
+A state is restored with the shardings of the current run, so the number of devices and processes may change.
 """
 
 import contextlib
@@ -34,13 +35,19 @@ from rococo_jax.processes import broadcast_from_process_0
 from rococo_jax.storage import check_free_space, remove_folder
 from rococo_jax.training.freezing import join_parameters
 
-# At most what Orbax writes of a checkpoint beside its arrays.
+# Upper bound on what Orbax writes to a checkpoint besides its arrays.
 _DESCRIPTION_BYTES = 1_000_000
 
 
 class TrainState(NamedTuple):
-    """Attributes: steps done, int32 (); trained parameters by path; the optimizer's state; their average,
-    debiased, or {}. Before the first update it holds the starting parameters."""
+    """State of training.
+
+    Attributes:
+        step: number of updates so far, an int32 scalar.
+        parameters: trained parameters by path.
+        moments: state of the optimizer.
+        average: debiased moving average of the parameters, or {}; before the first update, the initial parameters.
+    """
 
     step: jax.Array
     parameters: dict[str, jax.Array]
@@ -49,14 +56,14 @@ class TrainState(NamedTuple):
 
 
 def sharding_of_tree(tree: Any, mesh: Mesh) -> Any:
-    """The sharding of every leaf. A leaf under a parameter's path is that parameter, its moment or its average."""
+    """Return the sharding of every leaf. Moments and averages are found by the path of their parameter."""
 
-    def place(path: tuple, leaf: Any) -> NamedSharding:
+    def sharding(path: tuple, leaf: Any) -> NamedSharding:
         names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
         partition = partition_of(names[-1], leaf.shape, mesh.shape["fsdp"]) if names else PartitionSpec()
         return NamedSharding(mesh, partition)
 
-    return jax.tree_util.tree_map_with_path(place, tree)
+    return jax.tree_util.tree_map_with_path(sharding, tree)
 
 
 def make_state(
@@ -67,27 +74,27 @@ def make_state(
     averaged: bool,
     donate: bool = False,
 ) -> TrainState:
-    """The state before the first step, placed on the mesh.
+    """Return the state before the first step, placed on the mesh.
 
     Args:
-        donate: use up `parameters` where they lie on the mesh already, instead of copying them.
+        donate: reuse the buffers of `parameters` that are on the mesh already, instead of copying them.
     """
-    placed = place_parameters(parameters, mesh)
-    # What is placed on the devices it lies on already keeps its buffer, under a new name.
-    owned, shared = (placed, {}) if donate else ({}, placed)
+    on_mesh = place_parameters(parameters, mesh)
+    # Placing an array on the devices where it is already does not copy its buffer.
+    donated, copied = (on_mesh, {}) if donate else ({}, on_mesh)
 
-    def make(owned: dict[str, jax.Array], shared: dict[str, jax.Array]) -> TrainState:
-        copies = {path: jnp.copy(array) for path, array in shared.items()}
-        return _initial({**owned, **copies}, optimizer, averaged)
+    def make(donated: dict[str, jax.Array], copied: dict[str, jax.Array]) -> TrainState:
+        copies = {path: jnp.copy(array) for path, array in copied.items()}
+        return _initial({**donated, **copies}, optimizer, averaged)
 
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state_shapes(parameters, optimizer, mesh, averaged=averaged))
-    return jax.jit(make, out_shardings=shardings, donate_argnums=0)(owned, shared)
+    return jax.jit(make, out_shardings=shardings, donate_argnums=0)(donated, copied)
 
 
 def state_shapes(
     parameters: dict[str, jax.Array], optimizer: optax.GradientTransformation, mesh: Mesh, *, averaged: bool
 ) -> TrainState:
-    """Shapes, dtypes and shardings of what `make_state` makes."""
+    """Return shapes, dtypes and shardings of the result of `make_state`."""
     shapes = jax.eval_shape(lambda parameters: _initial(parameters, optimizer, averaged), parameters)
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -105,14 +112,17 @@ def _initial(parameters: dict[str, jax.Array], optimizer: optax.GradientTransfor
 def local_parameters(
     trained: Mapping[str, jax.Array], frozen: Mapping[str, jax.Array], mesh: Mesh
 ) -> tuple[dict[str, jax.Array], Mesh]:
-    """All parameters and their mesh, without a copy: that of this process's devices where these hold whole parameters
-    between them, so that processes need not wait for each other; else `mesh`, whose processes encode in step.
+    """Return all parameters and their mesh, without a copy.
+
+    If the devices of this process hold complete parameters between them, the mesh is theirs, and processes can encode
+    without waiting for each other. Otherwise it is `mesh`, and all processes must encode together.
     """
     local = mesh.local_mesh
     if local.shape["fsdp"] != mesh.shape["fsdp"]:
         return join_parameters(trained, frozen), mesh
-    return join_parameters(*({path: _local_view(array, local) for path, array in part.items()}
-                             for part in (trained, frozen))), local  # fmt: skip
+    local_trained = {path: _local_view(array, local) for path, array in trained.items()}
+    local_frozen = {path: _local_view(array, local) for path, array in frozen.items()}
+    return join_parameters(local_trained, local_frozen), local
 
 
 def _local_view(array: jax.Array, mesh: Mesh) -> jax.Array:
@@ -126,47 +136,48 @@ def _local_view(array: jax.Array, mesh: Mesh) -> jax.Array:
 def gather_to_host(
     trained: Mapping[str, jax.Array], frozen: Mapping[str, jax.Array], *, keep: bool = True
 ) -> dict[str, np.ndarray]:
-    """Gathers parameters that are sharded over devices and processes, one after another. All processes must call it.
+    """Gather parameters that are sharded over devices and processes, one at a time. All processes must call it.
 
     Args:
-        keep: False where this process only takes part; it gets nothing.
+        keep: False if this process only takes part in the exchange; it gets nothing.
     """
 
     def gathered(parameters: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
-        found = {}
+        arrays = {}
         for path in sorted(parameters):
             array = parameters[path]
-            local = array.is_fully_addressable or array.is_fully_replicated
-            if not local or keep:
-                whole = jax.device_get(array) if local else multihost_utils.process_allgather(array, tiled=True)
-                if keep:
-                    found[path] = whole
-        return found
+            is_local = array.is_fully_addressable or array.is_fully_replicated
+            if is_local and not keep:
+                continue
+            complete = jax.device_get(array) if is_local else multihost_utils.process_allgather(array, tiled=True)
+            if keep:
+                arrays[path] = complete
+        return arrays
 
     return join_parameters(gathered(trained), gathered(frozen))
 
 
 class KeepBest(managers.PreservationPolicy):
-    """Keep the checkpoint with the highest score; of several, the last. It is saved before its score is known."""
+    """Keep the checkpoint with the highest score, the latest if several have it. Scores are added after saving."""
 
     def __init__(self, scores: Mapping[int, float]):
         self.scores = scores
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """Whether each checkpoint is the best one."""
+        """Return for each checkpoint whether it is the best one."""
         best = best_step((each.step for each in checkpoints), self.scores)
         return [each.step == best for each in checkpoints]
 
 
 class TrainingCheckpoints:
-    """The checkpoints in a folder.
+    """The checkpoints of a run.
 
     Args:
-        folder: made where it does not exist.
-        keep: how many of the latest are kept, beside the one with the best evaluation.
+        folder: created if it does not exist.
+        keep: number of latest checkpoints to keep, besides the one with the best score.
         run: JSON values that identify the run.
-        keep_every: checkpoints of these steps are kept for good; 0 for none.
-        scores: of evaluated steps; the caller adds to them.
+        keep_every: checkpoints at multiples of this step are kept for good; 0 for none.
+        scores: scores of evaluated steps; the caller adds to them.
     """
 
     def __init__(
@@ -184,29 +195,30 @@ class TrainingCheckpoints:
         policy = managers.AnyPreservationPolicy(policies)
         options = ocp.CheckpointManagerOptions(preservation_policy=policy, enable_async_checkpointing=True)
         self._remove_unfinished()
-        self._quiet = contextlib.ExitStack()  # until it is closed, as it writes in the background
+        # Orbax writes in the background, and logs until the manager is closed.
+        self._quiet = contextlib.ExitStack()
         self._quiet.enter_context(quiet_orbax())
         self.manager = ocp.CheckpointManager(self.folder, options=options)
 
     def latest(self) -> int | None:
-        """The step of the last complete checkpoint."""
+        """Return the step of the latest complete checkpoint, None if there is none."""
         return self.manager.latest_step()
 
     def describe_latest(self) -> str:
-        """From where a run can go on, in words."""
+        """Say from which checkpoint a run can resume."""
         latest = self.latest()
         return "no checkpoint was written before" if latest is None else f"the checkpoint of step {latest} is good"
 
     def save(self, step: int, state: TrainState, input_state: dict[str, Any]) -> None:
-        """Starts writing in the background. A step that is there already is not written again.
+        """Start writing in the background; do nothing if the latest checkpoint is of this step.
 
-        Raises InputError: the disk has no room for it, or the one before could not be written.
+        Raises InputError: the disk is full, or the previous checkpoint could not be written.
         """
         if step == self.manager.latest_step():
             return
-        self.wait()  # as Orbax does, so that the one before has its room
+        self.wait()  # Orbax would wait too; this way the free space is known
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _DESCRIPTION_BYTES
-        broadcast_from_process_0("room on the disk", lambda: self._check_room(step, size))
+        broadcast_from_process_0("room on the disk", lambda: self._check_free_space(step, size))
         items = {
             "state": ocp.args.StandardSave(state._asdict()),
             "input": ocp.args.JsonSave(input_state),
@@ -216,18 +228,18 @@ class TrainingCheckpoints:
             self.manager.save(step, args=ocp.args.Composite(**items))
 
     def restore(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """State and input state of a checkpoint, of the shapes and shardings of `like`.
+        """Return state and input state of a checkpoint, with the shapes and shardings of `like`.
 
         Raises InputError: it belongs to another model, or its parameters differ in name or shape.
         """
         path = self.folder / str(step)
-        small = {"input": ocp.args.JsonRestore(), "run": ocp.args.JsonRestore()}
         try:
-            read = self.manager.restore(step, args=ocp.args.Composite(**small))
+            args = ocp.args.Composite(input=ocp.args.JsonRestore(), run=ocp.args.JsonRestore())
+            restored = self.manager.restore(step, args=args)
         except (ValueError, KeyError, FileNotFoundError) as error:
-            raise InputError(path, "checkpoint", first_line(error), "a whole checkpoint of a run") from None
-        for name in sorted({*self.run, *read["run"]}):
-            saved, current = read["run"].get(name), self.run.get(name)
+            raise InputError(path, "checkpoint", first_line(error), "a complete checkpoint of a run") from None
+        for name in sorted({*self.run, *restored["run"]}):
+            saved, current = restored["run"].get(name), self.run.get(name)
             if saved != current:
                 raise InputError(path, name, saved, f"{current}, which this run starts from")
         try:
@@ -235,42 +247,42 @@ class TrainingCheckpoints:
             state = self.manager.restore(step, args=args)["state"]
         except (ValueError, KeyError, FileNotFoundError) as error:
             raise InputError(path, "state", first_line(error), "the state of this model") from None
-        for name, found in (("step", int(state["step"])), ("input", read["input"].get("next_step", step))):
-            if found != step:
-                raise InputError(path, name, f"step {found}", f"step {step}, as the folder is named")
-        return TrainState(**state), read["input"]
+        for name, saved_step in (("step", int(state["step"])), ("input", restored["input"].get("next_step", step))):
+            if saved_step != step:
+                raise InputError(path, name, f"step {saved_step}", f"step {step}, as the folder is named")
+        return TrainState(**state), restored["input"]
 
     def wait(self) -> None:
-        """Waits until everything is written. Raises InputError where it cannot be."""
+        """Wait until everything is written. Raises InputError if that fails."""
         with self._writing():
             self.manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits until everything is written, and closes the folder. Raises InputError where it cannot be."""
+        """Wait until everything is written, and close the manager. Raises InputError if that fails."""
         with self._quiet, self._writing():
             self.manager.close()
 
-    def _check_room(self, step: int, size: int) -> None:
+    def _check_free_space(self, step: int, size: int) -> None:
         with self._writing():
             check_free_space(self.folder / str(step), size)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Raises InputError for what the disk refuses, with the step from which the run can go on."""
+        """Raise InputError for errors of the disk, with the checkpoint from which the run can resume."""
         try:
             yield
         except (InputError, OSError, ValueError) as error:
             refused = as_input_error(error)
             if refused is None:
                 raise
-            # The tasks that failed beside the first one would each be logged when the process ends.
+            # Other tasks that failed would each be logged when the process ends.
             logging.getLogger("asyncio").setLevel(logging.CRITICAL)
             self._remove_unfinished()
             wanted = f"{refused.wanted}; {self.describe_latest()}"
             raise type(refused)(refused.source, refused.field, refused.found, wanted) from None
 
     def _remove_unfinished(self) -> None:
-        """Removes what a run left that was killed, or had no room, while it wrote a checkpoint."""
+        """Remove incomplete checkpoints of a run that was killed or had no space while it wrote them."""
         if jax.process_index() == 0:
             for folder in self.folder.glob("*.orbax-checkpoint-tmp"):
                 remove_folder(folder)

@@ -1,7 +1,7 @@
-"""One step: embed, loss, gradients, update. A pure function of the state, the frozen parameters and the batch.
+"""Training step: embed the batch, compute loss and gradients, update the parameters.
 
-`lower_step` lowers a step from shapes alone, on any mesh that JAX can name: a run of thousands of devices can be
-compiled on a laptop before it is started.
+A step is a pure function of the state, the frozen parameters and the batch. `lower_step` needs shapes only, and accepts
+any mesh that JAX can describe: a run on thousands of devices can be compiled on a laptop before it is started.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, patches_per_image, pixel_shape
-from rococo_jax.training.freezing import cached_sides, join_parameters, split_parameters, stop_at_frozen
+from rococo_jax.training.freezing import cached_sides, join_parameters, set_gradient_stops, split_parameters
 from rococo_jax.training.grad_cache import Parameters, divides_into_micro_batches, loss_and_gradients
 from rococo_jax.training.inputs import active_inputs, items_per_pair
 from rococo_jax.training.objective import Vectors, embed_batch, total_loss
@@ -46,21 +46,26 @@ def make_step(
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
 ) -> Step:
-    """The step as a jitted function; the state that goes in is used up.
+    """Return the step as a jitted function. It donates its state: the state passed in cannot be used again.
 
-    Raises InputError: the batch cannot be split over the devices, its parts, or the groups of mixed images.
+    Raises InputError: the batch cannot be split over devices, micro-batches and groups of mixed images.
     """
     check_batch(config, mesh.size)
-    patches_per_image(config, spec)  # refuses towers that read whole images
-    logits, schedule = ShardedLogits(mesh), make_schedule(config.optimizer, config.steps)
-    fields, embed = active_fields(config.losses), make_embed(config, spec, preprocessing, mesh)
+    patches_per_image(config, spec)  # raises for towers that cannot drop patches
+    logits = ShardedLogits(mesh)
+    schedule = make_schedule(config.optimizer, config.steps)
+    fields = active_fields(config.losses)
+    embed = make_embed(config, spec, preprocessing, mesh)
 
     def step(state: TrainState, frozen: Parameters, batch: Batch) -> tuple[TrainState, Metrics]:
         batch = add_on_device(batch, config, spec, state.step, mesh)
+        # With FSDP, parameters outside the blocks are gathered here, once, and not again in every micro-batch.
+        trained = gather_parameters(state.parameters, mesh)
+        frozen = gather_parameters(frozen, mesh)
         value, terms, gradients = loss_and_gradients(
             lambda trained, rows: embed(trained, frozen, rows, fields),
             lambda vectors, scales: total_loss(vectors, scales, batch, config.losses, logits),
-            state.parameters,
+            trained,
             batch.for_towers(fields),
             micro_batches=config.micro_batches,
             mesh=mesh,
@@ -76,28 +81,29 @@ def make_step(
             "logit_scale": jnp.exp(parameters["logit_scale"]),
         }
         state = TrainState(state.step + 1, parameters, moments, average)
-        # Explicit, so that every parameter stays where a checkpoint is restored to.
+        # Explicit, so that the results have the shardings of a restored checkpoint.
         return jax.lax.with_sharding_constraint(state, sharding_of_tree(state, mesh)), metrics
 
     return jax.jit(step, donate_argnums=0)
 
 
 def add_on_device(batch: Batch, config: ConfigDict, spec: ModelSpec, step: Int[Array, ""], mesh: Mesh) -> Batch:
-    """The batch with the fields that the device makes, and the patches that the tower sees of every image."""
-    for each in active_inputs(config.losses):
-        batch = each.on_device(batch, config, step, mesh)
+    """Add the fields that are computed on the device, such as mixed images, and choose the patches to keep."""
+    for loss_input in active_inputs(config.losses):
+        batch = loss_input.on_device(batch, config, step, mesh)
     return drop_patches(batch, config, spec, step, mesh)
 
 
 def make_embed(
     config: ConfigDict, spec: ModelSpec, preprocessing: Preprocessing | None, mesh: Mesh
 ) -> Callable[[Parameters, Parameters, Batch, Sequence[Field]], Vectors]:
-    """Embed rows and fields of a batch with the towers, from trained and frozen parameters."""
+    """Return a function that embeds rows and fields of a batch, given the trained and the frozen parameters."""
 
     def embed(trained: Parameters, frozen: Parameters, rows: Batch, fields: Sequence[Field]) -> Vectors:
+        # Parameters that are already gathered stay so; here they get the sharding of their gradients.
         parameters = gather_parameters(join_parameters(trained, frozen), mesh)
         model = build_model(spec, parameters, jnp.dtype(config.dtype))
-        stop_at_frozen(model, config.train)
+        set_gradient_stops(model, config.train)
         gather_blocks_on_use(model, mesh)
         use_fused_attention(model, mesh, config.dtype)
         for stack in model.stacks.values():
@@ -108,7 +114,7 @@ def make_embed(
 
 
 def check_batch(config: ConfigDict, devices: int) -> None:
-    """Raises InputError unless `batch_size` splits over devices, parts and groups, and the devices over `fsdp`."""
+    """Raise InputError unless the batch size and the number of devices can be divided as the config says."""
     size = config.batch_size
     if devices % config.fsdp:
         raise InputError("config", "fsdp", f"{config.fsdp} on {devices} devices", f"a divisor of {devices}")
@@ -116,7 +122,7 @@ def check_batch(config: ConfigDict, devices: int) -> None:
         near = max(devices, size - size % devices)
         raise InputError("config", "batch_size", f"{size} on {devices} devices", f"a multiple of {devices}, as {near}")
     if not divides_into_micro_batches(size, config.micro_batches, devices):
-        found = f"{config.micro_batches} parts of {size} images on {devices} devices"
+        found = f"{config.micro_batches} for {size} pairs on {devices} devices"
         raise InputError("config", "micro_batches", found, f"a divisor of {size // devices}")
     for each in active_inputs(config.losses):
         each.check_devices(config, devices)
@@ -125,73 +131,101 @@ def check_batch(config: ConfigDict, devices: int) -> None:
 def lower_step(
     config: ConfigDict, spec: ModelSpec, preprocessing: Preprocessing | None, mesh: Mesh, text_length: int
 ) -> jax.stages.Lowered:
-    """The step that `make_step` makes, lowered for a batch of the config's shapes; `.compile()` compiles it.
+    """Lower the step of `make_step` for a batch of the config's shapes; `.compile()` compiles it.
 
     Args:
-        text_length: tokens that every text is padded to.
+        text_length: number of tokens to which every text is padded.
 
     Raises:
-        InputError: as `make_step`.
+        InputError: see `make_step`.
     """
     parameters = jax.eval_shape(lambda: parameters_of(DualEncoder(spec, rngs=nnx.Rngs(0))))
     trained, frozen = jax.eval_shape(lambda every: split_parameters(every, spec, config.train), parameters)
     optimizer = make_optimizer(config.optimizer, config.steps, spec, trained)
     step = make_step(config, spec, preprocessing, optimizer, mesh)
-    average = trained if config.ema else {}
-    moments = jax.eval_shape(optimizer.init, trained)
-    state = TrainState(jax.ShapeDtypeStruct((), jnp.int32), trained, moments, average)
-    batch = batch_shapes(config, spec, text_length, preprocessing)
+    state = TrainState(
+        jax.ShapeDtypeStruct((), jnp.int32),
+        trained,
+        jax.eval_shape(optimizer.init, trained),
+        trained if config.ema else {},
+    )
+    batch = host_batch_shapes(config, spec, text_length, preprocessing)
     rows = NamedSharding(mesh, PartitionSpec(AXES))
     return step.lower(
-        _placed(state, sharding_of_tree(state, mesh)),
-        _placed(frozen, sharding_of_tree(frozen, mesh)),
-        _placed(batch, jax.tree.map(lambda _: rows, batch)),
+        _with_shardings(state, sharding_of_tree(state, mesh)),
+        _with_shardings(frozen, sharding_of_tree(frozen, mesh)),
+        _with_shardings(batch, jax.tree.map(lambda _: rows, batch)),
     )
 
 
-def batch_shapes(
+def host_batch_shapes(
+    config: ConfigDict, spec: ModelSpec, text_length: int, preprocessing: Preprocessing | None = None
+) -> Batch:
+    """Return the shapes of a batch as `training.inputs` makes it on the host.
+
+    Without `preprocessing`, images are squares of the tower's size.
+    """
+    is_cached = bool(cached_sides(config))
+    # Mixed images are made on the device, unless they are cached features.
+    fields = [field for field in items_per_pair(config) if is_cached or field.tower == "text"]
+    batch = _zero_batch(config, spec, text_length, preprocessing, fields, patches=None)
+    needs_resized_view = any(each.resized_view(config) for each in active_inputs(config.losses))
+    if needs_resized_view and not is_cached:
+        pixels = batch.images.pixels
+        batch = dataclasses.replace(batch, images=Images(pixels, resized=pixels))
+    return _shapes(batch)
+
+
+def tower_batch_shapes(
+    config: ConfigDict, spec: ModelSpec, text_length: int, preprocessing: Preprocessing | None = None
+) -> Batch:
+    """Return the shapes of a batch as the towers read it, including the fields and patches that the device adds.
+
+    Without `preprocessing`, images are squares of the tower's size.
+    """
+    fields = list(items_per_pair(config))
+    batch = _zero_batch(config, spec, text_length, preprocessing, fields, patches=patches_per_image(config, spec))
+    return _shapes(batch)
+
+
+def _zero_batch(
     config: ConfigDict,
     spec: ModelSpec,
     text_length: int,
-    preprocessing: Preprocessing | None = None,
-    *,
-    for_towers: bool = False,
+    preprocessing: Preprocessing | None,
+    fields: Sequence[Field],
+    patches: int | None,
 ) -> Batch:
-    """The shapes of a batch, as `training.inputs` makes it.
-
-    Args:
-        preprocessing: of the model; without it images are squares of the tower's size.
-        for_towers: with what the step makes on the device, too.
-    """
+    """Return a batch of zeros with the pairs and these fields. `patches` is the number per image, None for all."""
     cached = cached_sides(config)
-    kept = patches_per_image(config, spec) if for_towers else None
 
-    def array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        return np.broadcast_to(np.zeros((), dtype), (config.batch_size, *shape))  # takes no memory
+    def zeros(item_shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        return np.broadcast_to(np.zeros((), dtype), (config.batch_size, *item_shape))  # takes no memory
 
     def images(*items: int) -> Images:
         if "vision" in cached:
-            return Images(features=array((*items, spec.vision.features), np.float32))
-        patches = None if kept is None else array((*items, kept), np.int32)
-        return Images(array((*items, *pixel_shape(config, spec, preprocessing)), np.uint8), patches=patches)
+            return Images(features=zeros((*items, spec.vision.features), np.float32))
+        pixels = zeros((*items, *pixel_shape(config, spec, preprocessing)), np.uint8)
+        return Images(pixels, patches=None if patches is None else zeros((*items, patches), np.int32))
 
     def texts(*items: int) -> Texts:
         if "text" in cached:
-            return Texts(features=array((*items, spec.text.features), np.float32))
-        shape = (*items, text_length)
-        return Texts(array(shape, np.int32), array(shape, np.bool_))
+            return Texts(features=zeros((*items, spec.text.features), np.float32))
+        return Texts(zeros((*items, text_length), np.int32), zeros((*items, text_length), np.bool_))
 
-    batch = Batch(images(), texts(), array((), np.int32), {}, {})
-    if not cached and any(each.resized_view(config) for each in active_inputs(config.losses)):
-        batch = dataclasses.replace(batch, images=Images(images().pixels, resized=images().pixels))
-    for field, items in items_per_pair(config).items():
-        if cached or for_towers or field.tower == "text":  # images are mixed in the step
-            made = images(*items) if field.tower == "vision" else texts(*items)
-            batch = batch.with_field(field, made, array(items, np.bool_))
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batch)
+    batch = Batch(images(), texts(), zeros((), np.int32), {}, {})
+    for field in fields:
+        items = items_per_pair(config)[field]
+        content = images(*items) if field.tower == "vision" else texts(*items)
+        batch = batch.with_field(field, content, zeros(items, np.bool_))
+    return batch
 
 
-def _placed(tree: Any, shardings: Any) -> Any:
+def _shapes(batch: Batch) -> Batch:
+    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), batch)
+
+
+def _with_shardings(shapes: Any, shardings: Any) -> Any:
     return jax.tree.map(
-        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), tree, shardings
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings
     )

@@ -55,7 +55,7 @@ def test_a_limit_takes_as_many_images_of_every_class(limit, counts, tmp_path):
     assert found.images == again.images and np.bincount(found.tasks[0].label).tolist() == counts
     assert found.data["coverage"]["present"] == 9 and found.data["coverage"]["complete"] == (not limit)
     taken = (
-        f"limit: {limit} of 9 images were taken, in turns from each class or part: figures are of these images alone"
+        f"limit: {limit} of 9 images were selected, in turns from each class or part: numbers are of these images only"
     )
     assert found.notes == ((taken,) if limit else ())
 

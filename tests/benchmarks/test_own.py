@@ -83,10 +83,10 @@ def test_two_benchmarks_of_one_task_are_named_one_at_a_time(photos, capsys):
         assert make(photos, "--name", name) == 0
     data = photos.parent / "DATA"
     assert [each.name for each in open_benchmarks(SETTINGS, data=data)] == ["mine", "mine_choices", "other_choices"]
-    said = "other left out: mine has tasks of the same names; name it in benchmarks to evaluate it"
+    said = "other skipped: mine has tasks with the same names; name it in benchmarks to evaluate it"
     assert said in capsys.readouterr().err
     assert [each.name for each in open_benchmarks(SETTINGS, data=data, names=["other"])] == ["other"]
-    said = "benchmarks: other: found tasks of the same names as mine"
+    said = "benchmarks: other: found tasks with the same names as those of mine"
     refused(said, open_benchmarks, SETTINGS, data=data, names=["mine", "other"])
 
 

@@ -13,7 +13,7 @@ from rococo_jax.benchmarks.tasks import choice as choices
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.evaluation.counts import rows_of_outcomes
 from rococo_jax.evaluation.results import make_results
-from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.intervals import ItemCounts
 from tests.support.refusals import refused
 
 IMAGES, EACH, WIDTH = 9, 3, 6
@@ -187,7 +187,7 @@ def test_a_pair_without_a_score_is_refused():
     matrix = MatrixScores({ORIGINALS: np.eye(3)}, "similarities")
     assert matrix.of(np.array([2, 0]), np.array([2, 1])).tolist() == [1.0, 0.0]
     refused("similarities.*none of image 3 with text 1", matrix.of, np.array([0, 3]), np.array([1, 1]))
-    counted = Counted(np.ones((2, 1)), ("top1",), np.array([4, 6]), ())
+    counted = ItemCounts(np.ones((2, 1)), ("top1",), np.array([4, 6]), ())
     for images in ([4, 5], [5, 6], [4]):
-        with pytest.raises(ValueError, match="none of those that are drawn"):
+        with pytest.raises(ValueError, match="not among the images"):
             counted.per_image(np.array(images))

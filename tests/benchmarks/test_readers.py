@@ -139,7 +139,7 @@ def test_a_box_that_reaches_outside_is_cut_as_the_published_code_cuts_it(box, tm
 @pytest.mark.parametrize("box", [(-30, 3, 20, 18), (2, 40, 9, 9), (-99, -99, 220, 220)])
 def test_a_box_whose_middle_is_outside_is_refused(box, tmp_path):
     write_rows("aro", tmp_path, [dict(zip(BOX, box, strict=True))])
-    refused("of 40 x 30 pixels; wanted a box whose middle is inside its image", open_form, "aro", tmp_path)
+    refused("of 40 x 30 pixels; wanted a box with its centre inside the image", open_form, "aro", tmp_path)
 
 
 CASES = [pytest.param(name, *case[1:], id=f"{name}: {case[0]}") for name in READERS for case in bad_input(name)]
@@ -154,7 +154,7 @@ def test_bad_input_is_one_line(name, change, said, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"match": [[0, 0], [2, 1]]}, "pairs [image, text] of places"),
+        ({"match": [[0, 0], [2, 1]]}, "pairs [image, text] of existing positions"),
         ({"match": [[0, 0, 1]]}, "wanted pairs [image, text]"),
         ({"match": []}, "found no pair"),
         ({"match": [[0, 0], [0, 1], [1, 0], [1, 1]]}, "found every pair"),
@@ -225,7 +225,9 @@ def test_a_limit_takes_items_of_every_part_in_turns(tmp_path):
         assert [one for task in found.tasks for one in task.ids] == ids and len(found.images) == limit
         coverage = {"present": 20, "wanted": 20, "complete": limit == 20} | ({"limit": 8} if limit == 8 else {})
         assert found.data["coverage"] == coverage
-        expected = "limit: 8 of 20 images were taken, in turns from each class or part: items without their images are"
+        expected = (
+            "limit: 8 of 20 images were selected, in turns from each class or part: items without their images are"
+        )
         assert [note.removesuffix(" left out") for note in found.notes if "limit" in note] == [expected] * (limit == 8)
         assert not any("present" in note for note in found.notes)
 
@@ -298,7 +300,7 @@ def test_images_inside_parquet_tables_are_read_as_they_are(name, tmp_path):
     folders = {"images": tmp_path / "none", "annotations": tmp_path}
     benchmark = info.open(folders, Settings())
     (task,) = benchmark.tasks
-    assert len(task.ids) == 5 == len(set(task.ids)) and len(benchmark.images) == 10 and not benchmark.unread
+    assert len(task.ids) == 5 == len(set(task.ids)) and len(benchmark.images) == 10 and not benchmark.ignored_files
     originals = benchmark.image_sets["originals"]
     images = [row[field]["bytes"] for row in rows for field in row if isinstance(row[field], dict)]
     assert list(originals.hashes) == [hashlib.sha256(data).hexdigest() for data in images]
@@ -325,7 +327,7 @@ def test_bad_parquet_tables_are_one_line(row, change, said, tmp_path):
 def test_a_damaged_parquet_table_is_one_line(tmp_path):
     pack(tmp_path, "bivlc")
     (tmp_path / "data" / "test-00001-of-00002.parquet").write_bytes(b"PAR1 and no more")
-    refused("a whole Parquet file", open_form, "bivlc", tmp_path)
+    refused("a complete Parquet file", open_form, "bivlc", tmp_path)
 
 
 def of_dots(benchmark, seed=0):
@@ -560,7 +562,7 @@ def test_aro_is_a_mean_over_relations_and_frequent_pairs_of_attributes(tmp_path)
         write_rows("aro", tmp_path, rows, file=file, images=images)
     info = find_benchmark("aro")
     tables = info.reader.read(tmp_path, info.files)[0]
-    labels = [bundle.label for item in tables.items() for bundle in item.bundles]
+    labels = [group.label for item in tables.items() for group in item.groups]
     assert labels == relations + ["red_old"] * 25
     found = of_random_vectors(open_form("aro", tmp_path))
     outcome, right = found["relation"]
@@ -575,9 +577,9 @@ def test_aro_is_a_mean_over_relations_and_frequent_pairs_of_attributes(tmp_path)
     assert by_kind(dict(zip(names, map(np.asarray, every), strict=True))) == pytest.approx(100 * (1 + 0.5) / 2)
     of_attributes, right = found["attribution"]
     assert of_attributes.counted.values()["by_kind"] == pytest.approx(100 * right[:25].mean())
-    before = open_form("aro", tmp_path).decides
+    before = open_form("aro", tmp_path).conditions
     (tmp_path / "symmetric_relations.txt").write_text("near\nbeside\n")
-    assert open_form("aro", tmp_path).decides != before
+    assert open_form("aro", tmp_path).conditions != before
     outcome, right = of_random_vectors(open_form("aro", tmp_path))["relation"]
     assert outcome.counted.values()["by_kind"] == pytest.approx(100 * np.mean(means[:2]))
 
@@ -598,7 +600,7 @@ def test_without_images_the_texts_are_compared_alone(tmp_path):
     benchmark = info.open({"images": tmp_path / "none", "annotations": tmp_path}, Settings())
     (task,) = benchmark.tasks
     vectors = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
-    assert task.asks == "alike" and not benchmark.image_sets and "compared alone" in benchmark.notes[0]
+    assert task.asks == "alike" and not benchmark.image_sets and "compared without images" in benchmark.notes[0]
     assert task.score(Embeddings({TEXTS: vectors})).counted.values() == {"tot": 100.0, "ties": 0.0}
     assert task.score(Embeddings({TEXTS: vectors[[0, 2, 1]]})).counted.values() == {"tot": 0.0, "ties": 0.0}
 
@@ -620,7 +622,7 @@ def test_texts_alone_are_evaluated_from_file_to_report(tmp_path, capsys):
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["tasks"]["hard_positives"]["replace_relations"] == {"tot": 100.0, "ties": 0.0}
     assert results["kinds"] == {"hard_positives": "text_choice"} and (tmp_path / "out" / "report.html").is_file()
-    assert "compared alone" in " ".join(results["notes"])
+    assert "compared without images" in " ".join(results["notes"])
 
 
 def test_the_command_writes_the_plain_form(tmp_path, capsys, refusal):

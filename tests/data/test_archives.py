@@ -1,4 +1,4 @@
-"""Archives that are damaged, hostile or full of links: one line and nothing unpacked, or exactly what `tar` gives."""
+"""Damaged and hostile archives are refused in one line; archives with links are unpacked exactly as by `tar`."""
 
 import bz2
 import gzip
@@ -71,9 +71,9 @@ def get(tmp_path):
     return get
 
 
-def refuse(get, content, said):
-    """It is one line, nothing is unpacked, and the next call fetches it anew."""
-    refused(f"archive: found .*({said}).*; wanted a complete ZIP or tar archive", get, content)
+def refuse(get, content, message):
+    """The refusal is one line, nothing is unpacked, and the next call downloads the archive again."""
+    refused(f"archive: found .*({message}).*; wanted a complete ZIP or tar archive", get, content)
     assert not (get.data / "set/val").exists()
     assert [path for path in get.data.rglob("*") if path.is_file()] == []
     assert (get(tar_of(("val/x", b"good"))) / "x").read_bytes() == b"good"

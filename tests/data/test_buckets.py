@@ -1,4 +1,4 @@
-"""Tars and models in a bucket, over S3's own protocol: `pip install s3fs 'moto[server]'`, a server of this machine."""
+"""Read tars and models from a bucket of a local S3 server: `pip install s3fs 'moto[server]'`."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def server(tmp_path, monkeypatch):
 
 
 def forget_rights(server) -> None:
-    """From now on every request needs a key that the server knows, and it knows none."""
+    """Require a key that the server knows for every further request; it knows none."""
     import requests
     import s3fs
 

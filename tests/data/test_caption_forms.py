@@ -84,7 +84,7 @@ def saved(frame: dict, split: str | None = None) -> Write:
 
 
 def in_tar(at: Path) -> None:
-    """As img2dataset and WebDataset write it: captions in JSON, and in a text where each is a line."""
+    """Write captions like img2dataset and WebDataset: in JSON, and in a text with one caption per line."""
     with tarfile.open(at / "t.tar", "w") as tar:
         for name, texts in CAPTIONS.items():
             several = any("\n" in text for text in texts)

@@ -1,4 +1,4 @@
-"""Captions that cannot be read are refused in one line that names the file, and the item, column or row."""
+"""Unreadable captions are refused in one line that names the file, and the item, column or row."""
 
 import base64
 import io
@@ -24,7 +24,7 @@ def item(image: object = "1.png", caption: object = ("A.",)) -> list[dict]:
     return [{"image": image, "caption": caption}]
 
 
-# What is wrong -> the file's name, where a query names columns; its contents; what is said.
+# What is wrong -> the file's name, where a query names columns; its contents; the message.
 BAD = {
     "empty": ("c.csv", "", "header: found an empty file"),
     "no row": ("c.csv", B, "rows: found none"),
@@ -32,10 +32,10 @@ BAD = {
     "one column": ("c.csv", "image\n1.png\n", "columns for the caption: found 'image'"),
     "strange delimiter": ("c.csv", "image:caption\n1.png:one\n", "columns for the image: found 'image:caption'"),
     "two captions": ("c.csv", "image,text,title\n1.png,a,b\n", "'text' and 'title', any of which may be"),
-    "a column twice": ("c.csv", "image,caption,caption\n1.png,a,b\n", "column 'caption': found 2 of that name"),
+    "a column twice": ("c.csv", "image,caption,caption\n1.png,a,b\n", "column 'caption': found 2 columns of that name"),
     "no such column": ("c.csv?caption=words", A, "caption column 'words': found the columns 'image', 'caption'"),
     "an unknown role": ("c.csv?text=words", A, "columns: entry: found 'text=words'"),
-    "links alone": ("c.csv", "url,caption\nhttp://a/1.png,one\n", "column 'url': found links; wanted files of images"),
+    "links alone": ("c.csv", "url,caption\nhttp://a/1.png,one\n", "column 'url': found links; wanted image files"),
     "links as images": ("c.csv", B + "https://a/1.png,one\n", "image of row 1: found the link 'https://a/1.png'"),
     "too few cells": ("c.csv", A + "3.png\n", r"row 2 \(to line 3\): found 1 cells; wanted 2 between commas"),
     "an unquoted comma": ("c.csv", A + "3.png,one, two\n", r"row 2 \(to line 3\): found 3 cells"),
@@ -75,7 +75,7 @@ BAD = {
     "no captions": ("c.json", item(caption=[]), r"captions of item 0 \('1.png'\): found an empty list"),
     "a number": ("c.json", item(caption=["A.", 3]), r"caption 1 of item 0 \('1.png'\): found a number"),
     "null": ("c.json", item(caption=[None]), "caption 0 of item 0 .*: found null"),
-    "half a character": ("c.json", item(caption=["a dog \ud83d"]), "found half of a surrogate pair"),
+    "half a character": ("c.json", item(caption=["a dog \ud83d"]), "found half of a Unicode surrogate pair"),
     "a number as image": ("c.json", item(5), "image of item 0: found a number"),
     "an empty name": ("c.json", item(""), "image of item 0: found an empty string"),
     "an image twice": ("c.json", [*GOOD, GOOD[0]], "image of item 2: found '1.png', which is also item 0"),
@@ -123,7 +123,7 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_what_is_wrong_is_named_by_file_and_place(kind, tmp_path):
-    name, content, said = BAD[kind]
+    name, content, message = BAD[kind]
     write_pictures(tmp_path / "photos", ["1.png", "b/2.png", "3.png"])
     path = name if name.startswith("hf:") else f"{tmp_path}/{name}"
     if name.startswith("hf:"):
@@ -131,7 +131,7 @@ def test_what_is_wrong_is_named_by_file_and_place(kind, tmp_path):
     elif content is not None:
         text = content if isinstance(content, str | bytes) else json.dumps(content)
         Path(path.partition("?")[0]).write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(InputError, match=said) as error:
+    with pytest.raises(InputError, match=message) as error:
         read_captioned_images(str(tmp_path / "photos"), path)
     assert "\n" not in str(error.value)
     assert error.value.source in (path, path.partition("?")[0], "columns")
@@ -148,7 +148,7 @@ def test_images_as_base64_text_are_named_in_a_short_line(kind, width, tmp_path):
     text = base64.b64encode(file.getvalue()).decode()
     spellings = [text, base64.urlsafe_b64encode(file.getvalue()).decode(), f"data:image/{kind.lower()};base64,{text}"]
     assert width == 8 or len(text) > 131_072 or kind in ("JPEG", "WEBP", "GIF")
-    said = r"image of (row|line|item) \d: found an image as base64 text .* characters.; wanted names of image files"
+    message = r"image of (row|line|item) \d: found an image as base64 text .* characters.; wanted names of image files"
     for spelling in spellings:
         frame = pandas.DataFrame({"image": [spelling], "caption": ["a dog"]})
         frame.to_csv(tmp_path / "c.tsv", sep="\t", index_label="index")
@@ -157,7 +157,7 @@ def test_images_as_base64_text_are_named_in_a_short_line(kind, width, tmp_path):
         frame.to_json(tmp_path / "c.jsonl", orient="records", lines=True)
         frame.to_json(tmp_path / "c.json", orient="records")
         for suffix in ("tsv", "csv", "parquet", "jsonl", "json"):
-            with pytest.raises(InputError, match=said) as error:
+            with pytest.raises(InputError, match=message) as error:
                 read_captioned_images(str(tmp_path), f"{tmp_path}/c.{suffix}")
             assert len(str(error.value)) < 300
     frame.to_csv(tmp_path / "no-header.tsv", sep="\t", index=False, header=False)

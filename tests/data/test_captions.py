@@ -75,7 +75,7 @@ def test_images_of_coco_are_found_under_their_other_names(tmp_path):
 
 @pytest.mark.parametrize("folder", ["data", "linked"])
 def test_names_with_and_without_the_folder_are_found_in_one_list(folder, tmp_path):
-    """As What'sUp's repository has them: `data/controlled_images/` in its JSON, COCO by number alone."""
+    """The names in What'sUp's repository: `data/controlled_images/` in its JSON, COCO images by number."""
     stored = ["controlled_images/mug.jpeg", "val2017/000000000139.jpg", "vg_images/7.jpg", "data/deep/a.jpg"]
     touch(tmp_path / "data", *stored)
     (tmp_path / "linked").symlink_to("data")

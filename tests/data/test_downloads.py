@@ -198,12 +198,12 @@ def test_an_archive_appears_unpacked_or_not_at_all(server, tmp_path):
     server.files["/file.bin"] = zipped()
     assert get(server, tmp_path, to="coco/images/val", sha256=None, unpack="val")[0]
     assert files_of(tmp_path) == ["coco/images/val/a.txt"]
-    for content, said in (
+    for content, message in (
         (zipped("other/a.txt"), "found other; wanted a folder val"),
         (CONTENT, "neither a ZIP nor a tar file"),
     ):
         server.files["/file.bin"] = content
-        refused(said, get, server, tmp_path, to="again/val", sha256=None, unpack="val")
+        refused(message, get, server, tmp_path, to="again/val", sha256=None, unpack="val")
         assert files_of(tmp_path) == ["coco/images/val/a.txt"]
 
 

@@ -88,12 +88,12 @@ def test_contents_of_another_hash_are_refused(each, hash, hub, tmp_path):
 
 
 def test_what_the_hub_does_not_have_is_one_line(hub, tmp_path):
-    for url, said in (
+    for url, message in (
         (SHARDS.url.replace("@main", "@c0ffee"), "hub: found .*404.*with that revision"),
         (SHARDS.url.replace("test-*", "val-*"), "no such file in 5; wanted data/val-"),
         (LIST.url.replace("list", "other"), "no such file in 5; wanted other.csv"),
     ):
-        refused(said, fetch_files, Download(url, "set/data", "annotations"), tmp_path)
+        refused(message, fetch_files, Download(url, "set/data", "annotations"), tmp_path)
     hub.shutdown()
     hub.server_close()
     refused("hub: found ConnectError", fetch_files, SHARDS, tmp_path)

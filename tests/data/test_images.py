@@ -15,7 +15,7 @@ from tests.support.world import drawing
 
 
 def files_in(folder: Path, count: int) -> FileImages:
-    """Pictures of different sizes."""
+    """Write images of different sizes."""
     names = tuple(f"{number:02}.png" for number in range(count))
     for number, name in enumerate(names):
         Image.fromarray(drawing(20 + number, 31, seed=number)).save(folder / name)
@@ -64,7 +64,7 @@ def test_the_first_bad_file_in_order_is_named(tmp_path):
 
 
 def damaged_files(folder: Path) -> list[Path]:
-    """One file for each way in which an image file is no image."""
+    """Write a file for each way in which an image file can be unreadable."""
     whole = {}
     for kind in ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP"):
         Image.fromarray(drawing(64, 64)).save(folder / "whole", kind)
@@ -95,6 +95,6 @@ def test_images_without_pixels_and_those_too_large_for_memory_are_refused_by_nam
     refused(r"empty\.ppm", read, "empty.ppm", 4)
     refused("0 x 5", Preprocessing(exact_size=(4, 4)).resize, Image.new("RGB", (0, 5)))
     refused(r"ribbon\.png: aspect ratio", read, "ribbon.png", 224)
-    refused(r"line\.png: aspect ratio: found .* which resized would be 1000 x 900000", read, "line.png", 1000)
+    refused(r"line\.png: aspect ratio: found .* which would become 1000 x 900000", read, "line.png", 1000)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     refused(r"bomb\.png", open_image, tmp_path / "bomb.png")

@@ -69,22 +69,22 @@ NO_LISTS = {
 
 @pytest.mark.parametrize("kind", NO_LISTS)
 def test_a_list_that_cannot_be_read_is_refused_with_its_row_and_column(kind, tmp_path):
-    cell, said = NO_LISTS[kind]
-    with pytest.raises(MalformedList, match=said):
+    cell, message = NO_LISTS[kind]
+    with pytest.raises(MalformedList, match=message):
         parse_list(cell)
     frame = pandas.DataFrame({"image": ["1.png", "2.png"], "texts": ["a plain one", cell]})
     frame.to_csv(tmp_path / "c.csv", index=False)
     refused(
-        rf"texts of row 2 \('2.png'\): found .*{said}.*; wanted a text, or a list of texts as JSON",
+        rf"texts of row 2 \('2.png'\): found .*{message}.*; wanted a text, or a list of texts as JSON",
         read_captions,
         f"{tmp_path}/c.csv",
     )
     frame.to_parquet(tmp_path / "c.parquet")
-    refused(rf"texts of row 2 .*{said}", read_captions, f"{tmp_path}/c.parquet")
+    refused(rf"texts of row 2 .*{message}", read_captions, f"{tmp_path}/c.parquet")
 
 
 def test_lists_without_quotes_are_refused_where_every_cell_is_one(tmp_path):
-    """As DuckDB writes a column of lists; a single text in brackets is one."""
+    """DuckDB writes columns of lists like this; a single text in brackets is a text."""
     (tmp_path / "c.csv").write_text('image,caption\n1.png,"[a dog, a cat]"\n2.png,"[a bear, a bee]"\n')
     refused(
         "captions: found brackets around each, without quotes: '.a dog, a cat.'", read_captions, f"{tmp_path}/c.csv"

@@ -141,7 +141,7 @@ def test_every_epoch_of_a_source_has_an_order_of_its_own(shards):
 
 @pytest.mark.parametrize("parts", [(7000, 2000, 1000), (9995, 5), (500,) * 20, (1, 333, 3333, 6333)])
 def test_samples_of_sources_are_mixed_as_grain_mixes_datasets(parts):
-    """Weights of which Grain's own rounding to hundredths of the least one changes none."""
+    """Return weights that Grain's own rounding, to hundredths of the smallest one, does not change."""
     parents = [
         grain.MapDataset.range(10**6).map(lambda count, source=source: (source, count)) for source in range(len(parts))
     ]
@@ -154,7 +154,7 @@ def test_samples_of_sources_are_mixed_as_grain_mixes_datasets(parts):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0.5,0.4", "found 0.5,0.4, which sum to 0.9; wanted weights that sum to 1"),
+        ("0.5,0.4", "found 0.5,0.4, whose sum is 0.9; wanted weights that sum to 1"),
         ("0.5,0.5,0", "3 weights for 2 sources"),
         ("1", "1 weights for 2 sources"),
         ("1,0", "wanted weights of 0.0001 and more"),

@@ -22,7 +22,7 @@ def pairs(tmp_path):
 
 @pytest.fixture
 def pack(pairs, capsys):
-    """Packs the pairs with some options; returns the exit code and what was said."""
+    """Pack the pairs with some options; return the exit code and the output."""
 
     def pack(out: Path, *options) -> tuple[int, str]:
         code = main(["pack", "--images", pairs[0], "--captions", pairs[1], "--out", str(out), *map(str, options)])
@@ -44,8 +44,8 @@ def test_tars_hold_the_images_and_captions_in_order_and_can_be_packed_anew(pairs
     items = json.loads(Path(pairs[1]).read_text())
     items[4]["caption"] = ["a line\nbroken", " kept spaces "]
     Path(pairs[1]).write_text(json.dumps(items))
-    code, said = pack(tmp_path / "out", "--shards", 4)
-    assert code == 0 and "10 images with 47 captions in 4 tars, 4 of them written now" in said
+    code, output = pack(tmp_path / "out", "--shards", 4)
+    assert code == 0 and "10 images with 47 captions in 4 tars, 4 of them written now" in output
     tars = members(tmp_path / "out")
     assert [len(tar) // 2 for tar in tars] == [2, 3, 2, 3]
     files = {name: data for tar in tars for name, data in tar.items()}
@@ -96,13 +96,13 @@ def test_larger_images_are_resized_and_others_kept_or_written_as_png(pairs, pack
 
 def test_a_broken_image_stops_or_is_left_out(pairs, pack, tmp_path):
     (Path(pairs[0]) / "image006.png").write_bytes(b"")
-    code, said = pack(tmp_path / "out", "--shards", 2)
-    assert code == 2 and "image006.png: image: found an empty file" in said
+    code, output = pack(tmp_path / "out", "--shards", 2)
+    assert code == 2 and "image006.png: image: found an empty file" in output
     assert not list((tmp_path / "out").glob("*.arrow"))
     # Without a whole tar nothing stays.
     assert pack(tmp_path / "none", "--shards", 1)[0] == 2 and not list((tmp_path / "none").iterdir())
-    code, said = pack(tmp_path / "less", "--shards", 2, "--leave-out-broken")
-    assert code == 0 and "left out, cannot be decoded: 1; the first is image006.png" in said
+    code, output = pack(tmp_path / "less", "--shards", 2, "--leave-out-broken")
+    assert code == 0 and "left out, cannot be decoded: 1; the first is image006.png" in output
     names = [Path(pair.name).name for pair in all_of(open_pairs(str(tmp_path / "less")))]
     assert names == [f"{number:08d}.png" for number in range(10) if number != 6]
 
@@ -119,6 +119,6 @@ def test_impossible_settings_and_folders_with_something_else_are_refused(pack, t
         ("tars", ["--shards", 3], "shards of other pairs or settings"),
         ("full", ["--shards", 2], "something already there"),
     ):
-        code, said = pack(tmp_path / out, *options)
-        assert code == 2 and message in said
+        code, output = pack(tmp_path / out, *options)
+        assert code == 2 and message in output
         assert before == {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}

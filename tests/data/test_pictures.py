@@ -15,7 +15,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 import rococo_jax
 from rococo_jax.benchmarks.image_sets import CorruptedImages, CroppedImages
 from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages
-from rococo_jax.benchmarks.rococo.published_mixing import SIDE, decode_jpeg, encode_jpeg, make_plan, squash
+from rococo_jax.benchmarks.rococo.published_mixing import SIDE, decode_jpeg, encode_jpeg, make_plan, resize_to_square
 from rococo_jax.data import pictures
 from rococo_jax.data.augmentation import Augmentation
 from rococo_jax.data.images import FileImages
@@ -155,7 +155,7 @@ def readings(name: str, folder: Path):
     two = FileImages(("x", "y"), (path, path))
     for protocol, alpha in (("strict", "white"), ("paper", "dropped")):
         mixed = MixedImages(two, make_plan(("x", "y"), "mix", 1.0, 1, protocol)).thumbnail(0)
-        squashed = squash(as_rgb(open_image(path), alpha))
+        squashed = resize_to_square(as_rgb(open_image(path), alpha))
         squashed = decode_jpeg(encode_jpeg(squashed)) if protocol == "paper" else squashed
         np.testing.assert_array_equal(np.asarray(mixed), squashed, protocol)
 
@@ -179,7 +179,9 @@ def test_every_mode_has_its_colours_wherever_it_is_read(name, tmp_path):
 def test_the_published_script_drops_transparency(name):
     image = CASES[name][0]
     dropped = image.convert("RGB")
-    np.testing.assert_array_equal(squash(image), np.asarray(dropped.resize((SIDE, SIDE), Image.Resampling.BICUBIC)))
+    np.testing.assert_array_equal(
+        resize_to_square(image), np.asarray(dropped.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
+    )
     # Nor is a transparent colour composited later.
     np.testing.assert_array_equal(np.asarray(as_rgb(as_rgb(image, "dropped"))), np.asarray(dropped))
 
@@ -225,7 +227,7 @@ def test_arrays_of_whole_numbers_are_pixels(name):
 
 
 @pytest.mark.parametrize(
-    ("images", "said"),
+    ("images", "message"),
     [
         (RGB[None].astype(np.uint16), "image 0: pixels: found uint16, whose range is not known; wanted whole numbers"),
         ([RGB, RGB > 4], "image 1: pixels: found bool"),
@@ -241,13 +243,13 @@ def test_arrays_of_whole_numbers_are_pixels(name):
         (None, "images: type: found one NoneType"),
         (["a.png"], "image 0: pixels: found a str; wanted a PIL image or an array"),
         (np.zeros((1, 0, 5, 3), np.uint8), "image 0: size: found 5 x 0"),
-        ([Image.fromarray(DEEP.astype(np.int32))], "scale mode I to whole numbers"),
-        ([Image.fromarray(GREY.astype(np.float32))], "scale mode F to whole numbers from 0 to 255"),
+        ([Image.fromarray(DEEP.astype(np.int32))], "scale an image of mode I to whole numbers"),
+        ([Image.fromarray(GREY.astype(np.float32))], "scale an image of mode F to whole numbers from 0 to 255"),
     ],
 )
-def test_numbers_whose_range_is_not_known_are_refused(images, said):
+def test_numbers_whose_range_is_not_known_are_refused(images, message):
     limited = Preprocessing(exact_size=(S, S), mean=(0.5,) * 3, std=(0.25,) * 3)
-    refused(re.escape(said), lambda: list(as_pixels(images, limited)))
+    refused(re.escape(message), lambda: list(as_pixels(images, limited)))
 
 
 def test_a_damaged_picture_is_named_wherever_it_comes_from(tmp_path):
@@ -277,7 +279,7 @@ def test_of_several_frames_the_first_is_read_and_said(kind, tmp_path, capsys):
             refused("x: image: found", decode_image, whole[:length], "x")
         else:
             assert as_rgb(decode_image(whole[:length], "x")).tobytes() == plain
-    assert capsys.readouterr().err.count("of images with several frames or pages the first is read") == 1
+    assert capsys.readouterr().err.count("only the first frame or page of images with several is read") == 1
 
 
 def test_an_exif_turn_is_seen_without_decoding(tmp_path):
@@ -303,19 +305,19 @@ def test_pictures_are_opened_and_made_rgb_in_one_file():
 
 
 @pytest.mark.parametrize("form", ["BMP", "TIFF", "JPEG2000", "PNG", "PPM", "JPEG"])
-def test_16_bits_a_channel_are_said_of_files_that_have_them_alone(form, capsys):
-    """Whatever the width, of which the length of a row, and of a file, may have 16 among its digits."""
+def test_16_bits_per_channel_are_reported_only_for_files_that_have_them(form, capsys):
+    """The result does not depend on the width, although the length of a row or file may contain the digits 16."""
 
-    def said(picture: Image.Image) -> bool:
+    def warns(picture: Image.Image) -> bool:
         file = io.BytesIO()
         picture.save(file, form)
         pictures._say_once.cache_clear()
         decode_image(file.getvalue(), "x")
-        return "16 bits a channel" in capsys.readouterr().err
+        return "16 bits per channel" in capsys.readouterr().err
 
-    assert not any(said(Image.new("RGB", (width, height))) for width in (16, 53, 160, 538, 720) for height in (1, 16))
+    assert not any(warns(Image.new("RGB", (width, height))) for width in (16, 53, 160, 538, 720) for height in (1, 16))
     if form not in ("BMP", "JPEG"):
-        assert said(Image.fromarray(DEEP))
+        assert warns(Image.fromarray(DEEP))
 
 
 def test_16_bits_a_pixel_are_8_bits_a_channel(capsys):

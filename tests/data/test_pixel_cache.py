@@ -11,7 +11,7 @@ from PIL import Image
 
 from rococo_jax.benchmarks.benchmark import Benchmark, with_corrupted_images
 from rococo_jax.benchmarks.rococo.mixed_galleries import MixedImages, mix_one
-from rococo_jax.benchmarks.rococo.published_mixing import decode_jpeg, encode_jpeg, make_plan, squash
+from rococo_jax.benchmarks.rococo.published_mixing import decode_jpeg, encode_jpeg, make_plan, resize_to_square
 from rococo_jax.data import pictures as pictures_module
 from rococo_jax.data.images import FileImages, read_images, run_tasks
 from rococo_jax.data.pictures import open_image
@@ -30,7 +30,7 @@ GREY = PixelView("grey", (4, 4, 3), lambda image: np.asarray(image.convert("L").
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """How often each file was decoded from here on."""
+    """Count how often each file is decoded from now on."""
     counts, decode, lock = Counter(), pictures_module.decode_image, threading.Lock()
 
     def counted(file, source):
@@ -90,7 +90,7 @@ def test_an_image_mixed_on_the_host_has_the_bytes_of_its_batch(files, method, pr
     plan = make_plan(list(files), method, 0.8, 10, protocol)
     places = np.flatnonzero(plan.batch == 0)
     first = plan.first[places].tolist()
-    squashed = np.stack([squash(open_image(files[plan.images[index]])) for index in first])
+    squashed = np.stack([resize_to_square(open_image(files[plan.images[index]])) for index in first])
     partners = np.array([first.index(image) for image in plan.partner[places]])
     boxes = np.broadcast_to(plan.boxes[0], (len(places), 4)).astype(np.int32)
     batch = apply_mixing(jnp.asarray(squashed), jnp.asarray(partners), plan.ratio, jnp.asarray(boxes), plan.method)

@@ -204,5 +204,5 @@ def test_another_image_size_keeps_the_proportions(name):
 
 
 def test_a_person_can_read_the_steps():
-    said = Preprocessing.from_huggingface(PROCESSORS["dinov2 256 to 224"].to_dict()).describe()
-    assert said.startswith("shortest edge to 256 (bicubic), centre crop 224 x 224, normalised by mean (0.485, 0.456")
+    summary = Preprocessing.from_huggingface(PROCESSORS["dinov2 256 to 224"].to_dict()).describe()
+    assert summary.startswith("shortest edge to 256 (bicubic), centre crop 224 x 224, normalised by mean (0.485, 0.456")

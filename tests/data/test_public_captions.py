@@ -1,4 +1,4 @@
-"""Captions in the forms in which people publish them: each is read to the same items, splits are said and chosen."""
+"""Captions in the forms in which people publish them: each gives the same items, splits are reported and chosen."""
 
 import io
 import json
@@ -258,17 +258,17 @@ def test_a_text_holds_a_caption_a_line_in_a_folder_and_in_a_tar(tmp_path, capsys
     for source in ("f", "t.tar"):
         read = read_captioned_images(f"{tmp_path}/{source}", allow_missing=True)
         assert [item.captions for item in read.items] == [("one", "two")]
-        said = capsys.readouterr().err
-        assert "1 images, 2 captions" in said and "line of NAME.txt" in said
-        assert ("1 texts without an image left out" in said) == (source == "f")
-    assert "1 samples left out: 0 without an image and 1 without a caption" in said
+        output = capsys.readouterr().err
+        assert "1 images, 2 captions" in output and "line of NAME.txt" in output
+        assert ("1 texts without an image left out" in output) == (source == "f")
+    assert "1 samples left out: 0 without an image and 1 without a caption" in output
     write_pictures(tmp_path / "f", ["2.png"])
     missing = "1 of 2 images without a text; the first is '2.png'; wanted metadata.csv"
     refused(missing, read_captioned_images, f"{tmp_path}/f")
 
 
 def test_a_text_of_several_paragraphs_is_one_caption_where_that_is_chosen(tmp_path, capsys):
-    """As recaptioned images have them; a cell of a table and a JSON text are one caption either way."""
+    """Recaptioned images have such captions; a cell of a table and a JSON text are one caption in both cases."""
     text = 'A dog runs.\n\nIt is brown, and "happy".\n  The sun shines.\n'
     write_pictures(tmp_path / "f", ["1.png", "2.png"])
     for name, line_end in (("1", "\n"), ("2", "\r\n")):

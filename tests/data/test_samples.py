@@ -1,4 +1,4 @@
-"""What is drawn for a sample: altered captions, hard positives and negatives, random crops and flips."""
+"""Random parts of a sample: altered captions, hard positives and negatives, random crops and flips."""
 
 import dataclasses
 import json

@@ -75,8 +75,8 @@ def test_a_model_with_random_parameters_reads_texts_by_it(clip):
 
 
 @pytest.mark.parametrize(
-    ("source", "said"), [("none", "nothing there"), ("none.json", "nothing there"), ("", "neither")]
+    ("source", "message"), [("none", "nothing there"), ("none.json", "nothing there"), ("", "neither")]
 )
-def test_what_is_no_tokenizer_is_refused(source, said, tmp_path):
-    with pytest.raises(InputError, match=said):
+def test_what_is_no_tokenizer_is_refused(source, message, tmp_path):
+    with pytest.raises(InputError, match=message):
         read_tokenizer(str(tmp_path / source))

@@ -33,7 +33,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 def rows(split: bool = True, numbers: range | None = None, **columns: list) -> pandas.DataFrame:
-    """As nlphuji/flickr30k has them: the split of each row in a column."""
+    """The rows of nlphuji/flickr30k, with the split of each row in a column."""
     numbers = range(len(PARTS)) if numbers is None else numbers
     frame = {"image": [{"bytes": IMAGES[n], "path": f"{n}.png"} for n in numbers]}
     frame |= {"caption": [f"a dog {n}" for n in numbers], **columns}
@@ -165,7 +165,7 @@ WRITTEN = [number for number, status in enumerate(STATUS) if status == "success"
 
 
 def downloads(at: Path, *, images: bool = False, suffix: str = ".jpg") -> None:
-    """As img2dataset writes files (its default), or Parquet with the images."""
+    """Write the output of img2dataset: files (its default), or Parquet with the images."""
     frame = {"url": [f"https://x.org/{key}" for key in KEYS], "key": KEYS, "status": STATUS,
              "caption": [f"a dog {number}" for number in range(len(KEYS))]}  # fmt: skip
     if images:

@@ -52,7 +52,7 @@ def write(path: Path, data: bytes) -> Path:
 
 
 def contents(tar: Path) -> list[tuple[str, bytes]]:
-    """Captions and images as the standard library reads them."""
+    """Return captions and images as the standard library reads them."""
     with tarfile.open(tar) as file:
         data = {member.name: file.extractfile(member).read() for member in file.getmembers()}
     images = [name for name in data if name.endswith(".bmp")]
@@ -73,7 +73,7 @@ def in_place(tar: Path, data: bytes) -> None:
 
 
 def by_rename(tar: Path, data: bytes) -> None:
-    """As rsync replaces a file."""
+    """Replace a file like rsync."""
     (tar.parent / ".new").write_bytes(data)
     (tar.parent / ".new").replace(tar)
 
@@ -149,7 +149,7 @@ def test_a_folder_of_tars_says_what_it_leaves_out(tmp_path, capsys):
     for name in ("a.tar", "B.TAR", "._a.tar", "c.tar.gz", "d.tgz", "notes.txt"):
         write(tmp_path / "data" / name, tar_bytes("OLD"))
     assert len(read(tmp_path / "data")) == 2 * COUNT
-    assert "data: 2 packed tars left out; the first is c.tar.gz" in capsys.readouterr().err
+    assert "data: 2 compressed tars left out; the first is c.tar.gz" in capsys.readouterr().err
 
 
 def test_commands_have_the_captions_that_are_in_the_tar(tmp_path):
@@ -266,8 +266,8 @@ def test_without_a_place_for_the_index_it_is_kept_in_memory(tmp_path, monkeypatc
     monkeypatch.setenv("ROCOCO_CACHE", str(write(tmp_path / "file", b"")))
     monkeypatch.setattr(tar_index, "_is_writable", lambda folder: False)
     pairs = open_pairs(str(tar))
-    said = capsys.readouterr().err
-    assert said.count("set ROCOCO_CACHE to a folder that can be written") == 1 and said.count("\n") == 2
+    output = capsys.readouterr().err
+    assert output.count("set ROCOCO_CACHE to a folder that can be written") == 1 and output.count("\n") == 2
     assert read(tar) == contents(tar) and all_of(pickle.loads(pickle.dumps(pairs))) == all_of(pairs)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "s.tar"]
     write(tar, tar_bytes("NEW"))

@@ -191,8 +191,8 @@ def test_tars_that_cannot_be_used_are_refused_in_one_line(world, tmp_path, damag
 
 def test_patterns_that_name_no_tars_and_samples_without_a_part_are_refused(world, tmp_path):
     for name, message in (
-        ("a-{3..1}.tar", "a range that rises"),
-        ("a-{0.tar", "a brace without its other half"),
+        ("a-{3..1}.tar", "an increasing range"),
+        ("a-{0.tar", "an unmatched brace"),
         ("*.tar", "no tar of that name"),
         ("{0..999}{0..9999}.tar", "more than a million"),
     ):
@@ -215,7 +215,7 @@ def test_tars_of_which_no_sample_is_whole_say_why(tmp_path, names, found):
             member = tarfile.TarInfo(name)
             member.size = len(content.getvalue())
             tar.addfile(member, content)
-    wanted = "; wanted one with both: files one after another, of one name up to its first dot"
+    wanted = "; wanted a sample with both: consecutive members whose names agree up to the first dot"
     refused(found + wanted, open_pairs, f"{tmp_path}/c.tar", allow_missing=True)
 
 

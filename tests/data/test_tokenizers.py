@@ -37,7 +37,7 @@ ODD_TEXTS = [
 
 
 def sentences(count: int) -> list[str]:
-    """Captions of invented words, enough of them for a tokenizer to be trained on."""
+    """Return captions of invented words, enough to train a tokenizer."""
     generator = random.Random(7)
     syllables = [first + vowel + last for first in "bcdfghklmnprstvw" for vowel in "aeiou" for last in ("", "n", "st")]
     words = ["".join(generator.choices(syllables, k=generator.randint(1, 3))) for _ in range(250)]
@@ -118,7 +118,7 @@ FAMILIES = {
 
 @pytest.fixture
 def read(folders):
-    """Reads a tokenizer by the name of its family."""
+    """Read a tokenizer by the name of its family."""
     return lambda name: read_huggingface_tokenizer(folders[name], FAMILIES[name][0])
 
 

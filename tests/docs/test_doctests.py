@@ -1,4 +1,4 @@
-"""Examples in docstrings give what they say."""
+"""Run the examples in docstrings."""
 
 import doctest
 import importlib
@@ -10,7 +10,7 @@ from tests.test_architecture import MODULES
 
 @pytest.mark.parametrize("name", [name for name, path in MODULES.items() if ">>>" in path.read_text()])
 def test_examples_in_docstrings_are_true(name):
-    found = doctest.testmod(importlib.import_module(name))
+    outcome = doctest.testmod(importlib.import_module(name))
     lines = MODULES[name].read_text().splitlines()
     examples = [line for line in lines if ">>> " in line and "+SKIP" not in line]
-    assert (found.failed, found.attempted) == (0, len(examples))
+    assert (outcome.failed, outcome.attempted) == (0, len(examples))

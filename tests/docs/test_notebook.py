@@ -20,7 +20,7 @@ SMALL = {"SCENES": 4, "STEPS": 2, "BATCH": 16, "TRAINING_SCENES": 32}
 
 @pytest.fixture
 def run_cells(tmp_path, monkeypatch):
-    """Runs the code cells of a notebook here, with other parameters and functions of the package; what they left."""
+    """Run the code cells of a notebook with other parameters and functions, and return their variables."""
     plt = pytest.importorskip("matplotlib.pyplot")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
@@ -28,14 +28,14 @@ def run_cells(tmp_path, monkeypatch):
     def run(name: str, parameters: dict, **functions) -> dict:
         for function, replacement in functions.items():
             monkeypatch.setattr(f"rococo_jax.{function}", replacement, raising=False)
-        left: dict = {"__name__": "notebook"}
+        variables: dict = {"__name__": "notebook"}
         cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
         for number, cell in enumerate(cell for cell in cells if cell.cell_type == "code"):
-            exec(compile(cell.source, f"{name}.ipynb, code cell {number}", "exec"), left)
+            exec(compile(cell.source, f"{name}.ipynb, code cell {number}", "exec"), variables)
             if "parameters" in cell.metadata.get("tags", ()):
-                assert set(parameters) <= set(left)
-                left.update(parameters)
-        return left
+                assert set(parameters) <= set(variables)
+                variables.update(parameters)
+        return variables
 
     return run
 
@@ -103,9 +103,12 @@ def test_the_cells_of_the_quickstart_fit_together(tmp_path, run_cells):
         (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "contrastive": 2.0}))
         return SimpleNamespace(model=folder / "model")
 
-    left = run_cells("quickstart", SMALL, train=train, evaluate=evaluate)
-    assert weights == [0.0, 1.0] and len(evaluated) == len(left["compared"]) == 5
-    assert left["original"] != left["altered"] and ("text_to_image", "mix_0.9") in left["table"](left["compared"]).index
+    variables = run_cells("quickstart", SMALL, train=train, evaluate=evaluate)
+    assert weights == [0.0, 1.0] and len(evaluated) == len(variables["compared"]) == 5
+    assert (
+        variables["original"] != variables["altered"]
+        and ("text_to_image", "mix_0.9") in variables["table"](variables["compared"]).index
+    )
 
 
 def test_the_cells_of_the_defence_fit_together(tmp_path, run_cells):
@@ -119,8 +122,8 @@ def test_the_cells_of_the_defence_fit_together(tmp_path, run_cells):
         return SimpleNamespace(model=f"{folder}/model")
 
     functions = {"evaluate": lambda *_, **__: results, "draw_benchmark": lambda *_, **__: (tmp_path, tmp_path)}
-    left = run_cells("train_defence", {}, train=train, **functions)
-    assert len(left["results"]) == len(left["DEFENCES"]) == 3
+    variables = run_cells("train_defence", {}, train=train, **functions)
+    assert len(variables["results"]) == len(variables["DEFENCES"]) == 3
     assert list(weights.values()) == [0.0, 1.0, 1.0]
 
 
@@ -137,28 +140,28 @@ def test_the_cells_of_own_data_fit_together(tmp_path, run_cells, monkeypatch):
 
     monkeypatch.setattr("rococo_jax.cli.main.main", command)
     trained = SimpleNamespace(model=Path("your_data/run/model"))
-    left = run_cells("your_data", {"SCENES": 8}, train=lambda config, folder: trained)
+    variables = run_cells("your_data", {"SCENES": 8}, train=lambda config, folder: trained)
     assert evaluated == ["demo:plain", "your_data/run/model"]
-    assert left["results"].model.nunique() == 2 and set(left["shown"].metric) == {"fr1"}
+    assert variables["results"].model.nunique() == 2 and set(variables["shown"].metric) == {"fr1"}
     assert (tmp_path / "your_data" / "DATA" / "mine" / "README.md").is_file()
 
 
 @pytest.mark.thorough
 def test_a_model_in_torch_is_evaluated_beside_our_conversion_of_it(exported, tmp_path, run_cells):
-    left = run_cells("your_model", {"MODEL": str(exported), "SCENES": 8})
-    for task, variants in left["results"]["tasks"].items():
-        for variant, found in variants.items():
-            assert found["r1"] == left["ours"]["tasks"][task][variant]["r1"]
+    variables = run_cells("your_model", {"MODEL": str(exported), "SCENES": 8})
+    for task, variants in variables["results"]["tasks"].items():
+        for variant, metrics in variants.items():
+            assert metrics["r1"] == variables["ours"]["tasks"][task][variant]["r1"]
     assert (tmp_path / "your_model" / "report.html").is_file()
 
 
 @pytest.mark.thorough
-def test_the_defence_is_trained_and_asked_what_it_learnt(run_cells):
+def test_the_defence_is_trained_and_evaluated(run_cells):
     """One of them is enough to run every cell; the others only differ in their weights."""
     small = {"SCENES": 8, "STEPS": 1, "BATCH": 64, "TRAINING_SCENES": 64}
     defences = {"and balanced": {"sc": 1.0, "vc": 1.0, "grounding": 1.0}}
-    left = run_cells("train_defence", {**small, "DEFENCES": defences})
-    assert "grounding" in left["results"]["and balanced"]["tasks"]["image_to_text"]["same_concept"]
+    variables = run_cells("train_defence", {**small, "DEFENCES": defences})
+    assert "grounding" in variables["results"]["and balanced"]["tasks"]["image_to_text"]["same_concept"]
 
 
 @pytest.mark.thorough
@@ -173,6 +176,6 @@ def test_own_data_becomes_a_benchmark_and_a_defended_model(tmp_path, run_cells):
         rows = [row for row in rows if row[0] in names][:32]
         (tmp_path / "photos.jsonl").write_text("\n".join(json.dumps({"file_name": a, "text": b}) for a, b in rows))
         small |= {"PHOTOS": str(photos), "CAPTIONS": str(tmp_path / "photos.jsonl")}
-    left = run_cells("your_data", small)
-    assert (left["results"].model.nunique(), left["results"].section.nunique()) == (2, 1)
+    variables = run_cells("your_data", small)
+    assert (variables["results"].model.nunique(), variables["results"].section.nunique()) == (2, 1)
     assert (tmp_path / "your_data" / "DATA" / "mine" / "README.md").is_file()

@@ -33,9 +33,9 @@ def hooks():
     sys.path.pop(0)
 
 
-def build_site(out, **changed):
+def build_site(out, **settings):
     """Build the site as `make docs` does, with settings of mkdocs.yml changed; a warning is an `Abort`."""
-    build(load_config(str(CHECKOUT / "mkdocs.yml"), strict=True, site_dir=str(out), **changed))
+    build(load_config(str(CHECKOUT / "mkdocs.yml"), strict=True, site_dir=str(out), **settings))
 
 
 @pytest.fixture(scope="module")
@@ -82,18 +82,22 @@ def test_no_mark_for_a_table_stands_without_one():
 
 
 def test_the_reference_has_every_command_key_benchmark_and_metric(hooks):
-    made = {name: make() for name, make in hooks.PAGES.items()}
+    reference = {name: make() for name, make in hooks.PAGES.items()}
     pages = hooks.command_pages()
-    assert all(f"# rococo {name}\n" in pages[name] and f"(commands/{name}.md)" in made["commands"] for name in COMMANDS)
+    assert all(
+        f"# rococo {name}\n" in pages[name] and f"(commands/{name}.md)" in reference["commands"] for name in COMMANDS
+    )
     keys = flat(default_config())
-    assert len(keys) > 80 and all(f"| `{key}` |" in made["config"] for key in keys)
-    assert not re.search(r"\| *\|$", made["config"], re.MULTILINE), "a key without a meaning"
-    assert all(f"| `{name}` |" in made["metrics"] for name in METRICS)
+    assert len(keys) > 80 and all(f"| `{key}` |" in reference["config"] for key in keys)
+    assert not re.search(r"\| *\|$", reference["config"], re.MULTILINE), "a key without a meaning"
+    assert all(f"| `{name}` |" in reference["metrics"] for name in METRICS)
     for row in zoo().values():
-        (line,) = (line for line in made["zoo"].splitlines() if line.startswith(f"| `zoo:{row.name}` | [{row.family}]"))
+        (line,) = (
+            line for line in reference["zoo"].splitlines() if line.startswith(f"| `zoo:{row.name}` | [{row.family}]")
+        )
         facts = (row.address, row.architecture, row.activation, row.licence, row.note, *row.sources)
         assert all(fact in line for fact in facts)
-    assert "| `rococo` |" in made["benchmarks"] and "::: rococo_jax.encoders.load_model" in made["python"]
+    assert "| `rococo` |" in reference["benchmarks"] and "::: rococo_jax.encoders.load_model" in reference["python"]
 
 
 def test_a_dead_link_fails_the_build(tmp_path, caplog):
@@ -114,14 +118,14 @@ def test_colab_opens_the_notebook_of_the_repository_that_publishes(hooks, monkey
     opened = "https://colab.research.google.com/github/someone/fork/blob/main/notebooks/quickstart.ipynb"
     for repository, links in ((None, 0), ("someone/fork", 1)):
         monkeypatch.setattr(hooks, "_REPOSITORY", repository)
-        shown = hooks.on_page_markdown(text, page, SimpleNamespace(docs_dir=DOCS), None)
-        assert shown.count("colab.research.google.com") == shown.count(opened) == links
+        html = hooks.on_page_markdown(text, page, SimpleNamespace(docs_dir=DOCS), None)
+        assert html.count("colab.research.google.com") == html.count(opened) == links
         config = hooks.on_config(SimpleNamespace(repo_url=None))
         assert config.repo_url == ("https://github.com/someone/fork" if links else None)
 
 
 def test_the_site_finds_what_users_search_for():
-    """Words that users of the field search for are in the text of the page that answers them."""
+    """Check that the page that answers a question contains the words that users search for."""
     answers = {
         "significance": "how-to/compare", "p-value": "how-to/compare", "confidence interval": "how-to/compare",
         "cite": "how-to/report-and-cite", "BibTeX": "how-to/report-and-cite", "LaTeX": "how-to/report-and-cite",
@@ -163,8 +167,8 @@ def test_pages_fit_their_widths_and_load_nothing_from_elsewhere(site, browser, p
         for name, script in CHECKS.items():
             assert browser.evaluate(script) == [], f"{name} at {width} px"
     requests = [each for each in browser.events[before:] if each["method"] == "Network.requestWillBeSent"]
-    asked = [each["params"]["request"]["url"] for each in requests]
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    urls = [each["params"]["request"]["url"] for each in requests]
+    assert [url for url in urls if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
 @pytest.mark.skipif(AXE is None, reason="no axe-core here: make node-tools")

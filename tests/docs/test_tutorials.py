@@ -15,17 +15,19 @@ from pathlib import Path
 import pytest
 
 from rococo_jax.cli.main import build_parser
+from rococo_jax.config_files import config_names
 from rococo_jax.options import parse
 from rococo_jax.training.config import read_config
 from tests.support.paths import CHECKOUT
 from tests.support.programs import one_device
 
-DOCS = CHECKOUT / "docs"
+DOCS, README = CHECKOUT / "docs", CHECKOUT / "README.md"
 ANY_BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 START = sorted((DOCS / "start").glob("*.md"))
-# The start pages first: others use their practice folders.
-RUNNABLE = [*START, *(page for page in sorted((DOCS / "how-to").glob("*.md")) if BLOCK.search(page.read_text("utf-8")))]
+# The start pages first: others use their practice folders. A test of training runs the page on SigLIP.
+OTHERS = [*sorted((DOCS / "how-to").glob("*.md")), *sorted((DOCS / "explanation").glob("*.md"))]
+RUNNABLE = [*START, *(page for page in OTHERS if page.stem != "train-siglip")]
 
 # Scenes in all, and those of them that are for the test: as many as show that the commands fit together.
 FEWER = (("24", "12"), ("16", "4"))
@@ -50,13 +52,16 @@ for page, kind, text in json.load(sys.stdin):
 
 
 def commands_of(block: str) -> list[str]:
-    """The commands of a block; a backslash at the end of a line joins it with the next."""
+    """Return the commands of a block; a backslash at the end of a line joins it with the next."""
     return [line for line in re.sub(r"\\\n\s*", "", block).splitlines() if line.strip()]
 
 
 def steps_of(page: Path, kinds: tuple[str, ...] = ("sh", "python")) -> list[tuple[str, str, str]]:
-    found = [(kind, text) for kind, text in BLOCK.findall(page.read_text(encoding="utf-8")) if kind in kinds]
-    return [(page.stem, kind, step) for kind, text in found for step in (commands_of(text) if kind == "sh" else [text])]
+    """Return the steps of a page: its name, the kind of block, and a command or the code of a block."""
+    blocks = [(kind, text) for kind, text in BLOCK.findall(page.read_text(encoding="utf-8")) if kind in kinds]
+    return [
+        (page.stem, kind, step) for kind, text in blocks for step in (commands_of(text) if kind == "sh" else [text])
+    ]
 
 
 def test_every_start_page_has_steps_that_run_and_every_block_a_language():
@@ -71,7 +76,7 @@ def test_every_start_page_has_steps_that_run_and_every_block_a_language():
 
 def test_every_command_of_the_documentation_is_one_that_rococo_takes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    pages = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
+    pages = [README, *sorted(DOCS.rglob("*.md"))]
     blocks = [(page, block) for page in pages for block in ANY_BLOCK.findall(page.read_text(encoding="utf-8"))]
     steps = [(page, step) for page, block in blocks for step in commands_of(block) if step.startswith("rococo ")]
     # Dots stand for what a reader fills in.
@@ -80,33 +85,33 @@ def test_every_command_of_the_documentation_is_one_that_rococo_takes(tmp_path, m
     for page, step in steps:
         words = shlex.split(step.partition(" > ")[0], comments=True)[1:]
         try:
-            parsed, left = parser.parse_known_args(words)
+            parsed, overrides = parser.parse_known_args(words)
         except SystemExit:
             pytest.fail(f"{page.name}: {step}\n{capsys.readouterr().err}")
-        assert all(word.startswith("--config.") for word in left), f"{page.name}: {step}: {left}"
+        assert all(word.startswith("--config.") for word in overrides), f"{page.name}: {step}: {overrides}"
         parse(parsed.module.Options, vars(parsed))
         config = getattr(parsed, "config", None)
-        if config is not None and (CHECKOUT / config).is_file():
-            read_config(CHECKOUT / config, [word.removeprefix("--") for word in left])
+        if config in config_names():
+            read_config(config, [word.removeprefix("--") for word in overrides])
 
 
 def run_all(folder: Path, pages: list[Path], fewer: tuple[tuple[str, str], ...] = ()) -> Path:
-    """Runs every block of the pages in one process in a folder."""
-    for name in ("configs", "launch"):
-        (folder / name).symlink_to(CHECKOUT / name)
-    steps = [step for page in pages for step in steps_of(page)] + steps_of(CHECKOUT / "README.md", ("python",))
-    for asked, enough in fewer:
-        steps = [(page, kind, text.replace(asked, enough)) for page, kind, text in steps]
+    """Run every block of the pages in one process in a folder, and return the folder."""
+    (folder / "launch").symlink_to(CHECKOUT / "launch")
+    steps = [step for page in pages for step in steps_of(page)] + steps_of(README, ("python",))
+    for number, fewer_scenes in fewer:
+        steps = [(page, kind, text.replace(number, fewer_scenes)) for page, kind, text in steps]
     assert len(steps) > (15 if fewer else 25)
     # This Python's programs first.
     environment = one_device()
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     words, text = [sys.executable, "-c", RUN_ALL], json.dumps(steps)
-    done = subprocess.run(words, input=text, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
-    for written in ("out/mine/report.html", "out/own/results.json", "DATA/photos/README.md",
+    process = subprocess.run(words, input=text, cwd=folder, env=environment, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout[-1500:] + process.stderr[-3000:]
+    (folder / "stdout.txt").write_text(process.stdout, encoding="utf-8")
+    for output in ("out/mine/report.html", "out/own/results.json", "DATA/photos/README.md",
                     "out/photos.html", "out/photos.csv"):  # fmt: skip
-        assert (folder / written).is_file(), written
+        assert (folder / output).is_file(), output
     return folder
 
 
@@ -127,26 +132,30 @@ def test_every_command_of_the_start_pages_runs(practised):
 @pytest.mark.thorough
 def test_every_command_of_every_page_runs(tmp_path):
     run_all(tmp_path, RUNNABLE)
-    for written in ("out/night/report.html", "out/compared.html"):
-        assert (tmp_path / written).is_file(), written
+    for output in ("out/night/report.html", "out/compared.html"):
+        assert (tmp_path / output).is_file(), output
     # The results of the listed models, each under its own name.
     for folder, other in (("night", "trained-long"), ("defence", "from-shards")):
         assert {"plain", "sc-vc", other} <= {path.parent.name for path in tmp_path.glob(f"out/{folder}/*/results.json")}
+    # The README shows the output of its Python.
+    example = re.compile(r"^```python\n.*?^```\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    (output,) = example.findall(README.read_text(encoding="utf-8"))
+    assert output in (tmp_path / "stdout.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def demo(practised) -> dict[str, dict]:
-    """What the demo of the first page wrote: the results of each model."""
+    """Return the results of each model that the demo of the first page wrote."""
     paths = (practised / "practice/12-scenes-seed-1/paper").glob("*/results.json")
     return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
-def test_the_demo_asks_for_mixed_galleries_of_three_seeds_beside_the_control_for_choices_and_classes(demo):
+def test_the_demo_evaluates_mixed_galleries_of_three_seeds_the_control_choices_and_classes(demo):
     results = demo["plain"]
-    found, sizes = (results[key]["text_to_image"] for key in ("tasks", "sizes"))
-    assert list(found) == ["clean", "mix_0.9", "patch_0.9", "control"]
+    variants, sizes = (results[key]["text_to_image"] for key in ("tasks", "sizes"))
+    assert list(variants) == ["clean", "mix_0.9", "patch_0.9", "control"]
     for variant in ("mix_0.9", "patch_0.9"):
-        assert {"r1", "r1_std", "fr1", "fr1_std", "drop"} <= set(found[variant])
+        assert {"r1", "r1_std", "fr1", "fr1_std", "drop"} <= set(variants[variant])
         assert sizes[variant]["seeds"] == [1, 10, 100] and sizes[variant]["gallery"] == 2 * 12
     assert sizes["clean"]["gallery"] == 12 and sizes["control"]["gallery"] == 2 * 12
     assert results["kinds"]["choices"] == "choice" and results["kinds"]["classes"] == "classify"
@@ -156,7 +165,7 @@ def test_the_demo_asks_for_mixed_galleries_of_three_seeds_beside_the_control_for
 
 def test_the_demos_report_shows_all_of_it(practised):
     page = (practised / "practice/report.html").read_text(encoding="utf-8")
-    said = (
+    expected_words = (
         "Mix 0.9",
         "Patch 0.9",
         "Control",
@@ -164,7 +173,7 @@ def test_the_demos_report_shows_all_of_it(practised):
         "Reliability",
         "Each image is assigned to one of the classes",
     )
-    assert all(words in page for words in said)
+    assert all(words in page for words in expected_words)
 
 
 def test_the_defended_model_is_fooled_less_than_the_plain_one_and_the_grounded_one_looks_at_the_image(demo):

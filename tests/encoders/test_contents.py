@@ -169,10 +169,10 @@ class OfMteb:
 
 
 def test_models_of_mteb_are_identified_by_their_contents_beside_name_and_revision(tmp_path):
-    def key(about=None, role=None, task=None, batch_size=32, **changes):
+    def key(identity=None, role=None, task=None, batch_size=32, **changes):
         model = OfMteb(folder=tmp_path / "words", **changes)
         return FromMteb(
-            model, task, batch_size, about=about or {"model": "m", "revision": "1"}, role=role
+            model, task, batch_size, identity=identity or {"model": "m", "revision": "1"}, role=role
         ).fingerprint()
 
     words = [*adapter_models.WORDS[:-2], *adapter_models.WORDS[:-3:-1]]

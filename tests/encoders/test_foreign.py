@@ -14,7 +14,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders import ForeignEncoder, load_encoder
-from rococo_jax.encoders.foreign_object import as_numpy
+from rococo_jax.encoders.foreign_model import as_numpy
 from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from tests.support import reference_models
 from tests.support.models import encoder_of, read_model
@@ -121,16 +121,16 @@ def test_embeddings_are_cached_where_a_fingerprint_tells_the_state_of_the_model(
     [
         (lambda vectors: vectors[:-1], r"encode_image: found shape \(5, 3\); wanted \(6, dim\)"),
         (lambda vectors: vectors[0], r"shape \(3,\)"),
-        (lambda vectors: vectors.astype(int), "vectors of int64; wanted floating-point"),
+        (lambda vectors: vectors.astype(int), "embeddings of int64; wanted floating-point"),
         (lambda vectors: vectors * np.nan, "NaN or infinite values in row 0"),
-        (lambda vectors: vectors * 0, "a vector of zeros in row 0"),
+        (lambda vectors: vectors * 0, "only zeros in row 0"),
         (lambda vectors: vectors[:, :2], "2 of an image and 3 of a text"),
         (lambda vectors: 1 / 0, "an error, ZeroDivisionError"),
         (lambda vectors: "text", "shape"),
         (lambda vectors: None, "found a NoneType with no attributes"),
         (object(), "without encode_image"),
         (lambda vectors: BaseModelOutputWithPooling(pooler_output=np.zeros(3)),
-         r"a BaseModelOutputWithPooling with pooler_output; wanted an array \(6, dim\), one row an item: return the"),
+         r"a BaseModelOutputWithPooling with pooler_output; wanted an array \(6, dim\), one row for each item"),
     ],
 )  # fmt: skip
 def test_bad_vectors_and_objects_without_the_methods_are_refused(data, change, said):
@@ -159,10 +159,10 @@ def test_a_batch_size_that_is_no_number_of_pairs_is_refused(batch_size):
     refused("mine: batch_size: found .*; wanted a whole number, at least 1, or None", ForeignPairScorer, pairs)
 
 
-def test_other_vectors_in_a_second_call_are_warned_of(data, capsys):
+def test_other_embeddings_in_a_second_call_give_a_warning(data, capsys):
     rng = np.random.default_rng(0)
     evaluate(data, Colours(lambda vectors: vectors + rng.normal(size=vectors.shape)))
-    assert "other vectors for the same input in two calls" in capsys.readouterr().err
+    assert "other embeddings for the same input in two calls" in capsys.readouterr().err
     evaluate(data, Colours())
     assert "two calls" not in capsys.readouterr().err
 

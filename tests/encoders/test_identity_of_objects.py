@@ -15,7 +15,7 @@ from rococo_jax.checkpoints.parameters import build_model, parameters_of
 from rococo_jax.encoders import Encoder, ForeignEncoder, LoadOptions, load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.embedding import embed_texts
-from rococo_jax.encoders.foreign_object import ForeignObject
+from rococo_jax.encoders.foreign_model import ForeignModel
 from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.encoders.token_scoring import TokenScorer
@@ -207,9 +207,9 @@ KINDS = {Vectors: ForeignEncoder, Scores: ForeignPairScorer, Matrices: TokenScor
 
 @pytest.mark.parametrize(("kind", "loaded"), KINDS.items())
 def test_module_class_name_prompt_and_fingerprint_identify_an_object(kind, loaded):
-    def keys(thing: ForeignObject) -> tuple:
+    def keys(thing: ForeignModel) -> tuple:
         described = {key: value for key, value in thing.describe().items() if key != "name"}
-        towers = [thing.describe_tower("text"), thing.describe_tower("vision")] if thing.has_vectors else [described]
+        towers = [thing.describe_tower("text"), thing.describe_tower("vision")] if thing.embeds else [described]
         return described, *towers
 
     others = [

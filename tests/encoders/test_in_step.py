@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from rococo_jax.encoders import device_steps
-from rococo_jax.encoders.device_steps import Rows, in_step
+from rococo_jax.encoders.device_steps import StepBatch, synchronised_batches
 
 
-def rows(first: int, count: int, length: int, unit: int = 4) -> Rows:
-    return Rows(np.arange(first, first + count), (np.full((count, length), first),), unit, length)
+def rows(first: int, count: int, length: int, unit: int = 4) -> StepBatch:
+    return StepBatch(np.arange(first, first + count), (np.full((count, length), first),), unit, length)
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ OWN = (
 
 @pytest.mark.parametrize("batches", [OWN, OWN[::-1], (OWN[0], []), ([], [])])
 def test_all_take_the_same_shapes_in_the_same_order_and_each_its_own_rows_once(two_processes, batches):
-    taken = two_processes(lambda process: list(in_step("model", iter(batches[process]))))
-    first, second = ([(each.unit, each.cost, each.arrays[0].shape[1:]) for each in steps] for steps in taken)
+    taken = two_processes(lambda process: list(synchronised_batches("model", iter(batches[process]))))
+    first, second = ([(each.unit, each.tokens, each.arrays[0].shape[1:]) for each in steps] for steps in taken)
     assert first == second and len(first) <= sum(map(len, batches))
     for own, steps in zip(batches, taken, strict=True):
         assert [each for each in steps if len(each.index)] == own

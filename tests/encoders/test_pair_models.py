@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from rococo_jax.encoders.adapters import load_adapted
-from rococo_jax.encoders.adapters.pair_models import QUESTION, TorchPairs
+from rococo_jax.encoders.adapters.pair_models import QUESTION, TorchPairScorer
 from rococo_jax.encoders.adapters.torch_module import TorchOptions
 from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.errors import InputError
@@ -280,7 +280,7 @@ def test_a_scorer_whose_scores_depend_on_the_batch_is_stopped(wrong, in_logs, pi
 
     def scorer(batch_size):
         options = TorchOptions(batch_size=batch_size)
-        return TorchPairs(torch.nn.Linear(1, 1), options, {}, score, in_logs)
+        return TorchPairScorer(torch.nn.Linear(1, 1), options, {}, score, in_logs)
 
     np.testing.assert_array_equal(scorer(1).score_pairs(pictures, TEXTS), right)
     with pytest.raises(InputError, match=r"in a batch of 3, .* alone; wanted one score .*batch_size=1"):
@@ -294,7 +294,7 @@ def test_an_object_whose_small_probabilities_depend_on_the_batch_is_warned_of(pi
 
     places = np.arange(len(TEXTS))
     ForeignPairScorer(Padded(), "padded").score(pictures, TEXTS, (places, places), lambda count: None)
-    assert "padded: score_pairs gave other scores" in capsys.readouterr().err
+    assert "padded: score_pairs returned other scores" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["blip2", "vilt"])

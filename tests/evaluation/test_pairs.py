@@ -17,7 +17,7 @@ from rococo_jax.encoders import load_encoder
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.encoders.programs import Compute
-from rococo_jax.encoders.protocol import PairScorer
+from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation import pairs
 from rococo_jax.evaluation.counts import rows_of_outcomes
@@ -155,7 +155,7 @@ def test_candidates_of_another_model_are_its_own_and_the_results_say_so(coco):
     # Whatever the folder of the candidates is called.
     del theirs["name"]
     assert about["model"]["candidates"] == hash_json(theirs) and about["data"]["rococo"]["rerank"] == 5
-    assert "rankings: plain chooses 5 of every query by cosine" in both["notes"]
+    assert "rankings: plain chooses 5 candidates for every query by cosine similarity" in both["notes"]
 
 
 def test_some_of_the_queries_have_the_candidates_of_these(coco):
@@ -189,7 +189,7 @@ def test_batches_are_halved_where_memory_runs_out(coco, capsys):
     found = evaluate(OutOfMemory(), **coco, **RANKS)
     assert figures(found) == figures(evaluate(Cosines(), **coco, **RANKS))
     said = [line for line in capsys.readouterr().err.splitlines() if "out of memory" in line]
-    assert [line.split("going on with ")[1] for line in said] == ["16 at once", "8 at once"]
+    assert [line.split("continuing with ")[1] for line in said] == ["16 at once", "8 at once"]
 
 
 def wrong(scores):
@@ -203,7 +203,7 @@ def wrong(scores):
         (wrong(lambda count: np.zeros(count + 1)), {}, r"score_pairs: found shape \(33,\) .* wanted \(32,\), a number"),
         (wrong(lambda count: ["yes"] * count), {}, "score_pairs: found shape"),
         (wrong(lambda count: 1 / 0), {}, "score_pairs: found an error, ZeroDivisionError"),
-        (Cosines(), {"rerank": 5}, "candidates: found none; wanted a model whose vectors choose"),
+        (Cosines(), {"rerank": 5}, "candidates: found none; wanted a model whose embeddings choose"),
         (Both(), {"rerank": 61}, "rerank: found 61; wanted at most 60, the largest gallery"),
         (Both(), {"by": "pairs", "rerank": 61}, "rerank: found 61; wanted at most 60"),
         (Hashed(), {"by": "pairs"}, "score_pairs: found none; wanted a model that scores pairs"),
@@ -337,7 +337,7 @@ class Stops(Cosines):
 
 
 def test_stopped_anywhere_and_run_again_the_files_are_those_of_one_run(coco, tmp_path, monkeypatch):
-    monkeypatch.setattr(PairScorer, "images_at_once", 2)
+    monkeypatch.setattr(LoadedModel, "images_at_once", 2)
     run = functools.partial(evaluate, **coco, **RANKS)
     run(Stops(), out=tmp_path / "whole")
     model, stops = Stops(), 0
@@ -353,7 +353,7 @@ def test_stopped_anywhere_and_run_again_the_files_are_those_of_one_run(coco, tmp
 
 
 def test_two_processes_score_each_pair_once_and_agree_with_one(coco, monkeypatch):
-    monkeypatch.setattr(PairScorer, "images_at_once", 2)
+    monkeypatch.setattr(LoadedModel, "images_at_once", 2)
     whole, parts = evaluate(Cosines(), **coco, **RANKS), []
 
     def first_round(name, make):
@@ -392,8 +392,11 @@ UNTOLD = Hashed(), Cosines(), Tokens(), "demo:plain"
     [
         *((model, {"query_prompt": "find"}, "query_prompt: found 'find'; wanted none") for model in UNTOLD),
         (Told(), {"document_prompt": "file"}, "document_prompt: found 'file'; wanted none"),
-        (Instructed(), {"query_prompt": "find", "rerank": 5}, "rerank: found prompts for vectors"),
-        *((each(), {"candidates": "demo:plain"}, "rerank: found 0; wanted how many") for each in (Tokens, Told, Both)),
+        (Instructed(), {"query_prompt": "find", "rerank": 5}, "rerank: found reranking and prompts"),
+        *(
+            (each(), {"candidates": "demo:plain"}, "rerank: found 0; wanted the number")
+            for each in (Tokens, Told, Both)
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(model, settings, message, coco):

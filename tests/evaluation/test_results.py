@@ -11,9 +11,9 @@ from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.evaluation.results import make_results, read_results
-from rococo_jax.metrics.intervals import RESAMPLES, Counted
+from rococo_jax.metrics.intervals import RESAMPLES, ItemCounts
 from rococo_jax.metrics.metric import percent
-from rococo_jax.metrics.ood import Separated
+from rococo_jax.metrics.ood import OodScores
 from tests.support.refusals import refused
 
 
@@ -41,16 +41,16 @@ class Separate(Outcome):
 
     of: Task
     kind: str
-    separated: Separated
+    separated: OodScores
     counts: dict
     unit: np.ndarray
     sizes: dict = dataclasses.field(default_factory=dict)
 
 
-def counts(share: float, *names: str) -> Counted:
+def counts(share: float, *names: str) -> ItemCounts:
     hits = np.repeat([[1.0], [0.0]], [round(10 * share), round(10 * (1 - share))], axis=0)
     metrics = tuple(percent(name, name, "higher", name, "ours") for name in names)
-    return Counted(np.repeat(hits, len(names), axis=1), names, np.arange(10), metrics)
+    return ItemCounts(np.repeat(hits, len(names), axis=1), names, np.arange(10), metrics)
 
 
 def pairs(share: float) -> dict:
@@ -92,7 +92,7 @@ def test_metrics_of_other_packages_are_described_and_those_of_this_one_are_not(t
 
 def test_the_number_of_draws_is_the_one_that_was_taken():
     rng = np.random.default_rng(0)
-    far = Separated(*({name: rng.random(5) for name in ("mcm", "max_logit", "energy", "entropy")} for _ in range(2)))
+    far = OodScores(*({name: rng.random(5) for name in ("mcm", "max_logit", "energy", "entropy")} for _ in range(2)))
     of_sides = {"inside": np.arange(10) < 5} | {
         name: np.concatenate([far.ins[name], far.outs[name]]) for name in far.ins
     }
@@ -100,6 +100,6 @@ def test_the_number_of_draws_is_the_one_that_was_taken():
     bootstrap = make_results("one", "paper", {}, [*outcomes, part("texts", "choice", counts(0.4, "ota"))])["bootstrap"]
     assert bootstrap["resamples"] == RESAMPLES and set(bootstrap["resamples_of"]) == {"pets_ood"}
     assert set(bootstrap["resamples_of"]["pets_ood"]["far"].values()) == {RESAMPLES}
-    of_ten_million = Separated(*({"mcm": np.broadcast_to(0.5, 5 * 10**6)} for _ in range(2)))
+    of_ten_million = OodScores(*({"mcm": np.broadcast_to(0.5, 5 * 10**6)} for _ in range(2)))
     assert set(of_ten_million.resamples_of(RESAMPLES).values()) == {200}
-    assert set(far.resamples_of(300).values()) == {len(each) for each in far.drawn(300, 0).values()} == {300}
+    assert set(far.resamples_of(300).values()) == {len(each) for each in far.bootstrap(300, 0).values()} == {300}

@@ -159,5 +159,5 @@ def test_a_cache_that_cannot_be_written_is_left_out(number, world, monkeypatch, 
     monkeypatch.setattr(cache, "atomic_write", nothing)
     shutil.rmtree(world / "cache")
     world.run("evaluate")
-    assert capsys.readouterr().err.count("embeddings cannot be kept") == 1
+    assert capsys.readouterr().err.count("cannot cache embeddings") == 1
     world.assert_undisturbed()

@@ -1,4 +1,4 @@
-"""What the losses promise beside their formulas: what a mask hides, which digits survive, how gradients are sharded."""
+"""The losses handle masks, small values, precision and shardings as documented."""
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,8 @@ def unit_vectors(seed, *shape):
 
 
 @pytest.mark.parametrize("name", ["semantic_contrastive", "visual_contrastive", "blind_preference"])
-def test_what_stands_in_the_place_of_a_missing_text_changes_neither_loss_nor_gradient(name):
-    """NaN, which a loss that only weights it with 0 would spread."""
+def test_a_masked_embedding_changes_neither_loss_nor_gradient(name):
+    """Masked embeddings are NaN, which multiplication by 0 would not remove."""
     counted = jnp.arange(10).reshape(5, 2) % 3 > 0
     inputs = (unit_vectors(0, 5, 6), unit_vectors(1, 5, 6), unit_vectors(2, 5, 2, 6))
     mask = {"mixed_mask" if name == "visual_contrastive" else "altered_mask": counted}
@@ -36,14 +36,14 @@ def test_what_stands_in_the_place_of_a_missing_text_changes_neither_loss_nor_gra
 
 
 @pytest.mark.parametrize("name", ["hard_negative", "semantic_contrastive", "blind_preference"])
-def test_a_mask_that_hides_nothing_is_as_none(name):
+def test_a_mask_of_true_changes_nothing(name):
     inputs = (unit_vectors(0, 5, 6), unit_vectors(1, 5, 6), unit_vectors(2, 5, 2, 6))
     mask = {"negative_mask" if name == "hard_negative" else "altered_mask": jnp.ones((5, 2), bool)}
     without, masked = (getattr(losses, name)(*inputs, logit_scale=SCALE, **more) for more in ({}, mask))
     np.testing.assert_allclose(masked, without, rtol=1e-6)
 
 
-def test_a_batch_in_which_nothing_is_a_negative_costs_nothing_and_pulls_nowhere():
+def test_a_batch_without_negatives_has_loss_and_gradient_0():
     images, texts = unit_vectors(0, 3, 4), unit_vectors(1, 3, 4)
 
     def loss(images):
@@ -54,7 +54,7 @@ def test_a_batch_in_which_nothing_is_a_negative_costs_nothing_and_pulls_nowhere(
 
 
 def test_a_loss_near_zero_keeps_all_its_digits():
-    """At 1e-9 the log of a float32 sum near 1 is 0; ours is the exact log(1 + 3 e^-20) to a float32 rounding or two."""
+    """At 1e-9 the logarithm of a float32 sum near 1 is 0; ours is log(1 + 3 e^-20) within two float32 roundings."""
     loss = losses.softmax_contrastive(jnp.eye(4), jnp.eye(4), logit_scale=jnp.float32(20))
     np.testing.assert_allclose(loss, np.log1p(3 * np.exp(-20)), rtol=1e-6)
     altered = losses.semantic_contrastive(jnp.eye(4), jnp.eye(4), -jnp.eye(4)[:, None], logit_scale=jnp.float32(10))

@@ -1,8 +1,9 @@
-"""Every loss and all its gradients: the same on any number of devices, by both strategies, and as papers define it.
+"""Every loss and all its gradients: the same on any number of devices and by both strategies, and as papers define it.
 
-The reference is dense, float64 and NumPy, with gradients by the complex step. The tolerance, 2e-6 of the largest
-element of a gradient, is 17 float32 roundings of it. The batch of 21 pairs divides by no number of devices and by no
-tile; several pairs show the same image, and some have no altered caption, image or hard positive.
+The reference (`tests/support/dense_reference.py`) is dense, in float64 and in torch, with gradients by autograd. The
+tolerance, 2e-6 of the largest element of a gradient, is 17 float32 roundings. The batch of 21 pairs is a multiple
+neither of the numbers of devices nor of the tile size. Several pairs show the same image, and some have no altered
+caption, image or hard positive.
 """
 
 import functools
@@ -28,7 +29,7 @@ def unit_vectors(*shape):
     return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 
-# What a loss is differentiated in, and what only says which pairs count.
+# Arrays with respect to which a loss is differentiated, and masks and ids that select the pairs that count.
 EMBEDDINGS = {
     "images": unit_vectors(PAIRS),
     "texts": unit_vectors(PAIRS),
@@ -46,7 +47,7 @@ MASKS = {
     "positive_mask": RANDOM.random(PAIRS) < 0.7,
     "negative_mask": RANDOM.random((PAIRS, 1)) < 0.7,
 }
-# Function, embeddings beside images and texts, masks, settings.
+# Function, embeddings in addition to images and texts, masks, settings.
 LOSSES = {
     "softmax": ("softmax_contrastive", "", "ids", {}),
     "softmax with negatives": ("softmax_contrastive", "negative_texts", "ids negative_mask", {}),
@@ -60,17 +61,17 @@ LOSSES = {
     "blind": ("blind_preference", "altered_texts", "ids altered_mask", {}),
     "grounding": ("grounding_contrastive", "altered_texts", "ids altered_mask", {}),
 }
-# The scope `local` sends nothing between devices: one strategy.
-ROADS = [(name, "all_gather") for name in LOSSES]
-ROADS += [(name, "ring") for name in LOSSES if not name.endswith("local")]
-# Every loss on one, two and eight devices and, thorough, on four; in a ring of one and of two the first alone.
-OF_FEW = [("softmax", "ring"), *(road for road in ROADS if "all_gather" in road)]
-CASES = [(count, *road) for count in (1, 2) for road in OF_FEW] + [(8, *road) for road in ROADS]
-CASES += [pytest.param(4, *road, marks=pytest.mark.thorough) for road in ROADS]
+# With the scope `local` there is no communication, and so one strategy.
+CASES_OF_STRATEGIES = [(name, "all_gather") for name in LOSSES]
+CASES_OF_STRATEGIES += [(name, "ring") for name in LOSSES if not name.endswith("local")]
+# Every loss on one, two and eight devices (thorough: on four as well). In a ring of one or two devices, only the first.
+FEW_DEVICES = [("softmax", "ring"), *(road for road in CASES_OF_STRATEGIES if "all_gather" in road)]
+CASES = [(count, *road) for count in (1, 2) for road in FEW_DEVICES] + [(8, *road) for road in CASES_OF_STRATEGIES]
+CASES += [pytest.param(4, *road, marks=pytest.mark.thorough) for road in CASES_OF_STRATEGIES]
 
 
 def case(name, arrays=EMBEDDINGS | MASKS):
-    """The function's name, what it is differentiated in, its masks and its settings."""
+    """Return the function's name, the arrays of its gradients, its masks and its settings."""
     function, more, masks, settings = LOSSES[name]
     embeddings = {key: arrays[key] for key in ("images", "texts", *more.split(), "logit_scale")}
     return function, embeddings, {key: arrays[key] for key in masks.split()}, settings
@@ -83,7 +84,7 @@ def expected(name):
 
 @functools.cache
 def computed(device_count, strategy):
-    """Value and gradients of every loss, from one program."""
+    """Compute value and gradients of every loss by one program."""
     logits = ShardedLogits(make_mesh(jax.devices()[:device_count]), strategy, block_rows=2)
 
     def one(name, arrays):
@@ -92,7 +93,7 @@ def computed(device_count, strategy):
         more = {} if name.endswith("local") else {"logits": logits}
         return jax.value_and_grad(lambda embeddings: term(**embeddings, **masks, **settings, **more))(embeddings)
 
-    names = [name for name, road in (OF_FEW if device_count < 4 else ROADS) if road == strategy]
+    names = [name for name, road in (FEW_DEVICES if device_count < 4 else CASES_OF_STRATEGIES) if road == strategy]
     return jax.jit(lambda arrays: {name: one(name, arrays) for name in names})(EMBEDDINGS | MASKS)
 
 

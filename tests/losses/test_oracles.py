@@ -1,4 +1,4 @@
-"""The contrastive losses beside those of `transformers` (CLIP, SigLIP): values and gradients, through small models.
+"""Compare values and gradients of the contrastive losses with `transformers` (CLIP, SigLIP) on small models.
 
 `transformers` computes in float32 too. The tolerance, 1e-5 of the largest element, is a few float32 roundings of logits
 on either side (a rounding of a logit of 14 is 1e-6).
@@ -21,7 +21,7 @@ PAIRS = 11
 
 
 def run_reference(model, **scalars):
-    """The model's own loss for random pairs, and its embeddings and scalars with the gradients of the loss in them."""
+    """Return the model's own loss of random pairs, its embeddings and scalars, and the gradients for these."""
     torch.manual_seed(0)
     with torch.no_grad():
         for name, value in scalars.items():

@@ -9,7 +9,7 @@ from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask, ClassifyTask, RankTask
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.evaluation.results import make_results
-from rococo_jax.metrics.change import METRICS, alignment_change, count_changes, sureness_of
+from rococo_jax.metrics.change import METRICS, alignment_change, confidence_of, count_changes
 from tests.support.made_runs import unit
 
 ITEMS, CANDIDATES = 400, 5
@@ -19,7 +19,7 @@ def random_sureness(seed, spread):
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=(ITEMS, CANDIDATES)) * spread
     right = np.arange(CANDIDATES) == np.random.default_rng(9).integers(0, CANDIDATES, ITEMS)[:, None]
-    return scores, right, sureness_of(scores, right, 2.0)
+    return scores, right, confidence_of(scores, right, 2.0)
 
 
 def test_the_formulas_written_out_agree():

@@ -99,7 +99,7 @@ def test_a_drop_draws_the_images_of_the_baseline_too():
     random, ota = np.random.default_rng(3), (percent("ota", "OTA", "higher", "right", "ours"),)
     groups = {"clean": np.arange(40), "altered": np.arange(30, 60)}
     right = {name: random.integers(0, 2, len(group)).astype(float) for name, group in groups.items()}
-    clean, altered = (bootstrap.Counted(right[name][:, None], ("ota",), groups[name], ota) for name in groups)
+    clean, altered = (bootstrap.ItemCounts(right[name][:, None], ("ota",), groups[name], ota) for name in groups)
     ends = bootstrap.intervals([altered], clean, resamples=300, seed=4)
     points = []
     for draw in image_draws(60, 300, 4):
@@ -184,7 +184,7 @@ def test_draws_in_blocks_are_those_held_whole_and_their_sums_the_same_to_the_bit
         )
 
     sums, *paired = figures()
-    monkeypatch.setattr(bootstrap, "HELD", 8 * 700 * 40)
+    monkeypatch.setattr(bootstrap, "MAX_DRAW_BYTES", 8 * 700 * 40)
     blocks = list(bootstrap.draw_blocks(700, 230, 4))
     np.testing.assert_array_equal(np.concatenate(blocks), image_draws(700, 230, 4))
     assert [len(block) for block in blocks] == [40, 40, 40, 40, 40, 30]
@@ -194,9 +194,9 @@ def test_draws_in_blocks_are_those_held_whole_and_their_sums_the_same_to_the_bit
 
 
 def test_many_images_are_drawn_within_the_memory_that_is_allowed(monkeypatch):
-    """`HELD` bytes of draws, for paired tests and figures over seeds as for intervals; what is counted grows freely."""
+    """Draws take at most `MAX_DRAW_BYTES`, in paired tests and results over seeds as in intervals."""
     images, allowed = 8_000, 2**21
-    monkeypatch.setattr(bootstrap, "HELD", allowed, raising=False)
+    monkeypatch.setattr(bootstrap, "MAX_DRAW_BYTES", allowed, raising=False)
     hits, ones = np.random.default_rng(0).integers(0, 2, (2, images, 1)).astype(float), np.ones((images, 1))
     counts = [np.hstack([each, ones]) for each in hits]
     recall = {"r1": lambda sums: 100 * sums[..., 0] / sums[..., 1]}

@@ -10,7 +10,7 @@ from rococo_jax.benchmarks.tables import TEXTS
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.results import make_results
 from rococo_jax.metrics.intervals import intervals
-from rococo_jax.metrics.ood import Separated, separation
+from rococo_jax.metrics.ood import OodScores, separation
 from tests.support.random_inputs import embeddings_of
 from tests.support.refusals import refused
 from tests.support.world import noise, write_pictures
@@ -42,16 +42,16 @@ def test_scikit_learn_agrees(levels, share):
 
 def test_a_constant_score_tells_nothing():
     ones = {"mcm": np.ones(40)}
-    values = Separated(ones, {"mcm": np.ones(60)}).values()
+    values = OodScores(ones, {"mcm": np.ones(60)}).values()
     assert values == {"auroc_mcm": 50.0, "aupr_in_mcm": 40.0, "aupr_out_mcm": 60.0, "fpr95_mcm": 100.0}
 
 
 def test_intervals_are_those_of_redrawn_images():
     rng = np.random.default_rng(0)
-    both = Separated({"mcm": rng.normal(1.0, size=150)}, {"mcm": rng.normal(size=100)})
+    both = OodScores({"mcm": rng.normal(1.0, size=150)}, {"mcm": rng.normal(size=100)})
     found = intervals([both])["auroc_mcm"]
     redrawn = [
-        Separated({"mcm": rng.choice(both.ins["mcm"], 150)}, {"mcm": rng.choice(both.outs["mcm"], 100)}).values()
+        OodScores({"mcm": rng.choice(both.ins["mcm"], 150)}, {"mcm": rng.choice(both.outs["mcm"], 100)}).values()
         for _ in range(1500)
     ]
     expected = np.percentile([each["auroc_mcm"] for each in redrawn], [2.5, 97.5])
@@ -68,7 +68,7 @@ def folder(tmp_path):
 
 def test_both_sides_are_drawn_apart():
     scores = {"mcm": np.random.default_rng(0).normal(size=40)}
-    drawn = Separated(scores, scores).drawn(200, 0)["auroc_mcm"]
+    drawn = OodScores(scores, scores).bootstrap(200, 0)["auroc_mcm"]
     # The same draws on both sides would give 50 each time.
     assert drawn.std() > 3 and abs(drawn.mean() - 50) < 2
 

@@ -1,4 +1,4 @@
-"""Activations and their derivatives against torch's in float64, in both dtypes of the towers."""
+"""Compare activations and their derivatives with torch in float64, in both dtypes of the towers."""
 
 from functools import partial
 
@@ -37,7 +37,7 @@ def test_an_activation_and_its_derivative_are_torchs(name, dtype, tolerance):
 
 
 @pytest.mark.parametrize("name", ["quick_gelu", "gelu", "gelu_tanh", "silu"])
-def test_in_bfloat16_the_backward_pass_keeps_the_input_alone(name):
+def test_in_bfloat16_the_backward_pass_stores_only_the_input(name):
     x = jax.ShapeDtypeStruct((4, 8), jnp.bfloat16)
     _, backward = jax.eval_shape(lambda x: jax.vjp(ACTIVATIONS[name], x), x)
     assert [(kept.shape, kept.dtype) for kept in jax.tree.leaves(backward)] == [(x.shape, x.dtype)]

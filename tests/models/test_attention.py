@@ -30,7 +30,7 @@ MASKS = {
 
 
 def array_of(mask: str, tokens: int) -> np.ndarray | None:
-    """Where a query sees a key, by its definition, `(b, 1, q, k)`."""
+    """Return the mask by its definition, True where a query may attend to a key, `(b, 1, q, k)`."""
     query, key = np.mgrid[:tokens, :tokens]
     lengths = np.array([tokens, tokens // 2])[:, None, None, None]
     return {
@@ -168,7 +168,7 @@ def test_the_implementation_follows_device_precision_head_size_and_mask():
     assert not cudnn_supports(9, 64, MASKS["causal and keys"](9)[1]), "it would be a bias"
 
 
-def test_a_model_uses_what_was_chosen_where_no_weights_are_asked_for(monkeypatch):
+def test_a_model_uses_cudnn_unless_weights_are_requested(monkeypatch):
     head = HeadSpec("linear", 16)
     spec = ModelSpec(VISION, TEXT, head, head)
     model = build_model(spec, drawn_parameters(spec), jnp.bfloat16)

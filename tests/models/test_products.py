@@ -1,7 +1,7 @@
-"""Gradients of parameters of narrow towers: sums over rows, and so over devices, are taken in float32.
+"""In towers of a narrow dtype, gradients of parameters are summed over rows and devices in float32.
 
-A CPU's compiler widens bfloat16 by itself: these tests turn off what it may widen. That no tower's program has another
-sum is said of whole steps in tests/training/test_bfloat16_gradients.py.
+The compiler for CPUs widens bfloat16 by itself, so these tests turn that off. tests/training/test_bfloat16_gradients.py
+checks that no program of a whole step has another sum.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What towers promise beyond parity: padding, precision, image sizes, depth and memory."""
+"""Promises of the towers in addition to parity: padding, precision, image sizes, depth and memory."""
 
 import dataclasses
 import functools
@@ -159,7 +159,7 @@ def test_parameter_counts_are_those_of_the_arrays():
         assert counts[part] == sum(leaf.size for leaf in jax.tree.leaves(state[part]))
 
 
-def test_a_spec_survives_json():
+def test_a_spec_is_unchanged_by_json():
     for spec in (SPEC, RESNET, ModelSpec(VISION, None), ModelSpec(None, BERT, text_head=HeadSpec("linear", 5))):
         assert ModelSpec.from_json(spec.to_json()) == spec
 
@@ -176,7 +176,7 @@ def test_a_spec_survives_json():
           for layers in ([1, 2, 3], [1, 2, 3, "4"], "1234", [0, 1, 1, 1])),
     ],
 )  # fmt: skip
-def test_a_spec_that_makes_no_model_is_refused(spec, change, field):
+def test_an_invalid_spec_is_refused(spec, change, field):
     value = spec.to_json()
     value["vision"].update(change)
     with pytest.raises(InputError) as caught:
@@ -184,6 +184,6 @@ def test_a_spec_that_makes_no_model_is_refused(spec, change, field):
     assert caught.value.field == field
 
 
-def test_parts_that_do_not_go_together_are_refused():
+def test_incompatible_fields_are_refused():
     refused("images in 16 and texts in 17", ModelSpec, VISION, TEXT, HeadSpec("linear", 16), HeadSpec("linear", 17))
     refused("bag of words", dataclasses.replace, TEXT, attention="bag")  # which has no last token to pool

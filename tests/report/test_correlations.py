@@ -220,7 +220,7 @@ def test_the_role_of_a_column_is_not_guessed(text, named, tmp_path, capsys):
         (scores().replace("5.25", "5.25%"), "row 2, column 'fr1': found '5.25%'"),
         (scores().replace("5.25", "about 5"), "row 2, column 'fr1': found 'about 5'"),
         (scores(fr1="{} ± 1"), "row 1, column 'fr1': found '0.25 ± 1'"),
-        (scores(head="model,acc,acc,ece\n"), "column 'acc': found 2 of that name; wanted one"),
+        (scores(head="model,acc,acc,ece\n"), "column 'acc': found 2 columns of that name; wanted one"),
         (scores(model="1", head="system,acc,fr1,ece\n"), "columns: found numbers alone"),
     ],
     ids=["decimal commas", "one percent sign", "words", "errors", "a heading twice", "no names"],

@@ -76,17 +76,21 @@ def test_examples_are_won_by_most_others_too_or_by_none(runs):
     statistics = pairs.score(Embeddings({ORIGINALS: images, TEXTS: texts}))
     blind, looking = pairs.won(("image_to_text", "danger", None), statistics, benchmark)
     assert (blind.role, blind.query.image, blind.right.text) == ("won_blind", "a", "one")
-    assert blind.query.note == "100 % of 3 other images prefer the original too; by how much, this one ranks 2.5 of 4"
+    assert (
+        blind.query.note
+        == "100 % of 3 unrelated images prefer the original too; the margin of the matching one ranks 2.5 of 4"
+    )
     assert (looking.role, looking.query.image, looking.wrong.text) == ("won_looking", "b", "2")
-    assert looking.query.note.startswith("0 % of 3 other images") and looking.query.note.endswith("ranks 1 of 4")
+    assert looking.query.note.startswith("0 % of 3 unrelated images") and looking.query.note.endswith("ranks 1 of 4")
     # Half of the others is not most of them.
-    half = dataclasses.replace(statistics, preferring=statistics.wrong)
+    half = dataclasses.replace(statistics, preferring=statistics.unrelated)
     assert [each.role for each in pairs.won(("image_to_text", "danger", None), half, benchmark)] == ["won_looking"]
 
 
 def test_cards_say_how_a_pair_was_won():
     query = Side(
-        image="a.jpg", note="99 % of 3 other images prefer the original too; by how much, this one ranks 1 of 4"
+        image="a.jpg",
+        note="99 % of 3 unrelated images prefer the original too; the margin of the matching one ranks 1 of 4",
     )
     made = [
         example(role=role, query=query, right=Side(text="a red cat"), wrong=Side(text="a red weapon"), order=place)
@@ -96,4 +100,4 @@ def test_cards_say_how_a_pair_was_won():
     assert [each.role for each in chosen] == list(WON)
     drawn = render_block(example_cards(chosen))
     assert drawn.count("correct without the image") == drawn.count("correct because of the image") == 1
-    assert "<del>cat</del>" in drawn and "<mark>weapon</mark>" in drawn and "99 % of 3 other images" in drawn
+    assert "<del>cat</del>" in drawn and "<mark>weapon</mark>" in drawn and "99 % of 3 unrelated images" in drawn

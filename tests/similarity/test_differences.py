@@ -1,4 +1,4 @@
-"""Differences of scores: equal to a direct count over all pairs, with bits that depend on the scores alone."""
+"""Score differences equal a direct count over all pairs, and their bits depend on the scores alone."""
 
 import dataclasses
 
@@ -15,12 +15,12 @@ from tests.support.refusals import refused
 GROUPS, MOST_OWN, PAIRS = 220, 6, 1100
 
 
-def by_all_pairs(scores_right, scores_wrong, query_group, pair_group, also_shown_in=None):
+def by_all_pairs(scores_right, scores_wrong, query_group, pair_group, second_group=None):
     """The definitions, one pair after the other: (pair, query, d_i, preference, blind, grounding, rank, wrong)."""
     rows = []
     for pair, group in enumerate(pair_group):
         differences = scores_right[:, pair] - scores_wrong[:, pair]
-        wrong = differences[~np.isin(query_group, [group, group if also_shown_in is None else also_shown_in[pair]])]
+        wrong = differences[~np.isin(query_group, [group, group if second_group is None else second_group[pair]])]
         for query in np.flatnonzero(query_group == group):
             own = differences[query]
             half = [np.mean((np.sign(d) + 1) / 2, dtype=float) for d in (own, wrong, own - wrong)]
@@ -30,16 +30,16 @@ def by_all_pairs(scores_right, scores_wrong, query_group, pair_group, also_shown
 
 
 def as_rows(found: DifferenceStatistics):
-    columns = ("pair", "query", "difference", "preference", "blind", "grounding", "rank", "wrong")
+    columns = ("pair", "query", "difference", "preference", "blind", "grounding", "rank", "unrelated")
     return np.stack([np.asarray(getattr(found, name), float) for name in columns], axis=1)
 
 
 def make_groups(generator):
-    """Groups of queries in no order, and of more pairs than a tile has; some pairs are shown in a second group."""
+    """Return unordered groups of queries and of more pairs than a tile has; some pairs have a second group."""
     query_group = generator.permutation(np.repeat(np.arange(GROUPS), generator.integers(1, MOST_OWN + 1, GROUPS)) * 7)
     groups = {"query_group": query_group, "pair_group": generator.integers(0, GROUPS + 3, PAIRS) * 7}
     second = generator.integers(0, GROUPS, PAIRS) * 7
-    return groups | {"also_shown_in": np.where(generator.random(PAIRS) < 0.5, second, -1)}
+    return groups | {"second_group": np.where(generator.random(PAIRS) < 0.5, second, -1)}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def counted():
 @pytest.mark.parametrize("twice", [False, True])
 def test_counts_are_those_of_all_pairs_with_ties_and_several_own_queries(twice):
     generator = np.random.default_rng(1)
-    groups = make_groups(generator) | ({} if twice else {"also_shown_in": None})
+    groups = make_groups(generator) | ({} if twice else {"second_group": None})
     count = len(groups["query_group"])
     queries, right, wrong = (whole_numbers(generator, rows) for rows in (count, PAIRS, PAIRS))
     wrong[:50] = right[:50]
@@ -79,7 +79,7 @@ def test_real_numbers_agree_with_products_in_float64(counted):
     assert np.abs(as_rows(found)[:, 3:7] - wanted[:, 3:7])[:, :3].mean() < 1e-6
 
 
-def test_items_near_to_each_other_differ_by_the_rounding_of_their_difference(counted):
+def test_similar_items_differ_by_the_rounding_of_their_difference(counted):
     (queries, right, wrong), groups, _ = counted
     near = right + np.float32(1e-3) * wrong
     near[::3] = right[::3]
@@ -103,7 +103,7 @@ def test_the_same_bits_in_any_order_and_in_shares(counted):
     shares = np.array_split(np.arange(len(right)), 3)
     parts = []
     for share in shares:
-        of_pairs = {name: groups[name][share] for name in ("pair_group", "also_shown_in")}
+        of_pairs = {name: groups[name][share] for name in ("pair_group", "second_group")}
         rows = {"query_group": groups["query_group"], "right_rows": share, "wrong_rows": share}
         part = difference_statistics(queries, right, wrong, **of_pairs, **rows)
         parts.append(dataclasses.replace(part, pair=share[part.pair], pairs=len(right)))
@@ -139,7 +139,7 @@ def test_a_constant_scorer_and_one_of_texts_alone_have_a_grounding_of_one_half()
     assert (found.grounding == 0.5).all() and (found.rank == 350.5).all()
 
 
-def test_what_depends_on_the_text_alone_leaves_grounding_as_it_is():
+def test_a_term_that_depends_on_the_text_alone_does_not_change_grounding():
     generator = np.random.default_rng(4)
     images, right, wrong = (whole_numbers(generator, rows) for rows in (700, 1400, 1400))
     # A coordinate that is 1 for all images adds any function of the text to its scores: whole numbers, so exactly.
@@ -152,9 +152,9 @@ def test_what_depends_on_the_text_alone_leaves_grounding_as_it_is():
     assert (plain.preferring != biased.preferring).any()
 
 
-def test_one_image_has_no_wrong_partner_and_pairs_of_no_query_have_no_entries():
+def test_one_image_has_no_unrelated_query_and_pairs_without_queries_have_no_entries():
     found = made(np.eye(1, 4, dtype=np.float32), np.eye(1, 4, dtype=np.float32), np.zeros((1, 4), np.float32))
-    assert found.preference.tolist() == [1.0] and found.wrong.tolist() == [0]
+    assert found.preference.tolist() == [1.0] and found.unrelated.tolist() == [0]
     assert np.isnan(found.blind).all() and np.isnan(found.grounding).all()
     none, queries = np.empty((0, 4), np.float32), np.eye(3, 4, dtype=np.float32)
     assert len(difference_statistics(queries, none, none, query_group=np.arange(3), pair_group=np.empty(0, int))) == 0
@@ -162,7 +162,7 @@ def test_one_image_has_no_wrong_partner_and_pairs_of_no_query_have_no_entries():
     assert (found.pair.tolist(), found.pairs) == ([1], 3)
 
 
-def test_embeddings_that_are_no_numbers_and_unequal_widths_are_refused(counted):
+def test_non_finite_embeddings_and_unequal_widths_are_refused(counted):
     (queries, right, wrong), groups, _ = counted
     broken = wrong.copy()
     broken[-1, 0] = np.nan

@@ -21,7 +21,7 @@ def assert_same(first: RankStatistics, second: RankStatistics):
 
 
 @pytest.mark.parametrize("precision", [np.float16, np.float32, np.float64])
-def test_a_matrix_ranks_as_the_embeddings_it_came_from(precision):
+def test_a_matrix_ranks_like_the_embeddings_of_which_it_is_the_product(precision):
     queries, gallery, groups, expected = make_case()
     assert_same(rank_statistics_of_matrix((queries @ gallery.T).astype(precision), **groups), expected)
 
@@ -54,7 +54,7 @@ def test_scores_are_compared_in_the_precision_of_the_file():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_scores_that_are_no_numbers_are_refused(value):
+def test_non_finite_scores_are_refused(value):
     queries, gallery, groups, _ = make_case()
     for own in (True, False):
         scores = queries @ gallery.T

@@ -46,7 +46,7 @@ def test_losses_and_their_gradients_are_products_at_the_highest_precision(strate
     scale, bias = jnp.float32(10.0), jnp.float32(-5.0)
 
     def total(images, texts, altered):
-        pairs = {"logit_scale": scale, "similarities": logits}
+        pairs = {"logit_scale": scale, "logits": logits}
         return (
             softmax_contrastive(images, texts, **pairs)
             + sigmoid_contrastive(images, texts, logit_bias=bias, **pairs)

@@ -45,7 +45,7 @@ def ranked():
 
 
 def bits(statistics) -> dict[str, int]:
-    """What the bytes of every array hash to."""
+    """Return the hash of the bytes of every array."""
     return {name: hash(np.asarray(array).tobytes()) for name, array in vars(statistics).items()}
 
 
@@ -123,7 +123,7 @@ def test_rows_can_be_named_instead_of_copied(ranked):
     assert bits(found) == bits(expected)
 
 
-def test_equal_captions_tie_exactly_wherever_they_stand():
+def test_equal_captions_tie_exactly_at_any_position():
     generator = np.random.default_rng(4)
     of_gallery = tile_shape("cpu")[1]
     queries = generator.standard_normal((5, WIDE)).astype(np.float32)
@@ -140,7 +140,7 @@ def test_equal_captions_tie_exactly_wherever_they_stand():
 
 
 def test_a_tie_for_the_first_place_goes_against_the_model():
-    """To another's altered item, then the own altered one, then another's original."""
+    """The tie is won by an unrelated altered item, then the own altered one, then an unrelated original."""
     queries, group, altered = np.ones((1, 4), np.float32), np.array([1, 0, 1, 0]), np.array([True, True, False, False])
     for first, kind in enumerate(("other_altered", "own_altered", "other", "own")):
         kept = {"gallery_group": group[first:], "gallery_altered": altered[first:]}

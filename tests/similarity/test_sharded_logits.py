@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import Items, ShardedLogits
-from rococo_jax.similarity.blockwise import LogSumExp
+from rococo_jax.similarity.reductions import LogSumExp
 from tests.support.dense_reference import relative_error
 from tests.support.refusals import refused
 
@@ -76,7 +76,7 @@ def check(similarities, query_count, key_count, arguments=None, run=jax.jit, rep
 
 
 def cases(*quick, thorough):
-    """Cases of which each is a program to compile, the less telling ones marked thorough."""
+    """Return cases that each compile a program; those after `thorough` run only in thorough mode."""
     return [*quick, *(pytest.param(*case, marks=pytest.mark.thorough) for case in thorough)]
 
 
@@ -143,7 +143,7 @@ def test_rows_without_a_key_are_minus_infinity_and_pass_no_gradient(route):
 
 
 @pytest.mark.parametrize("route", ["all_gather", "ring"])
-def test_what_a_masked_item_holds_is_never_seen(route):
+def test_a_masked_item_has_no_effect_even_if_it_is_nan(route):
     (queries, *_), (keys, *_) = example(13, 11)
     mask = np.arange(11) != 4
     broken = keys.copy()
@@ -170,14 +170,14 @@ def test_logits_of_a_hundred_neither_overflow_nor_vanish(route):
     np.testing.assert_allclose(columns, [100] * 3, rtol=TOLERANCE)
 
 
-def test_the_ring_takes_over_where_the_gathered_block_would_pass_256_mib_and_no_tile_holds_it_all():
+def test_auto_uses_the_ring_if_gathering_takes_more_than_256_mib_and_tiles_are_small():
     def plan(*counts):
         return ShardedLogits(make_mesh()).plan(LogSumExp, *counts, 512, with_columns=True)
 
     whole = plan(8 * 1024, 8 * 1024)
-    assert whole.gathers and whole.tile_rows * 8 * 1024 * 4 == 4 * 2**20  # a block of 1,024 x 8,192 logits is 32 MiB
-    assert not plan(8 * 8192, 8 * 8192).gathers  # 8,192 x 65,536 logits are 2 GiB
-    assert not plan(64, 2**20).gathers  # few queries, but gathered keys and their gradients are 4 GiB
+    assert whole.all_gather and whole.tile_rows * 8 * 1024 * 4 == 4 * 2**20  # a block of 1,024 x 8,192 logits is 32 MiB
+    assert not plan(8 * 8192, 8 * 8192).all_gather  # 8,192 x 65,536 logits are 2 GiB
+    assert not plan(64, 2**20).all_gather  # few queries, but gathered keys and their gradients are 4 GiB
 
 
 def test_wrong_settings_are_refused():

@@ -12,7 +12,7 @@ from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import RankTask
 from rococo_jax.benchmarks.tasks.rank import RankOutcome
 from rococo_jax.benchmarks.variants import Variant
-from rococo_jax.metrics.change import Sureness
+from rococo_jax.metrics.change import Confidence
 from rococo_jax.runtime import make_mesh
 
 IMAGES, PER_IMAGE, WIDTH, SCALE = 300, 5, 200, 100.0
@@ -43,29 +43,29 @@ def test_confidence_and_entropy_are_those_of_scipy_in_float64(asked):
     task, tables = asked[0], {name: table.astype(np.float64) for name, table in asked[1].tables.items()}
     scores = tables["fog_3"] @ tables[TEXTS].T
     p = scipy.special.softmax(SCALE * scores, axis=1)
-    sureness = score(asked).sureness
+    confidences = score(asked).confidences
     # A float32 product of 200 terms is 2e-7 off, 2e-5 once scaled.
-    np.testing.assert_allclose(sureness.confidence, p.max(axis=1), rtol=2e-5)
+    np.testing.assert_allclose(confidences.confidence, p.max(axis=1), rtol=2e-5)
     np.testing.assert_allclose(
-        sureness.uncertainty, scipy.stats.entropy(p, axis=1) / np.log(scores.shape[1]), atol=2e-5
+        confidences.uncertainty, scipy.stats.entropy(p, axis=1) / np.log(scores.shape[1]), atol=2e-5
     )
     top = scores >= scores.max(axis=1, keepdims=True) - 1e-9
     wrong = top & (task.query_group[:, None] != task.gallery_group)
     assert wrong.any(axis=1)[:2].any() and 0.1 < wrong.any(axis=1).mean() < 0.9
-    np.testing.assert_array_equal(sureness.right, ~wrong.any(axis=1))
-    assert top[np.arange(IMAGES), sureness.answer].all()
-    assert (wrong[np.arange(IMAGES), sureness.answer] == wrong.any(axis=1)).all()
+    np.testing.assert_array_equal(confidences.right, ~wrong.any(axis=1))
+    assert top[np.arange(IMAGES), confidences.answer].all()
+    assert (wrong[np.arange(IMAGES), confidences.answer] == wrong.any(axis=1)).all()
 
 
 @pytest.mark.parametrize("devices", [2, 8])
 def test_the_bits_are_the_same_on_all_devices_and_in_shares_of_any_size(asked, devices):
-    whole, other = score(asked).sureness, score(asked, devices).sureness
+    whole, other = score(asked).confidences, score(asked, devices).confidences
     shares = np.split(np.arange(IMAGES), [1, 8, 100])
     task = asked[0]
     some = [
         dataclasses.replace(task, queries=task.queries[share], query_group=task.query_group[share]) for share in shares
     ]
-    shares = [score(asked, devices, each).sureness for each in some]
-    for sureness in (other, Sureness.concatenate(shares)):
+    shares = [score(asked, devices, each).confidences for each in some]
+    for confidences in (other, Confidence.concatenate(shares)):
         for column in whole.columns():
-            np.testing.assert_array_equal(getattr(sureness, column), getattr(whole, column), err_msg=column)
+            np.testing.assert_array_equal(getattr(confidences, column), getattr(whole, column), err_msg=column)

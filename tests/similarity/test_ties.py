@@ -1,7 +1,7 @@
-"""Who comes first among equals, in every path of the ranking: the item with the higher gallery index.
+"""Ties are won by the item with the higher gallery index, in every path of the ranking.
 
-Scores of distractors are small whole numbers, exact in float32; a positive's score is no whole number, so that it ties
-with none of them and the cheap path of the counting is taken.
+Scores of distractors are small whole numbers, exact in float32. The score of a positive is not a whole number, so that
+it ties with none of them and the fast path of the counting is taken.
 """
 
 import numpy as np
@@ -49,7 +49,7 @@ def test_the_best_of_each_kind_has_the_highest_index_among_equals(levels):
     [(3, 40), (STRIP - 1, STRIP), (10, 700), (STRIP * 5, STRIP * 5 + 63)],
     [(3, 40), (STRIP * 5, STRIP * 5 + 63), (STRIP, STRIP + 1), (700, 701)],
 ], ids=["of two strips", "within a strip"])  # fmt: skip
-def test_ties_of_two_strips_and_within_a_strip_are_found_in_the_cheap_path(pairs):
+def test_the_fast_path_finds_ties_of_two_strips_and_within_a_strip(pairs):
     """Planted pairs of equal best items in a tile where nothing else ties."""
     distractors = -np.random.default_rng(0).random((IN_TILE[1], 4)) - 0.1
     for query, pair in enumerate(pairs):
@@ -61,7 +61,7 @@ def test_ties_of_two_strips_and_within_a_strip_are_found_in_the_cheap_path(pairs
 
 # Two equal ones in different strips are found for another reason than one alone.
 @pytest.mark.parametrize("planted", [[5], [5, 900]])
-def test_a_distractor_that_ties_with_the_positive_in_the_cheap_path_is_counted(planted):
+def test_the_fast_path_counts_a_distractor_that_ties_with_the_positive(planted):
     distractors = np.zeros((IN_TILE[1], 3)) - np.arange(IN_TILE[1])[:, None] - 1
     distractors[planted, 0] = 1.0
     found = ranked(np.eye(2, 3), np.eye(2, 3), distractors)

@@ -74,14 +74,14 @@ def test_rows_of_the_class_token_or_the_pooling_probe_are_those_of_the_reference
     np.testing.assert_allclose(rows_of(ours.vision, pixels), weights[:, :, 0].mean(1).numpy(), rtol=0, atol=1e-5)
 
 
-SQUASHED = Preprocessing(exact_size=(224, 224))
+SQUARES = Preprocessing(exact_size=(224, 224))
 CROPPED = Preprocessing(shortest_edge=256, crop_size=(224, 224))
 
 
 def test_a_box_covers_its_share_of_the_area():
     spec = dataclasses.replace(tiny_spec().vision, image_size=224, patch_size=14)
     for box in ((0, 0, 121, 121), (300, 100, 384, 221), (5, 7, 9, 11), (0, 0, SIDE, SIDE)):
-        coverage = box_coverage(box, SQUASHED, spec)
+        coverage = box_coverage(box, SQUARES, spec)
         area = (box[2] - box[0]) * (box[3] - box[1]) / SIDE**2
         # Pillow averages over whole source pixels: up to a quarter of one lost along each of four edges of 121.
         assert coverage.mean() == pytest.approx(area, abs=4 * 0.25 * 121 / SIDE**2)
@@ -91,7 +91,7 @@ def test_a_box_covers_its_share_of_the_area():
 def test_a_box_lies_where_the_model_sees_it():
     """A white box in a black image, through the model's own preprocessing, is bright in the covered patches alone."""
     spec = dataclasses.replace(tiny_spec().vision, image_size=224, patch_size=32)
-    for preprocessing in (SQUASHED, CROPPED):
+    for preprocessing in (SQUARES, CROPPED):
         for box in ((0, 0, 121, 121), (140, 100, 261, 221), (300, 250, 384, 384)):
             image = np.zeros((SIDE, SIDE, 3), np.uint8)
             image[box[0] : box[2], box[1] : box[3]] = 255

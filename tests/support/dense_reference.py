@@ -1,6 +1,6 @@
-"""The losses as protocol and papers write them, dense, in float64 and by torch: what the sharded ones must equal.
+"""Dense reference of the losses in torch and float64, written from the papers and the protocol.
 
-Gradients are those of torch's autograd, which knows nothing of ours.
+Gradients are those of torch's autograd and share no code with ours.
 """
 
 import numpy as np

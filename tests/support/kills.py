@@ -1,6 +1,6 @@
 """Stops a command at a file operation of its choice, by Python's audit events: no strace, no preloaded library.
 
-Counted are the events of opening a file to write, renaming, removing, truncating, and making or removing a folder,
+ItemCounts are the events of opening a file to write, renaming, removing, truncating, and making or removing a folder,
 below one folder. What libraries write without Python is not seen; kills by the clock reach that.
 """
 

@@ -18,7 +18,7 @@ from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.grad_cache import loss_and_gradients
 from rococo_jax.training.objective import total_loss
-from rococo_jax.training.step import batch_shapes, make_embed
+from rococo_jax.training.step import make_embed, tower_batch_shapes
 from tests.models.test_flops import TEXT, VISIONS, VIT
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_runs import mesh_of
@@ -88,7 +88,7 @@ def program_of_gradients(name: str, parts: int):
     if name != "image, clip":
         config.train["text" if name.startswith("image") else "vision"] = "none"
     fields, logits = active_fields(config.losses), ShardedLogits(mesh)
-    batch = batch_shapes(config, spec, TOKENS, for_towers=True)
+    batch = tower_batch_shapes(config, spec, TOKENS)
     embed = make_embed(config, spec, tiny_encoder().preprocessing, mesh)
     every = {path: jax.ShapeDtypeStruct(shape, jnp.float32) for path, shape in parameter_shapes(spec).items()}
     trained, frozen = jax.eval_shape(lambda every: split_parameters(every, spec, config.train), every)

@@ -16,7 +16,7 @@ from rococo_jax.runtime import AXES, enable_compilation_cache
 from rococo_jax.training import loop, run
 from rococo_jax.training.config import default_config
 from rococo_jax.training.program import compile_step, step_flops
-from rococo_jax.training.step import batch_shapes
+from rococo_jax.training.step import host_batch_shapes
 from tests.support.tiny import tiny_encoder, tiny_spec
 from tests.support.tiny_runs import FEATURES_ALONE, changed, mesh_of, metrics_of, tiny_config
 from tests.support.world import write_world
@@ -106,7 +106,7 @@ def test_a_run_has_one_program_compiled_before_the_first_step(config, cache, on_
 def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits, capsys):
     """Beside the program's bytes a device holds the pixels, ids, masks and image ids of its rows of the next batch."""
     rows = NamedSharding(mesh_of(2), PartitionSpec(AXES))
-    batch = jax.tree.map(lambda leaf: leaf.update(sharding=rows), batch_shapes(config, tiny_spec(16), 24))
+    batch = jax.tree.map(lambda leaf: leaf.update(sharding=rows), host_batch_shapes(config, tiny_spec(16), 24))
     second = BATCH // 2 * (SIDE * SIDE * 3 + 24 * (4 + 1) + 4)
     analysis = types.SimpleNamespace(argument_size_in_bytes=7, temp_size_in_bytes=5, output_size_in_bytes=3)
     analysis.alias_size_in_bytes = 2
@@ -123,7 +123,7 @@ def test_a_step_must_fit_beside_the_batch_that_is_on_its_way(config, room, fits,
 def test_a_step_that_the_compiler_refuses_says_how_much_it_takes(config):
     said = "RESOURCE_EXHAUSTED: the total memory required for HLO temporaries (298.12G) exceeds available HBM (15.75G)."
     lowered = Mock(jax.stages.Lowered, compile=Mock(side_effect=jax.errors.JaxRuntimeError(said)))
-    batch = batch_shapes(config, tiny_spec(16), 24)
+    batch = host_batch_shapes(config, tiny_spec(16), 24)
     with pytest.raises(InputError, match=r"micro_batches: found 1, .* takes 320\.10 GB of a device's 16\.91 GB"):
         compile_step(lowered, batch, config, int(15.75 * 2**30))
 

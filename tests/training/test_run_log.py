@@ -155,8 +155,8 @@ def test_a_wait_for_data_is_lost_only_while_the_device_has_nothing_to_do(monkeyp
         compile_step = lambda state, batch: program  # noqa: E731
         loop.run_loop(steps, state, Slow(), mesh_of(1), compile_step, registry, stop, lambda done, state: None)
     # A busy machine adds some; every wait would be 0.36 s and 0.9 s.
-    assert meter.lost["waiting for data"] == pytest.approx((steps - 1) * idle, abs=0.12)
-    assert meter.waited >= steps * host
+    assert meter.overhead_seconds["waiting for data"] == pytest.approx((steps - 1) * idle, abs=0.12)
+    assert meter.seconds_waiting >= steps * host
 
 
 def test_counts_of_a_resumed_run_go_on_from_those_of_its_checkpoint():

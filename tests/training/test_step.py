@@ -16,7 +16,7 @@ from rococo_jax.runtime import make_mesh
 from rococo_jax.training.config import default_config
 from rococo_jax.training.freezing import join_parameters
 from rococo_jax.training.init import with_residual_heads
-from rococo_jax.training.step import batch_shapes, lower_step, make_embed
+from rococo_jax.training.step import lower_step, make_embed, tower_batch_shapes
 from tests.support.tiny import tiny_encoder, tiny_spec
 from tests.support.tiny_runs import changed, mesh_of
 
@@ -53,6 +53,16 @@ def test_only_parameters_are_gathered_over_fsdp_and_no_activations(monkeypatch):
     assert not [shape for shape in shapes if len(shape) > 2 and {"17", "12"} & set(shape)]
 
 
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_parameters_outside_the_blocks_are_gathered_once_per_step(micro_batches, monkeypatch):
+    monkeypatch.setattr("rococo_jax.models.fsdp.LEAST_SHARDED", 256)
+    encoder, mesh = tiny_encoder(), make_mesh(jax.devices()[:8], fsdp=4)
+    config = make_config(micro_batches=micro_batches, **PAIRS_ALONE)
+    program = lower_step(config, encoder.spec, encoder.preprocessing, mesh, TOKENS).compile().as_text()
+    words = f"{encoder.spec.text.vocabulary_size},{encoder.spec.text.width}"
+    assert len(re.findall(rf"= f32\[{words}\].* all-gather\(", program)) == 1
+
+
 def bytes_kept(config, spec, rows: int) -> int:
     """Bytes of the residuals of the towers' backward pass, before the compiler fuses anything."""
     config.batch_size = rows
@@ -62,7 +72,7 @@ def bytes_kept(config, spec, rows: int) -> int:
     def residuals(parameters, batch):
         return jax.vjp(lambda trained: embed(trained, {}, batch.for_towers(fields), fields), parameters)[1]
 
-    kept = jax.eval_shape(residuals, shapes, batch_shapes(config, spec, TOKENS, for_towers=True))
+    kept = jax.eval_shape(residuals, shapes, tower_batch_shapes(config, spec, TOKENS))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
 
 

@@ -37,7 +37,7 @@ def caption_columns(
 
     def items(record: Record) -> Iterator[Item]:
         true_captions, false_captions = map(record.text, true), map(record.text, false)
-        item_id = record.id if id is None else record.word(id)
+        item_id = record.id if id is None else record.label(id)
         yield choose_text(item_id, record.image(image), [*true_captions], [*false_captions], part(record))
 
     return items
@@ -60,7 +60,7 @@ def pair_columns(
     """
 
     def items(record: Record) -> Iterator[Item]:
-        item_id = record.id if id is None else record.word(id)
+        item_id = record.id if id is None else record.label(id)
         files = [record.image(field, image_name) for field in images]
         yield choose_pairs(item_id, files, [record.text(field) for field in texts], part(record))
 

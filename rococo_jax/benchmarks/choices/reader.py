@@ -1,7 +1,7 @@
-"""The base of all benchmarks of choices: a reader says what an item is; files, images, tasks and errors are here.
+"""Multiple-choice benchmarks: a declaration of columns, headline and parts; files, images and tasks are handled here.
 
-A reader is `items(record) -> items`, called with each record of each of its files that is there. Every item names its
-part.
+The declaration has a function `items(record)`, which yields the items of one record of a published file; for plain
+columns, `choices.columns` makes it.
 """
 
 import dataclasses
@@ -12,9 +12,9 @@ from typing import Any
 
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, existing_files, open_images, register
 from rococo_jax.benchmarks.choices.items import Item, ItemTables, Picture, tasks_of
-from rococo_jax.benchmarks.choices.records import Record, lines_beside, read_records
+from rococo_jax.benchmarks.choices.records import Record, read_records, read_side_lines
+from rococo_jax.benchmarks.excluded_input import select_images
 from rococo_jax.benchmarks.image_sets import CroppedImages
-from rococo_jax.benchmarks.lost_input import take_images
 from rococo_jax.benchmarks.pooling import Headline, Pool, pools_over
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.sources import downloads_of
@@ -33,37 +33,37 @@ _EFFECT = "items without their images are left out"
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceReader:
-    """Reader that makes items of a benchmark's published files.
+    """Reader of a benchmark's published files.
 
     Attributes:
-        items: the items of one record; none where the benchmark's own rule leaves it out.
-        records: the records of one file, with a hash of what they hold.
-        headline: the number that ranks models; its metric is put first, and drops are measured on it.
-        leads: further metrics to put first.
-        parts: all parts of the published files; empty where they are not known beforehand.
-        pooled: part -> the variant that is a mean over it and others; by default `mean`, over all parts. Each such
-            variant has another beside it, for which all of their items count alike.
-        file_of: from a part to the variant of all items of its file, where files have several parts.
+        items: yields the items of one record; none if the benchmark's own rules exclude it.
+        records: reads the records of one file and a hash of their content.
+        headline: the number that ranks models; tables show its metric first, and drops are measured on it.
+        first_metrics: further metrics that tables show first.
+        parts: all parts of the published files; empty if they are not known in advance.
+        pooled: part -> the variant that is the mean over it and other parts; by default `mean`, over all parts. Each
+            such variant is accompanied by one over all items of these parts.
+        file_of: part -> the variant over all items of its file, if files have several parts.
         baselines: part -> the part that its drop is measured against.
-        works_without_images: whether its texts can be compared alone where there is no folder of images.
-        notes: what a reader of any results must know.
-        beside: further files, where they are there, whose lines `items` looks into.
+        works_without_images: whether texts are compared without images if the folder of images is missing.
+        notes: sentences for readers of the results.
+        side_files: optional further files, whose lines `items` finds in `Record.side_lines`.
     """
 
     items: Callable[[Record], Iterable[Item]]
     records: Callable[[Path], tuple[str, Iterator[Record]]] = read_records
     headline: Headline | None = None
-    leads: tuple[str, ...] = ()
+    first_metrics: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     pooled: Mapping[str, str] | None = None
     file_of: Callable[[str], str] | None = None
     baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
     works_without_images: bool = False
     notes: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    side_files: tuple[str, ...] = ()
 
     def pools(self, part: str) -> tuple[Pool, ...]:
-        """The variants that a part and others make together, the headline's way of pooling first."""
+        """Return the pooled variants of a part, the one with the headline's pooling first."""
         pooling = "parts" if self.headline is None else self.headline.pooling
         of_file = () if self.file_of is None else (Pool(Variant(pooled=self.file_of(part)), "items"),)
         if self.pooled is None:
@@ -72,31 +72,38 @@ class ChoiceReader:
         return () if variant is None else pools_over(variant, pooling, [*self.pooled.values()].count(variant))
 
     def read(self, folder: Path, files: Iterable[str]) -> tuple[ItemTables, dict[str, str], int]:
-        """All items of the files that are there, a hash of each file's contents, and how many records there were.
+        """Read all existing files of a folder: the items, a hash of each file's content, and the number of records.
 
-        Raises InputError: none is there, or one holds something else.
+        Raises InputError: no file exists, or a file has another form.
         """
-        tables, hashes, count, files = ItemTables(folder), {}, 0, tuple(files)
-        beside = lines_beside(folder, self.beside)
+        files = tuple(files)
+        tables, hashes, count = ItemTables(folder), {}, 0
+        side_lines = read_side_lines(folder, self.side_files)
         for name in files:
-            # Patterns stand for the same items in another form.
-            for path in existing_files(folder, name) if "*" not in name or not hashes else ():
-                known = path.relative_to(folder).as_posix().rpartition(".")[0]
-                hashes[known], records = self.records(path)
+            is_other_form = "*" in name  # a pattern names the same items in another form
+            if is_other_form and hashes:
+                continue
+            for path in existing_files(folder, name):
+                stem = path.relative_to(folder).as_posix().rpartition(".")[0]
+                hashes[stem], records = self.records(path)
                 for record in records:
                     count += 1
-                    for item in self.items(dataclasses.replace(record, beside=beside) if beside else record):
+                    if side_lines:
+                        record = dataclasses.replace(record, side_lines=side_lines)
+                    for item in self.items(record):
                         tables.add(item, record.source)
-        hashes |= {name: hash_file(folder / name) for name in beside if hashes}
         if not hashes:
             raise InputError(folder, "annotations", "none of its files", f"one of {', '.join(files)}"[:200])
         if not tables.parts:
             raise InputError(folder, "items", f"none in {count} records", "at least one")
-        return tables, hashes, count
+        return tables, hashes | {name: hash_file(folder / name) for name in side_lines}, count
 
 
 def choice_benchmark(reader: ChoiceReader, **about: Any) -> BenchmarkInfo:
-    """Registers a benchmark of choices; `about` as in `BenchmarkInfo`, with the benchmark's name as its one task."""
+    """Register a multiple-choice benchmark; `about` as in `BenchmarkInfo`. By default its one task has its name.
+
+    Without `downloads` in `about`, `rococo fetch` downloads the rows of `assets/sources.csv`.
+    """
     optional = ("images",) if reader.works_without_images else ()
     about = {"tasks": (about["name"],), "optional": optional, "downloads": downloads_of(about["name"]), **about}
     opener = partial(open_choices, about["name"], about["files"], reader)
@@ -111,89 +118,94 @@ def choice_benchmark(reader: ChoiceReader, **about: Any) -> BenchmarkInfo:
 def open_choices(
     name: str, files: tuple[str, ...], reader: ChoiceReader, folders: Mapping[str, Path], settings: Settings
 ) -> Benchmark:
-    """The parts that are there, over the images that are present."""
+    """Open the existing parts of a benchmark, over the existing images."""
     annotations = folders["annotations"]
     tables, hashes, _ = reader.read(annotations, files)
     data: dict[str, Any] = {"annotations": str(annotations.resolve())}
     image_sets: dict[str, ImageSet] = {}
-    notes, decides, places, lost = list(reader.notes), {"parts": hashes}, {}, ()
+    notes, conditions, places, excluded = list(reader.notes), {"parts": hashes}, {}, ()
     if reader.works_without_images and not folders["images"].is_dir():
         names = tuple(tables.names)
-        notes.append("no images were there: texts are compared alone")
+        notes.append("there is no folder of images: texts are compared without images")
     else:
-        if any(map(_is_packed, tables.names)):
-            tables_of = [file for file in files if file.endswith(".parquet")]
-            packed_tables = [path for file in tables_of for path in existing_files(annotations, file)]
-            places_in_tables = _packed_images(annotations, packed_tables, list(tables.names))
-            packed = str(annotations.resolve()), list(tables.names), places_in_tables
-            originals, lost, about = take_images(*packed, settings, _EFFECT, tables.in_turns())
+        all_names, order = list(tables.names), tables.in_turns()
+        if any(map(_is_in_table, all_names)):
+            patterns = [file for file in files if file.endswith(".parquet")]
+            parquet_files = [path for pattern in patterns for path in existing_files(annotations, pattern)]
+            images = _table_images(annotations, parquet_files, all_names)
+            source = str(annotations.resolve())
+            originals, excluded, about = select_images(source, all_names, images, settings, _EFFECT, order)
         else:
-            order = tables.in_turns()
-            originals, lost, about = open_images(folders["images"], list(tables.names), settings, _EFFECT, order)
+            originals, excluded, about = open_images(folders["images"], all_names, settings, _EFFECT, order)
         names = originals.names
         data |= about
-        decides["images"] = hash_json(dict(zip(names, originals.hashes, strict=True)))
+        conditions["images"] = hash_json(dict(zip(names, originals.hashes, strict=True)))
         image_sets, places = _picture_rows(tables, originals)
     rows = {one: row for row, one in enumerate(names)}
-    first_metrics = (*filter(None, [reader.headline and reader.headline.metric]), *reader.leads)
+    first_metrics = (*filter(None, [reader.headline and reader.headline.metric]), *reader.first_metrics)
     tasks, texts = tasks_of(tables, name, places, rows, first_metrics, reader.pools, reader.baselines)
     data |= {"caption_count": len(texts)}
     tasks = tuple(tasks) if settings.wants(name) else ()
-    unread = _unread(annotations, files)
-    about_data = tuple(notes), data, decides, unread, lost
+    ignored_files = _ignored_files(annotations, files)
+    about_data = tuple(notes), data, conditions, ignored_files, excluded
     return Benchmark(name, names, texts, image_sets, tasks, *about_data, headline=reader.headline)
 
 
-def _is_packed(name: str) -> bool:
-    """Whether a name is that of an image inside a table, as `ParquetTable.rows` gives it."""
+def _is_in_table(name: str) -> bool:
+    """Return whether a name is that of an image inside a Parquet table, as in `ParquetTable.rows`."""
     return ".parquet/" in name
 
 
-def _packed_images(folder: Path, tables: Sequence[Path], names: Sequence[str]) -> dict[str, TableImage]:
-    """Where the images inside tables below a folder are: none of them is ever missing.
-
-    Raises InputError: two tables have one name.
-    """
+def _table_images(folder: Path, tables: Sequence[Path], names: Sequence[str]) -> dict[str, TableImage]:
+    """Return the images inside Parquet tables by name. Raises InputError: two tables have the same name."""
     by_name = {path.name: ParquetTable(path) for path in tables}
     if len(by_name) < len(tables):
-        raise InputError(folder, "tables", "two of one name", "every table once")
+        raise InputError(folder, "tables", "two of the same name", "every table once")
     parts = ((name, *name.split("/", 2)) for name in names)
     return {name: TableImage(by_name[table], int(row), column) for name, table, row, column in parts}
 
 
-def _unread(folder: Path, files: tuple[str, ...]) -> tuple[str, ...]:
-    """Files that are no part, and parts that are absent: a misspelt name is on both sides."""
-    kinds = {Path(name).suffix for name in files}
-    read = [path for name in files for path in existing_files(folder, name)]
-    others = sorted(path.name for path in folder.iterdir() if path.suffix in kinds and path not in read)
+def _ignored_files(folder: Path, files: tuple[str, ...]) -> tuple[str, ...]:
+    """Return files that are no part, and parts without a file: a misspelt name appears in both."""
+    suffixes = {Path(name).suffix for name in files}
+    parts = [path for name in files for path in existing_files(folder, name)]
+    other_files = sorted(path.name for path in folder.iterdir() if path.suffix in suffixes and path not in parts)
+    if any(path.suffix == ".parquet" for path in parts):
+        return tuple(other_files)
     absent = [name for name in files if "*" not in name and not (folder / name).is_file()]
-    return (*others, *(f"{name} (absent)" for name in absent if not any(path.suffix == ".parquet" for path in read)))
+    return (*other_files, *(f"{name} (absent)" for name in absent))
 
 
 def _picture_rows(
     tables: ItemTables, originals: FileImages
 ) -> tuple[dict[str, ImageSet], dict[Picture, tuple[str, int]]]:
-    """The image sets, and where each picture is in them. Boxes are checked against the images' sizes."""
+    """Return the image sets, and the set and row of each picture.
+
+    Raises InputError: a box is outside its image.
+    """
     row = {name: place for place, name in enumerate(originals.names)}
-    there = [picture for picture in tables.pictures if picture.file in row]
-    cut = [picture for picture in there if picture.box is not None]
-    places = {picture: (ORIGINALS, row[picture.file]) for picture in there if picture.box is None}
-    places |= {picture: (CROPS, place) for place, picture in enumerate(cut)}
-    if not cut:
-        return {ORIGINALS: originals}, places
-    sizes = {file: image_size(originals.paths[row[file]]) for file in {picture.file for picture in cut}}
-    for picture in cut:
+    present = [picture for picture in tables.pictures if picture.file in row]
+    whole_images = [picture for picture in present if picture.box is None]
+    regions = [picture for picture in present if picture.box is not None]
+    rows = {picture: (ORIGINALS, row[picture.file]) for picture in whole_images}
+    rows |= {picture: (CROPS, place) for place, picture in enumerate(regions)}
+    if not regions:
+        return {ORIGINALS: originals}, rows
+    sizes = {file: image_size(originals.paths[row[file]]) for file in {picture.file for picture in regions}}
+    for picture in regions:
         _check_inside(tables.source, picture, sizes[picture.file])
-    crops = CroppedImages(originals, tuple(row[each.file] for each in cut), tuple(each.box for each in cut), CROPS)
-    # Files of which no picture is whole need not be embedded.
-    has_whole = any(picture.box is None for picture in there)
-    return {**({ORIGINALS: originals} if has_whole else {}), CROPS: crops}, places
+    region_rows, boxes = tuple(row[each.file] for each in regions), tuple(each.box for each in regions)
+    crops = CroppedImages(originals, region_rows, boxes, CROPS)
+    # Originals are embedded only if an item shows a whole image.
+    return {**({ORIGINALS: originals} if whole_images else {}), CROPS: crops}, rows
 
 
 def _check_inside(source: object, picture: Picture, size: tuple[int, int]) -> None:
     (width, height), (left, top, right, bottom) = size, picture.box
-    # Published boxes reach a few pixels outside; further, and the image has another size than theirs.
+    # Published boxes reach a few pixels outside. If they reach further, the image is not of the published size.
     is_near = 0 <= left + right <= 2 * width and 0 <= top + bottom <= 2 * height
     if not is_near or right - left > 2 * width or bottom - top > 2 * height:
         found = f"{list(picture.box)} in {picture.file} of {width} x {height} pixels"
-        raise InputError(source, "box", found, "a box whose middle is inside its image, at most twice its size")
+        raise InputError(
+            source, "box", found, "a box with its centre inside the image, at most twice as large as the image"
+        )

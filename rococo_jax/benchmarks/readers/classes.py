@@ -23,7 +23,7 @@ CLASSES = "classes.json"
 
 
 def read_class_folders(folders: Mapping[str, Path]) -> LabelledImages:
-    """A folder of class folders, whose names are the classes'."""
+    """Read a folder of class folders, which have the names of the classes."""
     images_of = class_folders(folders["images"])
     images = tuple(Labelled(image, label) for label, names in images_of.items() for image in names)
     notes = left_out_notes(folders["images"])
@@ -31,13 +31,13 @@ def read_class_folders(folders: Mapping[str, Path]) -> LabelledImages:
 
 
 def read_own(folders: Mapping[str, Path]) -> LabelledImages:
-    """The table of labels where there is one, else the class folders."""
+    """Read the table of labels if there is one, else the class folders."""
     annotations = folders["annotations"]
     table = find_file(annotations, FILES)
     if table is None:
         return read_class_folders(folders)
     _, records = read_records(table)
-    images = tuple(Labelled(record.image("image").file, record.word("label")) for record in records)
+    images = tuple(Labelled(record.image("image").file, record.label("label")) for record in records)
     named = find_file(annotations, [CLASSES])
     labels = dict.fromkeys(sorted({each.label for each in images}))
     classes = read_classes(named) if named else {label: class_name_of(label) for label in labels}
@@ -48,7 +48,7 @@ class_benchmark(
     read_own,
     Headline("top1", "items", "[ours]: classes of your own", CLEAN),
     name="classes",
-    question="Which class does an image show, and how sure is the model, for classes of your own?",
+    question="Which of your own classes does an image show, and how well calibrated is the model?",
     paper="none; the form is this project's",
     licence="yours",
     size="as many images and classes as you have",

@@ -1,11 +1,11 @@
-"""CREPE (arXiv 2212.07796): a caption of a region against hard negatives made of its scene graph.
+"""CREPE (arXiv 2212.07796): a caption of a region against hard negatives made from its scene graph.
 
 Productivity: `prod_hard_negatives/TYPE/prod_vg_hard_negs_TYPE_complexity_N.csv`, TYPE atom, negate or swap, N 4 to 12,
 with `image_id, x, y, width, height, caption, hard_negs`; systematicity: `syst_hard_negatives/
 syst_vg_hard_negs_{seen,unseen}_compounds_in_CORPUS.csv` with `valid_hard_negs_atom` and `valid_hard_negs_comp`. Lists
-are Python literals. The image is cut to its region; images are `IMAGE_ID.jpg` of Visual Genome. The published code
-ranks a caption among its own negatives alone (`one2many`), so its R@1 is OTA, but for ties. The means over complexities
-are `prod_atom`, `prod_negate` and `prod_swap`.
+are Python literals. The image is cropped to its region; images are `IMAGE_ID.jpg` of Visual Genome. The published code
+ranks a caption among its own negatives only (`one2many`), so its R@1 is OTA, except for ties. The means over
+complexities are `prod_atom`, `prod_negate` and `prod_swap`.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ FILES = (
         for size in range(4, 13)
     ),
     *(
-        f"syst_hard_negatives/syst_vg_hard_negs_{seen}_compounds_in_{corpus}.csv"
-        for seen in ("seen", "unseen")
+        f"syst_hard_negatives/syst_vg_hard_negs_{compounds}_compounds_in_{corpus}.csv"
+        for compounds in ("seen", "unseen")
         for corpus in _CORPORA
     ),
 )
@@ -35,7 +35,7 @@ _PARTS = {
 
 
 def items(record: Record) -> Iterator[Item]:
-    """The region, its caption, and the hard negatives of each kind."""
+    """Yield the region with its caption and the hard negatives of each kind."""
     image = record.crop(record.image("image_id", "{}.jpg"), "x", "y", "width", "height")
     part = record.source.stem.replace("_vg_hard_negs", "").replace("_compounds", "")
     kinds = ("atom", "comp") if part.startswith("syst") else ("",)

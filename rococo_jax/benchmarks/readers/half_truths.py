@@ -1,15 +1,16 @@
-"""Half-truths (arXiv 2602.23906): does a wrong detail that is added to a right caption lower its score?
+"""Half-truths (arXiv 2602.23906): does adding one false detail to a true caption lower its score?
 
-The release of its authors: `data/{coco_qwen,coco_mistral,cc3m_qwen}.parquet`, `id, image, triplet_type, anchor,
-half_truth, full_truth`, with the images inside; or the same as JSON lines with paths, `coco_qwen.jsonl`. Both are read
-by the authors' evaluation script (github.com/kargibora/CS-CLIP, commit 6b064a0), which also gives the two scores.
-`triplet_type` is what was added, an entity or a relation. Ties are errors:
+The authors' release: `data/{coco_qwen,coco_mistral,cc3m_qwen}.parquet` with `id, image, triplet_type, anchor,
+half_truth, full_truth` and the images; or the same as JSON lines with paths, `coco_qwen.jsonl`. The authors' evaluation
+script (github.com/kargibora/CS-CLIP, commit 6b064a0) reads both and defines the two scores. `triplet_type` is the kind
+of the added detail, entity or relation. Ties are errors:
 
     HT     s(anchor) > s(half_truth)                    OTA of a file, and of `FILE_entity` and `FILE_relation`
-    COR    s(full_truth) > s(anchor) > s(half_truth)    the pairs of `FILE_order`, whose two comparisons are both right
+    COR    s(full_truth) > s(anchor) > s(half_truth)    pairs of `FILE_order`: both comparisons are right
 
-`mean` is the average over the three files [paper], `all` counts their items alike. The image side, which of several
-images that share a part has another one, is not in the release: `image_side` draws it from any captions [ours].
+`mean` is the average over the three files [paper], `all` the accuracy over all items. The image side (which of several
+images with a shared object shows another object as well) is not in the release: `image_side` generates it from any
+captions [ours].
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from jaxtyping import Bool, Int
 
-from rococo_jax.benchmarks.choices.items import Bundle, Item, Picture, choose_image, choose_text
+from rococo_jax.benchmarks.choices.items import Item, ItemGroup, Picture, choose_image, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record
 from rococo_jax.benchmarks.pooling import Headline
@@ -30,19 +31,20 @@ from rococo_jax.progress import progress
 
 FILES = ("coco_qwen", "coco_mistral", "cc3m_qwen")
 _KINDS = ("entity", "relation")
-_DISTRACTORS = 2, 5
+_MIN_DISTRACTORS, _MAX_DISTRACTORS = 2, 5
 
 
 def items(record: Record) -> Iterator[Item]:
-    """An image, a short caption, the same with a wrong detail, and the same with a right one."""
-    id, image, file, kind = record.word("id"), record.image("image"), record.source.stem, record.word("triplet_type")
+    """Yield comparisons of a short caption with the same caption plus a false and plus a true detail."""
+    id, image = record.label("id"), record.image("image")
+    file, kind = record.source.stem, record.label("triplet_type")
     if kind not in _KINDS:
-        raise record.refuse("triplet_type", repr(kind), " or ".join(_KINDS))
+        raise record.error("triplet_type", repr(kind), " or ".join(_KINDS))
     anchor, half, full = (record.text(field) for field in ("anchor", "half_truth", "full_truth"))
     for part in (file, f"{file}_{kind}"):
         yield choose_text(id, image, [anchor], [half], part)
     for side, right, wrong in (("half", anchor, half), ("full", full, anchor)):
-        yield choose_text(f"{id} {side}", image, [right], [wrong], f"{file}_order", [Bundle("pair", id, 2)])
+        yield choose_text(f"{id} {side}", image, [right], [wrong], f"{file}_order", [ItemGroup("pair", id, 2)])
 
 
 choice_benchmark(
@@ -52,7 +54,7 @@ choice_benchmark(
         pooled=dict.fromkeys(FILES, "mean"),
     ),
     name="half_truths",
-    question="Does a short right caption score higher than the same with one wrong detail added?",
+    question="Does a short true caption score higher than the same caption with one false detail added?",
     paper="Half-Truths Break Similarity-Based Retrieval, arXiv 2602.23906",
     licence="generated annotations CC BY 4.0; images and captions of COCO and CC3M under theirs",
     size="1,437 comparisons: 509, 454 and 474",
@@ -77,16 +79,17 @@ def image_side(images: Sequence[CaptionedImage], lexicon: Lexicon, seed: int) ->
             advance(1)
     images_with = {noun: np.array(rows) for noun, rows in _rows_by(objects).items()}
     images_showing = _ImagesShowing(words, lexicon)
-    fewest, most = _DISTRACTORS
     with progress("half-truths: choosing images", len(images), "images") as advance:
         for image, nouns in zip(images, objects, strict=True):
-            random = np.random.default_rng(hash_key([seed, "image side", image.image]))
-            pairs = [(shared, own) for shared in nouns for own in nouns if alters(shared, own, lexicon)]
-            for shared, own in random.permutation(pairs).tolist():
-                distractors = images_with[shared][~images_showing(own)[images_with[shared]]]
-                if len(distractors) >= fewest:
-                    wrong = [Picture(images[row].image) for row in random.permutation(distractors)[:most].tolist()]
-                    text = f"{article_of(shared)} {shared} and {article_of(own)} {own}"
+            rng = np.random.default_rng(hash_key([seed, "image side", image.image]))
+            pairs = [(shared, unique) for shared in nouns for unique in nouns if alters(shared, unique, lexicon)]
+            for shared, unique in rng.permutation(pairs).tolist():
+                candidates = images_with[shared]
+                distractors = candidates[~images_showing(unique)[candidates]]
+                if len(distractors) >= _MIN_DISTRACTORS:
+                    rows = rng.permutation(distractors)[:_MAX_DISTRACTORS].tolist()
+                    wrong = [Picture(images[row].image) for row in rows]
+                    text = f"{article_of(shared)} {shared} and {article_of(unique)} {unique}"
                     right = Picture(image.image)
                     yield choose_image(f"image side {image.image}", text, right, wrong, "half_truth_images")
                     break
@@ -94,7 +97,7 @@ def image_side(images: Sequence[CaptionedImage], lexicon: Lexicon, seed: int) ->
 
 
 class _ImagesShowing:
-    """Which images show an object, as `is_new` reads their words, looked up by word instead of image by image."""
+    """Index of the images whose captions name an object, a synonym or a special case of it."""
 
     def __init__(self, words: Sequence[frozenset[str]], lexicon: Lexicon):
         self.lexicon = lexicon
@@ -105,7 +108,7 @@ class _ImagesShowing:
         self.last = np.empty(0, int)
 
     def __call__(self, noun: str) -> Bool[np.ndarray, " images"]:
-        """Return whether each image shows it; the array is used again by the next call."""
+        """Return for each image whether it shows the object. The next call overwrites the array."""
         if noun not in self.rows:
             self.rows[noun] = self._find(noun)
         self.is_showing[self.last] = False
@@ -114,15 +117,15 @@ class _ImagesShowing:
         return self.is_showing
 
     def _find(self, noun: str) -> Int[np.ndarray, " rows"]:
-        wanted = self.lexicon.find(noun)
-        words = [word for word, each in self.nouns.items() if not self.lexicon.alters(each, wanted)]
-        words += [plain(form) for form in (wanted.singular, wanted.plural) if form is not None]
+        entry = self.lexicon.find(noun)
+        words = [word for word, other in self.nouns.items() if not self.lexicon.alters(other, entry)]
+        words += [plain(form) for form in (entry.singular, entry.plural) if form is not None]
         rows = [self.rows_of_word[word] for word in words if word in self.rows_of_word]
-        return np.unique(np.concatenate(rows))  # at least those of the image that names it
+        return np.unique(np.concatenate(rows))  # never empty: one image names the object
 
 
 def _rows_by(names_of_rows: Sequence[Iterable[str]]) -> dict[str, list[int]]:
-    """Return the rows that have each name, ascending."""
+    """Return the rows that contain each name, in ascending order."""
     rows: dict[str, list[int]] = {}
     for row, names in enumerate(names_of_rows):
         for name in names:

@@ -1,10 +1,10 @@
-"""REPLACE and SWAP of The Hard Positive Truth (arXiv 2409.17958): are a caption and a hard positive above a negative?
+"""REPLACE and SWAP of The Hard Positive Truth (arXiv 2409.17958): do a caption and a hard positive beat a negative?
 
 REPLACE: `data/vl_checklist_{relations,attributes}.json` hold (caption, hard negative), `swapped_data/` of the same name
 (hard positive, the same hard negative), in the same order: `[{"image_id", "true_caption", "false_caption",
-"image_path"}]`. SWAP: `visual_genome_attribution.json` in both, with a box that the image is cut to. `replace` is the
-mean of relations and attributes, `replace/all` counts their items alike. Without a folder of images the texts are
-compared alone (TOT).
+"image_path"}]`. SWAP: `visual_genome_attribution.json` in both, with a box that the image is cropped to. `replace` is
+the mean of relations and attributes, `replace/all` the accuracy over all their items. Without a folder of images, only
+the texts are compared (TOT).
 """
 
 import dataclasses
@@ -23,30 +23,31 @@ PARTS = {
     "vl_checklist_attributes": "replace_attributes",
     "visual_genome_attribution": "swap",
 }
-_SAME = ("image_path", "false_caption", "bbox_x", "bbox_y", "bbox_w", "bbox_h")
+_SHARED_FIELDS = ("image_path", "false_caption", "bbox_x", "bbox_y", "bbox_w", "bbox_h")
 
 
 def records(path: Path) -> tuple[str, Iterator[Record]]:
-    """The records of a file of `data/`, each with its hard positive from `swapped_data/`."""
-    other = path.parent.parent / "swapped_data" / path.name
-    (one_hash, ones), (other_hash, others) = read_records(path), read_records(other)
-    ones, others = list(ones), list(others)
-    if len(ones) != len(others):
-        raise InputError(other, "items", len(others), f"{len(ones)}, as in {path}")
-    return hash_json([one_hash, other_hash]), map(_with_positive, ones, others)
+    """Read the records of a file of `data/`, each with its hard positive from `swapped_data/`."""
+    positive_path = path.parent.parent / "swapped_data" / path.name
+    caption_hash, caption_records = read_records(path)
+    positive_hash, positive_records = read_records(positive_path)
+    captions, positives = list(caption_records), list(positive_records)
+    if len(captions) != len(positives):
+        raise InputError(positive_path, "items", len(positives), f"{len(captions)}, as in {path}")
+    return hash_json([caption_hash, positive_hash]), map(_with_positive, captions, positives)
 
 
 def _with_positive(record: Record, positive: Record) -> Record:
-    record.text("true_caption"), positive.text("true_caption")
-    for field in _SAME:
+    record.text("true_caption")
+    for field in _SHARED_FIELDS:
         if record.value.get(field) != positive.value.get(field):
             found = f"{positive.value.get(field)!r} where the other file has {record.value.get(field)!r}"
-            raise positive.refuse(field, found[:120], "the same in both files")
+            raise positive.error(field, found[:120], "the same in both files")
     return dataclasses.replace(record, value={**record.value, "hard_positive": positive.text("true_caption")})
 
 
 def items(record: Record) -> Iterator[Item]:
-    """An image or the part in its box, its caption, the hard positive, the hard negative."""
+    """Yield an image or its region with its caption, the hard positive and the hard negative."""
     image = record.image("image_path")
     if "bbox_x" in record.value:
         image = record.crop(image, "bbox_x", "bbox_y", "bbox_w", "bbox_h")

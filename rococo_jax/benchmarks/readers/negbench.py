@@ -1,14 +1,14 @@
 """NegBench (arXiv 2501.09425): multiple choice among captions, some of them negated; retrieval with a negation added.
 
 Multiple choice: `{COCO_val,VOC2007,synthetic}_mcq_llama3.1_rephrased.csv`: `image_path, correct_answer, caption_0 ...
-caption_3, correct_answer_template`. A part is file and template (positive, negative, hybrid); `coco_val`, `voc2007` and
-`synthetic` are the published accuracies over all items of a file, and `all` is that over the files.
+caption_3, correct_answer_template`. A part is a file and a template (positive, negative, hybrid); `coco_val`, `voc2007`
+and `synthetic` are the published accuracies over all items of a file, and `all` is the accuracy over all files.
 
 Retrieval: `COCO_val_retrieval.csv` and `COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv`: `filepath,
-captions`, the captions as a list literal of Python. Variant `clean` asks with the original captions, `negated` with the
-others, among the same images; the published figure is R@5 of text-to-image.
+captions`, the captions as a Python list literal. The queries of variant `clean` are the original captions, those of
+`negated` the captions with a negation; the images are the same. The published number is R@5 of text-to-image.
 
-Images are looked for by the last part of their path.
+Images are named by the last part of their path.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,12 +31,12 @@ _SOURCES, _TEMPLATES = ("COCO_val", "VOC2007", "synthetic"), ("positive", "negat
 
 
 def items(record: Record) -> Iterator[Item]:
-    """An image, its true caption and three others."""
+    """Yield an image, its true caption and three others."""
     texts, right = [record.text(f"caption_{place}") for place in range(4)], record.number("correct_answer")
     if not 0 <= right < len(texts):
-        raise record.refuse("correct_answer", right, f"0 to {len(texts) - 1}")
+        raise record.error("correct_answer", right, f"0 to {len(texts) - 1}")
     wrong = [text for place, text in enumerate(texts) if place != right]
-    part = f"{record.source.stem.partition('_mcq')[0]}_{record.word('correct_answer_template')}".lower()
+    part = f"{record.source.stem.partition('_mcq')[0]}_{record.label('correct_answer_template')}".lower()
     yield choose_text(record.id, record.link("image_path"), [texts[right]], wrong, part)
 
 
@@ -68,6 +68,10 @@ RETRIEVAL = "negbench_retrieval"
 TASKS = ("negbench_text_to_image", "negbench_image_to_text")
 
 
+def _image_names(annotations: Path) -> Iterator[str]:
+    return (record.link("filepath").file for record in read_records(annotations / VARIANTS["clean"])[1])
+
+
 def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
     captions, hashes = {}, {}
     for variant, file in VARIANTS.items():
@@ -76,27 +80,30 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
         for record in records:
             image = record.link("filepath").file
             if image in of_images:
-                raise record.refuse("filepath", f"{image} twice", "one line an image")
+                raise record.error("filepath", f"{image} twice", "one line for each image")
             of_images[image] = record.texts("captions")
     clean, negated = captions.values()
     if clean.keys() != negated.keys():
         one = sorted(clean.keys() ^ negated.keys())[0]
         source = folders["annotations"] / VARIANTS["clean" if one in negated else "negated"]
         raise InputError(source, "images", f"no line of {one}", "the same images in both files")
-    originals, lost, data = open_images(folders["images"], list(clean), settings)
+    originals, excluded, data = open_images(folders["images"], list(clean), settings)
     texts: dict[str, int] = {}
-    every, tasks = np.arange(len(originals)), []
+    image_rows, tasks = np.arange(len(originals)), []
     for variant, of_images in captions.items():
         captioned = [(row, text) for row, image in enumerate(originals.names) for text in of_images[image]]
         group = np.array([row for row, _ in captioned])
         rows = Rows.of(TEXTS, np.array([texts.setdefault(text, len(texts)) for _, text in captioned]))
-        images, ties = Rows.of(ORIGINALS, every), "pessimistic" if settings.protocol == "strict" else "published"
-        for task, sides in zip(TASKS, ((rows, images, group, every), (images, rows, every, group)), strict=True):
+        images = Rows.of(ORIGINALS, image_rows)
+        ties = "pessimistic" if settings.protocol == "strict" else "published"
+        # Queries, gallery, and the image of each.
+        sides_of_task = {TASKS[0]: (rows, images, group, image_rows), TASKS[1]: (images, rows, image_rows, group)}
+        for task, sides in sides_of_task.items():
             if settings.wants(task):
-                none = np.zeros(len(sides[1]), bool)
-                tasks.append(RankTask(task, variant, *sides, none, ties))
+                is_altered = np.zeros(len(sides[1]), bool)
+                tasks.append(RankTask(task, variant, *sides, is_altered, ties))
     data |= {"annotations": str(folders["annotations"].resolve()), "caption_count": len(texts)}
-    decides = {"captions": hashes, "images": hash_json(dict(zip(originals.names, originals.hashes, strict=True)))}
+    conditions = {"captions": hashes, "images": hash_json(dict(zip(originals.names, originals.hashes, strict=True)))}
     sets = {ORIGINALS: originals}
     return Benchmark(
         RETRIEVAL,
@@ -106,15 +113,15 @@ def _open(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
         tuple(tasks),
         (),
         data,
-        decides,
-        lost=lost,
+        conditions,
+        excluded=excluded,
         headline=_RETRIEVAL_HEADLINE,
     )
 
 
 register(BenchmarkInfo(
     name=RETRIEVAL,
-    question="Does a caption that also says what is absent find its image, and the image it?",
+    question="Does a caption that also names an absent object retrieve its image, and the image the caption?",
     paper="Vision-Language Models Do Not Understand Negation, arXiv 2501.09425",
     licence="MIT; COCO captions CC BY 4.0; images under their Flickr licences",
     size="5,000 images of COCO val2017, about five captions each, plain and with a negation",
@@ -123,5 +130,6 @@ register(BenchmarkInfo(
     source="annotations: the links in the benchmark's public repository; images: COCO val2017",
     tasks=TASKS,
     open=_open,
+    image_names=_image_names,
     headline=_RETRIEVAL_HEADLINE,
 ))  # fmt: skip

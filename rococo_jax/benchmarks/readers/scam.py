@@ -1,13 +1,13 @@
-"""SCAM (arXiv 2504.04893): does a model name what an image shows, or the word on a note in it?
+"""SCAM (arXiv 2504.04893): does a model recognise the object in an image, or the word on a note in it?
 
 `metadata.jsonl` of the published `images.zip`, folder `images/train`: `{"file_name", "type", "object_label",
-"attack_word", "id", ...}`. A part is the type: `scam`, photographs of a written note; `noscam`, the same with the note
-wiped; `synthscam`, the word put on it again by a program. All three ask between the same two words, and the `id` is
+"attack_word", "id", ...}`. A part is the type: `scam`, photographs with a written note; `noscam`, the same with an
+erased note; `synthscam`, with the word rendered onto it again. All three choose between the same two words. The `id` is
 the type and the number of the scene, `SCAM_img_0001`, so drops against `noscam` are resampled by scene.
 
-The vector of a word is the mean over the 32 templates of the authors' script for OpenCLIP models (MIT,
-github.com/Bliss-e-V/SCAM), brought to length 1. The authors average vectors before they bring each to length 1; here
-encoders give unit vectors, so a template with a longer vector weighs no more than another [ours].
+The embedding of a word is the normalised mean over the 32 templates of the authors' script for OpenCLIP models (MIT,
+github.com/Bliss-e-V/SCAM). The authors average embeddings before normalising each of them; here encoders return unit
+vectors, so templates with longer embeddings have no larger weight [ours].
 """
 
 from collections.abc import Iterator
@@ -55,10 +55,10 @@ TEMPLATES = (
 
 
 def items(record: Record) -> Iterator[Item]:
-    """Yield an image, what it shows, and the word on it."""
-    part, id = record.word("type").lower(), record.word("id")
+    """Yield an image, the name of its object, and the word on the note."""
+    part, id = record.label("type").lower(), record.label("id")
     if part not in PARTS:
-        raise record.refuse("type", repr(part), f"one of {', '.join(PARTS)}")
+        raise record.error("type", repr(part), f"one of {', '.join(PARTS)}")
     right, wrong = record.text("object_label"), record.text("attack_word")
     scene = id[len(part) + 1 :] if id.lower().startswith(f"{part}_") else id
     yield choose_text(id, record.image("file_name"), [right], [wrong], part, templates=TEMPLATES, scene=scene)

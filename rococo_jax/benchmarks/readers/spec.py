@@ -1,9 +1,9 @@
-"""SPEC (arXiv 2312.00081): size, position, existence and count, among texts of an image and among images of a text.
+"""SPEC (arXiv 2312.00081): size, position, existence and count, in texts of an image and in images of a text.
 
-`SUBSET/image2text.json`: `[{"query": image, "keys": [texts], "label": place of the right one}]`, and
-`SUBSET/text2image.json`, the same with a text and images; images lie in the subset's folder. A part is subset and
-direction, `count_image_to_text`; its accuracy is the published one but for ties, which are errors here. `image_to_text`
-and `text_to_image` are the published averages over the subsets.
+`SUBSET/image2text.json`: `[{"query": image, "keys": [texts], "label": index of the right text}]`;
+`SUBSET/text2image.json` has a text as query and images as keys. Images are in the subset's folder. A part is a subset
+and a direction, such as `count_image_to_text`; its accuracy is the published one, except that ties count as errors.
+`image_to_text` and `text_to_image` are the published averages over the subsets.
 """
 
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ _WAYS = {"image2text": "image_to_text", "text2image": "text_to_image"}
 
 
 def items(record: Record) -> Iterator[Item]:
-    """An image and a few texts, or a text and a few images."""
+    """Yield an image and a few texts, or a text and a few images."""
     subset, way = record.source.parent.name, _WAYS[record.source.stem]
-    inside, part, keys, right = f"{subset}/{{}}", f"{subset}_{way}", record.under("keys"), record.number("label")
+    inside, part, keys, right = f"{subset}/{{}}", f"{subset}_{way}", record.child("keys"), record.number("label")
     if not 0 <= right < len(keys.value):
-        raise record.refuse("label", right, f"0 to {len(keys.value) - 1}")
-    others = [place for place in range(len(keys.value)) if place != right]
+        raise record.error("label", right, f"0 to {len(keys.value) - 1}")
+    wrong_places = [place for place in range(len(keys.value)) if place != right]
     if way == "image_to_text":
         texts = record.texts("keys")
         image = record.image("query", inside)
-        yield choose_text(record.id, image, [texts[right]], [texts[place] for place in others], part)
+        yield choose_text(record.id, image, [texts[right]], [texts[place] for place in wrong_places], part)
     else:
-        wrong = [keys.image(place, inside) for place in others]
+        wrong = [keys.image(place, inside) for place in wrong_places]
         yield choose_image(record.id, record.text("query"), keys.image(right, inside), wrong, part)
 
 
@@ -40,7 +40,7 @@ choice_benchmark(
         pooled={f"{subset}_{way}": way for subset in SUBSETS for way in _WAYS.values()},
     ),
     name="spec",
-    question="Which of a few texts, or of a few images, has the size, place, presence or number that is meant?",
+    question="Which of a few texts, or of a few images, has the right size, position, presence or number of objects?",
     paper="Synthesize, Diagnose, and Optimize: Towards Fine-Grained Vision-Language Understanding, arXiv 2312.00081",
     licence="none stated where it is published",
     size="6 subsets, some 15,000 questions in each direction",

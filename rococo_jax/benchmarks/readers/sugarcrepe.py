@@ -35,7 +35,7 @@ choice_benchmark(
     ChoiceReader(
         caption_columns("filename", true=["caption", "caption2"], false=["negative_caption"], id="id"),
         headline=Headline("itt", "parts", "[ours]: the paper has a number for each part (arXiv 2406.11171)"),
-        leads=("tot",),
+        first_metrics=("tot",),
         parts=PARTS_PP,
     ),
     name="sugarcrepe_pp",

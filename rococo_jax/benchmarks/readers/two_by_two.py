@@ -55,14 +55,14 @@ def mmvp_records(path: Path) -> tuple[str, Iterator[Record]]:
 def mmvp_items(record: Record) -> Iterator[Item]:
     """Yield two images and their statements, each with the published prefix."""
     one, other = record.value
-    if other is None or one.word("Type") != other.word("Type"):
-        raise one.refuse("Type", "no second line of its type", "two consecutive lines for each pair")
-    kind = one.word("Type")
+    if other is None or one.label("Type") != other.label("Type"):
+        raise one.error("Type", "no second line of its type", "two consecutive lines for each pair")
+    kind = one.label("Type")
     folder = kind.replace("{", "{{").replace("}", "}}")
     images = [each.image("Question ID", folder + "/{}.jpg") for each in (one, other)]
     part = "_".join(kind.lower().replace("&", "and").split())
     texts = [f"a photo of {each.text('Statement')}" for each in (one, other)]
-    yield choose_pairs(one.word("Question ID"), images, texts, part)
+    yield choose_pairs(one.label("Question ID"), images, texts, part)
 
 
 choice_benchmark(
@@ -71,7 +71,7 @@ choice_benchmark(
             images=["image_0", "image_1"],
             texts=["caption_0", "caption_1"],
             id="id",
-            part=lambda record: record.word("collapsed_tag").lower(),
+            part=lambda record: record.label("collapsed_tag").lower(),
             image_name="{}.png",
         ),
         headline=Headline("group_score", "items", "main results of the paper: all 400 items (arXiv 2204.03162)"),
@@ -105,7 +105,7 @@ choice_benchmark(
         pair_columns(
             images=["image", "negative_image"],
             texts=["caption", "negative_caption"],
-            part=lambda record: f"{record.word('type')}_{record.word('subtype')}".lower(),
+            part=lambda record: f"{record.label('type')}_{record.label('subtype')}".lower(),
         ),
         headline=Headline("group_score", "items", "OVERALL of github.com/IMirandaM/BiVLC, main_evaluation_BiVLC.py"),
     ),
@@ -173,7 +173,7 @@ choice_benchmark(
             images=["image_0", "image_1"],
             texts=["text_0", "text_1"],
             id="id",
-            part=lambda record: record.word("category").lower(),
+            part=lambda record: record.label("category").lower(),
         ),
         headline=Headline(
             "group_score", "parts", "[ours] for the mean; github.com/rabiulcste/vismin, metric.py has each category"

@@ -1,8 +1,8 @@
 """VALSE (arXiv 2112.07566): is the caption more similar to its image than a foil, in eleven parts?
 
-`PART.json`: `{id: {"image_file", "caption", "foil", "mturk": {"caption": votes, ...}, ...}}`. An item is valid, by the
-benchmark's rule, where at least two of three annotators chose the caption. Its images are of several data sets; all are
-looked for in one folder.
+`PART.json`: `{id: {"image_file", "caption", "foil", "mturk": {"caption": votes, ...}, ...}}`. By the benchmark's rule,
+an item is valid if at least two of three annotators chose the caption. The images are from several data sets; all are
+expected in one folder.
 """
 
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ _VOTES = 2
 
 
 def items(record: Record) -> Iterator[Item]:
-    """One image, its caption and the foil; nothing where the annotators did not agree."""
+    """Yield an image, its caption and the foil; nothing if the annotators did not agree."""
     image, caption, foil = record.image("image_file"), record.text("caption"), record.text("foil")
-    if record.under("mturk").number("caption") >= _VOTES:
+    if record.child("mturk").number("caption") >= _VOTES:
         yield choose_text(record.id, image, [caption], [foil], _part(record.source.stem))
 
 

@@ -1,15 +1,15 @@
-"""Which of a few images does a text mean?
+"""Benchmarks that ask which of a few images a text describes: SVO-Probes and ImageCoDe.
 
 SVO-Probes (arXiv 2106.09141): which of two images shows a sentence's subject, verb and object?
 
-`svo_probes.csv`: `sentence, pos_image_id, neg_image_id, subj_neg, verb_neg, obj_neg, ...`; images `ID.jpg`. A part is
-what is wrong in the other image. Links of the published list die; items without both images are left out with
-`allow_missing_images`.
+`svo_probes.csv`: `sentence, pos_image_id, neg_image_id, subj_neg, verb_neg, obj_neg, ...`; images `ID.jpg`. The part is
+the word that the other image does not show. Some links of the published list no longer work; with
+`allow_missing_images`, items without both images are left out.
 
-ImageCoDe (arXiv 2203.15867): which of ten similar images does the description mean?
+ImageCoDe (arXiv 2203.15867): which of ten similar images does the description match?
 
 `test_data.json`, `valid_data.json`: `{set: {place: description}}`; images `SET/img0.jpg` to `img9.jpg`, the published
-form. Sets of photographs (`open-images-...`) are a part beside those of video frames, as in the paper.
+form. As in the paper, sets of photographs (`open-images-...`) and sets of video frames are two parts.
 """
 
 from collections.abc import Iterator
@@ -24,25 +24,25 @@ _IMAGES = 10
 
 
 def svo_items(record: Record) -> Iterator[Item]:
-    """A sentence, its image, and one with another subject, verb or object."""
-    wrong = [name for field, name in _PARTS.items() if record.word(field).lower() in ("true", "1")]
+    """Yield a sentence, its image, and an image with another subject, verb or object."""
+    wrong = [name for field, name in _PARTS.items() if record.label(field).lower() in ("true", "1")]
     if len(wrong) != 1:
-        raise record.refuse(", ".join(_PARTS), f"{len(wrong)} that are true", "one of them true")
+        raise record.error(", ".join(_PARTS), f"{len(wrong)} that are true", "one of them true")
     right, other = (record.image(f"{side}_image_id", "{}.jpg") for side in ("pos", "neg"))
     yield choose_image(record.id, record.text("sentence"), right, [other], wrong[0])
 
 
 def imagecode_items(record: Record) -> Iterator[Item]:
-    """The descriptions of one set of images."""
+    """Yield the descriptions of one set of images."""
     folder = Record(record.source, record.id, {"set": record.id}).image("set")
     images = [Picture(f"{folder.file}/img{place}.jpg") for place in range(_IMAGES)]
     kind = "static" if "open-images" in record.id else "video"
     for place in record.value if isinstance(record.value, dict) else [None]:
         right = Record(record.source, record.id, {"place": place}).number("place")
         if not 0 <= right < _IMAGES:
-            raise record.refuse("place", right, f"0 to {_IMAGES - 1}")
-        others = [image for image in images if image != images[right]]
-        yield choose_image(f"{record.id}/{right}", record.text(place), images[right], others, kind)
+            raise record.error("place", right, f"0 to {_IMAGES - 1}")
+        wrong = [image for image in images if image != images[right]]
+        yield choose_image(f"{record.id}/{right}", record.text(place), images[right], wrong, kind)
 
 
 choice_benchmark(
@@ -69,7 +69,7 @@ choice_benchmark(
         parts=("static", "video"),
     ),
     name="imagecode",
-    question="Which of ten similar images does the description mean?",
+    question="Which of ten similar images does the description match?",
     paper="Image Retrieval from Contextual Descriptions, arXiv 2203.15867",
     licence="annotations MIT; images under the licences of their data sets",
     size="2,302 descriptions in each of validation and test, with ten images each",

@@ -201,7 +201,7 @@ def open_rococo(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
             parse_mix(variant)
     annotations = read_annotation_folder(folders["annotations"])
     names = [item.image for item in annotations.clean]
-    originals, lost, data = open_images(folders["images"], names, settings)
+    originals, excluded, data = open_images(folders["images"], names, settings)
     built = tasks_of_set(annotations, settings.protocol, images=set(originals.names))
     tasks = [task for task in built.tasks if settings.wants(task.name)]
     notes = [*built.notes, *note_on_shared_captions(built)]
@@ -223,9 +223,9 @@ def open_rococo(folders: Mapping[str, Path], settings: Settings) -> Benchmark:
         tasks=tuple(tasks),
         notes=tuple(notes),
         data=data,
-        decides=_hashes(annotations, originals.names, originals.hashes),
-        unread=tuple(path.name for path in annotations.ignored),
-        lost=lost,
+        conditions=_hashes(annotations, originals.names, originals.hashes),
+        ignored_files=tuple(path.name for path in annotations.ignored),
+        excluded=excluded,
         requested=_requested(annotations, settings),
         headline=HEADLINE,
     )

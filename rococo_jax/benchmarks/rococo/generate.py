@@ -1,4 +1,4 @@
-"""RoCOCO's altered captions as annotations, chosen by a model: the influence of the candidates is computed once."""
+"""Generate RoCOCO's altered captions for any captions. Word influence is computed once for all variants."""
 
 import dataclasses
 import os
@@ -29,12 +29,12 @@ HALF_TRUTH = "half_truth"
 
 @dataclass(frozen=True)
 class AlteredSet:
-    """One variant of a benchmark.
+    """A variant of a benchmark.
 
     Attributes:
-        items: the images with originals and altered captions, None where a caption was left unaltered.
-        alterations: aligned with the items' originals.
-        unaltered: reason -> number of captions left unaltered for it.
+        items: images with originals and altered captions; None for captions that could not be altered.
+        alterations: the alterations, aligned with the items' originals.
+        unaltered: number of captions that could not be altered, by reason.
     """
 
     variant: str
@@ -43,7 +43,7 @@ class AlteredSet:
     unaltered: Mapping[str, int]
 
     def records(self) -> list[list[dict[str, Any] | None]]:
-        """The annotation's `changes`."""
+        """Return the `changes` of the annotation file."""
         return [[None if each is None else each.record() for each in item] for item in self.alterations]
 
 
@@ -52,39 +52,48 @@ def alter_images(
 ) -> AlteredSet:
     """Alter every caption of every image once.
 
-    `influences` has the influence of its words for every caption in this order, None where `select` is random.
+    Args:
+        images: images with captions.
+        influences: influence of the words of each caption, in the same order; None if `select` is random.
+        alterer: alters one caption.
     """
     items, alterations, unaltered = [], [], Counter()
     influences = iter(influences)
     for image in images:
-        chosen = []
+        image_alterations = []
         for caption in image.captions:
             altered_captions = alterer.alter(caption, image.captions, next(influences))
-            chosen.append(altered_captions[0] if altered_captions else None)
+            image_alterations.append(altered_captions[0] if altered_captions else None)
             if not altered_captions:
                 candidates = find_candidates(split_words(caption), alterer.lexicon)
                 unaltered[NO_REPLACEMENT if candidates else NO_CANDIDATE] += 1
-        altered = tuple(None if each is None else each.caption for each in chosen)
+        altered = tuple(None if each is None else each.caption for each in image_alterations)
         items.append(AlteredCaptions(image.image, image.captions, altered))
-        alterations.append(tuple(chosen))
+        alterations.append(tuple(image_alterations))
     return AlteredSet(alterer.variant, tuple(items), tuple(alterations), dict(unaltered))
 
 
 def add_details(images: Iterable[CaptionedImage], lexicon: Lexicon, seed: int = 0) -> AlteredSet:
-    """Half-truths: every caption against the same with one wrong detail added, an object or an attribute [ours].
+    """Return half-truths: every caption with one false detail added, an object or an attribute [ours].
 
-    As in arXiv 2602.23906 the shorter caption is the right one. The detail is in none of the image's captions; whether
-    it is false is not checked against the image. `concept` of an alteration says which detail it is.
+    As in arXiv 2602.23906, the shorter caption is the true one. The detail occurs in none of the image's captions, but
+    is not checked against the image. `concept` of an alteration is the kind of detail.
     """
-    alterer, items, alterations = KindAlterer("addition", lexicon, seed), [], []
+    alterer = KindAlterer("addition", lexicon, seed)
+    items, alterations = [], []
     for image in images:
-        found = [next(iter(alterer.alter(caption, image.captions)), None) for caption in image.captions]
-        kinds = ["object" if each and each.new.startswith(" and ") else "attribute" for each in found]
-        pairs = zip(found, kinds, strict=True)
-        alterations.append(tuple(each and dataclasses.replace(each, concept=kind) for each, kind in pairs))
-        items.append(AlteredCaptions(image.image, image.captions, tuple(each and each.caption for each in found)))
-    left = sum(each is None for item in alterations for each in item)
-    return AlteredSet(HALF_TRUTH, tuple(items), tuple(alterations), {NO_PLACE: left} if left else {})
+        image_alterations = []
+        for caption in image.captions:
+            alteration = next(iter(alterer.alter(caption, image.captions)), None)
+            if alteration is not None:
+                kind = "object" if alteration.new.startswith(" and ") else "attribute"
+                alteration = dataclasses.replace(alteration, concept=kind)
+            image_alterations.append(alteration)
+        altered = tuple(None if each is None else each.caption for each in image_alterations)
+        alterations.append(tuple(image_alterations))
+        items.append(AlteredCaptions(image.image, image.captions, altered))
+    unaltered = sum(each is None for item in alterations for each in item)
+    return AlteredSet(HALF_TRUTH, tuple(items), tuple(alterations), {NO_PLACE: unaltered} if unaltered else {})
 
 
 def candidate_influence(
@@ -94,10 +103,10 @@ def candidate_influence(
     *,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
-    """For every caption the influence of its candidates, NaN for the other words."""
+    """Return the influence of the candidate words of each caption, NaN for its other words."""
     captions = [caption for image in images for caption in image.captions]
     candidates = ([each.index for each in find_candidates(split_words(caption), lexicon)] for caption in captions)
-    # Without shared prefixes: a caption's influence must not depend, in its last digit, on the captions beside it.
+    # Without shared prefixes: not even the last digit may depend on the other captions of a batch.
     return list(word_influence(encoder, captions, wanted=candidates, share_prefix=False, on_progress=on_progress))
 
 
@@ -111,16 +120,16 @@ def alter_captions(
     on_progress: Callable[[int], None] | None = None,
     **choices: Any,
 ) -> dict[str, AlteredSet]:
-    """Alter every caption in every variant; the influence of its words is computed once.
+    """Alter every caption in every variant. The influence of words is computed once.
 
     Args:
-        encoder: a model with a text tower; None where words are chosen at random. The words of rand_voca are those of
-            its vocabulary, or else the nouns of the lexicon.
-        images: the images' captions.
-        variants: of same_concept, diff_concept, rand_voca and danger.
+        encoder: a model with a text tower, or None to select words at random. rand_voca uses the words of its
+            vocabulary, or the nouns of the lexicon without a model.
+        images: images with captions.
+        variants: any of same_concept, diff_concept, rand_voca and danger.
         lexicon: the concept groups; the shipped ones by default.
-        influences: the influence of every caption's words, where already known.
-        on_progress: called with the number of captions whose influence is done.
+        influences: influence of the words of all captions, if already computed.
+        on_progress: called with the number of captions whose influence has been computed.
         choices: `seed`, `select` and `fit_article` of `CaptionAlterer`.
 
     Raises:
@@ -129,7 +138,7 @@ def alter_captions(
     lexicon = shipped_lexicon() if lexicon is None else lexicon
     variants = list(variants)
     if encoder is None and choices.get("select") != "random":
-        raise InputError("altered captions", "select", repr(choices.get("select")), "random, where there is no model")
+        raise InputError("altered captions", "select", repr(choices.get("select")), "random, without a model")
     choices["vocabulary"] = ()
     if "rand_voca" in variants:
         nouns = sorted({noun.name for noun in lexicon.nouns})
@@ -143,11 +152,11 @@ def alter_captions(
 
 
 def made_by_of(altered: AlteredSet, made_by: Mapping[str, Any]) -> dict[str, Any]:
-    """What made a variant, with the version of this package and how many captions were left unaltered."""
+    """Return how a variant was made, with the version of this package and the number of unaltered captions."""
     return {"version": __version__, **made_by, "unaltered": dict(altered.unaltered)}
 
 
 def write_altered(path: str | os.PathLike, altered: AlteredSet, made_by: Mapping[str, Any]) -> None:
-    """Write a variant as an annotation file, by rename."""
+    """Write a variant as an annotation file, atomically."""
     made_by, changes = made_by_of(altered, made_by), altered.records()
     write_annotation(Path(path), altered.variant, altered.items, made_by=made_by, changes=changes)

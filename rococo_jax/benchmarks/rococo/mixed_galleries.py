@@ -1,9 +1,9 @@
-"""Mixed galleries: every image once more with another mixed in, as the published script makes them.
+"""Mixed galleries: the original images plus a copy of each with another image mixed in, as in the published script.
 
-Captions look for their image among the originals *and* the mixed images (RoCOCO, arXiv 2304.10727); one run for each
-seed. `control` is the same with the ratio 1, so its "mixed" images are the originals, squashed and compressed: it tells
-the effect of mixing from that of preprocessing. `write_mixed` writes a gallery as files, under names that carry method,
-ratio and seed, with a manifest.
+Captions retrieve their image from the originals *and* the mixed images (RoCOCO, arXiv 2304.10727), once for each seed.
+`control` has ratio 1: its "mixed" images are the originals, resized to a square and compressed, which separates the
+effect of mixing from that of preprocessing. `write_mixed` writes a gallery as files whose names contain method, ratio
+and seed, with a manifest.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
     mix_pair,
     mix_place,
     plan_batches,
-    squash,
+    resize_to_square,
 )
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import RankTask
@@ -50,7 +50,7 @@ FORMAT, FORMAT_VERSION = "rococo_jax.mixed_images", 1
 
 
 def describe(plan: MixingPlan) -> dict[str, Any]:
-    """The manifest of a plan: what was asked for, boxes, and for each mixed image its file, pair and true share."""
+    """Return the manifest of a plan: settings, boxes, and the file, pair and true share of each mixed image."""
     names = file_names(plan)
     return {
         "format": FORMAT,
@@ -79,7 +79,7 @@ def describe(plan: MixingPlan) -> dict[str, Any]:
 
 
 def file_names(plan: MixingPlan) -> list[str]:
-    """A name for each place of the plan: the first image's, then variant and seed. No two runs share a name."""
+    """Return a file name for each pair: the first image's name, variant and seed. Names of different runs differ."""
     stems = names_without_suffix(plan.images)
     strict = "_strict" if plan.protocol == "strict" else ""
     suffix = ".jpg" if plan.compressed else ".png"
@@ -87,11 +87,15 @@ def file_names(plan: MixingPlan) -> list[str]:
 
 
 def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathLike) -> int:
-    """Writes what is missing of the plan's images, then the manifest. Returns how many images were written.
+    """Write the missing images of a plan, then the manifest. Returns the number of written images.
 
-    `files` are the image files by name. `paper` and `control` are saved as the script saves them (JPEG); `strict` as
-    PNG, without loss. Raises InputError where `out` holds another run, finished or not, or an image cannot be read or
-    has changed since.
+    Args:
+        plan: the pairs and boxes.
+        files: image files by name.
+        out: the output folder. `paper` and `control` images are written as by the script (JPEG), `strict` ones as PNG.
+
+    Raises:
+        InputError: `out` contains another run, or an image cannot be read or has changed since the run was started.
     """
     names = file_names(plan)
     folder = ResumableFolder(out, describe(plan), {name: files[name] for name in plan.images})
@@ -99,35 +103,36 @@ def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathL
     batches = [places.tolist() for places in plan_batches(plan)]
     missing = [places for places in batches if any(names[place] in absent for place in places)]
     encode = encode_jpeg if plan.compressed else functools.partial(encode_image, kind="PNG", compress_level=1)
-    written = sum(map(len, missing))
+    missing_count = sum(map(len, missing))
     with (
         ThreadPoolExecutor(2, thread_name_prefix="encode") as pool,
         progress("mixing images", len(plan.images), "images") as advance,
     ):
-        advance(len(plan.images) - written)
+        advance(len(plan.images) - missing_count)
         for places in missing:
             images = plan.first[places].tolist()
-            opened = pool.map(lambda image: squash(open_image(files[plan.images[image]]), plan.alpha), images)
-            squashed = dict(zip(images, opened, strict=True))
+            pixels = pool.map(lambda image: resize_to_square(open_image(files[plan.images[image]]), plan.alpha), images)
+            squares = dict(zip(images, pixels, strict=True))
 
-            def encoded(place: int, squashed: Mapping[int, np.ndarray] = squashed) -> bytes:
-                return encode(mix_pair(plan, place, *(squashed[int(of[place])] for of in (plan.first, plan.partner))))
+            def encoded(place: int, squares: Mapping[int, np.ndarray] = squares) -> bytes:
+                first, partner = squares[int(plan.first[place])], squares[int(plan.partner[place])]
+                return encode(mix_pair(plan, place, first, partner))
 
             for place, content in zip(places, pool.map(encoded, places), strict=True):
                 folder.write(names[place], content)
             advance(len(places))
     folder.finish()
-    return written
+    return missing_count
 
 
-SQUASHED = {
-    alpha: PixelView(f"squashed {SIDE}, alpha {alpha}", (SIDE, SIDE, 3), functools.partial(squash, alpha=alpha))
+SQUARES = {
+    alpha: PixelView(f"square {SIDE}, alpha {alpha}", (SIDE, SIDE, 3), functools.partial(resize_to_square, alpha=alpha))
     for alpha in get_args(Alpha)
 }
 
 
 def parse_mix(variant: str) -> tuple[str, float]:
-    """`patch_0.9` -> ("patch", 0.9). Raises InputError where it is no method and ratio."""
+    """Parse a variant: `patch_0.9` gives ("patch", 0.9). Raises InputError: it is no method and ratio."""
     mixing = Variant(alteration=variant).mixing
     if mixing is None or not 0 <= mixing[1] <= 1:
         wanted = "mix_R or patch_R with a ratio R from 0 to 1, such as mix_0.9, or control"
@@ -137,15 +142,16 @@ def parse_mix(variant: str) -> tuple[str, float]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixedImages(FileBackedImageSet):
-    """The mixed images of a plan; row i is named after original i. They are made when read and not kept; the squashed
-    originals are.
+    """Mixed images of a plan; row i is named after original i.
+
+    They are computed when they are read. Only the resized originals are cached.
     """
 
     originals: FileImages
     plan: MixingPlan
 
     def __post_init__(self):
-        self.originals.pixel_cache.announce(SQUASHED[self.plan.alpha])
+        self.originals.pixel_cache.announce(SQUARES[self.plan.alpha])
 
     @property
     def name(self) -> str:
@@ -154,7 +160,7 @@ class MixedImages(FileBackedImageSet):
 
     @cached_property
     def _place(self) -> np.ndarray:
-        """The place in the plan of each row."""
+        """Position in the plan of each row."""
         place = np.empty(len(self.plan.first), int)
         place[self.plan.first] = np.arange(len(place))
         return place
@@ -163,7 +169,10 @@ class MixedImages(FileBackedImageSet):
         return len(self.plan.first)
 
     def content(self, row: int) -> bytes:
-        """The hashes of the two files, and how they are mixed. The control shows nothing of the second one."""
+        """Return the content of an image for hashes: the hashes of both files, and how they are mixed.
+
+        The control does not depend on the second file.
+        """
         plan, place = self.plan, self._place[row]
         first, partner = self.originals.hashes[plan.first[place]], self.originals.hashes[plan.partner[place]]
         pair = [first] if plan.variant == CONTROL else [first, partner]
@@ -171,37 +180,36 @@ class MixedImages(FileBackedImageSet):
         return json.dumps([*pair, plan.method, plan.ratio, box, plan.compressed]).encode()
 
     def runs(self, size: int = 8 * BATCH) -> list[list[int]]:
-        """Whole batches of the plan, in its order, so that every file is opened once."""
+        """Return complete batches of the plan, in its order, so that every file is opened once."""
         batches = chunks(plan_batches(self.plan), max(1, size // BATCH))
         return [self.plan.first[np.concatenate(run)].tolist() for run in batches]
 
     def tasks(self, rows: Sequence[int], prepare: Prepare) -> Iterator[Task]:
-        """A task for each row."""
+        """Return a task for each row."""
         if self.pixel_cache.is_announced(prepare):
             return (Task(1, lambda row=row: [self.pixel_cache.pixels(row, prepare)]) for row in rows)
         return (Task(1, lambda row=row: [prepare(self.thumbnail(row))]) for row in rows)
 
     def thumbnail(self, row: int) -> Image.Image:
-        """The mixed image, made without the others."""
+        """Return one mixed image."""
         place = int(self._place[row])
-        squashed = functools.partial(self.originals.pixel_cache.pixels, view=SQUASHED[self.plan.alpha])
-        return Image.fromarray(mix_place(self.plan, place, squashed))
+        read_square = functools.partial(self.originals.pixel_cache.pixels, view=SQUARES[self.plan.alpha])
+        return Image.fromarray(mix_place(self.plan, place, read_square))
 
     def note(self, row: int) -> str:
-        """Name of the image that was mixed in, and the share of the image's own content."""
+        """Return the name of the image that is mixed in, and the share of the original."""
         if self.plan.variant == CONTROL:
-            return "squashed and compressed, nothing mixed in"
+            return "resized to a square and compressed, nothing mixed in"
         place = int(self._place[row])
-        return f"{partner_of(self.plan, place)} mixed in; {100 * self.plan.true_ratio[place]:.0f} % is its own"
+        return f"{partner_of(self.plan, place)} mixed in; {100 * self.plan.true_ratio[place]:.0f} % is the original"
 
 
 def mixed_galleries(
     clean: RankTask, originals: FileImages, variants: Sequence[str], seeds: Sequence[int], protocol: str
 ) -> list[tuple[RankTask, MixedImages]]:
-    """For each variant and seed the clean text-to-image task with the mixed images behind its gallery.
+    """Return for each variant and seed the clean text-to-image task with mixed images added to its gallery.
 
-    Under `paper` the control stands beside the others; `strict` compresses nothing and has none. Raises InputError for
-    an unknown variant.
+    `paper` adds the control; `strict` compresses nothing and needs no control. Raises InputError: a variant is unknown.
     """
     plans = []
     for variant in variants:
@@ -227,30 +235,30 @@ def _mixed_task(clean: RankTask, images: MixedImages) -> RankTask:
         gallery_altered=np.repeat([False, True], len(clean.gallery)),
         gallery_origin=np.concatenate([unaltered, places]),
         gallery_mixed_in=np.concatenate([unaltered, unaltered if is_control else partner[clean.gallery_group]]),
-        # The control's copy shows the same as its original: taking it is no error to show.
+        # The control's copy shows the same as its original, so ranking it first is no error to show.
         shows_errors=not is_control,
     )
 
 
 def place_of(plan: MixingPlan, image: str) -> int:
-    """The place of the mixed image that is named after `image`."""
+    """Return the position in the plan of the mixed image that is named after `image`."""
     return int(np.flatnonzero(plan.first == plan.images.index(image))[0])
 
 
 def partner_of(plan: MixingPlan, place: int) -> str:
-    """The name of the image that is mixed in."""
+    """Return the name of the image that is mixed in."""
     return plan.images[plan.partner[place]]
 
 
 def box_of(plan: MixingPlan, place: int) -> tuple[int, int, int, int]:
-    """Rows x1 to x2 and columns y1 to y2 that come from the partner; all zero for a blend."""
+    """Return the box of the partner, rows x1 to x2 and columns y1 to y2; all zero for a blend."""
     x1, y1, x2, y2 = plan.boxes[plan.batch[place]].tolist()
     return x1, y1, x2, y2
 
 
 def mix_one(plan: MixingPlan, place: int, files: Mapping[str, Path]) -> UInt8[np.ndarray, "384 384 3"]:
-    """The mixed image at `place`, as an encoder sees it, from the files of this image and its partner, by name.
+    """Return the mixed image at a position of the plan, from the image files by name.
 
     Raises InputError: one of the two files cannot be read.
     """
-    return mix_place(plan, place, lambda index: squash(open_image(files[plan.images[index]]), plan.alpha))
+    return mix_place(plan, place, lambda index: resize_to_square(open_image(files[plan.images[index]]), plan.alpha))

@@ -1,18 +1,20 @@
-"""Mixed galleries as the benchmark's published script makes them: pairs, boxes, and bytes.
+"""Mixed galleries with the pairs, boxes and bytes of the benchmark's published script.
 
-The script squashes every image to 384 x 384 (bicubic, no crop), shuffles, cuts into batches of 64, permutes each batch
-and mixes it with itself; `patch` draws one box for a batch. Its generators are reproduced without their library:
+The script resizes every image to 384 x 384 (bicubic, no crop), shuffles the images, splits them into batches of 64,
+permutes each batch and mixes it with itself; `patch` draws one box per batch. Its random numbers are reproduced without
+its library:
 
-    shuffle       a first MT19937 seeded with `seed` gives two draws away, then two more, of which the second seeds
-                  another MT19937 that permutes all images
-    permutations  each batch takes its own from the first MT19937
+    shuffle       a first MT19937, seeded with `seed`, discards two draws; the second of the next two draws seeds
+                  another MT19937, which permutes all images
+    permutations  each batch takes its permutation from the first MT19937
     permutation   for i in 0..n-2: swap(i, i + next % (n - i))
-    boxes         NumPy's legacy generator seeded with `seed`, row then column of the centre, once a batch
+    boxes         NumPy's legacy generator seeded with `seed`, row then column of the centre, once per batch
 
-Protocols: `paper` as published, saved as JPEG; `strict` without self-mixing and compression; `control` the same images
-unmixed (ratio 1) but squashed and compressed, which separates the effect of preprocessing.
+Protocols: `paper` as published, compressed as JPEG; `strict` without self-mixing and compression; `control` the same
+images unmixed (ratio 1), but resized and compressed, which separates the effect of preprocessing.
 
-For a list of images, a method, ratio, seed and protocol, `make_plan` decides what is mixed, and `mix_place` mixes.
+`make_plan` returns the pairs and boxes for a list of images, a method, a ratio, a seed and a protocol; `mix_place`
+computes one mixed image.
 """
 
 import functools
@@ -36,16 +38,16 @@ PROTOCOLS = ("paper", "strict", "control")
 
 @dataclass(frozen=True)
 class MixingPlan:
-    """Everything about a mixed gallery that is known before an image is opened.
+    """Pairs and boxes of a mixed gallery, known before any image is opened.
 
     Attributes:
         images: names, in the order of the captions file.
-        method, ratio, seed, protocol: what was asked for. `ratio` is 1 under `control`.
-        first: index into `images` of the image each mixed one is named after, in the order of the script.
-        partner: index into `images` of what is mixed into it.
-        batch: number of the batch it is mixed in.
-        boxes: rows x1 to x2 and columns y1 to y2 from the partner, one box a batch; zeros for `mix`.
-        true_ratio: the share of own content after clipping the box at the border.
+        method, ratio, seed, protocol: settings. `ratio` is 1 for `control`.
+        first: index into `images` of the image that each mixed image is named after, in the order of the script.
+        partner: index into `images` of the image that is mixed into it.
+        batch: number of its batch.
+        boxes: rows x1 to x2 and columns y1 to y2 of the partner, one box per batch; zeros for `mix`.
+        true_ratio: share of the image's own content after the box is clipped at the border.
     """
 
     images: tuple[str, ...]
@@ -61,7 +63,7 @@ class MixingPlan:
 
     @property
     def variant(self) -> str:
-        """The name under which results are reported: `mix_0.9`, `patch_0.9`, `control`."""
+        """Name in results: `mix_0.9`, `patch_0.9`, `control`."""
         return "control" if self.protocol == "control" else f"{self.method}_{self.ratio:.10g}"
 
     @property
@@ -71,21 +73,21 @@ class MixingPlan:
 
     @property
     def compressed(self) -> bool:
-        """Whether the mixed images go through JPEG."""
+        """True if mixed images are compressed as JPEG."""
         return self.protocol != "strict"
 
     @property
     def alpha(self) -> Alpha:
-        """What becomes of transparency: dropped as by the script, or white behind as in all other alterations."""
+        """Treatment of transparency: dropped as in the script, or on white as in all other alterations."""
         return "dropped" if self.compressed else "white"
 
 
 def make_plan(
     images: Sequence[str], method: str = "mix", ratio: float = 0.9, seed: int = 1, protocol: str = "paper"
 ) -> MixingPlan:
-    """Pairs, batches, boxes and true shares for these images.
+    """Return pairs, batches, boxes and true shares for these images.
 
-    Raises InputError for no images, one image under `strict`, or an argument out of its range.
+    Raises InputError: there are no images, only one under `strict`, or an argument is out of range.
     """
     check_method(method)
     check_ratio(ratio)
@@ -103,7 +105,7 @@ def make_plan(
     if protocol == "strict":
         if count % BATCH == 1:
             batch[-1] = batch[-2]
-        places = part_from_themselves(places, batch)
+        places = remove_fixed_points(places, batch)
     batches = int(batch[-1]) + 1
     boxes = np.zeros((batches, 4), np.int64)
     if method == "patch":
@@ -114,22 +116,22 @@ def make_plan(
 
 
 def raw_stream(seed: int) -> Callable[[int], Int[np.ndarray, " draws"]]:
-    """MT19937's 32-bit outputs after its original seeding: `stream(n)` gives the next n."""
+    """Return a function whose call `stream(n)` returns the next n 32-bit outputs of MT19937."""
     generator = np.random.RandomState(seed)
     return lambda count: generator.randint(0, 2**32, count, dtype=np.uint32).astype(np.int64)
 
 
 def draw_permutation(stream: Callable[[int], np.ndarray], count: int) -> Int[np.ndarray, " count"]:
-    """The generator's permutation of `count`, which uses count - 1 draws."""
+    """Return the generator's permutation of `count`, which uses count - 1 draws."""
     permutation = np.arange(count)
-    for place, drawn in enumerate(stream(count - 1)):
-        other = place + int(drawn) % (count - place)
+    for place, draw in enumerate(stream(count - 1)):
+        other = place + int(draw) % (count - place)
         permutation[place], permutation[other] = permutation[other], permutation[place]
     return permutation
 
 
 def draw_pairs(count: int, seed: int) -> tuple[Int[np.ndarray, " count"], Int[np.ndarray, " count"]]:
-    """The shuffled images, and for each place of the shuffled list the place of its partner (same batch of 64)."""
+    """Return the shuffled images, and for each position of that list the position of its partner (in its batch)."""
     stream = raw_stream(seed)
     stream(2)
     shuffle_seed = int(stream(2)[1])
@@ -138,48 +140,51 @@ def draw_pairs(count: int, seed: int) -> tuple[Int[np.ndarray, " count"], Int[np
     return shuffled, np.concatenate(places)
 
 
-def part_from_themselves(
+def remove_fixed_points(
     places: Int[np.ndarray, " count"], batch: Int[np.ndarray, " count"]
 ) -> Int[np.ndarray, " count"]:
-    """Changes a permutation as little as possible so that it has no fixed point.
+    """Change a permutation as little as possible so that it has no fixed point.
 
-    In each batch the images in place hand their partner on to the next of them; a single one swaps partners with its
-    neighbour. All other pairs stay as published, so `paper` and `strict` differ in nothing else.
+    In each batch the fixed points pass their partners on in a circle; a single one swaps partners with its neighbour.
+    All other pairs stay as published, so `paper` and `strict` have no other differences.
     """
     places = places.copy()
     for number in range(int(batch[-1]) + 1):
         members = np.flatnonzero(batch == number)
-        alone = members[places[members] == members]
-        if len(alone) == 1:
-            neighbour = members[(np.searchsorted(members, alone[0]) + 1) % len(members)]
-            alone = np.array([alone[0], neighbour])
-        places[alone] = np.roll(places[alone], -1)
+        fixed = members[places[members] == members]
+        if len(fixed) == 1:
+            neighbour = members[(np.searchsorted(members, fixed[0]) + 1) % len(members)]
+            fixed = np.array([fixed[0], neighbour])
+        places[fixed] = np.roll(places[fixed], -1)
     return places
 
 
 def draw_published_boxes(batches: int, ratio: float, seed: int) -> Int[np.ndarray, "batches 4"]:
-    """One clipped box (x1, y1, x2, y2) a batch, with sides int(384 sqrt(1 - ratio))."""
+    """Return a clipped box (x1, y1, x2, y2) for each batch, with sides int(384 sqrt(1 - ratio))."""
     centres = np.random.RandomState(seed).randint(SIDE, size=(batches, 2))
     cut = int(SIDE * np.sqrt(1.0 - ratio))
     boxes = clip_boxes(jnp.asarray(centres), jnp.full((batches, 2), cut), jnp.full(2, SIDE))
     return np.asarray(boxes, np.int64)
 
 
-def squash(image: Image.Image, alpha: Alpha = "dropped") -> UInt8[np.ndarray, "384 384 3"]:
-    """RGB, by default as the script converts it, squashed to 384 x 384 with Pillow's bicubic on 8-bit pixels."""
+def resize_to_square(image: Image.Image, alpha: Alpha = "dropped") -> UInt8[np.ndarray, "384 384 3"]:
+    """Convert to RGB, by default as the script does, and resize to 384 x 384 with Pillow's bicubic filter (8 bit)."""
     return np.asarray(as_rgb(image, alpha).resize((SIDE, SIDE), Image.Resampling.BICUBIC))
 
 
 def mix_pair(
-    plan: MixingPlan, place: int, own: UInt8[np.ndarray, "384 384 3"], partner: UInt8[np.ndarray, "384 384 3"]
+    plan: MixingPlan, place: int, image: UInt8[np.ndarray, "384 384 3"], partner: UInt8[np.ndarray, "384 384 3"]
 ) -> UInt8[np.ndarray, "384 384 3"]:
-    """The mixed image at `place`, without JPEG: a box of the partner, or a look-up of every pair of bytes."""
+    """Return the mixed image at a position of the plan, before JPEG.
+
+    A patch copies a box of the partner; a blend looks up the mixed byte of every pair of bytes.
+    """
     if plan.method == "patch" and plan.protocol != "control":
         x1, y1, x2, y2 = plan.boxes[plan.batch[place]].tolist()
-        mixed = own.copy()
+        mixed = image.copy()
         mixed[x1:x2, y1:y2] = partner[x1:x2, y1:y2]
         return mixed
-    pairs = own.astype(np.uint16)
+    pairs = image.astype(np.uint16)
     pairs <<= 8
     pairs |= partner
     return _mixed_bytes(plan.ratio).take(pairs)
@@ -187,15 +192,15 @@ def mix_pair(
 
 @functools.cache
 def _mixed_bytes(ratio: float) -> UInt8[np.ndarray, "65536"]:
-    """The mixed byte of all pairs of bytes, own first."""
-    own, partner = np.divmod(np.arange(65536).reshape(1, 256, 256, 1), 256)
-    pair = jnp.asarray(np.concatenate([own, partner]), jnp.uint8)
+    """Return the mixed byte of all pairs of bytes; the image's own byte is the high one."""
+    high_byte, low_byte = np.divmod(np.arange(65536).reshape(1, 256, 256, 1), 256)
+    pair = jnp.asarray(np.concatenate([high_byte, low_byte]), jnp.uint8)
     mixed = apply_mixing(pair, jnp.array([1, 0]), ratio, jnp.zeros((2, 4), jnp.int32), "mix")
     return np.asarray(mixed.images)[0].ravel()
 
 
 def encode_jpeg(image: UInt8[np.ndarray, "height width 3"]) -> bytes:
-    """The bytes the script's `save` writes: JPEG at Pillow's default quality."""
+    """Return the bytes that the script's `save` writes: JPEG at Pillow's default quality."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "JPEG")
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""The kinds of tasks. Each kind scores itself from embeddings; who runs it knows no kind by name."""
+"""Kinds of tasks. Each kind scores itself from embeddings; the runner knows no kind by name."""
 
 from rococo_jax.benchmarks.tasks.choice import ChoiceTask
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask

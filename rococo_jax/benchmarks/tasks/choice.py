@@ -1,4 +1,4 @@
-"""Choose: which of a few texts belongs to the image, which of a few images to the text, or both."""
+"""Choice task: which of a few texts belongs to the image, which of a few images to the text, or both."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ from rococo_jax.benchmarks.tasks.task import Compared, PairsAsked, Task
 from rococo_jax.benchmarks.variants import MEAN, Variant
 from rococo_jax.cores import usable_cores
 from rococo_jax.errors import InputError
-from rococo_jax.metrics.choice import Asks, Bundled, ItemScores
+from rococo_jax.metrics.choice import Asks, ItemGroups, ItemScores
 
-# float64 numbers that a run of items gathers: 8 MB, which stays in a core's cache better than more.
+# float64 numbers in a block of items: 8 MB, which fits into a core's cache.
 _NUMBERS_AT_ONCE = 2**20
-# Pairs of texts by images that preference, blind and grounding are counted over; some twenty minutes of two cores.
+# Largest number of text pairs times images for grounding: about 20 minutes on two cores.
 MOST_DIFFERENCES = 10**10
 
 
@@ -31,22 +31,22 @@ class ChoiceTask(Task):
     """Items of M images by N texts; every comparison is strict, so a constant scorer has 0 in all metrics.
 
     Attributes:
-        variant: the benchmark's part.
-        ids: of the items, unique within the part.
-        images: the images that occur.
-        image_names: the row of the benchmark's `images` that each of them is, or was cut from.
-        item_images: for each item, places in `images`; -1 where it has fewer than the largest.
-        item_texts: the same, rows of the table of texts.
-        match: which texts are right for which images; without images, the first row says which texts are right.
-        group: the row of the benchmark's `images` that the item belongs to.
-        units: items of one number are resampled together, also those of different parts; `group` by default.
-        templates: the number of prompts of each text, in this and the following rows of the table; the mean of their
+        variant: part of the benchmark.
+        ids: identifiers of the items, unique within the part.
+        images: the images of all items.
+        image_names: row of the benchmark's `images` of each image, or of the image from which it was cropped.
+        item_images: images of each item, as indices into `images`; -1 for items with fewer images than the largest.
+        item_texts: texts of each item, as rows of the table of texts; -1 for items with fewer texts.
+        match: which texts are correct for which images; without images, the first row marks the correct texts.
+        group: row of the benchmark's `images` of each item.
+        units: items with the same number are resampled together, also across parts; by default `group`.
+        templates: number of prompts of each text, in this and the following rows of the table; the mean of their
             vectors stands for the text.
-        leads: metrics to put first.
-        pools: by default all parts, into their mean and into all of their items.
-        whole_images: how many images the benchmark has, where each of `images` is one of them as a whole, in the same
-            row of its set: then pairs are asked about with all of them, elsewhere with this task's parts of images.
-        bundles: items that are counted together, by the way of counting.
+        leads: metrics to list first.
+        pools: variants over several parts; by default the mean over all parts, and all of their items.
+        whole_images: number of the benchmark's images, if each of `images` is one of them uncropped, in the same row of
+            its set. Grounding then uses all of them, otherwise the images of this task.
+        bundles: items that are counted together, by the method of counting.
     """
 
     ids: Sequence[str]
@@ -61,11 +61,11 @@ class ChoiceTask(Task):
     units: Int[np.ndarray, " items"] | None = None
     templates: int = 1
     whole_images: int = 0
-    bundles: Mapping[str, Bundled] = dataclasses.field(default_factory=dict)
+    bundles: Mapping[str, ItemGroups] = dataclasses.field(default_factory=dict)
 
     @property
     def variation(self) -> Variant:
-        """The variant with its fields: a part of the benchmark, on its own images or corrupted ones."""
+        """Variant with its fields: a part of the benchmark, on original or corrupted images."""
         return Variant(part=self.variant, corruption=self.corruption, severity=self.severity)
 
     @property
@@ -83,27 +83,27 @@ class ChoiceTask(Task):
 
     @property
     def asks_with_images(self) -> bool:
-        """Whether the item's image is the query; where both sides choose, the texts are."""
+        """Whether the item's image is the query; if both sides choose, the texts are the queries."""
         return self.asks == "texts"
 
     @property
     def compares_texts(self) -> bool:
-        """Whether some item has several right texts for its one image, so that texts are also compared alone."""
+        """Whether an item has several correct texts for its one image, so texts are also compared without images."""
         return self.match.shape[1] == 1 and bool((self.match.sum(axis=2) > 1).any())
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
-        """Number of items, and of similarities they need."""
+        """Number of items, and of the similarities they need."""
         return len(self.ids), self.match.size * self.templates
 
     @property
     def resampled_by(self) -> Int[np.ndarray, " items"]:
-        """Numbers of the items that are resampled together."""
+        """Number of the items that are resampled together, for each item."""
         return self.group if self.units is None else self.units
 
     @property
     def pairs(self) -> AlteredPairs | None:
-        """Every right text beside every wrong one of its item, asked of the benchmark's images or of the task's parts.
+        """Return every correct text with every wrong one of its item, as pairs for grounding.
 
         None where items are not one image and texts, or there are more than `MOST_DIFFERENCES`.
         """
@@ -118,7 +118,7 @@ class ChoiceTask(Task):
         return AlteredPairs(self.images, self.image_names, *sides, self.image_names[own], own_query=own)
 
     def compared_items(self) -> tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]:
-        """Every right text beside every wrong one of its item of one image: items, right and wrong rows of texts."""
+        """Return every correct text with every wrong one, for items of one image: items and both rows of texts."""
         columns, present = range(self.item_texts.shape[1]), self.item_texts >= 0
         right = self.match[:, 0] & present
         items_by_columns = [
@@ -135,14 +135,14 @@ class ChoiceTask(Task):
         return item[order], *sides
 
     def compared_texts(self) -> Compared | None:
-        """Right and wrong texts and the image of each pair, for baselines without images."""
+        """Return correct and wrong texts and the image of each pair, for text-only baselines."""
         if self.asks != "texts":
             return None
         item, right, wrong = self.compared_items()
         return Rows.of(TEXTS, right), Rows.of(TEXTS, wrong), self.image_names[self.item_images[item, 0]]
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> ChoiceOutcome:
-        """Compares cosines, summed in float64 in the order of the vectors' coordinates, and counts pairs.
+        """Compare cosines, summed in float64 in the order of the coordinates, and compute grounding statistics.
 
         Raises InputError: a vector is NaN or infinite.
         """
@@ -192,7 +192,7 @@ class ChoiceTask(Task):
 
     @property
     def is_present(self) -> Bool[np.ndarray, "items images texts"]:
-        """Which images and texts each item has; all of them are compared."""
+        """Return which images and texts each item has; all of them are compared."""
         return (self.item_images >= 0)[:, :, None] & (self.item_texts >= 0)[:, None, :]
 
     @property
@@ -202,15 +202,15 @@ class ChoiceTask(Task):
         return f"{len(self.ids):,} items by {len(self.images):,} images are too many to compare"
 
     def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
-        """Every image with every prompt of every text of its item."""
+        """Return every image with every prompt of every text of its item."""
         if not self.has_images:
-            raise InputError(self.name, "scores of pairs", "items of texts alone", "a model with vectors of texts")
+            raise InputError(self.name, "pair scores", "items without images", "a model with text embeddings")
         item, image, text = np.nonzero(self.is_present)
         images = numbers(self.images)[self.item_images[item, image]]
         return np.repeat(images, self.templates), self._prompts_of(self.item_texts[item, text]).ravel()
 
     def score_by_pairs(self, scores: PairScores) -> ChoiceOutcome:
-        """Compares scores within each item; texts are not compared alone, and no other image is asked about.
+        """Compare scores within each item, without text-only comparisons and without grounding.
 
         The score of a text of several prompts is the mean of theirs.
         """
@@ -219,18 +219,20 @@ class ChoiceTask(Task):
             raise InputError(scores.source, "scores", "NaN or infinite values", "numbers")
         values[self.is_present] = asked.reshape(-1, self.templates).mean(axis=1)
         items = ItemScores(values, self.match, None, scores.scale, self.compares_texts)
-        return ChoiceOutcome(self, items, None, "asked by pairs" if self.asks == "texts" else None)
+        return ChoiceOutcome(
+            self, items, None, "models that score pair by pair have none" if self.asks == "texts" else None
+        )
 
     def share(self, items: Int[np.ndarray, " some"]) -> "ChoiceTask":
-        """The task with some of its items; shapes stay those of the whole."""
+        """Return the task with some of its items; the shapes of arrays per item stay the same."""
         sides = {side: getattr(self, side)[items] for side in ("item_images", "item_texts", "match", "group")}
         sides["units"] = None if self.units is None else self.units[items]
         ids = [self.ids[item] for item in items.tolist()]
         sides["bundles"] = {how: each.share(items) for how, each in self.bundles.items()}
         return dataclasses.replace(self, ids=ids, **sides)
 
-    def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[ChoiceTask | None, int, int]":
-        """Without wrong texts that read as a right one, and items left with none or that tell images apart by them."""
+    def drop_truncated_duplicates(self, reading: Int[np.ndarray, " texts"]) -> "tuple[ChoiceTask | None, int, int]":
+        """Remove wrong texts with the tokens of a correct one, and items that cannot be decided without them."""
         present, columns = self.item_texts >= 0, np.arange(self.item_texts.shape[1])
         text = np.where(present, reading[self.item_texts], -1 - columns)
         differ = (self.match[:, :, :, None] != self.match[:, :, None, :]).any(axis=1)
@@ -245,7 +247,7 @@ class ChoiceTask(Task):
         return dataclasses.replace(task, item_texts=texts) if len(texts) else None, count, int(wrong.sum())
 
     def on_images(self, images: Variant, baseline: str, pool: Pool | None) -> "ChoiceTask | None":
-        """The part on other images, as `PART/IMAGES`; None for texts alone and for parts of images.
+        """Return the part on other images, as `PART/IMAGES`; None for tasks without images and for crops of images.
 
         A mean over several image sets is one over this part alone, `PART/VARIANT`.
         """
@@ -269,7 +271,7 @@ def _runs(items: int, size: int) -> list[slice]:
 
 
 def _vectors(table: Float[np.ndarray, "rows width"], rows: Int[np.ndarray, " items"]) -> np.ndarray:
-    """The vectors of rows in float64; whatever stands for an absent one (-1) is not looked at."""
+    """Return the embeddings of rows in float64; those of absent rows (-1) are arbitrary."""
     return np.asarray(table[rows], np.float64)
 
 
@@ -280,7 +282,7 @@ def _products(one: np.ndarray, other: np.ndarray) -> Float[np.ndarray, " items"]
 def _alike(
     vectors: Sequence[np.ndarray], right: Bool[np.ndarray, "items texts"], present: Bool[np.ndarray, "items texts"]
 ) -> Float[np.ndarray, "items 2"]:
-    """The least similarity of two right texts, and the largest of a right and a wrong one; NaN without such pairs."""
+    """Return the smallest similarity of two correct texts, and the largest of a correct and a wrong one, or NaN."""
     least, largest = np.full(len(right), np.inf), np.full(len(right), -np.inf)
     for one in range(len(vectors)):
         for other in range(one):

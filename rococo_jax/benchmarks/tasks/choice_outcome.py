@@ -1,4 +1,4 @@
-"""Outcome of a choice task for one model's similarities: counts, a row an item, examples of wrong choices."""
+"""Outcome of a choice task for one model's similarities: counts, a row for each item, examples of errors."""
 
 import dataclasses
 import functools
@@ -8,24 +8,24 @@ from jaxtyping import Bool, Float, Int
 
 from rococo_jax.benchmarks.tasks.pairs import side_of
 from rococo_jax.benchmarks.tasks.task import Example, Outcome, Side, Tables, Task
-from rococo_jax.metrics.change import change_counts, sureness_of
+from rococo_jax.metrics.change import change_counts, confidence_of
 from rococo_jax.metrics.choice import ItemScores, count_choices, sides
 from rococo_jax.similarity import DifferenceStatistics
 from rococo_jax.similarity.statistics import Columns
 
-# The kind of a task by what it asks; the report chooses its section by it.
+# Kind of a task by its question; the report selects its section by it.
 KINDS = {"texts": "choice", "images": "image_choice", "both": "group_choice", "alike": "text_choice"}
-# The items that `ChoiceOutcome.closest` looks at in one go: some tens of megabytes beside what it gives.
+# Number of items that `ChoiceOutcome.closest` processes at once, with some tens of megabytes of temporary memory.
 _ITEMS_AT_ONCE = 2**17
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Closest(Columns):
-    """Comparison with the smallest lead of the right answer in each item; places within the item, -1 for none.
+    """Comparison with the smallest margin of the correct answer in each item, as indices within the item; -1 for none.
 
     Attributes:
-        image, text: the right pair.
-        wrong_image, wrong_text: the wrong pair, which shares the image or the text.
+        image, text: the correct pair.
+        wrong_image, wrong_text: the wrong pair, which has the same image or the same text.
         right_score, wrong_score: their similarities.
     """
 
@@ -39,7 +39,7 @@ class Closest(Columns):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChoiceOutcome(Outcome):
-    """A choice task (`tasks.choice.ChoiceTask`) and one model's similarities for each of its items."""
+    """Outcome of a choice task (`tasks.choice.ChoiceTask`), with one model's similarities for each of its items."""
 
     of: Task
     scores: ItemScores
@@ -50,18 +50,18 @@ class ChoiceOutcome(Outcome):
 
     @functools.cached_property
     def hits(self) -> dict[str, np.ndarray]:
-        """Whether each item counts, by column."""
+        """Return whether each item counts, by column."""
         return count_choices(self.scores, self.of.asks)
 
     @functools.cached_property
     def counts(self) -> dict[str, np.ndarray]:
-        """Right choices and ties, item by item, and the items that are counted together."""
+        """Correct choices and ties of each item, and the items that are counted together."""
         bundles = [bundled.row_columns(how) for how, bundled in self.of.bundles.items()]
         return {name: column for columns in (self.hits, *bundles) for name, column in columns.items()}
 
     @property
     def unit(self) -> Int[np.ndarray, " items"]:
-        """The image that each item belongs to, or the number of the items that are resampled together."""
+        """Image of each item, or number of the items that are resampled together."""
         return self.of.resampled_by
 
     @property
@@ -71,11 +71,11 @@ class ChoiceOutcome(Outcome):
 
     @property
     def leads(self) -> tuple[str, ...]:
-        """Metrics to put first."""
+        """Metrics to list first."""
         return self.of.leads
 
     def rows_of_pairs(self) -> Int[np.ndarray, " entries"]:
-        """The item of each pair and own query."""
+        """Return the item of each pair and matching query."""
         return self.of.compared_items()[0][self.differences.pair]
 
     def change_counts(self, baseline: "ChoiceOutcome") -> dict[str, np.ndarray]:
@@ -86,7 +86,7 @@ class ChoiceOutcome(Outcome):
         if self.of.asks != "texts" or list(self.of.ids) != list(baseline.of.ids):
             return {}
         before, after = (
-            sureness_of(each.scores[:, 0], each.match[:, 0], each.scale) for each in (baseline.scores, self.scores)
+            confidence_of(each.scores[:, 0], each.match[:, 0], each.scale) for each in (baseline.scores, self.scores)
         )
         return change_counts(before, after)
 
@@ -97,7 +97,7 @@ class ChoiceOutcome(Outcome):
 
     @functools.cached_property
     def closest(self) -> Closest:
-        """The comparison that decides each item; for one image its first right text and the best wrong one."""
+        """Return the comparison that decides each item; for one image, its first correct and best wrong text."""
         runs = range(0, len(self.scores), _ITEMS_AT_ONCE) or [0]
         return Closest.concatenate([self._closest_of(slice(start, start + _ITEMS_AT_ONCE)) for start in runs])
 
@@ -114,7 +114,7 @@ class ChoiceOutcome(Outcome):
             wrong = np.where(~right & valid, values, -np.inf).argmax(2)
             right_score = of_side.first if first else of_side.worst
             # Queries without a comparison are never the closest.
-            lead = np.where(of_side.asked, right_score - of_side.wrong, np.inf)
+            lead = np.where(of_side.has_both, right_score - of_side.wrong, np.inf)
             query = lead.argmin(1)
             picked = [each[every, query] for each in (answer, wrong, right_score, of_side.wrong)]
             answer, wrong, right_score, wrong_score = picked
@@ -122,17 +122,17 @@ class ChoiceOutcome(Outcome):
             places = (each.astype(np.int16) for each in places)
             closest.append(Closest(*places, right_score, wrong_score))
             leads.append(lead[every, query])
-        return Closest.chosen(closest, np.argmin(leads, axis=0))
+        return Closest.select(closest, np.argmin(leads, axis=0))
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " items"]:
-        """The items of which some image is among these rows of the benchmark's `images`."""
+        """Return the items with an image among these rows of the benchmark's `images`."""
         if not len(self.of.images):
             return images[self.of.group]
         among = np.append(images[self.of.image_names], False)  # the last for -1
         return among[self.of.item_images].any(axis=1)
 
     def rows(self, tables: Tables):
-        """One row an item (`pyarrow.Table`).
+        """Return a row for each item, as a `pyarrow.Table`.
 
         `chosen` is `right`, `wrong` or `tie` for a choice of texts and null otherwise; `caption`, `wrong_caption`,
         `right_score` and `wrong_score` are those of the closest comparison.
@@ -164,7 +164,7 @@ class ChoiceOutcome(Outcome):
         return pa.table(columns)
 
     def errors(self, tables: Tables, count: int) -> list[Example]:
-        """The items whose wrong answer scores at least as high, by its lead; none for texts alone."""
+        """Return the items whose wrong answer scores at least as high, by margin; none for tasks without images."""
         if self.of.asks == "alike":
             return []
         closest = self.closest
@@ -197,7 +197,7 @@ class ChoiceOutcome(Outcome):
 
 
 def _taken(names, rows: Int[np.ndarray, " items"]):
-    """Strings by row, each distinct one held once."""
+    """Return strings by row, dictionary-encoded."""
     import pyarrow as pa
 
     occurs = np.zeros(len(names), bool)

@@ -1,4 +1,4 @@
-"""Classify: which of a list of classes an image shows, and how sure the model is, from texts of each class."""
+"""Classification task: the class of each image and the model's confidence, from texts of each class."""
 
 import dataclasses
 import functools
@@ -17,31 +17,31 @@ from rococo_jax.benchmarks.tasks.prompts import mean_scores, mean_vectors, pairs
 from rococo_jax.benchmarks.tasks.task import Example, Outcome, PairsAsked, Side, Tables, Task
 from rococo_jax.benchmarks.variants import CLEAN, Variant
 from rococo_jax.errors import InputError
-from rococo_jax.metrics.change import Sureness, change_counts
+from rococo_jax.metrics.change import Confidence, change_counts
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics, halves
 from rococo_jax.metrics.classify import image_counts, reliability, shape_counts, shape_shares
 
-# Groups of classes that a note names.
+# Number of groups of classes that a note names.
 _NAMED = 5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassifyTask(Task):
-    """Images and their classes; a tie for the first place counts against the model.
+    """Images and their classes; a tie for the first rank counts against the model.
 
     A class's vector is the mean of the unit vectors of its prompts, brought to length 1. Classes stand in the order of
     their names, so that no result depends on the order in which they were given.
 
     Attributes:
-        variant: `clean`, or the templates or images it is asked with.
-        classes: names, sorted.
-        prompts: for each class its texts, rows of the table of texts.
+        variant: `clean`, or the name of other templates or images.
+        classes: names of the classes, sorted.
+        prompts: texts of each class, as rows of the table of texts.
         images: rows of an image set.
-        image_names: the row of the benchmark's `images` that each is.
-        names: what decides the half that each image is of, for temperatures.
-        label: its class.
-        texture: its class by texture, where that is another question than its shape; see `metrics.classify`.
-        same_tokens: a number for each class; classes whose prompts are the same tokens have equal ones. None where the
+        image_names: row of the benchmark's `images` of each image.
+        names: names that assign each image to one half, for temperatures.
+        label: class of each image.
+        texture: class of each image by texture, if it differs from the class by shape; see `metrics.classify`.
+        same_tokens: a number for each class, equal for classes whose prompts have the same tokens. None where the
             tokens are not known.
     """
 
@@ -58,16 +58,16 @@ class ClassifyTask(Task):
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
-        """Number of images, and of similarities they need."""
+        """Number of images, and of the similarities they need."""
         return len(self.label), len(self.label) * self.prompts.size
 
     @functools.cached_property
     def half(self) -> Int[np.ndarray, " images"]:
-        """The half that each image is of."""
+        """Half of each image."""
         return halves(self.names)
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "ClassOutcome":
-        """Probabilities of the classes by the model's logit scale, or 100 where it has none.
+        """Compute class probabilities with the model's logit scale, or 100 if it has none.
 
         Products are summed in float64 and rounded to float32, so that they do not depend on how images are blocked.
 
@@ -81,21 +81,21 @@ class ClassifyTask(Task):
         return ClassOutcome(self, statistics, _equal_rows(vectors.astype(np.float32)))
 
     def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
-        """Every image with every prompt of every class."""
+        """Return every image with every prompt of every class."""
         return pairs_with_prompts(numbers(self.images), self.prompts)
 
     def score_by_pairs(self, scores: PairScores) -> "ClassOutcome":
-        """Probabilities of the classes, whose score is the mean over their prompts."""
+        """Compute class probabilities; the score of a class is the mean over its prompts."""
         block = functools.partial(mean_scores, scores, scores.numbers(self.images), self.prompts)
         statistics = class_statistics(block, self.label, self.half, len(self.classes), scores.scale)
         return ClassOutcome(self, statistics, _equal_rows(self.prompts))
 
     def read_as(self, reading: Int[np.ndarray, " texts"]) -> "ClassifyTask":
-        """The task with the classes that the tokenizer cannot tell apart."""
+        """Return the task with numbers of classes whose prompts have the same tokens."""
         return dataclasses.replace(self, same_tokens=_equal_rows(reading[self.prompts]))
 
     def on_images(self, images: Variant, baseline: str, pool: Pool | None) -> "ClassifyTask | None":
-        """The clean task with every original replaced; None for other templates."""
+        """Return the clean task with every original replaced; None for other templates."""
         if self.variant != CLEAN:
             return None
         return dataclasses.replace(
@@ -110,12 +110,12 @@ class ClassifyTask(Task):
 
 
 def _equal_rows(table: np.ndarray) -> Int[np.ndarray, " rows"]:
-    """Return a number for each row; equal rows have equal ones."""
+    """Return a number for each row, the same for equal rows."""
     return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def _groups(numbers: Int[np.ndarray, " classes"]) -> list[tuple[int, ...]]:
-    """Return the classes of each number that several have."""
+    """Return the classes of each number that several classes have."""
     order = np.argsort(numbers, kind="stable")
     runs = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
     return sorted(tuple(run.tolist()) for run in runs if len(run) > 1)
@@ -124,7 +124,7 @@ def _groups(numbers: Int[np.ndarray, " classes"]) -> list[tuple[int, ...]]:
 def cosines(
     table: np.ndarray, rows: np.ndarray, vectors: np.ndarray, source: str, run: slice
 ) -> Float[np.ndarray, "images classes"]:
-    """Cosines of a run of images with every class; float64 sums rounded to float32, which blocks do not change."""
+    """Return cosines of a block of images with every class, as float64 sums rounded to float32, for any block size."""
     products = np.asarray(table[rows[run]], np.float64) @ vectors.T
     if not np.isfinite(products).all():
         raise InputError(source, "embeddings", "NaN or infinite values", "unit vectors")
@@ -133,7 +133,7 @@ def cosines(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassOutcome(Outcome):
-    """A classify task (`tasks.classify.ClassifyTask`) and one model's statistics for each of its images.
+    """Outcome of a classification task (`tasks.classify.ClassifyTask`), with one model's statistics for each image.
 
     `same_vector` numbers the classes by their vectors, or by their prompts where there are none; classes that the model
     cannot tell apart have equal numbers. None where neither is known.
@@ -147,25 +147,25 @@ class ClassOutcome(Outcome):
 
     @functools.cached_property
     def counts(self) -> dict[str, np.ndarray]:
-        """Right answers and calibration, image by image."""
+        """Correct predictions and calibration of each image."""
         columns = image_counts(self.statistics, len(self.of.classes))
         return columns if self.of.texture is None else columns | shape_counts(self.statistics, self.of.texture)
 
     @property
     def unit(self) -> Int[np.ndarray, " images"]:
-        """The number of each image."""
+        """Number of each image."""
         return self.of.image_names
 
     @property
-    def sureness(self) -> Sureness:
-        """The class predicted, whether it is right, and how sure the model is."""
+    def confidences(self) -> Confidence:
+        """Predicted class, whether it is correct, and the model's confidence."""
         statistics = self.statistics
         uncertainty = statistics.entropy / np.log(len(self.of.classes))
-        return Sureness(statistics.predicted, statistics.right, statistics.confidence, uncertainty)
+        return Confidence(statistics.predicted, statistics.right, statistics.confidence, uncertainty)
 
     def change_counts(self, baseline: "ClassOutcome") -> dict[str, np.ndarray]:
-        """Changes by corruption, image by image; see `metrics.change`."""
-        return change_counts(baseline.sureness, self.sureness)
+        """Return changes by corruption of each image; see `metrics.change`."""
+        return change_counts(baseline.confidences, self.confidences)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -175,24 +175,24 @@ class ClassOutcome(Outcome):
 
     @functools.cached_property
     def inseparable(self) -> list[tuple[int, ...]]:
-        """Groups of classes that are one text for the model."""
+        """Return groups of classes that the model encodes identically."""
         if self.of.same_tokens is not None:
             return _groups(self.of.same_tokens)
         groups = [] if self.same_vector is None else _groups(self.same_vector)
-        # A model that gives all texts one vector has another fault.
+        # A model with the same embedding for all texts has a different problem.
         are_distinct = len(np.unique(self.of.prompts, axis=0)) > 1
         return [group for group in groups if not are_distinct or len(group) < len(self.of.classes)]
 
     @property
-    def why_chance(self) -> str | None:
-        """Images whose class the model cannot tell from another, where there are some that tie."""
+    def chance_reason(self) -> str | None:
+        """Images of classes that the model encodes like another class, if some of them tie."""
         among = np.isin(self.statistics.label, [one for group in self.inseparable for one in group])
         tied = int((self.statistics.tied & among).sum())
         return f"{tied} of {len(among)} images are of classes that are one text, and tie" if tied else None
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """One sentence on classes that the model cannot tell apart."""
+        """A sentence on classes that the model cannot distinguish, if there are any."""
         if not self.inseparable:
             return ()
         names = [" and ".join(repr(self.of.classes[one]) for one in group) for group in self.inseparable]
@@ -203,11 +203,11 @@ class ClassOutcome(Outcome):
 
     @property
     def chance(self) -> dict[str, float]:
-        """Top-1 of a guess among the classes, in percent."""
+        """Top-1 accuracy of guessing, in percent."""
         return {"top1": 100.0 / len(self.of.classes)}
 
     def curves(self, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Data of charts: reliability, temperatures, shares of shape by class."""
+        """Return the data of charts: reliability, temperatures, shares of shape by class."""
         about = self.statistics
         curves = {"scale": about.scale, "temperatures": list(about.temperatures), "reliability": reliability(columns)}
         if self.of.texture is not None:
@@ -215,11 +215,11 @@ class ClassOutcome(Outcome):
         return curves
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " images"]:
-        """The images that are among these rows of the benchmark's `images`."""
+        """Return which images are among these rows of the benchmark's `images`."""
         return images[self.of.image_names]
 
     def rows(self, tables: Tables):
-        """One row an image (`pyarrow.Table`): its class, the one predicted, and how sure the model is of it."""
+        """Return a row for each image, as a `pyarrow.Table`: its class, the predicted class and its confidence."""
         import pyarrow as pa
 
         task, statistics = self.of, self.statistics
@@ -238,7 +238,7 @@ class ClassOutcome(Outcome):
         return pa.table(columns)
 
     def errors(self, tables: Tables, count: int) -> list[Example]:
-        """The images of which the model is most sure of a wrong class."""
+        """Return the errors with the highest confidence."""
         task, statistics = self.of, self.statistics
         chosen = []
         for row in np.argsort(-np.where(statistics.right, -1.0, statistics.confidence), kind="stable")[:count].tolist():

@@ -1,4 +1,4 @@
-"""Tell images of a benchmark's classes from images of another folder, by how sure a model is of any class."""
+"""Out-of-distribution task: separate images of a benchmark's classes from other images by the model's confidence."""
 
 import dataclasses
 import functools
@@ -23,10 +23,10 @@ class OutOfDistributionTask(Task):
     """Images of classes, and images that show none of them.
 
     Attributes:
-        variant: the name of the other images.
+        variant: name of the out-of-distribution images.
         within: the classes and their images.
-        outside: the other images, rows of an image set of their own.
-        names: of the other images.
+        outside: the out-of-distribution images, as rows of a separate image set.
+        names: names of the out-of-distribution images.
     """
 
     within: ClassifyTask
@@ -35,30 +35,30 @@ class OutOfDistributionTask(Task):
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
-        """Number of images on both sides, and of similarities they need."""
+        """Number of images of both sets, and of the similarities they need."""
         images = len(self.within.label) + len(self.outside)
         return images, images * self.within.prompts.size
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> "OutOfDistributionOutcome":
-        """Scores of all images. Raises InputError: as `ClassifyTask.score`."""
+        """Compute the scores of all images. Raises InputError: as `ClassifyTask.score`."""
         vectors, scale = mean_vectors(embeddings, self.within.prompts), embeddings.logit_scale or DEFAULT_SCALE
         return self._separated(
             lambda rows: functools.partial(cosines, *embeddings.select(rows), vectors, embeddings.source), scale
         )
 
     def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
-        """Every image of both sides with every prompt of every class."""
+        """Return every image of both sets with every prompt of every class."""
         return pairs_with_prompts(numbers(self.within.images + self.outside), self.within.prompts)
 
     def score_by_pairs(self, scores: PairScores) -> "OutOfDistributionOutcome":
-        """Scores of all images."""
+        """Compute the scores of all images."""
         prompts = self.within.prompts
         return self._separated(
             lambda rows: functools.partial(mean_scores, scores, scores.numbers(rows), prompts), scores.scale
         )
 
     def _separated(self, block_of: Callable[[Rows], Callable[[slice], np.ndarray]], scale: float):
-        """The outcome from blocks of logits of each side, divided by `scale`."""
+        """Return the outcome from blocks of logits of each set, divided by `scale`."""
         statistics = [
             class_statistics(
                 block_of(rows),
@@ -75,7 +75,7 @@ class OutOfDistributionTask(Task):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OutOfDistributionOutcome(Outcome):
-    """The task and one model's statistics of both sides."""
+    """Outcome of the task, with one model's statistics of both sets."""
 
     of: OutOfDistributionTask
     within: ClassStatistics
@@ -84,31 +84,31 @@ class OutOfDistributionOutcome(Outcome):
 
     @functools.cached_property
     def counts(self) -> dict[str, np.ndarray]:
-        """Scores of the images of both sides, those of the classes first."""
+        """Scores of the images of both sets, those of the classes first."""
         sides = scores_of(self.within), scores_of(self.outside)
         inside = np.arange(len(self.within) + len(self.outside)) < len(self.within)
         return {"inside": inside} | {name: np.concatenate([side[name] for side in sides]) for name in sides[0]}
 
     @property
     def unit(self) -> Int[np.ndarray, " images"]:
-        """The number of each image of the classes; -1 for the other images, which are drawn one by one."""
+        """Number of each image of the classes; -1 for the other images, which are resampled individually."""
         return np.concatenate([self.of.within.image_names, np.full(len(self.outside), -1)])
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of images on each side."""
+        """Number of images of each set."""
         return {"inside": len(self.within), "outside": len(self.outside)}
 
     def curves(self, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """The ROC curve of each score."""
+        """Return the ROC curve of each score."""
         return {"roc": count_sides(columns).roc()}
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " rows"]:
-        """The images that are among these rows of the benchmark's `images`; none of the other side."""
+        """Return which images are among these rows of the benchmark's `images`; other images never are."""
         return np.concatenate([images[self.of.within.image_names], np.zeros(len(self.outside), bool)])
 
     def rows(self, tables: Tables):
-        """One row an image (`pyarrow.Table`)."""
+        """Return a row for each image, as a `pyarrow.Table`."""
         import pyarrow as pa
 
         names = [tables.images[row] for row in self.of.within.image_names.tolist()]

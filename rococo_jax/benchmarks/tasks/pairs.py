@@ -1,6 +1,6 @@
-"""Pairs of an item and its altered copy, and all that is asked about them: whether a model looks at what was changed.
+"""Pairs of an item and its altered version, for grounding: whether a model uses the altered part.
 
-Kinds of tasks that have such pairs count them beside their own metrics, from the same embeddings.
+Tasks with such pairs compute grounding metrics in addition to their own, from the same embeddings.
 """
 
 import dataclasses
@@ -15,21 +15,23 @@ from rococo_jax.benchmarks.tasks.task import Example, Side, Tables
 from rococo_jax.similarity.differences import DifferenceStatistics, difference_statistics
 from rococo_jax.similarity.statistics import Columns
 
-# Examples of each role that a task offers, and the share of wrong queries above which a pair is won blind.
-_MOST, _BLIND = 24, 0.9
+# Maximum number of examples of each role in a task.
+_MAX_EXAMPLES = 24
+# A pair is won without the image if more than this share of unrelated queries prefer the original.
+_BLIND = 0.9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AlteredPairs(Columns):
-    """Right and wrong items of pairs, and the queries of the whole benchmark.
+    """Original and altered items of pairs, and the queries of the whole benchmark.
 
     Attributes:
         queries: rows of the benchmark's tables.
-        query_group: the image that a query is, or belongs to.
-        right, wrong: rows, one a pair: texts where the queries are images, images where they are texts.
-        group: the image of each pair; its queries are the pair's own, all others are wrong ones.
-        also_shown_in: a further image that is in the wrong item, whose queries are left out; -1 for none.
-        own_query: the one query that is a pair's own, where an image has several (crops); all by default.
+        query_group: image of each query.
+        right, wrong: original and altered item of each pair: texts if the queries are images, images if they are texts.
+        group: image of each pair; its queries match the pair, all other queries are unrelated.
+        also_shown_in: another image that is part of the altered item, whose queries are excluded; -1 for none.
+        own_query: the only query that matches a pair, if an image has several (crops); by default all of its queries.
     """
 
     queries: Rows
@@ -40,10 +42,10 @@ class AlteredPairs(Columns):
     also_shown_in: Int[np.ndarray, " pairs"] | None = None
     own_query: Int[np.ndarray, " pairs"] | None = None
 
-    of_all: ClassVar[tuple[str, ...]] = ("queries", "query_group")
+    shared_fields: ClassVar[tuple[str, ...]] = ("queries", "query_group")
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> DifferenceStatistics:
-        """Counts all queries for each pair. Raises InputError: as `difference_statistics`."""
+        """Compute the statistics of all queries for each pair. Raises InputError: as `difference_statistics`."""
         sides = (self.queries, self.right, self.wrong)
         (queries, query_rows), (right, right_rows), (wrong, wrong_rows) = map(embeddings.select, sides)
         statistics = difference_statistics(
@@ -55,7 +57,7 @@ class AlteredPairs(Columns):
             wrong_rows=wrong_rows,
             query_group=self.query_group,
             pair_group=self.group,
-            also_shown_in=self.also_shown_in,
+            second_group=self.also_shown_in,
             mesh=mesh,
             source=embeddings.source,
         )
@@ -64,11 +66,11 @@ class AlteredPairs(Columns):
         return statistics[statistics.query == self.own_query[statistics.pair]]
 
     def rows(self, statistics: DifferenceStatistics, tables: Tables) -> dict[str, np.ndarray]:
-        """Columns with an entry for each pair and own query.
+        """Return columns with an entry for each pair and matching query.
 
-        `query` is the image or caption that is asked, `right` and `wrong` are captions or names of images; `difference`
-        is how much more the right one scores; `blind` and `grounding` are shares of the `wrong_queries`, from 0 to 1;
-        `rank` is that of `difference` among those of all wrong queries, ties at one half.
+        `query` is the image or caption, `right` and `wrong` are captions or names of images; `difference` is the score
+        of the original minus that of the altered item; `blind` and `grounding` are shares of the `wrong_queries`, from
+        0 to 1; `rank` is the rank of `difference` among those of all unrelated queries, with ties at one half.
         """
         pair, query = statistics.pair, statistics.query
         return {
@@ -80,19 +82,20 @@ class AlteredPairs(Columns):
             "preference": statistics.preference,
             "blind": statistics.blind,
             "grounding": statistics.grounding,
-            "rank": np.where(statistics.wrong > 0, statistics.rank, np.nan),
-            "wrong_queries": statistics.wrong,
+            "rank": np.where(statistics.unrelated > 0, statistics.rank, np.nan),
+            "wrong_queries": statistics.unrelated,
         }
 
     def won(
         self, named: tuple[str, str, int | None], statistics: DifferenceStatistics, tables: Tables
     ) -> list[Example]:
-        """Pairs whose original won, as examples: those that most wrong queries agree on, and those won by looking.
+        """Return examples of pairs whose original won, without or because of the image.
 
-        Won by looking is a difference that ranks first while at most half of the wrong queries prefer the original; the
-        largest differences come first. An image is shown once a role.
+        Without the image: almost all unrelated queries prefer the original, too. Because of the image: the difference
+        ranks first, while at most half of the unrelated queries prefer the original; the largest differences come
+        first. Each image is used once per role.
         """
-        won = (statistics.difference > 0) & (statistics.wrong > 0)
+        won = (statistics.difference > 0) & (statistics.unrelated > 0)
         size = np.abs(statistics.difference)
         blind, looking = won & (statistics.blind > _BLIND), won & (statistics.blind <= 0.5) & (statistics.rank == 1)
         orders = {
@@ -100,13 +103,13 @@ class AlteredPairs(Columns):
             "won_looking": np.argsort(-size, kind="stable"),
         }
         examples = []
-        for (role, order), chosen in zip(orders.items(), (blind, looking), strict=True):
-            shown: set[int] = set()
-            for entry in order[chosen[order]].tolist():
+        for (role, order), is_candidate in zip(orders.items(), (blind, looking), strict=True):
+            used_images: set[int] = set()
+            for entry in order[is_candidate[order]].tolist():
                 image = int(self.group[statistics.pair[entry]])
-                if len(shown) == _MOST or image in shown:
+                if len(used_images) == _MAX_EXAMPLES or image in used_images:
                     continue
-                shown.add(image)
+                used_images.add(image)
                 examples.append(self._example(named, role, statistics, entry, tables))
         return examples
 
@@ -118,12 +121,12 @@ class AlteredPairs(Columns):
         entry: int,
         tables: Tables,
     ) -> Example:
-        pair, others = int(statistics.pair[entry]), int(statistics.wrong[entry])
+        pair, unrelated = int(statistics.pair[entry]), int(statistics.unrelated[entry])
         agree, rank = 100 * float(statistics.blind[entry]), float(statistics.rank[entry])
-        what = "images" if self.right.tables == (TEXTS,) else "captions"
+        medium = "images" if self.right.tables == (TEXTS,) else "captions"
         note = (
-            f"{agree:.0f} % of {others:,} other {what} prefer the original too; "
-            f"by how much, this one ranks {rank:.10g} of {others + 1:,}"
+            f"{agree:.0f} % of {unrelated:,} unrelated {medium} prefer the original too; "
+            f"the margin of the matching one ranks {rank:.10g} of {unrelated + 1:,}"
         )
         query = dataclasses.replace(
             side_of(tables, self.queries, self.query_group, int(statistics.query[entry])), note=note
@@ -133,19 +136,19 @@ class AlteredPairs(Columns):
 
 
 def names_of(tables: Tables, rows: Rows, image: Int[np.ndarray, " rows"]) -> np.ndarray:
-    """The texts behind rows of texts; of rows of any image set the names of the images that they are, or are made of.
+    """Return the texts of rows of texts, or the names of the images of rows of an image set.
 
     Args:
-        tables: the benchmark's names.
-        rows: of one side of a task.
-        image: for each of them, a row of the benchmark's `images`; an index in another set says nothing of names.
+        tables: names of the benchmark's rows.
+        rows: rows of one side of a task.
+        image: row of the benchmark's `images` of each; for altered images, of the original.
     """
     is_text = rows.tables == (TEXTS,)
     return np.array(tables.texts if is_text else tables.images, object)[rows.index if is_text else image]
 
 
 def side_of(tables: Tables, rows: Rows, image: Int[np.ndarray, " rows"], place: int) -> Side:
-    """Side of an example for one of the rows; `image` as in `names_of`."""
+    """Return the side of an example for one of the rows; `image` as in `names_of`."""
     (table, (index,)) = rows[place : place + 1].parts[0]
     if table == TEXTS:
         return Side(text=tables.texts[int(index)])

@@ -1,4 +1,4 @@
-"""Several prompts that stand together for one name: their mean vector, and the mean of their scores."""
+"""Ensembles of prompts: the mean embedding of a name's prompts, and the mean of their scores."""
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -12,7 +12,7 @@ from rococo_jax.errors import InputError
 def mean_vectors(
     embeddings: Embeddings, prompts: Int[np.ndarray, "names templates"]
 ) -> Float[np.ndarray, "names width"]:
-    """Return the mean of the unit vectors of each name's prompts, brought to length 1, in float64.
+    """Return the normalised mean of the embeddings of each name's prompts, in float64.
 
     Raises InputError: the prompts of a name cancel out.
     """
@@ -32,6 +32,6 @@ def pairs_with_prompts(images: Int[np.ndarray, " images"], prompts: Int[np.ndarr
 def mean_scores(
     scores: PairScores, images: Int[np.ndarray, " images"], prompts: Int[np.ndarray, "names templates"], run: slice
 ) -> Float[np.ndarray, "some names"]:
-    """Return the scores of a run of images with every name: the mean over its prompts."""
+    """Return the scores of a block of images with every name, as the mean over its prompts."""
     of_prompts = scores.of(*pairs_with_prompts(images[run], prompts))
     return of_prompts.reshape(-1, *prompts.shape).mean(axis=2)

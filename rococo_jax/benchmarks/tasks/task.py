@@ -1,4 +1,4 @@
-"""The contract of all kinds of tasks: a task scores itself; its outcome has counts, rows and examples of errors."""
+"""Interface of all kinds of tasks: a task scores itself, and its outcome has counts, rows and examples of errors."""
 
 import dataclasses
 import functools
@@ -15,12 +15,12 @@ from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import Embeddings, Rows
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.metrics.grounding import count_pairs, pair_counts
-from rococo_jax.metrics.intervals import Counted
+from rococo_jax.metrics.intervals import ItemCounts
 from rococo_jax.metrics.rows import count_rows
 
-# (name of an image set, row): what an example shows as a picture.
+# (name of an image set, row): the picture of an example.
 Picture = tuple[str, int]
-# Rows of the right and of the wrong one of each pair, and the image that it is of.
+# Rows of the correct and of the wrong text of each pair, and the image of the pair.
 Compared = tuple[Rows, Rows, Int[np.ndarray, " pairs"]]
 # Numbers of images, and rows of texts.
 PairsAsked = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]
@@ -28,14 +28,14 @@ PairsAsked = tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One of the things an example shows: a text, an image, or an image with the text that belongs to it.
+    """Part of an example: a text, an image, or an image with its text.
 
     Attributes:
-        text: a caption; empty for an image alone.
-        image: the image's name; empty for a text alone.
-        jpeg: a small JPEG of the image as the model saw it; None for a text, or where it could not be made.
+        text: a caption; empty for an image without a text.
+        image: the image's name; empty for a text without an image.
+        jpeg: a small JPEG of the image as the model saw it; None for a text, or if it could not be made.
         note: one phrase about it, such as the original of an altered caption, or the image that was mixed in.
-        picture: the image to make the JPEG of, before there is one.
+        picture: the image from which the JPEG will be made.
     """
 
     text: str = ""
@@ -47,16 +47,17 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """One query or item that the model got wrong (`role="error"`), or a pair whose original won although nothing was
-    looked at (`"won_blind"`), or because it was (`"won_looking"`).
+    """Query or item that the model got wrong (`role="error"`), or a pair whose original won.
+
+    The original won without the image (`"won_blind"`) or because of the image (`"won_looking"`).
 
     Attributes:
         task, variant, seed: where it occurs, as in `results.json`.
         role: `error`, `won_blind` or `won_looking`.
-        order: place in the order of choice; the first n are the n best to show.
-        kind: what was chosen: `own_altered`, `other_altered`, `wrong`, ...
-        query, right, wrong: the query, the best right answer, and what was chosen instead.
-        right_score, wrong_score: their similarities; of a pair that was won, their difference and 0.
+        order: rank for display; the first n are the n best to show.
+        kind: kind of the item that ranked first: `own_altered`, `other_altered`, `wrong`, ...
+        query, right, wrong: the query, the best correct answer, and the item that ranked first instead.
+        right_score, wrong_score: their similarities; for a pair that was won, their difference and 0.
     """
 
     task: str
@@ -74,29 +75,29 @@ class Example:
 
 @runtime_checkable
 class Tables(Protocol):
-    """Names behind the rows of a benchmark's tables, for rows and examples."""
+    """Names of the rows of a benchmark's tables, for result rows and examples."""
 
     images: tuple[str, ...]
     texts: tuple[str, ...]
 
 
 class Outcome:
-    """A task and what one model's embeddings give for it: the base of every kind's outcome. It pickles.
+    """Result of a task for one model: base class of the outcome of every kind. It can be pickled.
 
     Attributes:
-        of: the task; `task`, `variation`, `variant`, `seed`, `baseline` and `pools` are its.
-        kind: of the task: `rank`, `choice`, ...; the report chooses its section by it.
-        counts: what is counted of each query or item, by column, such as `r1`; with `unit` and `pair_counts` these are
+        of: the task; `task`, `variation`, `variant`, `seed`, `baseline` and `pools` are its attributes.
+        kind: kind of the task: `rank`, `choice`, ...; the report selects its section by it.
+        counts: counts of each query or item, by column, such as `r1`; with `unit` and `pair_counts` these are
             the columns of its row in `per_query.parquet` that numbers are computed from.
         unit: the image that each row belongs to; rows of one unit are resampled together.
-        counted: the counts with the metrics that are made of them; see `metrics.rows`.
-        sizes: how many queries, gallery items, images, ...
-        differences: of the task's `pairs` (`tasks.pairs.AlteredPairs`); None without pairs.
-        left_out: why there is no grounding where items could have it.
-        leads: metrics to put first.
+        counted: the counts with the metrics that are functions of them; see `metrics.rows`.
+        sizes: numbers of queries, gallery items, images, ...
+        differences: grounding statistics of the task's `pairs` (`tasks.pairs.AlteredPairs`); None without pairs.
+        left_out: why there is no grounding, for items that could have it.
+        leads: metrics to list first.
         chance: exact expectations of metrics for a model that ranks at random.
-        notes: what a reader of the results must know, one sentence each.
-        why_chance: why the model cannot do better than chance; None where the input does not explain it.
+        notes: notes for readers of the results, one sentence each.
+        chance_reason: why the model cannot do better than chance; None if the input does not explain it.
     """
 
     of: Any
@@ -109,7 +110,7 @@ class Outcome:
     leads: tuple[str, ...] = ()
     chance: Mapping[str, float] = types.MappingProxyType({})
     notes: tuple[str, ...] = ()
-    why_chance: str | None = None
+    chance_reason: str | None = None
 
     task = property(lambda self: self.of.name)
     variation = property(lambda self: self.of.variation)
@@ -119,7 +120,7 @@ class Outcome:
     pools = property(lambda self: self.of.pools)
 
     def rows(self, tables: Tables) -> Any:
-        """Descriptive columns of one row a query or item, as a `pyarrow.Table`; `image` is among them."""
+        """Return descriptive columns with a row for each query or item, as a `pyarrow.Table`, including `image`."""
         raise NotImplementedError
 
     def count(self, columns: Mapping[str, np.ndarray], unit: Int[np.ndarray, " rows"]) -> Any:
@@ -128,15 +129,15 @@ class Outcome:
 
     @functools.cached_property
     def counted(self) -> Any:
-        """The counts of all rows."""
+        """Counts of all rows."""
         return self.count(self.counts, self.unit)
 
     def errors(self, tables: Tables, count: int) -> list[Example]:
-        """The `count` most confident errors, without pictures, the most confident first, an image at most once."""
+        """Return the `count` most confident errors without pictures, most confident first, each image at most once."""
         return []
 
     def change_counts(self, baseline: Any) -> dict[str, np.ndarray]:
-        """Columns of changes by corruption, a row each; empty for an outcome without probabilities."""
+        """Return columns of changes by corruption for each row; empty for an outcome without probabilities."""
         return {}
 
     def curves(self, columns: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
@@ -145,58 +146,58 @@ class Outcome:
 
     @functools.cached_property
     def pair_counts(self) -> dict[str, np.ndarray]:
-        """Columns of pairs, summed for each row: see `metrics.grounding`; empty without pairs."""
+        """Return columns of pairs, summed for each row (see `metrics.grounding`); empty without pairs."""
         if self.differences is None:
             return {}
         return pair_counts(self.differences, self.rows_of_pairs(), len(self.unit))
 
     def rows_of_pairs(self) -> Int[np.ndarray, " entries"]:
-        """The row that each entry of `differences` belongs to."""
+        """Return the row of each entry of `differences`."""
         raise NotImplementedError
 
     @functools.cached_property
-    def grounding(self) -> Counted | None:
+    def grounding(self) -> ItemCounts | None:
         """Preference, blind and grounding, row by row; None without pairs or unrelated queries."""
         return count_pairs(self.pair_counts, self.unit)
 
     def pair_rows(self, tables: Tables) -> dict[str, np.ndarray] | None:
-        """Columns of `pairs.parquet`, with an entry for each pair and own query; None without pairs."""
+        """Return the columns of `pairs.parquet`, with an entry for each pair and matching query; None without pairs."""
         if self.differences is None:
             return None
         return self.of.pairs.rows(self.differences, tables)
 
     def won(self, tables: Tables) -> list[Example]:
-        """Pairs whose original won, blind or by looking."""
+        """Return pairs whose original won, without or because of the image."""
         if self.differences is None:
             return []
         named = (self.task, self.variant, self.seed)
         return self.of.pairs.won(named, self.differences, tables)
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " rows"] | None:
-        """The queries or items that have one of these rows of the benchmark's `images`; None where none can be told."""
+        """Return which queries or items have one of these rows of the benchmark's `images`; None if that is unknown."""
         return None
 
     @property
     def image_rows(self) -> Int[np.ndarray, " rows"]:
-        """The row of the benchmark's `images` that stands in the column `image` of each row."""
+        """Return the row of the benchmark's `images` behind the column `image` of each row."""
         return self.unit
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Task:
-    """A question to an embedding model: the base of every kind.
+    """Task of a benchmark: base class of every kind.
 
     Attributes:
-        name: the benchmark's, or that of a part with results of its own.
-        variant: what is altered, or the part of the benchmark; empty where only the images are corrupted.
-        seed: of the alteration, where there are several.
-        corruption, severity: of the images; see `benchmarks.variants`.
-        baseline: the variant that drops are measured against; empty for none.
-        pools: further variants that this one and others make together.
+        name: name of the benchmark, or of a part with separate results.
+        variant: alteration, or part of the benchmark; empty if only the images are corrupted.
+        seed: seed of the alteration, if there are several.
+        corruption, severity: corruption of the images; see `benchmarks.variants`.
+        baseline: variant against which drops are measured; empty for none.
+        pools: variants that pool this one with others.
         is_ranking: whether it ranks a gallery.
-        has_classes: whether it asks for the class of each image.
-        has_images: whether it asks about images; else about texts alone.
-        asks_with_images: whether images are the queries; else texts are.
+        has_classes: whether it classifies images.
+        has_images: whether it has images, and not only texts.
+        asks_with_images: whether images are the queries; otherwise texts are.
     """
 
     name: str
@@ -219,44 +220,46 @@ class Task:
 
     @property
     def queries_and_pairs(self) -> tuple[int, int]:
-        """How many queries or items there are, and how many similarities they need."""
+        """Number of queries or items, and of the similarities they need."""
         raise NotImplementedError
 
     def score(self, embeddings: Embeddings, mesh: jax.sharding.Mesh | None = None) -> Outcome:
-        """The outcome for one model."""
+        """Return the outcome for one model."""
         raise NotImplementedError
 
     def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
-        """The pairs that `score_by_pairs` needs: numbers of images, and rows of texts; a pair may come twice.
+        """Return the pairs that `score_by_pairs` needs: numbers of images, and rows of texts; a pair may occur twice.
 
-        Raises InputError: no pair of an image and a text answers the question.
+        Raises InputError: the task cannot be decided by image-text pairs.
         """
         raise NotImplementedError
 
     def score_by_pairs(self, scores: PairScores) -> Outcome:
-        """The outcome from scores of pairs alone, without what only vectors give. Raises InputError: one is NaN."""
+        """Return the outcome from pair scores, without metrics of embeddings. Raises InputError: a score is NaN."""
         raise NotImplementedError
 
     def on_images(self, images: Variant, baseline: str, pool: Pool | None) -> "Task | None":
-        """The same question with corrupted images in place of the originals; None where it makes no sense.
+        """Return the same task with corrupted images in place of the originals; None if that makes no sense.
 
         Args:
-            images: the corruption; its name is that of the image set.
-            baseline: name of the variant that drops are measured against.
-            pool: of the mean over kinds of corruption.
+            images: the corruption, with the name of the image set.
+            baseline: name of the variant against which drops are measured.
+            pool: name of the mean over kinds of corruption.
         """
         return None
 
-    def without_twins(self, reading: Int[np.ndarray, " texts"]) -> "tuple[Task | None, int, int]":
-        """The task without altered texts that a model reads as their originals (None where nothing is left), how many
-        these are, and of how many. Rows of the benchmark's texts that the model reads as one have equal numbers.
+    def drop_truncated_duplicates(self, reading: Int[np.ndarray, " texts"]) -> "tuple[Task | None, int, int]":
+        """Return the task without altered texts whose tokens equal those of their originals, and two counts.
+
+        The task is None if nothing is left. The counts are the removed altered texts and all altered texts. Rows of the
+        benchmark's texts with the same tokens have equal numbers.
         """
         return self, 0, 0
 
     def read_as(self, reading: Int[np.ndarray, " texts"]) -> "Task":
-        """The task with what a model's tokenizer makes of it: texts that are the same tokens have equal numbers."""
+        """Return the task with the model's token groups: texts with the same tokens have equal numbers."""
         return self
 
     def compared_texts(self) -> Compared | None:
-        """Right and wrong texts and the image of each pair, for baselines without images; None without any."""
+        """Return correct and wrong texts and the image of each pair, for text-only baselines; None without pairs."""
         return None

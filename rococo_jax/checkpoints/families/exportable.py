@@ -21,7 +21,7 @@ class ExportableFamily(Family):
     Attributes:
         processor_classes: class of the exported image processor if images are cropped, and if they are not.
         end_token: key of the exported tokenizer for the token that ends a text.
-        newer_fields: those of `CheckedSpec.newer_fields` that its configuration can express.
+        newer_fields: those of `CheckedSpec.non_default_optional` that its configuration can express.
     """
 
     processor_classes: ClassVar[tuple[str, str]] = ("CLIPImageProcessor", "CLIPImageProcessor")
@@ -32,7 +32,8 @@ class ExportableFamily(Family):
         """Return whether all towers with these specs are of this family; None stands for no tower."""
         expressible = {*self.newer_fields, "position_rule"}
         return all(
-            tower is None or (expressible.issuperset(tower.newer_fields) and self._has(tower)) for tower in towers
+            tower is None or (expressible.issuperset(tower.non_default_optional) and self._has(tower))
+            for tower in towers
         )
 
     def _has(self, tower: Any) -> bool:

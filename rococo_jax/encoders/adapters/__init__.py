@@ -1,13 +1,13 @@
-"""Models of other libraries as encoders, by `LIBRARY:MODEL`. The library comes with an extra of this package.
+"""Models of other libraries by `LIBRARY:MODEL`. Each library is installed with an extra of this package.
 
-open_clip:ViT-B-32/openai                      architecture/tag; `open_clip:hf-hub:NAME`
-transformers:openai/clip-vit-base-patch32      a hub name or folder with image and text features
-sentence_transformers:clip-ViT-B-32            a model that encodes images and texts
-cross_encoder:NAME                             a reranker of sentence-transformers that takes images
-vqascore:NAME                                  a generating model of transformers, by its probability of "Yes"
-mteb:openai/clip-vit-base-patch32              a model of mteb's registry
+    open_clip:ViT-B-32/openai                      architecture/tag; also `open_clip:hf-hub:NAME`
+    transformers:openai/clip-vit-base-patch32      a hub name or folder with image and text features
+    sentence_transformers:clip-ViT-B-32            a model that encodes images and texts
+    cross_encoder:NAME                             a reranker of sentence-transformers that reads images
+    vqascore:NAME                                  a generating model of transformers, by its probability of "Yes"
+    mteb:openai/clip-vit-base-patch32              a model of mteb's registry
 
-Batches, devices and dtypes are the libraries': `--model-arg device=cuda`, `batch_size=64`, `dtype=bfloat16`.
+Batches, devices and dtypes are handled by the libraries: `--model-arg device=cuda`, `batch_size=64`, `dtype=bfloat16`.
 """
 
 import ast
@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.encoders.foreign_object import run_user_code
+from rococo_jax.encoders.foreign_model import run_user_code
 from rococo_jax.errors import InputError
 
-# Prefix -> file, function, and library, which must be installed; its extra is its name with dashes.
+# Prefix -> file, function, and library, which must be installed. The extra is the library's name with dashes.
 ADAPTERS = {
     "open_clip": ("torch_model", "load_open_clip", "open_clip"),
     "transformers": ("torch_model", "load_transformers", "transformers"),
@@ -32,7 +32,7 @@ ADAPTERS = {
 
 
 def is_adapted(source: str) -> bool:
-    """Whether a source names a model of a library with an adapter.
+    """Return whether a source names a model of a library with an adapter.
 
     >>> is_adapted("open_clip:ViT-B-32/openai"), is_adapted("my_models:make"), is_adapted("openai/clip")
     (True, False, False)
@@ -42,22 +42,22 @@ def is_adapted(source: str) -> bool:
 
 
 def load_adapted(source: str, arguments: Mapping[str, Any] | None = None) -> Any:
-    """The encoder that `LIBRARY:MODEL` names; `arguments` are keyword arguments of its adapter.
+    """Load the model that `LIBRARY:MODEL` names; `arguments` are keyword arguments of its adapter.
 
-    Raises InputError where the library is not installed, the model cannot be loaded, or an argument is unknown.
+    Raises InputError if the library is not installed, the model cannot be loaded, or an argument is unknown.
     """
     prefix, _, model = source.partition(":")
-    place, function, library = ADAPTERS[prefix]
+    file, function, library = ADAPTERS[prefix]
     for module in ("torch", library):
         if importlib.util.find_spec(module) is None:
             extra = library.replace("_", "-")
             raise InputError(source, "library", f"no {module} installed", f"pip install 'rococo-jax[{extra}]'")
-    load = getattr(importlib.import_module(f"rococo_jax.encoders.adapters.{place}"), function)
+    load = getattr(importlib.import_module(f"rococo_jax.encoders.adapters.{file}"), function)
     return run_user_code(source, lambda: load(model, **(arguments or {})))
 
 
 def name_of(source: str) -> str:
-    """What tables call a model, and its folder of results: a folder's own name, or the model's without slashes.
+    """Return what tables and results folders call a model: the name of its folder, or its own without slashes.
 
     >>> name_of("open_clip:ViT-B-32/openai"), name_of("open_clip:hf-hub:timm/vit_base")
     ('ViT-B-32-openai', 'timm-vit_base')
@@ -66,23 +66,23 @@ def name_of(source: str) -> str:
     return Path(model).resolve().name if Path(model).exists() else model.replace("/", "-")
 
 
-def parse_arguments(given: Sequence[str]) -> dict[str, Any]:
-    """`key=value` as keyword arguments: numbers, true, false and none by their meaning, all else as text.
+def parse_arguments(entries: Sequence[str]) -> dict[str, Any]:
+    """Parse `key=value` entries: numbers, true, false and none become Python values, everything else text.
 
     Raises:
-        InputError: an entry is not of that form, or a key comes twice.
+        InputError: an entry has another form, or a key occurs twice.
 
     >>> parse_arguments(["batch_size=64", "device=cuda:0", "fast=true"])
     {'batch_size': 64, 'device': 'cuda:0', 'fast': True}
     """
-    found: dict[str, Any] = {}
-    for entry in given:
+    arguments: dict[str, Any] = {}
+    literals = {"true": True, "false": False, "none": None}
+    for entry in entries:
         key, equals, text = entry.partition("=")
-        if not equals or not key.isidentifier() or key in found:
+        if not equals or not key.isidentifier() or key in arguments:
             raise InputError("model_arg", "argument", repr(entry), "key=value, each key once")
-        words = {"true": True, "false": False, "none": None}
         try:
-            found[key] = words[text.lower()] if text.lower() in words else ast.literal_eval(text)
+            arguments[key] = literals[text.lower()] if text.lower() in literals else ast.literal_eval(text)
         except (ValueError, SyntaxError):
-            found[key] = text
-    return found
+            arguments[key] = text
+    return arguments

@@ -1,13 +1,13 @@
-"""Contents of another library's objects, as JSON: the attributes that decide its numbers, whatever their types.
+"""Contents of another library's objects as JSON: the attributes that decide its results, of any type.
 
-Models, processors, tokenizers, image transforms and prompts are read attribute by attribute, so that two objects have
-equal contents where they compute the same, wherever their files lie and on whatever device they run. Weights are left
-to `hash_weights`, which hashes gigabytes once; buffers outside of the state dict are read here.
+Models, processors, tokenizers, image transforms and prompts are read attribute by attribute, so that two objects that
+compute the same have equal contents, whatever their paths and devices. Weights are left to `hash_weights`, which hashes
+gigabytes once; buffers outside of the state dict are read here.
 
     tokenizers of Rust         their serialised form: vocabulary in its order, merges, added tokens, normaliser
     sentencepiece models       their serialised form
     arrays and tensors         dtype, shape and bytes
-    functions                  qualified name, defaults, the values they close over, and the code of nameless ones
+    functions                  qualified name, defaults, values in their closures, and the code of nameless ones
     other objects              class, and the contents of all attributes but those in `_NOT_DECISIVE`
 """
 
@@ -29,41 +29,41 @@ import tokenizers
 
 from rococo_jax.storage import hash_bytes, hash_json
 
-# Attributes of objects of other libraries that decide no number.
+# Attributes of objects of other libraries that decide no result.
 _NOT_DECISIVE = frozenset({
-    # where an object was read from, and which release wrote the file
+    # source of the object, and release that wrote the file
     "name_or_path", "_name_or_path", "_commit_hash", "transformers_version", "vocab_file", "merges_file",
     "tokenizer_file", "tokenizer_config_file", "special_tokens_map_file", "added_tokens_file", "chat_template_file",
     "files_loaded", "cache_dir", "is_local", "local_files_only", "revision", "trust_remote_code", "_from_auto",
-    # what it is called and how it is described
+    # name and description
     "model_card_data", "_model_card_vars", "_model_card_text", "mteb_model_meta", "verbose",
-    # where it runs, and on how many items at once
+    # device and batch size
     "device", "_device", "_target_device", "device_map", "_device_map", "hf_device_map", "_accelerate_placement_hook",
     "_modules_placed", "batch_size",
-    # records of what it has done, and hashes of Python, which differ between processes
+    # records of past calls, and Python hashes, which differ between processes
     "warnings_issued", "deprecation_warnings", "_original_object_hash",
 })  # fmt: skip
-# Libraries whose release may decide a number of a model that torch runs.
+# Libraries whose release may change the results of a torch model.
 _LIBRARIES = ("torch", "torchvision", "transformers", "tokenizers", "sentencepiece", "sentence-transformers",
               "open_clip_torch", "timm", "mteb", "ftfy", "pillow")  # fmt: skip
-# `transformers` puts code that came with a model into a package named after the model's folder.
+# `transformers` puts code of a model's folder into a package named after the folder.
 _CODE_OF_MODELS = "transformers_modules"
 
 
 def contents_of(value: Any) -> Any:
-    """Return the contents of an object as JSON; those of objects inside as hashes. Weights are left out."""
+    """Return the contents of an object as JSON, with hashes of nested objects and without weights."""
     return _Reader().read(value)
 
 
 def hash_with_weights(value: Any) -> str:
-    """Return the SHA-256 of an object's contents and of the weights of all torch modules inside."""
+    """Return the SHA-256 of an object's contents and of the weights of all nested torch modules."""
     reader = _Reader()
     return hash_json({"contents": reader.read(value), "weights": [hash_weights(each) for each in reader.modules]})
 
 
 @functools.cache
 def library_versions() -> dict[str, str]:
-    """Return the installed releases of the libraries that torch's models are run with."""
+    """Return the installed releases of the libraries that run torch models."""
     versions = {}
     for library in _LIBRARIES:
         try:
@@ -74,21 +74,22 @@ def library_versions() -> dict[str, str]:
 
 
 def hash_weights(module: Any) -> str:
-    """Return the SHA-256 of a torch module's state dict: parameters and buffers by name, and what else it holds."""
+    """Return the SHA-256 of a torch module's state dict: parameters, buffers and its other entries by name."""
     return hash_json({name: contents_of(value) for name, value in module.state_dict(keep_vars=True).items()})
 
 
 def state_of_weights(module: Any) -> list[tuple[int, int, int]]:
-    """Return a value that changes when a tensor of a torch module's state dict is replaced or written to.
+    """Return a value that changes when a tensor of a torch module's state dict is replaced or modified.
 
-    It is computed at the speed of memory, much faster than `hash_weights`. Torch counts the writes to a tensor, but not
-    those to its `data`, which the sum of its bits shows.
+    It is computed at the speed of memory, much faster than `hash_weights`. Torch counts modifications of a tensor, but
+    not of its `data`; those change the sum of its bits.
     """
     import torch
 
     def state(tensor: Any) -> tuple[int, int, int]:
-        whole_numbers = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(tensor.element_size(), torch.int64)
-        bits = tensor.detach().contiguous().reshape(-1).view(whole_numbers)
+        integer_dtypes = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+        integer_dtype = integer_dtypes.get(tensor.element_size(), torch.int64)
+        bits = tensor.detach().contiguous().reshape(-1).view(integer_dtype)
         version = 0 if tensor.is_inference() else tensor._version
         return tensor.data_ptr(), version, int(bits.sum(dtype=torch.int64))
 
@@ -99,14 +100,14 @@ class _Reader:
     """Read the contents of objects that may refer to each other, each object once.
 
     Attributes:
-        modules: the torch modules that were read, without those inside of another.
+        modules: the outermost torch modules that were read.
     """
 
     def __init__(self):
         import torch
 
         self.modules: list[Any] = []
-        # Of types whose attributes do not show their contents.
+        # Readers of types whose attributes do not contain all of their contents.
         self._readers: dict[Any, Callable[[Any], Any]] = {
             bytes | bytearray: lambda value: {"bytes": hashlib.sha256(value).hexdigest()},
             np.ndarray | np.generic: _read_array,
@@ -122,7 +123,7 @@ class _Reader:
             types.FunctionType: self._read_function,
         }
         self._hashes: dict[int, str] = {}
-        # Kept, so that no other object takes an `id` that was read.
+        # References, so that no other object gets the `id` of an object that was read.
         self._objects: list[Any] = []
 
     def read(self, value: Any) -> Any:
@@ -156,25 +157,25 @@ class _Reader:
         return self._read_module(module)
 
     def _read_module(self, module: Any) -> Any:
-        """Read a torch module: class, attributes and modules inside, without weights and torch's own records."""
-        inside = {name: each for name, each in module._modules.items() if each is not None}
+        """Return class, attributes and nested modules of a torch module, without weights and torch's own records."""
+        submodules = {name: each for name, each in module._modules.items() if each is not None}
         return {
             **self._read_attributes(module, _attributes_of_modules()),
             "buffers": {name: self.read(module._buffers[name]) for name in module._non_persistent_buffers_set},
-            "modules": {name: hash_json(self._read_module(each)) for name, each in inside.items()},
+            "modules": {name: hash_json(self._read_module(each)) for name, each in submodules.items()},
         }
 
     def _read_function(self, function: Any) -> Any:
         closed_over = [_cell_contents(cell) for cell in function.__closure__ or ()]
         values = [function.__defaults__, function.__kwdefaults__, *closed_over]
-        # Functions inside of others share one name.
+        # Nested functions have the same qualified name.
         code = self._read_code(function.__code__) if "<" in function.__qualname__ else None
         return {"function": f"{function.__module__}.{function.__qualname__}", "values": self.read(values), "code": code}
 
     def _read_code(self, code: types.CodeType) -> Any:
-        inside = [self._read_code(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+        nested = [self._read_code(each) for each in code.co_consts if isinstance(each, types.CodeType)]
         constants = [each for each in code.co_consts if not isinstance(each, types.CodeType)]
-        return [code.co_code.hex(), list(code.co_names), self.read(constants), inside]
+        return [code.co_code.hex(), list(code.co_names), self.read(constants), nested]
 
     def _read_attributes(self, value: Any, without: frozenset[str] = frozenset()) -> Any:
         if hasattr(value, "serialized_model_proto"):
@@ -186,7 +187,7 @@ class _Reader:
         if not attributes:
             return {"class": class_contents(type(value)), "pickled": _pickled(value)}
         decisive = {k: v for k, v in attributes.items() if k not in _NOT_DECISIVE and k not in without}
-        if isinstance(arguments := decisive.get("init_kwargs"), dict):  # of a tokenizer's constructor
+        if isinstance(arguments := decisive.get("init_kwargs"), dict):  # arguments of a tokenizer's constructor
             decisive["init_kwargs"] = {k: v for k, v in arguments.items() if k not in _NOT_DECISIVE}
         return {
             "class": class_contents(type(value)),
@@ -195,7 +196,7 @@ class _Reader:
 
 
 def class_contents(kind: type) -> Any:
-    """Return module and name of a class; for a class that came with a model's files, its name and its source code."""
+    """Return module and name of a class; for a class in a model's folder, its name and source code."""
     package, _, _ = kind.__module__.rpartition(".")
     if not package.startswith(_CODE_OF_MODELS):
         return f"{kind.__module__}.{kind.__qualname__}"
@@ -228,15 +229,15 @@ def _read_array(array: Any) -> dict[str, Any]:
 def _cell_contents(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # of a name that has no value yet
+    except ValueError:  # a name without a value
         return None
 
 
 def _pickled(value: Any) -> str:
-    """Return the hash of an object of a compiled type, whose pickle shows its contents; none for locks and the like."""
+    """Return the hash of the pickle of an object of a compiled type; empty for locks and the like."""
     try:
         return hashlib.sha256(pickle.dumps(value, protocol=4)).hexdigest()
-    except Exception:  # types without contents raise whatever their authors chose
+    except Exception:  # types without contents raise exceptions of any class
         return ""
 
 

@@ -1,5 +1,7 @@
-"""Models that torch runs and that score pairs: matching heads of `transformers`, rerankers of sentence-transformers,
-and models that answer a question about an image (VQAScore, arXiv 2404.01291).
+"""Pair scorers that run in torch.
+
+These are matching heads of `transformers`, rerankers of sentence-transformers, and models that answer a question about
+an image (VQAScore, arXiv 2404.01291).
 """
 
 import inspect
@@ -10,40 +12,40 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rococo_jax.encoders.adapters.torch_module import TorchModule, TorchOptions, taking_prompts
-from rococo_jax.encoders.foreign_object import as_numpy
+from rococo_jax.encoders.adapters.torch_module import TorchModule, TorchOptions, with_prompt_support
+from rococo_jax.encoders.foreign_model import as_numpy
 from rococo_jax.errors import InputError
 
-# Architectures of transformers with a matching head: what its call is given beside the inputs, where the logits are,
-# and the column of a match.
+# Architectures of transformers with a matching head: additional arguments of the call, the field of the output with the
+# logits, and the column of a match.
 MATCHING_HEADS = {
     "BlipForImageTextRetrieval": ({"use_itm_head": True}, "itm_score", 1),
     "Blip2ForImageTextRetrieval": ({"use_image_text_matching_head": True}, "logits_per_image", 1),
     "BridgeTowerForImageAndTextRetrieval": ({}, "logits", 1),
     "ViltForImageAndTextRetrieval": ({}, "logits", 0),
 }
-# How texts become rows of one length. With padding on the left, positions would depend on the other texts of the batch.
-# A `max_length` that a tokenizer was saved with is a setting of some past call, not the length of the model.
+# Padding of texts to one length. With padding on the left, positions would depend on the other texts of the batch. The
+# `max_length` in a saved tokenizer comes from an earlier call; it is not the context length of the model.
 PADDING = {"padding": True, "padding_side": "right", "max_length": None, "return_tensors": "pt"}
-# The largest difference in log-odds or log-probability of a pair alone and in a batch that is rounding: in float32, and
-# in units of the dtype's precision.
-_SAME, _SAME_UNITS = 1e-2, 100
-# Of a tokenizer's special tokens, those that nobody writes by chance: not a pad token "!".
+# Largest difference between the scores of a pair alone and in a batch that is rounding, in log-odds or log-probability:
+# in float32, and in units of the dtype's precision.
+_TOLERANCE, _TOLERANCE_UNITS = 1e-2, 100
+# Special tokens that nobody writes by chance, unlike a pad token "!".
 _IS_MARKUP = re.compile(r"[<>\[\]|]")
-# VQAScore's, as its paper and code have it.
+# From the paper and code of VQAScore.
 QUESTION, ANSWER = 'Does this figure show "{}"? Please answer yes or no.', "Yes"
 
 
-class TorchPairs(TorchModule):
+class TorchPairScorer(TorchModule):
     """A torch module that scores pairs in batches.
 
-    Args:
-        score: of a list of images and a list of texts, the score of each pair.
-        in_logs: whether scores are probabilities, which are compared by their logarithms.
-        others: as of `TorchModule`.
+    Its method `score_pairs` raises InputError if the score of a pair depends on its batch. This is tested with the
+    shortest and the longest text of the first batch with texts of several lengths.
 
-    Its method `score_pairs` raises InputError where a pair's score depends on the batch that it is in, which is tried
-    on the shortest and the longest text of the first batch with texts of several lengths.
+    Args:
+        module, options, settings: see `TorchModule`.
+        score: function of a list of images and a list of texts that returns the score of each pair.
+        in_logs: whether scores are probabilities, which are compared by their logarithms.
     """
 
     def __init__(
@@ -56,62 +58,62 @@ class TorchPairs(TorchModule):
     ):
         super().__init__(module, options, settings, score_pairs=self._score_batch)
         self._score, self._in_logs, self._is_compared = score, in_logs, False
-        self._most_apart = max(_SAME, _SAME_UNITS * _precision(options.torch_dtype))
+        self._tolerance = max(_TOLERANCE, _TOLERANCE_UNITS * _precision(options.torch_dtype))
 
     def _score_batch(self, images: list, texts: list[str]) -> np.ndarray:
         scores, lengths = as_numpy(self._score(images, texts)), [len(text) for text in texts]
         if not self._is_compared and len(set(lengths)) > 1:
             for row in (int(np.argmin(lengths)), int(np.argmax(lengths))):
                 alone = as_numpy(self._score([images[row]], [texts[row]]))
-                self._refuse_apart(texts, row, float(scores[row]), float(alone[0]))
+                self._check_equal(texts, row, float(scores[row]), float(alone[0]))
             self._is_compared = True
         return scores
 
-    def _refuse_apart(self, texts: list[str], row: int, in_batch: float, alone: float) -> None:
+    def _check_equal(self, texts: list[str], row: int, in_batch: float, alone: float) -> None:
         """Raise InputError if the two scores of a pair differ by more than rounding."""
         pair, scale = np.array([in_batch, alone]), 1.0
         if self._in_logs:
             pair = np.log(np.maximum(pair, np.finfo(np.float32).tiny))
         else:
             scale = max(scale, float(np.abs(pair).max()))
-        if np.abs(pair[0] - pair[1]) > self._most_apart * scale:
+        if np.abs(pair[0] - pair[1]) > self._tolerance * scale:
             found = f"{in_batch:.6g} for {texts[row]!r} in a batch of {len(texts)}, {alone:.6g} alone"
             wanted = "one score (the model argument batch_size=1 scores pairs one by one)"
             raise InputError(self.name, "score_pairs", found, wanted)
 
 
 def _precision(dtype: Any) -> float:
-    """The relative precision of a dtype of torch."""
+    """Return the relative precision of a torch dtype."""
     import torch
 
     return torch.finfo(dtype).eps
 
 
-def load_matching_head(model: str, architecture: str, processor: str | None, options: TorchOptions) -> TorchPairs:
-    """A model of `transformers` with a matching head, whose logit of a match is the score."""
+def load_matching_head(model: str, architecture: str, processor: str | None, options: TorchOptions) -> TorchPairScorer:
+    """Load a model of `transformers` with a matching head; its logit of a match is the score."""
     import transformers
 
     arguments, field, column = MATCHING_HEADS[architecture]
-    made = getattr(transformers, architecture).from_pretrained(model, dtype=options.torch_dtype, **options.hub)
-    ready = transformers.AutoProcessor.from_pretrained(processor or model, **options.hub)
-    module = made.to(options.device)
+    module = getattr(transformers, architecture).from_pretrained(model, dtype=options.torch_dtype, **options.hub)
+    module = module.to(options.device)
+    processor_object = transformers.AutoProcessor.from_pretrained(processor or model, **options.hub)
 
     def score(images: list, texts: list[str]) -> Any:
-        inputs = ready(images=images, text=texts, truncation=True, **PADDING)
+        inputs = processor_object(images=images, text=texts, truncation=True, **PADDING)
         logits = getattr(module(**inputs.to(options.device, module.dtype), **arguments), field)
         return logits[:, column]
 
-    settings = {"head": architecture, "processor": ready}
-    return TorchPairs(module, options, settings, score)
+    settings = {"head": architecture, "processor": processor_object}
+    return TorchPairScorer(module, options, settings, score)
 
 
-def load_cross_encoder(model: str, query: str = "text", **options: Any) -> TorchPairs:
-    """A `CrossEncoder` of sentence-transformers that takes images; the `query` of a pair is its text or its image.
+def load_cross_encoder(model: str, query: str = "text", **options: Any) -> TorchPairScorer:
+    """Load a `CrossEncoder` of sentence-transformers that reads images; the `query` of a pair is its text or its image.
 
-    The score is what `predict` gives, but the log-odds where that applies a sigmoid, which in float32 is 1 for all
-    log-odds above 17: pairs would tie that the model tells apart.
+    The score is the output of `predict`, but log-odds where `predict` applies a sigmoid. In float32 a sigmoid is 1 for
+    all log-odds above 17, so that pairs with different scores would tie.
 
-    Raises InputError: `query` is neither.
+    Raises InputError if `query` is neither.
     """
     import sentence_transformers
     import torch
@@ -119,28 +121,28 @@ def load_cross_encoder(model: str, query: str = "text", **options: Any) -> Torch
     if query not in ("text", "image"):
         raise InputError("model argument", "query", repr(query), "text or image")
     options = TorchOptions(**options)
-    how = {"device": options.device, "model_kwargs": {"dtype": options.torch_dtype}, **options.hub}
-    made = sentence_transformers.CrossEncoder(model, **how)
-    saturates = isinstance(made.activation_fn, torch.nn.Sigmoid | torch.nn.Tanh)
-    activation = torch.nn.Identity() if saturates else made.activation_fn
-    settings = {"query": query, "activation": activation, "prompts": made.prompts}
+    kwargs = {"device": options.device, "model_kwargs": {"dtype": options.torch_dtype}, **options.hub}
+    module = sentence_transformers.CrossEncoder(model, **kwargs)
+    saturates = isinstance(module.activation_fn, torch.nn.Sigmoid | torch.nn.Tanh)
+    activation = torch.nn.Identity() if saturates else module.activation_fn
+    settings = {"query": query, "activation": activation, "prompts": module.prompts}
 
-    def under(prompt: Mapping[str, str]) -> TorchPairs:
+    def load(prompt: Mapping[str, str]) -> TorchPairScorer:
         def score(images: list, texts: list[str]) -> Any:
             pairs = zip(texts, images, strict=True) if query == "text" else zip(images, texts, strict=True)
             call = {"batch_size": len(texts), "activation_fn": activation, "show_progress_bar": False}
-            return made.predict(list(pairs), **call, **prompt)
+            return module.predict(list(pairs), **call, **prompt)
 
-        return TorchPairs(made, options, settings | {"prompt": dict(prompt)}, score)
+        return TorchPairScorer(module, options, settings | {"prompt": dict(prompt)}, score)
 
-    return taking_prompts(under, made.prompts)
+    return with_prompt_support(load, module.prompts)
 
 
-def load_vqascore(model: str, question: str = QUESTION, answer: str = ANSWER, **options: Any) -> TorchPairs:
-    """A generating model of `transformers`; a pair's score is the probability that its next token is `answer`.
+def load_vqascore(model: str, question: str = QUESTION, answer: str = ANSWER, **options: Any) -> TorchPairScorer:
+    """Load a generating model of `transformers`; the score is the probability that its next token is `answer`.
 
-    Raises InputError: `question` has no place {} for the text, `answer` is no single token, or the model has no chat
-    template and the question no image.
+    Raises InputError if `question` has no {} for the text, `answer` is not a single token, or neither the model's chat
+    template nor the question contains the image.
     """
     import torch
     import transformers
@@ -150,23 +152,23 @@ def load_vqascore(model: str, question: str = QUESTION, answer: str = ANSWER, **
     options = TorchOptions(**{"batch_size": 8, **options})
     kind = transformers.AutoModelForImageTextToText
     module = kind.from_pretrained(model, dtype=options.torch_dtype, **options.hub).to(options.device)
-    ready = transformers.AutoProcessor.from_pretrained(model, **options.hub)
-    ids = ready.tokenizer(answer, add_special_tokens=False)["input_ids"]
+    processor = transformers.AutoProcessor.from_pretrained(model, **options.hub)
+    ids = processor.tokenizer(answer, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
         raise InputError("model argument", "answer", f"{answer!r}, {len(ids)} tokens", "a word of one token")
-    _check_template(model, module, ready, question)
+    _check_template(model, module, processor, question)
     start = _decoder_start(module)
 
     def score(images: list, texts: list[str]) -> Any:
         check_texts(texts)
-        inputs = _inputs(ready, images, [question.replace("{}", text) for text in texts])
+        inputs = _inputs(processor, images, [question.replace("{}", text) for text in texts])
         inputs = inputs.to(options.device, module.dtype)
         if start:
             inputs["decoder_input_ids"] = torch.tensor([start] * len(texts), device=options.device)
             logits = module(**inputs).logits[:, -1]
         else:
             logits = module(**inputs).logits
-            last = logits.shape[1] - 1 - _padding_after(inputs["attention_mask"]).to(logits.device)
+            last = logits.shape[1] - 1 - _count_padding_after(inputs["attention_mask"]).to(logits.device)
             logits = logits[torch.arange(len(texts), device=logits.device), last]
         return torch.softmax(logits.float(), dim=-1)[:, ids[0]]
 
@@ -176,77 +178,81 @@ def load_vqascore(model: str, question: str = QUESTION, answer: str = ANSWER, **
                 wanted = f"a text without {token}, a token of the model"
                 raise InputError(pairs.name or model, "caption", repr(text), wanted)
 
-    control_tokens = _control_tokens(ready)
-    settings = {"processor": ready, "question": question, "answer": answer}
-    pairs = TorchPairs(module, options, settings, score, in_logs=True)
+    control_tokens = _control_tokens(processor)
+    settings = {"processor": processor, "question": question, "answer": answer}
+    pairs = TorchPairScorer(module, options, settings, score, in_logs=True)
     pairs.check_texts = check_texts
     return pairs
 
 
-def _inputs(ready: Any, images: list, questions: Sequence[str]) -> Any:
-    """Return a processor's inputs for a question about each image, in the words of the chat template if it has one.
+def _inputs(processor: Any, images: list, questions: Sequence[str]) -> Any:
+    """Return a processor's inputs for a question about each image, formatted by the chat template if it has one.
 
-    The template and the tokenizer are one call: many templates begin with the token that begins a sequence, which a
-    tokenizer that is given their text would add again.
+    Template and tokenizer are applied in one call: many templates begin with the start token, and a tokenizer that
+    reads their text would add it again.
     """
-    if ready.chat_template is None:
-        return ready(images=[[image] for image in images], text=list(questions), **PADDING)
+    if processor.chat_template is None:
+        return processor(images=[[image] for image in images], text=list(questions), **PADDING)
     conversations = [
         [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": text}]}]
         for image, text in zip(images, questions, strict=True)
     ]
-    apply = ready.apply_chat_template
-    # Releases before 5.2 take the processor's arguments beside the template's.
-    nested = "processor_kwargs" in inspect.signature(apply).parameters
-    how = {"processor_kwargs": dict(PADDING)} if nested else PADDING
-    return apply(conversations, add_generation_prompt=True, tokenize=True, return_dict=True, **how)
+    apply = processor.apply_chat_template
+    # Releases before 5.2 take the arguments of the processor as arguments of the template.
+    is_nested = "processor_kwargs" in inspect.signature(apply).parameters
+    kwargs = {"processor_kwargs": dict(PADDING)} if is_nested else PADDING
+    return apply(conversations, add_generation_prompt=True, tokenize=True, return_dict=True, **kwargs)
 
 
-def _check_template(model: str, module: Any, ready: Any, question: str) -> None:
-    """Raise InputError if no token of a question stands for the image, in a model that has such a token."""
+def _check_template(model: str, module: Any, processor: Any, question: str) -> None:
+    """Raise InputError if the model has an image token and the tokens of a question do not contain it."""
     names = ("image_token_id", "image_token_index")
     token = next((number for name in names if (number := getattr(module.config, name, None)) is not None), None)
     if token is None:
         return
     error = None
     try:
-        inputs = _inputs(ready, [Image.new("RGB", (224, 224))], [question])
+        inputs = _inputs(processor, [Image.new("RGB", (224, 224))], [question])
         if bool((inputs["input_ids"] == token).any()):
             return
-    except ValueError as raised:  # some processors count the image's tokens themselves
-        if ready.chat_template is not None:
+    except ValueError as raised:  # some processors check the number of image tokens themselves
+        if processor.chat_template is not None:
             raise
         error = raised
-    found = "none" if ready.chat_template is None else "one without a place for images"
-    text = getattr(ready, "image_token", None) or ready.tokenizer.convert_ids_to_tokens(token)
-    wanted = f"a chat template that writes the token of an image, {text}, or a question that contains it"
+    found = "none" if processor.chat_template is None else "one without a place for images"
+    text = getattr(processor, "image_token", None) or processor.tokenizer.convert_ids_to_tokens(token)
+    wanted = f"a chat template that writes the image token {text}, or a question that contains it"
     raise InputError(model, "chat template", found, wanted) from error
 
 
 def _decoder_start(module: Any) -> list[int]:
-    """Return the tokens that an encoder-decoder's answer begins after; none for a model without a decoder."""
+    """Return the start tokens of an encoder-decoder's answer; none for a model without a decoder."""
     text_config = module.config.get_text_config(decoder=True)
     if not (module.config.is_encoder_decoder or text_config.is_encoder_decoder):
         return []
     settings = [module.generation_config, text_config, module.config]
 
-    def first(name: str) -> int | None:
-        return next((number for each in settings if (number := getattr(each, name, None)) is not None), None)
+    def first_setting(name: str) -> int | None:
+        values = [getattr(each, name, None) for each in settings]
+        return next((value for value in values if value is not None), None)
 
-    return [number for number in (first("decoder_start_token_id"), first("forced_bos_token_id")) if number is not None]
+    tokens = [first_setting("decoder_start_token_id"), first_setting("forced_bos_token_id")]
+    return [token for token in tokens if token is not None]
 
 
-def _padding_after(mask: Any) -> Any:
-    """Return how much padding follows the last token of each row, whichever side is padded.
+def _count_padding_after(mask: Any) -> Any:
+    """Return the number of padding tokens after the last token of each row, on whichever side the padding is.
 
     Positions are counted from the end, because some models (GIT) put the image's logits before those of the text.
     """
     return mask.flip(1).argmax(dim=1)
 
 
-def _control_tokens(ready: Any) -> list[str]:
+def _control_tokens(processor: Any) -> list[str]:
     """Return the special tokens of a processor that a text must not contain, such as the image's."""
-    tokens = {str(token) for token in ready.tokenizer.added_tokens_decoder.values() if token.special}
-    tokens |= set(ready.tokenizer.all_special_tokens)
-    tokens |= {str(getattr(ready, name)) for name in ("image_token", "video_token") if getattr(ready, name, None)}
+    tokens = {str(token) for token in processor.tokenizer.added_tokens_decoder.values() if token.special}
+    tokens |= set(processor.tokenizer.all_special_tokens)
+    tokens |= {
+        str(getattr(processor, name)) for name in ("image_token", "video_token") if getattr(processor, name, None)
+    }
     return sorted(token for token in tokens if _IS_MARKUP.search(token))

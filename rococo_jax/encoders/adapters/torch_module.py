@@ -1,4 +1,4 @@
-"""A torch module whose weights and settings decide what it gives: what all adapters of torch's models share."""
+"""Torch modules in evaluation mode, identified by their weights and settings: the common part of all adapters."""
 
 import dataclasses
 import functools
@@ -9,19 +9,19 @@ import numpy as np
 
 from rococo_jax.data.pictures import as_rgb
 from rococo_jax.encoders.adapters.contents import contents_of, hash_weights, library_versions, state_of_weights
-from rococo_jax.encoders.foreign_object import as_numpy
+from rococo_jax.encoders.foreign_model import as_numpy
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 
 
 @dataclasses.dataclass(frozen=True)
 class TorchOptions:
-    """How a model of torch is loaded and run.
+    """Options of loading and running a torch model.
 
     Attributes:
-        device, dtype: where and in what it computes.
+        device, dtype: device and dtype of the computation.
         batch_size: number of items in one call of the module.
-        revision, trust_remote_code: of models of the Hugging Face hub.
+        revision, trust_remote_code: options of `from_pretrained` for models of the Hugging Face hub.
 
     Raises:
         InputError: a value is out of its range.
@@ -41,7 +41,7 @@ class TorchOptions:
 
     @property
     def torch_dtype(self) -> Any:
-        """The dtype as torch has it."""
+        """The torch dtype."""
         import torch
 
         return getattr(torch, self.dtype)
@@ -53,25 +53,25 @@ class TorchOptions:
 
 
 class TorchModule:
-    """A module in evaluation.
+    """A torch module in evaluation mode, with methods that run in batches.
 
-    Its identity is that of its contents: weights, attributes and configuration of all modules, processors, tokenizers,
-    and whatever else `settings` names. Paths, devices and batch sizes are no part of it.
+    Its identity comes from its contents: weights, attributes and configuration of all modules, processors, tokenizers,
+    and everything else in `settings`. Paths, devices and batch sizes are not part of it.
 
     Args:
-        module: the object whose parameters and buffers decide its numbers.
+        module: the object whose parameters and buffers decide the results.
         options: how it runs.
-        settings: everything else that decides them, objects of any type: processors, prompts, adapter options.
-        methods: by name, of one batch of each of their lists.
+        settings: everything else that decides the results, objects of any type: processors, prompts, adapter options.
+        methods: functions of one batch; they become methods that take lists of any length.
     """
 
     name = ""
-    # A picture as the module's processor takes it: RGB, or as stored where the library makes RGB of it by its own rule.
+    # Converts a picture for the module's processor: to RGB, or not at all if the library has its own conversion.
     picture_for_library = staticmethod(as_rgb)
 
     def __init__(self, module: Any, options: TorchOptions, settings: Mapping[str, Any], **methods: Callable[..., Any]):
         self.module, self.batch_size = module.eval(), options.batch_size
-        # Read before the first call: libraries keep caches and the padding of the last call in the same objects.
+        # Read before the first call, because libraries store caches and the last padding in the same objects.
         self.settings = {name: contents_of(value) for name, value in settings.items()}
         self.settings |= {"module": contents_of(module), "dtype": options.dtype, "versions": library_versions()}
         self._hashed_state: list[tuple[int, int]] | None = None
@@ -81,12 +81,13 @@ class TorchModule:
     def _in_batches(self, function: Callable[..., Any], *inputs: list) -> np.ndarray:
         import torch
 
-        batches = [slice(at, at + self.batch_size) for at in range(0, len(inputs[0]), self.batch_size)]
+        batches = [slice(start, start + self.batch_size) for start in range(0, len(inputs[0]), self.batch_size)]
         with torch.inference_mode():
-            return np.concatenate([as_numpy(function(*(list(each[some]) for each in inputs))) for some in batches])
+            outputs = [function(*(list(items[batch]) for items in inputs)) for batch in batches]
+            return np.concatenate([as_numpy(output) for output in outputs])
 
     def fingerprint(self) -> str:
-        """Return a hash of the weights as they are now and of the settings as they were when the module was loaded."""
+        """Return a hash of the current weights and of the settings at the time of loading."""
         state = state_of_weights(self.module)
         if state != self._hashed_state:
             self.__dict__.pop("_weights", None)
@@ -98,12 +99,12 @@ class TorchModule:
         return hash_weights(self.module)
 
 
-def taking_prompts(make: Callable[..., TorchModule], prompts: Mapping[str, str]) -> TorchModule:
-    """A model of sentence-transformers, which is told a prompt by the name of one of its own, or as it is."""
+def with_prompt_support(load: Callable[..., TorchModule], prompts: Mapping[str, str]) -> TorchModule:
+    """Load a model of sentence-transformers that takes a prompt: the name of one of its own, or a literal text."""
 
-    def under(prompt: str, role: str) -> TorchModule:
-        return make({"prompt_name": prompt} if prompt in prompts else {"prompt": prompt})
+    def with_prompt(prompt: str, role: str) -> TorchModule:
+        return load({"prompt_name": prompt} if prompt in prompts else {"prompt": prompt})
 
-    model = make({})
-    model.with_prompt = under
+    model = load({})
+    model.with_prompt = with_prompt
     return model

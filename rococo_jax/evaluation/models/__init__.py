@@ -1,4 +1,4 @@
-"""Models that can be evaluated, one file a kind, and the one way to open any source that a command line names."""
+"""Models that can be evaluated, one file for each kind, and `open_model` for a source of any kind."""
 
 import importlib
 import pkgutil
@@ -22,9 +22,9 @@ def open_model(
     compute: Compute | None = None,
     options: LoadOptions | None = None,
 ) -> Model:
-    """Open a source of any kind: what a file of `evaluation.models` recognises, else what `load_encoder` takes.
+    """Open a source of any kind: one that a file of `evaluation.models` recognises, or any source of `load_encoder`.
 
-    Raises InputError: as `load_encoder`, or as the kind says.
+    Raises InputError: as `load_encoder`, or as documented for the kind.
     """
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")

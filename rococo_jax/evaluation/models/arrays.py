@@ -1,4 +1,4 @@
-"""Arrays that other programs wrote, checked; and an annotation file as the benchmark that they follow row by row."""
+"""Arrays written by other programs, checked, and the benchmark of an annotation file in whose order they are."""
 
 import hashlib
 import os
@@ -17,39 +17,39 @@ from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import VARIANTS
 from rococo_jax.storage import hash_bytes, hash_file, read_json
 
-# Vectors this near to length 1 are taken as they are: float32 rounding of a normalised vector is a thousand times less.
+# Vectors with a length this close to 1 are used unchanged: float32 rounding of a unit vector is 1,000 times smaller.
 _UNIT_TOLERANCE = 1e-4
 _ROWS_AT_ONCE = 4096
-# Probabilities of 1,000 classes in float16 sum to 1 within half of this.
+# In float16, probabilities of 1,000 classes sum to 1 within half of this tolerance.
 _SUM_TOLERANCE = 1e-3
 _NUMBERS_AT_ONCE = 2**20
-LISTS = "one for each line of rococo export-inputs, asked with the same options"
+LISTS = "one for each line of rococo export-inputs, run with the same options"
 
 
 def annotation_benchmark(path: str | os.PathLike, protocol: str) -> Benchmark:
-    """The benchmark of one annotation file: images and captions in file order, image by image, originals first.
+    """Return the benchmark of one annotation file: images and captions in file order, originals before altered ones.
 
     Raises InputError: as `read_score_annotation`.
     """
     file = tasks_of_file(read_score_annotation(path), protocol)
-    decides = {"annotation": hash_file(path)}
+    conditions = {"annotation": hash_file(path)}
     notes = (*file.notes, *note_on_shared_captions(file))
-    return Benchmark("rococo", file.images, file.texts, {}, file.tasks, notes, decides=decides)
+    return Benchmark("rococo", file.images, file.texts, {}, file.tasks, notes, conditions=conditions)
 
 
 def file_order_notes(settings: Settings) -> list[str]:
-    """Notes on numbers that were made from an annotation file as it is."""
+    """Return notes on results from similarities in the order of an annotation file."""
     if settings.protocol != "strict":
         return []
-    return ["strict: captions were read by the model as the file has them; only no-ops could be left out"]
+    return ["strict: the model read the captions as in the file, so only alterations without effect could be excluded"]
 
 
 def read_score_annotation(path: str | os.PathLike) -> Annotation | list[CaptionedImage]:
-    """An annotation in the published form or our own, or plain captions in the Karpathy form.
+    """Read an annotation in the published form or in ours, or plain captions in the Karpathy form.
 
     The published form is recognised by its name, or by most of its lists having 10 or 11 captions.
 
-    Raises InputError: it cannot be read, or a list has a length that its form does not know.
+    Raises InputError: it cannot be read, or a list has a length that its form does not allow.
     """
     path = Path(path)
     value = read_json(path, "an annotation or captions file")
@@ -63,24 +63,24 @@ def read_score_annotation(path: str | os.PathLike) -> Annotation | list[Captione
 
 
 def read_array(path: str | os.PathLike) -> np.ndarray:
-    """Memory-maps a two-dimensional `.npy` file of floating-point numbers. Nothing is ever unpickled.
+    """Memory-map a two-dimensional `.npy` file of floating-point numbers. Nothing is ever unpickled.
 
-    Raises InputError: it is missing, no whole `.npy` file, or holds something else.
+    Raises InputError: it is missing, not a complete `.npy` file, or contains something else.
     """
-    path, wanted = Path(path), "a .npy file of float16, float32 or float64"
+    path, expected = Path(path), "a .npy file of float16, float32 or float64"
     if not path.is_file():
-        raise InputError(path, "file", "a folder" if path.is_dir() else "nothing there", wanted)
+        raise InputError(path, "file", "a folder" if path.is_dir() else "nothing there", expected)
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except OSError:
         raise
     except Exception as error:  # NumPy evaluates the header as Python, and lets its errors through
         if "object" in str(error).lower():
-            wanted = f"{wanted}: save numpy.array(values.tolist())"
-            raise InputError(path, "contents", "Python objects", wanted) from None
-        raise InputError(path, "contents", f"something else ({error})"[:200], f"{wanted}, whole") from None
+            expected = f"{expected}: save numpy.array(values.tolist())"
+            raise InputError(path, "contents", "Python objects", expected) from None
+        raise InputError(path, "contents", f"something else ({error})"[:200], f"{expected}, complete") from None
     if array.dtype.newbyteorder("=") not in (np.float16, np.float32, np.float64):
-        raise InputError(path, "numbers", array.dtype, wanted)
+        raise InputError(path, "numbers", array.dtype, expected)
     if array.ndim != 2:
         raise InputError(path, "shape", array.shape, "two dimensions")
     return array
@@ -89,16 +89,16 @@ def read_array(path: str | os.PathLike) -> np.ndarray:
 def check_shape(
     array: np.ndarray, path: str | os.PathLike, wanted: tuple[int, int | None], axes: str, of: str = "the annotation"
 ) -> None:
-    """Raises InputError where the array has another shape; None stands for any length."""
+    """Raise InputError if the array has another shape; None stands for any length."""
     if any(length not in (size, None) for size, length in zip(array.shape, wanted, strict=True)):
         lengths = ", ".join("any" if length is None else str(length) for length in wanted)
         raise InputError(path, "shape", array.shape, f"({lengths}) for ({axes}) of {of}")
 
 
 def sum_of_probabilities(table: np.ndarray, are_logarithms: bool = False) -> float | None:
-    """Return 1 or 100 where the numbers of every row are probabilities, or percentages, that sum to it, else None.
+    """Return 1 or 100 if every row consists of probabilities or percentages that sum to it, else None.
 
-    With `are_logarithms`, where their exponentials are.
+    With `are_logarithms`, the exponentials of the numbers are tested.
     """
     totals, step = [1.0, 100.0], max(1, _NUMBERS_AT_ONCE // table.shape[1])
     for start in range(0, len(table), step):
@@ -114,10 +114,10 @@ def sum_of_probabilities(table: np.ndarray, are_logarithms: bool = False) -> flo
 
 
 def refuse_normalised(similarities: np.ndarray, path: str | os.PathLike) -> None:
-    """Raises InputError for similarities after a softmax over the captions of an image, or the images of a caption.
+    """Raise InputError for similarities after a softmax over the captions of an image, or the images of a caption.
 
-    It keeps the order within what it was taken over, and changes it across, so that one direction would be another
-    model's. A matrix with a single 1 in each row or column, as a perfect model's may be, is none.
+    A softmax keeps the order within each row (or column) and changes it between them, so one direction of retrieval
+    would be wrong. A matrix with a single 1 in each row or column, as a perfect model may have, is accepted.
     """
     for over, table in (("captions of an image", similarities), ("images of a caption", similarities.T)):
         if table.shape[1] < 2:

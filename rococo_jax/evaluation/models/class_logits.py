@@ -183,8 +183,8 @@ def score_logits(
         class_names, gather = _grouped(columns, coarse, groups)
         classify = _task(task, class_names, truth, labels)
         answers = {"images": list(truth.images), "labels": list(truth.labels)}
-        decides = {"labels": hash_json(answers), "groups": hash_json(coarse)}
-        benchmark = Benchmark("classes", classify.names, (), {}, (classify,), decides=decides)
+        conditions = {"labels": hash_json(answers), "groups": hash_json(coarse)}
+        benchmark = Benchmark("classes", classify.names, (), {}, (classify,), conditions=conditions)
         model = ClassLogits(name or Path(logits).stem, files, others, gather, columns, coarse)
         return evaluate_model(model, [benchmark], Settings(), EmbeddingCache(None))
 
@@ -198,8 +198,8 @@ def read_labels(path: Path) -> Labels:
     columns = {name.strip().lower(): name for name in records[0].value}
     image_column = next((columns[name] for name in USUAL["image"] if name in columns), "image")
     label_column = columns.get("label", "label")
-    images = tuple(record.word(image_column) for record in records)
-    labels = tuple(record.word(label_column) for record in records)
+    images = tuple(record.label(image_column) for record in records)
+    labels = tuple(record.label(label_column) for record in records)
     repeated = [image for image, count in collections.Counter(images).items() if count > 1]
     if repeated:
         raise InputError(path, "image", f"{repeated[0]!r} more than once", "one row for each image")

@@ -1,4 +1,4 @@
-"""An encoder as a model: embed a benchmark's tables once, cached, and score its tasks, or rerank the best."""
+"""Encoder as a model: embed a benchmark's tables once, cached, and score its tasks, or rerank the best candidates."""
 
 import contextlib
 from collections import Counter
@@ -14,30 +14,30 @@ from rococo_jax.checkpoints.model_directory import MODEL_FILE, read_description
 from rococo_jax.data.images import source_files
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.protocol import FeatureEncoder
+from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.model import (
     Loading,
     Model,
-    as_read_by,
     embed_benchmark,
     identity_of,
     no_pairs,
     score_tasks,
+    without_truncated_twins,
 )
 from rococo_jax.evaluation.models.pairs import check_count
 from rococo_jax.evaluation.pairs import Candidates, outcomes_by_pairs
 
 
 class EncoderModel(Model):
-    """One encoder, of this project or of any other."""
+    """Model with one encoder, of this project or of any other."""
 
-    def __init__(self, encoder: FeatureEncoder):
+    def __init__(self, encoder: LoadedModel):
         self.encoder, self.training_images, self.notes = encoder, encoder.training_images, []
 
     @property
     def name(self) -> str:
-        """The encoder's name."""
+        """Name of the encoder."""
         return self.encoder.name
 
     @name.setter
@@ -49,30 +49,36 @@ class EncoderModel(Model):
         return identity_of(self.encoder)[0]
 
     def facts(self) -> dict[str, Any]:
-        """Provenance, size, cost and warnings of the encoder."""
+        """Return provenance, size, cost and warnings of the encoder."""
         return self.encoder.facts()
 
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
-        """Raises InputError: settings ask for reranking, and the model scores no pairs, or a task is no ranking."""
+        """Check a request for reranking.
+
+        Raises InputError: the model does not score pairs, or a task does not rank a gallery.
+        """
         if settings.rerank:
             if self.encoder.pair_scorer is None:
                 raise no_pairs(self.name)
             for benchmark in benchmarks:
                 if not all(task.is_ranking for task in benchmark.tasks):
-                    found, wanted = "tasks that are no ranking", "rank tasks, such as RoCOCO's, or by='pairs'"
-                    raise InputError(benchmark.name, "rerank", found, wanted)
+                    problem, expected = (
+                        "tasks that do not rank a gallery",
+                        "rank tasks, such as RoCOCO's, or by='pairs'",
+                    )
+                    raise InputError(benchmark.name, "rerank", problem, expected)
             check_count(self.name, benchmarks, settings.rerank)
 
-    def as_read(self, benchmark: Benchmark) -> Benchmark:
-        """The benchmark without altered texts that the encoder cuts to what their originals are."""
-        return as_read_by(self.encoder.token_rows, benchmark)
+    def adapt_benchmark(self, benchmark: Benchmark) -> Benchmark:
+        """Return the benchmark without altered texts that are truncated to the tokens of their originals."""
+        return without_truncated_twins(self.encoder.token_rows, benchmark)
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
-        """The outcome of each of a benchmark's tasks."""
+        """Return the outcome of each of a benchmark's tasks."""
         embeddings = embed_benchmark(self.encoder, self.encoder, benchmark, cache)
         if settings.rerank:
-            how = f"{settings.rerank} best of every query by the {self.encoder.pair_scorer.decides_by}"
-            self.notes = [f"reranked: the {how}"]
+            method = self.encoder.pair_scorer.score_name
+            self.notes = [f"reranked: the {settings.rerank} best candidates of every query, by the {method}"]
             return outcomes_by_pairs(
                 benchmark, self.encoder.pair_scorer, cache, Candidates(embeddings, settings.rerank)
             )
@@ -80,17 +86,19 @@ class EncoderModel(Model):
 
 
 def open_encoder(source: Any, loading: Loading) -> EncoderModel:
-    """Open what has vectors."""
+    """Open a source with embeddings."""
     return EncoderModel(loading.loaded)
 
 
 def announce_pixels(sources: Sequence[str], benchmarks: Sequence[Benchmark]) -> None:
-    """Make a file's pixels for all models when it is decoded for the first, and altered images once for models that
-    take the same pixels. Only model directories tell their preprocessing before they are loaded.
+    """Register the preprocessing of all models, so that each image file is decoded once for all of them.
+
+    Altered images are made once for models with the same preprocessing. Only the preprocessing of model directories is
+    known before they are loaded.
     """
     views, models = {}, Counter()
     for source in sources:
-        with contextlib.suppress(InputError, OSError):  # reported when the model's turn comes
+        with contextlib.suppress(InputError, OSError):  # reported when the model is evaluated
             path = (demo_folder(source) or Path(source)) / MODEL_FILE
             preprocessing = read_description(path.parent)[1]["preprocessing"] if path.is_file() else None
             if preprocessing:

@@ -1,11 +1,10 @@
-"""The contract of everything that can be evaluated. One file beside this one holds each kind of model.
+"""Protocol of everything that can be evaluated. Each kind of model has its own file in this folder.
 
-A kind that a command line can name registers the form of its source with `opens_sources`; the file need only lie in
-this folder.
+A kind with its own form of source registers a function with `opens_sources`; its file only needs to be in this folder.
 
-Every process has all embeddings, and scores whole tasks on its own devices: each task goes to the process with the
-fewest similarities so far. So one large task runs on one process, and the joined outcomes are those of one process
-alone. Only outcomes are exchanged, some 72 bytes a query.
+Every process has all embeddings and scores whole tasks on its own devices: each task is assigned to the process with
+the fewest similarities so far. A large task therefore runs on one process, and the combined outcomes equal those of a
+single process. Only outcomes are exchanged, about 72 bytes per query.
 """
 
 import dataclasses
@@ -17,20 +16,17 @@ import jax
 from jax.sharding import Mesh
 
 from rococo_jax.benchmarks.benchmark import Benchmark
-from rococo_jax.benchmarks.lost_input import without_twins
+from rococo_jax.benchmarks.excluded_input import drop_truncated_duplicates
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome, Task
 from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.data.training_images import TrainingImages
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.embedding import embed_texts, images_ahead
-from rococo_jax.encoders.foreign import ForeignEncoder
+from rococo_jax.encoders.embedding import embed_image_sets, embed_texts
 from rococo_jax.encoders.loading import LoadOptions, load_encoder
-from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.encoders.programs import Compute
-from rococo_jax.encoders.protocol import FeatureEncoder, LoadedModel
-from rococo_jax.encoders.token_scoring import TokenScorer
+from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.errors import InputError
 from rococo_jax.processes import gather
 from rococo_jax.runtime import make_mesh
@@ -38,44 +34,44 @@ from rococo_jax.runtime import make_mesh
 
 @runtime_checkable
 class Model(Protocol):
-    """Anything that can be evaluated; a kind inherits the defaults and says what is its own.
+    """Anything that can be evaluated. A kind inherits the defaults and overrides what differs.
 
     Attributes:
-        name: what tables call it.
-        notes: what a reader of its results must know, one sentence each; complete after `outcomes`.
-        training_images: the images that must not count; None where that is not known.
-        encoder: embeds further images for companions; None where there is no one encoder.
+        name: name in tables.
+        notes: notes for readers of its results, one sentence each; complete after `outcomes`.
+        training_images: images the model was trained on, which must not count; None if unknown.
+        encoder: encoder for further images of companions; None if there is no single encoder.
         versions: of the programs that made its numbers; None for those of this process.
     """
 
     name: str
     notes: Sequence[str] = ()
     training_images: TrainingImages | None = None
-    encoder: FeatureEncoder | None = None
+    encoder: LoadedModel | None = None
     versions: Mapping[str, Any] | None = None
 
     def describe(self) -> dict[str, Any]:
-        """All that decides its results, as JSON."""
+        """Return everything that decides its results, as JSON."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Facts for a reader of results."""
+        """Return facts about the model for readers of results."""
         return {}
 
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
-        """Refuse what the model cannot do, before the first image is read.
+        """Check that the model can be evaluated as requested, before any image is read.
 
-        Raises InputError: settings ask for reranking, and the model scores no pairs; or as the kind says.
+        Raises InputError: reranking is requested and the model does not score pairs; or as documented for the kind.
         """
         if settings.rerank:
             raise no_pairs(self.name)
 
-    def as_read(self, benchmark: Benchmark) -> Benchmark:
-        """The benchmark as it can be asked of the model; `outcomes` is called with it."""
+    def adapt_benchmark(self, benchmark: Benchmark) -> Benchmark:
+        """Return the benchmark with only what can be evaluated with this model, for `outcomes`."""
         return benchmark
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
-        """The outcome of each of a benchmark's tasks. All processes must call it.
+        """Return the outcome of each of a benchmark's tasks. All processes must call it.
 
         Raises InputError: the model lacks what a task needs, or an image cannot be read.
         """
@@ -83,9 +79,9 @@ class Model(Protocol):
 
 
 def identity_of(*parts: LoadedModel) -> list[dict[str, Any]]:
-    """Return for each of the loaded models of one evaluation what decides its results, without its name.
+    """Return everything that decides the results of each loaded model of an evaluation, without its name.
 
-    Where one of them has no fingerprint, the first has none, so that no result of the evaluation is taken as it is.
+    If one of them has no fingerprint, the first gets none, so that no stored result of the evaluation is reused.
     """
     described = [{key: value for key, value in part.describe().items() if key != "name"} for part in parts]
     if any(each.get("fingerprint", "") is None for each in described):
@@ -94,13 +90,13 @@ def identity_of(*parts: LoadedModel) -> list[dict[str, Any]]:
 
 
 def no_pairs(name: str) -> InputError:
-    """The error for a model that is asked to score pairs and cannot."""
+    """Return the error for a model that should score pairs and cannot."""
     return InputError(name, "score_pairs", "none", "a model that scores pairs, such as BLIP with its matching head")
 
 
 @dataclasses.dataclass(frozen=True)
 class Loading:
-    """How a source is loaded: devices (all by default), how towers compute, and what the source leaves open."""
+    """Source with the devices (by default all), the precision and the options with which it is loaded."""
 
     source: Any
     mesh: Mesh | None
@@ -109,25 +105,25 @@ class Loading:
 
     @functools.cached_property
     def loaded(self) -> LoadedModel:
-        """What the source gives: vectors, or where it has none scores of pairs. Raises InputError as `load_encoder`."""
-        return self._load(self.source, options=self.options, kinds=(TokenScorer, ForeignEncoder, ForeignPairScorer))
+        """The loaded encoder, or scorer of pairs if it has no embeddings. Raises InputError as `load_encoder`."""
+        return self._load(self.source, options=self.options)
 
     @functools.cached_property
-    def candidates(self) -> FeatureEncoder | None:
-        """The further model whose vectors choose what is scored; None where none is named."""
+    def candidates(self) -> LoadedModel | None:
+        """The other model, whose embeddings choose the candidates to score; None if none is named."""
         return None if self.options.candidates is None else self._load(self.options.candidates)
 
     @property
     def by_pairs(self) -> bool:
-        """Whether the model is asked by pairs: as the options say, or for want of vectors."""
+        """Whether the model is scored pair by pair: as the options request, or because it has no embeddings."""
         by = self.options.by or ("pairs" if self.options.candidates else "vectors")
-        return by == "pairs" or not self.loaded.has_vectors
+        return by == "pairs" or not self.loaded.embeds
 
-    def _load(self, source: Any, **how: Any) -> LoadedModel:
-        return load_encoder(source, mesh=self.mesh, compute=self.compute, **how)
+    def _load(self, source: Any, **options: Any) -> LoadedModel:
+        return load_encoder(source, mesh=self.mesh, compute=self.compute, **options)
 
 
-# A source and how to load it -> the model; None where the source has another form.
+# Takes a source and how to load it; returns the model, or None if the source has another form.
 Opener = Callable[[Any, Loading], Model | None]
 OPENERS: list[Opener] = []
 
@@ -138,35 +134,36 @@ def opens_sources(opener: Opener) -> Opener:
     return opener
 
 
-def as_read_by(token_rows: Callable[[Sequence[str]], TokenRows | None], benchmark: Benchmark) -> Benchmark:
-    """The benchmark without altered texts that are cut to what their originals are."""
+def without_truncated_twins(token_rows: Callable[[Sequence[str]], TokenRows | None], benchmark: Benchmark) -> Benchmark:
+    """Return the benchmark without altered texts that the tokenizer truncates to the same tokens as their originals."""
     rows = token_rows(benchmark.texts) if benchmark.texts else None
     if rows is None:
         return benchmark
-    tasks, lost = without_twins(benchmark.tasks, rows)
-    return dataclasses.replace(benchmark, tasks=tasks, lost=(*benchmark.lost, *lost))
+    tasks, excluded = drop_truncated_duplicates(benchmark.tasks, rows)
+    return dataclasses.replace(benchmark, tasks=tasks, excluded=(*benchmark.excluded, *excluded))
 
 
 def embed_benchmark(
-    encoder: FeatureEncoder, of_texts: FeatureEncoder, benchmark: Benchmark, cache: EmbeddingCache
+    encoder: LoadedModel, of_texts: LoadedModel, benchmark: Benchmark, cache: EmbeddingCache
 ) -> Embeddings:
-    """Unit vectors of every row of every table; the texts' by the second encoder, most often the same.
+    """Return embeddings of every row of every table, of the texts by the second encoder, which is usually the same.
 
-    Raises InputError: the encoder lacks a tower, an image cannot be read, or images and texts have different widths.
+    Raises InputError: the encoder lacks a tower, an image cannot be read, or the embeddings of images and texts have
+    different widths.
     """
-    with images_ahead(encoder, list(benchmark.image_sets.values()), cache) as images:
+    with embed_image_sets(encoder, list(benchmark.image_sets.values()), cache) as images:
         tables = {TEXTS: embed_texts(of_texts, benchmark.texts, cache)}
         tables |= zip(benchmark.image_sets, images(), strict=True)
     widths = {name: vectors.shape[1] for name, vectors in tables.items()}
     if len(set(widths.values())) > 1:
         images, texts = next(width for name, width in widths.items() if name != TEXTS), widths[TEXTS]
-        found = f"{images} of an image and {texts} of a text"
-        raise InputError(encoder.name, "width of the vectors", found, "one width for both")
+        sizes = f"{images} for images and {texts} for texts"
+        raise InputError(encoder.name, "width of the embeddings", sizes, "the same width for both")
     return Embeddings(tables, logit_scale=encoder.logit_scale)
 
 
 def score_tasks(tasks: Sequence[Task], embeddings: Embeddings, mesh: jax.sharding.Mesh) -> list[Outcome]:
-    """The outcome of every task; all processes must ask for the same; each scores whole tasks on its devices.
+    """Return the outcome of every task. All processes must pass the same tasks; each scores whole tasks.
 
     Raises InputError: as `Task.score`, on all processes.
     """

@@ -1,7 +1,7 @@
-"""A model that is told what a query and what a document is: two encoders of one object, by the role of each side.
+"""Model with different prompts for queries and documents: two encoders of one object, one for each role.
 
-A ranking of texts asks with images, a ranking of images with texts; a choice among texts and a class ask with the
-image, all other choices with the text.
+The queries are images in rankings of texts, in choices among texts and in classification; in all other tasks they are
+texts.
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.protocol import FeatureEncoder
+from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.encoder import EncoderModel
 from rococo_jax.evaluation.models.model import Loading, embed_benchmark, identity_of, score_tasks
 
 
 class PromptedModel(EncoderModel):
-    """Vectors under prompts, by role; a role without one is encoded as the model does by itself."""
+    """Embeddings with prompts by role; a role without a prompt is encoded with the model's default."""
 
-    def __init__(self, encoder: FeatureEncoder, prompts: dict[str, str]):
-        under = {role: encoder.with_prompt(prompt, role) for role, prompt in prompts.items()}
-        super().__init__(under.get("query", encoder))
-        self.document, self.prompts = under.get("document", encoder), prompts
+    def __init__(self, encoder: LoadedModel, prompts: dict[str, str]):
+        by_role = {role: encoder.with_prompt(prompt, role) for role, prompt in prompts.items()}
+        super().__init__(by_role.get("query", encoder))
+        self.document, self.prompts = by_role.get("document", encoder), prompts
         self.notes = [f"{role} prompt: {prompt!r}" for role, prompt in prompts.items()]
 
     def describe(self) -> dict[str, Any]:
@@ -32,12 +32,12 @@ class PromptedModel(EncoderModel):
         return {**query, "document": document, "prompts": self.prompts}
 
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
-        """Raises InputError: settings ask for reranking."""
+        """Raise InputError if reranking is requested."""
         if settings.rerank:
-            raise InputError(self.name, "rerank", "prompts for vectors", "one of them, or by='pairs'")
+            raise InputError(self.name, "rerank", "reranking and prompts", "only one of the two, or by='pairs'")
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
-        """The outcome of each of a benchmark's tasks; each table is embedded in the roles that tasks need."""
+        """Return the outcome of each of a benchmark's tasks; tables are embedded in the roles that the tasks need."""
         by_place = {}
         for with_images in (True, False):
             places = [place for place, task in enumerate(benchmark.tasks) if task.asks_with_images is with_images]
@@ -50,6 +50,6 @@ class PromptedModel(EncoderModel):
 
 
 def open_prompted(source: Any, loading: Loading) -> PromptedModel | None:
-    """Open what has vectors under prompts. Raises InputError: it takes none."""
+    """Open a model with embeddings and prompts. Raises InputError: it takes no prompts."""
     prompts = loading.options.prompts
     return PromptedModel(loading.loaded, prompts) if prompts else None

@@ -1,4 +1,4 @@
-"""The inputs that the losses of a config read: `INPUTS` has the one that makes each field."""
+"""The inputs of losses: `INPUTS` has one object for each kind, which makes the fields that losses read."""
 
 from ml_collections import ConfigDict
 

@@ -1,7 +1,7 @@
-"""Altered captions as negatives of images, for the SC loss: made on the host, step by step or as a pool of features.
+"""Altered captions as negatives of images, for the SC loss: made on the host, for each step or as a pool of features.
 
-The word that is replaced is chosen by its influence on the caption's embedding. A table of influences is computed once
-with the starting model and kept in the working folder, where the config names none.
+The word to replace is chosen by its influence on the embedding of the caption. If the config names no table of
+influences, it is computed once with the starting model and stored in the working directory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ Influence = Mapping[str, np.ndarray] | InfluenceTable
 
 
 class AlteredCaptions(LossInput):
-    """`losses.sc.count` altered captions a pair."""
+    """`losses.sc.count` altered captions per pair."""
 
     fields = (ALTERED,)
     sample_texts = (("altered_captions", ALTERED),)
@@ -58,7 +58,7 @@ class AlteredCaptions(LossInput):
         sc = config.losses.sc
         if config.init.spec and not config.init.model and sc.select != "random" and not sc.influence:
             wanted = "'random' with config.init.spec, or a table in config.losses.sc.influence: the influence of words"
-            wanted += " on the embeddings of a model with random parameters says nothing"
+            wanted += " on the embeddings of a model with random parameters has no meaning"
             raise InputError(source, "config.losses.sc.select", repr(sc.select), wanted)
 
     def file_hashes(self, context: InputContext) -> dict[str, str]:
@@ -66,7 +66,7 @@ class AlteredCaptions(LossInput):
         table = {} if sc.select == "random" else {"influence": hash_file(_table_path(context))}
         return {"lexicon": open_lexicon(sc.lexicon).hash(), **table}
 
-    def computes(self, config: ConfigDict, folder: Path) -> bool:
+    def needs_encoder(self, config: ConfigDict, folder: Path) -> bool:
         sc = config.losses.sc
         return sc.select != "random" and not sc.influence and not (folder / INFLUENCE).exists()
 
@@ -74,23 +74,24 @@ class AlteredCaptions(LossInput):
         alterers = make_alterers(context)
         return AlterCaptions(alterers, influence_of_words(context), context.config.losses.sc.count)
 
-    def make_pools(self, context: InputContext, material: PoolSources) -> dict[str, Pool]:
+    def make_pools(self, context: InputContext, sources: PoolSources) -> dict[str, Pool]:
         alterers, influence = make_alterers(context), influence_of_words(context)
         size = context.config.data.feature_pool.captions
         texts = [
             _altered(caption, sample.captions, alterers, influence, size)
-            for sample in material.samples
+            for sample in sources.samples
             for caption in sample.captions
         ]
-        # The caption itself stands where there is nothing to alter, and does not count.
-        flat = [text or caption for each, caption in zip(texts, material.captions, strict=True) for text in each]
-        valid = differ_in_tokens(context.encoder, material.captions, flat)
-        features = embed_texts(context.encoder, flat, material.cache, features=True)
+        # A missing altered caption is replaced by the caption itself, which is not valid as it has the same tokens.
+        pairs = zip(texts, sources.captions, strict=True)
+        flat_texts = [text or caption for caption_texts, caption in pairs for text in caption_texts]
+        valid = differ_in_tokens(context.encoder, sources.captions, flat_texts)
+        features = embed_texts(context.encoder, flat_texts, sources.cache, features=True)
         return {ALTERED.name: Pool(features.reshape(*valid.shape, -1), valid)}
 
 
 def make_alterers(context: InputContext) -> list[Alterer]:
-    """One alterer for each of `losses.sc.variants`: rules of nouns, or kinds.
+    """Return an alterer for each of `losses.sc.variants`, which replaces nouns or alters captions in another way.
 
     Raises InputError: an unknown variant, or a lexicon that cannot be read.
     """
@@ -108,8 +109,9 @@ def make_alterers(context: InputContext) -> list[Alterer]:
 
 
 def influence_of_words(context: InputContext) -> Influence | None:
-    """Caption -> influence of its words; None where the word is drawn. Computed once where the config names
-    no table.
+    """Return the influence of the words of each caption, computing it if necessary; None if words are drawn at random.
+
+    All processes must call it.
     """
     sc = context.config.losses.sc
     if sc.select == "random":
@@ -120,7 +122,8 @@ def influence_of_words(context: InputContext) -> Influence | None:
         with progress("influence", sum(len(image.captions) for image in images), "captions") as advance:
             write_influence_table(context.encoder, images, path, lexicon=open_lexicon(sc.lexicon), on_progress=advance)
     barrier("influence")
-    broadcast_from_process_0("the influence table", lambda: len(InfluenceTable(path)))  # one makes the map
+    # Opening the table builds its index if there is none; process 0 does it for all.
+    broadcast_from_process_0("the influence table", lambda: len(InfluenceTable(path)))
     return InfluenceTable(path)
 
 
@@ -129,9 +132,9 @@ def _table_path(context: InputContext) -> Path:
 
 
 def _is_computed(path: Path, context: InputContext) -> bool:
-    """Whether the folder has the table of the run; the file beside it tells what a table is of.
+    """Return whether the folder has the influence table of this run; a file beside the table describes it.
 
-    Raises InputError: the table is of another model, other captions or another lexicon.
+    Raises InputError: the table was computed with another model, other captions or another lexicon.
     """
     about, encoder = path.with_name(_INFLUENCE_OF), context.encoder
     expected = {
@@ -143,16 +146,16 @@ def _is_computed(path: Path, context: InputContext) -> bool:
     if not path.exists():
         write_json(about, expected)
         return False
-    saved = read_json_object(about, "what an influence table is of") if about.exists() else {}
+    saved = read_json_object(about, "the description of an influence table") if about.exists() else {}
     for name, value in expected.items():
         if saved.get(name) != value:
-            wanted = f"{value}, as of this run: remove the table, so that it is computed again"
+            wanted = f"{value}, that of this run; remove the table to have it computed again"
             raise InputError(path, name, f"{saved.get(name)}", wanted)
     return True
 
 
 class CaptionsOfSource(Sequence[CaptionedImage]):
-    """The captions of a source, without its images; made anew each time, so that nobody holds them all."""
+    """The captions of a source without its images, lazily: captions are read when they are accessed."""
 
     def __init__(self, source: PairSource):
         self.source = source
@@ -173,11 +176,11 @@ def _altered(
     influence: Influence | None,
     size: int,
 ) -> list[str | None]:
-    """`size` altered captions, the alterers in turn; None where there are none."""
-    of_words = None if influence is None else influence_of_caption(influence, caption)
+    """Return `size` altered captions, by the alterers in turn; None for those that cannot be made."""
+    word_influence = None if influence is None else influence_of_caption(influence, caption)
     texts: list[str | None] = []
     for place in range(size):
         alterer, draw = alterers[place % len(alterers)], place // len(alterers)
-        altered = alterer.alter(caption, originals, of_words, count=1, draw=draw)
+        altered = alterer.alter(caption, originals, word_influence, count=1, draw=draw)
         texts.append(altered[0].caption if altered else None)
     return texts

@@ -1,4 +1,4 @@
-"""Batches of training: pairs, and for each loss what it reads beside them. `make_input` puts them together."""
+"""Build the batches of training: pairs, and the further inputs of each loss. `make_input` is the entry point."""
 
 import dataclasses
 import socket
@@ -33,14 +33,14 @@ from rococo_jax.training.inputs import active_inputs
 from rococo_jax.training.inputs.feature_pool import FeatureInput, Features, locked_features, make_features
 from rococo_jax.training.inputs.loss_input import InputContext
 
-# Captions are short: of COCO's, one in a thousand has more than 32 tokens.
-_MOST_TOKENS = 48
-# A worker takes seconds to start; `auto` starts none for fewer images than it would read in that time.
+# Captions are short: one in a thousand captions of COCO has more than 32 tokens.
+_DEFAULT_TOKENS = 48
+# A worker takes seconds to start; `auto` starts none for fewer images than the main process reads in that time.
 _IMAGES_WORTH_WORKERS = 20_000
 
 
 def open_source(data: ConfigDict) -> PairSource:
-    """The pairs that the config's `data` names. Raises InputError where they cannot be read."""
+    """Open the source of pairs that `data` of the config names. Raises InputError if it cannot be read."""
     if not data.images:
         raise InputError("config", "data.images", "''", "folders of images, tars, tfds:NAME, or scenes:COUNT")
     return open_pairs(data.images, data.captions, allow_missing=True, split=data.split)
@@ -48,14 +48,14 @@ def open_source(data: ConfigDict) -> PairSource:
 
 def make_input(
     context: InputContext,
-    keep: Callable[[ConfigDict, Callable[[], Features]], Features] = lambda config, make: make(),
-    rows: Int[np.ndarray, " own"] | None = None,
+    feature_cache: Callable[[ConfigDict, Callable[[], Features]], Features] = lambda config, make: make(),
+    rows: Int[np.ndarray, " rows"] | None = None,
 ) -> "PairInput | FeatureInput":
-    """The batches of this process, from step 0. All processes must call it.
+    """Return the batches of this process, from step 0. All processes must call it.
 
     Args:
-        keep: makes the features of frozen towers, or has them from another run.
-        rows: of each global batch, which this process reads; all by default.
+        feature_cache: returns the features of frozen towers of a config, from another run or by calling the function.
+        rows: the rows of each global batch that this process reads; all by default.
     """
     config, encoder, source_of_run = context.config, context.encoder, context.source
     inputs = active_inputs(config.losses)
@@ -74,14 +74,14 @@ def make_input(
         features, source = locked_features(context, cache)
         context = dataclasses.replace(context, source=source)
     elif config.data.cached_features:
-        features = keep(config, lambda: make_features(context, augmentation, cache))
+        features = feature_cache(config, lambda: make_features(context, augmentation, cache))
         return FeatureInput(features, context, rows)
     texts = [pair for each in inputs for pair in each.sample_texts]
     transforms = [each.transform(context) for each in inputs]
     preprocessing = training_preprocessing(config, encoder.preprocessing) if features is None else None
     if preprocessing not in (None, encoder.preprocessing):
         size = "{} x {}".format(*preprocessing.image_size)
-        say(f"{encoder.name}: images are squashed to {size} pixels: mixed ones and dropped patches need one grid")
+        say(f"{encoder.name}: images are resized to {size} pixels, since mixed images and patch dropout need one grid")
     draw = DrawSample(
         context.source,
         make_order(config.data, context.source, config.batch_size, config.seed),
@@ -104,9 +104,9 @@ def make_input(
 
 
 def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int) -> SampleOrder:
-    """The order of `data.order` and `data.weights`.
+    """Return the order of samples that `data.order` and `data.weights` describe.
 
-    Raises InputError: weights that do not fit the sources, or the order 'shards' for a source without shards.
+    Raises InputError: the weights do not match the sources, or the order is 'shards' for a source without shards.
     """
     parts, by_shard = source.parts, data.order == "shards"
     in_bucket = next(filter(is_object_storage, split_names(data.images)), None)
@@ -124,7 +124,7 @@ def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int)
 
 
 def workers_of(workers: int | str, images: int) -> int:
-    """`data.workers`; `auto` shares the machine's cores among its processes, and is 0 for a run of few images."""
+    """Return the number of workers; `auto` shares the machine's cores among its processes, 0 for runs of few images."""
     if workers != "auto":
         return workers
     if images < _IMAGES_WORTH_WORKERS * jax.process_count():
@@ -136,9 +136,9 @@ def workers_of(workers: int | str, images: int) -> int:
 class PairInput:
     """Batches of pixels, or of features of images, and token ids, as `data.training_input` makes them.
 
-    `counts` are this process's share of what was lost since step 0: images that could not be decoded, each replaced by
-    another (with features those that were left out beforehand), texts that were cut, and altered ones that then have
-    the tokens of their caption. What an earlier start of the run had counted is in the share of process 0.
+    `counts` are this process's share of what was lost since step 0: images that could not be decoded and were replaced
+    (with features: left out), texts that were cut, and altered texts that have the tokens of their caption after
+    cutting. The counts of a run before it was resumed are in the share of process 0.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class PairInput:
         self.counts = _of_process_0({"skipped_images": left_out, "cut_texts": 0, "twin_texts": 0})
 
     def get_state(self) -> dict[str, Any]:
-        """The state of the arrays, and the counts of all processes, which must all call it."""
+        """Return the state of the arrays and the counts of all processes. All processes must call it."""
         return {**self.arrays.get_state(), "counts": sum_over_processes(self.counts)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -157,14 +157,15 @@ class PairInput:
         self.counts = _of_process_0(state["counts"])
 
     def __next__(self) -> Batch:
-        """The next batch: this process's rows of it."""
+        """Return this process's rows of the next batch."""
         arrays = next(self.arrays)
         cut_before = self.counts["cut_texts"]
         self.counts = {name: count + int(arrays[name]) for name, count in self.counts.items()}
         is_first_cut = cut_before == 0 and self.counts["cut_texts"] > 0
         if is_first_cut and jax.process_index() == 0:
             most = arrays["ids"].shape[1]
-            say(f"texts of more than {most} tokens are cut; altered ones that are then their caption do not count")
+            consequence = "an altered text that is then equal to its caption is ignored"
+            say(f"texts of more than {most} tokens are cut; {consequence}")
         batch = batch_from_arrays(arrays, self.fields)
         if self.features is None:
             return batch
@@ -172,18 +173,21 @@ class PairInput:
 
 
 def _of_process_0(counts: Mapping[str, int]) -> dict[str, int]:
-    """The counts on process 0, and zeros on the others, so that their sum is these counts."""
+    """Return the counts on process 0 and zeros on the others, so that the sum over processes is right."""
     return {name: count if jax.process_index() == 0 else 0 for name, count in counts.items()}
 
 
 def text_length(requested: int, encoder: Encoder) -> int:
-    """Tokens that every text is padded to, and cut at; `requested` is `data.text_length`, 0 for the default.
+    """Return the number of tokens to which texts are padded or cut.
 
-    Raises InputError: the tower has one length, which is another, or the requested one is above its context.
+    Args:
+        requested: `data.text_length`, 0 for the default.
+
+    Raises InputError: the tower has another fixed length, or `requested` is above its context length.
     """
     fixed, context = encoder.tokenizer.spec.fixed_length, encoder.spec.text.context_length
     if fixed and requested not in (0, fixed):
         raise InputError("config", "config.data.text_length", requested, f"0 or {fixed}, the tower's fixed length")
     if requested and not 2 <= requested <= context:
         raise InputError("config", "config.data.text_length", requested, f"0, or 2 to {context}, the tower's context")
-    return fixed or requested or min(context, _MOST_TOKENS)
+    return fixed or requested or min(context, _DEFAULT_TOKENS)

@@ -1,12 +1,12 @@
 """Hard positives and hard negatives of captions (arXiv 2409.17958): read from files, added to samples on the host.
 
-A caption's hard positive says the same in other words, its hard negative something else in nearly the same words:
-"walking elephant", "strolling elephant", "jumping elephant". Read are
+A hard positive says the same as its caption in other words; a hard negative says something else in nearly the same
+words: "walking elephant", "strolling elephant", "jumping elephant". Two file formats are read:
 
 - JSON lines or a JSON list of `{"caption", "hard_positive", "hard_negative"}`, either partner null or absent;
 - an annotation of `rococo alter-captions`: its altered captions as hard negatives, and `positives` where it has these.
 
-A caption that comes several times has several partners, of which training draws. Captions are matched letter by letter.
+A caption that occurs several times has several partners, from which training draws. Captions must match exactly.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from rococo_jax.training.inputs.loss_input import (
     differ_in_tokens,
 )
 
-_WANTED = "captions with hard positives and hard negatives"
+_CONTENT = "captions with hard positives and hard negatives"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,16 +46,21 @@ class Partners:
 
 
 def read_hard_positives(path: str | os.PathLike) -> dict[str, Partners]:
-    """Caption -> its partners. Raises InputError, with the line or item, where the file is missing or unusable."""
-    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    """Read the partners of each caption.
+
+    Raises InputError: the file is missing, or a line or item of it is unusable.
+    """
+    # Dictionaries without values, as sets that keep the order of the file.
+    positives: dict[str, dict[str, None]] = {}
+    negatives: dict[str, dict[str, None]] = {}
     for caption, positive, negative in _read_triples(path):
-        entry = found.setdefault(caption, ({}, {}))
-        for texts, text in zip(entry, (positive, negative), strict=True):
+        for texts_by_caption, text in ((positives, positive), (negatives, negative)):
+            texts = texts_by_caption.setdefault(caption, {})
             if text is not None:
                 texts[text] = None
-    if not found:
-        raise InputError(path, "captions", "none", _WANTED)
-    return {caption: Partners(tuple(each[0]), tuple(each[1])) for caption, each in found.items()}
+    if not positives:
+        raise InputError(path, "captions", "none", _CONTENT)
+    return {caption: Partners(tuple(positives[caption]), tuple(negatives[caption])) for caption in positives}
 
 
 def _read_triples(path: str | os.PathLike) -> Iterator[tuple[str, str | None, str | None]]:
@@ -69,11 +74,11 @@ def _read_triples(path: str | os.PathLike) -> Iterator[tuple[str, str | None, st
 
 
 def _read_entries(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
-    """("line 3" or "item 2", entry) of a file of JSON lines or a JSON list."""
+    """Yield ("line 3" or "item 2", entry) for a file of JSON lines or a JSON list."""
     if file_suffix(path) in JSON_LINES:
-        entries: Iterable = ((f"line {number}", entry) for number, entry in read_jsonl(path, _WANTED))
+        entries: Iterable = ((f"line {number}", entry) for number, entry in read_jsonl(path, _CONTENT))
     else:
-        value = read_json(path, _WANTED)
+        value = read_json(path, _CONTENT)
         if isinstance(value, dict) and isinstance(value.get("items"), list):
             value = [row for number, item in enumerate(value["items"]) for row in _annotated(item, number, path)]
         if not isinstance(value, list):
@@ -86,13 +91,13 @@ def _read_entries(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _annotated(item: Any, number: int, path: str | os.PathLike) -> list[dict[str, Any]]:
-    """The entries of an item of an annotation: originals, and beside them altered captions and hard positives."""
+    """Return the entries of an item of an annotation: its originals with their altered captions and hard positives."""
     item = item if isinstance(item, dict) else {}
     originals = item.get("originals")
-    none = [None] * len(originals) if isinstance(originals, list) else None
-    columns = [originals, item.get("positives", none), item.get("altered")]
+    no_positives = [None] * len(originals) if isinstance(originals, list) else None
+    columns = [originals, item.get("positives", no_positives), item.get("altered")]
     if not all(isinstance(column, list) and len(column) == len(columns[0] or ()) for column in columns):
-        wanted = "originals, altered and positives of one length, the last or none"
+        wanted = "originals, altered and (optional) positives of the same length"
         raise InputError(path, f"item {number}", repr(item)[:60], wanted)
     keys = ("caption", "hard_positive", "hard_negative")
     return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -108,16 +113,18 @@ def _text(entry: Mapping[str, Any], key: str, where: str, source: object) -> str
 
 @dataclasses.dataclass(frozen=True)
 class AddHardPositives(grain.RandomMapTransform):
-    """Adds `hard_positive` (a text or None) and `hard_negatives` (texts or None, always as many) to a sample.
+    """Adds `hard_positive` (a text or None) and `hard_negatives` (a list of texts or None) to a sample.
 
-    `negatives` is how many hard negatives a sample has, different ones as far as there are.
+    Attributes:
+        partners: the partners of each caption.
+        negatives: length of `hard_negatives`; they differ as far as the caption has enough.
     """
 
     partners: Mapping[str, Partners]
     negatives: int = 1
 
     def random_map(self, sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-        """The sample with a hard positive and hard negatives drawn from its caption's."""
+        """Return the sample with a hard positive and hard negatives drawn from the partners of its caption."""
         own = self.partners.get(sample["caption"], Partners((), ()))
         positive = own.positives[int(rng.integers(len(own.positives)))] if own.positives else None
         drawn = [own.negatives[i] for i in rng.permutation(len(own.negatives))[: self.negatives]]
@@ -126,7 +133,7 @@ class AddHardPositives(grain.RandomMapTransform):
 
 
 class HardPositives(LossInput):
-    """One hard positive a pair, and `losses.hard_positives.count` hard negatives."""
+    """One hard positive per pair, and `losses.hard_positives.count` hard negatives."""
 
     fields = (POSITIVES, NEGATIVES)
     sample_texts = (("hard_positive", POSITIVES), ("hard_negatives", NEGATIVES))
@@ -142,24 +149,27 @@ class HardPositives(LossInput):
     def transform(self, context: InputContext) -> AddHardPositives:
         return AddHardPositives(self.partners(context), context.config.losses.hard_positives.count)
 
-    def make_pools(self, context: InputContext, material: PoolSources) -> dict[str, Pool]:
-        """A caption's partners in file order, again from the first where it has fewer than the pool has places."""
-        size, none = context.config.data.feature_pool.captions, Partners((), ())
-        partners = self.partners(context)
-        own = [partners.get(caption, none) for caption in material.captions]
+    def make_pools(self, context: InputContext, sources: PoolSources) -> dict[str, Pool]:
+        """Encode the partners of each caption in file order, repeating them if the pool has more places."""
+        size = context.config.data.feature_pool.captions
+        partners_by_caption = self.partners(context)
+        partners = [partners_by_caption.get(caption, Partners((), ())) for caption in sources.captions]
+        texts_by_field = {
+            POSITIVES: [each.positives for each in partners],
+            NEGATIVES: [each.negatives for each in partners],
+        }
         pools = {}
-        for field, texts in zip(
-            self.fields, ([each.positives for each in own], [each.negatives for each in own]), strict=True
-        ):
-            flat = [
-                each[place % len(each)] if each else caption
-                for each, caption in zip(texts, material.captions, strict=True)
+        for field, texts in texts_by_field.items():
+            # The caption itself takes the places of a caption without partners, which are not valid.
+            flat_texts = [
+                caption_texts[place % len(caption_texts)] if caption_texts else caption
+                for caption_texts, caption in zip(texts, sources.captions, strict=True)
                 for place in range(size)
             ]
-            features = embed_texts(context.encoder, flat, material.cache, features=True)
-            valid = np.repeat([bool(each) for each in texts], size).reshape(-1, size)
+            features = embed_texts(context.encoder, flat_texts, sources.cache, features=True)
+            valid = np.repeat([bool(caption_texts) for caption_texts in texts], size).reshape(-1, size)
             if field is NEGATIVES:
-                valid &= differ_in_tokens(context.encoder, material.captions, flat)
+                valid &= differ_in_tokens(context.encoder, sources.captions, flat_texts)
             pools[field.name] = Pool(features.reshape(*valid.shape, -1), valid)
         return pools
 
@@ -167,9 +177,9 @@ class HardPositives(LossInput):
         check_count(source, config, "hard_positives")
 
     def partners(self, context: InputContext) -> dict[str, Partners]:
-        """Caption -> its partners, from the file that the config names.
+        """Return the partners of each caption, from the file that the config names.
 
-        Raises InputError: it names none, or it cannot be read.
+        Raises InputError: the config names no file, or it cannot be read.
         """
         hard = context.config.losses.hard_positives
         if not hard.negatives:

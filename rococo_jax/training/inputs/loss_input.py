@@ -1,7 +1,7 @@
-"""What makes a field of the batch: `LossInput`, one or several fields each, in a file of this package.
+"""`LossInput`, the interface of what makes fields of the batch for losses. Each input is a file of this package.
 
-An input may act in three places: add texts to a sample on the host, make something of the batch on the device, or make
-a pool of features of frozen towers beforehand.
+An input can act in three places: add texts to a sample on the host, compute a field from the batch on the device, or
+compute a pool of features of frozen towers beforehand.
 """
 
 import dataclasses
@@ -25,19 +25,20 @@ from rococo_jax.losses.terms import Field
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.freezing import cached_sides
 
-# Pools are made from this seed, so that runs of all seeds share them.
+# Pools are made with this seed, so that runs with different seeds share them.
 POOL_SEED = 0
-IMAGES_PER_PART = 256
+IMAGES_PER_CHUNK = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class InputContext:
-    """What inputs are made from.
+    """What an input is made from.
 
     Attributes:
-        encoder: with the parameters of step 0; gone when the input is made.
-        source: the pairs.
-        folder: where files are kept that later runs of the same data read again.
+        config: config of the run.
+        encoder: the encoder with the initial parameters.
+        source: the image-caption pairs.
+        folder: folder of files that later runs on the same data read again.
     """
 
     config: ConfigDict
@@ -52,12 +53,13 @@ Pixels = tuple[UInt8[np.ndarray, "images h w 3"], list[str]]
 
 @dataclasses.dataclass(frozen=True)
 class PoolSources:
-    """What pools are made from beside `InputContext`.
+    """What pools are made from, besides `InputContext`.
 
     Attributes:
         samples: the images that can be decoded, with their captions.
-        captions: of all samples, in order.
-        views: pixels of all samples by the name of the view, "crop" or "resize".
+        captions: captions of all samples, in order.
+        views: pixels of all samples, cropped ("crop") and resized without cropping ("resize").
+        cache: cache of features by content.
     """
 
     samples: Sequence[PairSample]
@@ -68,18 +70,18 @@ class PoolSources:
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-    """Features of frozen towers to draw from: so many of each caption or image, and which of them count."""
+    """Features of frozen towers to draw from, several per caption or image; those that are not valid do not count."""
 
     features: Float[np.ndarray, "items pool f"]
     valid: Bool[np.ndarray, "items pool"]
 
 
 class LossInput:
-    """Makes the fields that a loss reads. An input overrides what it needs.
+    """Makes fields that losses read. An input overrides the methods it needs.
 
     Attributes:
-        fields: what it makes.
-        sample_texts: keys under which `transform` adds texts to a sample, and the fields that these become.
+        fields: the fields that it makes.
+        sample_texts: keys under which `transform` adds texts to a sample, with the field that each becomes.
         pooled: whether it can make a pool of features.
     """
 
@@ -88,49 +90,53 @@ class LossInput:
     pooled: ClassVar[bool] = False
 
     def items(self, config: ConfigDict) -> dict[str, tuple[int, ...]]:
-        """By field: () for one item a pair, (k,) for k."""
+        """Return the number of items per pair of each field, by name: () for one, (k,) for k."""
         raise NotImplementedError
 
     def check(self, source: object, config: ConfigDict) -> None:
-        """Raises InputError where config values do not fit each other."""
+        """Raise InputError if config values do not go together."""
 
     def check_devices(self, config: ConfigDict, devices: int) -> None:
-        """Raises InputError where the batch cannot be made on so many devices."""
+        """Raise InputError if the fields cannot be made on this number of devices."""
 
     def resized_view(self, config: ConfigDict) -> bool:
-        """Whether every image is needed resized whole, too."""
+        """Return whether the input also needs every image resized without cropping."""
         return False
 
-    def computes(self, config: ConfigDict, folder: Path) -> bool:
-        """Whether `transform` runs the encoder. `folder` is that of `InputContext`."""
+    def needs_encoder(self, config: ConfigDict, folder: Path) -> bool:
+        """Return whether `transform` runs the encoder. `folder` is that of `InputContext`."""
         return False
 
     def file_hashes(self, context: InputContext) -> dict[str, str]:
-        """Hashes of the contents of the files that are read, by name; a run resumes with the same ones alone."""
+        """Return hashes of the files that are read, by name; a run resumes only with the same contents."""
         return {}
 
     def transform(self, context: InputContext) -> Any | None:
-        """A Grain transform that adds texts to a sample, under the keys of `sample_texts`."""
+        """Return a Grain transform that adds texts to a sample, under the keys in `sample_texts`."""
         return None
 
     def on_device(self, batch: Batch, config: ConfigDict, step: Int[Array, ""], mesh: Mesh | None) -> Batch:
-        """The batch with fields that the device makes, a pure function of the batch, the config's seed and the step."""
+        """Return the batch with the fields that are made on the device, a pure function of batch, seed and step."""
         return batch
 
     def make_pools(self, context: InputContext, material: PoolSources) -> dict[str, Pool]:
-        """Features that training on cached features draws from, by the name of the field."""
+        """Compute the features that training on cached features draws from, by name of the field."""
         raise NotImplementedError
 
     def draw(
         self, field: Field, shape: tuple[int, int], config: ConfigDict, random: np.random.Generator
     ) -> Int[np.ndarray, "b k"]:
-        """Which places of a field's pool each row of a batch gets, all different; `shape` is (rows, places)."""
+        """Draw places of a field's pool for each row of a batch, without replacement.
+
+        Args:
+            shape: number of rows, and number of places in the pool.
+        """
         count = math.prod(self.items(config)[field.name])
         return np.argsort(random.random(shape), axis=1)[:, :count]
 
 
 def check_count(source: object, config: ConfigDict, loss: str) -> None:
-    """Raises InputError where a loss reads more texts a caption than its pool of features holds."""
+    """Raise InputError if a loss reads more texts per caption than its pool of features holds."""
     count, pool = config.losses[loss].count, config.data.feature_pool.captions
     if "text" in cached_sides(config) and count > pool:
         wanted = "at most config.data.feature_pool.captions"
@@ -138,17 +144,27 @@ def check_count(source: object, config: ConfigDict, loss: str) -> None:
 
 
 def differ_in_tokens(encoder: Encoder, captions: Sequence[str], texts: Sequence[str]) -> Bool[np.ndarray, "captions k"]:
-    """Whether each of k texts a caption, caption by caption, has other tokens, cut to the context, than the caption."""
-    rows, count = encoder.token_ids([*captions, *texts]), len(captions)
-    size = len(texts) // count
-    differ = [row != rows[place // size] for place, row in enumerate(rows[count:])]
-    return np.array(differ, bool).reshape(count, size)
+    """Return for each text whether its tokens, cut at the context length, differ from those of its caption.
+
+    Args:
+        texts: k texts for the first caption, then k for the second, and so on.
+    """
+    token_rows = encoder.token_ids([*captions, *texts])
+    caption_rows, text_rows = token_rows[: len(captions)], token_rows[len(captions) :]
+    texts_per_caption = len(texts) // len(captions)
+    differ = [row != caption_rows[number // texts_per_caption] for number, row in enumerate(text_rows)]
+    return np.array(differ, bool).reshape(len(captions), texts_per_caption)
 
 
 def image_features(
     encoder: Encoder, pixels: np.ndarray, contents: Sequence[str], cache: EmbeddingCache, kind: str
 ) -> Float[np.ndarray, "images f"]:
-    """Features of the image tower, kept by `contents`, which decide the pixels. `kind` is for the progress bar."""
-    parts = [pixels[start : start + IMAGES_PER_PART] for start in range(0, len(pixels), IMAGES_PER_PART)]
-    of_parts = chunks([content.encode() for content in contents], IMAGES_PER_PART)
-    return EmbeddingPass(encoder, kind, parts, of_parts, encoder.image_batches, cache).features()
+    """Return features of the image tower.
+
+    Args:
+        contents: keys of the cache, one per image; equal keys mean equal pixels.
+        kind: name of the images on the progress bar.
+    """
+    pixel_chunks = [pixels[start : start + IMAGES_PER_CHUNK] for start in range(0, len(pixels), IMAGES_PER_CHUNK)]
+    key_chunks = chunks([content.encode() for content in contents], IMAGES_PER_CHUNK)
+    return EmbeddingPass(encoder, kind, pixel_chunks, key_chunks, encoder.image_batches, cache).features()

@@ -1,9 +1,11 @@
 """Mixed images as negatives of captions, for the VC loss: made on the device, or as a pool of features.
 
-Every image is mixed with a partner from its group of `losses.vc.partner_group` consecutive rows of the batch: where a
-device holds whole groups nothing is sent, where it holds fewer rows its neighbours gather those of their group, and the
-result does not depend on how many devices there are. With both methods, or with both views (as images are trained on,
-and resized whole), groups take turns. The draws depend on the seed and the step alone.
+Every image is mixed with a partner from its group of `losses.vc.partner_group` consecutive rows of the batch. If a
+device holds complete groups, nothing is sent; if it holds fewer rows, the devices of a group gather their rows. The
+result does not depend on the number of devices.
+
+With both methods, or with both views (images as they are trained on, and resized without cropping), groups take turns.
+What is drawn depends only on the seed and the step.
 """
 
 import hashlib
@@ -12,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, UInt8
+from jaxtyping import Array, Bool, Float, Int, UInt8
 from ml_collections import ConfigDict
 
 from rococo_jax.errors import InputError
@@ -21,7 +23,7 @@ from rococo_jax.losses.terms import Field
 from rococo_jax.perturb.images.mixing import Mixing, is_negative, mix_batch
 from rococo_jax.training.batch import Batch, Images
 from rococo_jax.training.inputs.loss_input import (
-    IMAGES_PER_PART,
+    IMAGES_PER_CHUNK,
     POOL_SEED,
     InputContext,
     LossInput,
@@ -30,12 +32,12 @@ from rococo_jax.training.inputs.loss_input import (
     image_features,
 )
 
-# Config value: method of `perturb.images`.
+# Method of `perturb.images` for each value in `losses.vc.methods`.
 _METHODS = {"mixup": "mix", "cutmix": "patch"}
 
 
 class MixedImages(LossInput):
-    """One mixed image a pair."""
+    """One mixed image per pair."""
 
     fields = (MIXED,)
     pooled = True
@@ -44,9 +46,11 @@ class MixedImages(LossInput):
         return {MIXED.name: (1,)}
 
     def check_devices(self, config: ConfigDict, devices: int) -> None:
-        group, rows = config.losses.vc.partner_group, config.batch_size // devices
-        whole = rows % group == 0 or (group % rows == 0 and config.batch_size % group == 0)
-        if not whole and not config.data.cached_features:
+        group, batch_size = config.losses.vc.partner_group, config.batch_size
+        rows = batch_size // devices
+        device_has_groups = rows % group == 0
+        group_has_devices = group % rows == 0 and batch_size % group == 0
+        if not device_has_groups and not group_has_devices and not config.data.cached_features:
             wanted = f"a divisor or a multiple of the {rows} images of a device, and a divisor of the batch"
             raise InputError("config", "losses.vc.partner_group", group, wanted)
 
@@ -58,38 +62,16 @@ class MixedImages(LossInput):
             return batch
         return with_mixed(batch, step_key(config.seed, step), config.losses.vc, mesh)
 
-    def make_pools(self, context: InputContext, material: PoolSources) -> dict[str, Pool]:
-        """Features of mixed images. Place q of the pool mixes every image with another one, in an order of its own.
+    def make_pools(self, context: InputContext, sources: PoolSources) -> dict[str, Pool]:
+        """Compute features of mixed images. In each place of the pool, images are mixed in a new random order.
 
-        Methods take turns part by part, and views after each round of methods.
+        Images are mixed in chunks of consecutive images of that order. Methods take turns from chunk to chunk, and
+        views after each round of methods.
         """
-        vc, size = context.config.losses.vc, context.config.data.feature_pool.mixed
-        methods = [_METHODS[name] for name in vc.methods.split(",")]
-        views = [material.views[name] for name in vc.views.split(",")]
-        count = len(material.samples)
-        part = min(IMAGES_PER_PART, count)
-        pools = []
-        for place in range(size):
-            order = np.random.default_rng([POOL_SEED, place]).permutation(count)
-            out = None
-            for start in range(0, len(order), part):
-                turn = place + start // part
-                method = methods[turn % len(methods)]
-                pixels, hashes = views[turn // len(methods) % len(views)]
-                mixing = Mixing(method=method, ratio=vc.ratio)
-                # The last run takes images of the first along, so that every image has a partner.
-                chosen = np.take(order, np.arange(start, start + part), mode="wrap")
-                key = jax.random.fold_in(jax.random.fold_in(jax.random.key(POOL_SEED), place), start)
-                mixed = mix_batch(jnp.asarray(pixels[chosen]), key, mixing)
-                contents = [f"{method} {vc.ratio} {place} {start} {hashes[i]}" for i in chosen]
-                contents[0] += hashlib.sha256("".join(hashes[i] for i in chosen).encode()).hexdigest()
-                kind = f"images ({method}, {place + 1} of {size})"
-                features = image_features(context.encoder, np.asarray(mixed.images), contents, material.cache, kind)
-                out = np.empty((count, features.shape[1]), np.float32) if out is None else out
-                whole = min(part, len(order) - start)
-                out[chosen[:whole]] = features[:whole]
-            pools.append(out)
-        return {MIXED.name: Pool(np.stack(pools, axis=1), np.ones((count, size), bool))}
+        vc, places = context.config.losses.vc, context.config.data.feature_pool.mixed
+        count = len(sources.samples)
+        features = [_mixed_features(context, sources, vc, place, places) for place in range(places)]
+        return {MIXED.name: Pool(np.stack(features, axis=1), np.ones((count, places), bool))}
 
     def draw(
         self, field: Field, shape: tuple[int, int], config: ConfigDict, random: np.random.Generator
@@ -97,29 +79,71 @@ class MixedImages(LossInput):
         return random.integers(shape[1], size=shape[0])[:, None]
 
 
+def _mixed_features(
+    context: InputContext, sources: PoolSources, vc: ConfigDict, place: int, places: int
+) -> Float[np.ndarray, "images f"]:
+    """Mix every image with another one, and return the features of the mixed images."""
+    methods = [_METHODS[name] for name in vc.methods.split(",")]
+    views = [sources.views[name] for name in vc.views.split(",")]
+    count = len(sources.samples)
+    chunk_size = min(IMAGES_PER_CHUNK, count)
+    order = np.random.default_rng([POOL_SEED, place]).permutation(count)
+    place_key = jax.random.fold_in(jax.random.key(POOL_SEED), place)
+    all_features = None
+    for start in range(0, count, chunk_size):
+        turn = place + start // chunk_size
+        method = methods[turn % len(methods)]
+        pixels, hashes = views[turn // len(methods) % len(views)]
+        # The last chunk is filled up with images from the start of the order, so that every image has a partner.
+        chunk = np.take(order, np.arange(start, start + chunk_size), mode="wrap")
+        mixing = Mixing(method=method, ratio=vc.ratio)
+        mixed = mix_batch(jnp.asarray(pixels[chunk]), jax.random.fold_in(place_key, start), mixing)
+
+        # Keys of the cache: a mixed image depends on all images of its chunk, so the first key has a hash of them.
+        keys = [f"{method} {vc.ratio} {place} {start} {hashes[image]}" for image in chunk]
+        keys[0] += hashlib.sha256("".join(hashes[image] for image in chunk).encode()).hexdigest()
+        kind = f"images ({method}, {place + 1} of {places})"
+        features = image_features(context.encoder, np.asarray(mixed.images), keys, sources.cache, kind)
+
+        if all_features is None:
+            all_features = np.empty((count, features.shape[1]), np.float32)
+        is_new = min(chunk_size, count - start)  # the images that filled up the chunk are left out
+        all_features[chunk[:is_new]] = features[:is_new]
+    return all_features
+
+
 def with_mixed(batch: Batch, key: Array, vc: ConfigDict, mesh: Mesh | None) -> Batch:
-    """The batch with the field `mixed (b 1 h w 3)`; it does not count where an image was mixed with itself."""
-    ids, methods = batch.image_id, vc.methods.split(",")
-    group = jnp.arange(len(ids)) // vc.partner_group
+    """Return the batch with the field `mixed (b 1 h w 3)`, which is not valid if an image was mixed with itself."""
+    methods = [_METHODS[name] for name in vc.methods.split(",")]
+    group = jnp.arange(len(batch.image_id)) // vc.partner_group
     images = _views(batch.images, vc, group // len(methods))
-    made = []
-    for method in methods:
-        mixing = Mixing(method=_METHODS[method], ratio=vc.ratio, group=vc.partner_group)
-        mixed = mix_batch(images, key, mixing, mesh=mesh)
-        made.append((mixed.images, is_negative(mixed, ids)))
-    mixed, valid = made[0]
-    if len(made) > 1:
-        second = group % 2 == 1
-        mixed = jnp.where(second[:, None, None, None], made[1][0], mixed)
-        valid = jnp.where(second, made[1][1], valid)
-    return batch.with_field(MIXED, Images(pixels=mixed[:, None]), valid[:, None])
+    # All images are mixed by each method; with two methods, groups with an odd number take the second.
+    pixels, valid = _mix(images, batch.image_id, methods[0], key, vc, mesh)
+    if len(methods) > 1:
+        second_pixels, second_valid = _mix(images, batch.image_id, methods[1], key, vc, mesh)
+        takes_second = group % 2 == 1
+        pixels = jnp.where(takes_second[:, None, None, None], second_pixels, pixels)
+        valid = jnp.where(takes_second, second_valid, valid)
+    return batch.with_field(MIXED, Images(pixels=pixels[:, None]), valid[:, None])
+
+
+def _mix(
+    images: UInt8[Array, "b h w 3"], ids: Int[Array, " b"], method: str, key: Array, vc: ConfigDict, mesh: Mesh | None
+) -> tuple[UInt8[Array, "b h w 3"], Bool[Array, " b"]]:
+    """Mix all images by one method; return them, and whether each is a negative of its caption."""
+    mixing = Mixing(method=method, ratio=vc.ratio, group=vc.partner_group)
+    mixed = mix_batch(images, key, mixing, mesh=mesh)
+    return mixed.images, is_negative(mixed, ids)
 
 
 def _views(images: Images, vc: ConfigDict, turn: Int[Array, " b"]) -> UInt8[Array, "b h w 3"]:
+    """Return the view of each image that is mixed; with two views, even turns take the first."""
     views = [{"crop": images.pixels, "resize": images.resized}[name] for name in vc.views.split(",")]
-    return views[0] if len(views) == 1 else jnp.where((turn % 2 == 0)[:, None, None, None], *views)
+    if len(views) == 1:
+        return views[0]
+    return jnp.where((turn % 2 == 0)[:, None, None, None], *views)
 
 
 def step_key(seed: int, step: Array) -> Array:
-    """The key of a step."""
+    """Return the random key of a step."""
     return jax.random.fold_in(jax.random.key(seed), step)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mix_place, squash
+from rococo_jax.benchmarks.rococo.published_mixing import make_plan, mix_place, resize_to_square
 from rococo_jax.cli import mix_images
 from rococo_jax.perturb.images import image_folders
 from tests.support.commands import run_command
@@ -45,7 +45,7 @@ def test_files_hold_the_images_that_an_evaluation_mixes_in_memory(gallery, proto
     out = mix(gallery, "--method", "patch", "--ratio", "0.6", "--seed", "10", "--protocol", protocol)
     names = [item["image"] for item in json.loads((gallery / "captions.json").read_text())]
     plan = make_plan(names, "patch", 0.6, 10, protocol)
-    squashed = [squash(Image.open(gallery / "images" / name), plan.alpha) for name in names]
+    squashed = [resize_to_square(Image.open(gallery / "images" / name), plan.alpha) for name in names]
     manifest = json.loads((out / "manifest.json").read_text())
     for place, entry in enumerate(manifest["pairs"]):
         mixed = mix_place(plan, place, squashed.__getitem__)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rococo_jax.benchmarks.rococo.mixed_galleries import SQUASHED, MixedImages, mix_one, partner_of, place_of
+from rococo_jax.benchmarks.rococo.mixed_galleries import SQUARES, MixedImages, mix_one, partner_of, place_of
 from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.data.images import FileImages
@@ -42,7 +42,7 @@ def test_mixed_images_come_in_the_order_asked(files):
     for row, image in zip(rows, mixed.read(rows), strict=True):
         np.testing.assert_array_equal(np.asarray(image), np.asarray(mixed.thumbnail(row)))
     # Each is decoded once: what was squashed is kept for the other galleries.
-    assert mixed.originals.pixel_cache.get(66, SQUASHED["white"]) is not None
+    assert mixed.originals.pixel_cache.get(66, SQUARES["white"]) is not None
 
 
 @pytest.mark.parametrize("count", [1, 2])

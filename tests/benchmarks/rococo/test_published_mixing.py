@@ -15,7 +15,7 @@ from rococo_jax.benchmarks.rococo.published_mixing import (
     make_plan,
     mix_place,
     plan_batches,
-    squash,
+    resize_to_square,
 )
 from rococo_jax.data.caption_forms import read_captions
 from rococo_jax.data.pictures import open_image
@@ -103,7 +103,7 @@ def test_real_images_mix_as_torch_and_pillow_mix_them_and_so_do_their_jpegs(real
     # Rounded as torch's image writer rounds.
     expected = mixed.mul(255).add_(0.5).clamp_(0, 255).permute(0, 2, 3, 1).to(torch.uint8).numpy()
 
-    squashed = [squash(image) for image in images].__getitem__
+    squashed = [resize_to_square(image) for image in images].__getitem__
     # The promise is 1 of 255; every operation is rounded as torch rounds it, so the bytes are equal.
     strict = dataclasses.replace(plan, protocol="strict")
     np.testing.assert_array_equal([mix_place(strict, place, squashed) for place in range(24)], expected)

@@ -67,8 +67,8 @@ def test_altered_captions_that_are_cut_to_their_originals_are_left_out_if_the_mo
     assert all(cut[part] == expected[part] for part in ("tasks", "intervals", "sizes"))
     assert cut["tasks"]["image_to_text"]["mine"]["fr1"] == 25.0
     assert cut["notes"] == [
-        "2 of 24 texts are longer than the model's 6 tokens, and were cut",
-        "altered texts left out, since cut they are their originals (image_to_text, mine: 1 of 12)",
+        "2 of 24 texts are longer than the model's 6 tokens and were truncated",
+        "altered texts left out because truncation makes them equal to their originals (image_to_text, mine: 1 of 12)",
     ]
     asked_all = rococo_jax.evaluate(SixWords(), **folders)
     assert asked_all["tasks"]["image_to_text"]["mine"]["fr1"] == pytest.approx(100 * 4 / IMAGES)
@@ -78,15 +78,15 @@ def test_altered_captions_that_are_cut_to_their_originals_are_left_out_if_the_mo
 def test_a_variant_of_which_nothing_is_left_is_not_asked_and_no_weights_are_blamed(tmp_path, monkeypatch, capsys):
     folders = write(tmp_path, [(f"same a b c d e {number} dog", f"same a b c d e {number} cat") for number in range(4)])
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "m.py").write_text("from tests.evaluation.test_lost_input import Telling as make")
+    (tmp_path / "m.py").write_text("from tests.evaluation.test_excluded_input import Telling as make")
     asked = [f"--{name}={folder}" for name, folder in folders.items()]
     assert main(["evaluate", "m.py:make", *asked, "--tasks", "image_to_text", "--out", str(tmp_path / "out")]) == 0
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert list(results["tasks"]["image_to_text"]) == ["clean"]
-    left_out = "altered texts left out, since cut they are their originals (image_to_text, mine: all 4, and it is not"
-    assert any(note.startswith(left_out) for note in results["notes"])
+    left_out = "truncation makes them equal to their originals (image_to_text, mine: all 4, so it is not"
+    assert any(left_out in note for note in results["notes"])
     chance = [note for note in results["notes"] if "no better than chance" in note]
-    assert len(chance) == 1 and "(25): most texts were cut; drops" in chance[0]
+    assert len(chance) == 1 and "(25): most texts were truncated; drops" in chance[0]
     said = capsys.readouterr()
     assert (said.out + said.err).count("texts are longer than the model's 6 tokens") == 1
 
@@ -133,8 +133,8 @@ def test_choices_lose_wrong_texts_that_are_cut_to_right_ones(tmp_path):
 
 def test_benchmarks_of_which_nothing_is_cut_are_asked_as_they_are(tmp_path):
     (benchmark,) = open_benchmarks(Settings(), **write(tmp_path, SHORT))
-    read = EncoderModel(load_encoder(Telling())).as_read(benchmark)
-    assert read.tasks == benchmark.tasks and read.lost == benchmark.lost
+    read = EncoderModel(load_encoder(Telling())).adapt_benchmark(benchmark)
+    assert read.tasks == benchmark.tasks and read.excluded == benchmark.excluded
 
 
 def test_a_model_that_says_too_little_is_refused(tmp_path):
