@@ -30,7 +30,7 @@ OPEN_CLIP_SIZES = PublishedSizes({(14, 27): 378}, "open_clip's model_configs")
 
 
 def image_size_of(
-    source: object, field: str, patch: int, positions: int, published: PublishedSizes | None, requested: int | None
+    source: object, field: str, patch: int, positions: int, published: PublishedSizes, requested: int | None
 ) -> tuple[int, str]:
     """Return the image size of a tower with square patches, and how it is known.
 
@@ -46,9 +46,10 @@ def image_size_of(
     grid = math.isqrt(positions)
     if grid < 1 or grid**2 != positions:
         raise InputError(source, field, f"{positions} positions of patches", "a square number of them")
-    if published is not None and (patch, grid) in published.sizes:
+    if (patch, grid) in published.sizes:
         return published.sizes[patch, grid], f"{grid} x {grid} patches of {patch} pixels in {published.listed}"
-    exact, how = patch * grid, f"{grid} x {grid} positions of patches of {patch} pixels"
+    exact = patch * grid
+    how = f"{grid} x {grid} positions of patches of {patch} pixels"
     if exact in _USUAL:
         return exact, how
     if requested is not None and requested // patch == grid:
@@ -56,6 +57,6 @@ def image_size_of(
     usual = [size for size in _USUAL if size // patch == grid]
     if usual and requested is None:
         sizes = " or ".join(map(str, [exact, *usual]))
-        found = f"{grid} x {grid} positions of patches of {patch} pixels, which fit images of {sizes} pixels"
+        found = f"{how}, which fit images of {sizes} pixels"
         raise missing_choice(source, "image_size", found, "the side in pixels of the images that it was trained with")
     return exact, how

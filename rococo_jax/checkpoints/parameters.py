@@ -69,6 +69,7 @@ def parameter_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 
 def _is_stored(path: str, spec: ModelSpec) -> bool:
+    """Return whether a parameter is part of a checkpoint; single towers have a logit scale in memory alone."""
     return not path.startswith("logit_") or (spec.vision is not None and spec.text is not None)
 
 
@@ -192,21 +193,28 @@ def with_image_size(checkpoint: Checkpoint, image_size: int | None) -> Checkpoin
     if spec.vision is None:
         raise InputError("image size", "pixels", image_size, "none, for a model without an image tower")
     if image_size != spec.vision.image_size:
-        grid = spec.vision.position_grid or spec.vision.grid
         vision = dataclasses.replace(spec.vision, image_size=image_size)
         if vision.grid < 1:
             raise InputError("image size", "pixels", image_size, f"at least {vision.patch_size}, one patch")
         if vision.stores_positions and not vision.flexible_grid:
-            origin = before_training(provenance)
-            if "joined" in origin:
-                origin = before_training(origin["joined"]["vision"])
-            rule = _POSITION_RULES.get(origin.get("format"), origin.get("position_rule", "bicubic"))
-            changes = {} if grid == vision.grid else {"position_grid": grid, "position_rule": rule}
-            vision = dataclasses.replace(vision, **{"position_grid": None, "position_rule": "bicubic", **changes})
+            stored_grid = spec.vision.position_grid or spec.vision.grid
+            vision = _with_stored_grid(vision, stored_grid, provenance)
         spec = dataclasses.replace(spec, vision=vision)
     if preprocessing is not None and preprocessing.image_size[0] != image_size:
         preprocessing = preprocessing.with_image_size(image_size)
     return checkpoint._replace(spec=spec, preprocessing=preprocessing, provenance=provenance)
+
+
+def _with_stored_grid(vision: Any, stored_grid: int, provenance: Mapping[str, Any]) -> Any:
+    """Return the tower with positions that are stored for this grid and, if its own differs, interpolated."""
+    if stored_grid == vision.grid:
+        return dataclasses.replace(vision, position_grid=None, position_rule="bicubic")
+    origin = before_training(provenance)
+    if "joined" in origin:
+        origin = before_training(origin["joined"]["vision"])
+    rule_of_family = origin.get("position_rule", "bicubic")
+    rule = _POSITION_RULES.get(origin.get("format"), rule_of_family)
+    return dataclasses.replace(vision, position_grid=stored_grid, position_rule=rule)
 
 
 def before_training(provenance: Mapping[str, Any]) -> Mapping[str, Any]:

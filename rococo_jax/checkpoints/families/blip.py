@@ -19,6 +19,7 @@ from rococo_jax.checkpoints.families.base import Family, library_defaults, part_
 from rococo_jax.checkpoints.families.bert import BERT, BERT_NAMES
 from rococo_jax.checkpoints.fields import Section
 from rococo_jax.checkpoints.names import names
+from rococo_jax.data.image_processors import CLIP_MEAN, CLIP_STD
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.models import HeadSpec, MatchingSpec, ModelSpec
@@ -71,8 +72,8 @@ class Blip(Family):
     processor: ClassVar = {
         "image_processor_type": "SiglipImageProcessor",
         "size": {"height": 384, "width": 384},
-        "image_mean": [0.48145466, 0.4578275, 0.40821073],
-        "image_std": [0.26862954, 0.26130258, 0.27577711],
+        "image_mean": CLIP_MEAN,
+        "image_std": CLIP_STD,
     }
 
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:

@@ -34,6 +34,7 @@ from rococo_jax.checkpoints.parameters import (
 )
 from rococo_jax.checkpoints.tensors import Tensors, write_safetensors
 from rococo_jax.checkpoints.weight_files import open_weights
+from rococo_jax.data.image_processors import CLIP_MEAN, CLIP_STD
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import read_open_clip_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer
@@ -51,7 +52,6 @@ _WEIGHTS = tuple(
 )
 _WEIGHTS += tuple(f"open_clip_pytorch_model.{suffix}" for suffix in ("pth", "pt"))
 _FILES = (CONFIG, *_WEIGHTS, *TOKENIZER_FILES, "text_config/*")
-_MEAN, _STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 # The keys that record a setting; the first that is present counts.
 _TOWER_KEYS = {
     "image heads": "vision_cfg.timm_model_name vision_cfg.head_width vision_cfg.width",
@@ -175,7 +175,7 @@ def hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
 
 def preprocessing_of_open_clip(preprocess_cfg: Mapping[str, Any], path: Path, spec: ModelSpec) -> Preprocessing:
     """Return the preprocessing of a `preprocess_cfg`. Raises InputError for values that are not known here."""
-    values = {"mean": _MEAN, "std": _STD, "interpolation": "bicubic", "resize_mode": "shortest"}
+    values = {"mean": CLIP_MEAN, "std": CLIP_STD, "interpolation": "bicubic", "resize_mode": "shortest"}
     values |= {key: value for key, value in preprocess_cfg.items() if value is not None}
     # `random` applies in training alone.
     filter_name = "bicubic" if values["interpolation"] == "random" else values["interpolation"]
