@@ -1,9 +1,9 @@
-"""Time what a newcomer waits for, each in a fresh process: `rococo --help`, the import, a first caption's embedding.
+"""Time the first commands of a new user, each in a new process: `rococo --help`, the import, a first embedding.
 
     python perf/cold_start.py [--rounds 5]
 
-Medians of seconds. Programs come from the compilation cache after the first round, as they do for a user's second
-command; `first_embedding_uncached` is the first round, in an empty cache.
+The results are medians of seconds. After the first round, programs come from the compilation cache, as in a user's
+second command; `first_embedding_uncached` is the first round, with an empty cache.
 """
 
 import argparse
@@ -36,9 +36,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as cache:
-        found = {name: [seconds(words, cache) for _ in range(rounds + 1)] for name, words in COMMANDS.items()}
-    figures = {name: round(statistics.median(each[1:]), 2) for name, each in found.items()}
-    print(json.dumps({**figures, "first_embedding_uncached": round(found["first_embedding"][0], 2)}))
+        times = {name: [seconds(words, cache) for _ in range(rounds + 1)] for name, words in COMMANDS.items()}
+    figures = {name: round(statistics.median(each[1:]), 2) for name, each in times.items()}
+    print(json.dumps({**figures, "first_embedding_uncached": round(times["first_embedding"][0], 2)}))
 
 
 if __name__ == "__main__":

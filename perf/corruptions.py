@@ -2,14 +2,15 @@
 
     python perf/corruptions.py [--side 224] [--batch 16] [--severities 1,3,5] [--repeats 3]
 
-Both get the same smooth random images. In one process, for each kind and severity, the fastest run of:
+Both get the same smooth random images, in one process. For each kind and severity the fastest run counts:
 
-- ours: one call for the batch, random draws included, on all cores of the process (compilation is reported separately);
+- ours: one call for the batch, random numbers included, on all cores of the process (compilation is reported
+  separately);
 - theirs: `imagecorruptions.corrupt`, one image per call, as its users call it.
 
-The ratio of a kind, or of a set of kinds, is the sum of their times over the sum of ours, over the severities. Both are
-given in wall time and in processor time (all threads together), which other work on the machine disturbs little. No
-kind is left out. `deterministic` kinds have no random part, `noise` is random per value, `other_random` is the rest.
+The ratio of a kind, or of a set of kinds, is the sum of their times over the sum of ours, over the severities, in wall
+time and in processor time (all threads together), which other work on the machine hardly changes. All kinds are
+measured. `deterministic` kinds have no random part, `noise` is random per value, `other_random` is the rest.
 """
 
 import json
@@ -27,12 +28,12 @@ CLOCK, PROCESSOR = 0, 1
 
 
 def make_images(count: int, side: int) -> np.ndarray:
-    """Smooth random images: random colours on a coarse grid, enlarged bicubically."""
-    generator, found = np.random.default_rng(0), []
+    """Return smooth random images: random colours on a coarse grid, enlarged bicubically."""
+    rng, images = np.random.default_rng(0), []
     for _ in range(count):
-        coarse = generator.integers(0, 256, (12, 12, 3), dtype=np.uint8)
-        found.append(np.asarray(Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC)))
-    return np.stack(found)
+        coarse = rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)
+        images.append(np.asarray(Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC)))
+    return np.stack(images)
 
 
 def set_of(name: str) -> str:
@@ -80,8 +81,8 @@ def main() -> None:
             milliseconds[name] = {"ours": our_time * per_image, "theirs": their_time * per_image}
     sums: dict[str, dict[str, np.ndarray]] = {}
     for name, times in milliseconds.items():
-        for whole in (set_of(name), "all", *(["deterministic_and_noise"] if set_of(name) != "other_random" else [])):
-            total = sums.setdefault(whole, {"ours": np.zeros(2), "theirs": np.zeros(2)})
+        for set_name in (set_of(name), "all", *(["deterministic_and_noise"] if set_of(name) != "other_random" else [])):
+            total = sums.setdefault(set_name, {"ours": np.zeros(2), "theirs": np.zeros(2)})
             total["ours"] += times["ours"]
             total["theirs"] += times["theirs"]
     figures = {
@@ -100,12 +101,12 @@ def main() -> None:
     print(json.dumps(figures, indent=2))
 
 
-def _rounded(table: dict[str, dict[str, np.ndarray]], which: int) -> dict[str, dict[str, float]]:
-    return {name: {who: round(float(value[which]), 3) for who, value in times.items()} for name, times in table.items()}
+def _rounded(table: dict[str, dict[str, np.ndarray]], clock: int) -> dict[str, dict[str, float]]:
+    return {name: {who: round(float(value[clock]), 3) for who, value in times.items()} for name, times in table.items()}
 
 
-def _ratios(table: dict[str, dict[str, np.ndarray]], which: int) -> dict[str, float]:
-    return {name: round(float(times["theirs"][which] / times["ours"][which]), 2) for name, times in table.items()}
+def _ratios(table: dict[str, dict[str, np.ndarray]], clock: int) -> dict[str, float]:
+    return {name: round(float(times["theirs"][clock] / times["ours"][clock]), 2) for name, times in table.items()}
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Time RoCOCO end to end with a CLIP B/32-sized model: the code of `rococo evaluate` and the published procedure.
+"""Time RoCOCO end to end with a model of CLIP B/32's size: `rococo evaluate` and the published procedure.
 
     python perf/evaluate.py --images coco/images --annotations rococo/annotations [--count 32] [--cores 2]
 
 The published procedure embeds the inputs of every run again: for each annotation file (clean and four variants) all
 images and all captions, padded to 77; for each mixed folder (two methods, three seeds) all images, mixed images and
-captions. It is written here in torch and `transformers`, at its fastest: no_grad, fused attention, whole batches, all
-cores; its mixed folders exist beforehand and are not timed. Ours reads, mixes (in memory, with the JPEG round trip),
-embeds each distinct item once, ranks with both bounds and computes intervals, from an empty cache; it also evaluates
-the control gallery. Compilation happens once for any number of images and is reported separately.
+captions. Here it is a fast version in torch and `transformers`: no_grad, fused attention, full batches, all cores; its
+mixed folders exist beforehand and are not timed. Ours reads, mixes (in memory, with the JPEG round trip), embeds each
+distinct item once, ranks with both bounds and computes intervals, with an empty cache; it also evaluates the control
+gallery. Compilation happens once for any number of images and is reported separately.
 
 Both have the same random weights and word-level tokens (one per word or mark). Every R@1 must agree up to two queries,
 whose ranks may depend on the last bits.
@@ -56,15 +56,15 @@ def compare(work: Path, arguments: argparse.Namespace) -> dict:
     ours = measuring.converted(reference)
     ours.tokenizer = word_level_tokenizer(texts_of(annotations))
     seconds = {}
-    for what in ("ours_compiling", "ours"):
+    for run in ("ours_compiling", "ours"):
         started = time.perf_counter()
-        results = evaluate_model(EncoderModel(ours), benchmarks, Settings(), EmbeddingCache(work / what)).results
-        seconds[what] = time.perf_counter() - started
+        results = evaluate_model(EncoderModel(ours), benchmarks, Settings(), EmbeddingCache(work / run)).results
+        seconds[run] = time.perf_counter() - started
     folders = mixed_folders(names, paths, work)
     started = time.perf_counter()
-    found = published_way(reference, ours.tokenizer, annotations, paths, folders)
+    published = run_published_procedure(reference, ours.tokenizer, annotations, paths, folders)
     seconds["published_way"] = time.perf_counter() - started
-    check_agreement(results, found)
+    check_agreement(results, published)
     ratio = seconds["published_way"] / seconds["ours"]
     return {"images": len(names), "seconds": {k: round(v, 2) for k, v in seconds.items()}, "ratio": round(ratio, 2)}
 
@@ -83,7 +83,7 @@ def cut_annotations(source: Path, images: Path, out: Path, count: int) -> list[s
 
 
 def mixed_folders(names: list[str], paths: dict[str, Path], work: Path) -> dict[str, list[list[Path]]]:
-    """Variant -> for each seed the files of the mixed images, ordered by their first image."""
+    """Return for each variant and seed the files of the mixed images, ordered by their first image."""
     from rococo_jax.benchmarks.rococo.mixed_galleries import file_names, write_mixed
     from rococo_jax.benchmarks.rococo.published_mixing import make_plan
 
@@ -108,18 +108,18 @@ def make_reference(threads: int):
 
 
 def texts_of(annotations) -> list[str]:
-    """All captions, altered ones included."""
+    """Return all captions, altered ones included."""
     items = [item.captions for item in annotations.clean]
     items += [item.altered for annotation in annotations.variants.values() for item in annotation.items]
     return [text for texts in items for text in texts if text is not None]
 
 
-def published_way(
+def run_published_procedure(
     model, tokenizer, annotations, paths: dict[str, Path], folders: dict[str, list[list[Path]]]
 ) -> dict[tuple[str, str], float]:
-    """R@1 in percent of every variant; each run embeds all its inputs, a mixed variant is the mean over seeds."""
+    """Return R@1 in percent of every variant, mixed ones as means over seeds; each run embeds all its inputs."""
     files, clean = list(paths.values()), annotations.clean
-    found = {}
+    recalls = {}
     runs = {"clean": [(list(item.captions), 0) for item in clean]}
     for name, annotation in annotations.variants.items():
         runs[name] = [
@@ -133,7 +133,7 @@ def published_way(
         similarities = embed_images(model, files) @ embed_texts(model, tokenizer, captions).T
         first = similarities.argsort(axis=1)[:, ::-1][:, 0]
         right = (owner[first] == np.arange(len(items))) & original[first]
-        found["image_to_text", name] = 100 * float(right.mean())
+        recalls["image_to_text", name] = 100 * float(right.mean())
     captions = [text for item in clean for text in item.captions]
     owner = np.repeat(np.arange(len(clean)), [len(item.captions) for item in clean])
     for variant, of_seeds in folders.items():
@@ -142,8 +142,8 @@ def published_way(
             gallery = np.concatenate([embed_images(model, files), embed_images(model, mixed)])
             similarities = embed_texts(model, tokenizer, captions) @ gallery.T
             shares.append(100 * float((similarities.argsort(axis=1)[:, ::-1][:, 0] == owner).mean()))
-        found["text_to_image", variant] = float(np.mean(shares))
-    return found
+        recalls["text_to_image", variant] = float(np.mean(shares))
+    return recalls
 
 
 def embed_images(model, paths: list[Path]) -> np.ndarray:
@@ -168,9 +168,9 @@ def embed_texts(model, tokenizer, captions: list[str]) -> np.ndarray:
     return unit(map(features, range(0, len(captions), BATCH)))
 
 
-def check_agreement(results: dict, found: dict[tuple[str, str], float]) -> None:
+def check_agreement(results: dict, published: dict[tuple[str, str], float]) -> None:
     """Raise SystemExit if an R@1 differs by more than two queries."""
-    for (task, variant), value in found.items():
+    for (task, variant), value in published.items():
         ours = results["tasks"][task][variant]["r1"]
         queries = results["sizes"][task][variant]["queries"]
         if abs(ours - value) > 200 / queries + 1e-9:

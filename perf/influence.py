@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def count_tokens(encoder, captions: list[str]) -> dict[str, int]:
-    """Tokens that each way computes: in prefix trees, in unpadded texts, in length buckets, padded to the context."""
+    """Return the tokens of each way: in prefix trees, in unpadded texts, in padded lengths, padded to the context."""
     from rococo_jax.encoders.programs import bucket_length
     from rococo_jax.perturb.text.influence import without_word
     from rococo_jax.perturb.text.shared_prefix import build_prefix_trees
@@ -91,7 +91,7 @@ def count_tokens(encoder, captions: list[str]) -> dict[str, int]:
 
 
 def word_level_tokenizer(captions: list[str]):
-    """One token for each word or punctuation mark of the captions."""
+    """Return a tokenizer with one token for each word or punctuation mark of the captions."""
     import tokenizers
 
     from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
@@ -108,14 +108,14 @@ def word_level_tokenizer(captions: list[str]):
 
 
 def shared(encoder, captions: list[str]) -> list[np.ndarray]:
-    """`word_influence` of our library."""
+    """Return the output of `word_influence`."""
     from rococo_jax.perturb.text.influence import word_influence
 
     return list(word_influence(encoder, captions))
 
 
 def by_texts(encode: Callable[[list[str]], np.ndarray], captions: list[str]) -> list[np.ndarray]:
-    """The definition: encode every caption and every shortened caption as a text of its own."""
+    """Compute influences by their definition: encode every caption and every shortened caption separately."""
     from rococo_jax.perturb.text.influence import without_word
     from rococo_jax.perturb.text.words import split_words
 
@@ -126,7 +126,7 @@ def by_texts(encode: Callable[[list[str]], np.ndarray], captions: list[str]) -> 
 
 
 def reference(model, encoder, texts: list[str], batch: int) -> np.ndarray:
-    """The reference library on padded texts."""
+    """Encode padded texts with the reference library."""
     return encode_with_reference(model, encoder.tokenizer.encode(texts), batch)
 
 

@@ -2,20 +2,24 @@
 
     python perf/input_rate.py --images coco/images --captions captions_train.json --tokenizer towers/minilm_l6_v2
 
-The same images lie as files and in tars; `bare` decodes and resizes the files in a pool of as many processes, to
-the same bytes (checked), and throws the pixels away, the rate that nothing in this language exceeds. The training input
-also shuffles, draws a caption, tokenises and brings batches into the main process. `threads` reads the folder with as
-many threads of one process. `webdataset` is that library's reader on the same tar, decoding and resizing alike
-in a torch DataLoader of as many workers, as open_clip does it, batched without texts; left out where it is not
-installed. Kinds take turns in every round, after a warm-up that starts the workers; rates are medians, a `ratio` the
-median over rounds of a rate over that of `bare`, `ratios` their range. `held` is what workers hold at the end: of
-shared memory, and of memory of their own (Linux). `processor_us` is the time of all processes on the cores, an image,
-and `processor_ratio` that of `bare` over it: the ratio where nothing else runs and the main process shares the workers'
-cores. `of_64_cores` is the rate a worker times 64: what a host would reach whose disk, main process and
-memory keep up.
+The same images are read from files and from tars. The kinds of input are
 
-`--main-thread ROWS` measures nothing of this but the seconds that the main thread computes for a batch of so many rows,
-of images that cost next to nothing to decode: what it cannot spend on starting steps. Waiting does not count.
+    bare         a pool of the same number of processes that decodes and resizes the files to the same pixels (checked)
+                 and discards them: an upper bound of the rate in Python
+    folder, tar  the training input, which also shuffles, selects a caption, tokenises it and collects batches in the
+                 main process
+    threads      the same on the folder, with threads of one process
+    webdataset   that library's reader on the same tar with the same decoding in a torch DataLoader, as in open_clip,
+                 without texts; only if it is installed
+
+Kinds alternate in every round, after a warm-up that starts the workers. Rates are medians; `ratio` is the median over
+rounds of a rate over that of `bare`, and `ratios` its range. `held` is the workers' memory at the end: shared memory,
+and private memory (Linux). `processor_us` is the processor time of all processes for an image, and `processor_ratio`
+that of `bare` divided by it: the ratio on an idle machine whose main process shares the workers' cores. `of_64_cores`
+is the rate of one worker times 64: the rate of a host whose disk, main process and memory are fast enough.
+
+`--main-thread ROWS` measures only the seconds that the main thread computes for a batch of that many rows, with images
+that take almost no time to decode. During that time it cannot start training steps. Waiting does not count.
 """
 
 import io
@@ -47,12 +51,12 @@ from rococo_jax.data.training_samples import DrawSample
 
 
 def prepared(side: int) -> Preprocessing:
-    """Resizing and centre crop, bicubic, as CLIP's."""
+    """Return bicubic resizing and a centre crop, as CLIP's."""
     return Preprocessing(shortest_edge=side, crop_size=(side, side), resample="bicubic")
 
 
 def decode(of: tuple[str, int]) -> np.ndarray:
-    """One file, without this project."""
+    """Decode one file without this project."""
     path, side = of
     with Image.open(path) as opened:
         image = opened.convert("RGB")
@@ -68,7 +72,7 @@ def decode_only(of: tuple[str, int]) -> None:
 
 
 class Timed:
-    """Rate and time on the cores of what a `with` block does with `count` images, child processes included (Linux)."""
+    """Measures rate and processor time of a `with` block on `count` images, child processes included (Linux)."""
 
     def __init__(self, count: int):
         self.count = count
@@ -83,7 +87,7 @@ class Timed:
 
 
 def processor_seconds() -> float:
-    """Of this process and its children, which run on."""
+    """Return the processor seconds of this process and its running children."""
     ticks = 0
     for child in multiprocessing.active_children():
         fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
@@ -101,23 +105,25 @@ def time_bare(paths: list[str], side: int, workers: int, count: int) -> Timed:
         return timed
 
 
-def time_ours(source, workers: int, side: int, count: int, batch_size: int, **choices) -> tuple[Timed, dict]:
-    order = choices.pop("order", None) or SampleOrder(len(source), batch_size, 0)
-    made = make_training_input(DrawSample(source, order, prepared(side)), workers=workers, text_length=32, **choices)
+def time_ours(source, workers: int, side: int, count: int, batch_size: int, **options) -> tuple[Timed, dict]:
+    order = options.pop("order", None) or SampleOrder(len(source), batch_size, 0)
+    training_input = make_training_input(
+        DrawSample(source, order, prepared(side)), workers=workers, text_length=32, **options
+    )
     batches = max(1, count // batch_size)
-    with made:
-        for _ in range(4):  # what was made while the workers started is used up
-            next(made)
+    with training_input:
+        for _ in range(4):  # use up the batches that were made while the workers started
+            next(training_input)
         with Timed(batches * batch_size) as timed:
             for _ in range(batches):
-                batch = next(made)
-        held = {"shared_bytes": shutil.disk_usage("/dev/shm").used, "worker_bytes": worker_bytes()}
+                batch = next(training_input)
+        memory = {"shared_bytes": shutil.disk_usage("/dev/shm").used, "worker_bytes": worker_bytes()}
     assert batch["skipped_images"] == 0 and batch["ids"].any()
-    return timed, held
+    return timed, memory
 
 
 class SmallImages(PairSource):
-    """A source of many images of 8 pixels a side."""
+    """Source of many images with sides of 8 pixels."""
 
     def __init__(self, count: int):
         self.count, file = count, io.BytesIO()
@@ -135,35 +141,35 @@ class SmallImages(PairSource):
 
 
 def main_thread_seconds(rows: int, workers: int, side: int, batches: int, tokenizer: Tokenizer) -> dict:
-    """Processor seconds of the main thread a batch, and seconds a batch by the clock; after two batches."""
+    """Return processor seconds of the main thread and wall seconds of a batch, after two batches."""
     preprocessing = Preprocessing(exact_size=(side, side), resample="nearest")
     draw = DrawSample(SmallImages(2 * rows), SampleOrder(2 * rows, rows, 0), preprocessing)
     seconds, start = [], 0.0
-    with make_training_input(draw, tokenizer, text_length=16, workers=workers, prefetch=0) as made:
+    with make_training_input(draw, tokenizer, text_length=16, workers=workers, prefetch=0) as training_input:
         for number in range(batches + 2):
             start = time.perf_counter() if number == 2 else start
-            begun = time.thread_time()
-            next(made)
-            seconds.append(time.thread_time() - begun)
+            thread_start = time.thread_time()
+            next(training_input)
+            seconds.append(time.thread_time() - thread_start)
         clock = (time.perf_counter() - start) / batches
-    of_batch = [round(each, 4) for each in seconds[2:]]
-    return {"rows": rows, "side": side, "main_thread_seconds": of_batch, "seconds": round(clock, 2)}
+    batch_seconds = [round(each, 4) for each in seconds[2:]]
+    return {"rows": rows, "side": side, "main_thread_seconds": batch_seconds, "seconds": round(clock, 2)}
 
 
-def check_alike(source, side: int) -> None:
-    """Raises SystemExit where the two sides make different pixels."""
+def check_same_pixels(source, side: int) -> None:
+    """Raise SystemExit if the two sides produce different pixels."""
     for path in source.paths[:: max(1, len(source) // 100)]:
         if not np.array_equal(decode((path, side)), prepared(side).resize(open_image(path))):
             raise SystemExit(f"{path}: found different pixels in the two loops")
 
 
 def worker_bytes() -> int:
-    """Memory of its own that the largest child process holds."""
-    found = [0]
+    """Return the private memory of the largest child process."""
+    sizes = [0]
     for child in multiprocessing.active_children():
         lines = Path(f"/proc/{child.pid}/smaps_rollup").read_text().splitlines()
-        found.append(1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")))
-    return max(found)
+        sizes.append(1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty")))
+    return max(sizes)
 
 
 def time_webdataset(tar: str, workers: int, side: int, count: int, batch_size: int) -> Timed | None:
@@ -177,15 +183,15 @@ def time_webdataset(tar: str, workers: int, side: int, count: int, batch_size: i
     loader = torch.utils.data.DataLoader(data, batch_size=None, num_workers=workers)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
     next(batches)  # fills the shuffle buffer
-    wanted = max(1, count // batch_size)
-    with Timed(wanted * batch_size) as timed:
-        for _ in range(wanted):
+    batch_count = max(1, count // batch_size)
+    with Timed(batch_count * batch_size) as timed:
+        for _ in range(batch_count):
             next(batches)
     return timed
 
 
 class Decode:
-    """A sample's pixels."""
+    """Decodes the image of a sample."""
 
     def __init__(self, side: int):
         self.side = side
@@ -196,7 +202,7 @@ class Decode:
 
 
 def write_forms(source, folder: Path) -> dict[str, str]:
-    """The images as files and as one tar."""
+    """Write the images as files and as one tar, and return both paths."""
     files = folder / "files"
     files.mkdir(parents=True)
     items = []
@@ -217,7 +223,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=224, help="pixels that the tower reads")
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--count", type=int, default=2048, help="images a round")
-    parser.add_argument("--most", type=int, default=2000, help="images that are used, some again where there are fewer")
+    parser.add_argument("--most", type=int, default=2000, help="number of different images; fewer are repeated")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kinds", help="of the training input, with commas between them; all by default")
@@ -231,44 +237,44 @@ def main() -> None:
         size = (arguments.main_thread, workers, arguments.side, arguments.rounds)
         print(json.dumps(main_thread_seconds(*size, tokenizer)))
         return
-    whole = open_pairs(arguments.images, arguments.captions, allow_missing=True)
-    source = [whole[number % len(whole)] for number in range(arguments.most)]
+    pairs = open_pairs(arguments.images, arguments.captions, allow_missing=True)
+    source = [pairs[number % len(pairs)] for number in range(arguments.most)]
     results = {"side": arguments.side, "images": len(source)}
     with tempfile.TemporaryDirectory() as folder:
         forms = write_forms(source, Path(folder) / "data")
         sources = {"folder": open_pairs(forms["folder"], str(Path(folder) / "data" / "captions.json"))}
-        check_alike(sources["folder"], arguments.side)
+        check_same_pixels(sources["folder"], arguments.side)
         sources["tar"] = open_pairs(forms["tar"])
-        choices = {"tokenizer": tokenizer}
+        options = {"tokenizer": tokenizer}
         tar = sources["tar"]
         by_shards = {"order": SampleOrder(len(tar), arguments.batch_size, 0, tar.shards)}
         kinds = {name: (each, {}) for name, each in sources.items()}
         kinds |= {"tar, by shards": (sources["tar"], by_shards), "threads": (sources["folder"], {})}
-        chosen = arguments.kinds.split(",") if arguments.kinds else [*kinds, "webdataset"]
+        selected = arguments.kinds.split(",") if arguments.kinds else [*kinds, "webdataset"]
         paths = list(sources["folder"].paths)
         size = (arguments.side, arguments.count, arguments.batch_size)
         for workers in map(int, arguments.workers.split(",")):
-            timed, held = {"bare": []}, {}
+            timed, memory = {"bare": []}, {}
             for _ in range(arguments.rounds):
                 timed["bare"].append(time_bare(paths, arguments.side, workers, arguments.count))
                 for name, (each, order) in kinds.items():
-                    if name in chosen and (name != "threads" or workers == usable_cores()):
-                        of_kind = time_ours(each, 0 if name == "threads" else workers, *size, **choices, **order)
+                    if name in selected and (name != "threads" or workers == usable_cores()):
+                        of_kind = time_ours(each, 0 if name == "threads" else workers, *size, **options, **order)
                         timed.setdefault(name, []).append(of_kind[0])
-                        held[name] = of_kind[1]
-                of_library = time_webdataset(forms["tar"], workers, *size) if "webdataset" in chosen else None
+                        memory[name] = of_kind[1]
+                of_library = time_webdataset(forms["tar"], workers, *size) if "webdataset" in selected else None
                 if of_library:
                     timed.setdefault("webdataset", []).append(of_library)
             results[f"{workers} workers"] = {
                 name: summary(each, timed["bare"], workers) for name, each in timed.items()
             }
-            for name, each in held.items():
+            for name, each in memory.items():
                 results[f"{workers} workers"][name]["held"] = each
     print(json.dumps(results))
 
 
 def summary(timed: list[Timed], bare: list[Timed], workers: int) -> dict:
-    """Of one kind: medians, and the range of its ratios."""
+    """Return the medians of one kind, and the range of its ratios."""
     ratios = [each.rate / of_bare.rate for each, of_bare in zip(timed, bare, strict=True)]
     rate, processor, of_bare = (statistics.median(each) for each in (
         [each.rate for each in timed], [each.processor for each in timed], [each.processor for each in bare],

@@ -1,4 +1,4 @@
-"""Tools of the measurements: options, alternating runs, unit vectors, reference models, JSON.
+"""Share options, alternating runs, unit vectors, reference models and JSON output among the measurements.
 
 open_clip may be installed in a separate folder. This keeps torchvision out of the environment, whose compiled operators
 cannot be loaded beside the CPU build of torch:

@@ -1,4 +1,4 @@
-"""Time the published gallery of mixed images and the published script's torch loop; print one JSON object.
+"""Time the mixing of the published gallery beside the published script's loop in torch; print one JSON object.
 
     python perf/mixing.py [--images 5000] [--method mix] [--repeats 3]
 
@@ -26,34 +26,34 @@ DISTINCT = 320
 
 
 def batches_of(plan: MixingPlan, images: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(places, first images) of every batch; all batches take their images from the same few hundred."""
-    return [(places, np.arange(len(places)) + 64 * (number % (DISTINCT // 64)))
-            for number, places in enumerate(plan_batches(plan))]  # fmt: skip
+    """Return rows of the plan and images of every batch; all batches use the same few hundred images."""
+    return [(rows, np.arange(len(rows)) + 64 * (number % (DISTINCT // 64)))
+            for number, rows in enumerate(plan_batches(plan))]  # fmt: skip
 
 
 def ours(plan: MixingPlan, images: np.ndarray) -> None:
-    for places, which in batches_of(plan, images):
-        image_at = dict(zip(plan.first[places].tolist(), images[which], strict=True))
-        for place in places.tolist():
-            mix_pair(plan, place, *(image_at[of[place]] for of in (plan.first, plan.partner)))
+    for rows, numbers in batches_of(plan, images):
+        image_at = dict(zip(plan.first[rows].tolist(), images[numbers], strict=True))
+        for row in rows.tolist():
+            mix_pair(plan, row, image_at[plan.first[row]], image_at[plan.partner[row]])
 
 
 def torch_loop(plan: MixingPlan, images: np.ndarray, floats: np.ndarray | None = None) -> None:
-    """The script's arithmetic on each batch, starting from `floats` if given."""
+    """Run the script's arithmetic on each batch, starting from `floats` if given."""
     import torch
 
-    for places, which in batches_of(plan, images):
-        part = slice(which[0], which[0] + len(which))
+    for rows, numbers in batches_of(plan, images):
+        part = slice(numbers[0], numbers[0] + len(numbers))
         if floats is None:
             pixels = torch.from_numpy(images[part]).to(torch.float32).div(255)
         else:
             pixels = torch.from_numpy(floats[part])
-        order = {int(image): place for place, image in enumerate(plan.first[places])}
-        permutation = torch.tensor([order[int(image)] for image in plan.partner[places]])
+        order = {int(image): position for position, image in enumerate(plan.first[rows])}
+        permutation = torch.tensor([order[int(image)] for image in plan.partner[rows]])
         if plan.method == "mix":
             mixed = plan.ratio * pixels + (1 - plan.ratio) * pixels[permutation]
         else:
-            x1, y1, x2, y2 = plan.boxes[plan.batch[places[0]]].tolist()
+            x1, y1, x2, y2 = plan.boxes[plan.batch[rows[0]]].tolist()
             mixed = pixels.clone()
             mixed[:, x1:x2, y1:y2] = pixels[permutation, x1:x2, y1:y2]
         mixed.mul(255).add_(0.5).clamp_(0, 255).to(torch.uint8).numpy()
@@ -69,8 +69,8 @@ def torch_one_thread(plan: MixingPlan, images: np.ndarray) -> None:
 
 
 def copy(plan: MixingPlan, images: np.ndarray) -> None:
-    for _, which in batches_of(plan, images):
-        images[which[0] : which[0] + len(which)].copy()
+    for _, numbers in batches_of(plan, images):
+        images[numbers[0] : numbers[0] + len(numbers)].copy()
 
 
 def main() -> None:

@@ -1,19 +1,19 @@
-"""Time ranking, the bare matrix product it needs and the sort it replaces; print one JSON object.
+"""Time ranking, its matrix product alone and the sort that it replaces; print one JSON object.
 
     python perf/ranking.py [--images 5000] [--captions 50010] [--width 512] [--repeats 3]
     python perf/ranking.py --images 100000 --captions 500000 --once 0.05      minutes: 51 TFLOP
 
-Random unit embeddings, ten captions per image, half of them altered. In one process, in turns, the fastest run of each
-counts (compilation is reported separately):
+Embeddings are random unit vectors, with ten captions per image, half of them altered. The fastest of alternating runs
+in one process counts (compilation is reported separately):
 
 - `ranking`: `rank_statistics`, similarities included;
 - `product`: the same product in the same tiles, keeping only the largest score per query;
 - `numpy_product`: `queries @ gallery.T` in NumPy, 500 rows at a time, keeping the largest score per query;
-- `numpy_argsort`: the same product, each row sorted and reversed, then a lookup of the places of the own captions.
+- `numpy_argsort`: the same product, each row sorted and reversed, then a look-up of an image's captions.
 
-Peak memory (resident set) is measured in a fresh process that makes the embeddings and ranks once. `--once SHARE` ranks
-once, in this process, and makes the bare product of that share of the queries before and after, whose mean is scaled to
-all: its time is in proportion to them.
+Peak memory (resident set) is measured in a new process that creates the embeddings and ranks once. `--once SHARE` ranks
+once, in this process, and computes the product alone for that share of the queries before and after; their mean is
+scaled to all queries, to which its time is proportional.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from rococo_jax.similarity.ranks import tile_shape
 
 
 def make_groups(images: int, captions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Query groups, gallery groups and altered flags: captions image by image, the first half originals."""
+    """Return query groups, gallery groups and altered flags; the first half of an image's captions are originals."""
     owner = np.arange(captions) * images // captions
     first = np.searchsorted(owner, np.arange(images))
     size = np.bincount(owner, minlength=images)
@@ -48,7 +48,7 @@ def rank(queries: np.ndarray, gallery: np.ndarray):
 
 
 def bare_product(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
-    """The product alone, in the tiles of the ranking code."""
+    """Compute the product alone, in the tiles of the ranking code."""
     of_queries, of_gallery = tile_shape(jax.default_backend())
     tiles = jnp.asarray(_whole_tiles(queries, of_queries))
     best = jnp.full(tiles.shape[:2], -jnp.inf, jnp.float32)
@@ -80,21 +80,21 @@ def numpy_product(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
 
 
 def numpy_argsort(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
-    """Rank of the best own original, from a full sort of every row."""
+    """Return the rank of the best original caption of each image, from a full sort of every row."""
     _, owner, altered = make_groups(len(queries), len(gallery))
     ranks = np.empty(len(queries), int)
     with progress("sorting in NumPy", len(queries), "queries") as advance:
         for start in range(0, len(queries), 500):
-            for place, row in enumerate(queries[start : start + 500] @ gallery.T, start):
+            for query, row in enumerate(queries[start : start + 500] @ gallery.T, start):
                 order = np.argsort(row)[::-1]
-                own = np.flatnonzero((owner == place) & ~altered)
-                ranks[place] = min(np.flatnonzero(order == item)[0] for item in own) + 1
+                originals = np.flatnonzero((owner == query) & ~altered)
+                ranks[query] = min(np.flatnonzero(order == item)[0] for item in originals) + 1
             advance(500)
     return ranks
 
 
 def ranked_once(arguments: argparse.Namespace) -> dict:
-    """Time and memory of one ranking, beside the bare product of some queries."""
+    """Measure time and memory of one ranking, and the time of the product alone for some queries."""
     queries = unit_vectors(arguments.images, arguments.width, 0)
     gallery = unit_vectors(arguments.captions, arguments.width, 1)
     some = queries[: max(1, round(arguments.once * len(queries)))]

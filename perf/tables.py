@@ -21,7 +21,7 @@ Figures = dict[str, dict]
 
 
 def table(head: list[str], rows: Iterable[list[object]], left: int = 1) -> str:
-    """Markdown; the first `left` columns are words."""
+    """Return a table in Markdown, with the first `left` columns aligned to the left."""
     rows = list(rows)
     if not rows:
         return "Not measured.\n"
@@ -29,9 +29,9 @@ def table(head: list[str], rows: Iterable[list[object]], left: int = 1) -> str:
     return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
 
 
-def measured(found: Figures, *names: str) -> Iterable[tuple[str, dict]]:
-    """The entries of these names that have figures."""
-    return [(name, found[name]["figures"]) for name in names if "figures" in found.get(name, {})]
+def entries_of(results: Figures, *names: str) -> Iterable[tuple[str, dict]]:
+    """Return the measurements of these names that have a result."""
+    return [(name, results[name]["figures"]) for name in names if "figures" in results.get(name, {})]
 
 
 # What, beside what, its ratio and the page that tells of it: of scripts that `run_all.py` leaves out.
@@ -43,18 +43,18 @@ _LONGER = (
 )
 
 
-def ratios(found: Figures) -> str:
-    """One line for each peer: the ratio, and the page behind it."""
-    rows = [[*row[:2], row[3], "encoding"] for row in tower_rows(found)]
+def ratios(results: Figures) -> str:
+    """Return one line for each reference: the ratio, and the page that explains it."""
+    rows = [[*row[:2], row[3], "encoding"] for row in tower_rows(results)]
     for what, name in (("small images", "input_small"), ("images as published", "input_published_size")):
-        for _, figures in measured(found, name):
+        for _, figures in entries_of(results, name):
             kinds = figures["2 workers"]
             rows.append([f"training input, {what}", "a bare pool that only decodes", f"{kinds['folder']['ratio']:.2f}",
                          "training"])  # fmt: skip
-    for _, figures in measured(found, "loss"):
+    for _, figures in entries_of(results, "loss"):
         ours, torch = (figures["strategies"][name]["seconds"] for name in ("all_gather", "torch"))
         rows.append(["loss and gradients, 8,192 pairs", "torch, whole matrices", f"{torch / ours:.2f}", "training"])
-    for _, figures in measured(found, "ranking"):
+    for _, figures in entries_of(results, "ranking"):
         rows += [["ranks, bounds and ties", "NumPy's product and argsort",
                   f"{figures['numpy_argsort_over_ranking']:.1f}", "ranking"],
                  ["ranks, bounds and ties", "the bare product alone", f"{1 / figures['ranking_over_product']:.2f}",
@@ -65,19 +65,19 @@ def ratios(found: Figures) -> str:
                  left=2)  # fmt: skip
 
 
-def machine(found: Figures) -> str:
+def machine_table(results: Figures) -> str:
     rows = []
-    for each in found.values():
+    for each in results.values():
         if "figures" in each:
             rows.append([f"`{each['command']}`", f"{each['seconds']:.0f}", f"{each['machine']['load']:.1f}"])
         else:
             rows.append([f"`{each['command']}`", each["failed"], ""])
-    cpus = sorted({f"{each['machine']['cores']} cores, {each['machine']['cpu']}" for each in found.values()
+    cpus = sorted({f"{each['machine']['cores']} cores, {each['machine']['cpu']}" for each in results.values()
                    if "machine" in each})  # fmt: skip
     return f"{'; '.join(cpus)}.\n\n" + table(["command", "seconds", "load at its end"], rows)
 
 
-def tower_rows(found: Figures) -> list[list[str]]:
+def tower_rows(results: Figures) -> list[list[str]]:
     """Towers beside other libraries: what, beside what, the rates and the ratio, and the largest difference."""
     rows = []
     for name, what, peer, key, part in (
@@ -87,7 +87,7 @@ def tower_rows(found: Figures) -> list[list[str]]:
         ("image_tower", "images", "`transformers`", "images", None),
         ("files_to_vectors", "files to vectors", "open_clip with a DataLoader", "images", None),
     ):
-        for _, figures in measured(found, name):
+        for _, figures in entries_of(results, name):
             each = figures[part] if part else figures
             rates = each[f"{key}_per_second"]
             rows.append([what, peer, f"{rates['ours']:.1f}/s, {rates['theirs']:.1f}/s", each["ratio_median_of_rounds"],
@@ -95,20 +95,24 @@ def tower_rows(found: Figures) -> list[list[str]]:
     return rows
 
 
-def beside(found: Figures) -> str:
+def reference_table(results: Figures) -> str:
     return table(["what", "beside", "ours, theirs", "ratio, median of rounds", "largest difference"],
-                 tower_rows(found), left=2)  # fmt: skip
+                 tower_rows(results), left=2)  # fmt: skip
 
 
-def training_input(found: Figures) -> str:
+def training_input(results: Figures) -> str:
     rows = []
     for name, what in (("input_small", "small"), ("input_published_size", "as published")):
-        for _, figures in measured(found, name):
+        for _, figures in entries_of(results, name):
             for workers, kinds in ((key, value) for key, value in figures.items() if key.endswith(" workers")):
                 for kind, each in kinds.items():
                     low, high = each["ratios"]
-                    held = each.get("held", {})
-                    memory = f"{held['worker_bytes'] / 1e6:.0f}, {held['shared_bytes'] / 1e6:.0f}" if held else ""
+                    memory_bytes = each.get("held", {})
+                    memory = (
+                        f"{memory_bytes['worker_bytes'] / 1e6:.0f}, {memory_bytes['shared_bytes'] / 1e6:.0f}"
+                        if memory_bytes
+                        else ""
+                    )
                     rows.append([what, f"{kind}, {workers}", f"{each['images_per_second']:,.0f}",
                                  f"{each['ratio']:.2f} ({low:.2f} to {high:.2f})", f"{each['processor_us']:,.0f}",
                                  f"{each['processor_ratio']:.2f}", f"{each['of_64_cores']:,}", memory])  # fmt: skip
@@ -117,24 +121,24 @@ def training_input(found: Figures) -> str:
     return table(head, rows, left=2)
 
 
-def ranking(found: Figures) -> str:
+def ranking(results: Figures) -> str:
     rows, before = [], None
-    for name, each in measured(found, *(f"ranking_{times}" for times in (1, 2, 4, 8)), "ranking_large"):
+    for name, each in entries_of(results, *(f"ranking_{times}" for times in (1, 2, 4, 8)), "ranking_large"):
         images, captions, width = each["shape"]
-        taken, peak = each["seconds"]["ranking"], each["peak_memory_MB"]
-        growth = f"{taken / before:.1f}" if before and name != "ranking_large" else ""
-        before = taken
+        seconds, peak = each["seconds"]["ranking"], each["peak_memory_MB"]
+        growth = f"{seconds / before:.1f}" if before and name != "ranking_large" else ""
+        before = seconds
         ratio = [each["ranking_over_product"], each.get("ranking_over_product_in_processor_time", "")]
-        rows.append([f"{images:,} x {captions:,} x {width}", taken, growth, each["seconds"]["product"],
+        rows.append([f"{images:,} x {captions:,} x {width}", seconds, growth, each["seconds"]["product"],
                      *ratio, round(peak), round(each["of_these_embeddings_MB"])])  # fmt: skip
     head = ["images x captions x width", "seconds", "times the line above", "bare product", "ratio",
             "in processor time", "peak MB", "of these embeddings"]  # fmt: skip
     return table(head, rows)
 
 
-def loss(found: Figures) -> str:
+def loss(results: Figures) -> str:
     rows = []
-    for _, figures in measured(found, "loss"):
+    for _, figures in entries_of(results, "loss"):
         of_torch = figures["strategies"]["torch"]
         for name, each in figures["strategies"].items():
             rows.append([f"{name}, {figures['pairs']:,} pairs of {figures['width']}", f"{each['seconds']:.2f}",
@@ -144,9 +148,9 @@ def loss(found: Figures) -> str:
     return table(head, rows)
 
 
-def cold_start(found: Figures) -> str:
+def cold_start(results: Figures) -> str:
     rows = []
-    for _, each in measured(found, "cold_start"):
+    for _, each in entries_of(results, "cold_start"):
         rows = [["`rococo --help`", each["help"]], ["`import rococo_jax`", each["import"]],
                 ["a first caption's vector", each["first_embedding"]],
                 ["the same, nothing compiled", each["first_embedding_uncached"]]]  # fmt: skip
@@ -155,8 +159,8 @@ def cold_start(found: Figures) -> str:
 
 TABLES: dict[str, Callable[[Figures], str]] = {
     "ratios": ratios,
-    "machine": machine,
-    "beside": beside,
+    "machine": machine_table,
+    "beside": reference_table,
     "training input": training_input,
     "ranking": ranking,
     "loss": loss,
@@ -164,9 +168,9 @@ TABLES: dict[str, Callable[[Figures], str]] = {
 }
 
 
-def written(page: str, found: Figures) -> str:
-    """The page with its tables made anew."""
-    return _BLOCK.sub(lambda block: f"{block[1]}\n{TABLES[block[2]](found)}\n{block[4]}", page)
+def with_tables(page: str, results: Figures) -> str:
+    """Return the page with updated tables."""
+    return _BLOCK.sub(lambda block: f"{block[1]}\n{TABLES[block[2]](results)}\n{block[4]}", page)
 
 
 def main() -> None:
@@ -174,13 +178,13 @@ def main() -> None:
     parser.add_argument("--figures", type=Path, default=DOCS / "performance.json")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    found = json.loads(arguments.figures.read_text())
+    results = json.loads(arguments.figures.read_text())
     for path in (DOCS / "research" / "performance.md", Path(__file__).with_name("README.md")):
         page = path.read_text()
-        made = written(page, found)
-        if arguments.check and made != page:
+        updated = with_tables(page, results)
+        if arguments.check and updated != page:
             sys.exit(f"{path}: found tables of other figures; wanted those of {arguments.figures}")
-        path.write_text(made)
+        path.write_text(updated)
 
 
 if __name__ == "__main__":

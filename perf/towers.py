@@ -1,12 +1,12 @@
-"""Time towers beside another library with the same random weights, in turns; print one JSON object.
+"""Time towers and those of another library with the same random weights alternately; print one JSON object.
 
     python perf/towers.py captions --captions coco_karpathy_test.json [--count 2000]     beside `transformers`
     python perf/towers.py images [--patch 32] [--count 64]                               beside `transformers`
     python perf/towers.py captions-open-clip --captions coco/captions_test.json          beside open_clip
     python perf/towers.py files --images coco/originals/val2014                          beside open_clip
 
-Both return unit vectors in NumPy, which must agree. The other library runs at its fastest: no_grad, its fused
-attention, whole batches, one thread per core. For open_clip's installation see `measuring.py`.
+Both return unit vectors in NumPy, which must agree. The other library runs in its fastest way: no_grad, fused
+attention, full batches, one thread per core. For open_clip's installation see `measuring.py`.
 
 captions            CLIP B/32's text tower in length buckets, and padded to 77 tokens. Token ids are synthetic (one per
                     word or punctuation mark, between a start and an end token, about as CLIP's vocabulary splits COCO
@@ -38,7 +38,7 @@ SIDE = 224
 
 def main() -> None:
     parser = measuring.options(__doc__, cores=True, beside=True)
-    parser.add_argument("what", choices=WAYS)
+    parser.add_argument("measurement", choices=WAYS)
     parser.add_argument("--captions", help="captions file in Karpathy form")
     parser.add_argument("--images", type=Path, help="folder of images")
     parser.add_argument("--count", type=int, help="captions, spread over the file; images; files, some again")
@@ -48,20 +48,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     measuring.use_cores(arguments.cores)
-    way, count, batch = WAYS[arguments.what]
+    way, count, batch = WAYS[arguments.measurement]
     arguments.count, arguments.batch = arguments.count or count, arguments.batch or batch
     measuring.print_report(way(arguments))
 
 
-def compared(what: str, ours: Callable, theirs: Callable, counts: tuple[int, int], rounds: int) -> dict:
-    return measuring.compare(what, ours, theirs, *counts, rounds)
+def compared(items: str, ours: Callable, theirs: Callable, counts: tuple[int, int], rounds: int) -> dict:
+    return measuring.compare(items, ours, theirs, *counts, rounds)
 
 
 def captions(arguments: argparse.Namespace) -> dict:
     ids = ids_of_captions(arguments)
     theirs = make_reference(arguments.cores)
     ours = measuring.converted(theirs)
-    ours.tokenizer = made_up_tokenizer()
+    ours.tokenizer = padding_tokenizer()
     some = ids[: arguments.reference_count]
     ways = (lambda: ours.encode_text(ids)), (lambda: encode_with_reference(theirs, some, arguments.batch))
     report = compared("captions", *ways, (len(ids), len(some)), arguments.rounds)
@@ -90,7 +90,7 @@ def images(arguments: argparse.Namespace) -> dict:
 def captions_open_clip(arguments: argparse.Namespace) -> dict:
     ids = ids_of_captions(arguments)
     theirs, _, ours = measuring.open_clip_pair(arguments)
-    ours.tokenizer = made_up_tokenizer()
+    ours.tokenizer = padding_tokenizer()
     report = {"tokens_per_caption": mean_length(ids)}
     for name, count, way in (("whole", arguments.reference_count, whole), ("short", len(ids), short)):
         ways = (lambda: ours.encode_text(ids)), (lambda way=way, some=ids[:count]: way(theirs, some, arguments.batch))
@@ -101,7 +101,7 @@ def captions_open_clip(arguments: argparse.Namespace) -> dict:
 def files(arguments: argparse.Namespace) -> dict:
     import torch
 
-    found = sorted(path for path in arguments.images.rglob("*.jpg") if is_cropped_alike(path))
+    found = sorted(path for path in arguments.images.rglob("*.jpg") if is_cropped_equally(path))
     if not found:
         sys.exit(f"{arguments.images}: found no image whose crop is even; wanted .jpg files")
     paths = [found[number % len(found)] for number in range(arguments.count)]
@@ -125,7 +125,7 @@ def files(arguments: argparse.Namespace) -> dict:
     return {"files": len(found), "count": len(paths), **report}
 
 
-# What it is asked for -> how it is timed, and the usual count and batch.
+# Name of the measurement -> function, default count and batch.
 WAYS = {
     "captions": (captions, 2000, 32),
     "images": (images, 64, 16),
@@ -134,14 +134,14 @@ WAYS = {
 }
 
 
-def is_cropped_alike(path: Path) -> bool:
+def is_cropped_equally(path: Path) -> bool:
     with Image.open(path) as image:
         short, long = sorted(image.size)
     return int(SIDE * long / short) % 2 == SIDE % 2
 
 
 def read_captions(path: str, count: int) -> list[str]:
-    """`count` captions, evenly spread over the file."""
+    """Return `count` captions, evenly spread over the file."""
     from rococo_jax.data.caption_forms import read_captions as read
 
     captions = [caption for image in read(path).items for caption in image.captions]
@@ -157,8 +157,8 @@ def mean_length(ids: list[list[int]]) -> float:
     return round(float(np.mean([len(row) for row in ids])), 2)
 
 
-def made_up_tokenizer():
-    """A tokenizer that only pads; inputs are token ids."""
+def padding_tokenizer():
+    """Return a tokenizer that only pads; inputs are token ids."""
     import tokenizers
 
     from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
@@ -175,7 +175,7 @@ def seeded(threads: int) -> None:
 
 
 def make_reference(threads: int):
-    """CLIP B/32's text tower in `transformers`."""
+    """Return CLIP B/32's text tower in `transformers` with random weights."""
     import transformers
 
     seeded(threads)
@@ -187,7 +187,7 @@ def make_reference(threads: int):
 
 
 def unit(parts: Iterable) -> np.ndarray:
-    """Unit vectors of batches, computed without gradients."""
+    """Return unit vectors of batches, computed without gradients."""
     import torch
 
     with torch.no_grad():
@@ -195,7 +195,7 @@ def unit(parts: Iterable) -> np.ndarray:
 
 
 def padded(ids: list[list[int]], length: int, pad: int):
-    """Ids as one tensor."""
+    """Return padded ids as one tensor."""
     import torch
 
     return torch.tensor([row + [pad] * (length - len(row)) for row in ids], dtype=torch.long)
@@ -206,19 +206,19 @@ def encode_with_reference(model, ids: list[list[int]], batch: int) -> np.ndarray
 
 
 def whole(model, ids: list[list[int]], batch: int) -> np.ndarray:
-    """Batches padded to the context length."""
+    """Encode batches padded to the context length."""
     return np.concatenate([encode_short(model, ids[at : at + batch], CONTEXT) for at in range(0, len(ids), batch)])
 
 
 def short(model, ids: list[list[int]], batch: int) -> np.ndarray:
-    """Batches of captions of about one length, padded to the longest of each."""
+    """Encode batches of captions of about one length, padded to the longest of each batch."""
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
     rows = [[ids[row] for row in order[at : at + batch]] for at in range(0, len(order), batch)]
     return np.concatenate([encode_short(model, each, max(map(len, each))) for each in rows])[np.argsort(order)]
 
 
 def encode_short(model, ids: list[list[int]], length: int) -> np.ndarray:
-    """One batch of open_clip. Zeros pad: it pools at the largest id, the end token."""
+    """Encode one batch with open_clip. Zeros are padding: it pools at the largest id, the end token."""
     masks = model.text.__dict__.setdefault("whole_mask", model.text.attn_mask)
     model.text.attn_mask = masks[:length, :length]
     return unit(model.encode_text(batch) for batch in [padded(ids, length, 0)])

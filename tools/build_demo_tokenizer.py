@@ -1,8 +1,8 @@
-"""Makes the demo model's tokenizer from the words that the scenes and the lexicon use.
+"""Build the demo model's tokenizer from the words of the scenes and of the lexicon.
 
-BERT's WordPiece with a vocabulary written down rather than learned: every word of the training captions and of the
-lexicon is one token, and every character of ASCII is one too, at the start and inside a word, so that other words are
-spelled. Case and accents are removed; a word with a character of another script is [UNK].
+It is BERT's WordPiece with a fixed vocabulary: every word of the training captions and of the lexicon is one token, and
+so is every ASCII character, at the start and inside of a word, so that other words are spelled. Case and accents are
+removed; a word with a character of another script is [UNK].
 """
 
 import re
@@ -17,9 +17,9 @@ from rococo_jax.demo.scenes import make_scene
 
 CONTEXT_LENGTH = 48
 _PAD, _UNKNOWN, _START, _END = _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-# Words of the variant `danger` and others like them: for people, for places, and for all else.
+# Words of the variant `danger` and similar ones: for people, for places, and for everything else.
 DANGER = "criminal intruder murderer outlaw minefield ambush battlefield inferno weapon explosive bomb axe".split()
-# Words that no scene needs, so that other captions are not spelled letter by letter.
+# Words that no scene contains, so that other captions are not spelled letter by letter.
 ORDINARY_WORDS: tuple[str, ...] = tuple(
     """
     ability account actor adult advice afternoon agreement angle answer apron argument army article artist attic
@@ -55,7 +55,7 @@ ORDINARY_WORDS: tuple[str, ...] = tuple(
 
 
 def make_tokenizer(scenes: int = 4000) -> Tokenizer:
-    """The tokenizer for the words of the first `scenes` training scenes and of the lexicon."""
+    """Return the tokenizer for the words of the first `scenes` training scenes and of the lexicon."""
     tokens = [*_SPECIAL, *_characters(), *_words(scenes)]
     ids = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
     rust = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=_UNKNOWN, max_input_chars_per_word=100))
@@ -77,6 +77,6 @@ def _characters() -> list[str]:
 
 def _words(scenes: int) -> list[str]:
     captions = (caption for index in range(scenes) for caption in captions_of(make_scene("train", 0, index)))
-    seen = {word for caption in captions for word in re.findall(r"[a-z]+", caption.lower())}
+    caption_words = {word for caption in captions for word in re.findall(r"[a-z]+", caption.lower())}
     nouns = [form for noun in demo_lexicon().nouns for form in (noun.singular, noun.plural)]
-    return sorted(seen.union(ORDINARY_WORDS, nouns, DANGER, map(plural_of, DANGER)))
+    return sorted(caption_words.union(ORDINARY_WORDS, nouns, DANGER, map(plural_of, DANGER)))

@@ -3,13 +3,13 @@
     python tools/build_lexicon.py --wordnet DIR --captions FILE [FILE ...] --out FILE
 
 `--wordnet` is the folder of WordNet 3.0's database files (Debian's package `wordnet-base`). `--captions` are Karpathy
-files; they only decide which nouns are common enough (a word counts if a part-of-speech tagger calls it a noun most of
-the time), no caption is stored. Do not use captions that a benchmark is made from or scored on. Needs the packages
-`textblob` (tagger) and `wordfreq` (which plurals are in use). Nothing reads WordNet at run time.
+files; they only decide which nouns are common enough (a word counts if a part-of-speech tagger usually labels it a
+noun), and no caption is stored. Do not use captions of a benchmark. The script needs the packages `textblob` (tagger)
+and `wordfreq` (usage of plurals). WordNet is not read at run time.
 
-`lexicon.toml` says which nouns are of which concept. Nouns without a concept are left out: colours, quantities, words
-about the picture itself, attributes and other abstractions, since replacing "view" or "number" does not change what an
-image shows.
+`lexicon.toml` assigns nouns to concepts. Nouns without a concept are left out: colours, quantities, words about the
+picture itself, attributes and other abstractions, since replacing "view" or "number" does not change what an image
+shows.
 """
 
 import argparse
@@ -34,10 +34,10 @@ OTHER_MEANING = {
     noun: concept for concept, each in _TABLES["concepts"].items() for noun in each.get("other_meaning", "").split()
 }
 LEFT_OUT = tuple(_TABLES["left_out"].split())
-_LEAST_COUNT, _LEAST_NOUN_SHARE, _LEAST_GROUP = 3, 0.5, 4
-# Waters are 8 % as frequent as water, snows 2 %, rices 0.2 %.
-_LEAST_PLURAL_SHARE = 0.03
-# How many of a noun's meanings, most frequent first, count when asking what it is a kind of.
+_MIN_COUNT, _MIN_NOUN_SHARE, _MIN_GROUP = 3, 0.5, 4
+# "waters" is 8 % as frequent as "water", "snows" 2 %, "rices" 0.2 %.
+_MIN_PLURAL_SHARE = 0.03
+# Number of a noun's meanings, most frequent first, whose hypernyms count.
 _MEANINGS = 3
 
 
@@ -65,7 +65,7 @@ class WordNetNouns:
 
     @cached_property
     def senses(self) -> dict[str, tuple[str, ...]]:
-        """Noun -> keys of its synsets, most frequent first."""
+        """The keys of the synsets of each noun, most frequent first."""
         senses = {}
         for fields in self._lines("index.noun"):
             pointers = int(fields[3])
@@ -74,7 +74,7 @@ class WordNetNouns:
 
     @cached_property
     def synsets(self) -> dict[str, Synset]:
-        """Key -> synset."""
+        """All synsets by key."""
         synsets = {}
         for fields in self._lines("data.noun"):
             count = int(fields[3], 16)
@@ -86,20 +86,20 @@ class WordNetNouns:
 
     @cached_property
     def exceptions(self) -> dict[str, str]:
-        """Irregular plural -> singular ("men" -> "man")."""
+        """The singular of each irregular plural ("men" -> "man")."""
         return {fields[0]: fields[1] for fields in self._lines("noun.exc")}
 
     def sense(self, noun: str, number: int = 1) -> Synset:
-        """The `number`-th most frequent meaning of a noun, counted from 1."""
+        """Return the `number`-th most frequent meaning of a noun, counted from 1."""
         return self.synsets[self.senses[noun][number - 1]]
 
     def ancestors(self, synset: Synset) -> Iterator[Synset]:
-        """The synset, then more general ones, nearest first."""
-        queue, seen = [synset], set()
+        """Yield the synset, then more general ones, nearest first."""
+        queue, visited = [synset], set()
         while queue:
             current = queue.pop(0)
-            if current.key not in seen:
-                seen.add(current.key)
+            if current.key not in visited:
+                visited.add(current.key)
                 yield current
                 queue.extend(self.synsets[key] for key in current.hypernyms)
 
@@ -112,7 +112,7 @@ class WordNetNouns:
 
 
 def count_nouns(captions: Iterable[str]) -> dict[str, int]:
-    """Word -> number of occurrences, for words that a tagger calls nouns most of the time."""
+    """Return the number of occurrences of each word that a tagger usually labels a noun."""
     from textblob.en import tag
 
     nouns, words = Counter(), Counter()
@@ -121,28 +121,28 @@ def count_nouns(captions: Iterable[str]) -> dict[str, int]:
         for word, part_of_speech in tag(text, tokenize=False):
             words[plain(word)] += 1
             nouns[plain(word)] += part_of_speech.startswith("NN")
-    known = OTHER_MEANING.keys() | {plural_of(noun) for noun in OTHER_MEANING}
+    listed = OTHER_MEANING.keys() | {plural_of(noun) for noun in OTHER_MEANING}
     return {
         word: count
         for word, count in words.items()
-        if word in known or (nouns[word] and nouns[word] >= _LEAST_NOUN_SHARE * count)
+        if word in listed or (nouns[word] and nouns[word] >= _MIN_NOUN_SHARE * count)
     }
 
 
-def singular_of(word: str, seen: Mapping[str, int], wordnet: WordNetNouns) -> str | None:
-    """The noun in WordNet that a word is a form of, or None.
+def singular_of(word: str, counts: Mapping[str, int], wordnet: WordNetNouns) -> str | None:
+    """Return the noun in WordNet of which a word is a form, or None.
 
-    A word is taken as a plural (by WordNet's exceptions and rules of detachment, morphy(7WN)) where its singular is
-    used in the captions as well, since WordNet lists many plurals as nouns of their own ("steps", "hands").
+    A word is a plural (by WordNet's exceptions and rules of detachment, morphy(7WN)) if the captions contain its
+    singular as well, since WordNet lists many plurals as separate nouns ("steps", "hands").
     """
     if word in PLURAL_ONLY:
         return word if word in wordnet.senses else None
     exception = wordnet.exceptions.get(word)
-    if exception in seen:
+    if exception in counts:
         return exception
     for plural, singular in _DETACHMENTS:
         stem = word.removesuffix(plural) + singular
-        if word.endswith(plural) and not word.endswith("ss") and stem in wordnet.senses and stem in seen:
+        if word.endswith(plural) and not word.endswith("ss") and stem in wordnet.senses and stem in counts:
             return stem
     return word if word in wordnet.senses else None
 
@@ -160,26 +160,28 @@ _DETACHMENTS = (
 
 
 def concept_of(noun: str, wordnet: WordNetNouns, meanings: dict[str, str]) -> str | None:
-    """The concept of the nearest named meaning above the noun's most frequent one."""
+    """Return the concept of the nearest listed meaning above the noun's most frequent one."""
     if noun in OTHER_MEANING:
         return OTHER_MEANING[noun]
     return next((meanings[s.key] for s in wordnet.ancestors(wordnet.sense(noun)) if s.key in meanings), None)
 
 
 def make_lexicon(wordnet: WordNetNouns, captions: Iterable[str]) -> dict:
-    """The lexicon in the form that `rococo_jax.perturb.text.lexicon.Lexicon.from_json` reads."""
-    seen = count_nouns(captions)
+    """Return the lexicon in the form that `rococo_jax.perturb.text.lexicon.Lexicon.from_json` reads."""
+    occurrences = count_nouns(captions)
     meanings: dict[str, str] = {}
     for concept, (_, names) in CONCEPTS.items():
         for noun, number in names:
             meanings.setdefault(wordnet.sense(noun, number).key, concept)
     counts: Counter[str] = Counter()
-    for word, count in seen.items():
-        singular = singular_of(word, seen, wordnet) if len(word) > 1 and word.isascii() and word.isalpha() else None
+    for word, count in occurrences.items():
+        singular = (
+            singular_of(word, occurrences, wordnet) if len(word) > 1 and word.isascii() and word.isalpha() else None
+        )
         if singular is not None and singular not in LEFT_OUT:
             counts[singular] += count
     groups = defaultdict(dict)
-    for noun in sorted(noun for noun, count in counts.items() if count >= _LEAST_COUNT):
+    for noun in sorted(noun for noun, count in counts.items() if count >= _MIN_COUNT):
         concept = concept_of(noun, wordnet, meanings)
         if concept is not None:
             plural = plural_of(noun)
@@ -199,7 +201,7 @@ def make_lexicon(wordnet: WordNetNouns, captions: Iterable[str]) -> dict:
                 "plural_only": [noun for noun in groups[concept] if noun in PLURAL_ONLY],
             }
             for concept, (kind, _) in CONCEPTS.items()
-            if len(groups[concept]) >= _LEAST_GROUP
+            if len(groups[concept]) >= _MIN_GROUP
         ],
         "synonyms": _synonyms(nouns, wordnet),
         "more_general": _more_general(nouns, wordnet),
@@ -207,26 +209,26 @@ def make_lexicon(wordnet: WordNetNouns, captions: Iterable[str]) -> dict:
 
 
 def _is_used(plural: str, singular: str) -> bool:
-    """Whether the plural of a noun is in use ("rooms", not "rices"), by word frequencies of English text."""
+    """Return whether the plural of a noun is in use ("rooms", not "rices"), by word frequencies of English text."""
     from wordfreq import word_frequency
 
-    return word_frequency(plural, "en") > _LEAST_PLURAL_SHARE * word_frequency(singular, "en")
+    return word_frequency(plural, "en") > _MIN_PLURAL_SHARE * word_frequency(singular, "en")
 
 
 def _synonyms(nouns: set[str], wordnet: WordNetNouns) -> list[list[str]]:
-    """Groups of nouns that share a synset in any of their meanings."""
+    """Return groups of nouns that share a synset in any of their meanings."""
     sets = {tuple(sorted(nouns.intersection(synset.words))) for synset in wordnet.synsets.values()}
     return [list(words) for words in sorted(sets) if len(words) > 1]
 
 
 def _more_general(nouns: set[str], wordnet: WordNetNouns) -> dict[str, list[str]]:
-    """Noun -> its hypernyms among the nouns: "dog" -> "animal", "pet". Replacing it by them alters nothing."""
+    """Return the hypernyms of each noun among the nouns ("dog": "animal", "pet"), which are true of it as well."""
     general = {}
     for noun in sorted(nouns):
-        above: set[str] = set()
+        hypernyms: set[str] = set()
         for key in wordnet.senses[noun][:_MEANINGS]:
-            above.update(word for synset in wordnet.ancestors(wordnet.synsets[key]) for word in synset.words)
-        kinds = sorted((above & nouns) - {noun})
+            hypernyms.update(word for synset in wordnet.ancestors(wordnet.synsets[key]) for word in synset.words)
+        kinds = sorted((hypernyms & nouns) - {noun})
         if kinds:
             general[noun] = kinds
     return general

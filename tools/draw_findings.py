@@ -2,7 +2,7 @@
 
     python tools/draw_findings.py [--check]
 
-`--check` draws nothing and fails where a figure is not that of its table.
+`--check` writes nothing and fails if a chart differs from its table.
 """
 
 import argparse
@@ -22,18 +22,18 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def read(name: str) -> list[dict[str, str]]:
-    """The rows of a table of docs/research."""
+    """Return the rows of a table of docs/research."""
     with (DOCS / "research" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def number(cell: str) -> float:
-    """The figure of a cell, without its interval."""
+    """Return the number in a cell, without its interval."""
     return float(_NUMBER.match(cell)[0])
 
 
 def defences() -> str:
-    """FR@1 against blind on the published altered captions; the recipe and plain in colour."""
+    """Draw FR@1 against blind on the published altered captions, with the recipe and plain in colour."""
     rows = [(row["arm"].strip("*"), number(row["blind"]), number(row["FR@1"])) for row in read("defences_published")]
     label = "blind, %: how often a wrong image prefers the original too (50: unbiased)"
     up = "↑ FR@1, %: an altered caption ranks first (lower is better)"
@@ -41,7 +41,7 @@ def defences() -> str:
 
 
 def defence_carry() -> str:
-    """FR@1 against blind on the mixed images of held-out training images."""
+    """Draw FR@1 against blind on the mixed images of held-out training images."""
     rows = [(row["arm"], number(row["mixed blind"]), number(row["mixed FR@1"])) for row in read("defence_carry")]
     label = "blind, %: how often a wrong caption prefers the unmixed image too (50: unbiased)"
     up = "↑ FR@1, %: a mixed image ranks first (lower is better)"
@@ -49,7 +49,7 @@ def defence_carry() -> str:
 
 
 def defence_carry_test() -> str:
-    """FR@1 on the published altered captions against grounding on SugarCrepe."""
+    """Draw FR@1 on the published altered captions against grounding on SugarCrepe."""
     rows = [
         (row["arm"], number(row["SugarCrepe grounding"]), number(row["FR@1"])) for row in read("defence_carry_test")
     ]
@@ -67,7 +67,7 @@ def dots(
     up: str,
     line: float,
 ) -> str:
-    """A numbered dot a defence, from the top down, and the list of names beside, those of `COLOURED` bold."""
+    """Draw a numbered dot for each defence, from the top down, and a list of their names, those of `COLOURED` bold."""
     rows.sort(key=lambda row: -row[2])
     across_name, up_name = (text.removeprefix("↑ ").partition(",")[0] for text in (label, up))
     with chart_of(title, 760, 430) as chart:
@@ -94,7 +94,7 @@ def dots(
 
 
 def ranking_cost() -> str:
-    """Seconds of ranking and of the bare product against the number of similarities."""
+    """Draw the seconds of ranking and of the bare product against the number of similarities."""
     entries = json.loads((DOCS / "performance.json").read_text(encoding="utf-8"))
     figures = [entries[name]["figures"] for name in entries if name.startswith("ranking_")]
     sizes = [each["shape"][0] * each["shape"][1] / 1e6 for each in figures]
@@ -111,15 +111,15 @@ def ranking_cost() -> str:
             seconds = [each["seconds"][what] for each in figures]
             axes.plot(sizes, seconds, color=colour_of(colour), lw=1.6)
             for size, each in zip(sizes, seconds, strict=True):
-                told = f"{what}: {each} s for {size:,.0f} million"
-                axes.plot(size, each, "o", ms=8, mfc=colour_of(colour), mec=colour_of("paper"), gid=chart.title(told))
+                title = f"{what}: {each} s for {size:,.0f} million"
+                axes.plot(size, each, "o", ms=8, mfc=colour_of(colour), mec=colour_of("paper"), gid=chart.title(title))
             axes.annotate(label, (sizes[-1], seconds[-1]), (12, up), textcoords="offset pixels", fontsize=11,
                           annotation_clip=False, weight=weight)  # fmt: skip
         return chart.file()
 
 
 def corruptions() -> str:
-    """Heat map of the drop of R@1: kinds are rows, severities columns, a block for each direction."""
+    """Draw a heat map of the drop of R@1: kinds are rows, severities columns, with a block for each direction."""
     uncorrupted, *rows = read("corruption_kinds")
     columns, left, top, row_px, column_px = [name for name in rows[0] if name != "kind"], 176, 66, 22, 68
     places = [left + column_px * place + 28 * (place // 3) for place in range(len(columns))]
@@ -140,9 +140,9 @@ def corruptions() -> str:
                 drop = row[name].partition("(")[2].rstrip(")")
                 share = max(0.0, float(drop.replace("−", "-"))) / 100
                 right, low = x + column_px - 2, y + row_px - 2
-                told = chart.title(f"{row['kind'].strip('*')}, {name}: {drop} %")
+                title = chart.title(f"{row['kind'].strip('*')}, {name}: {drop} %")
                 axes.fill([x, right, right, x], [y, y, low, low], lw=0, color=colour_of("own-altered"),
-                          alpha=0.06 + 0.6 * share, gid=told)  # fmt: skip
+                          alpha=0.06 + 0.6 * share, gid=title)  # fmt: skip
                 axes.text(x + column_px / 2, y + 15, drop, fontsize=12, ha="center")
         return chart.file()
 
@@ -158,15 +158,15 @@ FIGURES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="fail where a figure is not that of its table")
+    parser.add_argument("--check", action="store_true", help="fail if a chart differs from its table")
     check = parser.parse_args().check
     for name, draw in FIGURES.items():
-        path, drawn = DOCS / "figures" / name, draw()
+        path, chart = DOCS / "figures" / name, draw()
         if not check:
             with atomic_write(path) as temporary:
-                temporary.write_text(drawn, encoding="utf-8")
-        elif not path.is_file() or path.read_text(encoding="utf-8") != drawn:
-            sys.exit(f"{path}: not the figure of its table; python tools/draw_findings.py")
+                temporary.write_text(chart, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != chart:
+            sys.exit(f"{path}: differs from its table; run python tools/draw_findings.py")
 
 
 if __name__ == "__main__":

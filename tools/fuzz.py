@@ -1,13 +1,13 @@
-"""Damage files at random for as long as wanted, a reader after the other, and see that each answers.
+"""Damage files at random for a given time, one reader after the other, and check that each reader refuses them.
 
-    python tools/fuzz.py                                 an hour a reader
-    python tools/fuzz.py --minutes 5 shards images       five minutes of two of them
-    python tools/fuzz.py --table                         what was done so far
+    python tools/fuzz.py                                 an hour for each reader
+    python tools/fuzz.py --minutes 5 tars images         five minutes for each of two readers
+    python tools/fuzz.py --table                         results so far
 
-A case is a test of `tests/faults/test_fuzz*.py`: it damages one kind of file and reads it as a command would. The
-minutes of a reader are shared by its cases. A case fails by an error that is no refusal in one line, by a read of more
-than ten seconds, or by memory above 2 GB. Every case adds a line to --out; the same command goes on where it was
-stopped, with other damage. Exit code 1 if a case failed.
+A case is a test of `tests/faults/test_fuzz*.py`: it damages one kind of file and reads it as a command would. The cases
+of a reader share its minutes. A case fails if an error is not a refusal in one line, a read takes more than ten
+seconds, or memory exceeds 2 GB. Every case adds a line to --out; the same command resumes after an interruption, with
+other damage. The exit code is 1 if a case failed.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 TESTS = ("tests/faults/test_fuzz.py", "tests/faults/test_fuzz_data.py")
-# What the cases of a reader are called; the first that fits.
+# Patterns of the names of each reader's cases; the first that matches counts.
 READERS = {
     "lines": r"\[(captions as JSON lines|influence table|hard positives|labels as a table|training images)\]",
     "arrays": r"\[(\.npy|\.npz|logits|logits as \.npy|labels|embeddings)\]",
@@ -35,7 +35,7 @@ READERS = {
 
 
 def cases_of_readers() -> dict[str, list[str]]:
-    """The tests of each reader; every one that damages files belongs to one."""
+    """Return the tests of each reader; every test that damages files belongs to one."""
     listed = _pytest(["--collect-only", "-q", *TESTS], capture_output=True, text=True, check=True).stdout
     cases: dict[str, list[str]] = {name: [] for name in READERS}
     for case in re.findall(r"^tests/\S+::.*$", listed, re.MULTILINE):
@@ -45,32 +45,32 @@ def cases_of_readers() -> dict[str, list[str]]:
     return cases
 
 
-def done(path: Path) -> dict[str, dict[str, int]]:
-    """Seconds, examples and peak megabytes by case, over all runs that wrote to the file."""
+def read_totals(path: Path) -> dict[str, dict[str, int]]:
+    """Return seconds, examples and peak megabytes of each case over all runs in the file."""
     total: dict[str, dict[str, int]] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         row = json.loads(line)
-        before = total.setdefault(row["case"], {"seconds": 0, "examples": 0, "peak_megabytes": 0})
+        case_total = total.setdefault(row["case"], {"seconds": 0, "examples": 0, "peak_megabytes": 0})
         for key in ("seconds", "examples"):
-            before[key] += row[key]
-        before["peak_megabytes"] = max(before["peak_megabytes"], row["peak_megabytes"])
+            case_total[key] += row[key]
+        case_total["peak_megabytes"] = max(case_total["peak_megabytes"], row["peak_megabytes"])
     return total
 
 
 def fuzz(cases: list[str], minutes: float, out: Path) -> bool:
-    """Runs each case for its share of what is left of the minutes; whether all passed."""
-    passed, before = True, done(out)
+    """Run each case for its share of the remaining minutes, and return whether all passed."""
+    passed, totals = True, read_totals(out)
     for case in cases:
-        left = minutes * 60 / len(cases) - before.get(case, {"seconds": 0})["seconds"]
-        if left > 1:
-            settings = {"ROCOCO_FUZZ": "100", "ROCOCO_FUZZ_SECONDS": str(left), "ROCOCO_FUZZ_LOG": str(out)}
+        remaining = minutes * 60 / len(cases) - totals.get(case, {"seconds": 0})["seconds"]
+        if remaining > 1:
+            settings = {"ROCOCO_FUZZ": "100", "ROCOCO_FUZZ_SECONDS": str(remaining), "ROCOCO_FUZZ_LOG": str(out)}
             passed &= _pytest(["-q", "--no-header", case], env={**os.environ, **settings}).returncode == 0
     return passed
 
 
 def print_table(out: Path, cases: dict[str, list[str]]) -> None:
-    """Minutes, examples and peak memory of every reader."""
-    total = done(out)
+    """Print minutes, examples and peak memory of every reader."""
+    total = read_totals(out)
     print(f"{'reader':16}{'cases':>6}{'minutes':>9}{'examples':>10}{'peak MB':>9}")
     for reader, names in cases.items():
         rows = [total[name] for name in names if name in total]
@@ -88,7 +88,7 @@ def main() -> int:
     parser.add_argument("readers", nargs="*", metavar="READER", help=f"{', '.join(READERS)} (default: all)")
     parser.add_argument("--minutes", type=float, default=60, help="for each reader")
     parser.add_argument("--out", type=Path, default=CHECKOUT / "build" / "fuzz.jsonl")
-    parser.add_argument("--table", action="store_true", help="print what was done, run nothing")
+    parser.add_argument("--table", action="store_true", help="print the results so far, run nothing")
     options = parser.parse_args()
     if wrong := set(options.readers) - set(READERS):
         parser.error(f"no reader {sorted(wrong)}: {', '.join(READERS)}")

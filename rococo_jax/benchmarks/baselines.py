@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 
 from rococo_jax.metrics.intervals import ItemCounts, intervals
 from rococo_jax.metrics.metric import Metric, share
-from rococo_jax.perturb.text.ngrams import NgramModel, words_of
+from rococo_jax.perturb.text.ngrams import NgramModel, plain_words
 
 PREFERENCE = "preference"
 _METRICS = (
@@ -64,11 +64,11 @@ def text_baselines(texts: tuple[str, ...], training_captions: tuple[str, ...] | 
         texts: all texts that are compared.
         training_captions: captions to fit the n-gram models on; without them, there are no n-gram baselines.
     """
-    words = [words_of(text) for text in texts]
+    words = [plain_words(text) for text in texts]
     preferences: dict[str, Preference] = {}
     if training_captions is not None:
         benchmark_texts = set(words)
-        model = NgramModel([each for each in map(words_of, training_captions) if each not in benchmark_texts])
+        model = NgramModel([each for each in map(plain_words, training_captions) if each not in benchmark_texts])
         scores = np.array([model.log_probability(each) for each in words])
         for column, name in enumerate(_ORDERS):
             preferences[name] = _higher(scores[:, column])

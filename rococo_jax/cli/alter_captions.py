@@ -1,4 +1,4 @@
-"""`rococo alter-captions`: replace one noun of every caption, or add a detail, and write a benchmark annotation."""
+"""`rococo alter-captions`: replace one noun of every caption, or add a false detail, as a benchmark annotation."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,18 +24,18 @@ EXAMPLES = """\
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Replace one noun of every caption, or add a detail, and write the altered captions as a benchmark annotation.
+    """Replace one noun of every caption, or add a false detail, and write a benchmark annotation.
 
     Attributes:
-        model: model directory, Hugging Face folder, or hub name; none is read for half_truth
-        variant: what a noun is replaced by; all: every one, as --out/VARIANT.json; half_truth: a wrong detail is added
-        out: where the annotation goes; for all variants a folder
-        items: also items of the benchmark `choices`: a caption, and the caption altered; of half_truth also two nouns
-            of an image, and images that share one
-        seed: of the replacements (default: 0)
-        select: which noun, by influence
+        model: model directory, Hugging Face folder, or hub name; not needed for half_truth
+        variant: kind of replacement; all writes --out/VARIANT.json for each; half_truth adds a false detail instead
+        out: output file; for all variants a folder
+        items: also write items of the benchmark `choices`: each caption against its altered caption; with half_truth
+            also two nouns of an image, and images that share one of them
+        seed: seed of the replacements (default: 0)
+        select: noun to replace, by influence
         lexicon: concept groups as JSON (default: the shipped ones)
-        influence: a table of `rococo influence`, instead of computing it
+        influence: table of `rococo influence`, which is computed otherwise
         dtype: dtype of the tower
         source: captions
     """
@@ -66,20 +66,22 @@ def run(options: Options) -> None:
     enable_compilation_cache()
     images = options.source.read()
     lexicon = open_lexicon(options.lexicon or "")
-    about_lexicon = {"name": lexicon.name, "sha256": lexicon.hash()}
+    lexicon_record = {"name": lexicon.name, "sha256": lexicon.hash()}
     if options.variant == HALF_TRUTH:
         if options.influence or options.select != "lowest":
-            raise InputError("--select, --influence", "option", "one with half_truth", "none: no noun is chosen")
-        made_by = {"lexicon": about_lexicon, "seed": options.seed}
-        sets = [_write(options, add_details(images, lexicon, options.seed), made_by)]
+            raise InputError(
+                "--select, --influence", "option", "one with half_truth", "neither: half_truth replaces no noun"
+            )
+        provenance = {"lexicon": lexicon_record, "seed": options.seed}
+        sets = [_write(options, add_details(images, lexicon, options.seed), provenance)]
         return _write_items(options, sets, map(as_json, image_side(images, lexicon, options.seed)))
     if options.model is None:
-        raise InputError("MODEL", "model", "none", f"a model, whose influence chooses the noun of {options.variant}")
+        raise InputError("MODEL", "model", "none", f"a model, whose influence selects the noun for {options.variant}")
     influences = None
     if options.influence and options.select != "random":
         influences = influences_from_table(read_influence_table(options.influence), images, options.influence)
     encoder = load_model(options.model, dtype=options.dtype)
-    choices = {"seed": options.seed, "select": options.select, "fit_article": True}
+    settings = {"seed": options.seed, "select": options.select, "fit_article": True}
     total = sum(len(image.captions) for image in images)
     with progress("influence", total, "captions") as advance:
         by_variant = alter_captions(
@@ -89,28 +91,28 @@ def run(options: Options) -> None:
             lexicon=lexicon,
             influences=influences,
             on_progress=advance,
-            **choices,
+            **settings,
         )
-    made_by = {"model": encoder.describe(), "lexicon": about_lexicon, **choices}
-    _write_items(options, [_write(options, altered, made_by) for altered in by_variant.values()])
+    provenance = {"model": encoder.describe(), "lexicon": lexicon_record, **settings}
+    _write_items(options, [_write(options, altered, provenance) for altered in by_variant.values()])
 
 
 def _variants(options: Options) -> tuple[str, ...]:
     return VARIANTS if options.variant == "all" else (options.variant,)
 
 
-def _write(options: Options, altered: "AlteredSet", made_by: Mapping[str, object]) -> "AlteredSet":
+def _write(options: Options, altered: "AlteredSet", provenance: Mapping[str, object]) -> "AlteredSet":
     from pathlib import Path
 
     from rococo_jax.benchmarks.rococo.generate import write_altered
 
     out = Path(options.out)
     out = out / f"{altered.variant}.json" if options.variant == "all" else out
-    write_altered(out, altered, made_by)
+    write_altered(out, altered, provenance)
     total = sum(len(item.originals) for item in altered.items)
-    left = sum(altered.unaltered.values())
+    unaltered = sum(altered.unaltered.values())
     reasons = "; ".join(f"{count}: {reason}" for reason, count in altered.unaltered.items())
-    print(f"{out}: {total - left} of {total} captions altered" + (f" ({reasons})" if left else ""))
+    print(f"{out}: {total - unaltered} of {total} captions altered" + (f" ({reasons})" if unaltered else ""))
     return altered
 
 

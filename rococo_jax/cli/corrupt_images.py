@@ -23,12 +23,12 @@ class Options:
     """Corrupt every image of a folder (the 19 kinds and 5 severities of ImageNet-C), with a manifest.
 
     Attributes:
-        images: every image below this folder
-        corruption: one of the 19 below; frost is drawn, not photographed as in ImageNet-C
-        severity: 1 is mild, 5 is strong
-        out: images and manifest.json; one folder a run
-        seed: of all random draws (default: 0)
-        size: resize the shorter side to N and cut the centre first; the constants were chosen for 224
+        images: folder of images, with subfolders
+        corruption: one of the 19 below; the frost is drawn, ImageNet-C uses photographs
+        severity: from 1 (mild) to 5 (strong)
+        out: folder for images and manifest.json, one for each run
+        seed: random seed (default: 0)
+        size: first resize the shorter side to N and crop the centre; the constants were chosen for 224
         format: png is lossless (default)
     """
 
@@ -48,7 +48,7 @@ def run(options: Options) -> int:
 
     corruption = find_corruption(options.corruption)
     enable_compilation_cache()
-    written, there = write_corrupted(
+    new, existing = write_corrupted(
         options.images,
         corruption,
         options.severity,
@@ -58,7 +58,7 @@ def run(options: Options) -> int:
         kind=options.format,
     )
     print(
-        f"{written} images written, {there} already there; {corruption.name}, severity {options.severity}, "
+        f"{new} images written, {existing} already there; {corruption.name}, severity {options.severity}, "
         f"seed {options.seed}; {options.out}/manifest.json"
     )
     return 0

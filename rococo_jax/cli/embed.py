@@ -1,4 +1,4 @@
-"""`rococo embed`: a model's vectors of a captioned image set, as one `.npz` for any other tool."""
+"""`rococo embed`: write a model's embeddings of a captioned image set to one `.npz` for any other tool."""
 
 import dataclasses
 from typing import Annotated
@@ -19,7 +19,7 @@ class Options:
 
     Attributes:
         model: model directory, Hugging Face folder, or hub name
-        out: where the embeddings go
+        out: output file
         pairs: images and captions
         loading: models
         embedding: embedding

@@ -14,7 +14,7 @@ EXAMPLES = """\
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Write the embedding influence of every word of every caption, one JSON line a caption.
+    """Write the embedding influence of every word of every caption, one JSON line per caption.
 
     Attributes:
         model: model directory, Hugging Face folder, or hub name
@@ -48,11 +48,11 @@ def _run(options: Options) -> None:
     from rococo_jax.runtime import make_mesh
 
     images = run_on_all_processes("captions", lambda: options.source.read())
-    own_devices = make_mesh(jax.local_devices())
-    encoder = run_on_all_processes("model", lambda: load_model(options.model, mesh=own_devices, dtype=options.dtype))
+    local_mesh = make_mesh(jax.local_devices())
+    encoder = run_on_all_processes("model", lambda: load_model(options.model, mesh=local_mesh, dtype=options.dtype))
     total = sum(len(image.captions) for image in images)
     with progress("influence", total, "captions") as advance:
-        left = write_influence_table(encoder, images, options.out, on_progress=advance)
+        earlier_lines = write_influence_table(encoder, images, options.out, on_progress=advance)
     if jax.process_index() == 0:
-        resumed = f", {left} of them by an earlier run" if left else ""
+        resumed = f", {earlier_lines} of them by an earlier run" if earlier_lines else ""
         print(f"{options.out}: {total} captions{resumed}")

@@ -1,4 +1,4 @@
-"""`rococo mix-images`: a gallery in which every image has another one mixed in, or a word written on it."""
+"""`rococo mix-images`: mix another image into every image of a gallery, or write a word on it."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   rococo mix-images --images coco/images --captions captions_test.json --method mix --ratio 0.9 --seed 1 --out mixed/1
   rococo mix-images --images coco/images --captions captions_test.json --method patch --protocol strict --out patched
-  rococo mix-images --images coco/images --captions captions_test.json --protocol control --out squashed
+  rococo mix-images --images coco/images --captions captions_test.json --protocol control --out control
   rococo mix-images --images coco/images --captions captions_test.json --method text --out words
 """
 
@@ -24,13 +24,13 @@ class Options:
     """Mix another image into every image, as the benchmark does or stricter, or write a word on it.
 
     Attributes:
-        out: images and manifest.json, with text items.jsonl of the benchmark choices too; one folder a run
-        method: blend, paste a box, or text: write what another image shows on a note
-        ratio: share of own content, 0 to 1
-        seed: published: 1, 10, 100
-        protocol: paper: as published, JPEG; strict: nobody with itself, PNG; control: squashed and compressed, not
-            mixed; of text: paper, and control without the words
-        words: words to write instead, one a line (text)
+        out: folder for images and manifest.json, one for each run; text adds items.jsonl for the benchmark choices
+        method: mix blends two images, patch pastes a box, text writes the object of another image on a note
+        ratio: share of the image's own content, 0 to 1
+        seed: random seed; the published ones are 1, 10 and 100
+        protocol: paper: as published, JPEG; strict: no image with itself, PNG; control: resized to a square and
+            compressed, not mixed; with text: paper, or control without the words
+        words: file with the words to write, one per line (text)
         pairs: images and captions
     """
 
@@ -59,9 +59,9 @@ def run(options: Options) -> int:
         raise InputError(options.pairs.captions, "images", len(names), "at least two images to mix")
     plan = make_plan(names, options.method, options.ratio, options.seed, options.protocol)
     enable_compilation_cache()
-    written = write_mixed(plan, dict(zip(names, data.paths, strict=True)), options.out)
+    new = write_mixed(plan, dict(zip(names, data.paths, strict=True)), options.out)
     print(
-        f"{written} images written, {len(names) - written} already there; {plan.variant}, seed {plan.seed}, "
+        f"{new} images written, {len(names) - new} already there; {plan.variant}, seed {plan.seed}, "
         f"{plan.protocol}: {plan.self_mixed} mixed with themselves, own share {plan.true_ratio.mean():.4f}; "
         f"{options.out}/manifest.json"
     )
@@ -78,20 +78,21 @@ def _write_words(options: Options, data: "CaptionedImages") -> int:
 
     if options.protocol == "strict":
         raise InputError("--protocol", "protocol", "strict with text", "paper or control")
-    words = read_lines(options.words, "words, one a line") if options.words else ()
-    words, places = [word.strip() for word in words if word.strip()], dict(zip(data.items, data.paths, strict=True))
-    plan = plan_words(places, shipped_lexicon(), options.seed, options.ratio, words)
+    words = read_lines(options.words, "words, one per line") if options.words else ()
+    words = [word.strip() for word in words if word.strip()]
+    image_files = dict(zip(data.items, data.paths, strict=True))
+    plan = plan_words(image_files, shipped_lexicon(), options.seed, options.ratio, words)
     files = dict(zip(data.names, data.paths, strict=True))
-    about = {"seed": options.seed, "ratio": options.ratio, "words": words, "lexicon": shipped_lexicon().name}
-    folder = write_words(plan, files, options.out, options.protocol == "control", **about)
+    settings = {"seed": options.seed, "ratio": options.ratio, "words": words, "lexicon": shipped_lexicon().name}
+    folder = write_words(plan, files, options.out, options.protocol == "control", **settings)
 
     def sentence(noun: str) -> str:
         return f"a photo of {article_of(noun)} {noun}."
 
     items = [
-        text_choice(each["image"], "words", [sentence(each["object"])], sentence(each["word"]), each["file"])
-        for each in plan
-        if each["object"]
+        text_choice(entry["image"], "words", [sentence(entry["object"])], sentence(entry["word"]), entry["file"])
+        for entry in plan
+        if entry["object"]
     ]
     folder.write("items.jsonl", "".join(json.dumps(item) + "\n" for item in items).encode())
     folder.finish()

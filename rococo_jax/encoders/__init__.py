@@ -1,4 +1,4 @@
-"""Encoders of images and texts: models of this project in batches of one length, and objects of any framework."""
+"""Encode images and texts by models of this project, or by objects of any framework."""
 
 from rococo_jax.encoders.encoder import Encoder
 from rococo_jax.encoders.foreign import ForeignEncoder

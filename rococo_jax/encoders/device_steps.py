@@ -90,11 +90,11 @@ class DeviceSteps:
         in_flight: collections.deque[tuple[StepBatch, jax.Array | None]] = collections.deque()
         if self.mesh.is_multi_process:
             prefetched = Prefetch(iter(batches))
-            placed = map(self._with_inputs, synchronised_batches(self.name, prefetched))
+            with_inputs = map(self._with_inputs, synchronised_batches(self.name, prefetched))
         else:
-            placed = prefetched = Prefetch(map(self._with_inputs, batches))
+            with_inputs = prefetched = Prefetch(map(self._with_inputs, batches))
         with contextlib.closing(prefetched):
-            for batch, inputs in placed:
+            for batch, inputs in with_inputs:
                 in_flight.append((batch, _none_if_out_of_memory(program, inputs)))
                 if len(in_flight) > _STEPS_IN_FLIGHT:
                     yield from self._fetch(*in_flight.popleft(), program)

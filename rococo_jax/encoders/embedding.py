@@ -139,7 +139,7 @@ class _Part(NamedTuple):
 
 
 class EmbeddingPass:
-    """One pass over the items of all parts: read features from the cache or from other processes, or compute them.
+    """Pass over the items of all parts that reads features from the cache or other processes, or computes them.
 
     All processes must create it with the same items, each with an encoder on its own devices. An item that is in the
     cache in any part is not encoded.

@@ -1,4 +1,4 @@
-"""Models of this project: `encode_image` and `encode_text` return unit vectors in float32.
+"""Encode images and texts with a model of this project, as unit vectors in float32.
 
 The module is a pure function of its parameters; `Encoder` adds preprocessing, tokenizer, batches of one static shape,
 and the mesh. Weights may be changed in place: each call computes, and identifies the model, with the weights that it
@@ -70,8 +70,8 @@ class Encoder(LoadedModel):
         self.preprocessing, self.tokenizer = preprocessing, tokenizer
         self.provenance, self.name = dict(provenance or {}), name
         self.mesh = make_mesh() if mesh is None else mesh
-        self._placed = PlacedModel.place(model, self.mesh)
-        self.model = self._placed.model
+        self._placed_model = PlacedModel.place(model, self.mesh)
+        self.model = self._placed_model.model
         platform = self.mesh.devices.flat[0].platform
         self._images_per_device = images_at_once(self.spec, platform)
         self._tokens_per_device = text_tokens_at_once(self.spec, platform)
@@ -94,10 +94,10 @@ class Encoder(LoadedModel):
 
     def _current(self) -> PlacedModel:
         """Return the model on the mesh, placed again if it has been changed."""
-        if not self._placed.is_of(self.model):
-            self._placed = PlacedModel.place(self.model, self.mesh)
-            self.model = self._placed.model
-        return self._placed
+        if not self._placed_model.is_of(self.model):
+            self._placed_model = PlacedModel.place(self.model, self.mesh)
+            self.model = self._placed_model.model
+        return self._placed_model
 
     @property
     def weights_sha256(self) -> str:
@@ -106,7 +106,7 @@ class Encoder(LoadedModel):
 
     def remember_hash(self, sha256: str) -> None:
         """Store the hash of the weights, which the caller has just computed."""
-        self._placed.hashes[""] = sha256
+        self._placed_model.hashes[""] = sha256
 
     # Identity
 
@@ -206,8 +206,8 @@ class Encoder(LoadedModel):
 
     def _run_on_images(self, program: Callable, images) -> Iterator[BatchFeatures]:
         self._check_image_tower()
-        placed = self._current()
-        program = partial(program, self.mesh, placed.graph, self.preprocessing, self._products, placed.state)
+        current = self._current()
+        program = partial(program, self.mesh, current.graph, self.preprocessing, self._products, current.state)
         yield from self.steps.run(self._batch_images(images), program)
 
     def _batch_images(self, images) -> Iterator[StepBatch]:
@@ -256,8 +256,8 @@ class Encoder(LoadedModel):
             InputError: the model has no text tower, or a text has more tokens than its context.
         """
         ids = self.token_ids(texts) if len(texts) or not self.mesh.is_multi_process else []
-        placed = self._current()
-        program = partial(programs.text_features, self.mesh, placed.graph, self._products, placed.state)
+        current = self._current()
+        program = partial(programs.text_features, self.mesh, current.graph, self._products, current.state)
         yield from self.steps.run(self._batch_texts(ids), program)
 
     def project_text_features(self, features: Float[np.ndarray, "texts width"]) -> Float[np.ndarray, "texts dim"]:
@@ -325,8 +325,8 @@ class Encoder(LoadedModel):
         return self.compute.products_on(self.mesh.devices.flat[0])
 
     def _project(self, method: str, features: np.ndarray) -> np.ndarray:
-        placed = self._current()
-        vectors = programs.project(self.mesh, placed.graph, placed.state, method, features)
+        current = self._current()
+        vectors = programs.project(self.mesh, current.graph, current.state, method, features)
         is_unit = np.linalg.norm(vectors, axis=1) > 0.5
         if not is_unit.all():
             found = f"NaN, infinite or zero vectors in {int((~is_unit).sum())} of {len(vectors)} rows"

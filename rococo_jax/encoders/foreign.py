@@ -1,4 +1,4 @@
-"""Models of any framework as encoders: their embeddings are checked and normalised to unit length.
+"""Use a model of any framework as an encoder: its embeddings are checked and normalised to unit length.
 
     class MyModel:
         name = "my model"

@@ -1,4 +1,4 @@
-"""Models of users or of other libraries, and calls of their code whose errors become one line."""
+"""Wrap models of users or of other libraries, and report errors of their code in one line."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

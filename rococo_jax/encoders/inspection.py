@@ -1,4 +1,4 @@
-"""Facts about a model: origin, architecture, cost, and warnings of known pitfalls."""
+"""Report a model's origin, architecture and cost, and warn of known pitfalls."""
 
 from typing import Any
 
@@ -8,16 +8,17 @@ from rococo_jax.checkpoints.parameters import before_training
 from rococo_jax.models import parameter_counts
 from rococo_jax.models.flops import image_flops, matching_flops, text_flops
 
-# Tables are padded by some per cent; a tokenizer that fills less than half of one is most likely another model's.
-_LEAST_OF_VOCABULARY = 0.5
+# Embedding tables are padded by a few per cent. A tokenizer that fills less than half of one probably belongs to
+# another model.
+_MIN_VOCABULARY_SHARE = 0.5
 
 
 def inspect_model(encoder: Any) -> dict[str, Any]:
-    """A JSON value: `name`, `provenance`, `weights_sha256`, `embedding_dimensions`, `parameters`, `flops`, `spec`,
-    `rules`, `preprocessing`, `tokenizer`, `warnings`.
+    """Return facts about a model as JSON.
 
-    `flops` is of one image, of one text of the tokenizer's context length, and where there is a matching head of one
-    pair of them (`pair`), beside both; a product and a sum count as two.
+    The keys are `name`, `provenance`, `weights_sha256`, `embedding_dimensions`, `parameters`, `flops`, `spec`, `rules`,
+    `preprocessing`, `tokenizer` and `warnings`. `flops` is for one image, for one text of the tokenizer's context
+    length, and with a matching head for one pair of them (`pair`, in addition to both); a multiply-add counts as two.
     """
     spec, tokenizer = encoder.spec, encoder.tokenizer
     flops: dict[str, int] = {}
@@ -28,53 +29,60 @@ def inspect_model(encoder: Any) -> dict[str, Any]:
         flops["text"] = text_flops(spec, flops["text_tokens"])
     if spec.matching is not None:
         flops["pair"] = matching_flops(spec, flops["text_tokens"])
-    single = spec.vision is None or spec.text is None
-    counts = {part: count for part, count in parameter_counts(spec).items() if not (single and part == "logits")}
+    is_single_tower = spec.vision is None or spec.text is None
+    counts = parameter_counts(spec)
+    if is_single_tower:
+        counts = {part: count for part, count in counts.items() if part != "logits"}
     return {
         "name": encoder.name,
         "provenance": encoder.provenance,
-        # Computed from the loaded weights, not copied from the files.
+        # Computed from the loaded weights, not read from the files.
         "weights_sha256": encoder.weights_sha256,
         "embedding_dimensions": spec.dim,
         "parameters": {**counts, "total": sum(counts.values())},
         "flops": flops,
         "spec": spec.to_json(),
-        "rules": rules_of(encoder),
+        "rules": library_settings(encoder),
         "preprocessing": encoder.preprocessing and encoder.preprocessing.to_json(),
         "tokenizer": tokenizer and {**tokenizer.spec.to_json(), "vocabulary_size": tokenizer.rust.get_vocab_size()},
         "warnings": warnings_of(encoder),
     }
 
 
-def rules_of(encoder: Any) -> dict[str, dict[str, Any]]:
-    """Each rule of the source library that decides vectors: its `value`, and `from`, where it was read."""
+def library_settings(encoder: Any) -> dict[str, dict[str, Any]]:
+    """Return each setting of the source library that decides embeddings: its `value`, and its source (`from`)."""
     spec, pixels, tokenizer = encoder.spec, encoder.preprocessing, encoder.tokenizer
-    places = dict(before_training(encoder.provenance).get("read_from", {}))
+    sources = dict(before_training(encoder.provenance).get("read_from", {}))
     values: dict[str, Any] = {}
     for kind, tower in (("image", spec.vision), ("text", spec.text)):
         fields = {f"{kind} {name}": getattr(tower, name, None) for name in ("activation", "heads", "pooling")}
-        values |= {rule: value for rule, value in fields.items() if value is not None}
-        rare = [name for name in getattr(tower, "non_default_optional", ()) if name != "position_rule"]
-        values |= {f"{kind} {name}": tower.to_json()[name] for name in rare}
-        places |= dict.fromkeys((f"{kind} {name}" for name in rare), "the tower's kind")
+        values |= {setting: value for setting, value in fields.items() if value is not None}
+        rare_fields = [name for name in getattr(tower, "non_default_optional", ()) if name != "position_rule"]
+        values |= {f"{kind} {name}": tower.to_json()[name] for name in rare_fields}
+        sources |= dict.fromkeys((f"{kind} {name}" for name in rare_fields), "the tower's kind")
     if spec.vision is not None:
         values["image size"] = spec.vision.image_size
-        if stored := spec.vision.position_grid:
-            values["positions"] = f"{stored} x {stored}, interpolated: {spec.vision.position_rule}"
-            places["positions"] = "the library's rule"
+        if grid := spec.vision.position_grid:
+            values["positions"] = f"{grid} x {grid}, interpolated: {spec.vision.position_rule}"
+            sources["positions"] = "the library's rule"
     if pixels is not None:
         values["resize"] = pixels.describe_size()
         values["crop"] = "none" if pixels.crop_size is None else "centre {} x {}, after it".format(*pixels.crop_size)
         values |= {"interpolation": pixels.resample, "rescale factor": pixels.rescale_factor}
         values |= {"mean": list(pixels.mean), "std": list(pixels.std), "colours": pixels.describe_library_behaviour()}
-        places["colours"] = "the library's rule"
+        sources["colours"] = "the library's rule"
     if tokenizer is not None:
-        of, ends = tokenizer.spec, tokenizer.encode([""])[0]
-        values |= {"cleaning": of.cleaning, "lower case": _lowers_case(tokenizer), "text length": of.context_length}
-        values |= {"padding id": of.pad_id} | ({"end id": of.eos_id} if ends else {})
-        values |= {"start id": ends[0]} if ends and ends[0] != of.eos_id else {}
-    other = places.get("other", "model.json")
-    return {rule: {"value": value, "from": places.get(rule, other)} for rule, value in values.items()}
+        tokenizer_spec, special_ids = tokenizer.spec, tokenizer.encode([""])[0]
+        values["cleaning"] = tokenizer_spec.cleaning
+        values["lower case"] = _lowers_case(tokenizer)
+        values["text length"] = tokenizer_spec.context_length
+        values["padding id"] = tokenizer_spec.pad_id
+        if special_ids:
+            values["end id"] = tokenizer_spec.eos_id
+        if special_ids and special_ids[0] != tokenizer_spec.eos_id:
+            values["start id"] = special_ids[0]
+    default = sources.get("other", "model.json")
+    return {setting: {"value": value, "from": sources.get(setting, default)} for setting, value in values.items()}
 
 
 def _lowers_case(tokenizer: Any) -> bool:
@@ -82,85 +90,96 @@ def _lowers_case(tokenizer: Any) -> bool:
 
 
 def warnings_of(encoder: Any) -> list[str]:
-    """Warnings of known pitfalls; empty for a model without any."""
-    found = _activation_warnings(encoder)
+    """Return warnings of known pitfalls; empty for a model without any."""
+    warnings = _activation_warnings(encoder)
     if encoder.spec.vision is not None:
-        found += _image_warnings(encoder)
+        warnings += _image_warnings(encoder)
     if encoder.spec.text is not None:
-        found += _text_warnings(encoder)
+        warnings += _text_warnings(encoder)
     stored = encoder.provenance.get("weights_sha256")
     if stored is not None and stored != encoder.weights_sha256:
-        found.append("weights: their hash is not the one that was written down; they were changed since")
-    return found
+        warnings.append("weights: their hash differs from the recorded one; they have changed since")
+    return warnings
 
 
 def _activation_warnings(encoder: Any) -> list[str]:
     source, spec = encoder.provenance.get("source"), encoder.spec
     hint = activation_hint(source) if source is not None else None
-    known = hint[0] if hint is not None else None
+    training_activation = hint[0] if hint is not None else None
     towers = {"image": spec.vision, "text": spec.text}
-    found = []
+    warnings = []
     for kind, tower in towers.items():
         activation = getattr(tower, "activation", None)
-        if known is not None and activation in ("quick_gelu", "gelu") and activation != known:
-            found.append(f"activation: the {kind} tower has {activation}, and {source} was trained with {known}")
-    given = encoder.provenance.get("read_from", {}).values()
+        if training_activation is None or activation not in ("quick_gelu", "gelu"):
+            continue
+        if activation != training_activation:
+            trained_with = f"{source} was trained with {training_activation}"
+            warnings.append(f"activation: the {kind} tower has {activation}, and {trained_with}")
+    setting_sources = encoder.provenance.get("read_from", {}).values()
     for name in ("activation", "heads"):
-        if f"the argument {name}" in given:
-            found.append(f"{name}: given by hand, nothing in the checkpoint confirms it")
-    return found
+        if f"the argument {name}" in setting_sources:
+            warnings.append(f"{name}: given by hand, nothing in the checkpoint confirms it")
+    return warnings
 
 
 def _image_warnings(encoder: Any) -> list[str]:
-    vision, preprocessing, found = encoder.spec.vision, encoder.preprocessing, []
+    vision, preprocessing, warnings = encoder.spec.vision, encoder.preprocessing, []
     if preprocessing is None:
-        return ["image size: nothing says how images become pixels"]
+        return ["image size: the model has no preprocessing, so only pixels can be encoded"]
     if preprocessing.image_size != (vision.image_size, vision.image_size):
-        made = " x ".join(map(str, preprocessing.image_size))
-        found.append(f"image size: images are made {made}, the tower reads {vision.image_size} x {vision.image_size}")
+        size = " x ".join(map(str, preprocessing.image_size))
+        warnings.append(
+            f"image size: images are made {size}, the tower reads {vision.image_size} x {vision.image_size}"
+        )
     if vision.position_grid is not None and not vision.flexible_grid:
-        found.append(
+        warnings.append(
             f"image size: positions were trained for {vision.position_grid} x {vision.position_grid} patches and are "
             f"interpolated to {vision.grid} x {vision.grid}"
         )
-    if left := vision.border_pixels:
-        found.append(f"image size: {left} pixels at the right and bottom fill no patch and are not seen")
-    places = encoder.provenance.get("read_from", {})
-    defaults = {places.get(rule, "") for rule in ("resize", "interpolation", "mean", "std")}
+    if border := vision.border_pixels:
+        warnings.append(f"image size: {border} pixels at the right and bottom fill no patch and are ignored")
+    sources = encoder.provenance.get("read_from", {})
+    defaults = {sources.get(setting, "") for setting in ("resize", "interpolation", "mean", "std")}
     if len(defaults) == 1 and "default" in (default := defaults.pop()):
-        found.append(f"preprocessing: the checkpoint has no file for it; it is {default}")
-    return found
+        warnings.append(f"preprocessing: the checkpoint has no file for it; it is {default}")
+    return warnings
 
 
 def _text_warnings(encoder: Any) -> list[str]:
-    text, tokenizer, found = encoder.spec.text, encoder.tokenizer, []
+    text, tokenizer, warnings = encoder.spec.text, encoder.tokenizer, []
     if tokenizer is None:
-        return ["tokenizer: none came with the model, it reads token ids only"]
+        return ["tokenizer: the model has none, so only token ids can be encoded"]
     spec, size = tokenizer.spec, tokenizer.rust.get_vocab_size()
     if text.pooling == "first_eos" and spec.eos_id != text.eos_id:
-        found.append(f"end of text: the tokenizer ends texts with id {spec.eos_id}, the tower pools at {text.eos_id}")
+        warnings.append(
+            f"end of text: the tokenizer ends texts with id {spec.eos_id}, the tower pools at {text.eos_id}"
+        )
     if text.pooling == "highest_id" and spec.eos_id != size - 1:
-        found.append(f"end of text: the tower pools at the highest id, the tokenizer ends with {spec.eos_id} of {size}")
-    if size < text.vocabulary_size * _LEAST_OF_VOCABULARY:
-        found.append(
+        warnings.append(
+            f"end of text: the tower pools at the highest id, the tokenizer ends with {spec.eos_id} of {size}"
+        )
+    if size < text.vocabulary_size * _MIN_VOCABULARY_SHARE:
+        warnings.append(
             f"vocabulary: {size} ids in the tokenizer for {text.vocabulary_size} words of the tower: it may not be the "
-            "one that the tower was trained with"
+            "tokenizer of the training"
         )
     if size > text.vocabulary_size:
-        found.append(f"vocabulary: {size} ids in the tokenizer, {text.vocabulary_size} words in the tower")
+        warnings.append(f"vocabulary: {size} ids in the tokenizer, {text.vocabulary_size} words in the tower")
     if spec.context_length > text.context_length:
-        found.append(f"length: texts of {spec.context_length} tokens for a tower of {text.context_length}")
+        warnings.append(f"length: texts of {spec.context_length} tokens for a tower of {text.context_length}")
     if text.attention == "full" and spec.fixed_length != text.context_length:
-        found.append(f"length: the tower reads {text.context_length} tokens always, texts are {spec.fixed_length}")
+        warnings.append(f"length: the tower reads {text.context_length} tokens always, texts are {spec.fixed_length}")
     if text.pooling == "appended":
-        found.append(
-            f"padding: the vector of a text takes in one token of padding after it, id {text.pad_id}, as the published "
-            "weights do (their mask is one place off)"
+        warnings.append(
+            f"padding: the embedding of a text depends on one padding token after it, id {text.pad_id}, as in the "
+            "published weights (their mask is shifted by one token)"
         )
-    lower = _lowers_case(tokenizer)
+    lowers_case = _lowers_case(tokenizer)
     family = FAMILIES.get(spec.family)
-    if not lower and family is not None and family.lower_case:
-        found.append(f"lower-casing: the tokenizer keeps capitals, and {spec.family} was trained on lower case")
-    elif not lower:
-        found.append("lower-casing: capitals change the tokens; altered captions may differ from theirs in case alone")
-    return found
+    if not lowers_case and family is not None and family.lower_case:
+        warnings.append(f"lower-casing: the tokenizer keeps capitals, and {spec.family} was trained on lower case")
+    elif not lowers_case:
+        warnings.append(
+            "lower-casing: capitals change the tokens; altered captions may differ from originals only in case"
+        )
+    return warnings

@@ -234,21 +234,21 @@ def find_checkpoint(source: str | os.PathLike) -> Path | None:
     path = Path(source)
     if path.name.isdecimal() and path.parent.name == CHECKPOINTS and (path / _STATE).is_dir():
         return path
-    run, at, which = str(source).rpartition("@")
+    run, at, checkpoint = str(source).rpartition("@")
     folder = Path(run) / CHECKPOINTS
     if not at or not run or not folder.is_dir():
         return None
     steps = sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal() and (each / _STATE).is_dir())
     best = best_step(steps, read_scores(run))
-    if which == "best" and best is not None:
+    if checkpoint == "best" and best is not None:
         return folder / str(best)
-    if which == "latest" and steps:
+    if checkpoint == "latest" and steps:
         return folder / str(steps[-1])
-    if which.isdecimal() and int(which) in steps:
-        return folder / which
-    known = [*(["latest"] if steps else []), *(["best"] if best is not None else []), *map(str, steps)]
-    wanted = f"one of {', '.join(known)}" if known else "a run that has saved one"
-    raise InputError(run, "checkpoint", repr(which), wanted)
+    if checkpoint.isdecimal() and int(checkpoint) in steps:
+        return folder / checkpoint
+    names = [*(["latest"] if steps else []), *(["best"] if best is not None else []), *map(str, steps)]
+    wanted = f"one of {', '.join(names)}" if names else "a run that has saved one"
+    raise InputError(run, "checkpoint", repr(checkpoint), wanted)
 
 
 def read_scores(run: str | os.PathLike) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""Scores of a matching head for pairs of images and texts (BLIP, arXiv 2201.12086).
+"""Score pairs of images and texts by a matching head (BLIP, arXiv 2201.12086).
 
 Pairs are encoded in groups of one image and a fixed number of texts: the head's keys and values of an image are most of
 the work of a pair, and a group shares them. The texts of a group are padded to one length. Every step has a static
@@ -42,7 +42,7 @@ class PairGroups(NamedTuple):
 
 
 def matching_logits(
-    placed: PlacedModel,
+    placed_model: PlacedModel,
     steps: DeviceSteps,
     image_tokens: Float[np.ndarray, "images tokens width"],
     pairs: PairIndices,
@@ -52,7 +52,7 @@ def matching_logits(
     """Return the head's logits of no match and of a match of each pair, float32.
 
     Args:
-        placed: the model on its devices.
+        placed_model: the model on its devices.
         steps: runs the batches.
         image_tokens: output of the image tower before pooling.
         pairs: the image and the text of each pair.
@@ -69,7 +69,7 @@ def matching_logits(
         # A power of two of images, since each number of them is a program to compile.
         padded = pad_rows(tokens, 1 << (len(tokens) - 1).bit_length())
         on_devices = jax.device_put(padded, NamedSharding(steps.mesh, PartitionSpec()))
-        program = partial(programs.matching_logits, steps.mesh, placed.graph, (placed.state, on_devices))
+        program = partial(programs.matching_logits, steps.mesh, placed_model.graph, (placed_model.state, on_devices))
         groups = group_pairs((images[members] - start, texts[members]))
         for index, values in steps.run(groups.batches, program):
             is_pair = groups.pairs[index] >= 0

@@ -1,4 +1,4 @@
-"""Objects of any framework that score pairs of an image and a text: rerankers, matching heads, generating models.
+"""Score pairs of an image and a text by a model of any framework: a reranker, matching head, or generating model.
 
 class MyReranker:
     name = "my reranker"

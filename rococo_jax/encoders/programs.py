@@ -57,7 +57,7 @@ _ACCELERATOR_IMAGES, _ACCELERATOR_TEXT_TOKENS = (16, 1024), (4096, 16384)
 
 @dataclass(frozen=True)
 class Compute:
-    """How an evaluation computes: one of `PRECISIONS`, and the images that a device encodes at once (None: default).
+    """Settings of the computation: one of `PRECISIONS`, and the images that a device encodes at once (None: default).
 
     Raises InputError for a value out of its range.
     """
@@ -319,6 +319,6 @@ def project(mesh: Mesh, graph, state, method: str, features: np.ndarray) -> np.n
     for start in range(0, len(features), rows):
         part = features[start : start + rows]
         padded = pad_rows(part, rows)
-        placed = jax.make_array_from_callback(padded.shape, sharding, padded.__getitem__)
-        outputs.append(np.asarray(projected(graph, method, state, placed))[: len(part)])
+        on_devices = jax.make_array_from_callback(padded.shape, sharding, padded.__getitem__)
+        outputs.append(np.asarray(projected(graph, method, state, on_devices))[: len(part)])
     return np.concatenate(outputs)

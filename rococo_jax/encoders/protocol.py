@@ -1,4 +1,4 @@
-"""Interfaces of models: the two protocols for users' own objects, and the class that evaluation uses inside."""
+"""Define the interfaces of models: two protocols for users' own objects, and the class that evaluation uses."""
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Encoders that return a matrix of token embeddings for each image and text; MaxSim scores their pairs."""
+"""Score pairs by MaxSim with an encoder that returns a matrix of token embeddings for each image and text."""
 
 import itertools
 from collections.abc import Iterable, Sequence

@@ -60,9 +60,9 @@ class DualEncoder(nnx.Module):
         scale = _INITIAL_SCALE_WITH_BIAS if spec.logit_bias else _INITIAL_SCALE
         self.logit_scale = nnx.Param(jnp.asarray(math.log(scale), jnp.float32))
         self.logit_bias = nnx.Param(jnp.asarray(_INITIAL_BIAS, jnp.float32)) if spec.logit_bias else None
-        self.matching = None
-        if spec.matching is not None:
-            self.matching = MatchingHead(spec.text, spec.vision.width, dtype=dtype, rngs=rngs)
+        # NNX decides at the first assignment whether an attribute holds parameters.
+        has_matching = spec.matching is not None
+        self.matching = MatchingHead(spec.text, spec.vision.width, dtype=dtype, rngs=rngs) if has_matching else None
 
     @property
     def stacks(self) -> dict[str, Blocks]:

@@ -8,7 +8,7 @@ import pytest
 from rococo_jax.benchmarks.baselines import text_baselines
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.rococo.annotations import altered_pairs, read_annotation_folder
-from rococo_jax.perturb.text.ngrams import NgramModel, words_of
+from rococo_jax.perturb.text.ngrams import NgramModel, plain_words
 
 TEXTS = ("a dog on a bed", "a bed on a dog", "a dog on a weapon", "A dog, on a bed in the house.")
 ONE = np.array([0])
@@ -25,8 +25,8 @@ def test_each_baseline_prefers_what_it_says():
     found = preferred(TEXTS, training)
     assert found["shorter"] == [0.5, 0.5, 1.0]
     assert found["bag_of_words"] == [0.5, 1.0, 1.0]
-    model = NgramModel(map(words_of, training))
-    scores = [model.log_probability(words_of(text)) for text in TEXTS]
+    model = NgramModel(map(plain_words, training))
+    scores = [model.log_probability(plain_words(text)) for text in TEXTS]
     for order, name in enumerate(("bigram", "trigram")):
         assert found[name] == [float(scores[0][order] > other[order]) for other in scores[1:]]
     assert found["bigram"][1] == 1.0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.checkpoints.image_sizes import BIG_VISION_SIZES, OPEN_CLIP_SIZES, image_size_of
-from rococo_jax.encoders.inspection import rules_of
+from rococo_jax.encoders.inspection import library_settings
 from tests.checkpoints.test_families import big_vision_arrays
 from tests.support import reference_models as hf
 from tests.support.models import read_model, read_towers
@@ -37,7 +37,7 @@ def test_big_visions_so400m_of_384_pixels_gives_the_reference_vectors(tmp_path):
     np.savez(tmp_path / "so400m.npz", **big_vision_arrays(reference, stacked=True))
     encoder = read_towers(tmp_path / "so400m.npz")
     assert encoder.spec.vision.image_size == 384 and encoder.preprocessing.exact_size == (384, 384)
-    assert rules_of(encoder)["image size"]["from"].startswith("27 x 27 patches of 14 pixels in VANITY_NAMES")
+    assert library_settings(encoder)["image size"]["from"].startswith("27 x 27 patches of 14 pixels in VANITY_NAMES")
     pixels = random_pixels(384)
     with torch.no_grad():
         expected = reference.get_image_features(hf.torch_pixels(pixels)).pooler_output
@@ -45,7 +45,7 @@ def test_big_visions_so400m_of_384_pixels_gives_the_reference_vectors(tmp_path):
     # As the folder of `transformers`, whose configuration has the size.
     folder = read_model(hf.saved(reference, tmp_path / "theirs"))
     assert folder.spec.vision == encoder.spec.vision
-    assert rules_of(folder)["image size"]["from"] == "config.json: vision_config.image_size"
+    assert library_settings(folder)["image size"]["from"] == "config.json: vision_config.image_size"
 
 
 def test_positions_of_several_sizes_are_asked_about(tmp_path):
@@ -56,7 +56,7 @@ def test_positions_of_several_sizes_are_asked_about(tmp_path):
     for size in (252, 256):
         encoder = read_towers(tmp_path / "mine.npz", image_size=size)
         assert (encoder.spec.vision.image_size, encoder.spec.vision.position_grid) == (size, None)
-        assert rules_of(encoder)["image size"] == {"value": size, "from": "the argument image_size"}
+        assert library_settings(encoder)["image size"] == {"value": size, "from": "the argument image_size"}
     smaller = read_towers(tmp_path / "mine.npz", image_size=224)
     assert (smaller.spec.vision.image_size, smaller.spec.vision.position_grid) == (224, 18)
 
@@ -69,10 +69,10 @@ def test_positions_that_are_no_square_are_refused():
 
 def test_an_openai_archive_is_read_at_the_size_that_it_stores(tmp_path):
     encoder = read_towers(openai_file("vit_quick_gelu", tmp_path / "a.pt", "state_dict"))
-    assert rules_of(encoder)["image size"] == {"value": 32, "from": "input_resolution"}
+    assert library_settings(encoder)["image size"] == {"value": 32, "from": "input_resolution"}
     bare = openai_file("vit_quick_gelu", tmp_path / "b.pt", "state_dict", numbers=False)
     encoder = read_towers(bare, source_format="openai")
-    assert rules_of(encoder)["image size"] == {"value": 32, "from": "4 x 4 positions of patches of 8 pixels"}
+    assert library_settings(encoder)["image size"] == {"value": 32, "from": "4 x 4 positions of patches of 8 pixels"}
     numbers = {"context_length": torch.tensor(12), "vocab_size": torch.tensor(60)}
     for stored, expected in ((37, 37), (64, 32)):  # build_model goes by the positions where they do not fit
         torch.save({**tensors_of("vit_quick_gelu"), **numbers, "input_resolution": torch.tensor(stored)}, bare)

@@ -11,7 +11,7 @@ from rococo_jax.checkpoints.formats.activation import ACTIVATIONS, activation_hi
 from rococo_jax.checkpoints.formats.openai import PUBLISHED
 from rococo_jax.checkpoints.zoo import Published, find_published, open_clip_tags, zoo
 from rococo_jax.encoders import load_model
-from rococo_jax.encoders.inspection import rules_of
+from rococo_jax.encoders.inspection import library_settings
 from rococo_jax.evaluation.model_list import read_models
 from tests.support.models import MESH, assert_same_model, read_towers
 from tests.support.open_clip_files import open_clip_folder
@@ -134,9 +134,9 @@ def test_a_tag_is_run_at_the_size_of_the_architecture_that_is_named(tagged, caps
     assert (plain.spec.vision.image_size, model.spec.vision.image_size) == (32, 40)
     assert model.preprocessing == plain.preprocessing.with_image_size(40) and model.spec.vision.position_grid is None
     assert model.weights_sha256 == plain.weights_sha256 and model.fingerprint() != plain.fingerprint()
-    assert rules_of(model)["image size"]["from"] == "zoo:tiny: ViT-B-16-SigLIP-40 of open_clip"
+    assert library_settings(model)["image size"]["from"] == "zoo:tiny: ViT-B-16-SigLIP-40 of open_clip"
     larger = load_model("zoo:tiny", **{**OPTIONS, "heads": None, "image_size": 64})
-    assert rules_of(larger)["image size"] == {"value": 64, "from": "the argument image_size"}
+    assert library_settings(larger)["image size"] == {"value": 64, "from": "the argument image_size"}
 
 
 def test_a_tag_is_run_with_its_own_preprocessing(tagged, capsys):
@@ -147,7 +147,7 @@ def test_a_tag_is_run_with_its_own_preprocessing(tagged, capsys):
     images = model.preprocessing
     assert (images.mean, images.std, images.resample) == ((0.5,) * 3, (0.25,) * 3, "bilinear")
     assert (images.exact_size, images.shortest_edge, images.crop_size) == ((32, 32), None, None)
-    assert rules_of(model)["mean"]["from"] == "zoo:tiny"
+    assert library_settings(model)["mean"]["from"] == "zoo:tiny"
 
 
 def test_an_activation_that_the_table_and_the_repository_see_differently(tagged, capsys):

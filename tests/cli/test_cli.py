@@ -181,7 +181,7 @@ def test_half_truths_add_a_detail_to_captions_without_a_model(tmp_path, refusal)
         details.add(kind)
     assert details == {"object", "attribute"}
     for more in (["--select", "random"], ["--influence", "x.jsonl"]):
-        assert "no noun is chosen" in refusal(*words, "--out", str(tmp_path / "x.json"), *more)
+        assert "half_truth replaces no noun" in refusal(*words, "--out", str(tmp_path / "x.json"), *more)
     words[-1] = "danger"
     assert "MODEL: model: found none" in refusal(*words, "--out", str(tmp_path / "x.json"))
 

@@ -1,4 +1,4 @@
-"""Models of other libraries by `LIBRARY:MODEL`: the same vectors as our conversion of their weights."""
+"""Compare models of other libraries by `LIBRARY:MODEL` with conversions of their weights."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Contents of other libraries' objects: tokenizers of every kind, functions, buffers, code that comes with a model."""
+"""Read contents of other libraries' objects: tokenizers of every kind, functions, buffers, code in a model's folder."""
 
 import functools
 import json

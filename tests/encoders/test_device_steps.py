@@ -28,7 +28,7 @@ CONTEXT = 77
 
 @pytest.fixture
 def counted_rows(monkeypatch) -> list[int]:
-    """Rows of each step of every encoder, padding included; programs return the first number of each row."""
+    """Record the rows of each step with padding; programs return the first number of each row."""
     rows: list[int] = []
 
     @jax.jit

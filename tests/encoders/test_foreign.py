@@ -1,4 +1,4 @@
-"""Models of any framework: a torch CLIP beside our conversion of it, and bad encoders refused."""
+"""Compare a torch CLIP with its conversion, and refuse bad encoders."""
 
 import json
 import types
@@ -124,7 +124,7 @@ def test_embeddings_are_cached_where_a_fingerprint_tells_the_state_of_the_model(
         (lambda vectors: vectors.astype(int), "embeddings of int64; wanted floating-point"),
         (lambda vectors: vectors * np.nan, "NaN or infinite values in row 0"),
         (lambda vectors: vectors * 0, "only zeros in row 0"),
-        (lambda vectors: vectors[:, :2], "2 of an image and 3 of a text"),
+        (lambda vectors: vectors[:, :2], "2 for images and 3 for texts"),
         (lambda vectors: 1 / 0, "an error, ZeroDivisionError"),
         (lambda vectors: "text", "shape"),
         (lambda vectors: None, "found a NoneType with no attributes"),

@@ -35,7 +35,7 @@ IMAGES = [Image.fromarray(np.random.default_rng(seed).integers(0, 256, (40, 48, 
 
 
 def keys_of(source: Any, name: str | None = None, **arguments: Any) -> list[str]:
-    """Keys of results and of what is cached, in that order."""
+    """Return the key of the results and the keys of cached features."""
     model = open_model(source, name=name, options=LoadOptions(arguments=arguments))
     towers = [model.encoder.describe_tower(side) for side in ("vision", "text")] if model.encoder else []
     scorer = {key: value for key, value in getattr(model, "scorer", _NONE).describe().items() if key != "name"}
@@ -214,7 +214,7 @@ def test_places_names_devices_and_batches_leave_the_keys(source, tmp_path):
 
 
 def test_another_process_gives_the_same_keys(tmp_path):
-    """Whose hashes of texts, and so whose orders of sets, are others."""
+    """Run with another hash seed, which changes hashes of texts and orders of sets."""
     pytest.importorskip("sentence_transformers")
     names = ("transformers", "VQAScore", "sentence-transformers", "cross-encoder")
     sources = [place_of(KINDS[name], KINDS[name].make(tmp_path / name)) for name in names]

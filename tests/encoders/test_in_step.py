@@ -1,4 +1,4 @@
-"""Processes that encode rows of their own run the same programs in the same order."""
+"""Check that processes with different rows run the same programs in the same order."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,19 +16,19 @@ def rows(first: int, count: int, length: int, unit: int = 4) -> StepBatch:
 
 @pytest.fixture
 def two_processes(monkeypatch):
-    """Runs a function as each of two processes, whose `gather` is an exchange between two threads."""
-    meeting, said, place = threading.Barrier(2, timeout=20), [None, None], threading.local()
+    """Run a function as each of two processes, whose `gather` is an exchange between two threads."""
+    meeting, values, thread_data = threading.Barrier(2, timeout=20), [None, None], threading.local()
 
-    def gather(what, make):
-        said[place.number] = make()
+    def gather(title, compute):
+        values[thread_data.number] = compute()
         meeting.wait()
-        both = list(said)
+        both = list(values)
         meeting.wait()
         return both
 
     def run(function):
         def alone(number):
-            place.number = number
+            thread_data.number = number
             return function(number)
 
         with ThreadPoolExecutor(2) as threads:
@@ -38,21 +38,23 @@ def two_processes(monkeypatch):
     return run
 
 
-OWN = (
+BATCHES = (
     [rows(0, 8, 16), rows(8, 5, 16), rows(13, 2, 48)],
     [rows(100, 3, 24), rows(103, 4, 48, unit=2), rows(107, 1, 48)],
 )
 
 
-@pytest.mark.parametrize("batches", [OWN, OWN[::-1], (OWN[0], []), ([], [])])
+@pytest.mark.parametrize("batches", [BATCHES, BATCHES[::-1], (BATCHES[0], []), ([], [])])
 def test_all_take_the_same_shapes_in_the_same_order_and_each_its_own_rows_once(two_processes, batches):
-    taken = two_processes(lambda process: list(synchronised_batches("model", iter(batches[process]))))
-    first, second = ([(each.unit, each.tokens, each.arrays[0].shape[1:]) for each in steps] for steps in taken)
+    steps_of_processes = two_processes(lambda process: list(synchronised_batches("model", iter(batches[process]))))
+    first, second = (
+        [(each.unit, each.tokens, each.arrays[0].shape[1:]) for each in steps] for steps in steps_of_processes
+    )
     assert first == second and len(first) <= sum(map(len, batches))
-    for own, steps in zip(batches, taken, strict=True):
-        assert [each for each in steps if len(each.index)] == own
+    for process_batches, steps in zip(batches, steps_of_processes, strict=True):
+        assert [each for each in steps if len(each.index)] == process_batches
         for each in steps:
             assert len(each.index) == len(each.arrays[0])
     # A step that both have is one step.
-    if batches is OWN:
-        assert len(first) == len({each.shape for each in OWN[0] + OWN[1]}) + 1
+    if batches is BATCHES:
+        assert len(first) == len({each.shape for each in BATCHES[0] + BATCHES[1]}) + 1

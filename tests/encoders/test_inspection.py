@@ -70,7 +70,7 @@ def keep_capitals(encoder):
         (lambda e: with_spec(e, "vision", patch_size=5), "image size: 2 pixels at the right and bottom"),
         (lambda e: e.provenance.update(read_from=dict.fromkeys(PIXELS, "the family's default")),
          "preprocessing: the checkpoint has no file for it; it is the family's default"),
-        (lambda e: e.provenance.update(weights_sha256="0" * 64), "weights: their hash is not"),
+        (lambda e: e.provenance.update(weights_sha256="0" * 64), "weights: their hash differs"),
         (keep_capitals, "lower-casing: the tokenizer keeps capitals, and clip was trained on lower case"),
         (lambda e: keep_capitals(with_tokenizer(e, family="bert")), "lower-casing: capitals change the tokens"),
     ],
@@ -91,7 +91,7 @@ def test_the_inspect_command_prints_lines_or_json(tmp_path, capsys):
         "a ResNet of 2-1-3-1 blocks, 8 wide, pooling attention; 64 x 64",
         "GFLOP an image",
         "GFLOP a text of 12 tokens",
-        "warning         tokenizer: none came with the model",
+        "warning         tokenizer: the model has none, so only token ids can be encoded",
     ):
         assert part in printed
     run_command(inspect, *arguments, "--json")

@@ -299,7 +299,7 @@ def test_an_object_whose_small_probabilities_depend_on_the_batch_is_warned_of(pi
 
 @pytest.mark.parametrize("name", ["blip2", "vilt"])
 def test_a_max_length_that_a_tokenizer_was_saved_with_decides_nothing(name, tmp_path, pictures):
-    """As in tokenizer_config.json of old sentence-transformers folders."""
+    """Write settings of tokenizer_config.json in old sentence-transformers folders."""
     make, _ = HEADS[name]
     model, processor, _ = make(tmp_path / "tokenizer")
     if name == "blip2":

@@ -1,11 +1,11 @@
-"""What `rococo inspect` says of each rule of a source library: its value, and the file and key that it stands at."""
+"""Check the settings of source libraries in `rococo inspect`: the value, and the file and key that contains it."""
 
 import json
 
 import pytest
 
 from rococo_jax.checkpoints import save_model
-from rococo_jax.encoders.inspection import rules_of
+from rococo_jax.encoders.inspection import library_settings
 from tests.support.models import change_json, encoder_of, read_model, read_towers
 from tests.support.open_clip_files import open_clip_folder
 from tests.support.openai_files import openai_file
@@ -42,7 +42,7 @@ def test_a_folder_of_transformers_says_each_file_and_key(tmp_path):
     crop = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 40}, "crop_size": 30, "resample": 2}
     write(folder, "preprocessor_config.json", crop)
     encoder = read_model(folder)
-    rules = rules_of(encoder)
+    rules = library_settings(encoder)
     assert rules.keys() == IMAGES | PIXELS | TEXTS | TOKENS
     expected = {
         "text activation": ("gelu", "config.json: text_config.hidden_act"),
@@ -61,8 +61,8 @@ def test_a_folder_of_transformers_says_each_file_and_key(tmp_path):
     assert "white" in rules["colours"]["value"]
     # A model directory keeps all of it, and a size that is asked for is said to be so.
     save_model(tmp_path / "ours", encoder)
-    assert rules_of(read_model(tmp_path / "ours")) == rules
-    larger = rules_of(read_model(tmp_path / "ours", image_size=50))
+    assert library_settings(read_model(tmp_path / "ours")) == rules
+    larger = library_settings(read_model(tmp_path / "ours", image_size=50))
     assert larger["image size"] == rule(50, "the argument image_size")
     assert larger["positions"] == rule("3 x 3, interpolated: bicubic", "the library's rule")
 
@@ -71,24 +71,26 @@ def test_settings_of_sentence_transformers_and_the_pooling_by_the_caller_are_sai
     folder = saved(bert(), tmp_path / "bert")
     save_tokenizer(folder, "BertTokenizer", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], do_lower_case=False)
     change_json(folder / "config.json", lambda config: config.update(eos_token_id=2))
-    rules = rules_of(read_model(folder))
+    rules = library_settings(read_model(folder))
     assert rules["lower case"] == rule(False, "tokenizer_config.json: do_lower_case")
     assert rules["text pooling"] == rule("cls", "the library's default")
     write(folder, "sentence_bert_config.json", {"max_seq_length": 7, "do_lower_case": True})
     (folder / "1_Pooling").mkdir()
     write(folder / "1_Pooling", "config.json", {"pooling_mode_mean_tokens": True})
-    rules = rules_of(read_model(folder))
+    rules = library_settings(read_model(folder))
     assert rules["text length"] == rule(7, "sentence_bert_config.json: max_seq_length")
     assert rules["lower case"] == rule(True, "sentence_bert_config.json: do_lower_case")
     assert rules["text pooling"] == rule("mean", "1_Pooling/config.json")
-    assert rules_of(read_model(folder, pooling="cls"))["text pooling"] == rule("cls", "the argument pooling")
+    assert library_settings(read_model(folder, pooling="cls"))["text pooling"] == rule("cls", "the argument pooling")
 
 
 def test_a_folder_of_open_clip_and_a_file_of_openai_say_theirs(tmp_path):
     def change(config, tensors):
         config["preprocess_cfg"] = {"interpolation": "bilinear", "resize_mode": "squash", "mean": [0.5, 0.5, 0.5]}
 
-    rules = rules_of(read_towers(open_clip_folder("vit_gelu", tmp_path / "CLIP-ViT-B-32-laion2B-s34B-b79K", change)))
+    rules = library_settings(
+        read_towers(open_clip_folder("vit_gelu", tmp_path / "CLIP-ViT-B-32-laion2B-s34B-b79K", change))
+    )
     assert rules.keys() == IMAGES | PIXELS | TEXTS
     assert rules["text activation"] == rule(
         "gelu", "'CLIP-ViT-B-32-laion2B-s34B-b79K' in open_clip's table of published models"
@@ -96,14 +98,14 @@ def test_a_folder_of_open_clip_and_a_file_of_openai_say_theirs(tmp_path):
     assert rules["resize"] == rule("resized to 32 x 32", "open_clip_config.json: preprocess_cfg.resize_mode")
     assert rules["std"]["from"] == "open_clip's default"
     assert "dropped" in rules["colours"]["value"]
-    rules = rules_of(read_towers(openai_file("vit_quick_gelu", tmp_path / "m.pt", "state_dict")))
+    rules = library_settings(read_towers(openai_file("vit_quick_gelu", tmp_path / "m.pt", "state_dict")))
     assert rules.keys() == IMAGES | PIXELS | TEXTS and "model.json" not in {each["from"] for each in rules.values()}
     assert rules["image heads"] == rule(2, "64 wide, OpenAI's archive")
     assert rules["crop"] == rule("centre 32 x 32, after it", "OpenAI's code and the shapes of the tensors")
 
 
 def test_parts_that_few_towers_have_are_said(tmp_path):
-    rules = rules_of(read_towers(open_clip_folder("eva02", tmp_path / "eva02")))
+    rules = library_settings(read_towers(open_clip_folder("eva02", tmp_path / "eva02")))
     rotary = {"grid": 16, "from_one": False, "columns_first": False}
     assert rules["image rotary"] == rule(rotary, "the tower's kind")
     assert rules["image inner_norms"]["value"] is True
@@ -111,6 +113,6 @@ def test_parts_that_few_towers_have_are_said(tmp_path):
 
 def test_a_trained_model_keeps_where_the_rules_of_its_start_were_read():
     encoder = encoder_of(tiny_spec())
-    assert rules_of(encoder)["image heads"]["from"] == "model.json"
+    assert library_settings(encoder)["image heads"]["from"] == "model.json"
     encoder.provenance |= {"trained": {}, "started_from": {"read_from": {"image heads": "config.json: heads"}}}
-    assert rules_of(encoder)["image heads"]["from"] == "config.json: heads"
+    assert library_settings(encoder)["image heads"]["from"] == "config.json: heads"

@@ -285,7 +285,7 @@ def test_a_name_is_no_condition_and_the_results_keep_theirs(world, tmp_path, cap
     assert main(command) == 0
     command[1] = f"other={command[1]}"
     assert main(command) == 0
-    assert "its results are called 'tiny', not 'other'" in capsys.readouterr().err
+    assert "its results have the name 'tiny', not 'other'" in capsys.readouterr().err
     assert json.loads((tmp_path / "out" / "results.json").read_text())["model"] == "tiny"
 
 
@@ -439,7 +439,7 @@ def test_what_was_added_before_must_still_be_there_to_add_more(folder, world, tm
 def test_two_sets_of_one_name_are_refused(folder, world):
     for options in ({"templates": (str(world / "mine.txt"), str(world / "here/mine.txt"))},
                     {"out_images": (("near", str(world / "near")), ("near", str(world / "far")))}):  # fmt: skip
-        with pytest.raises(InputError, match=r"settings: (templates|out_images): found .* one name"):
+        with pytest.raises(InputError, match=r"settings: (templates|out_images): found .* the same name"):
             folder("out").evaluate(**CIFAR | options)
 
 
@@ -490,7 +490,7 @@ def test_other_versions_are_computed_again_for_both_requests(folder, monkeypatch
         out.evaluate(**CUES, tasks=("edges",))
         earlier.setattr(results, "__version__", "0.0.2")
         with pytest.raises(
-            InputError, match=r"other versions \(rococo_jax 0\.0\.1 -> 0\.0\.2\); wanted these requested"
+            InputError, match=r"other versions \(rococo_jax 0\.0\.1 -> 0\.0\.2\); wanted a request that includes"
         ):
             out.evaluate(**SUGAR)
     _, said = out.evaluate(**CUES, tasks=("silhouettes",))

@@ -1,4 +1,4 @@
-"""One call that runs all measurements: it skips those with a result, and runs those that failed again."""
+"""Run all measurements by one call: skip those with a result, and repeat those that failed."""
 
 import json
 import re

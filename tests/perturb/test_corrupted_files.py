@@ -18,7 +18,7 @@ from tests.support.world import noise, write_pictures
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Images of two sizes and three modes in two folders, beside files that are none."""
+    """Write images of two sizes and three modes into two folders, with files that are not images."""
     images = tmp_path / "images"
     write_pictures(images, ("a.png", "b.jpg"), noise(40, 36))
     write_pictures(images / "deep", ("a.png", "g.png"), noise(33, 50))

@@ -41,7 +41,7 @@ def test_settings_are_those_of_the_reference(reference, name):
 
 
 def test_settings_of_the_elastic_transform_are_those_of_imagenet_c():
-    """As hendrycks/robustness has them for images of 224 pixels; imagecorruptions has another transform."""
+    """Compare with hendrycks/robustness for images of 224 pixels; imagecorruptions has another transform."""
     published = [
         (244 * 2, 244 * 0.7, 244 * 0.1),
         (244 * 2, 244 * 0.08, 244 * 0.2),
@@ -64,7 +64,7 @@ def test_pixels_are_enlarged_as_pillow_does_by_a_box_filter(side):
 
 
 def test_every_pane_of_frost_but_the_sixth_is_drawn():
-    """As often as each other: 600 of five tints, of which two are one, give 120 each up to 35 by chance (3.5 sd)."""
+    """Count tints: 600 draws of five tints, two of them equal, give 120 each up to 35 by chance (3.5 sd)."""
     keys = jax.random.split(jax.random.key(0), 600)
     panes = jax.vmap(lambda key: weather.draw_frost(key, 32, 32, 1).mean((0, 1)))(keys)
     tints = np.unique(np.array(weather.TINTS)[:, :3], axis=0)

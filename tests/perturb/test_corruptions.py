@@ -22,7 +22,7 @@ def images(count: int, side: int = 40) -> np.ndarray:
 
 
 def check(name: str, cases: list[tuple[int, int]]) -> None:
-    """Batches of so many images on so many devices are the same bytes as in the 64 images on one."""
+    """Compare batches of several sizes on several devices with 64 images on one: the bytes are equal."""
     batch, key = images(64), jax.random.key(11)
     whole = np.asarray(CORRUPTIONS[name](batch, 3, key))
     for count, devices in cases:

@@ -122,7 +122,7 @@ def test_words_beyond_the_context_have_no_influence(encoder):
 
 
 def siglip_like() -> Tokenizer:
-    """Words of letters behind sentencepiece's mark; punctuation is removed before it, as SigLIP does."""
+    """Return a tokenizer of words with sentencepiece's mark that removes punctuation first, as SigLIP's does."""
     pieces = sorted({f"▁{word}" for word in [*WORDS, "mans", "tshirt", "s", "shirt", "t"]})
     vocabulary = {token: index for index, token in enumerate(["<pad>", "</s>", "<unk>", *pieces])}
     rust = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -164,7 +164,7 @@ IMAGES = [CaptionedImage(f"{n}.jpg", (caption, f"two {caption}")) for n, caption
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory, tiny) -> list[bytes]:
-    """Those of the table of `IMAGES`."""
+    """Return the influences of the captions of `IMAGES`."""
     path = tmp_path_factory.mktemp("table") / "whole.jsonl"
     write_influence_table(tiny, IMAGES, path, captions_at_once=2)
     return path.read_bytes().splitlines(keepends=True)

@@ -38,8 +38,8 @@ def test_the_map_is_the_table_to_the_bit_and_the_last_of_two_captions_counts(tmp
 
 def test_a_changed_table_is_mapped_anew_and_a_damaged_map_too(tmp_path, monkeypatch):
     path, made = tmp_path / "t.jsonl", []
-    make = influence_table._make_map
-    monkeypatch.setattr(influence_table, "_make_map", lambda *each: made.append(1) or make(*each))
+    make = influence_table._write_map
+    monkeypatch.setattr(influence_table, "_write_map", lambda *each: made.append(1) or make(*each))
     write_table(path, ["a dog", "two cats"])
     InfluenceTable(path), InfluenceTable(path)
     assert len(made) == 1

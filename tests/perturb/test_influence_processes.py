@@ -1,4 +1,4 @@
-"""Bits of an influence: the same in other company, on other devices, and from several processes, each caption once."""
+"""Check that the bits of an influence do not depend on other captions, devices or the number of processes."""
 
 import numpy as np
 import pytest

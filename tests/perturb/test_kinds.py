@@ -1,4 +1,4 @@
-"""Alterations of other kinds than a noun: by hand, and what none of them does."""
+"""Check alterations of all kinds by hand, and properties that all of them have."""
 
 import collections
 

@@ -121,7 +121,10 @@ def test_mixings_that_make_no_sense_one_image_and_uneven_splits_are_refused():
     for given in ({"method": "blend"}, {"group": 1}):
         refused("mixing", Mixing, **given)
     cases = [(1, None, None, "at least two"), (6, 4, None, "multiple of the group size 4")]
-    cases += [(count, group, make_mesh(), "for each of 8 devices") for count, group in ((6, None), (24, 2), (48, 4))]
+    cases += [
+        (count, group, make_mesh(), "a number that 8 devices share evenly")
+        for count, group in ((6, None), (24, 2), (48, 4))
+    ]
     for count, group, mesh, message in cases:
         images = jnp.asarray(random_images(count))
         refused(message, mix_batch, images, jax.random.key(0), Mixing(group=group), mesh=mesh)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from rococo_jax.perturb.text.ngrams import NgramModel, words_of
+from rococo_jax.perturb.text.ngrams import NgramModel, plain_words
 
 
 def restated(texts, words, order):
@@ -25,7 +25,7 @@ def restated(texts, words, order):
 
 
 def test_ngram_model_is_the_formula():
-    texts = [words_of(text) for text in ("a cat on a mat", "a dog on a mat", "the cat sat", "a cat on a mat")]
+    texts = [plain_words(text) for text in ("a cat on a mat", "a dog on a mat", "the cat sat", "a cat on a mat")]
     words = ("a", "cat", "on", "the", "dog")
     expected = [restated(texts, words, 2), restated(texts, words, 3)]
     np.testing.assert_allclose(NgramModel(texts).log_probability(words), expected, rtol=1e-12)

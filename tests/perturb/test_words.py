@@ -1,4 +1,4 @@
-"""Words of captions: where they begin and end, and how one takes another's place."""
+"""Split captions into words with their spans, and replace one word by another."""
 
 import html
 

@@ -20,6 +20,8 @@ from rococo_jax.studies.select import select_greedily
 IMAGES = 240
 NAMES = [f"{place}.jpg" for place in range(IMAGES)]
 FIELDS = {"clean": {}, "uncorrupted": {"corruption": "uncorrupted"}, "fog_3": {"corruption": "fog", "severity": 3}}
+# A table has the columns of its first row, so every row names them.
+KEYS = {"corruption": None, "severity": None}
 ANSWERS = {True: {"predicted": "cat", "chosen": "right"}, False: {"predicted": "dog", "chosen": "wrong"}}
 
 
@@ -27,7 +29,7 @@ def made_run(folder, name, right, changed=None):
     """Results of one model: which images it gets right, and which answers fog changes."""
     variants = {"clean": right, "uncorrupted": right} | ({} if changed is None else {"fog_3": right ^ changed})
     rows = [
-        {"task": "pets", "variant": variant, **FIELDS[variant], "image": image, **ANSWERS[one]}
+        {"task": "pets", "variant": variant, **KEYS, **FIELDS[variant], "image": image, **ANSWERS[one]}
         for variant, hits in variants.items()
         for image, one in zip(NAMES, hits.tolist(), strict=True)
     ]
@@ -77,7 +79,7 @@ def test_a_choice_is_changed_where_another_wrong_text_wins(tmp_path):
     said = {"0.jpg": ("wrong", "a cat", "a cow"), "1.jpg": ("wrong", "a cat", "a cat"), "2.jpg": ("right", "x", "y")}
     for name in ("a", "b"):
         made_run(tmp_path / "runs", name, np.ones(IMAGES, bool), np.zeros(IMAGES, bool))
-        rows = [{"task": "pets", "variant": variant, **FIELDS[variant], "image": image, "chosen": chosen,
+        rows = [{"task": "pets", "variant": variant, **KEYS, **FIELDS[variant], "image": image, "chosen": chosen,
                  "wrong_caption": wrong}
                 for image, (chosen, *texts) in said.items()
                 for variant, wrong in zip(("uncorrupted", "fog_3"), texts, strict=True)]  # fmt: skip
@@ -174,7 +176,7 @@ def test_a_factor_is_a_column_of_0_and_1_alone(tmp_path, capsys, form, images):
     assert {name: factor["images"] for name, factor in factors.items()} == expected
     said = capsys.readouterr().err
     assert f"x.{form}: no factors: class, justification, one_word, metaclass" in said
-    assert "without an image of the results, left out: pattern" in said
+    assert "left out, as no image of the results has them: pattern" in said
     assert "no image of the results has them: pattern." in (tmp_path / "f.html").read_text()
 
 

@@ -25,8 +25,8 @@ from rococo_jax.benchmarks.pooling import Headline
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.perturb.text import hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon
-from rococo_jax.perturb.text.word_exchange import alters, named_objects, words_of
-from rococo_jax.perturb.text.words import article_of, plain
+from rococo_jax.perturb.text.word_slots import alters, named_objects
+from rococo_jax.perturb.text.words import article_of, caption_words, plain
 from rococo_jax.progress import progress
 
 FILES = ("coco_qwen", "coco_mistral", "cc3m_qwen")
@@ -75,7 +75,7 @@ def image_side(images: Sequence[CaptionedImage], lexicon: Lexicon, seed: int) ->
     with progress("half-truths: reading captions", len(images), "images") as advance:
         for image in images:
             objects.append(sorted(named_objects(image.captions, lexicon)))
-            words.append(words_of(image.captions))
+            words.append(caption_words(image.captions))
             advance(1)
     images_with = {noun: np.array(rows) for noun, rows in _rows_by(objects).items()}
     images_showing = _ImagesShowing(words, lexicon)

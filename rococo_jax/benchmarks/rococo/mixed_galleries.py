@@ -40,7 +40,7 @@ from rococo_jax.data.pixel_cache import PixelView
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.image_folders import (
     ResumableFolder,
-    encode_image,
+    image_file_bytes,
     names_without_suffix,
     versions,
 )
@@ -102,7 +102,7 @@ def write_mixed(plan: MixingPlan, files: Mapping[str, Path], out: str | os.PathL
     absent = folder.missing(names)
     batches = [places.tolist() for places in plan_batches(plan)]
     missing = [places for places in batches if any(names[place] in absent for place in places)]
-    encode = encode_jpeg if plan.compressed else functools.partial(encode_image, kind="PNG", compress_level=1)
+    encode = encode_jpeg if plan.compressed else functools.partial(image_file_bytes, kind="PNG", compress_level=1)
     missing_count = sum(map(len, missing))
     with (
         ThreadPoolExecutor(2, thread_name_prefix="encode") as pool,

@@ -1,4 +1,4 @@
-"""Models of other libraries by `LIBRARY:MODEL`. Each library is installed with an extra of this package.
+"""Load models of other libraries by `LIBRARY:MODEL`. Each library is installed with an extra of this package.
 
     open_clip:ViT-B-32/openai                      architecture/tag; also `open_clip:hf-hub:NAME`
     transformers:openai/clip-vit-base-patch32      a hub name or folder with image and text features

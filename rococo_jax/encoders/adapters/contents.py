@@ -1,4 +1,4 @@
-"""Contents of another library's objects as JSON: the attributes that decide its results, of any type.
+"""Read the contents of another library's objects as JSON: all attributes that decide its results.
 
 Models, processors, tokenizers, image transforms and prompts are read attribute by attribute, so that two objects that
 compute the same have equal contents, whatever their paths and devices. Weights are left to `hash_weights`, which hashes

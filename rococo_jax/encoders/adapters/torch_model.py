@@ -1,4 +1,4 @@
-"""Encoders that run in torch: models of open_clip, `transformers` and sentence-transformers."""
+"""Load encoders that run in torch: models of open_clip, `transformers` and sentence-transformers."""
 
 import functools
 from collections.abc import Mapping

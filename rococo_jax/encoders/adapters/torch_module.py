@@ -48,7 +48,7 @@ class TorchOptions:
 
     @property
     def hub(self) -> dict[str, Any]:
-        """Arguments of every `from_pretrained`."""
+        """The arguments of every `from_pretrained`."""
         return {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
 
 

@@ -1,8 +1,8 @@
-"""Folders of altered images: one run a folder, resumable, no partial files.
+"""Write folders of altered images, one run each, which resume after an interruption and have no partial files.
 
-Every image is written by rename, `manifest.json` last. Until then `.unfinished.json` holds the manifest of the run, so
-that the same run resumes and another one is refused, and `.written.jsonl` the hashes of its files. The manifest has the
-hashes of all images read and written: changed inputs are refused, damaged outputs are written again.
+Every image is written by rename, and `manifest.json` last. Until then `.unfinished.json` contains the manifest of the
+run, so that the same run resumes and another one is refused, and `.written.jsonl` the hashes of its files. The manifest
+contains the hashes of all images read and written: changed inputs are refused, damaged outputs are written again.
 """
 
 import functools
@@ -32,87 +32,94 @@ from rococo_jax.safe_paths import stays_inside
 from rococo_jax.storage import atomic_write, hash_file, read_json_object, write_json
 
 MANIFEST = "manifest.json"
-_UNFINISHED, _WRITTEN = ".unfinished.json", ".written.jsonl"
+_UNFINISHED, _WRITTEN_FILES = ".unfinished.json", ".written.jsonl"
 
 
 class ResumableFolder:
-    """The folder of one run: claimed for the run that `manifest` describes, or that run resumed.
+    """The output folder of one run: a new folder, or that of the same run after an interruption.
 
     Args:
         out: the folder.
-        manifest: what identifies the run, without the hashes of its files.
-        inputs: name -> image file that the run reads.
+        manifest: fields that identify the run, without the hashes of its files.
+        inputs: the image files that the run reads, by name.
+
+    Attributes:
+        hashes: SHA-256 of the files that are already written.
 
     Raises:
-        InputError: `out` is a file, or holds another run (the first field that differs is named), or an image has
-            changed since the run began.
+        InputError: `out` is a file, or contains another run (the first field that differs is named), or an image has
+            changed since the run started.
     """
 
     def __init__(self, out: str | os.PathLike, manifest: dict[str, Any], inputs: Mapping[str, ImageFile]):
-        self.out, self.done = Path(out), {}
+        self.out, self.hashes = Path(out), {}
         if self.out.exists() and not self.out.is_dir():
             raise InputError(out, "output folder", "a file", "a folder")
         with ThreadPoolExecutor(thread_name_prefix="hash") as pool:
-            hashes = dict(zip(inputs, pool.map(hash_image, inputs.values()), strict=True))
-        self.manifest = {**manifest, "inputs_sha256": hashes}
-        found = next((self.out / name for name in (MANIFEST, _UNFINISHED) if (self.out / name).exists()), None)
-        if found is None:
+            input_hashes = dict(zip(inputs, pool.map(hash_image, inputs.values()), strict=True))
+        self.manifest = {**manifest, "inputs_sha256": input_hashes}
+        names = [name for name in (MANIFEST, _UNFINISHED) if (self.out / name).exists()]
+        if not names:
             self.out.mkdir(parents=True, exist_ok=True)
-            (self.out / _WRITTEN).unlink(missing_ok=True)
+            (self.out / _WRITTEN_FILES).unlink(missing_ok=True)
             write_json(self.out / _UNFINISHED, self.manifest)
             return
-        kept = read_json_object(found, "a manifest of altered images")
-        _check_same_run(found, kept, self.manifest)
-        self.done = kept.get("files_sha256", {}) if found.name == MANIFEST else _hashes_written(self.out / _WRITTEN)
+        saved_path = self.out / names[0]
+        saved = read_json_object(saved_path, "a manifest of altered images")
+        _check_same_run(saved_path, saved, self.manifest)
+        is_complete = names[0] == MANIFEST
+        self.hashes = saved.get("files_sha256", {}) if is_complete else _read_hashes(self.out / _WRITTEN_FILES)
 
     def missing(self, names: Iterable[str]) -> set[str]:
-        """Files that are not there, or are not as they were written. Raises InputError for names outside the folder."""
+        """Return the files that are missing or have changed. Raises InputError for a name outside the folder."""
         paths = {name: self.out / name for name in names}
         if outside := next((name for name in paths if not stays_inside(self.out, name)), None):
             raise InputError(self.out, "image", repr(outside), "names of files below the folder")
-        return {name for name, path in paths.items() if not path.is_file() or hash_file(path) != self.done.get(name)}
+        return {name for name, path in paths.items() if not path.is_file() or hash_file(path) != self.hashes.get(name)}
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file by rename."""
         with atomic_write(self.out / name) as temporary:
             temporary.write_bytes(content)
-        self.done[name] = hashlib.sha256(content).hexdigest()
-        with (self.out / _WRITTEN).open("a", encoding="utf-8") as file:
-            file.write(json.dumps([name, self.done[name]]) + "\n")
+        self.hashes[name] = hashlib.sha256(content).hexdigest()
+        with (self.out / _WRITTEN_FILES).open("a", encoding="utf-8") as file:
+            file.write(json.dumps([name, self.hashes[name]]) + "\n")
 
     def finish(self) -> None:
         """Write the manifest, which marks the folder as complete."""
-        write_json(self.out / MANIFEST, self.manifest | {"files_sha256": dict(sorted(self.done.items()))})
-        for name in (_UNFINISHED, _WRITTEN):
+        write_json(self.out / MANIFEST, self.manifest | {"files_sha256": dict(sorted(self.hashes.items()))})
+        for name in (_UNFINISHED, _WRITTEN_FILES):
             (self.out / name).unlink(missing_ok=True)
 
 
-def _hashes_written(path: Path) -> dict[str, str]:
-    """The hashes of the files that an unfinished run has written; a line cut short counts for nothing."""
-    done = {}
+def _read_hashes(path: Path) -> dict[str, str]:
+    """Return the hashes of the files that an unfinished run has written; incomplete lines are ignored."""
+    hashes = {}
     for line in path.read_bytes().splitlines() if path.is_file() else []:
         try:
             name, digest = json.loads(line)
-            done[name] = digest
+            hashes[name] = digest
         except (ValueError, TypeError, RecursionError):
             continue
-    return done
+    return hashes
 
 
-def _check_same_run(path: Path, found: dict[str, Any], manifest: dict[str, Any]) -> None:
-    for field, wanted in manifest.items():
-        had = found.get(field)
-        if had == wanted:
+def _check_same_run(path: Path, saved: dict[str, Any], manifest: dict[str, Any]) -> None:
+    """Raise InputError with the first field of a manifest that differs from the saved one."""
+    for field, value in manifest.items():
+        saved_value = saved.get(field)
+        if saved_value == value:
             continue
-        if field == "inputs_sha256" and isinstance(had, dict):
-            changed = next(name for name in {**wanted, **had} if had.get(name) != wanted.get(name))
-            raise InputError(path, f"image {changed!r}", "changed since", "the same images, or another output folder")
-        had, asked = (had, wanted) if isinstance(wanted, str | int | float) else ("others", "those of this run")
-        raise InputError(path, field, had, f"{asked}, or another output folder: a folder holds one run")
+        if field == "inputs_sha256" and isinstance(saved_value, dict):
+            image = next(name for name in {**value, **saved_value} if saved_value.get(name) != value.get(name))
+            raise InputError(path, f"image {image!r}", "changed since", "the same images, or another output folder")
+        if not isinstance(value, str | int | float):
+            saved_value, value = "others", "those of this run"
+        raise InputError(path, field, saved_value, f"{value}, or another output folder: a folder holds one run")
 
 
 def names_without_suffix(images: Sequence[str]) -> list[str]:
-    """Image names without suffix, except where two would collide (`a.jpg`, `a.png` and `a.jpg.jpg` keep theirs)."""
+    """Return image names without suffix, except names that would collide (`a.jpg`, `a.png` and `a.jpg.jpg`)."""
     stems = [str(PurePosixPath(image).with_suffix("")) for image in images]
     while len(set(stems)) < len(set(images)):
         count = Counter(stems)
@@ -120,30 +127,30 @@ def names_without_suffix(images: Sequence[str]) -> list[str]:
     return stems
 
 
-def encode_image(image: UInt8[np.ndarray, "height width 3"], kind: str, **options: Any) -> bytes:
-    """The bytes of a PNG or JPEG file; `options` are passed to Pillow."""
+def image_file_bytes(image: UInt8[np.ndarray, "height width 3"], kind: str, **options: Any) -> bytes:
+    """Return the bytes of a PNG or JPEG file; `options` are passed to Pillow."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, kind, **options)
     return buffer.getvalue()
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that the bytes of an altered image may depend on."""
+    """Return the versions of the packages that may change the bytes of an altered image."""
     return {name: version(name) for name in ("rococo_jax", "jax", "numpy", "pillow")}
 
 
 FORMAT, FORMAT_VERSION = "rococo_jax.corrupted_images", 1
 KINDS = ("png", "jpeg")
-_READ_AHEAD = 32
+_IMAGES_AT_ONCE = 32
 
 
 def image_id(name: str) -> int:
-    """A number from an image's name, so that its corruption does not depend on the other files."""
+    """Return a number from an image's name, so that its corruption does not depend on the other files."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
 
 
 def rgb_pixels(image: Image.Image, size: int | None) -> UInt8[np.ndarray, "height width 3"]:
-    """RGB pixels, white behind; with `size` the shorter side is resized to it (bicubic), the centre square cropped."""
+    """Return RGB pixels on white; with `size`, resize the shorter side to it (bicubic) and crop the centre square."""
     image = as_rgb(image)
     if size is not None:
         scale = size / min(image.size)
@@ -163,16 +170,23 @@ def write_corrupted(
     size: int | None = None,
     kind: str = "png",
 ) -> tuple[int, int]:
-    """Write the missing corrupted images, then the manifest. Returns (written, already there).
+    """Write the missing corrupted images, then the manifest.
 
     Args:
-        images: every image below this folder is corrupted.
-        seed: of everything random.
+        images: folder whose images are corrupted, including those in subfolders.
+        corruption: the kind of corruption.
+        severity: 1 to 5.
+        out: the output folder.
+        seed: seed of everything random.
         size: resize and crop to a square of this side first; None keeps the size.
         kind: `png` (lossless) or `jpeg` (quality 95).
 
+    Returns:
+        The number of images that were written, and the number that already existed.
+
     Raises:
-        InputError: an argument out of range, `out` inside `images` or holding another run, or a file that is no image.
+        InputError: an argument is out of range, `out` is inside `images` or contains another run, or a file is not an
+            image.
     """
     check_severity(severity)
     if kind not in KINDS:
@@ -188,26 +202,26 @@ def write_corrupted(
     files = [stem + suffix for stem in names_without_suffix(names)]
     manifest = _manifest(names, files, corruption, severity, seed, size)
     folder = ResumableFolder(out, manifest, {name: Path(images) / name for name in names})
-    absent = folder.missing(files)
-    missing = [(name, file) for name, file in zip(names, files, strict=True) if file in absent]
-    encode = functools.partial(encode_image, kind="PNG", compress_level=1)
+    missing_files = folder.missing(files)
+    missing = [(name, file) for name, file in zip(names, files, strict=True) if file in missing_files]
+    to_bytes = functools.partial(image_file_bytes, kind="PNG", compress_level=1)
     if kind == "jpeg":
-        encode = functools.partial(encode_image, kind="JPEG", quality=95)
+        to_bytes = functools.partial(image_file_bytes, kind="JPEG", quality=95)
     key = jax.random.key(seed)
     with (
         ThreadPoolExecutor(2, thread_name_prefix="images") as pool,
         progress(f"corrupting images ({corruption.name} {severity})", len(names), "images") as advance,
     ):
         advance(len(names) - len(missing))
-        for run in chunks(missing, _READ_AHEAD):
+        for run in chunks(missing, _IMAGES_AT_ONCE):
             pixels = pool.map(lambda item: rgb_pixels(open_image(Path(images) / item[0]), size), run)
-            for batch in _same_size(zip(run, pixels, strict=True), corruption.at_a_time):
+            for batch in _batches_of_one_size(zip(run, pixels, strict=True), corruption.at_a_time):
                 ids = np.array([image_id(name) for (name, _), _ in batch], np.uint32)
                 try:
                     corrupted = corruption(np.stack([image for _, image in batch]), severity, key, ids=ids)
                 except InputError as error:
                     raise InputError(Path(images) / batch[0][0][0], error.field, error.found, error.wanted) from None
-                encoded = pool.map(encode, np.asarray(corrupted))
+                encoded = pool.map(to_bytes, np.asarray(corrupted))
                 for ((_, file), _), content in zip(batch, encoded, strict=True):
                     folder.write(file, content)
                 advance(len(batch))
@@ -231,8 +245,8 @@ def _manifest(
     }
 
 
-def _same_size(items: Iterator, length: int) -> Iterator[list]:
-    """Batches of up to `length` images of one size."""
+def _batches_of_one_size(items: Iterator, length: int) -> Iterator[list]:
+    """Yield batches of up to `length` images of one size."""
     waiting: dict[tuple[int, ...], list] = {}
     for item in items:
         batch = waiting.setdefault(item[1].shape, [])

@@ -4,12 +4,12 @@
     patch  (CutMix: Yun et al. 2019, arXiv 1905.04899)    x with a box taken from x[partners];
            the box has the sides int(side * sqrt(1 - ratio)), a uniform centre, and is clipped at the border
 
-`ratio` is the share of the image's own content. Clipping makes the true share of a patch larger. Every draw is folded
-with an image's place or a group's number, so it does not depend on the size of the batch.
+`ratio` is the share of the image's own content. Clipping makes the true share of a patch larger. Every random choice
+depends on the position of an image or on the number of a group, not on the size of the batch.
 
 uint8 images are mixed in float32 as the published RoCOCO script does (pixels / 255, two products, one sum,
-floor(255 v + 0.5)), with each operation rounded on its own. A tenth of all pixel pairs at ratio 0.9 lie exactly on a
-half, so a fused multiply-add, which rounds once instead of twice, would move one pixel in a hundred by 1.
+floor(255 v + 0.5)), with each operation rounded separately. A tenth of all pixel pairs at ratio 0.9 are exactly at a
+half, so a fused multiply-add, which rounds once instead of twice, would change one pixel in a hundred by 1.
 """
 
 import functools
@@ -30,11 +30,11 @@ METHODS = ("mix", "patch")
 
 
 class Mixed(NamedTuple):
-    """A mixed batch with its draws.
+    """A mixed batch with its random choices.
 
     Attributes:
-        images: the mixed images, of the dtype of the input.
-        partners: which image of the batch was mixed into each.
+        images: the mixed images in the dtype of the input.
+        partners: index of the image that was mixed into each.
         boxes: rows x1 to x2 and columns y1 to y2 that come from the partner; zeros for `mix`.
         ratio: the true share of each image's own content, after clipping.
     """
@@ -47,14 +47,14 @@ class Mixed(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixing:
-    """Settings of the draws. No image is mixed with itself.
+    """Settings of the mixing. No image is mixed with itself.
 
     Attributes:
         method: `mix` or `patch`.
         ratio: the share of own content, from 0 to 1.
-        group: partners come from the same run of this many consecutive images. A device that holds whole groups sends
-            nothing to other devices, one that holds a part sends it to those of its group, and the result does not
-            depend on their number. None: the whole batch.
+        group: partners are in the same group of this many consecutive images. Devices with complete groups exchange
+            nothing, and devices that share a group exchange its images; the result does not depend on their number.
+            None: the complete batch is one group.
     """
 
     method: str = "mix"
@@ -107,7 +107,7 @@ def _permute_groups(key: Array, groups: int, size: int) -> Array:
 def draw_boxes(
     key: Key[Array, ""], ids: Int[Array, " batch"], ratio: Float[Array, " batch"], height: int, width: int
 ) -> Int[Array, "batch 4"]:
-    """Boxes (x1, y1, x2, y2) for the shares `ratio`, one for each id; x counts rows, y counts columns."""
+    """Return boxes (x1, y1, x2, y2) for the shares `ratio`, one for each id; x counts rows, y counts columns."""
 
     def centre(number: Int[Array, ""]) -> Int[Array, "2"]:
         row, column = jax.random.split(jax.random.fold_in(key, number))
@@ -121,7 +121,7 @@ def draw_boxes(
 def clip_boxes(
     centre: Int[Array, "batch 2"], cut: Int[Array, "batch 2"], sides: Int[Array, "2"]
 ) -> Int[Array, "batch 4"]:
-    """Boxes of the sides `cut` around the centres, clipped to images of the given sides."""
+    """Return boxes of the sides `cut` around the centres, clipped to images of the given sides."""
     low = jnp.clip(centre - cut // 2, 0, sides[None])
     high = jnp.clip(centre + cut // 2, 0, sides[None])
     return jnp.concatenate([low, high], axis=1)
@@ -130,13 +130,16 @@ def clip_boxes(
 def mix_batch(
     images: Num[Array, "batch height width channels"], key: Key[Array, ""], mixing: Mixing, mesh: Mesh | None = None
 ) -> Mixed:
-    """Draw partners and boxes, and mix; the same key gives the same bytes.
+    """Draw partners and boxes at random, and mix; the same key gives the same bytes.
 
     Args:
+        images: the batch.
+        key: decides partners and boxes.
+        mixing: method, ratio and groups.
         mesh: split the batch over all axes of this mesh.
 
     Raises:
-        InputError: one image, no batch of images, or a batch that cannot be split into the groups or over the mesh.
+        InputError: this is a single image or not a batch of images, or the groups or the mesh cannot split it evenly.
     """
     count, height, width = _batch_shape(images)
     partner_key, _, box_key = jax.random.split(key, 3)
@@ -158,11 +161,15 @@ def apply_mixing(
     group: int | None = None,
     mesh: Mesh | None = None,
 ) -> Mixed:
-    """Mix with partners and boxes that are already drawn.
+    """Mix with given partners and boxes.
 
     Args:
+        images: the batch.
+        partners: index of the partner of each image.
         ratio: the share of own content; `patch` ignores it and reports the share outside the boxes.
-        group: partners stay within groups of this many images; with a mesh, images are sent within a group alone.
+        boxes: box of each image for `patch`.
+        method: `mix` or `patch`.
+        group: partners are within groups of this many images; with a mesh, images are sent only within a group.
         mesh: split the batch over all axes of this mesh.
 
     Raises:
@@ -171,25 +178,25 @@ def apply_mixing(
     check_method(method)
     check_ratio(ratio)
     count, height, width = _batch_shape(images)
-    # 1 - ratio in double precision, as published.
-    own, rest = jnp.full(count, ratio, jnp.float32), jnp.full(count, 1 - ratio, jnp.float32)
+    # 1 - ratio in double precision, as in the published script.
+    share, rest = jnp.full(count, ratio, jnp.float32), jnp.full(count, 1 - ratio, jnp.float32)
     if method == "patch":
         area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-        own = 1 - area.astype(jnp.float32) / (height * width)
+        share = 1 - area.astype(jnp.float32) / (height * width)
     else:
         boxes = jnp.zeros_like(boxes)
     if mesh is None:
-        return Mixed(_mix(images, partners, own, rest, boxes, method), partners, boxes, own)
+        return Mixed(_mix(images, partners, share, rest, boxes, method), partners, boxes, share)
     rows, size = count // mesh.size, group or count
     if count % mesh.size or (rows % size and (size % rows or count % size)):
-        wanted = f"so many for each of {mesh.size} devices that groups of {size} hold those of whole devices or fit one"
+        wanted = f"a number that {mesh.size} devices share evenly, in groups of {size} that fill or divide a device"
         raise InputError("mixing", "images", f"{count} in the batch", wanted)
-    mixed = _mix_over_mesh(mesh, method, max(1, size // rows))(images, partners, own, rest, boxes)
-    return Mixed(mixed, partners, boxes, own)
+    mixed = _mix_over_mesh(mesh, method, max(1, size // rows))(images, partners, share, rest, boxes)
+    return Mixed(mixed, partners, boxes, share)
 
 
 def _batch_shape(images: Any) -> tuple[int, int, int]:
-    """(count, height, width) of a batch."""
+    """Return (count, height, width) of a batch."""
     shape = getattr(images, "shape", None)
     if shape is None or len(shape) != 4:
         found = type(images).__name__ if shape is None else f"shape {tuple(shape)}"
@@ -198,47 +205,49 @@ def _batch_shape(images: Any) -> tuple[int, int, int]:
 
 
 @functools.partial(jax.jit, static_argnames="method")
-def _mix(images: Array, partners: Array, own: Array, rest: Array, boxes: Array, method: str) -> Array:
-    return _combine(images, images[partners], own, rest, boxes, method, partners[0] >> 31)
+def _mix(images: Array, partners: Array, share: Array, rest: Array, boxes: Array, method: str) -> Array:
+    return _combine(images, images[partners], share, rest, boxes, method, partners[0] >> 31)
 
 
 @functools.cache
 def _mix_over_mesh(mesh: Mesh, method: str, span: int):
-    """The jitted mixing over `mesh`. Partners lie on one of `span` neighbouring devices, which gather their images."""
+    """Return the jitted mixing over a mesh, where `span` neighbouring devices exchange the images of partners."""
     split = PartitionSpec(AXES)
     neighbours = None if span == mesh.size else np.arange(mesh.size).reshape(-1, span).tolist()
 
-    def local(images: Array, partners: Array, own: Array, rest: Array, boxes: Array) -> Array:
+    def local(images: Array, partners: Array, share: Array, rest: Array, boxes: Array) -> Array:
         gallery = images
         if span > 1:
             gallery = jax.lax.all_gather(images, AXES, tiled=True, axis_index_groups=neighbours)
         first = jax.lax.axis_index(AXES) // span * len(gallery)
-        return _combine(images, gallery[partners - first], own, rest, boxes, method, partners[0] >> 31)
+        return _combine(images, gallery[partners - first], share, rest, boxes, method, partners[0] >> 31)
 
     return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(split,) * 5, out_specs=split))
 
 
-def _combine(images: Array, partners: Array, own: Array, rest: Array, boxes: Array, method: str, zero: Array) -> Array:
-    """Mix. `zero` is 0, but not known to the compiler: see `_rounded`."""
+def _combine(
+    images: Array, partners: Array, share: Array, rest: Array, boxes: Array, method: str, zero: Array
+) -> Array:
+    """Mix images with their partners. `zero` is 0, which the compiler does not know; see `_rounded`."""
     if method == "patch":
         x1, y1, x2, y2 = (boxes[:, corner, None, None, None] for corner in range(4))
         rows = jnp.arange(images.shape[1])[None, :, None, None]
         columns = jnp.arange(images.shape[2])[None, None, :, None]
         return jnp.where((rows >= x1) & (rows < x2) & (columns >= y1) & (columns < y2), partners, images)
-    own, rest = own[:, None, None, None], rest[:, None, None, None]
+    share, rest = share[:, None, None, None], rest[:, None, None, None]
     if images.dtype != jnp.uint8:
-        return (own * images.astype(jnp.float32) + rest * partners.astype(jnp.float32)).astype(images.dtype)
+        return (share * images.astype(jnp.float32) + rest * partners.astype(jnp.float32)).astype(images.dtype)
     rounded = functools.partial(_rounded, zero=zero)
-    mixed = rounded(own * _to_unit(images)) + rounded(rest * _to_unit(partners))
+    mixed = rounded(share * _to_unit(images)) + rounded(rest * _to_unit(partners))
     return (rounded(mixed * 255.0) + 0.5).astype(jnp.uint8)
 
 
 def _to_unit(pixels: Array) -> Array:
-    """pixels / 255 in float32, correctly rounded, without a division.
+    """Return pixels / 255 in float32, correctly rounded, without a division.
 
-    Compilers turn a division by a constant into a product with its reciprocal, which rounds differently. As
-    1/255 = 65793 / 2^24 * (1 + 2^-24 + ...), the quotient lies between a half and a whole unit in the last place above
-    65793 p / 2^24, which is exact in float32: it is the next number up.
+    Compilers replace a division by a constant by a product with its reciprocal, which rounds differently. As
+    1/255 = 65793 / 2^24 * (1 + 2^-24 + ...), the quotient is between a half and one unit in the last place above
+    65793 p / 2^24, which is exact in float32. So it rounds to the next float32 number.
     """
     below = (pixels.astype(jnp.int32) * 65793).astype(jnp.float32) * 2.0**-24
     bits = jax.lax.bitcast_convert_type(below, jnp.int32) + jnp.minimum(pixels, 1).astype(jnp.int32)
@@ -246,13 +255,13 @@ def _to_unit(pixels: Array) -> Array:
 
 
 def _rounded(product: Array, zero: Array) -> Array:
-    """`product`, its bits passed through an exclusive or with 0 so that it is not fused into a multiply-add."""
+    """Return `product` after an exclusive or of its bits with 0, which prevents a fused multiply-add."""
     return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(product, jnp.int32) ^ zero, jnp.float32)
 
 
 def is_negative(mixed: Mixed, ids: Int[Array, " batch"]) -> Bool[Array, " batch"]:
-    """Whether each mixed image is a negative of its own image's caption (the visual contrastive loss).
+    """Return whether each mixed image is a negative of its image's caption (for the visual contrastive loss).
 
-    An image mixed with itself, or with no content of its partner, is still the original and would be a false negative.
+    An image that is mixed with itself, or without content of its partner, is the original, a false negative.
     """
     return (ids != ids[mixed.partners]) & (1 - mixed.ratio > 0)

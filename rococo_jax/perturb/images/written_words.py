@@ -1,16 +1,16 @@
-"""A word written on each image, which is not what the image shows: a typographic attack on any captioned images [ours].
+"""Typographic attack on any captioned images: write on each image a word for something that it does not show [ours].
 
-As in SCAM (arXiv 2504.04893) an image shows an object and bears another word; SCAM's are photographs of notes, and the
-synthetic ones among them have other letters and places than these.
+As in SCAM (arXiv 2504.04893), an image shows one object and carries the word for another. SCAM's images are photographs
+of notes; its synthetic images have another font and other positions.
 
-    object   the singular noun that most of an image's captions name
-    word     the object of another image, or one of a list; none of the image's captions has it, a synonym or a special
-             case of it
-    note     black letters of Pillow's own font on a white box at a uniform place. The box covers the share `1 - ratio`
-             of the image, less where the word would not fit
+    object   the singular noun in most of an image's captions
+    word     the object of another image, or one of a list; no caption of the image contains it, a synonym or a more
+             special word
+    note     black letters of Pillow's own font on a white box at a uniformly random position. The box covers the share
+             `1 - ratio` of the image, or less if the word does not fit
 
-Images keep their names, size and form (JPEG of quality 95, otherwise PNG), so that captions, annotations and items of
-the originals are those of the written ones too. Every draw is a hash of the seed and the image's name.
+Images keep their names, size and format (JPEG of quality 95, otherwise PNG), so that captions, annotations and items of
+the originals apply to them. Every random choice is a hash of the seed and the image's name.
 """
 
 import functools
@@ -27,64 +27,70 @@ from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.image_files import ImageFile
 from rococo_jax.data.pictures import as_rgb, image_size, open_image
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.images.image_folders import ResumableFolder, encode_image, versions
+from rococo_jax.perturb.images.image_folders import ResumableFolder, image_file_bytes, versions
 from rococo_jax.perturb.text import hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon
-from rococo_jax.perturb.text.word_exchange import alters, is_new, named_objects, words_of
+from rococo_jax.perturb.text.word_slots import alters, is_new, named_objects
+from rococo_jax.perturb.text.words import caption_words
 from rococo_jax.progress import progress
 
 FORMAT, FORMAT_VERSION = "rococo_jax.written_words", 1
-_FORMS = {".jpg": {"kind": "JPEG", "quality": 95}, ".png": {"kind": "PNG", "compress_level": 1}}
-# Space beside a word, in sizes of its font, and half of it above and below; and the size at which words are measured.
-_MARGIN, _MEASURED = 0.3, 100
+_FORMATS = {".jpg": {"kind": "JPEG", "quality": 95}, ".png": {"kind": "PNG", "compress_level": 1}}
+# Horizontal margin of a word, in font sizes, twice the vertical one; and the font size at which words are measured.
+_MARGIN, _REFERENCE_SIZE = 0.3, 100
 Box = tuple[int, int, int, int]
 
 
 def choose_words(
     items: Sequence[CaptionedImage], lexicon: Lexicon, seed: int, words: Sequence[str] = ()
 ) -> list[tuple[str | None, str]]:
-    """Each image's object, None where no caption names one, and the word to write on it.
+    """Return for each image its object, None if no caption names one, and the word to write on it.
 
-    Raises InputError: no word is left for an image, or the font lacks letters of one.
+    Raises InputError if no word fits an image, or the font lacks letters of a word.
     """
-    if strange := [word for word in words if not word.isascii()]:
-        raise InputError("mixing", "words", ascii(strange[0]), "letters of ASCII, which the font has alone")
-    named = [named_objects(item.captions, lexicon).most_common(1) for item in items]
-    objects = [each[0][0] if each else None for each in named]
-    pool, chosen = sorted(set(words or filter(None, objects))), []
-    for item, shown in zip(items, objects, strict=True):
-        present = words_of(item.captions)
-        random = np.random.default_rng(hash_key([seed, "word", item.image]))
-        for place in random.permutation(len(pool)):
-            if is_new(pool[place], present, lexicon) and (shown is None or alters(shown, pool[place], lexicon)):
-                chosen.append((shown, pool[place]))
-                break
-        else:
-            wanted = f"one that no caption of {item.image!r} has: other images, or a list"
-            raise InputError("mixing", "words", f"{len(pool)} of them", wanted)
-    return chosen
+    if not_ascii := [word for word in words if not word.isascii()]:
+        raise InputError("mixing", "words", ascii(not_ascii[0]), "ASCII letters, the only ones in the font")
+    most_common = [named_objects(item.captions, lexicon).most_common(1) for item in items]
+    objects = [counts[0][0] if counts else None for counts in most_common]
+    candidates = sorted(set(words or filter(None, objects)))
+    choices = []
+    for item, image_object in zip(items, objects, strict=True):
+        present = caption_words(item.captions)
+        rng = np.random.default_rng(hash_key([seed, "word", item.image]))
+        shuffled = (candidates[index] for index in rng.permutation(len(candidates)))
+        fitting = (
+            word
+            for word in shuffled
+            if is_new(word, present, lexicon) and (image_object is None or alters(image_object, word, lexicon))
+        )
+        if (word := next(fitting, None)) is None:
+            wanted = f"a word that no caption of {item.image!r} contains: add images, or a list of words"
+            raise InputError("mixing", "words", f"{len(candidates)} words", wanted)
+        choices.append((image_object, word))
+    return choices
 
 
-def place_note(size: tuple[int, int], word: str, ratio: float, random: np.random.Generator) -> Box:
-    """Left, top, right and bottom of a note for a word on an image of that width and height."""
-    letters = _letters(word)
-    scale = min(math.sqrt((1 - ratio) * math.prod(size) / math.prod(letters)), *np.divide(size, letters))
-    width, height = (max(1, int(scale * side)) for side in letters)
-    left, top = (int(random.integers(0, room + 1)) for room in (size[0] - width, size[1] - height))
+def place_note(size: tuple[int, int], word: str, ratio: float, rng: np.random.Generator) -> Box:
+    """Return left, top, right and bottom of a note for a word on an image of that width and height."""
+    note = _note_size(word)
+    scale = min(math.sqrt((1 - ratio) * math.prod(size) / math.prod(note)), *np.divide(size, note))
+    width, height = (max(1, int(scale * side)) for side in note)
+    left, top = (int(rng.integers(0, space + 1)) for space in (size[0] - width, size[1] - height))
     return left, top, left + width, top + height
 
 
 @functools.cache
-def _letters(word: str) -> tuple[float, float]:
-    """Width and height of a note, in sizes of its font."""
-    font = ImageFont.load_default(_MEASURED)
-    return font.getlength(word) / _MEASURED + _MARGIN, sum(font.getmetrics()) / _MEASURED + _MARGIN / 2
+def _note_size(word: str) -> tuple[float, float]:
+    """Return width and height of a note, in font sizes."""
+    font = ImageFont.load_default(_REFERENCE_SIZE)
+    return font.getlength(word) / _REFERENCE_SIZE + _MARGIN, sum(font.getmetrics()) / _REFERENCE_SIZE + _MARGIN / 2
 
 
 def draw_note(image: Image.Image, word: str, box: Box) -> Image.Image:
-    """The image in RGB with the word on a note in the box."""
+    """Return the image in RGB with the word on a note in the box."""
     image, (left, top, right, bottom) = as_rgb(image).copy(), box
-    size = min((right - left) / _letters(word)[0], (bottom - top) / _letters(word)[1])
+    width, height = _note_size(word)
+    size = min((right - left) / width, (bottom - top) / height)
     draw, middle = ImageDraw.Draw(image), ((left + right) / 2, (top + bottom) / 2)
     draw.rectangle((left, top, right - 1, bottom - 1), "white")
     draw.text(middle, word, "black", ImageFont.load_default(max(1.0, size)), anchor="mm")
@@ -94,23 +100,35 @@ def draw_note(image: Image.Image, word: str, box: Box) -> Image.Image:
 def plan_words(
     data: Mapping[CaptionedImage, ImageFile], lexicon: Lexicon, seed: int, ratio: float, words: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """The manifest's `images`. Raises InputError: a ratio outside [0, 1), no word for an image, a file that is none."""
+    """Return the manifest's `images`.
+
+    Raises InputError for a ratio outside [0, 1), an image without a word that fits, or a file that is not an image.
+    """
     if not 0 <= ratio < 1:
         raise InputError("mixing", "ratio", ratio, "a share of own content from 0 to less than 1")
     plan = []
-    for (item, file), (shown, word) in zip(data.items(), choose_words([*data], lexicon, seed, words), strict=True):
+    for (item, file), (image_object, word) in zip(
+        data.items(), choose_words([*data], lexicon, seed, words), strict=True
+    ):
         size, path = image_size(file), PurePosixPath(item.image)
         box = place_note(size, word, ratio, np.random.default_rng(hash_key([seed, "note", item.image])))
-        own = 1 - (box[2] - box[0]) * (box[3] - box[1]) / math.prod(size)
-        name = item.image if _form_of(item.image) else f"{path}.png"
+        true_ratio = 1 - (box[2] - box[0]) * (box[3] - box[1]) / math.prod(size)
+        name = item.image if _format_of(item.image) else f"{path}.png"
         plan.append(
-            {"file": name, "image": item.image, "object": shown, "word": word, "box": [*box], "true_ratio": own}
+            {
+                "file": name,
+                "image": item.image,
+                "object": image_object,
+                "word": word,
+                "box": [*box],
+                "true_ratio": true_ratio,
+            }
         )
     return plan
 
 
-def _form_of(name: str) -> dict[str, Any] | None:
-    return _FORMS.get(PurePosixPath(name).suffix.lower().replace("jpeg", "jpg"))
+def _format_of(name: str) -> dict[str, Any] | None:
+    return _FORMATS.get(PurePosixPath(name).suffix.lower().replace("jpeg", "jpg"))
 
 
 def write_words(
@@ -118,17 +136,17 @@ def write_words(
     files: Mapping[str, ImageFile],
     out: str | os.PathLike,
     control: bool,
-    **about: Any,
+    **fields: Any,
 ) -> ResumableFolder:
-    """Write the missing images of a plan, without their words as a `control`; the caller finishes the folder."""
-    head = {"format": FORMAT, "version": FORMAT_VERSION, "control": control, **about, "versions": versions()}
+    """Write the missing images of a plan, without words if it is a `control`; the caller finishes the folder."""
+    head = {"format": FORMAT, "version": FORMAT_VERSION, "control": control, **fields, "versions": versions()}
     folder = ResumableFolder(out, {**head, "images": [*plan]}, files)
-    absent = folder.missing(each["file"] for each in plan)
+    missing_files = folder.missing(entry["file"] for entry in plan)
     with progress("writing words", len(plan), "images") as advance:
-        for each in plan:
-            if each["file"] in absent:
-                image = open_image(files[each["image"]])
-                image = as_rgb(image) if control else draw_note(image, each["word"], tuple(each["box"]))
-                folder.write(each["file"], encode_image(np.asarray(image), **_form_of(each["file"])))
+        for entry in plan:
+            if entry["file"] in missing_files:
+                image = open_image(files[entry["image"]])
+                image = as_rgb(image) if control else draw_note(image, entry["word"], tuple(entry["box"]))
+                folder.write(entry["file"], image_file_bytes(np.asarray(image), **_format_of(entry["file"])))
             advance(1)
     return folder

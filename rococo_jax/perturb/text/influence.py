@@ -1,19 +1,19 @@
-"""Embedding influence: how much a caption's embedding changes when one word is removed.
+"""Embedding influence: the change of a caption's embedding when one word is removed.
 
     EI(w) = 1 - cos(f(T), f(T without w)) = |f(T) - f(T without w)|^2 / 2        for unit vectors f
 
-[RoCOCO, arXiv 2304.10727, from the description]. The right-hand side loses no digits where the two vectors are close,
-and is exactly 0 where they are equal.
+[RoCOCO, arXiv 2304.10727, from the description]. The right-hand side loses no digits if the two vectors are close, and
+is exactly 0 if they are equal.
 
-A caption without a word is the caption with a space in the word's place. If the caption's tokens are the tokens of its
-pieces (words, and the text between words) in order, a word's tokens are left out of the caption's. This holds for
-tokenizers that split at white space and punctuation, and is checked for every caption. Where it does not hold (SigLIP
-drops punctuation, so "man's" becomes one word), the shortened captions are tokenised one by one. Token ids are cut to
-the tower's context after a word is gone, since its absence moves others into the context.
+A caption without a word is the caption with a space in place of the word. If the tokens of the caption are those of its
+pieces (words, and the text between words) in order, the word's tokens are removed from the caption's. This holds for
+tokenizers that split at white space and punctuation, and is checked for every caption. If it does not hold (SigLIP
+drops punctuation, so "man's" becomes one word), each shortened caption is tokenised. Tokens are truncated to the
+tower's context after the word is removed, because later tokens move into the context.
 
 In a causal tower the tokens before a word are the same with and without it and are computed once (`shared_prefix.py`).
-A score does not depend on the other captions or on the number of devices, to the last bit. With shared prefixes the
-captions held at once change its last bits, by about 1e-7.
+A value depends neither on the other captions nor on the number of devices, to the last bit. With shared prefixes,
+`captions_at_once` changes the last bits, by about 1e-7.
 """
 
 import copy
@@ -37,7 +37,7 @@ from rococo_jax.perturb.text.shared_prefix import Tree, build_prefix_trees, can_
 from rococo_jax.perturb.text.words import Word, split_words
 from rococo_jax.runtime import AXES
 
-# About 40 MB of vectors at ten words a caption and 512 dimensions.
+# About 40 MB of embeddings with ten words per caption and 512 dimensions.
 _CAPTIONS_AT_ONCE = 2048
 _CPU_TOKENS, _ACCELERATOR_TOKENS = 1024, 32768
 _CACHED_PIECES = 200_000
@@ -57,36 +57,45 @@ def word_influence(
     A word that the tower does not read (beyond its context, or without tokens) has influence 0.
 
     Args:
-        captions: strings; words are those of `split_words`.
-        wanted: for each caption the words to compute, NaN for the others; all by default.
-        share_prefix: compute common prefixes once, where the tower allows it.
-        captions_at_once: how many captions are held at once; `on_progress` is called with as many.
+        encoder: the model.
+        captions: strings, split into words by `split_words`.
+        wanted: for each caption the indices of the words to compute, NaN for the others; all by default.
+        share_prefix: compute common prefixes once, if the tower allows it.
+        captions_at_once: number of captions in memory at once.
+        on_progress: called with the number of captions after each of these chunks.
 
     Raises:
         InputError: the model has no text tower.
     """
-    engine = _Engine(encoder, share_prefix)
-    captions, words = iter(captions), repeat(None) if wanted is None else iter(wanted)
+    compute_influence = _InfluenceEngine(encoder, share_prefix)
+    captions = iter(captions)
+    words = repeat(None) if wanted is None else iter(wanted)
 
     def in_chunks() -> Iterator[Float[np.ndarray, " words"]]:
         while chunk := list(islice(captions, captions_at_once)):
-            yield from engine(chunk, list(islice(words, len(chunk))))
+            yield from compute_influence(chunk, list(islice(words, len(chunk))))
             if on_progress is not None:
                 on_progress(len(chunk))
 
     return in_chunks()
 
 
-class _Row(NamedTuple):
-    """A text to embed: caption `caption`, whole (`word` None) or without a word; `ids` as the tower reads them."""
+class _Text(NamedTuple):
+    """A caption to embed, complete or without a word.
+
+    Attributes:
+        caption: number of the caption.
+        word: index of the removed word; None for the complete caption.
+        ids: the tokens that the tower reads.
+    """
 
     caption: int
     word: int | None
     ids: list[int]
 
 
-class _Engine:
-    """A text tower on its mesh with its word tokenizer."""
+class _InfluenceEngine:
+    """A text tower on its mesh with its word tokenizer; computes the influences of a chunk of captions."""
 
     def __init__(self, encoder: Encoder, share_prefix: bool):
         if encoder.spec.text is None:
@@ -101,32 +110,36 @@ class _Engine:
         self.tokens = _CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS
 
     def __call__(self, captions: list[str], wanted: list[Sequence[int] | None]) -> list[np.ndarray]:
-        parts = self.words(captions)
-        result = [np.full(len(part.words), np.nan, np.float32) for part in parts]
-        rows: list[_Row] = []
-        sharing: list[_Row] = []
-        for number, part in enumerate(parts):
-            requested = list(range(len(part.words)) if wanted[number] is None else wanted[number])
-            result[number][requested] = 0.0
-            whole = self.words.around(part.ids)
-            shortened = [(word, self.words.around(part.without(word))) for word in requested]
-            if changed := [_Row(number, word, ids) for word, ids in shortened if ids != whole]:
-                shares = self.share_prefix and part.spans is not None and self.words.suffix[0] not in part.ids
-                (sharing if shares else rows).extend([_Row(number, None, whole), *changed])
-        for some, embed in ((rows, self.encoder.encode_text), (sharing, self._embed_sharing)):
-            if some:
-                _compare(some, embed([row.ids for row in some]), result)
-        return result
+        tokenized = self.words(captions)
+        influences = [np.full(len(caption.words), np.nan, np.float32) for caption in tokenized]
+        separate_texts: list[_Text] = []
+        sharing_texts: list[_Text] = []
+        for number, caption in enumerate(tokenized):
+            requested = list(range(len(caption.words)) if wanted[number] is None else wanted[number])
+            influences[number][requested] = 0.0
+            full_ids = self.words.around(caption.ids)
+            shortened = [_Text(number, word, self.words.around(caption.without(word))) for word in requested]
+            shortened = [text for text in shortened if text.ids != full_ids]
+            if not shortened:
+                continue
+            ends_once = caption.spans is not None and self.words.suffix[0] not in caption.ids
+            texts = sharing_texts if self.share_prefix and ends_once else separate_texts
+            texts.extend([_Text(number, None, full_ids), *shortened])
+        if separate_texts:
+            _compare(separate_texts, self.encoder.encode_text([text.ids for text in separate_texts]), influences)
+        if sharing_texts:
+            _compare(sharing_texts, self._embed_sharing([text.ids for text in sharing_texts]), influences)
+        return influences
 
     def _embed_sharing(self, texts: list[list[int]]) -> Float[np.ndarray, "texts dim"]:
         output = np.empty((len(texts), self.encoder.spec.text_dim), np.float32)
         trees = build_prefix_trees(texts, self.tokens, self.encoder.tokenizer.spec.context_length)
 
         def run(batch: list[Tree]):
-            placed = [self._place(np.stack(arrays)) for arrays in zip(*(tree[:-1] for tree in batch), strict=True)]
-            return batch, embed_trees(self.graph, self.state, *placed)
+            inputs = [self._place(np.stack(arrays)) for arrays in zip(*(tree[:-1] for tree in batch), strict=True)]
+            return batch, embed_trees(self.graph, self.state, *inputs)
 
-        for batch, vectors in one_ahead(map(run, _alike(trees, self.mesh.size))):
+        for batch, vectors in one_ahead(map(run, _batches_of_one_shape(trees, self.mesh.size))):
             for tree, values in zip(batch, np.asarray(vectors), strict=True):
                 output[tree.texts] = values[: len(tree.texts)]
         return output
@@ -135,32 +148,33 @@ class _Engine:
         return jax.device_put(rows, NamedSharding(self.mesh, PartitionSpec(AXES)))
 
 
-def _compare(rows: list[_Row], vectors: np.ndarray, result: list[np.ndarray]) -> None:
-    unchanged = None
-    for row, vector in zip(rows, vectors, strict=True):
-        if row.word is None:
-            unchanged = vector
+def _compare(texts: list[_Text], vectors: np.ndarray, influences: list[np.ndarray]) -> None:
+    """Set the influences of words by comparing each shortened caption with its complete caption before it."""
+    complete = None
+    for text, vector in zip(texts, vectors, strict=True):
+        if text.word is None:
+            complete = vector
         else:
-            result[row.caption][row.word] = np.square(unchanged - vector).sum() / 2
+            influences[text.caption][text.word] = np.square(complete - vector).sum() / 2
 
 
-def _alike(trees: Iterable[Tree], count: int) -> Iterator[list[Tree]]:
-    """Batches of `count` trees of one shape; a short batch repeats its first tree without texts."""
-    for _, some in groupby(trees, key=lambda tree: tree.paths.shape):
-        while batch := list(islice(some, count)):
+def _batches_of_one_shape(trees: Iterable[Tree], count: int) -> Iterator[list[Tree]]:
+    """Yield batches of `count` trees of one shape; a short batch repeats its first tree without texts."""
+    for _, group in groupby(trees, key=lambda tree: tree.paths.shape):
+        while batch := list(islice(group, count)):
             yield [*batch, *[batch[0]._replace(texts=[])] * (count - len(batch))]
 
 
 @dataclass(frozen=True)
 class WordTokens:
-    """A caption's tokens without special tokens, uncut.
+    """A caption's tokens without special tokens and without truncation.
 
     Attributes:
         words: the caption's words.
-        ids: the tokens of the whole caption.
-        spans: for each word the indices into `ids` of its first token and after its last one; None where a token
-            covers parts of two pieces.
-        shortened: where `spans` is None: for each word the tokens of the caption without it.
+        ids: the tokens of the caption.
+        spans: for each word the indices into `ids` of its first token and after its last one; None if a token covers
+            parts of two pieces.
+        shortened: if `spans` is None, the tokens of the caption without each word.
     """
 
     words: tuple[Word, ...]
@@ -169,7 +183,7 @@ class WordTokens:
     shortened: list[list[int]] | None = None
 
     def without(self, word: int) -> list[int]:
-        """The tokens of the caption without this word."""
+        """Return the tokens of the caption without a word."""
         if self.spans is None:
             return self.shortened[word]
         start, end = self.spans[word]
@@ -177,39 +191,42 @@ class WordTokens:
 
 
 def without_word(caption: str, word: Word) -> str:
-    """The caption with a space in the word's place, stripped."""
+    """Return the caption with a space in place of a word, stripped."""
     return f"{caption[: word.start]} {caption[word.end :]}".strip()
 
 
 class WordTokenizer:
-    """Find the tokens of words; `prefix` and `suffix` are special tokens around a text. Keeps pieces it has seen."""
+    """Finds the tokens of words, and caches the tokens of pieces of captions.
+
+    Attributes:
+        prefix, suffix: the special tokens around a text.
+    """
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
         rust = tokenizers.Tokenizer.from_str(tokenizer.rust.to_str())
         rust.no_truncation()
-        # A copy that does not truncate.
-        self._uncut = copy.copy(tokenizer)
-        self._uncut.rust = rust
+        self._without_truncation = copy.copy(tokenizer)
+        self._without_truncation.rust = rust
         self._pieces: dict[str, list[int]] = {}
         self.prefix, self.suffix = self._special_tokens()
 
     @property
-    def room(self) -> int:
+    def max_tokens(self) -> int:
         """Number of tokens of a text that the tower reads besides the special ones."""
         return self.tokenizer.spec.context_length - len(self.prefix) - len(self.suffix)
 
     def around(self, ids: Sequence[int]) -> list[int]:
-        """A text's tokens as the tower reads them: cut, between special tokens."""
-        return [*self.prefix, *ids[: self.room], *self.suffix]
+        """Return a text's tokens as the tower reads them: truncated, with special tokens."""
+        return [*self.prefix, *ids[: self.max_tokens], *self.suffix]
 
     def __call__(self, captions: Sequence[str]) -> list[WordTokens]:
-        """The tokens of each caption and of its words."""
+        """Return the tokens of each caption and of its words."""
         words = [split_words(caption) for caption in captions]
-        pieces = [_pieces(caption, each) for caption, each in zip(captions, words, strict=True)]
-        self._tokenize({piece for each in pieces for piece in each})
-        bodies = self._bodies(captions)
-        return [self._align(caption, *parts) for caption, *parts in zip(captions, words, pieces, bodies, strict=True)]
+        pieces = [_pieces(caption, its_words) for caption, its_words in zip(captions, words, strict=True)]
+        self._tokenize({piece for caption_pieces in pieces for piece in caption_pieces})
+        ids = self._without_special_tokens(captions)
+        return list(map(self._align, captions, words, pieces, ids))
 
     def _align(self, caption: str, words: tuple[Word, ...], pieces: list[str], ids: list[int]) -> WordTokens:
         spans = []
@@ -221,32 +238,34 @@ class WordTokenizer:
                 spans.append((start, len(joined)))
         if joined == ids:
             return WordTokens(words, ids, spans)
-        return WordTokens(words, ids, None, self._bodies([without_word(caption, word) for word in words]))
+        return WordTokens(
+            words, ids, None, self._without_special_tokens([without_word(caption, word) for word in words])
+        )
 
     def _tokenize(self, pieces: set[str]) -> None:
         if len(self._pieces) > _CACHED_PIECES:
             self._pieces.clear()
-        # Some sentencepiece tokenizers give a lone space a token that it has nowhere else, hence no tokens here.
+        # Some sentencepiece tokenizers have a token for a lone space that never occurs elsewhere, so spaces get none.
         self._pieces.update((piece, []) for piece in pieces if not piece.strip())
         new = sorted(pieces - self._pieces.keys())
-        self._pieces.update(zip(new, self._bodies(new), strict=True))
+        self._pieces.update(zip(new, self._without_special_tokens(new), strict=True))
 
-    def _bodies(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids without the special tokens, uncut."""
+    def _without_special_tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of texts without special tokens and without truncation."""
         first, last = len(self.prefix), len(self.suffix)
-        return [ids[first : len(ids) - last] for ids in self._uncut.encode(texts)]
+        return [ids[first : len(ids) - last] for ids in self._without_truncation.encode(texts)]
 
     def _special_tokens(self) -> tuple[list[int], list[int]]:
-        rust = self._uncut.rust
+        rust = self._without_truncation.rust
         bare, ids = rust.encode("a", add_special_tokens=False).ids, rust.encode("a").ids
         first = next(i for i in range(len(ids)) if ids[i : i + len(bare)] == bare)
         return ids[:first], ids[first + len(bare) :]
 
 
 def _pieces(caption: str, words: Sequence[Word]) -> list[str]:
-    """Text between words and words, alternating; the text before the first and after the last word included."""
-    pieces, done = [], 0
+    """Return the text between words and the words, alternating, including the text at both ends."""
+    pieces, position = [], 0
     for word in words:
-        pieces += [caption[done : word.start], caption[word.start : word.end]]
-        done = word.end
-    return [*pieces, caption[done:]]
+        pieces += [caption[position : word.start], caption[word.start : word.end]]
+        position = word.end
+    return [*pieces, caption[position:]]

@@ -1,20 +1,20 @@
-"""Influence tables: JSON lines on disk, written so that an interrupted run resumes.
+"""Influence tables: JSON lines on disk, written by runs that can resume after an interruption.
 
     {"image": name, "caption": text, "words": ["A", "dog"], "influence": [0.0012, 0.34]}
 
-One line a caption, in file order; null for words whose influence was not computed. An unfinished table is a hidden file
-beside the final one, with the fingerprint of everything that decides its content; an unfinished table of another model
-or captions file is discarded.
+There is one line per caption, in file order, with null for words whose influence was not computed. An unfinished table
+is a hidden file in the same folder, with the fingerprint of everything that decides its content; an unfinished table of
+another model or captions file is discarded.
 
-Training reads a table through a memory map beside it (`.NAME.map`, or in the cache folder where nothing can be written
-there), an Arrow file of
+Training reads a table through a memory map in the same folder (`.NAME.map`; in the cache folder if that is not
+writable), an Arrow file with the columns
 
     key          uint64             the first 8 bytes of each caption's BLAKE2b, ascending
-    influence    list of float32    of its words, NaN where it was not computed
+    influence    list of float32    the influence of its words, NaN if it was not computed
 
-All processes and workers of a machine share it, about 16 bytes and 4 a word a caption, and no worker holds it. It is
-made again when the table's file changes. Of captions that come twice the last counts. A caption that is not among the
-n of the table is taken for another one with a probability of n / 2^64.
+All processes and workers of a machine share the map, which has about 16 bytes per caption and 4 per word. It is written
+again when the table's file changes. The last line of a repeated caption counts. A caption that is not in a table of n
+captions is mistaken for another one with a probability of n / 2^64.
 """
 
 import contextlib
@@ -60,70 +60,74 @@ def write_influence_table(
     captions_at_once: int = _CAPTIONS_AT_ONCE,
     on_progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Write the table of all captions. Returns how many lines an earlier run had left.
+    """Write the table of all captions, and return the number of lines that an earlier run had written.
 
-    All processes call this and share the captions, each on its own devices; process 0 writes. The bytes of the table do
-    not depend on their number.
+    All processes must call this. They share the captions, each on its own devices, and process 0 writes. The bytes of
+    the table do not depend on the number of processes.
 
     Args:
-        images: the captions; read several times, an image at a time.
-        path: the file; it appears when it is complete.
+        encoder: the model.
+        images: the captions; they are iterated several times.
+        path: the file; it gets this name when it is complete.
+        lexicon: compute only the words that this lexicon can replace, a third of the work.
         captions_at_once, on_progress: see `word_influence`.
-        lexicon: compute only the words that are candidates for replacement under it; a third of the work.
     """
-    number, count = jax.process_index(), jax.process_count()
+    process, processes = jax.process_index(), jax.process_count()
 
     def rows(start: int = 0) -> Iterator[tuple[str, str]]:
-        """Image and caption of every line from `start` on; read anew each time, so that no process holds them all."""
+        """Yield image and caption of every line from `start` on, without holding all of them."""
         return islice(((image.image, caption) for image in images for caption in image.captions), start, None)
 
-    def mine() -> Iterator[str]:
-        """This process's captions: every `count`-th chunk."""
-        for place, (_, caption) in enumerate(rows(done)):
-            if place // captions_at_once % count == number:
+    def captions_of_process() -> Iterator[str]:
+        """Yield the captions of this process: every chunk whose number it has modulo the number of processes."""
+        for row, (_, caption) in enumerate(rows(complete)):
+            if row // captions_at_once % processes == process:
                 yield caption
 
-    content = hashlib.sha256()
+    row_hash = hashlib.sha256()
     for row in rows():
-        content.update(hash_json(row).encode())
-    about = {"model": encoder.describe(), "rows": content.hexdigest(), "at_once": captions_at_once}
-    about |= {} if lexicon is None else {"lexicon": lexicon.hash()}
-    unfinished = _UnfinishedTable(Path(path), hash_json(about))
+        row_hash.update(hash_json(row).encode())
+    identity = {"model": encoder.describe(), "rows": row_hash.hexdigest(), "at_once": captions_at_once}
+    identity |= {} if lexicon is None else {"lexicon": lexicon.hash()}
+    unfinished = _UnfinishedTable(Path(path), hash_json(identity))
     resume = partial(unfinished.resume, rows(), captions_at_once)
-    done = gather("influence, where it stands", lambda: resume() if number == 0 else 0)[0]
-    if on_progress is not None and done:
-        on_progress(done)
+    complete = gather("influence, complete lines", lambda: resume() if process == 0 else 0)[0]
+    if on_progress is not None and complete:
+        on_progress(complete)
     wanted = None
     if lexicon is not None:
-        wanted = ([each.index for each in find_candidates(split_words(text), lexicon)] for text in mine())
-    start = partial(word_influence, encoder, mine(), wanted=wanted, captions_at_once=captions_at_once)
-    influences, lines = run_on_all_processes("influence, its start", start), rows(done)
-    with unfinished.lines.open("ab") if number == 0 else contextlib.nullcontext() as file:
-        # Rounds of one chunk for each process. Chunks, and so results, do not depend on the number of processes.
-        while any(turn := [list(islice(lines, captions_at_once)) for _ in range(count)]):
-            own = islice(influences, len(turn[number]))
-            of_processes = gather("influence", partial(list, own))
-            for chunk, values in zip(turn, of_processes, strict=True):
+        wanted = (
+            [candidate.index for candidate in find_candidates(split_words(caption), lexicon)]
+            for caption in captions_of_process()
+        )
+    start = partial(word_influence, encoder, captions_of_process(), wanted=wanted, captions_at_once=captions_at_once)
+    influences, lines = run_on_all_processes("influence, start", start), rows(complete)
+    with unfinished.lines.open("ab") if process == 0 else contextlib.nullcontext() as file:
+        # Each round has one chunk for each process. Chunks, and so results, do not depend on the number of processes.
+        while any(chunks := [list(islice(lines, captions_at_once)) for _ in range(processes)]):
+            chunk_influences = islice(influences, len(chunks[process]))
+            gathered = gather("influence", partial(list, chunk_influences))
+            for chunk, values in zip(chunks, gathered, strict=True):
                 if file is not None:
                     file.writelines(_line(*row, influence) for row, influence in zip(chunk, values, strict=True))
                 if on_progress is not None and chunk:
                     on_progress(len(chunk))
-    if number == 0:
+    if process == 0:
         unfinished.finish()
-    return done
+    return complete
 
 
 class _UnfinishedTable:
-    """The hidden files beside a table that is not complete: its lines, and the fingerprint of what decides them."""
+    """The hidden files of an incomplete table: its lines, and the fingerprint of everything that decides them."""
 
     def __init__(self, path: Path, fingerprint: str):
         self.path, self.fingerprint = path, fingerprint
         self.lines, self.head = path.with_name(f".{path.name}.partial"), path.with_name(f".{path.name}.partial.json")
 
     def resume(self, rows: Iterable[tuple[str, str]], at_once: int) -> int:
-        """Number of lines, in whole chunks, left by an earlier run of the same table; the rest of them is removed.
+        """Return the number of lines, in complete chunks, of an earlier run of the same table, and remove the rest.
 
-        A damaged line is rest, as is what comes after it.
+        A damaged line and everything after it are removed.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         ends = [0]
@@ -132,17 +136,17 @@ class _UnfinishedTable:
                 for number, (line, (image, caption)) in enumerate(zip(file, rows, strict=False), 1):
                     try:
                         entry = json.loads(line)
-                        whole = line.endswith(b"\n") and _checked_entry(self.lines, number, entry)[0] == caption
+                        is_equal = line.endswith(b"\n") and _check_entry(self.lines, number, entry)[0] == caption
                     except (ValueError, RecursionError, InputError):
                         break
-                    if not whole or entry.get("image") != image:
+                    if not is_equal or entry.get("image") != image:
                         break
                     ends.append(ends[-1] + len(line))
-        done = (len(ends) - 1) // at_once * at_once
+        complete = (len(ends) - 1) // at_once * at_once
         with self.lines.open("ab") as file:
-            file.truncate(ends[done])
+            file.truncate(ends[complete])
         write_json(self.head, {"fingerprint": self.fingerprint})
-        return done
+        return complete
 
     def _head_fingerprint(self) -> str | None:
         try:
@@ -151,7 +155,7 @@ class _UnfinishedTable:
             return None
 
     def finish(self) -> None:
-        """Give the complete table its name."""
+        """Rename the complete table."""
         with self.lines.open("ab") as file:
             os.fsync(file.fileno())
         self.lines.replace(self.path)
@@ -159,21 +163,22 @@ class _UnfinishedTable:
 
 
 def read_influence_table(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Caption -> influence of its words, float32. Raises InputError where a line lacks a caption, its words or
-    influence.
+    """Return the influence of the words of each caption, float32.
+
+    Raises InputError for a line without caption, words or influence.
     """
     return dict(iterate_influence_table(path))
 
 
 def iterate_influence_table(path: str | os.PathLike) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields caption and influence of its words, line by line; raises InputError as `read_influence_table`."""
+    """Yield caption and influence of its words, line by line. Raises InputError as `read_influence_table`."""
     for number, entry in read_jsonl(path, "an influence table (rococo influence)"):
-        caption, values = _checked_entry(path, number, entry)
+        caption, values = _check_entry(path, number, entry)
         yield caption, np.array([math.nan if value is None else value for value in values], np.float32)
 
 
-def _checked_entry(path: str | os.PathLike, number: int, entry: Any) -> tuple[str, list[float | int | None]]:
-    """Caption and influences of a line. Raises InputError as `read_influence_table`."""
+def _check_entry(path: str | os.PathLike, number: int, entry: Any) -> tuple[str, list[float | int | None]]:
+    """Return caption and influences of a line. Raises InputError as `read_influence_table`."""
     if not isinstance(entry, dict) or not {"caption", "words", "influence"} <= entry.keys():
         raise InputError(path, f"line {number}", "other keys", "caption, words and influence")
     words = [word.text for word in split_words(str(entry["caption"]))]
@@ -186,15 +191,16 @@ def _checked_entry(path: str | os.PathLike, number: int, entry: Any) -> tuple[st
 
 
 def _is_influence(value: Any) -> bool:
-    """A number that float32 holds."""
+    """Return whether a value is a number in the range of float32."""
     return type(value) in (int, float) and abs(value) <= _LARGEST
 
 
 def influences_from_table(
     table: Mapping[str, np.ndarray], images: Sequence[CaptionedImage], source: object
 ) -> list[np.ndarray]:
-    """The table's rows for every caption of `images`, in order. Raises InputError, which names `source`, for a missing
-    one.
+    """Return the table's rows for every caption of `images`, in order.
+
+    Raises InputError with the name `source` for a caption without a line.
     """
     captions = [caption for image in images for caption in image.captions]
     for caption in captions:
@@ -211,18 +217,18 @@ def _line(image: str, caption: str, influence: np.ndarray) -> bytes:
 
 
 class InfluenceTable:
-    """Caption -> influence of its words, from the map beside the table; pickles as its path.
+    """Look-up of the influence of a caption's words in the memory map of a table; pickled as the table's path.
 
     Raises InputError as `read_influence_table`.
     """
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
-        place, state = _map_of(self.path), _state(self.path)
-        table = _open_map(place, state)
+        map_path, stamp = _map_path(self.path), _stamp(self.path)
+        table = _open_map(map_path, stamp)
         if table is None:
-            _make_map(self.path, place, state)
-            table = _open_map(place, state)
+            _write_map(self.path, map_path, stamp)
+            table = _open_map(map_path, stamp)
         self._keys, lists = table["key"].to_numpy(), table["influence"]
         self._ends, self._values = lists.offsets.to_numpy(), lists.values.to_numpy()
 
@@ -233,41 +239,41 @@ class InfluenceTable:
         return len(self._keys)
 
     def __getitem__(self, caption: str) -> Float[np.ndarray, " words"]:
-        """The influence of the words of a caption. Raises KeyError for one that is not in the table."""
+        """Return the influence of the words of a caption. Raises KeyError if it is not in the table."""
         key = _key(caption)
-        place = int(np.searchsorted(self._keys, key))
-        if place == len(self._keys) or self._keys[place] != key:
+        row = int(np.searchsorted(self._keys, key))
+        if row == len(self._keys) or self._keys[row] != key:
             raise KeyError(caption)
-        return self._values[self._ends[place] : self._ends[place + 1]].copy()
+        return self._values[self._ends[row] : self._ends[row + 1]].copy()
 
 
 def _key(caption: str) -> np.uint64:
     return np.uint64(int.from_bytes(hashlib.blake2b(caption.encode(), digest_size=8).digest(), "little"))
 
 
-def _state(path: Path) -> dict[bytes, bytes]:
-    """Size, times and place of a file, as the metadata of its map."""
+def _stamp(path: Path) -> dict[bytes, bytes]:
+    """Return size, times and path of a table as metadata of its map."""
     return {b"table": local_stamp(path).encode() if path.is_file() else b"none"}
 
 
-def _map_of(path: Path) -> Path:
+def _map_path(path: Path) -> Path:
     if os.access(path.absolute().parent, os.W_OK):
         return path.with_name(f".{path.name}.map")
     return cache_folder() / "influence" / f"{hash_json(str(path.absolute()))[:24]}.map"
 
 
-def _open_map(place: Path, state: Mapping[bytes, bytes]) -> Any:
-    """The columns of a map; None where there is none, it is damaged, or of another state of the file."""
+def _open_map(map_path: Path, stamp: Mapping[bytes, bytes]) -> Any:
+    """Return the columns of a map; None if it is missing or damaged, or the table has changed since."""
     import pyarrow as pa
 
     try:
-        table = pa.ipc.open_file(pa.memory_map(str(place))).get_batch(0)
+        table = pa.ipc.open_file(pa.memory_map(str(map_path))).get_batch(0)
     except (OSError, pa.ArrowException):
         return None
-    return table if table.schema.metadata == state else None
+    return table if table.schema.metadata == stamp else None
 
 
-def _make_map(path: Path, place: Path, state: Mapping[bytes, bytes]) -> None:
+def _write_map(path: Path, map_path: Path, stamp: Mapping[bytes, bytes]) -> None:
     import pyarrow as pa
 
     keys, ends, values = array("Q"), array("q", [0]), array("f")
@@ -279,6 +285,6 @@ def _make_map(path: Path, place: Path, state: Mapping[bytes, bytes]) -> None:
     order = np.argsort(keys, kind="stable")
     order = order[np.append(keys[order][1:] != keys[order][:-1], True)] if len(order) else order
     lists = pa.LargeListArray.from_arrays(np.array(ends, np.int64), np.array(values, np.float32)).take(pa.array(order))
-    table = pa.record_batch({"key": keys[order], "influence": lists}).replace_schema_metadata(state)
-    with atomic_write(place) as temporary, pa.ipc.new_file(str(temporary), table.schema) as file:
+    table = pa.record_batch({"key": keys[order], "influence": lists}).replace_schema_metadata(stamp)
+    with atomic_write(map_path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as file:
         file.write_batch(table)

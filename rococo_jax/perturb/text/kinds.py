@@ -1,4 +1,4 @@
-"""Alterations of other kinds than a noun: attributes, relations, counts, order, negation, additions [ours].
+"""Alter attributes, relations, counts, order, negations and additions of captions [ours].
 
     attribute   "a red car" -> "a blue car"
     relation    "a cat on a car" -> "a cat under a car"; "a man riding a horse" -> "a man feeding a horse"
@@ -7,15 +7,15 @@
     negation    "a man with a hat" -> "a man without a hat", "is sitting" -> "is not sitting"
     addition    "a dog" -> "a brown dog", "a dog and a cat"
 
-The rules read words and the tables below, nothing else: no benchmark and no reference captions. None of the image's
-captions has a new word, a synonym or a special case of it. One place of the caption is drawn, and one of the
-alterations there, from (seed, kind, caption, draw) alone.
+The rules use only words and the tables below: no benchmark and no reference captions. No caption of the image contains
+a new word, a synonym or a more special word. A span of the caption and one of its alterations are drawn at random from
+(seed, kind, caption, draw).
 """
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,13 +23,13 @@ from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.replacement import Alteration
-from rococo_jax.perturb.text.word_exchange import ATTRIBUTES, Slot, alters, find_slots, is_new
-from rococo_jax.perturb.text.words import Word, article_of, like_case, plain, replace_span, split_words
+from rococo_jax.perturb.text.word_slots import ATTRIBUTES, Slot, alters, find_slots, is_new
+from rococo_jax.perturb.text.words import Word, article_of, caption_words, like_case, plain, replace_span, split_words
 
 KINDS = ("attribute", "relation", "count", "order", "negation", "addition")
 _ADJECTIVES = ("colour", "size", "age", "material", "weather", "light", "state")
-_ADDED = ("colour", "size", "age", "material")
-# Of each group a word excludes the others.
+_ADDED_ADJECTIVES = ("colour", "size", "age", "material")
+# The words of a group exclude each other.
 _RELATIONS = (
     ("on", "under", "above", "behind", "beside", "inside", "below", "outside"),
     ("in", "behind", "beside", "above", "outside"),
@@ -52,13 +52,18 @@ ladder basket box towel pillow mirror guitar camera bucket fence tent
 _NEGATED = {"is": "is not", "are": "are not", "with": "without", "has": "has no", "have": "have no"}
 _ARTICLES = ("a", "an")
 
-# Start and end of a span of the caption, and the texts that may stand there.
-_Place = tuple[int, int, list[str]]
+
+class _Span(NamedTuple):
+    """A span of a caption, and the texts that may replace it."""
+
+    start: int
+    end: int
+    texts: list[str]
 
 
 @dataclass(frozen=True)
 class KindAlterer:
-    """Alter captions by one kind (an `Alterer`). Raises InputError: an unknown kind."""
+    """Alter captions by one kind (an `Alterer`). Raises InputError for an unknown kind."""
 
     kind: str
     lexicon: Lexicon
@@ -71,7 +76,7 @@ class KindAlterer:
     def alter(
         self, caption: str, originals: Iterable[str], influence: Any = None, count: int = 1, draw: int = 0
     ) -> list[Alteration]:
-        """Alter one of every place before the second of any. `influence` is not read.
+        """Return up to `count` alterations, one of every span before the second one of any; `influence` is not used.
 
         >>> from rococo_jax.perturb.text.lexicon import shipped_lexicon
         >>> alterer = KindAlterer("order", shipped_lexicon())
@@ -79,91 +84,117 @@ class KindAlterer:
         ['A car behind a dog']
         """
         words = split_words(caption)
-        present = frozenset(plain(word.text) for text in (caption, *originals) for word in split_words(text))
-        places = [each for each in _FIND[self.kind](caption, words, present, self.lexicon) if each[2]]
-        random = np.random.default_rng(hash_key([self.seed, self.kind, caption, draw]))
-        drawn = [
-            (places[place], random.permutation(len(places[place][2]))) for place in random.permutation(len(places))
-        ]
-        # One of every place before the second of any.
-        turns = itertools.zip_longest(*([(place, place[2][number]) for number in order] for place, order in drawn))
-        made: dict[str, Alteration] = {}
-        for (start, end, _), new in (each for turn in turns for each in turn if each is not None):
-            altered = replace_span(caption, start, end, like_case(caption[start:end], new) if start == 0 else new)
-            index = next((number for number, word in enumerate(words) if word.end > start), len(words) - 1)
+        present = caption_words((caption, *originals))
+        spans = [span for span in _FIND_SPANS[self.kind](caption, words, present, self.lexicon) if span.texts]
+        rng = np.random.default_rng(hash_key([self.seed, self.kind, caption, draw]))
+        alterations: dict[str, Alteration] = {}
+        for span, new in _shuffle(spans, rng):
+            old = caption[span.start : span.end]
+            altered = replace_span(caption, span.start, span.end, like_case(old, new) if span.start == 0 else new)
+            index = next((number for number, word in enumerate(words) if word.end > span.start), len(words) - 1)
             if altered != caption:
-                made.setdefault(altered, Alteration(altered, index, caption[start:end], new, self.kind, None))
-            if len(made) == count:
+                alterations.setdefault(altered, Alteration(altered, index, old, new, self.kind, None))
+            if len(alterations) == count:
                 break
-        return list(made.values())
+        return list(alterations.values())
 
 
-def _attributes(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Place]:
+def _shuffle(spans: Sequence[_Span], rng: np.random.Generator) -> Iterator[tuple[_Span, str]]:
+    """Yield each span with each of its texts in random order, one text of every span before the second of any."""
+    shuffled = []
+    for index in rng.permutation(len(spans)):
+        span = spans[index]
+        shuffled.append([(span, span.texts[number]) for number in rng.permutation(len(span.texts))])
+    for turn in itertools.zip_longest(*shuffled):
+        yield from (pair for pair in turn if pair is not None)
+
+
+def _attributes(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Span]:
     for word, slot in _slots(words, lexicon):
         if slot.noun is None and slot.concept in _ADJECTIVES:
-            yield word.start, word.end, _others(plain(word.text), ATTRIBUTES[slot.concept], present, lexicon)
+            texts = _alternatives(plain(word.text), ATTRIBUTES[slot.concept], present, lexicon)
+            yield _Span(word.start, word.end, texts)
 
 
-def _relations(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Place]:
-    for place, word in enumerate(words):
+def _relations(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Span]:
+    for index, word in enumerate(words):
         old = plain(word.text)
-        if place + 1 < len(words) and plain(words[place + 1].text) in ("front", "top", "back"):
+        if index + 1 < len(words) and plain(words[index + 1].text) in ("front", "top", "back"):
             continue
         group = next((group for group in _RELATIONS if group[0] == old), None)
         group = group or next((group for group in _RELATIONS if old in group), ())
-        yield word.start, word.end, _others(old, group, present, lexicon)
+        yield _Span(word.start, word.end, _alternatives(old, group, present, lexicon))
 
 
-def _counts(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Place]:
+def _counts(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Span]:
     for word in words:
         if plain(word.text) in _COUNTS:
-            yield word.start, word.end, _others(plain(word.text), _COUNTS, present, lexicon)
-    for before, word in _single_nouns(words, lexicon):
-        plural, numbers = lexicon.find(word.text).plural, [each for each in _COUNTS[:3] if each not in present]
-        yield before.start, word.end, [f"{each} {plural}" for each in numbers if plural]
+            yield _Span(word.start, word.end, _alternatives(plain(word.text), _COUNTS, present, lexicon))
+    for article, word in _single_nouns(words, lexicon):
+        plural = lexicon.find(word.text).plural
+        numbers = [number for number in _COUNTS[:3] if number not in present]
+        yield _Span(article.start, word.end, [f"{number} {plural}" for number in numbers if plural])
 
 
-def _orders(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Place]:
-    for (one, first), (other, second) in itertools.combinations(list(_slots(words, lexicon)), 2):
-        between = caption[one.end : other.start]
-        nouns = first.noun is not None and second.noun is not None and first.plural == second.plural
-        # "A man and a woman" and "chairs, tables" say the same in any order; their attributes do not.
-        said = nouns and ("," in between or plain(between.split()[0] if between.split() else "") == "and")
-        adjectives = first.noun is second.noun is None and {first.concept, second.concept} <= set(_ADJECTIVES)
-        apart = any(lexicon.find(word.text) for word in words[first.index + 1 : second.index])
-        if (nouns and not said) or (adjectives and apart):
-            old, new = plain(one.text), plain(other.text)
-            if alters(old, new, lexicon):
-                text = replace_span(caption[one.start : other.end], other.start - one.start, other.end - one.start, old)
-                yield one.start, other.end, [like_case(one.text, new) + text[one.end - one.start :]]
+def _orders(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Span]:
+    for (first, first_slot), (second, second_slot) in itertools.combinations(list(_slots(words, lexicon)), 2):
+        if not _can_swap(caption, words, (first, first_slot), (second, second_slot), lexicon):
+            continue
+        first_text, second_text = plain(first.text), plain(second.text)
+        if alters(first_text, second_text, lexicon):
+            offset, span = first.start, caption[first.start : second.end]
+            swapped = replace_span(span, second.start - offset, second.end - offset, first_text)
+            swapped = like_case(first.text, second_text) + swapped[first.end - offset :]
+            yield _Span(first.start, second.end, [swapped])
 
 
-def _negations(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Place]:
+def _can_swap(
+    caption: str,
+    words: Sequence[Word],
+    first: tuple[Word, Slot],
+    second: tuple[Word, Slot],
+    lexicon: Lexicon,
+) -> bool:
+    """Return whether swapping two words changes the meaning: two nouns, or adjectives of two different nouns.
+
+    "A man and a woman" and "chairs, tables" mean the same in any order; their adjectives do not.
+    """
+    (first_word, first_slot), (second_word, second_slot) = first, second
+    if first_slot.noun is not None and second_slot.noun is not None:
+        between = caption[first_word.end : second_word.start]
+        is_list = "," in between or plain(between.split()[0] if between.split() else "") == "and"
+        return first_slot.plural == second_slot.plural and not is_list
+    are_adjectives = first_slot.noun is None and second_slot.noun is None
+    are_adjectives = are_adjectives and {first_slot.concept, second_slot.concept} <= set(_ADJECTIVES)
+    return are_adjectives and any(lexicon.find(word.text) for word in words[first_slot.index + 1 : second_slot.index])
+
+
+def _negations(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Span]:
     if present & {"no", "not", "without"}:
         return
-    for word, after in itertools.pairwise(words):
-        old, following = plain(word.text), plain(after.text)
-        has_article = following in (*_ARTICLES, "some")
+    for word, next_word in itertools.pairwise(words):
+        old = plain(word.text)
+        has_article = plain(next_word.text) in (*_ARTICLES, "some")
         if old in ("with", "is", "are") and (old != "with" or has_article):
-            yield word.start, word.end, [_NEGATED[old]]
+            yield _Span(word.start, word.end, [_NEGATED[old]])
         if old in ("has", "have") and has_article:
-            yield word.start, after.end, [_NEGATED[old]]
+            yield _Span(word.start, next_word.end, [_NEGATED[old]])
     for word in words[1:]:
         if plain(word.text) in _ACTIONS:
-            yield word.start, word.start, ["not "]
-    for before, _ in _single_nouns(words, lexicon):
-        yield before.start, before.end, ["no"]
+            yield _Span(word.start, word.start, ["not "])
+    for article, _ in _single_nouns(words, lexicon):
+        yield _Span(article.start, article.end, ["no"])
 
 
-def _additions(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Place]:
-    adjectives = [word for group in _ADDED for word in ATTRIBUTES[group] if is_new(word, present, lexicon)]
+def _additions(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Span]:
+    adjectives = [word for group in _ADDED_ADJECTIVES for word in ATTRIBUTES[group] if is_new(word, present, lexicon)]
     objects = [word for word in _OBJECTS if is_new(word, present, lexicon)]
     for _, word in _single_nouns(words, lexicon):
-        yield word.start, word.start, [f"{each} " for each in adjectives]
-        yield word.end, word.end, [f" and {article_of(each)} {each}" for each in objects]
+        yield _Span(word.start, word.start, [f"{adjective} " for adjective in adjectives])
+        yield _Span(word.end, word.end, [f" and {article_of(noun)} {noun}" for noun in objects])
 
 
-_FIND = {"attribute": _attributes, "relation": _relations, "count": _counts, "order": _orders,
+_FIND_SPANS = {"attribute": _attributes, "relation": _relations, "count": _counts, "order": _orders,
          "negation": _negations, "addition": _additions}  # fmt: skip
 _ACTIONS = frozenset(word for group in _RELATIONS for word in group if word.endswith("ing"))
 
@@ -174,12 +205,13 @@ def _slots(words: Sequence[Word], lexicon: Lexicon) -> Iterator[tuple[Word, Slot
 
 
 def _single_nouns(words: Sequence[Word], lexicon: Lexicon) -> Iterator[tuple[Word, Word]]:
-    """Each noun right after "a" or "an", with the article; not the first part of a name ("a baseball bat")."""
-    for place, (before, word) in enumerate(itertools.pairwise(words)):
-        following = words[place + 2].text if place + 2 < len(words) else ""
-        if plain(before.text) in _ARTICLES and lexicon.find(word.text) and not lexicon.find(following or "the"):
-            yield before, word
+    """Yield each noun right after "a" or "an" with its article, without first parts of compounds ("a baseball bat")."""
+    for index, (article, word) in enumerate(itertools.pairwise(words)):
+        next_word = words[index + 2].text if index + 2 < len(words) else ""
+        is_compound = bool(lexicon.find(next_word or "the"))
+        if plain(article.text) in _ARTICLES and lexicon.find(word.text) and not is_compound:
+            yield article, word
 
 
-def _others(old: str, group: Sequence[str], present: frozenset[str], lexicon: Lexicon) -> list[str]:
+def _alternatives(old: str, group: Sequence[str], present: frozenset[str], lexicon: Lexicon) -> list[str]:
     return [new for new in group if alters(old, new, lexicon) and is_new(new, present, lexicon)]

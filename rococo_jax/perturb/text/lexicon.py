@@ -1,4 +1,4 @@
-"""Concept groups of nouns: which words of a caption may be replaced, and by what.
+"""Concept groups of nouns: the words of captions that may be replaced, and their replacements.
 
 A lexicon is JSON:
 
@@ -9,12 +9,12 @@ A lexicon is JSON:
      "synonyms": [["sofa", "couch"]],
      "more_general": {"dog": ["animal"]}}
 
-`nouns` gives each singular its plural, null where none is in use; for a bare list plurals are formed by rule. `kind`
-(person, place, action or thing; default: thing) decides the replacement in variant danger. `synonyms` (words never
-replaced by each other) and `more_general` (words that remain true of the noun, so that replacing it by them alters
-nothing) are optional. Other keys are ignored.
+`nouns` maps each singular to its plural, or to null if no plural is in use; for a list, plurals are formed by rule.
+`kind` (person, place, action or thing; default: thing) decides the replacement in variant danger. `synonyms` are words
+that never replace each other. `more_general` lists words that are still true of the noun, so that replacing it by them
+alters nothing. Both are optional. Other keys are ignored.
 
-The shipped lexicon is made from WordNet by `tools/build_lexicon.py`; WordNet's licence is beside it.
+The shipped lexicon is built from WordNet by `tools/build_lexicon.py`; WordNet's licence is in the same folder.
 """
 
 import functools
@@ -42,8 +42,12 @@ class Noun:
     concept: str
 
     def form(self, plural: bool) -> str | None:
-        """The form in that number, or None."""
+        """Return the plural or the singular, or None."""
         return self.plural if plural else self.singular
+
+    def is_absent(self, words: frozenset[str]) -> bool:
+        """Return whether neither form is among some words in plain form."""
+        return all(form is None or plain(form) not in words for form in (self.singular, self.plural))
 
     @property
     def name(self) -> str:
@@ -61,7 +65,7 @@ class Group:
 
 
 class Lexicon:
-    """Concept groups in the order given, looked up by word. `name` is recorded in outputs."""
+    """Concept groups in the given order, with look-up by word. `name` is recorded in outputs."""
 
     def __init__(
         self,
@@ -87,11 +91,11 @@ class Lexicon:
         self.nouns = tuple(noun for group in self.groups.values() for noun in group.nouns)
 
     def find(self, word: str) -> Noun | None:
-        """The noun that a word is a form of, in any case; None for a word outside the lexicon."""
+        """Return the noun of which a word is a form, in any case; None for a word outside the lexicon."""
         return self._by_form.get(plain(word))
 
     def is_plural(self, words: Sequence[str], index: int) -> bool:
-        """Whether word `index` of a caption, a noun of the lexicon, is a plural. In "a sheep" it is not."""
+        """Return whether word `index` of a caption, a noun of the lexicon, is a plural ("sheep", not "a sheep")."""
         noun = self.find(words[index])
         if noun.singular is None or noun.plural is None:
             return noun.singular is None
@@ -100,17 +104,17 @@ class Lexicon:
         return plain(words[index]) == plain(noun.plural)
 
     def kind(self, noun: Noun) -> str:
-        """person, place, action or thing; decides the replacement in variant danger."""
+        """Return person, place, action or thing, which decides the replacement in variant danger."""
         return self.groups[noun.concept].kind
 
     def alters(self, old: Noun, new: Noun) -> bool:
-        """Whether `new` in place of `old` changes the meaning: it is neither a synonym nor more general."""
+        """Return whether `new` in place of `old` changes the meaning: it is neither a synonym nor more general."""
         if old.name == new.name:
             return False
         return new.name not in self._synonyms.get(old.name, ()) and new.name not in self._more_general.get(old.name, ())
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON form that `from_json` reads."""
+        """Return the JSON form that `from_json` reads."""
         groups = [
             {
                 "concept": group.concept,
@@ -129,14 +133,12 @@ class Lexicon:
         }
 
     def hash(self) -> str:
-        """SHA-256 of everything that decides a replacement."""
+        """Return the SHA-256 of everything that decides a replacement."""
         return hash_json(self.to_json())
 
     @classmethod
     def from_json(cls, value: Any, source: object = "lexicon") -> "Lexicon":
-        """Read the form described at the head of this file. Raises InputError, which names `source` and the wrong
-        field.
-        """
+        """Read the form that this module describes. Raises InputError with `source` and the wrong field."""
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             found = repr(value.get("format")) if isinstance(value, dict) else type(value).__name__
             raise InputError(source, "format", found, f'an object with "format": {FORMAT!r}')
@@ -156,56 +158,57 @@ class Lexicon:
 
 
 def read_lexicon(path: str | os.PathLike) -> Lexicon:
-    """Read a lexicon file. Raises InputError where it is missing, or not a lexicon."""
+    """Read a lexicon file. Raises InputError if it is missing or not a lexicon."""
     return Lexicon.from_json(read_json(path, "a lexicon file"), path)
 
 
 @functools.cache
 def shipped_lexicon() -> Lexicon:
-    """The lexicon of the package: nouns of captions in WordNet's concept groups."""
+    """Return the lexicon of the package: nouns of captions in WordNet's concept groups."""
     return read_lexicon(SHIPPED)
 
 
-_REGISTERED: dict[str, Callable[[], Lexicon]] = {}
+_OPENERS: dict[str, Callable[[], Lexicon]] = {}
 
 
-def register_lexicon(name: str, make: Callable[[], Lexicon]) -> None:
+def register_lexicon(name: str, opener: Callable[[], Lexicon]) -> None:
     """Register a lexicon for `open_lexicon` under a name."""
-    _REGISTERED[name] = make
+    _OPENERS[name] = opener
 
 
 def open_lexicon(source: str = "") -> Lexicon:
-    """The lexicon that a setting names: a registered one, a file, or the shipped one for an empty name; else
-    InputError.
+    """Return a registered lexicon by name, the lexicon of a file, or the shipped one for an empty name.
+
+    Raises InputError as `read_lexicon`.
     """
-    if source in _REGISTERED:
-        return _REGISTERED[source]()
+    if source in _OPENERS:
+        return _OPENERS[source]()
     return read_lexicon(source) if source else shipped_lexicon()
 
 
 def _read_group(entry: Any, number: int, source: object) -> Group:
-    where = f"group {number}"
+    field = f"group {number}"
     if not isinstance(entry, dict) or not isinstance(entry.get("concept"), str):
-        raise InputError(source, where, repr(entry)[:60], 'an object with "concept" and "nouns"')
+        raise InputError(source, field, repr(entry)[:60], 'an object with "concept" and "nouns"')
     concept = entry["concept"]
-    where = f"{where} ({concept!r})"
+    field = f"{field} ({concept!r})"
     kind = entry.get("kind", "thing")
     if kind not in KINDS:
-        raise InputError(source, f"kind of {where}", repr(kind), f"one of {', '.join(KINDS)}")
+        raise InputError(source, f"kind of {field}", repr(kind), f"one of {', '.join(KINDS)}")
     nouns = entry.get("nouns", {})
     if isinstance(nouns, list):
-        _check_words(nouns, f"nouns of {where}", source)
+        _check_words(nouns, f"nouns of {field}", source)
         nouns = {noun: plural_of(noun) for noun in nouns}
     if not isinstance(nouns, dict):
         found = type(nouns).__name__
-        raise InputError(source, f"nouns of {where}", found, "singular -> plural, or a list of singulars")
-    _check_words([*nouns, *(plural for plural in nouns.values() if plural is not None)], f"nouns of {where}", source)
+        raise InputError(source, f"nouns of {field}", found, "singular -> plural, or a list of singulars")
+    _check_words([*nouns, *(plural for plural in nouns.values() if plural is not None)], f"nouns of {field}", source)
     only = entry.get("plural_only", [])
-    _check_words(only, f"plural_only of {where}", source)
+    _check_words(only, f"plural_only of {field}", source)
     members = [Noun(singular, plural, concept) for singular, plural in nouns.items()]
     members += [Noun(None, plural, concept) for plural in only]
     if not members:
-        raise InputError(source, f"nouns of {where}", "none", "at least one noun")
+        raise InputError(source, f"nouns of {field}", "none", "at least one noun")
     return Group(concept, kind, tuple(members))
 
 

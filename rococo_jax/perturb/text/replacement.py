@@ -1,21 +1,21 @@
-"""Alter captions: replace one noun of a caption.
+"""Replace one noun of a caption.
 
     candidates       the caption's words that are nouns of the lexicon
-    which word       the candidate of lowest (highest, random) embedding influence that can be replaced
-    by what          same_concept   a noun of the same concept group
+    selected word    the candidate of lowest (highest, random) embedding influence that can be replaced
+    replacement      same_concept   a noun of the same concept group
                      diff_concept   a noun of another group
                      rand_voca      a word of the encoder's vocabulary
                      danger         criminal, minefield, committing crime or weapon, for a person, place, action, thing
 
-The four rules are those of Park et al. (arXiv 2304.10727). The new word takes the number and the case of the old one.
-It is in no original of the image, in either number; it is no synonym of the old word and no more general word that
-would still be true. Nothing else in the caption changes.
+The four rules are those of Park et al. (arXiv 2304.10727). The new word has the number and the case of the old one. No
+original caption of the image contains it in singular or plural, and it is neither a synonym of the old word nor a more
+general word that would still be true. Nothing else in the caption changes.
 
 Every random choice is a hash of (seed, variant, caption, word, draw). An altered caption therefore depends only on the
 seed, the caption, the other captions of its image and the influence of its words; not on order, batch or machine.
 """
 
-import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,11 +29,11 @@ from rococo_jax.data.tokenizers import WORD_MARK, Tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import VARIANTS, hash_key
 from rococo_jax.perturb.text.lexicon import Lexicon, Noun
-from rococo_jax.perturb.text.words import Word, article_of, like_case, plain, split_words
+from rococo_jax.perturb.text.words import Word, article_of, caption_words, like_case, plain, replace_word, split_words
 
-# Kind of noun -> what the `danger` variant puts in its place.
+# Kind of noun -> replacement in the variant `danger`.
 DANGER = {"person": "criminal", "place": "minefield", "action": "committing crime", "thing": "weapon"}
-# Influences are rounded before they are compared, and ties go to the first word: last bits differ between machines.
+# Influences are rounded before comparison, and ties go to the first word, because last bits differ between machines.
 _DECIMALS = 5
 _WHOLE_WORD = regex.compile(r"[a-z]{3,}")
 _CLIP_END = "</w>"
@@ -54,10 +54,10 @@ class Alteration:
 
     Attributes:
         caption: the altered caption.
-        word_index: which word (as `split_words` counts).
-        old, new: the word and what stands in its place, as written.
+        word_index: index of the word (of `split_words`).
+        old, new: the word and its replacement, as written.
         concept: the old word's concept.
-        influence: the old word's embedding influence, None where it was not computed.
+        influence: the old word's embedding influence, None if it was not computed.
     """
 
     caption: str
@@ -68,7 +68,7 @@ class Alteration:
     influence: float | None
 
     def record(self) -> dict[str, Any]:
-        """The entry of an annotation's `changes`."""
+        """Return the entry of an annotation's `changes`."""
         names = ("word_index", "old", "new", "concept", "influence")
         return {name: getattr(self, name) for name in names}
 
@@ -85,18 +85,20 @@ class Alterer(Protocol):
         count: int = 1,
         draw: int = 0,
     ) -> Sequence[Alteration]:
-        """Up to `count` distinct alterations of a caption; none where the rule finds nothing to alter.
+        """Return up to `count` distinct alterations of a caption; none if the rule finds nothing to alter.
 
         Args:
-            originals: all captions of the caption's image.
-            influence: of every word of the caption, for rules that choose by it.
-            draw: another number gives other alterations (training uses a new one each epoch).
+            caption: the caption.
+            originals: all captions of its image.
+            influence: influence of every word of the caption, for rules that select by it.
+            count: number of alterations.
+            draw: another number gives other alterations (training uses a new one in each epoch).
         """
         ...
 
 
 def find_candidates(words: Sequence[Word], lexicon: Lexicon) -> tuple[Candidate, ...]:
-    """The words of a caption that are nouns of the lexicon."""
+    """Return the words of a caption that are nouns of the lexicon."""
     texts = [word.text for word in words]
     nouns = ((index, lexicon.find(text)) for index, text in enumerate(texts))
     return tuple(Candidate(index, noun, lexicon.is_plural(texts, index)) for index, noun in nouns if noun is not None)
@@ -109,9 +111,9 @@ class CaptionAlterer:
     Attributes:
         variant: same_concept, diff_concept, rand_voca or danger.
         lexicon: the concept groups.
-        seed: of the choice of replacements, and of words where `select` is random.
-        select: replace the candidate of lowest, highest or random influence.
-        vocabulary: the words of rand_voca.
+        seed: seed of the choice of replacements, and of the word if `select` is random.
+        select: select the word of lowest, highest or random influence.
+        vocabulary: words of rand_voca.
         fit_article: allow only words that fit an `a` or `an` right before the noun.
 
     Raises:
@@ -144,7 +146,7 @@ class CaptionAlterer:
         count: int = 1,
         draw: int = 0,
     ) -> list[Alteration]:
-        """Replace the selected word; once its replacements are used up, the word next in influence follows.
+        """Replace the selected word; after its last replacement, replace the word with the next influence.
 
         The influence is needed unless `select` is random.
         """
@@ -152,7 +154,7 @@ class CaptionAlterer:
         candidates = find_candidates(words, self.lexicon)
         if not candidates:
             return []
-        present = _words_in(tuple(originals))
+        present = caption_words(originals)
         alterations = []
         for candidate in self._ranked(candidates, caption, influence, draw):
             value = None if influence is None else float(influence[candidate.index])
@@ -169,17 +171,16 @@ class CaptionAlterer:
         if self.select == "random":
             return list(_shuffled(candidates, [self.seed, "word", caption, draw]))
         if influence is None:
-            raise InputError(
-                "altered captions", "influence", "none", f"the words' influence, to select the {self.select}"
-            )
+            wanted = f"the influence of the words, to select the {self.select}"
+            raise InputError("altered captions", "influence", "none", wanted)
         sign = 1 if self.select == "lowest" else -1
         return sorted(candidates, key=lambda each: (sign * round(float(influence[each.index]), _DECIMALS), each.index))
 
     def _replacements(self, old: Candidate, caption: str, present: frozenset[str], draw: int) -> Iterator[str]:
         key = [self.seed, self.variant, caption, old.index, draw]
         if self.variant == "danger":
-            own = self.lexicon.kind(old.noun)
-            ordered = [DANGER[own], *(word for kind, word in DANGER.items() if kind != own)]
+            old_kind = self.lexicon.kind(old.noun)
+            ordered = [DANGER[old_kind], *(word for kind, word in DANGER.items() if kind != old_kind)]
             yield from (word for word in ordered if present.isdisjoint(word.split()))
         elif self.variant == "rand_voca":
             forms = {plain(form) for form in (old.noun.singular, old.noun.plural) if form is not None}
@@ -188,91 +189,92 @@ class CaptionAlterer:
                     yield word
         else:
             for word, noun in _shuffled(self._nouns_for(old), key):
-                if self.lexicon.alters(old.noun, noun) and _absent(noun, present):
+                if self.lexicon.alters(old.noun, noun) and noun.is_absent(present):
                     yield word
 
     def _nouns_for(self, old: Candidate) -> list[tuple[str, Noun]]:
-        """Forms in the old word's number, from its concept group or from all others."""
+        """Return words in the old word's number with their nouns, from its concept group or from all others."""
         key = (old.noun.concept, old.plural)
         if key not in self._forms:
-            same = self.variant == "same_concept"
-            nouns = [noun for noun in self.lexicon.nouns if (noun.concept == old.noun.concept) == same]
+            is_same_concept = self.variant == "same_concept"
+            nouns = [noun for noun in self.lexicon.nouns if (noun.concept == old.noun.concept) == is_same_concept]
             forms = {noun.form(old.plural): noun for noun in nouns if noun.form(old.plural) is not None}
             self._forms[key] = list(forms.items())
         return self._forms[key]
 
     def _write(self, caption: str, word: Word, old: Candidate, new: str, influence: float | None) -> Alteration:
-        new = like_case(word.text, new)
-        altered = caption[: word.start] + new + caption[word.end :]
         value = None if influence is None or math.isnan(influence) else round(influence, _DECIMALS + 2)
+        altered, new = replace_word(caption, word, new), like_case(word.text, new)
         return Alteration(altered, old.index, word.text, new, old.noun.concept, value)
 
 
 @runtime_checkable
-class OfCaptions(Protocol):
-    """Caption -> influence of its words: a dictionary, or an `InfluenceTable`."""
+class InfluenceLookup(Protocol):
+    """Maps a caption to the influence of its words: a dictionary, or an `InfluenceTable`."""
 
     def __getitem__(self, caption: str) -> np.ndarray: ...
 
 
 class AlterCaptions(grain.RandomMapTransform):
-    """Grain transform that adds `count` altered captions to a training sample. Runs no model.
+    """Grain transform that adds `count` altered captions to a training sample, without running a model.
 
-    A sample is a mapping with `caption` and, where its image has more, `captions`. Added are `altered_captions`, a
-    tuple of `count` strings, and `altered_valid` (count,), False where there was nothing to alter and the string is
-    empty. The alterers take turns; the first is drawn. Grain gives each sample its own generator: a sample gets other
-    altered captions every epoch, and the same ones in a resumed run.
+    A sample is a mapping with `caption` and, if its image has several, `captions`. The transform adds
+    `altered_captions`, a tuple of `count` strings, and `altered_valid` (count,), which is False if there was nothing to
+    alter and the string is empty. The alterers take turns, starting with a random one. Grain gives each sample its own
+    generator, so that a sample gets other altered captions in every epoch, and the same ones in a resumed run.
 
     Args:
-        alterers: one for each variant wanted.
-        influence: caption -> influence of its words (`read_influence_table`); None where the alterers select at random.
-        count: altered captions a sample (K).
+        alterers: one for each variant.
+        influence: influence of the words of each caption (`read_influence_table`); None if the alterers select at
+            random.
+        count: altered captions of a sample (K).
     """
 
-    def __init__(self, alterers: Sequence[Alterer], influence: OfCaptions | None = None, count: int = 1):
+    def __init__(self, alterers: Sequence[Alterer], influence: InfluenceLookup | None = None, count: int = 1):
         self.alterers, self.influence, self.count = tuple(alterers), influence, count
 
     def random_map(self, sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-        """The sample with its altered captions, distinct as far as possible.
+        """Return the sample with its altered captions, distinct as far as possible.
 
-        Raises InputError: the influence table does not have the caption.
+        Raises InputError if the influence table does not contain the caption.
         """
         caption = sample["caption"]
         originals = sample.get("captions", (caption,))
         influence = None if self.influence is None else influence_of_caption(self.influence, caption)
         draw = int(rng.integers(1 << 31))
-        # The first alterer is drawn, so that with count < alterers all of them are used over the samples.
-        first, alterers = draw % len(self.alterers), len(self.alterers)
-        by_alterer = []
-        for place in range(min(self.count, alterers)):
-            share = -(-(self.count - place) // alterers)
-            alterer = self.alterers[(first + place) % alterers]
-            altered = alterer.alter(caption, originals, influence, count=share, draw=draw)
-            by_alterer.append([each.caption for each in altered])
-        turns = max(map(len, by_alterer))
-        distinct = list(
-            dict.fromkeys(text for turn in range(turns) for texts in by_alterer for text in texts[turn : turn + 1])
-        )
-        filled = [distinct[i % len(distinct)] if distinct else "" for i in range(self.count)]
-        return {**sample, "altered_captions": tuple(filled), "altered_valid": np.full(self.count, bool(distinct))}
+        texts_by_alterer = []
+        # The first alterer is random, so that all of them are used over the samples if there are more than `count`.
+        for position, alterer in enumerate(self._alterers_from(draw % len(self.alterers))):
+            share = -(-(self.count - position) // len(self.alterers))
+            alterations = alterer.alter(caption, originals, influence, count=share, draw=draw)
+            texts_by_alterer.append([each.caption for each in alterations])
+        turns = itertools.zip_longest(*texts_by_alterer)
+        distinct = list(dict.fromkeys(text for turn in turns for text in turn if text is not None))
+        repeated = [distinct[index % len(distinct)] if distinct else "" for index in range(self.count)]
+        return {**sample, "altered_captions": tuple(repeated), "altered_valid": np.full(self.count, bool(distinct))}
+
+    def _alterers_from(self, first: int) -> list[Alterer]:
+        """Return the alterers that alter a sample, starting with the one at index `first`."""
+        rotated = [*self.alterers[first:], *self.alterers[:first]]
+        return rotated[: self.count]
 
 
-def influence_of_caption(influence: OfCaptions, caption: str) -> np.ndarray:
-    """The influence of the words of a caption. Raises InputError where the table does not have it."""
+def influence_of_caption(influence: InfluenceLookup, caption: str) -> np.ndarray:
+    """Return the influence of the words of a caption. Raises InputError if the table does not contain it."""
     try:
         return influence[caption]
     except KeyError:
-        wanted = "a table that was made from the training captions"
+        wanted = "a table of the training captions"
         raise InputError("influence table", "captions", f"no line for {caption!r}", wanted) from None
 
 
 def vocabulary_words(tokenizer: Tokenizer) -> tuple[str, ...]:
-    """The words of variant rand_voca: whole-word tokens of three or more letters a to z, in alphabetical order.
+    """Return the words of variant rand_voca: tokens that are words of at least three letters a to z, sorted.
 
-    WordPiece marks tokens that continue a word ("##ing"), CLIP's byte pairs those that end one ("dog</w>"),
-    sentencepiece those that begin one ("▁dog"; whether the word ends there is not known).
+    WordPiece marks tokens that continue a word ("##ing"), CLIP's byte pairs those that end one ("dog</w>"), and
+    sentencepiece those that start one ("▁dog"; whether the word ends there is unknown).
 
-    Raises InputError: the vocabulary has no such word.
+    Raises InputError if the vocabulary has no such word.
     """
     tokens = tokenizer.rust.get_vocab()
     if any(token.endswith(_CLIP_END) for token in tokens):
@@ -287,28 +289,19 @@ def vocabulary_words(tokenizer: Tokenizer) -> tuple[str, ...]:
     return words
 
 
-@functools.lru_cache(maxsize=256)
-def _words_in(captions: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(plain(word.text) for caption in captions for word in split_words(caption))
-
-
 def _article_before(caption: str, words: Sequence[Word], index: int) -> str | None:
-    """The `a` or `an` separated from word `index` by white space only, or None."""
-    before = words[index - 1] if index else None
-    if before is None or caption[before.end : words[index].start].strip():
+    """Return the `a` or `an` right before word `index`, or None."""
+    previous = words[index - 1] if index else None
+    if previous is None or caption[previous.end : words[index].start].strip():
         return None
-    return plain(before.text) if plain(before.text) in ("a", "an") else None
-
-
-def _absent(noun: Noun, present: frozenset[str]) -> bool:
-    return all(form is None or plain(form) not in present for form in (noun.singular, noun.plural))
+    return plain(previous.text) if plain(previous.text) in ("a", "an") else None
 
 
 def _shuffled(items: Sequence, key: Sequence[Any]) -> Iterator:
-    """The items in an order decided by `key` alone: a lazy Fisher-Yates shuffle."""
-    moved: dict[int, int] = {}
-    for place in range(len(items)):
-        other = place + hash_key([*key, place], size=16) % (len(items) - place)
-        chosen = moved.get(other, other)
-        moved[other] = moved.get(place, place)
-        yield items[chosen]
+    """Yield the items in an order that only `key` decides, by a lazy Fisher-Yates shuffle."""
+    swapped: dict[int, int] = {}
+    for position in range(len(items)):
+        other = position + hash_key([*key, position], size=16) % (len(items) - position)
+        index = swapped.get(other, other)
+        swapped[other] = swapped.get(position, position)
+        yield items[index]

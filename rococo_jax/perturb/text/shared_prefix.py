@@ -1,4 +1,4 @@
-"""Embeddings of texts under a causal mask, with every common prefix computed once.
+"""Embed texts under a causal mask, with every common prefix computed once.
 
 Under a causal mask a token's activations are the same in all texts with the same prefix: in a caption and the caption
 without a later word, and in captions that begin alike ("a man riding a ..."). Sorted texts form a tree of tokens,
@@ -8,10 +8,10 @@ stored in preorder:
     a man near a boat
     a dog on a bench        (each `|` returns to an ancestor)
 
-A tree has at most half the tokens of its texts, and rows without padding. A token attends to its ancestors: in preorder
-token i is an ancestor of j where i <= j < stop(i), with stop(i) the end of i's subtree. Attention processes tokens in
-runs of `_RUN`; the keys of a run are the run itself and the ancestors of its first token. In the last block everything
-after attention is computed for the last tokens of texts only, since no other token is pooled.
+A tree has at most half the tokens of its texts, and no padding inside. A token attends to its ancestors: in preorder,
+token i is an ancestor of j if i <= j < stop(i), where stop(i) is the end of i's subtree. Attention processes tokens in
+runs of `_RUN`; the keys of a run are the run itself and the ancestors of its first token. In the last block, everything
+after attention is computed only for the last tokens of texts, since no other token is pooled.
 
 Attention to ancestors alone is the "tree attention" of Miao et al. (SpecInfer, arXiv 2305.09781).
 """
@@ -31,7 +31,7 @@ from rococo_jax.models.attention import attend
 from rococo_jax.models.transformer import Block
 
 _RUN = 32
-# Depths of trees. Texts of similar length share a tree, so that short texts do not attend to empty places.
+# Depths of trees. Texts of similar length share a tree, so that short texts do not attend to padding.
 _DEPTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 # A tree holds up to one text per this many tokens; a text of COCO captions adds about 7 tokens.
 _TOKENS_PER_TEXT = 5
@@ -45,7 +45,7 @@ class Tree(NamedTuple):
         stops: `(n,)` index after a token's last descendant.
         paths: `(runs, depth)` indices of the ancestors of each run's first token, -1 for none.
         ends: `(e,)` indices of the texts' last tokens.
-        texts: number of the text of each of `ends`; the rest of `ends` is unused.
+        texts: number of the text of each entry of `ends`; the remaining entries are unused.
     """
 
     ids: Int[np.ndarray, " n"]
@@ -57,67 +57,67 @@ class Tree(NamedTuple):
 
 
 def can_share_prefix(spec: TextSpec, prefix: Sequence[int], suffix: Sequence[int]) -> bool:
-    """Whether a tower is causal and pooled at the single token that ends a text."""
+    """Return whether a tower is causal and pools at the single token that ends a text."""
     return spec.attention == "causal" and spec.pooling in ("first_eos", "highest_id") and len(suffix) == 1
 
 
 def build_prefix_trees(texts: Sequence[Sequence[int]], tokens: int, context: int) -> Iterator[Tree]:
     """Yield trees of `tokens` tokens (a multiple of `_RUN`, at least `context`) that hold all texts, ordered by depth.
 
-    Texts that do not fill a tree of their depth go into the next depth's trees; only the last tree is not full. Texts
-    are token ids, the end token last and nowhere else, `context` at most.
+    Texts that do not fill a tree of their depth go into the trees of the next depth; only the last tree is not full.
+    Texts are at most `context` token ids, with the end token at the end only.
     """
     by_depth: dict[int, list[int]] = {}
     for number, text in enumerate(texts):
         depth = next((step for step in _DEPTHS if len(text) <= step < context), context)
         by_depth.setdefault(depth, []).append(number)
     size = -(-max(tokens, context) // _RUN) * _RUN
-    left: list[int] = []
+    remaining: list[int] = []
     for depth in sorted(by_depth):
-        members = sorted([*left, *by_depth[depth]], key=lambda number: texts[number])
+        members = sorted([*remaining, *by_depth[depth]], key=lambda number: texts[number])
         *full, last = _trees(texts, members, size, depth)
         yield from full
-        left = last.texts
-    if left:
+        remaining = last.texts
+    if remaining:
         yield last
 
 
 def _trees(texts: Sequence[Sequence[int]], members: Sequence[int], size: int, depth: int) -> Iterator[Tree]:
-    """Fill one tree after the other until the next text does not fit."""
+    """Yield trees, each filled until the next text does not fit."""
     first = 0
     while first < len(members):
         tree = _empty(size, depth)
-        used, path, text = 0, [], ()
+        size_used, path, text = 0, [], ()
         for number in members[first:]:
             previous, text = text, texts[number]
-            shared = _shared(previous, text)
+            shared = _common_prefix_length(previous, text)
             new = len(text) - shared
-            if used + new > size or len(tree.texts) == len(tree.ends):
+            if size_used + new > size or len(tree.texts) == len(tree.ends):
                 break
-            tree.stops[path[shared:]] = used
-            path[shared:] = range(used, used + new)
-            tree.ids[used : used + new] = text[shared:]
-            tree.positions[used : used + new] = range(shared, len(text))
-            for start in range(-(-used // _RUN) * _RUN, used + new, _RUN):
-                above = path[: shared + start - used]
-                tree.paths[start // _RUN, : len(above)] = above
-            used += new
+            tree.stops[path[shared:]] = size_used
+            path[shared:] = range(size_used, size_used + new)
+            tree.ids[size_used : size_used + new] = text[shared:]
+            tree.positions[size_used : size_used + new] = range(shared, len(text))
+            for start in range(-(-size_used // _RUN) * _RUN, size_used + new, _RUN):
+                ancestors = path[: shared + start - size_used]
+                tree.paths[start // _RUN, : len(ancestors)] = ancestors
+            size_used += new
             tree.ends[len(tree.texts)] = path[-1]
             tree.texts.append(number)
-        tree.stops[path] = used
+        tree.stops[path] = size_used
         first += len(tree.texts)
         yield tree
 
 
 def _empty(size: int, depth: int) -> Tree:
-    # An empty place attends to itself, so that padding cannot give NaN.
+    # Padding attends to itself, so that it cannot produce NaN.
     zeros, stops = np.zeros((2, size), np.int32), np.arange(1, size + 1, dtype=np.int32)
     paths, ends = np.full((size // _RUN, depth), -1, np.int32), np.zeros(size // _TOKENS_PER_TEXT, np.int32)
     return Tree(zeros[0], zeros[1], stops, paths, ends, [])
 
 
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common prefix of two texts."""
+def _common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return the length of the common prefix of two texts."""
     length = min(len(first), len(second))
     return next((k for k in range(length) if first[k] != second[k]), length)
 
@@ -132,10 +132,13 @@ def embed_trees(
     paths: Int[Array, "b runs depth"],
     ends: Int[Array, "b e"],
 ) -> Float[Array, "b e dim"]:
-    """Unit vectors of the texts that end at `ends`, float32. See `Tree`; `graph` and `state` are a `DualEncoder`'s."""
+    """Return unit vectors of the texts of a batch of trees, float32.
+
+    Graph and state are those of a `DualEncoder`; the other arguments are stacked fields of `Tree`.
+    """
     model: DualEncoder = nnx.merge(graph, state)
     tower = model.text
-    # Not `TextTower.embed`: a tree is longer than the context, its positions never are.
+    # `TextTower.embed` does not fit: a tree is longer than the context, though its positions are not.
     x = (tower.words[...][ids] + tower.positions[...][positions]).astype(tower.dtype)
     mask = _mask(stops, paths)
     blocks, parameters = nnx.split(tower.blocks.block)
@@ -163,28 +166,28 @@ def _last_block(block: Block, x: Array, mask: Array, paths: Array, ends: Array) 
 
 
 def _mask(stops: Int[Array, "b n"], paths: Int[Array, "b runs depth"]) -> Bool[Array, "b_runs 1 run keys"]:
-    """Attention mask of each run's tokens over the ancestors of its first token, then over the run itself."""
+    """Return the attention mask of each run's tokens over the ancestors of its first token, then over the run."""
     batch, runs, depth = paths.shape
-    place = jnp.arange(stops.shape[1], dtype=jnp.int32).reshape(1, runs, _RUN, 1)
-    own = jnp.broadcast_to(jnp.swapaxes(place, 2, 3), (batch, runs, 1, _RUN))
-    keys = jnp.concatenate([paths[:, :, None], own], axis=3)
+    index = jnp.arange(stops.shape[1], dtype=jnp.int32).reshape(1, runs, _RUN, 1)
+    run_keys = jnp.broadcast_to(jnp.swapaxes(index, 2, 3), (batch, runs, 1, _RUN))
+    keys = jnp.concatenate([paths[:, :, None], run_keys], axis=3)
     stop = jnp.take_along_axis(stops, jnp.maximum(keys, 0).reshape(batch, -1), axis=1).reshape(keys.shape)
-    mask = (keys >= 0) & (keys <= place) & (place < stop)
+    mask = (keys >= 0) & (keys <= index) & (index < stop)
     return mask.reshape(batch * runs, 1, _RUN, depth + _RUN)
 
 
 def _mix(block: Block, x: Array, mask: Array, paths: Array) -> Float[Array, "b n width"]:
-    """The attention output of every token before the output projection."""
+    """Return the attention output of every token before the output projection."""
     batch, runs, depth = paths.shape
     width, heads = x.shape[-1], block.attention.heads
     query, key, value = jnp.split(block.attention.qkv(block.norm1(x)), 3, axis=-1)
-    above = jnp.maximum(paths, 0).reshape(batch, runs * depth, 1)
+    ancestors = jnp.maximum(paths, 0).reshape(batch, runs * depth, 1)
 
     def by_run(y: Array, count: int) -> Array:
         return y.reshape(batch * runs, count, heads, width // heads)
 
-    def with_above(y: Array) -> Array:
-        return jnp.concatenate([by_run(jnp.take_along_axis(y, above, axis=1), depth), by_run(y, _RUN)], axis=1)
+    def with_ancestors(y: Array) -> Array:
+        return jnp.concatenate([by_run(jnp.take_along_axis(y, ancestors, axis=1), depth), by_run(y, _RUN)], axis=1)
 
-    mixed, _ = attend(by_run(query, _RUN), with_above(key), with_above(value), mask)
+    mixed, _ = attend(by_run(query, _RUN), with_ancestors(key), with_ancestors(value), mask)
     return mixed.reshape(x.shape)

@@ -30,25 +30,25 @@ from rococo_jax.runtime import AXES
 
 SEVERITIES = (1, 2, 3, 4, 5)
 LEAST_SIDE = 32
-# Of what a kind, a severity and a key give: results and embeddings of corrupted images of two versions never mix.
+# Version of the pixels that a kind, a severity and a key produce. Results and embeddings of two versions never mix.
 DEFINITION_VERSION = 2
 _AT_A_TIME_ON_ACCELERATORS = 16
-# The compiler inlines a loop over one run: its body is fused with the code around it and rounded differently, and one
-# value in ten thousand is off by 1. Hence at least two runs, of which the second may be skipped.
-_LEAST_RUNS = 2
+# The compiler inlines a loop with a single iteration: its body is fused with the surrounding code and rounded
+# differently, which changes one value in ten thousand by 1. Hence at least two iterations, the second possibly skipped.
+_MIN_RUNS = 2
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """One kind of corruption.
+    """Kind of corruption.
 
     Attributes:
-        name: as ImageNet-C names it.
+        name: its name in ImageNet-C.
         group: noise, blur, weather or digital.
         apply: (image, severity, draws) -> image, for one image; on the host (image, severity) -> image in NumPy.
-        draw: (key, height, width, severity) -> the random part for one image; None where there is none.
-        on_host: computed by a codec on the host, not on the device.
-        extra: one of the four kinds that ImageNet-C keeps for validation.
+        draw: (key, height, width, severity) -> the random part for one image; None if there is none.
+        on_host: whether a codec on the host computes it, not the device.
+        extra: whether it is one of the four kinds that ImageNet-C reserves for validation.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Corruption:
 
     @property
     def at_a_time(self) -> int:
-        """Number of images that a device computes at once, whatever the batch size."""
+        """Number of images that a device computes at once, for any batch size."""
         return 1 if self.on_host or jax.default_backend() == "cpu" else _AT_A_TIME_ON_ACCELERATORS
 
     def __call__(
@@ -74,8 +74,8 @@ class Corruption:
     ) -> UInt8[Array, "batch height width 3"]:
         """Corrupt a batch of any size, split over all axes of the mesh.
 
-        `ids` has a distinct number for each image, 0, 1, ... by default. Raises InputError for a severity other than 1
-        to 5, images under 32 pixels, and what is no batch of RGB bytes.
+        `ids` are distinct numbers of the images, by default 0, 1, ... Raises InputError for a severity other than 1 to
+        5, images under 32 pixels, and anything but a batch of RGB bytes.
         """
         check_severity(severity)
         check_images(images, self.name)
@@ -86,7 +86,7 @@ class Corruption:
                 return jnp.asarray(np.stack(list(corrupted)))
         ids = np.arange(count) if ids is None else np.asarray(ids)
         devices = 1 if mesh is None else mesh.size
-        runs = max(_LEAST_RUNS, -(-count // (self.at_a_time * devices)))  # for each device
+        runs = max(_MIN_RUNS, -(-count // (self.at_a_time * devices)))  # for each device
         missing = runs * self.at_a_time * devices - count
         if missing:
             images = jnp.pad(jnp.asarray(images), ((0, missing), (0, 0), (0, 0), (0, 0)))
@@ -99,7 +99,7 @@ class Corruption:
 
 @functools.cache
 def _program(name: str, severity: int, at_a_time: int, mesh: Mesh | None) -> Callable[..., Array]:
-    """The jitted program of a kind and severity, over `mesh` or on one device; `turns` is how often its loop runs."""
+    """Return the jitted program of a kind and severity, over a mesh or one device; its loop has `turns` iterations."""
     kind = CORRUPTIONS[name]
 
     def one(image: Array, key: Array, number: Array) -> Array:
@@ -111,7 +111,7 @@ def _program(name: str, severity: int, at_a_time: int, mesh: Mesh | None) -> Cal
     def several(images: Array, key: Array, ids: Array, turns: Array) -> Array:
         runs = images.reshape(-1, at_a_time, *images.shape[1:])
         if at_a_time == 1 and kind.group == "noise":
-            # Flat rows for noise: a loop over a last axis of three channels is not vectorised (seven times slower).
+            # Flat rows for noise, because a loop over a last axis of three channels is not vectorised (7 times slower).
             runs = images.reshape(len(images), 1, -1)
         ids = ids.reshape(-1, at_a_time)
 
@@ -119,8 +119,8 @@ def _program(name: str, severity: int, at_a_time: int, mesh: Mesh | None) -> Cal
             run = jax.lax.dynamic_index_in_dim(runs, number, keepdims=False)
             now = jax.lax.dynamic_index_in_dim(ids, number, keepdims=False)
             run = run.reshape(at_a_time, *images.shape[1:])
-            done = one(run[0], key, now[0]) if at_a_time == 1 else jax.vmap(one, (0, None, 0))(run, key, now)
-            return jax.lax.dynamic_update_index_in_dim(runs, done.reshape(runs.shape[1:]), number, 0)
+            corrupted = one(run[0], key, now[0]) if at_a_time == 1 else jax.vmap(one, (0, None, 0))(run, key, now)
+            return jax.lax.dynamic_update_index_in_dim(runs, corrupted.reshape(runs.shape[1:]), number, 0)
 
         return jax.lax.fori_loop(0, turns, turn, runs).reshape(images.shape)
 
@@ -157,7 +157,7 @@ CORRUPTIONS: dict[str, Corruption] = {
 
 
 def find_corruption(name: str) -> Corruption:
-    """The corruption of that name. Raises InputError, which suggests the nearest name, where there is none."""
+    """Return the corruption of a name. Raises InputError with the nearest name if there is none."""
     if name in CORRUPTIONS:
         return CORRUPTIONS[name]
     raise unknown_name("corruption", "name", name, CORRUPTIONS, "rococo corrupt-images --help")
@@ -172,7 +172,7 @@ def check_severity(severity: Any) -> None:
 def check_images(images: Any, source: str = "corruption") -> None:
     """Raise InputError unless `images` is a uint8 RGB batch, all sides of at least 32 pixels.
 
-    Pixels from 0 to 1 are refused: every formula would turn them black.
+    Pixels from 0 to 1 are refused, because every formula would make them black.
     """
     shape, dtype = getattr(images, "shape", None), getattr(images, "dtype", None)
     if shape is None or len(shape) != 4 or shape[-1] != 3 or dtype != np.uint8:

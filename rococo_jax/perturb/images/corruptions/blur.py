@@ -1,6 +1,6 @@
-"""Blurs: defocus, glass, motion, zoom and Gaussian.
+"""Blur an image: defocus, glass, motion, zoom and Gaussian.
 
-Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), as their public code lists them. Radii and
+Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), from their public code. Radii and
 distances are in pixels, whatever the size of the image: relative to the image, a blur is weaker on a larger one.
 """
 
@@ -32,18 +32,18 @@ Image = UInt8[Array, "height width 3"]
 
 
 def gaussian_blur(image: Image, severity: int, draws: None) -> Image:
-    """A Gaussian filter."""
+    """Apply a Gaussian filter."""
     return to_bytes(gaussian(image.astype(jnp.float32), GAUSSIAN[severity - 1]))
 
 
 def defocus_blur(image: Image, severity: int, draws: None) -> Image:
-    """A disk with a soft edge."""
+    """Apply a disk filter with a soft edge."""
     return to_bytes(correlate(image.astype(jnp.float32), _disk(*DEFOCUS[severity - 1])))
 
 
 @functools.cache
 def _disk(radius: int, edge: float) -> Float[np.ndarray, "taps taps"]:
-    """A disk of pixels within `radius`, smoothed by a 3 x 3 or 5 x 5 Gaussian that mirrors at the array's border."""
+    """Return a disk of pixels within `radius`, smoothed by a 3 x 3 or 5 x 5 Gaussian that mirrors at the border."""
     reach, taps = (8, 3) if radius <= 8 else (radius, 5)
     across = np.arange(-reach, reach + 1) ** 2
     disk = (across[:, None] + across[None] <= radius**2).astype(np.float64)
@@ -58,7 +58,7 @@ def _disk(radius: int, edge: float) -> Float[np.ndarray, "taps taps"]:
 
 
 def draw_glass(key: Key[Array, ""], height: int, width: int, severity: int) -> Int[Array, "rounds height width 2"]:
-    """For each round and pixel, the offset (rows, columns) of its new content, from -reach to reach - 1."""
+    """Draw for each round and pixel the offset (rows, columns) of its new content, from -reach to reach - 1."""
     _, reach, rounds = GLASS[severity - 1]
     words = jax.random.bits(key, (rounds, height, width))
     both = jnp.stack([words >> np.uint32(16), words & np.uint32(0xFFFF)], axis=-1).astype(jnp.int32)
@@ -68,9 +68,9 @@ def draw_glass(key: Key[Array, ""], height: int, width: int, severity: int) -> I
 def glass_blur(image: Image, severity: int, offsets: Int[Array, "rounds height width 2"]) -> Image:
     """Copy pixels from near ones, between two Gaussian filters.
 
-    The reference visits the pixels from last to first and means to swap each with a near one, but swaps views of one
-    array: the pixel takes the other's content and the other keeps it. The content that a pixel takes may have been
-    replaced before, so every pixel starts a chain through visited pixels; all chains are followed at once here.
+    The reference visits the pixels from last to first to swap each with a near one, but swaps views of one array: the
+    pixel gets the other's content and the other keeps it. That content may itself have been replaced before, so every
+    pixel starts a chain through visited pixels; here all chains are followed at once.
     """
     sigma, reach, _ = GLASS[severity - 1]
     image = (gaussian(image.astype(jnp.float32), sigma)).astype(jnp.uint8)
@@ -83,29 +83,29 @@ def glass_blur(image: Image, severity: int, offsets: Int[Array, "rounds height w
 
 
 def _follow_walk(near: Int[Array, "height width 2"], reach: int) -> Int[Array, " pixels"]:
-    """For each pixel, the index (before the round) of the pixel whose content it ends up with."""
+    """Return for each pixel the index, before the round, of the pixel whose content it gets."""
     height, width, _ = near.shape
     row, column = jnp.arange(height)[:, None], jnp.arange(width)[None]
 
     def visited(row: Array, column: Array) -> Array:
         return (row > reach) & (row <= height - reach) & (column > reach) & (column <= width - reach)
 
-    here = row * width + column
+    index = row * width + column
     other_row, other_column = row + near[..., 0], column + near[..., 1]
-    other = jnp.where(visited(row, column), other_row * width + other_column, here)
-    # From the last pixel to the first: a later pixel that is visited already has its new content.
-    goes_on = ((other > here) & visited(other_row, other_column)).reshape(-1)
+    other = jnp.where(visited(row, column), other_row * width + other_column, index)
+    # Pixels are visited from last to first, so a later visited pixel already has its new content.
+    continues = ((other > index) & visited(other_row, other_column)).reshape(-1)
     other = other.reshape(-1)
 
     def follow(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        other, goes_on = state
-        return jnp.where(goes_on, other[other], other), goes_on & goes_on[other]
+        other, continues = state
+        return jnp.where(continues, other[other], other), continues & continues[other]
 
-    return jax.lax.while_loop(lambda state: state[1].any(), follow, (other, goes_on))[0]
+    return jax.lax.while_loop(lambda state: state[1].any(), follow, (other, continues))[0]
 
 
 def draw_motion(key: Key[Array, ""], height: int, width: int, severity: int) -> Int[Array, "taps 2"]:
-    """The steps along a direction within 45 degrees of the horizontal."""
+    """Draw the steps along a direction within 45 degrees of the horizontal."""
     angle = jax.random.uniform(key, (), minval=-45.0, maxval=45.0)
     return motion_offsets(angle, 2 * MOTION[severity - 1][0] + 1)
 

@@ -1,6 +1,6 @@
-"""Contrast, brightness, saturation, elastic warping, pixelation and JPEG.
+"""Change contrast, brightness or saturation; warp, pixelate or compress an image.
 
-Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), as their public code lists them. Elastic warping
+Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), from their public code. Elastic warping
 and pixelation follow the image's size; the others do not depend on it.
 """
 
@@ -20,8 +20,8 @@ from rococo_jax.perturb.images.corruptions.primitives import gaussian, rounded_p
 CONTRAST = (0.4, 0.3, 0.2, 0.1, 0.05)
 BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)
 SATURATE = ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2))  # saturation times the first plus the second
-# Displacement, deviation of the filter and shifts of the affine map. The published code has them times 244 pixels for
-# images of 224 (where 224 was meant), and in its script for 299 pixels times 360; here they follow the shorter side.
+# Displacement, deviation of the filter and shifts of the affine map. The published code multiplies them by 244 pixels
+# for images of 224 (where 224 was meant), and by 360 in its script for 299 pixels; here they follow the shorter side.
 ELASTIC = ((2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02))
 _ELASTIC_UNIT = 244 / 224
 PIXELATE = (0.6, 0.5, 0.4, 0.3, 0.25)
@@ -82,9 +82,9 @@ def elastic_transform(image: Image, severity: int, draws: ElasticDraws) -> Image
     alpha, sigma, reach = (unit * each for each in ELASTIC[severity - 1])
     row, column = _affine_positions(points * np.float32(reach), height, width)
     warped = _sample(image.astype(jnp.float32), row, column, _mirror_without_border)
-    moved = gaussian(field.transpose(1, 2, 0), sigma, truncate=3.0, border="symmetric") * np.float32(alpha)
-    row = jnp.arange(height, dtype=jnp.float32)[:, None] + moved[..., 0]
-    column = jnp.arange(width, dtype=jnp.float32)[None] + moved[..., 1]
+    shift = gaussian(field.transpose(1, 2, 0), sigma, truncate=3.0, border="symmetric") * np.float32(alpha)
+    row = jnp.arange(height, dtype=jnp.float32)[:, None] + shift[..., 0]
+    column = jnp.arange(width, dtype=jnp.float32)[None] + shift[..., 1]
     return to_bytes(_sample(warped, row, column, _mirror))
 
 
@@ -163,7 +163,7 @@ def _repeated_lines(small: int, size: int) -> Int[np.ndarray, " size"]:
 
 
 def _shrink(image: Int[Array, "lines rest channels"], size: int) -> Int[Array, "size rest channels"]:
-    """Box averages down the first axis: 22-bit fixed-point weights, rounded, as Pillow resizes 8-bit images."""
+    """Average boxes along the first axis with rounded 22-bit fixed-point weights, as Pillow resizes 8-bit images."""
     first, weights = _box_weights(image.shape[0], size)
     total = jnp.full((size, *image.shape[1:]), 1 << 21, jnp.int32)
     for tap in range(weights.shape[1]):
@@ -174,7 +174,7 @@ def _shrink(image: Int[Array, "lines rest channels"], size: int) -> Int[Array, "
 
 @functools.cache
 def _box_weights(side: int, size: int) -> tuple[Int[np.ndarray, " size"], Int[np.ndarray, "size taps"]]:
-    """First source line and fixed-point weights for each line of a box-filtered axis."""
+    """Return the first source line and the fixed-point weights of each line of a box-filtered axis."""
     scale = side / size
     reach = max(scale, 1.0) * 0.5
     centre = (np.arange(size) + 0.5) * scale
@@ -188,7 +188,7 @@ def _box_weights(side: int, size: int) -> tuple[Int[np.ndarray, " size"], Int[np
 
 
 def jpeg_compression(image: UInt8[np.ndarray, "height width 3"], severity: int) -> UInt8[np.ndarray, "height width 3"]:
-    """JPEG at a low quality, by Pillow, on the host."""
+    """Compress to JPEG at a low quality, by Pillow on the host."""
     buffer = io.BytesIO()
     PIL.Image.fromarray(image).save(buffer, "JPEG", quality=JPEG[severity - 1])
     return np.asarray(decode_image(buffer.getvalue(), "JPEG"))

@@ -1,6 +1,6 @@
-"""Noise: Gaussian, shot, impulse and speckle, independent for each pixel and channel.
+"""Add Gaussian, shot, impulse or speckle noise, independent for each pixel and channel.
 
-Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), as their public code lists them. x is in [0, 1].
+Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), from their public code. x is in [0, 1].
 
     gaussian   x + c n                       n standard normal
     shot       poisson(c x) / c
@@ -27,17 +27,17 @@ PerValue = Float[Array, "height width 3"]
 
 
 def draw_normal(key: Key[Array, ""], height: int, width: int, severity: int) -> PerValue:
-    """A standard normal for each value."""
+    """Draw a standard normal number for each value."""
     return jax.random.normal(key, (height, width, 3))
 
 
 def draw_uniform(key: Key[Array, ""], height: int, width: int, severity: int) -> PerValue:
-    """A uniform number in [0, 1) for each value."""
+    """Draw a uniform number in [0, 1) for each value."""
     return jax.random.uniform(key, (height, width, 3))
 
 
 def gaussian_noise(image: Image, severity: int, noise: PerValue) -> Image:
-    """Add noise of the same deviation everywhere."""
+    """Add noise of constant standard deviation."""
     return to_bytes(image.astype(jnp.float32) + 255 * GAUSSIAN[severity - 1] * noise)
 
 
@@ -48,13 +48,13 @@ def speckle_noise(image: Image, severity: int, noise: PerValue) -> Image:
 
 
 def impulse_noise(image: Image, severity: int, uniform: PerValue) -> Image:
-    """White where `uniform` is below half the amount, black from there to the amount."""
+    """Set values to white if `uniform` is below half the amount, and to black from there to the amount."""
     amount = IMPULSE[severity - 1]
     return jnp.where(uniform < amount / 2, jnp.uint8(255), jnp.where(uniform < amount, jnp.uint8(0), image))
 
 
 def shot_noise(image: Image, severity: int, uniform: PerValue) -> Image:
-    """Poisson counts by inversion: the count at which the distribution function passes `uniform`, by bisection."""
+    """Draw Poisson counts by inversion: find by bisection where the distribution function exceeds `uniform`."""
     photons = SHOT[severity - 1]
     table, levels = _poisson_table(photons)
     places = table.shape[1]
@@ -70,7 +70,7 @@ def shot_noise(image: Image, severity: int, uniform: PerValue) -> Image:
 
 @functools.cache
 def _poisson_table(photons: int) -> tuple[np.ndarray, np.ndarray]:
-    """(P(count <= k) for each pixel value and k, the byte for each count). Counts >= `photons` are white."""
+    """Return P(count <= k) for each pixel value and k, and the byte of each count. Counts >= `photons` are white."""
     places = 1 << photons.bit_length()
     mean = np.arange(256) / 255 * photons
     with np.errstate(divide="ignore"):

@@ -1,6 +1,6 @@
-"""Weather: snow, fog, frost and spatter.
+"""Add snow, fog, frost or spatter to an image.
 
-Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), as their public code lists them. Flakes and
+Constants per severity: Hendrycks & Dietterich 2019 (arXiv 1903.12261), from their public code. Flakes and
 their motion, and drops, are in pixels, whatever the size of the image; fog is drawn on the next power of two above the
 longer side, so its clouds grow with the image.
 
@@ -81,7 +81,7 @@ FractalDraws = tuple[Float[Array, "3 _ _"], ...]
 
 
 def draw_snow(key: Key[Array, ""], height: int, width: int, severity: int) -> SnowDraws:
-    """Standard normals for the visible part of the flakes before zooming, and the steps of their motion."""
+    """Draw standard normals for the visible part of the flakes before zooming, and the steps of their motion."""
     zoom, radius = SNOW[severity - 1][2], SNOW[severity - 1][4]
     flakes_key, angle_key = jax.random.split(key)
     flakes = jax.random.normal(flakes_key, (crop_of_zoom(height, zoom)[1], crop_of_zoom(width, zoom)[1]))
@@ -107,7 +107,7 @@ def snow(image: Image, severity: int, draws: SnowDraws) -> Image:
 
 
 def draw_fog(key: Key[Array, ""], height: int, width: int, severity: int) -> FractalDraws:
-    """Uniform numbers in [-1, 1) for each level of the fractal."""
+    """Draw uniform numbers in [-1, 1) for each level of the fractal."""
     return draw_fractal(key, max(height, width))
 
 
@@ -156,7 +156,7 @@ def diamond_square(draws: FractalDraws, wibble: float, decay: float) -> Float[Ar
 
 
 def draw_frost(key: Key[Array, ""], height: int, width: int, severity: int) -> Float[Array, "height width 3"]:
-    """A frosted pane, 0 to 255: equal power in every octave, half of it folded into ridges, in one of the tints."""
+    """Draw a frosted pane, 0 to 255, in one of the tints: equal power in every octave, half folded into ridges."""
     ground_key, needle_key, tint_key = jax.random.split(key, 3)
     ground, needles = (
         _standard(diamond_square(draw_fractal(part, max(height, width)), wibble=1.0, decay=1.0)[:height, :width])
@@ -179,7 +179,7 @@ def frost(image: Image, severity: int, pane: Float[Array, "height width 3"]) -> 
 
 
 def draw_spatter(key: Key[Array, ""], height: int, width: int, severity: int) -> Float[Array, "height width"]:
-    """A standard normal for each pixel."""
+    """Draw a standard normal number for each pixel."""
     return jax.random.normal(key, (height, width))
 
 
@@ -198,7 +198,7 @@ def spatter(image: Image, severity: int, thickness: Float[Array, "height width"]
 
 
 def _shade(liquid: Plane) -> Float[Array, "height width"]:
-    """Brightness of each drop, from 0 to 1: liquid times the embossed distance from its edge."""
+    """Return the brightness of each drop, from 0 to 1: liquid times the embossed distance from its edge."""
     distance = _distance(_edges(liquid))
     # The mean of nine distances, truncated to whole pixels, in fixed point: a constant 20 stays 20.
     levels = _sum_of_nine(distance) // (9 * 65536)
@@ -209,7 +209,7 @@ def _shade(liquid: Plane) -> Float[Array, "height width"]:
 
 
 def _neighbours(plane: Plane, border: str):
-    """`at(row, column)`: the plane shifted so that each pixel holds its neighbour at that offset."""
+    """Return `at(row, column)`, which shifts the plane so that each pixel gets its neighbour at that offset."""
     height, width = plane.shape
     padded = jnp.pad(plane, 1, mode=border)
     return lambda row, column: padded[1 + row : 1 + row + height, 1 + column : 1 + column + width]
@@ -225,7 +225,7 @@ def _sum_of_nine(plane: Plane) -> Plane:
 
 
 def _edges(plane: Plane) -> Bool[Array, "height width"]:
-    """Canny's edges (1986): ridges of the Sobel gradient |dx| + |dy| above 50 that connect to one above 150."""
+    """Return Canny's edges (1986): ridges of the Sobel gradient |dx| + |dy| above 50 that connect to one above 150."""
     at = _neighbours(plane, "edge")
     across = (at(-1, 1) + 2 * at(0, 1) + at(1, 1)) - (at(-1, -1) + 2 * at(0, -1) + at(1, -1))
     down = (at(1, -1) + 2 * at(1, 0) + at(1, 1)) - (at(-1, -1) + 2 * at(-1, 0) + at(-1, 1))
@@ -255,22 +255,22 @@ def _edges(plane: Plane) -> Bool[Array, "height width"]:
 
 
 def _distance(edges: Bool[Array, "height width"]) -> Plane:
-    """Chamfer distance to the nearest edge in 1/65536 pixel (Borgefors 1986, 5 x 5), no more than 20 pixels."""
+    """Return the chamfer distance to the nearest edge in 1/65536 pixel (Borgefors 1986, 5 x 5), at most 20 pixels."""
     farthest = _FARTHEST * 65536
     height, width = edges.shape
 
     def relax(_: Array, distance: Array) -> Array:
         padded = jnp.pad(distance, 2, constant_values=farthest)
         for row, column, cost in _MOVES:
-            moved = padded[2 + row : 2 + row + height, 2 + column : 2 + column + width]
-            distance = jnp.minimum(distance, moved + cost)
+            shifted = padded[2 + row : 2 + row + height, 2 + column : 2 + column + width]
+            distance = jnp.minimum(distance, shifted + cost)
         return distance
 
     return jax.lax.fori_loop(0, _FARTHEST, relax, jnp.where(edges, 0, farthest))
 
 
 def _equalise(levels: Plane) -> Plane:
-    """Histogram equalisation of whole numbers from 0 to 20 onto 0 to 255."""
+    """Equalise the histogram of whole numbers from 0 to 20 onto 0 to 255."""
     count = jnp.stack([(levels == level).sum() for level in range(_FARTHEST + 1)])
     total, lowest = levels.size, jnp.argmax(count > 0)
     after = jnp.cumsum(jnp.where(jnp.arange(_FARTHEST + 1) > lowest, count, 0))

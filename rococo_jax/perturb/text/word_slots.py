@@ -1,6 +1,6 @@
-"""Slots of captions: places of nouns and attributes where another word could stand.
+"""Find the slots of a caption: its nouns and attributes, which other words could replace.
 
-The words that fit a slot are the nouns of a concept in one number, or one group of `ATTRIBUTES`.
+The words that fit a slot are the nouns of a concept in singular or plural, or one group of `ATTRIBUTES`.
 """
 
 import functools
@@ -12,7 +12,7 @@ from rococo_jax.perturb.text.lexicon import Lexicon, Noun
 from rococo_jax.perturb.text.replacement import find_candidates
 from rococo_jax.perturb.text.words import plain, split_words
 
-# Words of captions that describe a thing or a scene. Of each group one word excludes the others.
+# Words that describe a thing or a scene. The words of a group exclude each other.
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "colour": ("red", "blue", "green", "yellow", "white", "black", "brown", "gray", "grey", "pink", "purple"),
     "size": ("large", "big", "small", "tiny", "huge", "little"),
@@ -26,15 +26,22 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "pose": ("sitting", "standing", "walking", "running", "jumping", "sleeping", "kneeling", "lying"),
     "handling": ("holding", "wearing", "carrying", "throwing", "catching", "kicking", "pushing", "pulling"),
 }
-# Words of a group that say the same.
-_SAME = [{"gray", "grey"}, {"large", "big", "huge"}, {"small", "tiny", "little"}, {"old", "older", "elderly"},
+# Synonyms within a group.
+_SYNONYMS = [{"gray", "grey"}, {"large", "big", "huge"}, {"small", "tiny", "little"}, {"old", "older", "elderly"},
          {"near", "beside"}, {"under", "below"}, {"holding", "carrying"}]  # fmt: skip
 _GROUP_OF = {word: name for name, words in ATTRIBUTES.items() for word in words}
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A place of a caption where another word could stand: a noun of a concept, or an attribute (None) of a group."""
+    """A word of a caption that another word could replace: a noun of a concept, or an attribute of a group.
+
+    Attributes:
+        index: index of the word in the caption.
+        concept: concept of the noun, or group of the attribute.
+        plural: whether the noun is a plural.
+        noun: the noun; None for an attribute.
+    """
 
     index: int
     concept: str
@@ -43,7 +50,7 @@ class Slot:
 
 
 def find_slots(words: Sequence[str], lexicon: Lexicon) -> tuple[Slot, ...]:
-    """The places of a caption where words could be exchanged."""
+    """Return the slots of a caption, given its words."""
     slots = []
     for index, word in enumerate(words):
         noun = lexicon.find(word)
@@ -55,41 +62,42 @@ def find_slots(words: Sequence[str], lexicon: Lexicon) -> tuple[Slot, ...]:
 
 
 def alters(old: str, new: str, lexicon: Lexicon) -> bool:
-    """Whether another word in a place changes the meaning: it is neither a synonym nor more general."""
-    nouns = lexicon.find(old), lexicon.find(new)
-    if all(nouns):
-        return lexicon.alters(*nouns)
-    return old != new and not any(old in same and new in same for same in _SAME)
+    """Return whether `new` in place of `old` changes the meaning: it is neither a synonym nor more general."""
+    old_noun, new_noun = lexicon.find(old), lexicon.find(new)
+    if old_noun and new_noun:
+        return lexicon.alters(old_noun, new_noun)
+    return old != new and not any(old in synonyms and new in synonyms for synonyms in _SYNONYMS)
 
 
 def is_new(word: str, present: frozenset[str], lexicon: Lexicon) -> bool:
-    """Return whether none of the captions says it: the word in either number, a synonym, or a special case of it.
+    """Return whether no caption contains the word in singular or plural, a synonym, or a more special word.
+
+    Args:
+        word: the word.
+        present: all words of the captions (`caption_words`).
+        lexicon: knows plurals, synonyms and special cases.
 
     >>> from rococo_jax.perturb.text.lexicon import shipped_lexicon
-    >>> [is_new(word, words_of(["a boy on a sofa"]), shipped_lexicon()) for word in ("kid", "couch", "boys", "dog")]
+    >>> from rococo_jax.perturb.text.words import caption_words
+    >>> present, lexicon = caption_words(["a boy on a sofa"]), shipped_lexicon()
+    >>> [is_new(word, present, lexicon) for word in ("kid", "couch", "boys", "dog")]
     [False, False, False, True]
     """
     noun = lexicon.find(word)
     if noun is None:
-        synonyms = {plain(word)}.union(*(same for same in _SAME if word in same))
-        return present.isdisjoint(synonyms)
-    forms = [plain(form) for form in (noun.singular, noun.plural) if form is not None]
-    return present.isdisjoint(forms) and all(lexicon.alters(old, noun) for old in _nouns_of(present, lexicon))
+        same_meaning = {plain(word)}.union(*(synonyms for synonyms in _SYNONYMS if word in synonyms))
+        return present.isdisjoint(same_meaning)
+    return noun.is_absent(present) and all(lexicon.alters(old, noun) for old in _nouns_of(present, lexicon))
 
 
 @functools.lru_cache(maxsize=256)
 def _nouns_of(present: frozenset[str], lexicon: Lexicon) -> tuple[Noun, ...]:
-    """Return the nouns among words; one image's words are looked up for many candidates in turn."""
+    """Return the nouns among some words; cached, since many candidates are compared with the same words."""
     return tuple(noun for word in sorted(present) if (noun := lexicon.find(word)) is not None)
 
 
-def words_of(captions: Sequence[str]) -> frozenset[str]:
-    """All words of the captions, as `is_new` takes them."""
-    return frozenset(plain(word.text) for caption in captions for word in split_words(caption))
-
-
 def named_objects(captions: Sequence[str], lexicon: Lexicon) -> Counter[str]:
-    """The singular nouns of the captions, no actions, and how many captions have each."""
+    """Return the singular nouns of the captions, without actions, and the number of captions with each."""
     objects = Counter[str]()
     for caption in captions:
         nouns = (each.noun for each in find_candidates(split_words(caption), lexicon))
