@@ -33,10 +33,7 @@ def is_url(path: str | os.PathLike) -> bool:
 
 
 def refuse_url(path: str | os.PathLike, field: str) -> None:
-    """Raise InputError for a URL: outputs need locks and renames, which buckets do not have.
-
-    A URL that was converted to a `Path`, which leaves a single slash, is refused too.
-    """
+    """Raise InputError for a URL, also as a `Path`: outputs need locks and renames, which buckets do not have."""
     if _WRITTEN_URL.match(str(path)):
         wanted = "a folder of this machine, or of a file system that is mounted on it (NFS, Filestore, gcsfuse, ...)"
         raise InputError(path, field, "a URL", wanted)
@@ -63,10 +60,7 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary folder, which becomes `path` as in `atomic_write`.
-
-    Raises InputError as `refuse_existing_folder`.
-    """
+    """Yield a temporary folder, which becomes `path`, as `atomic_write`. Raises as `refuse_existing_folder`."""
     path = Path(path)
     refuse_existing_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,8 +105,8 @@ _TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
 def hold(path: str | os.PathLike, beside: bool = False, wait: bool = False) -> Iterator[None]:
     """Lock a folder, or a file that will be written, for this process while the block runs.
 
-    The lock ends with the process, even if it is killed. Temporary files of a previous holder that was killed are
-    removed. On a file system without locks, nothing is locked.
+    The lock ends with the process, even if that is killed. Temporary files of a previous holder that was killed are
+    removed. A file system without locks has none.
 
     Args:
         path: a folder, whose lock is `PATH/.lock`, or a file, whose lock is `.NAME.lock` beside it.
@@ -181,10 +175,9 @@ def _lock_file(path: Path, lock: Path, wait: bool) -> int:
 
 
 def _remove_left_over(path: Path, deep: bool) -> None:
-    """Remove the temporary files of a command that was killed.
+    """Remove the temporary files of a command that was killed; the holder of the lock knows that nobody uses them.
 
-    Only the holder of the lock knows that they are not in use. If the lock is inside of the folder (of a training run),
-    other commands may write to its subfolders, which are then left alone (`deep` is False).
+    If the lock is inside of the folder, other commands may write to its subfolders, which `deep=False` leaves alone.
     """
     leftovers = [each for each in path.parent.iterdir() if each.name.startswith(f".{path.name}.")]
     if path.is_dir():
