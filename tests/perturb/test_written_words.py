@@ -87,7 +87,7 @@ def test_words_of_a_list_the_control_and_what_is_refused(write, tmp_path, refusa
         (["--method", "text", "--protocol", "strict"], "wanted paper or control"),
         (["--method", "text", "--ratio", "1"], "to less than 1"),
         (["--method", "text", "--words", str(tmp_path / "wörter.txt")], "found 'f\\xf6hn'; wanted ASCII letters"),
-        (["--method", "text", "--words", str(tmp_path / "words.txt")], "that no caption of 'dog.png' has"),
+        (["--method", "text", "--words", str(tmp_path / "words.txt")], "that no caption of 'dog.png' contains"),
     ):
         assert said in refusal(*mix, "--out", str(tmp_path / "x"), *more)
     assert not (tmp_path / "x").exists()
