@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> int:
-    """Runs the command of the command line, and answers Ctrl-C while it is imported. Returns its exit code."""
+    """Run the command of the command line and return its exit code; handle Ctrl-C during imports, too."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     from rococo_jax.cli.main import main as run_command
@@ -17,7 +17,7 @@ def main() -> int:
 
 
 def _interrupt(*_: object) -> None:
-    """As `rococo_jax.errors` has it, of which nothing may be there yet."""
+    """Exit code after Ctrl-C, as in `rococo_jax.errors`, which may not be imported yet."""
     print("rococo: interrupted; run the same command again to continue", file=sys.stderr, flush=True)
     os._exit(130)
 

@@ -66,7 +66,7 @@ class Rows:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of the tables, without repetitions."""
+        """Return the names of the tables, without repetitions."""
         return tuple(dict.fromkeys(name for name, _ in self.parts))
 
     def with_table(self, old: str, new: str) -> "Rows":

@@ -19,7 +19,7 @@ ALL_KINDS = "corruptions"
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One variant of a task.
+    """Variant of a task.
 
     Attributes:
         part: part of the benchmark; empty where the benchmark has no parts, or all of it is meant.

@@ -1,4 +1,5 @@
-"""Rows of counts: one for each query or item of a task, variant and seed. Every number of results is made of them.
+"""Rows of counts: one for each query or item of a task, variant and seed. Every number in the results is computed from
+them.
 
 `per_query.parquet` holds the rows. Its columns are
 

@@ -159,7 +159,7 @@ def make_results(
 
 
 def per_query_table(tables: Iterable[Any]):
-    """One table (`pyarrow.Table`) of the rows of all outcomes; columns that a kind of task lacks are null.
+    """Return a `pyarrow.Table` of the rows of all outcomes; missing columns of a kind of task are null.
 
     A column that some outcome has dictionary-coded is so in all; files have plain strings.
     """
@@ -187,7 +187,7 @@ def with_columns(tables: Sequence[Any], columns: Sequence[Mapping[str, np.ndarra
 
 
 def pair_table(outcomes: Iterable[Outcome], tables: Tables):
-    """One table (`pyarrow.Table`) of the pairs of all outcomes, empty where no task has any."""
+    """Return a `pyarrow.Table` of the pairs of all outcomes, empty if no task has pairs."""
     import pyarrow as pa
 
     words, whole = ("image", "query", "right", "wrong"), ("wrong_queries",)
@@ -205,7 +205,7 @@ def pair_table(outcomes: Iterable[Outcome], tables: Tables):
 
 
 def write_per_query(path: str | os.PathLike, table) -> None:
-    """Writes a table as Parquet, by rename; dictionary-coded columns as what they stand for, some rows at a time.
+    """Write a table as Parquet, by rename; dictionary-encoded columns are decoded in chunks of rows.
 
     Equal tables give equal bytes, whatever pieces they were put together from.
     """
@@ -251,7 +251,7 @@ def _checksum(results: Mapping[str, Any]) -> str:
 
 
 def read_results(path: str | os.PathLike) -> dict[str, Any]:
-    """Reads a `results.json` of this version.
+    """Read a `results.json` of this version.
 
     Metrics and kinds of tasks that this version does not know are kept.
 

@@ -82,7 +82,7 @@ def _evaluate(
     companions: Sequence[Companion],
     examples: bool,
 ) -> Evaluated:
-    """One model on one benchmark, as yet without a fingerprint."""
+    """Evaluate one model on one benchmark; the result has no fingerprint yet."""
     as_read = model.adapt_benchmark(benchmark)
     scored = model.outcomes(as_read, settings, cache)
     notes, additions, columns, seen = list(as_read.notes), [], [], []

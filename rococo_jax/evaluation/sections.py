@@ -168,7 +168,7 @@ def read_evaluated(folder: Path, results: dict[str, Any]) -> Evaluated | None:
 
 
 def are_written_with(folder: Path, results: Mapping[str, Any]) -> bool:
-    """Whether all tables beside a `results.json` of these contents are there and were written with it.
+    """Whether all tables beside a `results.json` exist and were written with it.
 
     Their rows are not read.
     """

@@ -1,4 +1,4 @@
-"""What results say of one variant of a task: metrics, intervals and sizes over its seeds, kinds, parts or items."""
+"""Results of one variant of a task: metrics, intervals and sizes over its seeds, kinds, parts or items."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ from rococo_jax.metrics.intervals import RESAMPLES, Interval, intervals, mean_of
 
 @dataclasses.dataclass(frozen=True)
 class VariantResult:
-    """What `results.json` has of one variant of a task, by part; None for a part without an entry."""
+    """Entries of one variant of a task in `results.json`, by section; None for a section without an entry."""
 
     tasks: Mapping[str, float | None]
     intervals: Mapping[str, Interval]

@@ -252,7 +252,7 @@ def _swapped_differences(
 
 
 def _sign_blocks(images: int, flips: int, seed: int) -> Iterator[Float[np.ndarray, "flips images"]]:
-    """Blocks of random signs. The same for the same seed, whatever the block size."""
+    """Yield blocks of random signs, the same for the same seed and any block size."""
     generator, block = np.random.default_rng(seed), rows_within(_FLIPS_PER_BLOCK, images)
     for start in range(0, flips, block):
         rows = min(block, flips - start)

@@ -19,7 +19,7 @@ __all__ = ["page_path", "write_compared", "write_report"]
 def write_report(
     sources: str | Path | Iterable[str | Path], out: str | Path, reference: str | None = None
 ) -> tuple[Path, Path]:
-    """Writes the page `out` and, beside it, the same figures as CSV, one row a metric, and as Markdown.
+    """Write the page `out` and, beside it, the same numbers as CSV, one row per metric, and as Markdown.
 
     Equal results give equal bytes.
 

@@ -1,4 +1,4 @@
-"""Runs of several seeds beside each other, from the hits of each image of each: values, and on draws of images.
+"""Statistics over runs of several training seeds, from the counts of each image.
 
 Both seeds and images are random: another run would give other values, and so would other images. Images are drawn with
 replacement as in `metrics.intervals`; the queries of an image come and go together, and all runs are drawn with the

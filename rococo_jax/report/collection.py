@@ -1,8 +1,8 @@
-"""From the files a user names to groups of comparable results, and the figures that tables and charts ask for.
+"""Read results files into groups of comparable results, with access to their numbers.
 
 Results whose fingerprints differ in anything but the model are never put into one table: each such group becomes a
-section of the page, and says in what it differs from the first. Results need not have the same benchmarks, tasks or
-variants for that: what both have must have been made of the same data, and be a mean over the same seeds and kinds.
+section of the page, which lists its differences from the first. Results need not have the same benchmarks, tasks or
+variants: only what both have must be from the same data, and a mean over the same seeds and kinds.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ _DIGEST = "comparable"
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A number with what is known of its uncertainty; None where nothing was measured."""
+    """Number with its interval and spread; None where it was not measured."""
 
     value: float | int | None
     low: float | int | None = None
@@ -51,13 +51,13 @@ class Figure:
 
     @property
     def bounds(self) -> str:
-        """The interval as people read it, such as "28.3 to 40.0"; empty where there is none."""
+        """Interval as text, such as "28.3 to 40.0"; empty if there is none."""
         return f"{percent(self.low, self.digits)} to {percent(self.high, self.digits)}" if self.has_interval else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One model's results; per_query.parquet and examples.parquet lie beside `path`.
+    """Results of one model; per_query.parquet and examples.parquet are beside `path`.
 
     Attributes:
         label: the model's name, made unique within its group.
@@ -75,7 +75,7 @@ class Run:
 
     @property
     def data(self) -> dict[str, dict[str, Any]]:
-        """What was measured on, by benchmark; empty where the results do not say."""
+        """Data of each benchmark; empty if the results do not say."""
         return {name: about for name, about in object_of(self.results.get("data")).items() if isinstance(about, dict)}
 
     def kind(self, task: str) -> str:
@@ -101,19 +101,19 @@ class Run:
         return [each.name for each in self.corruptions(task) if each.corruption == ALL_KINDS]
 
     def figure(self, task: str, variant: str, metric: str) -> Figure:
-        """One number; a figure of `None`s where it was not measured."""
+        """Return a number with its interval; all None if it was not measured."""
         numbers = self.tasks.get(task, {}).get(variant, {})
         interval = self.results["intervals"].get(task, {}).get(variant, {}).get(metric)
         low, high = interval or (None, None)
         return Figure(numbers.get(metric), low, high, numbers.get(metric + SPREAD), digits_of(metric))
 
     def chance(self, task: str, variant: str, metric: str) -> float | None:
-        """What guessing is expected to have in a metric; None where that is not known."""
+        """Return the expected value of a metric for guessing; None if it is unknown."""
         levels = object_of(object_of(object_of(self.results.get("chance")).get(task)).get(variant))
         return levels[metric] if is_number(levels.get(metric)) else None
 
     def headline(self, task: str) -> Headline | None:
-        """By which number models are ranked on a task; None where the results do not say or do not have it."""
+        """Return the metric by which models are ranked on a task; None if the results do not contain it."""
         about = object_of(object_of(self.results.get("headlines")).get(task))
         variant, metric = str(about.get("variant")), str(about.get("metric"))
         if self.tasks.get(task, {}).get(variant, {}).get(metric) is None:
@@ -125,7 +125,7 @@ class Run:
         return {name for name, size in self.sizes(task).items() if "parts" in size}
 
     def sizes(self, task: str) -> dict[str, dict[str, Any]]:
-        """By variant, how many queries, gallery items, ...; empty where the results do not say."""
+        """Return numbers of queries, gallery items, ... by variant; empty if the results do not say."""
         said = object_of(object_of(self.results.get("sizes")).get(task))
         return {name: each for name, each in said.items() if isinstance(each, dict)}
 
@@ -173,7 +173,7 @@ def variants_of(
 
 
 def corrupted_by(runs: Iterable[Run]) -> tuple[list[str], list[int]]:
-    """Kinds and severities of all corruptions that any of the runs measured."""
+    """Return kinds and severities of all corruptions that any of the runs measured."""
     measured = [each for run in runs for task in run.tasks for each in run.corruptions(task)]
     single = [each for each in measured if each.corruption in CORRUPTIONS]
     return list(dict.fromkeys(each.corruption for each in single)), sorted({each.severity for each in single})
@@ -257,7 +257,7 @@ def group_by_fingerprint(results: Sequence[tuple[Path, dict[str, Any]]]) -> list
 
 @dataclasses.dataclass(frozen=True)
 class _Conditions:
-    """What may not differ between results of one table.
+    """Conditions that must be equal for results of one table.
 
     Attributes:
         everywhere: hash of what holds for all benchmarks: protocol and versions.
@@ -282,7 +282,7 @@ class _Conditions:
         return cls(hash_json(rest), data, variants, _flat(conditions) | variants)
 
     def fits(self, other: "_Conditions") -> bool:
-        """Whether both may stand in one table: all that both have was measured alike, and both have something."""
+        """Whether both may share a table: everything that both have was measured under the same conditions."""
         shared = self.benchmarks.keys() & other.benchmarks.keys()
         return (
             self.everywhere == other.everywhere
@@ -293,7 +293,7 @@ class _Conditions:
 
 
 def _contents(content: dict[str, Any]) -> dict[str, str]:
-    """Hashes of template sets and of out-of-distribution images, by benchmark and name."""
+    """Return hashes of template sets and of out-of-distribution images, by benchmark and name."""
     hashes = {}
     for benchmark, about in object_of(content.get("benchmarks")).items():
         for option, names in object_of(object_of(about).get("request")).items():
@@ -303,7 +303,7 @@ def _contents(content: dict[str, Any]) -> dict[str, str]:
 
 
 def _means_over(content: dict[str, Any]) -> dict[str, str]:
-    """Seeds and kinds of corruption of the variants that are means over them."""
+    """Return seeds and kinds of corruption of the variants that are means over them."""
     means = {}
     sizes = object_of(content.get("sizes"))
     for task in content["tasks"]:

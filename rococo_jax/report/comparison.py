@@ -280,7 +280,7 @@ def _agreeing_counts(run: Run, task: str, variant: str, table: CountsByVariant) 
 
 
 def comparison_note(comparison: Comparison) -> str:
-    """What a reader must know before the table of differences."""
+    """Return the note above the table of differences."""
     count = sum(row.paired.corrected is not None for row in comparison.rows)
     lowest = 1 / (FLIPS + 1)
     text = (

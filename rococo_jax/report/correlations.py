@@ -1,6 +1,6 @@
-"""Which robustness says something of which other: correlations over models, as figures of a section and as files.
+"""Correlations of metrics over models, as charts and tables of a section and as files.
 
-Spearman's, alone and with the clean R@1 held constant, for the metrics that each kind of task names; see
+They are Spearman's, alone and controlling for clean R@1, of the metrics that each kind of task names; see
 `metrics.correlation`.
 """
 
@@ -38,12 +38,12 @@ class Place(NamedTuple):
 
     @property
     def path(self) -> str:
-        """As results and options name it: "image_to_text/danger/fr1"; a column by its name alone."""
+        """Name in results and options: "image_to_text/danger/fr1"; for a column, only its name."""
         return "/".join(filter(None, self))
 
     @property
     def label(self) -> str:
-        """As tables name it: "Image to text, danger: FR@1"; a column as it is there."""
+        """Name in tables: "Image to text, danger: FR@1"; for a column, its name."""
         if not self.metric:
             return self.task
         shown = variant_label(self.variant)
@@ -84,7 +84,7 @@ def correlate_runs(
     names: Sequence[str] | None = None,
     given: str | None = None,
 ) -> Study:
-    """Correlations of metrics over the models of one group.
+    """Compute correlations of metrics over the models of one group.
 
     Args:
         names: `TASK/VARIANT/METRIC` of each metric; by default those that the kinds of tasks name.
@@ -136,7 +136,7 @@ def study_of_figures(
     held: Place | None,
     left_out: Sequence[str] = (),
 ) -> Study:
-    """Correlations of figures, `held` held constant."""
+    """Compute correlations of values, controlling for `held`."""
     plain = correlate(values)
     partial = correlate(values, places.index(held)) if held and len(models) > LEAST_MODELS else None
     pairs = _pairs(places, plain, partial)
@@ -200,7 +200,7 @@ def correlations_blocks(study: Study) -> list[Block | None]:
 
 
 def map_of(study: Study, partial: bool = False) -> tuple[list[str], dict[tuple[int, int], tuple[float, float]]]:
-    """What `charts.correlation_map` draws: labels, and rho with its corrected p by place.
+    """Return arguments of `charts.correlation_map`: labels, and rho with its corrected p by place.
 
     With `partial`, of the partial correlations, without the metric that they hold constant.
     """

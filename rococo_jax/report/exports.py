@@ -23,7 +23,7 @@ _DIFFERENCE = ("compared_with", "difference", "difference_low", "difference_high
 
 
 def write_csv(path: Path, groups: Sequence[Group], comparisons: Comparisons) -> None:
-    """Writes the rows by rename. Numbers are written so that reading them gives the number of results.json again."""
+    """Write the rows, by rename. Numbers keep all digits of results.json."""
     columns = (*_COLUMNS, *_DIFFERENCE)
     write_csv_rows(path, [columns, *([row.get(name) for name in columns] for row in _rows(groups, comparisons))])
 

@@ -1,4 +1,4 @@
-"""From the folders of a sweep to the rows of its table: a row an arm and value of each axis, over all its seeds.
+"""Collect the rows of a sweep's table from its folders: one row per arm and value of each axis, over all seeds.
 
     value        the mean over seeds
     spread       the sample standard deviation over seeds, None for a single one
@@ -44,7 +44,7 @@ _Drawn = tuple[np.ndarray, np.ndarray | None]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One setting of a sweep over those of its seeds that are done.
+    """Results of one setting of a sweep over its finished seeds.
 
     Attributes:
         arm: its name, or "".
@@ -72,7 +72,7 @@ class Row:
     drawn: Mapping[tuple[str, str, str], _Drawn] = dataclasses.field(default_factory=dict)
 
     def section(self, task: str) -> TaskSection:
-        """How a task is shown."""
+        """Section of a task."""
         return section_of_kind(self.kinds[task], self.headlines.get(task))
 
     def variant_names(self, task: str) -> list[str]:
@@ -96,12 +96,12 @@ def collect(plan: Plan, workdir: Path) -> list[Row]:
 
 
 def sections_of(rows: Sequence[Row]) -> dict[str, TaskSection]:
-    """How each task of the rows is shown."""
+    """Return the section of each task of the rows."""
     return {task: row.section(task) for row in reversed(rows) for task in row.kinds}
 
 
 def summary_columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
-    """What a reader wants first, as task, variant and metric: of each task what any row has."""
+    """Return the main columns as task, variant and metric, for every task of any row."""
     columns = []
     for task, section in sections_of(rows).items():
         variant, metric = section.lead
@@ -187,7 +187,7 @@ def coverage_of(results: Mapping[str, Any]) -> dict[tuple[str, str], str]:
 
 
 def training_figures(folder: Path) -> dict[str, float | None]:
-    """What a run's log has: the loss at the end, images a second, bytes of the step on a device."""
+    """Return numbers from a run's log: the final loss, images per second, bytes of a step per device."""
     lines = [json.loads(line) for line in (folder / STEPS).read_text().splitlines()]
     rates = [line["images_per_second"] for line in lines[1:] or lines]
     return {

@@ -141,7 +141,7 @@ def _cells(figure: Figure | None) -> list[Any]:
 
 
 def scaled_keys(plan: Plan) -> tuple[list[str], list[list[str]]]:
-    """What the rules changed with the batch size: heads, and a row for each arm and size (none for no change)."""
+    """Return the settings that were scaled with the batch size: heads, and a row for each arm and size."""
     keys = list(dict.fromkeys(key for point in plan.points for key in point.derived_keys))
     rows = {(point.arm, point.config.batch_size): flat(point.config) for point in plan.points} if keys else {}
     arms = bool(plan.arms[0].name)
@@ -152,12 +152,12 @@ def scaled_keys(plan: Plan) -> tuple[list[str], list[list[str]]]:
 
 
 def title(plan: Plan) -> str:
-    """What was swept."""
+    """Return the description of the sweep."""
     return "Sweep of " + " and ".join(axis.name.replace("+", " = ") for axis in plan.axes)
 
 
 def summary(plan: Plan) -> str:
-    """What all points have in common, and what the figures are."""
+    """Return the settings that all runs share, and the definition of the numbers."""
     seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''} ({', '.join(map(str, plan.seeds))})"
     words = [f"{plan.config.name}, {seeds}."]
     if "batch_size" in [key for axis in plan.axes for key in axis.keys]:

@@ -1,4 +1,4 @@
-"""Benchmarks that ask which of a few images a text describes: SVO-Probes and ImageCoDe.
+"""Benchmarks with several images for each text: SVO-Probes and ImageCoDe.
 
 SVO-Probes (arXiv 2106.09141): which of two images shows a sentence's subject, verb and object?
 

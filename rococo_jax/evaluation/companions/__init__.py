@@ -1,4 +1,4 @@
-"""Companions of a model's outcomes, which they do not change: further rows, notes, a part of the results.
+"""Companions of an evaluation: they add rows, notes or a part of the results without changing outcomes.
 
 Each file of this folder holds one companion, which its `make` gives.
 """
@@ -86,7 +86,7 @@ class Companion(Protocol):
         """Refuse what the settings do not allow, before the first image is read. Raises InputError."""
 
     def is_in(self, results: Mapping[str, Any]) -> bool:
-        """Whether results have what this companion would add. Raises InputError: they have it of something else."""
+        """Whether results contain the additions of this companion. Raises InputError: they are of other inputs."""
         return True
 
     def continuing(self, results: Mapping[str, Any]) -> "Companion":
@@ -102,7 +102,7 @@ class Companion(Protocol):
 
 
 def standard_companions(training: TrainingCaptions | None = None) -> list[Companion]:
-    """One companion of each file of this folder, in the order of their names.
+    """Return a companion for each file of this folder, in the order of their names.
 
     Args:
         training: captions for the baselines that see no image; without them, those that need none.

@@ -1,4 +1,4 @@
-"""Baselines of a benchmark's tasks that see no image: what a scorer of the texts alone gets."""
+"""Baselines without images: the results of scorers that see only the texts."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class CaptionBaselines(Companion):
     training: TrainingCaptions | None = None
 
     def is_in(self, results: Mapping[str, Any]) -> bool:
-        """Whether the results have baselines, of these captions if any. Raises InputError: of other captions."""
+        """Whether the results have baselines for the same captions. Raises InputError: they are of other captions."""
         if "baselines" not in results or self.training is None:
             return "baselines" in results
         stored = object_of(object_of(results["baselines"]).get("captions"))

@@ -1,4 +1,4 @@
-"""Logits of any model in a file, read in blocks: a table of images by classes may be larger than memory.
+"""Logits of any model in a file, read in blocks, so that the table may be larger than memory.
 
 F.npz     `logits` (images, classes); beside it, where known, `classes` (names of columns) and `names` (of rows)
 F.npy     the table alone
@@ -24,7 +24,7 @@ _WANTED = "an .npz file with 'logits' (images, classes) of float16, float32 or f
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogitsFile:
-    """Where a table lies in a file.
+    """Location of a table in a file.
 
     Attributes:
         source: the file, for errors.
@@ -68,7 +68,7 @@ def refuse_probabilities(file: LogitsFile) -> None:
 
 
 def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
-    """Finds the table in a file; that of an archive is unpacked into a temporary file that `stack` removes.
+    """Find the table in a file; a table in an archive is unpacked into a temporary file that `stack` removes.
 
     Raises InputError: the file is missing, damaged, or holds something else.
     """

@@ -100,7 +100,7 @@ class StoredEmbeddings(Model):
         return {content[:16]: content for content in sorted(contents)}
 
     def facts(self) -> dict[str, Any]:
-        """Where the vectors are from."""
+        """Return the source of the embeddings."""
         return {"provenance": {"source": self.path.name, "kind": "stored embeddings"}}
 
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Models of which only similarities are there, for models that judge pairs.
+"""Stored similarities as a model, for models that score pairs elsewhere.
 
 A folder with `SET.npy` for each image set, rows in the order of `images.jsonl`, columns in the order of
 `captions.jsonl` (`input_lists`); or one `.npy` file in the order of an annotation file.
@@ -47,7 +47,7 @@ class StoredSimilarities(Model):
         return {"similarities": hashes[self.path.name]} if self.is_file else {"class": _KIND, "files": hashes}
 
     def facts(self) -> dict[str, Any]:
-        """Where the similarities are from."""
+        """Return the source of the similarities."""
         return {} if self.is_file else {"provenance": {"source": self.path.name, "kind": _KIND}}
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
