@@ -17,7 +17,7 @@ def main() -> int:
 
 
 def _interrupt(*_: object) -> None:
-    """Exit code after Ctrl-C, as in `rococo_jax.errors`, which may not be imported yet."""
+    """End after Ctrl-C as `rococo_jax.errors` does, which may not be imported yet."""
     print("rococo: interrupted; run the same command again to continue", file=sys.stderr, flush=True)
     os._exit(130)
 
