@@ -47,7 +47,7 @@ def evaluate(
         cache: folder of the embedding cache; by default embeddings are not cached.
         precision: `float32`, `high` or `bfloat16`, for models of this project; see `encoders.programs`. By default
             `high` on TPUs and on GPUs from the A100 on, else `float32`.
-        images_at_once: images per batch on each device; by default as many as fit into its memory.
+        images_at_once: images per batch on each device; by default a fixed number, halved when memory runs out.
         model_arguments: keyword arguments of the function or adapter that `model` names.
         options: fields of `benchmarks.settings.Settings`, such as `protocol="strict"` or `seeds=1`, and of
             `LoadOptions`, such as `by="pairs"` or `query_prompt`.

@@ -113,7 +113,7 @@ class EmbeddingOptions:
     Attributes:
         precision: precision of the towers; high is float32 with products in 3 passes of bfloat16 (default: high on TPUs
             and on GPUs from the A100 on, else float32)
-        images_at_once: images per batch on each device (default: as many as fit into its memory)
+        images_at_once: images per batch on each device (default: a fixed number, halved when its memory runs out)
         device: cpu, gpu (cuda, rocm) or tpu (default: the fastest available)
         quiet: no progress; errors and warnings are still printed
         cache: folder of the embedding cache (default: $ROCOCO_CACHE/embeddings, else ~/.cache/rococo_jax/embeddings)
