@@ -13,7 +13,7 @@ from tests.support.refusals import refused
     [
         (lambda: dinov2(use_swiglu_ffn=True), ["--pooling", "cls+mean"],
          "dinov2/30 x 30, patches of 10/gated silu/pooling cls+mean/48 dimensions/(the family's default)"),
-        (siglip, [], "siglip/pooling attention/up to 13 tokens/gelu_tanh/24 dimensions/tokenizer: none came"),
+        (siglip, [], "siglip/pooling attention/up to 13 tokens/gelu_tanh/24 dimensions/tokenizer: the model has none"),
     ],
     ids=["dinov2", "siglip"],
 )  # fmt: skip

@@ -221,7 +221,7 @@ def test_npz_files_with_objects_cut_short_or_of_another_model_are_refused(tmp_pa
     np.savez(path, w=np.zeros(1000))
     refused("the parameters of a SigLIP of big_vision", read_model, path)
     path.write_bytes(path.read_bytes()[:500])
-    refused(r"a \.npz file of numbers, whole", read_model, path)
+    refused(r"a \.npz file of numbers, undamaged", read_model, path)
 
 
 def test_only_the_families_compare_with_the_name_of_a_family():

@@ -17,7 +17,7 @@ def _loop(file: str):
 
 _DDS = b"DDS " + np.array([124, 0x1007, 16, 16, 64, 0, 0] + [0] * 11 + [32, 0] + [0] * 11, "<u4").tobytes()
 IMAGES = [
-    Fault("no image is there", lambda world: (world / "none").mkdir(), "none: images: found none of the images",
+    Fault("no image is there", lambda world: (world / "none").mkdir(), "none: images: found none of 12",
           lambda world: world.command("evaluate", "--allow-missing-images", images="none")),
     Fault("symlink loop", _loop("images/00.png"), "00.png"),
     Fault("6000-character path", edited("captions.json", lambda items: items[0].update(image="n/" * 3000 + "00.png")),
