@@ -80,15 +80,19 @@ def _table(all_results: Sequence[Mapping[str, Any]], kind: str) -> "Table":
         model = results["model"]
         for task in (task for task in results["tasks"] if results["kinds"].get(task) == kind):
             sizes = results.get("sizes", {}).get(task, {})
-            # Rows over several parts follow the rows of the parts.
-            rows = sorted(results["tasks"][task].items(), key=lambda row: "parts" in sizes.get(row[0], {}))
-            for variant, metrics in rows:
+            headline = results.get("headlines", {}).get(task, {}).get("variant")
+            # Rows over several parts come first, the headline before all, and an empty line sets them apart.
+            variants = results["tasks"][task]
+            pooled = [name for name in variants if "parts" in sizes.get(name, {})]
+            pooled.sort(key=lambda name: name != headline)
+            for variant in [*pooled, *(name for name in variants if name not in pooled)]:
+                metrics = variants[variant]
                 figures = [_number(metrics.get(name)) for name in names]
                 interval = results["intervals"].get(task, {}).get(variant, {}).get(names[0]) if names else None
                 figures.insert(1, f"{interval[0]:.1f}-{interval[1]:.1f}" if interval else "")
                 # As text: rich reads brackets in a string as markup.
                 name = variant + coverage_phrase(sizes.get(variant, {}))
-                table.add_row(*map(Text, (model, task, name, *figures)))
+                table.add_row(*map(Text, (model, task, name, *figures)), end_section=variant in pooled[-1:])
                 model = ""
     return table
 

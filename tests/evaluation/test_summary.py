@@ -101,12 +101,15 @@ def test_notes_name_the_benchmark_and_among_several_models_the_model(capsys):
     assert lines == ["note: valse: only 4 images", "note: a: aro: few"]
 
 
-def test_rows_over_several_parts_follow_the_parts(capsys):
+def test_the_headline_comes_first_and_rows_over_several_parts_are_set_apart(capsys):
     results = result("a", 0)
     task = next(task for task, kind in results["kinds"].items() if kind == "choose")
     results["tasks"][task] = {name: {"ota": 50.0} for name in ("one", "mean", "two", "all")}
     results["sizes"] = {task: {name: {"items": 4, "parts": 2, "of_parts": 2} for name in ("mean", "all")}}
+    results["headlines"] = {task: {"variant": "all"}}
     print_summary([results])
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "50.0" in line]
-    names = [next(word for word in row if word in ("one", "two", "mean", "all")) for row in rows]
-    assert names == ["one", "two", "mean", "all"]
+    lines = capsys.readouterr().out.splitlines()
+    first = next(number for number, line in enumerate(lines) if "50.0" in line)
+    rows = [line.split() for line in lines[first : first + 5]]
+    names = [next((word for word in row if word in ("one", "two", "mean", "all")), "") for row in rows]
+    assert names == ["all", "mean", "", "one", "two"]
