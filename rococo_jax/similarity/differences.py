@@ -191,7 +191,7 @@ def count_pairs(
 
     difference = np.empty(len(pair), precision)
     preferring, below = np.empty(len(pair), int), np.empty(len(pair), int)
-    with progress("differences", len(pairs_with_own), "pairs") as advance:
+    with progress("comparing originals with altered items", len(pairs_with_own), "pairs") as advance:
         for start in range(0, len(pairs_with_own), block_size):
             pairs = pairs_with_own[start : start + block_size]
             entries = slice(first_entry[pairs[0]], first_entry[pairs[-1]] + own_counts[pairs[-1]])

@@ -82,7 +82,8 @@ def rank_statistics_of_matrix(
     _check_finite(own_scores, source)
     counts = _Counts(len(rows), own_query, own_item, own_scores, gallery_altered)
     first_pair = np.searchsorted(own_query, np.arange(len(rows) + 1))  # first own pair of each query
-    with progress("ranking", len(rows) * len(columns), "similarities") as advance:
+    description = f"ranking {len(rows):,} queries against {len(columns):,} items"
+    with progress(description, len(rows) * len(columns), "similarities") as advance:
         for block, queries, items in _blocks(similarities, rows, columns, precision):
             _check_finite(block, source)
             # Pairs of one group are counted already: mask those that are in the block.

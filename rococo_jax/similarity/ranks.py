@@ -101,7 +101,8 @@ def rank_statistics(
     initial_counts = jax.tree.map(np.asarray, no_counts(*on_devices.embedded.group.shape))
     counts = jax.tree.map(lambda array: on_devices.shard(array.shape, array.__getitem__), initial_counts)
     total = int(np.count_nonzero(first_pass) + np.count_nonzero(second_pass))
-    with progress("ranking", total, "tiles") as advance:
+    description = f"ranking {len(query_group):,} queries against {len(gallery_group):,} items"
+    with progress(description, total, "blocks") as advance:
         for work in (first_pass, second_pass):
             for tile in np.flatnonzero(work.any(axis=0)).tolist():
                 gallery_tile = _gallery_tile(gallery_tiles, gallery_table, gallery_group, tile)
