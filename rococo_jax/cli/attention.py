@@ -1,4 +1,4 @@
-"""`rococo attention`: where an image tower looks, before and after another image is mixed in."""
+"""`rococo attention`: attention maps of an image tower, before and after another image is mixed in."""
 
 import dataclasses
 from pathlib import Path
@@ -15,18 +15,19 @@ EXAMPLES = """\
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Show where an image tower looks, before and after another image is mixed in, as one page.
+    """Write a page with attention maps of an image tower, before and after another image is mixed in.
 
     Attributes:
         model: model directory, Hugging Face folder, or hub name
         images: folder of images
-        out: the page
-        captions: its images that are present, in its order, which decides the pairs (default: all images of the folder)
-        method: blend or paste
-        ratio: share of own content
-        seed: published: 1, 10, 100
-        protocol: of the mixing
-        count: images to show
+        out: the page to write
+        captions: captions file whose images are used, in its order, which decides the pairs (default: all images of the
+            folder)
+        method: blend two images (mix) or paste a box (patch)
+        ratio: share of the original image that remains
+        seed: seed of the mixing; published: 1, 10, 100
+        protocol: protocol of the mixing
+        count: number of images to show
     """
 
     model: Annotated[str, Option("MODEL", positional=True)]
@@ -59,7 +60,7 @@ def run(options: Options) -> None:
         paths = find_images(names, options.images)[0]
         files = {name: paths[name] for name in names if name in paths}
     if len(files) < 2:
-        raise InputError(options.images, "images", len(files), "at least two images to mix")
+        raise InputError(options.images, "images", len(files), "at least two images")
     plan = make_plan(list(files), options.method, options.ratio, options.seed, options.protocol)
     enable_compilation_cache()
     encoder = load_model(options.model)

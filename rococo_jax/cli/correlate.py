@@ -13,22 +13,21 @@ EXAMPLES = """\
   rococo correlate out --metrics image_to_text/danger/fr1,sugarcrepe/mean/ota,sugarcrepe/mean/blind --out correlations
   rococo correlate openclip_retrieval_results.csv --given "MSCOCO text retr. R@1" --out correlations
 
-The models must have been asked the same, and be five or more. DIR gets correlations.html, .md, .svg, .csv and .json,
-and partial.svg with the partial ones."""
+Needs five models or more, evaluated on the same data. Writes correlations.html, .md, .svg, .csv and .json into DIR,
+and partial.svg with the partial correlations."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Correlate metrics over many models: Spearman's, partial on clean R@1, with intervals and Holm's correction.
+    """Correlate metrics over models: Spearman's rho, also controlling for clean R@1, with intervals and corrected p.
 
     Attributes:
-        results: results.json files, or folders that contain them; or one CSV table of scores, a row a model, whose
-            columns --metrics and --given name
-        out: the map, every pair as CSV and JSON, a page
+        results: results.json files, or folders that contain them; or one CSV table with a row per model, whose columns
+            --metrics and --given name
+        out: folder for the page, the chart, and every pair as CSV and JSON
         metrics: TASK/VARIANT/METRIC, as in results.json (default: the main ones of each kind of task: R@1, FR@1, drop,
             blind, grounding; accuracies; ECE, shape bias; drop and RAS under corruption)
-        given: the metric that the partial correlations hold constant (default: image_to_text/clean/r1 where it was
-            measured)
+        given: metric to control for in partial correlations (default: image_to_text/clean/r1, if it was measured)
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
@@ -42,7 +41,7 @@ class Options:
 
 
 def run(options: Options) -> None:
-    """Correlates, writes, and says how many pairs stand after the correction."""
+    """Write the correlations, and print how many are significant after the correction."""
     from pathlib import Path
 
     from rococo_jax.studies.correlate import write_correlations
@@ -50,11 +49,11 @@ def run(options: Options) -> None:
     out = Path(options.out)
     names = options.metrics or None
     study = write_correlations(options.results, out, names, options.given)
-    clear = sum(pair.plain[4] < 0.05 for pair in study.pairs)
+    significant = sum(pair.plain[4] < 0.05 for pair in study.pairs)
     partials = [pair for pair in study.pairs if pair.partial]
-    clear_held = sum(pair.partial[4] < 0.05 for pair in partials)
-    partial = f"; {clear_held} of {len(partials)} with {study.given.path} held constant" if partials else ""
+    significant_partials = sum(pair.partial[4] < 0.05 for pair in partials)
+    partial = f"; {significant_partials} of {len(partials)} controlling for {study.given.path}" if partials else ""
     print(
         f"{out / 'correlations.html'}: {len(study.models)} models, {len(study.places)} metrics; after Holm's "
-        f"correction {clear} of {len(study.pairs)} pairs correlate (p below 0.05){partial}"
+        f"correction {significant} of {len(study.pairs)} pairs correlate (p below 0.05){partial}"
     )

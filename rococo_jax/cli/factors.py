@@ -1,4 +1,4 @@
-"""`rococo factors`: accuracy on images of a visual factor against accuracy on all, over models."""
+"""`rococo factors`: accuracy on images with a visual factor against accuracy on all images, over models."""
 
 import dataclasses
 from typing import Annotated
@@ -9,20 +9,20 @@ from rococo_jax.options import Option
 EXAMPLES = """\
   rococo factors out --task imagenet --factors imagenet_x.jsonl --out factors.html
 
-factors are lines {"file_name": "a.jpg", "pose": 1, "background": 0, ...}, as ImageNet-X has them; a CSV with such
-columns will do. Columns with other values than 0 and 1 are no factors. A line over models needs five models or
-more, and 200 images or more of the factor."""
+The factors file has lines {"file_name": "a.jpg", "pose": 1, "background": 0, ...}, as in ImageNet-X, or is a CSV with
+such columns. Columns with values other than 0 and 1 are ignored. A regression over models needs five models or more,
+and 200 images or more with the factor."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Say how robust models are to visual factors (pose, background, ...) beyond what their accuracy foretells.
+    """Measure robustness to visual factors (pose, background, ...) beyond what overall accuracy predicts.
 
     Attributes:
-        results: results of models on one classify task
-        factors: which images have which factor: .jsonl, .csv or .tsv
-        task: which task (default: the first with classes)
-        out: the page; the figures go into .json beside it
+        results: results of models on one classification task
+        factors: factors of each image, as .jsonl, .csv or .tsv
+        task: name of the task (default: the first classification task)
+        out: the page to write; the numbers are written beside it as .json
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
@@ -32,9 +32,9 @@ class Options:
 
 
 def run(options: Options) -> None:
-    """Measures, and writes the page and the figures."""
+    """Write the page and the numbers."""
     from rococo_jax.report import page_path
     from rococo_jax.studies.factors import write_factors
 
-    page, figures = write_factors(options.results, options.factors, options.task, page_path(options.out, "--out"))
-    print(f"{page}: the page; {figures}: the figures")
+    page, numbers = write_factors(options.results, options.factors, options.task, page_path(options.out, "--out"))
+    print(f"{page}: the page; {numbers}: its numbers")

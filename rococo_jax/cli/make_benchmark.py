@@ -1,4 +1,4 @@
-"""`rococo make-benchmark`: a benchmark of one's own images and captions, in one command."""
+"""`rococo make-benchmark`: make a benchmark from your own images and captions."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -13,24 +13,26 @@ EXAMPLES = """\
   rococo make-benchmark --images hf:nlphuji/flickr30k?split=test --model models/clip-b32 --name flickr --out DATA
   rococo make-benchmark --images photos --mixed mix_0.9,patch_0.9 --seeds 1,10 --licence CC-BY-4.0 --out DATA
 (nlphuji/flickr30k has all its images in one split of the hub; `?split=test` takes the 1,000 of its column `split`.)
-Then `rococo evaluate MODEL --data DATA --out OUT`. The same command goes on where it was stopped."""
+Next: `rococo evaluate MODEL --data DATA --out OUT`. If this command is interrupted, run it again: it resumes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Make a benchmark of your own images and captions: altered captions, choices and a data card.
+    """Make a benchmark from your own images and captions: altered captions, choices and a data card.
 
     Attributes:
-        out: the data folder: DATA/NAME
-        name: of the benchmark, in results as well
-        model: whose influence chooses the words, and whose vocabulary rand_voca takes (default: none; words are drawn,
-            and rand_voca takes nouns of the lexicon)
-        select: which noun, by influence (default: lowest with --model, else random)
-        seed: of the replacements (default: 0)
-        lexicon: concept groups as JSON (default: the shipped ones)
-        licence: of your data, for the data card
-        mixed: also write mixed images with manifests: mix_R, patch_R (evaluate needs none: it mixes by itself)
-        seeds: of --mixed
+        out: data folder; the benchmark is written to DATA/NAME
+        name: name of the benchmark, also in results
+        model: model whose influence selects the replaced nouns and whose vocabulary rand_voca uses (default: none;
+            nouns
+            are selected at random, and rand_voca uses nouns of the lexicon)
+        select: noun to replace, by influence (default: lowest with --model, else random)
+        seed: seed of the replacements (default: 0)
+        lexicon: concept groups as JSON (default: the shipped lexicon)
+        licence: licence of your data, for the data card
+        mixed: also write mixed images with manifests: mix_R, patch_R (not needed for evaluate, which mixes images
+            itself)
+        seeds: seeds of --mixed
         pairs: images and captions
     """
 
@@ -67,12 +69,14 @@ def run(options: Options) -> None:
     choices = {"seed": options.seed, "select": options.select or ("random" if encoder is None else "lowest")}
     altered = alter_captions(encoder, data.items, lexicon=lexicon, fit_article=True, **choices)
     folder = Path(options.out) / options.name
-    made_by = {"model": None if encoder is None else encoder.describe(), **choices}
-    figures = write_own(folder, data, altered, lexicon, licence=options.licence, made_by=made_by)
+    provenance = {"model": None if encoder is None else encoder.describe(), **choices}
+    sizes = write_own(folder, data, altered, lexicon, licence=options.licence, made_by=provenance)
     write_mixed_galleries(folder, data, mixed)
-    variants = ", ".join(f"{name} {each['altered']:,}" for name, each in figures["variants"].items())
+    variants = ", ".join(f"{name} {each['altered']:,}" for name, each in sizes["variants"].items())
     print(
-        f"{folder}: {figures['images']:,} images, {figures['captions']:,} captions, "
-        f"{figures['lexicon_coverage']:.1%} of them with a noun of the lexicon; altered: {variants}\n"
-        f"rococo evaluate MODEL --data {options.out} --out OUT"
+        f"{folder}: {sizes['images']:,} images, {sizes['captions']:,} captions, "
+        f"{sizes['lexicon_coverage']:.1%} of them with a noun of the lexicon; altered: {variants}\n"
+        f"Next: rococo evaluate MODEL --data {options.out} --out OUT"
     )
+    if encoder is None:
+        print("The replaced nouns are random. To select them by influence, as RoCOCO does, add --model MODEL.")

@@ -19,8 +19,8 @@ class Options:
 
     Attributes:
         results: results.json files, or folders that contain them
-        out: the page; .csv (one row a metric, for pandas) and .md go beside it
-        reference: the model to compare the others with (default: the first result)
+        out: the page to write; .csv (one row per metric, for pandas) and .md are written beside it
+        reference: model to compare the others with (default: the first result)
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
@@ -38,4 +38,4 @@ def run(options: Options) -> None:
     except InputError as error:
         source = "--reference" if error.source == "reference" else error.source
         raise InputError(source, error.field, error.found, error.wanted) from None
-    print(f"{page}: the page; {table}: the same figures as CSV; {page.with_suffix('.md')}: as Markdown")
+    print(f"{page}: the page; {table}: the same numbers as CSV; {page.with_suffix('.md')}: as Markdown")

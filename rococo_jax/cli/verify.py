@@ -14,12 +14,12 @@ EXAMPLES = """\
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Count, hash and check benchmark annotations; nothing is corrected.
+    """Count, hash and check benchmark annotations, without correcting anything.
 
     Attributes:
         annotations: folder of annotation files
-        images: folder of images; counts those that are missing
-        out: write the whole report, with examples, as JSON
+        images: folder of images, to count missing ones
+        out: write the complete report, with examples, as JSON
     """
 
     annotations: Annotated[str, Option("DIR")]
@@ -28,7 +28,7 @@ class Options:
 
 
 def run(options: Options) -> None:
-    """Print the report. Quirks are reported and are not errors."""
+    """Print the report. Irregularities are reported and are not errors."""
     from pathlib import Path
 
     from rococo_jax.benchmarks.audit import audit, audit_lines

@@ -156,7 +156,7 @@ def test_a_table_of_scores_correlates_as_scipy_has_it(tmp_path, capsys, refusal)
     write(rows)
     assert main(["correlate", str(table), "--given", "R@1", "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "9 models, 3 metrics" in said and "with R@1 held constant" in said
+    assert "9 models, 3 metrics" in said and "controlling for R@1" in said
     first, *_, pair = written(out)
     assert (first["x_task"], first["y_task"]) == ("R@1", "one")
     assert (pair["x_task"], pair["y_task"], pair["x_metric"]) == ("one", "other", "")
