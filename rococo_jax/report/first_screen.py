@@ -15,18 +15,18 @@ from rococo_jax.metrics.paired import Verdict
 from rococo_jax.report.blocks import Block, Cell, Charts, Head, Note, Part, Table, figure_cell, rich
 from rococo_jax.report.charts import Dot, round_ticks, scatter
 from rococo_jax.report.collection import Figure, Group, Run, best_first, label_of, tasks_of, variants_of
-from rococo_jax.report.comparison import Comparison, Difference, leader_sentence, p_value
+from rococo_jax.report.comparison import Comparison, leader_sentence
 from rococo_jax.report.examples import example_cards
 from rococo_jax.report.model_lines import model_line
 from rococo_jax.report.sections import section_of
 from rococo_jax.report.tables import MOST_PANELS, interval_panels
+from rococo_jax.report.verdicts import COLUMNS, VerdictRow, verdict_rows
 from rococo_jax.report.vocabulary import (
     ALTERED,
     QUERIES,
     QUESTIONS,
     count,
     percent,
-    signed,
     task_label,
     variant_definition,
     variant_label,
@@ -67,13 +67,11 @@ class Focus:
         """Return the main number of a model."""
         return run.figure(self.task, self.variant, self.metric)
 
-    def difference(self, run: Run, variant: str, metric: str) -> Difference | None:
+    def difference(self, run: Run, variant: str, metric: str) -> VerdictRow | None:
         """Return the primary difference between a model and the reference, if it was tested."""
-        rows = self.comparison.rows if self.comparison else ()
-        for row in rows:
-            if row.run is run and (row.variant, row.metric) == (variant, metric) and row.paired.corrected is not None:
-                return row
-        return None
+        rows = verdict_rows({(0, self.task): self.comparison}) if self.comparison else []
+        key = (run.label, variant, metric)
+        return next((row for row in rows if (row.model, row.variant, row.metric) == key), None)
 
 
 def first_screen(
@@ -220,7 +218,7 @@ def _by_verdict(
 ) -> Iterator[Markup]:
     """Yield a sentence for each verdict that models have in a metric."""
     tests = [(run, focus.difference(run, variant, metric)) for run in focus.runs if run is not reference]
-    tested = [(run, row.paired.verdict(metric_of(metric).better)) for run, row in tests if row is not None]
+    tested = [(run, row.verdict) for run, row in tests if row is not None]
     for verdict, ending in endings.items():
         names = [run.label for run, each in tested if each == verdict]
         if names:
@@ -281,10 +279,8 @@ def _verdict_cells(focus: Focus, run: Run, reference: Run) -> list[Cell]:
         return [Cell("–"), Cell("–"), Cell("reference", words=True)]
     if difference is None:
         return [Cell("–"), Cell("–"), Cell("not tested", words=True)]
-    paired = difference.paired
-    bounds = f"{signed(paired.low)} to {signed(paired.high)}"
-    verdict = paired.verdict(metric_of(focus.metric).better)
-    return [Cell(signed(paired.points), (bounds,)), Cell(p_value(paired.corrected)), Cell(verdict, words=True)]
+    texts = dict(zip(COLUMNS, difference.cells(), strict=True))
+    return [Cell(texts["Difference"], (texts["95 %"],)), Cell(texts["p"]), Cell(texts["Verdict"], words=True)]
 
 
 def _bars(focus: Focus) -> Charts:
