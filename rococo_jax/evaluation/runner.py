@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
@@ -154,16 +155,24 @@ def evaluate_into(
         return opened, [companion.continuing(plan.stored or {}) for companion in companions]
 
     opened, resumed = run_on_all_processes("benchmarks", prepare)
-    before = cache.computed, cache.read
+    before = cache.computed, cache.unidentified, cache.read
     evaluated = evaluate_model(model, opened, settings, cache, resumed, examples=True)
     if first:
-        computed, read = cache.computed - before[0], cache.read - before[1]
-        say(f"{model.name}: {computed:,} images and texts embedded, {read:,} read from the cache")
+        after = cache.computed, cache.unidentified, cache.read
+        say(f"{model.name}: {_embedding_counts(*np.subtract(after, before).tolist())}")
 
     def write() -> dict[str, Any]:
         return write_evaluated(folder, _with_stored(evaluated, stored_results(folder, plan), plan.unchanged))
 
     return broadcast_from_process_0("results", write), True
+
+
+def _embedding_counts(computed: int, unidentified: int, read: int) -> str:
+    """Describe how many items were embedded, not cached and read, with what to do if they cannot be cached."""
+    if unidentified:
+        hint = "add a method fingerprint() to the model, and the next evaluation reads them from the cache"
+        return f"{computed:,} images and texts embedded, {unidentified:,} not cached (no fingerprint): {hint}"
+    return f"{computed:,} images and texts embedded, {read:,} read from the cache"
 
 
 def _with_stored(evaluated: Evaluated, stored: Evaluated | None, unchanged: Sequence[str]) -> Evaluated:
