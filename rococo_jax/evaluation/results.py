@@ -174,19 +174,6 @@ def per_query_table(tables: Iterable[Any]):
     return pa.concat_tables(tables, promote_options="default")
 
 
-def with_columns(tables: Sequence[Any], columns: Sequence[Mapping[str, np.ndarray]]) -> list[Any]:
-    """Each table with further columns, by name; as they are where there are none."""
-    import pyarrow as pa
-
-    extended = []
-    for table, of_table in zip(tables, columns or [{}] * len(tables), strict=True):
-        for name, values in of_table.items():
-            if name not in table.column_names:
-                table = table.append_column(name, pa.array(values))
-        extended.append(table)
-    return extended
-
-
 def pair_table(outcomes: Iterable[Outcome], tables: Tables):
     """Return a `pyarrow.Table` of the pairs of all outcomes, empty if no task has pairs."""
     import pyarrow as pa
