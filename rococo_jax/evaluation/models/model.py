@@ -40,12 +40,14 @@ class Model(Protocol):
         name: name in tables.
         notes: notes for readers of its results, one sentence each; complete after `outcomes`.
         training_images: images the model was trained on, which must not count; None if unknown.
+        encoder: the encoder whose embeddings are compared; None if there is no single one.
         versions: of the programs that made its numbers; None for those of this process.
     """
 
     name: str
     notes: Sequence[str] = ()
     training_images: TrainingImages | None = None
+    encoder: LoadedModel | None = None
     versions: Mapping[str, Any] | None = None
 
     def describe(self) -> dict[str, Any]:
