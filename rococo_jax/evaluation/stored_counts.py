@@ -12,7 +12,7 @@ from jaxtyping import Int
 from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.errors import InputError, object_of
-from rococo_jax.evaluation.counts import CountedRows, Groups
+from rococo_jax.evaluation.counts import CountedRows
 from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.metrics.image_counts import ImageCounts, image_counts, mean_over_parts, side_by_side
 from rococo_jax.metrics.intervals import ItemCounts, pool_items
@@ -29,19 +29,6 @@ _NOT_COUNTED = frozenset(
 
 # Task and variant -> counts by image.
 CountsByVariant = dict[tuple[str, str], ImageCounts]
-
-
-def read_groups(path: Path, results: Mapping[str, Any]) -> Groups:
-    """Return the rows of each variant of results, as `evaluation.counts.group_rows` does while they are made.
-
-    Raises InputError: as `read_image_counts`.
-    """
-    stored = _StoredRows(path, results)
-    return {
-        (task, name): stored.group(task, name)
-        for task, variants in object_of(results.get("variants")).items()
-        for name in variants
-    }
 
 
 def read_image_counts(
@@ -67,7 +54,7 @@ def read_image_counts(
             for name in names
             for base in object_of(object_of(described.get(task)).get(name)).get("of", [name])
         }
-    stored = _StoredRows(path, results, bases)
+    stored = StoredRows(path, results, bases)
     counts: CountsByVariant = {}
     for task, described in object_of(results.get("variants")).items():
         for name in described if variants is None else variants.get(task, ()):
@@ -76,11 +63,15 @@ def read_image_counts(
     return counts
 
 
-class _StoredRows:
-    """The rows of a file, found by task and variant.
+class StoredRows:
+    """Rows of `per_query.parquet`, by task and variant.
 
     Args:
+        path: the file.
+        results: contents of the `results.json` beside it.
         bases: names of variants that are not pooled; other rows are not read. All by default.
+
+    Raises InputError: as `read_image_counts`.
     """
 
     def __init__(self, path: Path, results: Mapping[str, Any], bases: Collection[str] | None = None):

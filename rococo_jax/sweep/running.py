@@ -34,9 +34,10 @@ from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.resume import holds, requests_in, union
 from rococo_jax.evaluation.runner import evaluate_into
+from rococo_jax.locks import hold
 from rococo_jax.processes import broadcast_from_process_0, raised_everywhere, run_on_all_processes
 from rococo_jax.runtime import make_mesh
-from rococo_jax.storage import hash_json, hold
+from rococo_jax.storage import hash_json
 from rococo_jax.sweep.plan import Plan, Point, value_text
 from rococo_jax.sweep.train import make_evaluation_of
 from rococo_jax.training.config import check_same_config, flat
