@@ -106,7 +106,7 @@ def _table_of_kind(all_results: Sequence[Mapping[str, Any]], kind: str) -> "Tabl
 
 
 def _pooled_and_single(results: Mapping[str, Any], task: str) -> tuple[list[str], list[str]]:
-    """Return the variants over several parts, the headline before all, and the others, which an empty line sets apart."""
+    """Return the variants over several parts, the headline first, and the other variants."""
     sizes = results.get("sizes", {}).get(task, {})
     headline = results.get("headlines", {}).get(task, {}).get("variant")
     variants = list(results["tasks"][task])
