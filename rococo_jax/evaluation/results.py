@@ -13,7 +13,7 @@
      "benchmarks": {BENCHMARK: {"request": {OPTION: ...}, "tasks": [...], "notes": [...]}},
      "sha256": hash of all the rest}
 
-Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null where the clean figure is 0.
+Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null where the clean value is 0.
 Where a variant was run with several seeds, a metric is the mean over them, `METRIC_std` beside it their sample standard
 deviation, and `sizes` names the seeds.
 

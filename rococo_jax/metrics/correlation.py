@@ -8,7 +8,7 @@
     p of partial Student's t with n - 3
     interval     2.5th to 97.5th percentile over models drawn with replacement, ranked anew in each draw
 
-All orders of all pairs are counted in one pass; `scipy.stats.permutation_test` takes 11 s for a single pair of 9 models.
+All orders of all pairs are counted in one pass; `scipy.stats.permutation_test` takes 11 s for one pair of 9 models.
 
 Holm (1979): of m p-values in ascending order the k-th is multiplied by m - k + 1, and none is below one before it.
 """
@@ -66,9 +66,7 @@ def correlate(
     rho = _rank_correlations(values, controlling_for)
     drawn_models = [np.repeat(np.arange(models), counts) for counts in image_draws(models, resamples)]
     blocks = [np.array(drawn_models[start : start + _DRAWS_AT_ONCE]) for start in range(0, resamples, _DRAWS_AT_ONCE)]
-    drawn = np.concatenate(
-        [_rank_correlations(values[:, block].swapaxes(0, 1), controlling_for) for block in blocks]
-    )
+    drawn = np.concatenate([_rank_correlations(values[:, block].swapaxes(0, 1), controlling_for) for block in blocks])
     tail = (100.0 - LEVEL) / 2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a pair without a value in any draw, which stays NaN

@@ -83,7 +83,7 @@ def verdict_rows(comparisons: Comparisons, margin: float | None = None) -> list[
 
 
 def _verdict_row(comparison: Comparison, task: str, row: Difference, margin: float | None) -> VerdictRow:
-    model, reference = (run.figure(task, row.variant, row.metric).value for run in (row.run, comparison.reference))
+    model, reference = (run.estimate(task, row.variant, row.metric).value for run in (row.run, comparison.reference))
     paired = row.paired
     return VerdictRow(
         reference=comparison.reference.label,
