@@ -31,8 +31,8 @@ def is_url(path: str | os.PathLike) -> bool:
 def refuse_url(path: str | os.PathLike, field: str) -> None:
     """Raise InputError for a URL, also as a `Path`: outputs need locks and renames, which buckets do not have."""
     if _WRITTEN_URL.match(str(path)):
-        wanted = "a folder of this machine, or of a file system that is mounted on it (NFS, Filestore, gcsfuse, ...)"
-        raise InputError(path, field, "a URL", wanted)
+        expected = "a folder of this machine, or of a file system that is mounted on it (NFS, Filestore, gcsfuse, ...)"
+        raise InputError(path, field, "a URL", expected)
 
 
 @contextlib.contextmanager
@@ -133,37 +133,37 @@ def write_json_lines(path: str | os.PathLike, values: Iterable[Any]) -> None:
         file.writelines(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
 
 
-def read_json(path: str | os.PathLike, wanted: str) -> Any:
-    """Read a JSON file. `wanted` describes the content for errors ("a captions file").
+def read_json(path: str | os.PathLike, expected: str) -> Any:
+    """Read a JSON file. `expected` describes the content for errors ("a captions file").
 
     Raises InputError as `texts.read_text` and `texts.parse_json`.
     """
-    return parse_json(read_text(path, wanted), path, wanted)
+    return parse_json(read_text(path, expected), path, expected)
 
 
-def read_json_object(path: str | os.PathLike, wanted: str) -> dict[str, Any]:
+def read_json_object(path: str | os.PathLike, expected: str) -> dict[str, Any]:
     """Read a JSON file as `read_json`; raise InputError also if the value is not an object."""
-    value = read_json(path, wanted)
+    value = read_json(path, expected)
     if not isinstance(value, dict):
-        raise InputError(path, "JSON", f"a {type(value).__name__}", f"an object: {wanted}")
+        raise InputError(path, "JSON", f"a {type(value).__name__}", f"an object: {expected}")
     return value
 
 
-def load_arrays(path: str | os.PathLike, wanted: str) -> Any:
+def load_arrays(path: str | os.PathLike, expected: str) -> Any:
     """Return the array of a `.npy` file, or those of a `.npz` file by name; each is loaded when it is looked up.
 
     Raises InputError: the file is missing, damaged or something else, or a header claims more than the file contains.
-    `wanted` describes the content for errors.
+    `expected` describes the content for errors.
     """
     from rococo_jax.npz import open_arrays
 
     # NumPy evaluates headers as Python, and does not catch their errors or those of zipfile.
-    return open_arrays(Path(path), lambda: whole_file(path, wanted))
+    return open_arrays(Path(path), lambda: whole_file(path, expected))
 
 
 def read_table(
     path: str | os.PathLike,
-    wanted: str,
+    expected: str,
     columns: Sequence[str] | None = None,
     dictionary_columns: Sequence[str] = (),
     filters: Sequence[tuple[str, str, Any]] | None = None,
@@ -178,7 +178,7 @@ def read_table(
     """
     import pyarrow.parquet
 
-    with whole_file(path, wanted):
+    with whole_file(path, expected):
         table = pyarrow.parquet.read_table(
             path,
             columns=columns,
@@ -201,16 +201,16 @@ def _names_of(fields: Iterable[Any]) -> list[str]:
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
+def whole_file(path: str | os.PathLike, expected: str) -> Iterator[None]:
     """Raise InputError for any error of a library that reads a damaged file. The block should only call the library.
 
     Args:
-        wanted: describes the content for errors ("a table of pairs").
+        expected: describes the content for errors ("a table of pairs").
     """
     try:
         yield
     except FileNotFoundError:
-        raise InputError(path, "file", "nothing there", wanted) from None
+        raise InputError(path, "file", "nothing there", expected) from None
     except Exception as error:
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.filename is not None):
             raise  # a folder, or no permission; the check for OSError excludes SyntaxErrors, which have a file name too
@@ -218,8 +218,8 @@ def whole_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
 
         found = why_unreadable(path, error)
         if "pickle" in found or "Python objects" in found:
-            raise InputError(path, "contents", "Python objects", f"{wanted}, of {NO_OBJECTS}") from None
-        raise InputError(path, "contents", f"something else ({found})"[:200], f"{wanted}, undamaged") from None
+            raise InputError(path, "contents", "Python objects", f"{expected}, of {NO_OBJECTS}") from None
+        raise InputError(path, "contents", f"something else ({found})"[:200], f"{expected}, undamaged") from None
 
 
 def why_unreadable(path: str | os.PathLike, error: Exception) -> str:

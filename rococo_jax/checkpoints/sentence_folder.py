@@ -179,6 +179,6 @@ def _text_module_paths(folder: Path) -> dict[str, str]:
     unsupported = [kind for kind in kinds if kind not in _TEXT_MODULES or kinds.count(kind) > 1]
     if unsupported or not all(is_inner_name(path) for path in paths.values() if path):
         found = ", ".join(unsupported or paths.values())
-        wanted = f"only {', '.join(_TEXT_MODULES)}, once each, inside the folder"
-        raise InputError(folder / MODULES, "modules", found, wanted)
+        expected = f"only {', '.join(_TEXT_MODULES)}, once each, inside the folder"
+        raise InputError(folder / MODULES, "modules", found, expected)
     return paths

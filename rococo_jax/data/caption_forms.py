@@ -166,8 +166,8 @@ def _open_text_files(source: str, options: ReadOptions) -> CaptionsFile:
         found = f"{len(missing)} of {len(names)} images without a text; the first is {missing[0]!r}"
         if len(missing) == len(names):
             found = f"no captions file and no texts beside its {len(names)} images"
-        wanted = "metadata.csv, .jsonl or .parquet, Parquet files, or NAME.txt beside NAME.jpg"
-        raise InputError(folder, "captions", found, wanted)
+        expected = "metadata.csv, .jsonl or .parquet, Parquet files, or NAME.txt beside NAME.jpg"
+        raise InputError(folder, "captions", found, expected)
     check_split_choice(folder, options.row_split, {})
     items = tuple(CaptionedImage(name, _captions_of(path, options.text_files)) for name, path in texts.items() if path)
     unused = len({path for path in folder.rglob("*") if file_suffix(path) == ".txt"} - {*texts.values()})

@@ -96,8 +96,8 @@ def _rows_of_object(value: dict, columns: Columns, source: str) -> list[dict[str
     if images and captions:
         if isinstance(images[0], str):
             return [value]
-        wanted = "a row for each image: DataFrame.to_json(FILE, orient='records', lines=True) in pandas"
-        raise InputError(source, "captions", "an object of columns", wanted)
+        expected = "a row for each image: DataFrame.to_json(FILE, orient='records', lines=True) in pandas"
+        raise InputError(source, "captions", "an object of columns", expected)
     if _is_by_name(value):
         return [{"image": name, "caption": texts} for name, texts in value.items()]
     first_keys = ", ".join(repr(key[:40]) for key in list(value)[:6]) + (", ..." if len(value) > 6 else "")

@@ -78,10 +78,10 @@ def choose_column(role: str, header: Sequence[str], columns: Columns, source: ob
         if role == "image" and links:
             raise InputError(source, f"column {links[0]!r}", "links", _DOWNLOAD)
         if role == "image" and "image_id" in by_plain_name:
-            wanted = "the names of image files: COCO's ids belong to the `images` of its annotations"
-            raise InputError(source, f"{field} for the image", f"{by_plain_name['image_id']!r}, ids", wanted)
-        wanted = f"one of {', '.join(USUAL[role][:6])}, ..., or columns {role}=NAME"
-        raise InputError(source, f"{field} for the {role}", names or "none", wanted)
+            expected = "the names of image files: COCO's ids belong to the `images` of its annotations"
+            raise InputError(source, f"{field} for the image", f"{by_plain_name['image_id']!r}, ids", expected)
+        expected = f"one of {', '.join(USUAL[role][:6])}, ..., or columns {role}=NAME"
+        raise InputError(source, f"{field} for the {role}", names or "none", expected)
     count = [name.strip().lower() for name in header].count(candidates[0].strip().lower())
     if count > 1:
         raise InputError(source, f"column {candidates[0]!r}", f"{count} columns of that name", "one")
@@ -120,8 +120,8 @@ def check_split_choice(source: object, split: str, counts: Mapping[str, int], mu
     available = ", ".join(f"{name} ({count:,})" for name, count in counts.items())
     if unknown or (must_choose and len(counts) > 1 and not requested):
         found = repr(unknown[0]) if unknown else "none named, of several"
-        wanted = f"{available or 'a column split'}, one or several (train+val), or all"
-        raise InputError(source, "split", found, wanted)
+        expected = f"{available or 'a column split'}, one or several (train+val), or all"
+        raise InputError(source, "split", found, expected)
     if not counts:
         return ""
     return f", splits {available}: " + (f"read: {split}" if requested else "all read; `split` chooses")

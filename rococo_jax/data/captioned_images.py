@@ -92,16 +92,16 @@ def _open_pairs(images: str, captions: str, options: ReadOptions) -> PairSource:
     for name in split_names(captions):
         refuse_url(name, "captions")
     if sources and options.split:
-        wanted = f"none with {images}: a captions file or a table has splits"
-        raise InputError("pairs", "split", repr(options.split), wanted)
+        expected = f"none with {images}: a captions file or a table has splits"
+        raise InputError("pairs", "split", repr(options.split), expected)
     if sources and options.text_files == "whole":
-        wanted = "folders; a caption of several lines in a tar belongs in NAME.json"
-        raise InputError("pairs", "text_files", f"{options.text_files!r} with {images}", wanted)
+        expected = "folders; a caption of several lines in a tar belongs in NAME.json"
+        raise InputError("pairs", "text_files", f"{options.text_files!r} with {images}", expected)
     if folders or captions.strip():
         sources.insert(0, _read_folders(folders, captions, options))
     if not sources:
-        wanted = ", ".join(["folders of images", *(kind.label for kind in reversed(SOURCE_KINDS))])
-        raise InputError("training data", "images", repr(images), wanted)
+        expected = ", ".join(["folders of images", *(kind.label for kind in reversed(SOURCE_KINDS))])
+        raise InputError("training data", "images", repr(images), expected)
     return sources[0] if len(sources) == 1 else JoinedPairs(sources)
 
 
@@ -188,8 +188,8 @@ def _find_in_folders(
             for name, path in find_images(missing, folder)[0].items():
                 other = paths.setdefault(name, path)
                 if other != path and not path.samefile(other) and path.read_bytes() != other.read_bytes():
-                    wanted = "one folder for each captions file, in the same order"
-                    raise InputError(source, f"image {name!r}", f"two of this name, {other} and {path}", wanted)
+                    expected = "one folder for each captions file, in the same order"
+                    raise InputError(source, f"image {name!r}", f"two of this name, {other} and {path}", expected)
         missing = [name for name in missing if name not in paths]
     all_folders = ", ".join(dict.fromkeys(itertools.chain.from_iterable(search_order))) or "no folder"
     if not paths:

@@ -31,8 +31,8 @@ def read_weights(text: str, sources: int) -> tuple[Fraction, ...]:
         sum differs from 1 by more than a millionth.
     """
 
-    def error(found: str, wanted: str) -> InputError:
-        return InputError("config", "config.data.weights", found, wanted)
+    def error(found: str, expected: str) -> InputError:
+        return InputError("config", "config.data.weights", found, expected)
 
     try:
         weights = tuple(Fraction(each.strip()) for each in text.split(","))

@@ -217,8 +217,8 @@ class TarPairs(PairSource):
             raise InputError(self.tars[tar], "tar", first_line(error) or "nothing", "a tar that can be read") from None
         header, image = data[:HEADER], data[HEADER:]
         if checksum(header, hashlib.sha256(image).digest()) != check:
-            wanted = "the bytes that were indexed; run the command again to index the tar again"
-            raise InputError(self.tars[tar], f"member {name}", "other bytes", wanted)
+            expected = "the bytes that were indexed; run the command again to index the tar again"
+            raise InputError(self.tars[tar], f"member {name}", "other bytes", expected)
         return image
 
 
@@ -273,8 +273,8 @@ def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
             found += f"; the first is {tar.rpartition('/')[2]}/{summary['first']}"
             break
     if not len(pairs):
-        wanted = "a sample with both: consecutive members whose names agree up to the first dot"
-        raise InputError(name, "samples", found, wanted)
+        expected = "a sample with both: consecutive members whose names agree up to the first dot"
+        raise InputError(name, "samples", found, expected)
     skipped = sum(counts.values())
     if skipped:
         if not allow_missing:

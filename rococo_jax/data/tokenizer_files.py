@@ -191,8 +191,8 @@ def _check_open_clip_arguments(arguments: Mapping[str, Any], kind: str, simple: 
             "language": is_off or (isinstance(value, str) and kind == "m2m_100"),
         }
         if not is_supported.get(name, is_off):
-            wanted = f"one of {', '.join(_CLEANINGS)}" if name == "clean" else "a tokenizer without it"
-            raise InputError(config, f"text_cfg.tokenizer_kwargs.{name}", repr(value), wanted)
+            expected = f"one of {', '.join(_CLEANINGS)}" if name == "clean" else "a tokenizer without it"
+            raise InputError(config, f"text_cfg.tokenizer_kwargs.{name}", repr(value), expected)
 
 
 def with_padded_end(tokenizer: Tokenizer) -> Tokenizer:
@@ -284,8 +284,8 @@ def _token_text(folder: Path, field: str, token: Any) -> str:
 def _require_vocabulary(folder: Path, family: str) -> None:
     available = {name for name in TOKENIZER_FILES if (folder / name).is_file()}
     if not any(files <= available for files in _VOCABULARIES[family]):
-        wanted = ", or ".join(" and ".join(sorted(files, reverse=True)) for files in _VOCABULARIES[family])
-        raise InputError(folder, "tokenizer", ", ".join(sorted(available)) or "no tokenizer files", wanted)
+        expected = ", or ".join(" and ".join(sorted(files, reverse=True)) for files in _VOCABULARIES[family])
+        raise InputError(folder, "tokenizer", ", ".join(sorted(available)) or "no tokenizer files", expected)
 
 
 def _through_transformers(

@@ -208,8 +208,8 @@ def _pixels(image: Any, name: str, preprocessing: Preprocessing) -> np.ndarray:
     # The last patch of a packed sequence holds the grid size, not pixels.
     colours = pixels if preprocessing.patch_size is None else pixels[: -preprocessing.patch_size]
     if (largest := float(np.abs(colours).max())) > _MAX_RANGE_FACTOR * limit:
-        wanted = f"normalised values, at most {limit:.3g}; uint8 pixels are normalised here"
-        raise InputError(name, "float pixels", f"values up to {largest:.4g}", wanted)
+        expected = f"normalised values, at most {limit:.3g}; uint8 pixels are normalised here"
+        raise InputError(name, "float pixels", f"values up to {largest:.4g}", expected)
     return pixels
 
 

@@ -247,10 +247,10 @@ def read_results(path: str | os.PathLike) -> dict[str, Any]:
         InputError: the file is of another version, a part is missing or of another shape, a known metric is out of its
             range, or the file is not as it was written.
     """
-    path, wanted = Path(path), "a results file of `rococo evaluate` or `rococo score`"
-    results = read_json(path, wanted)
+    path, expected = Path(path), "a results file of `rococo evaluate` or `rococo score`"
+    results = read_json(path, expected)
     if not isinstance(results, dict):
-        raise InputError(path, "file", f"a JSON {type(results).__name__}", wanted)
+        raise InputError(path, "file", f"a JSON {type(results).__name__}", expected)
     _check_format(path, results)
     for part, kind in (("model", str), ("protocol", str), ("fingerprint", dict), ("tasks", dict), ("intervals", dict)):
         if not isinstance(results.get(part), kind):
@@ -306,5 +306,5 @@ def _check_metrics(path: Path, field: str, metrics: dict[str, Any]) -> None:
             continue  # a drop is null where the baseline is 0
         low, high = metric_of(name).bounds
         if not is_number(value) or not low - _TOLERANCE <= value <= high + _TOLERANCE:
-            wanted = f"a number from {low:g} to {high:g}" if math.isfinite(low) else "a number"
-            raise InputError(path, f"{field}: {name}", value, wanted)
+            expected = f"a number from {low:g} to {high:g}" if math.isfinite(low) else "a number"
+            raise InputError(path, f"{field}: {name}", value, expected)

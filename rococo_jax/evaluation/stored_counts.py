@@ -19,7 +19,7 @@ from rococo_jax.metrics.intervals import ItemCounts, pool_items
 from rococo_jax.metrics.rows import count_rows
 from rococo_jax.storage import whole_file
 
-_WANTED = "the table of queries that `rococo evaluate` writes beside results.json"
+_EXPECTED = "the table of queries that `rococo evaluate` writes beside results.json"
 _REQUIRED = ("task", "variant", "unit")
 _TEXTS = ("task", "variant", "image", "label")
 # Columns of numbers that are not counted.
@@ -79,7 +79,7 @@ class StoredRows:
         import pyarrow.compute as pc
         import pyarrow.parquet
 
-        with whole_file(path, _WANTED):
+        with whole_file(path, _EXPECTED):
             schema = pyarrow.parquet.read_schema(path)
         if "variant" not in schema.names:
             bases = None
@@ -88,13 +88,13 @@ class StoredRows:
         ]
         texts = [name for name in _TEXTS if name in columns and pa.types.is_string(schema.field(name).type)]
         filters = None if bases is None else [("variant", "in", sorted(bases))]
-        table = read_rows(path, _WANTED, columns=columns, dictionary_columns=texts, filters=filters)
+        table = read_rows(path, _EXPECTED, columns=columns, dictionary_columns=texts, filters=filters)
         for name in _REQUIRED:
             if name not in table.column_names:
-                raise InputError(path, "columns", f"no {name}", _WANTED)
+                raise InputError(path, "columns", f"no {name}", _EXPECTED)
             if missing := table[name].null_count:
                 raise InputError(path, name, f"{missing} rows without one", "one in every row")
-        with whole_file(path, _WANTED):
+        with whole_file(path, _EXPECTED):
             self._unit = pc.cast(table["unit"], pa.int64()).to_numpy()
             images = table["image"] if "image" in table.column_names else pc.cast(table["unit"], pa.string())
             if images.null_count:
@@ -211,7 +211,7 @@ def _count(
     try:
         return count_rows(kind, columns, unit, names)
     except KeyError as error:
-        raise InputError(path, "columns", f"no {error.args[0]}", _WANTED) from None
+        raise InputError(path, "columns", f"no {error.args[0]}", _EXPECTED) from None
 
 
 def _is_number(kind: Any) -> bool:

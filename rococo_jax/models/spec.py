@@ -135,11 +135,11 @@ class VisionSpec(CheckedSpec):
             found = f"images of {self.image_size} and patches of {self.patch_size} pixels"
             raise InputError("vision spec", "mbconv", found, "a multiple of 16, and 16")
         if self.flexible_grid and not self._can_be_flexible:
-            wanted = (
+            expected = (
                 "a position_grid, position_rule antialiased_linear, attention pooling, and nothing but whole patches "
                 "before the blocks"
             )
-            raise InputError("vision spec", "flexible_grid", "true", wanted)
+            raise InputError("vision spec", "flexible_grid", "true", expected)
 
     @property
     def _can_be_flexible(self) -> bool:
@@ -232,8 +232,8 @@ class TextSpec(CheckedSpec):
     def __post_init__(self):
         check_heads("text spec", self.width, self.heads)
         if self.attention == "bag" and self.pooling != "mean":
-            wanted = "'mean' for a bag of words, which has no order"
-            raise InputError("text spec", "pooling", repr(self.pooling), wanted)
+            expected = "'mean' for a bag of words, which has no order"
+            raise InputError("text spec", "pooling", repr(self.pooling), expected)
         if (self.pooling == "appended") != (self.pad_id is not None):
             raise InputError("text spec", "pad_id", self.pad_id, "the padding id, for pooling 'appended' alone")
         if self.pooling == "first_eos" and self.eos_id is None:

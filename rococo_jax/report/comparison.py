@@ -188,8 +188,8 @@ def leader_sentence(pair: FirstTwo) -> str:
 
 def _counts_of(run: Run) -> CountsByVariant:
     """Return the counts of the variants that are compared: all but single corruptions."""
-    wanted = {task: [*run.variants(task), *run.mean_corruptions(task)] for task in run.tasks}
-    return read_image_counts(run.path.parent / PER_QUERY, run.results, wanted)
+    expected = {task: [*run.variants(task), *run.mean_corruptions(task)] for task in run.tasks}
+    return read_image_counts(run.path.parent / PER_QUERY, run.results, expected)
 
 
 @dataclasses.dataclass(frozen=True)

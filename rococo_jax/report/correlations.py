@@ -102,10 +102,10 @@ def correlate_runs(
         for variant, metrics in variants.items()
         for place in (Place(task, variant, name) for name in metrics)
     }
-    wanted = _default_places(runs) if names is None else [_place(name, known, "metrics") for name in names]
+    expected = _default_places(runs) if names is None else [_place(name, known, "metrics") for name in names]
     usual = known.get(Place("image_to_text", CLEAN, "r1").path)
     held = usual if given is None else _place(given, known, "given")
-    places = list(dict.fromkeys([*([held] if held else []), *wanted]))
+    places = list(dict.fromkeys([*([held] if held else []), *expected]))
     rows, left_out = comparable({place: [run.estimate(*place).value for run in runs] for place in places})
     if len(rows) < 2:
         raise InputError("RESULTS", "metrics", f"{len(rows)} that every model has and that differ", "at least 2")

@@ -108,9 +108,9 @@ def summary_columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
         found = [row.tasks[task] for row in rows if task in row.tasks]
         variant = variant if any(variant in each for each in found) else next(iter(found[0]))
         names = metrics_of([row for row in rows if task in row.tasks], task)
-        wanted = [(variant, name) for name in ([metric] if metric else names)]
-        wanted += [(ALTERED, name) for name in names] if section.alters else []
-        columns += [(task, *each) for each in wanted if any(each[1] in tasks.get(each[0], {}) for tasks in found)]
+        expected = [(variant, name) for name in ([metric] if metric else names)]
+        expected += [(ALTERED, name) for name in names] if section.alters else []
+        columns += [(task, *each) for each in expected if any(each[1] in tasks.get(each[0], {}) for tasks in found)]
     return columns
 
 
@@ -211,16 +211,16 @@ def estimates_of_task(
 def drawn_of_task(results: Sequence[Mapping[str, Any]], runs: Sequence[CountsByVariant], task: str) -> DrawnOfTask:
     """Return the values of each seed and on draws of images; `altered` is the mean over the altered variants."""
     section = section_of_kind(results[0]["kinds"].get(task, ""), headlines_of(results[0]).get(task))
-    wanted = (*section.compared, "drop") if section.compared else None
+    expected = (*section.compared, "drop") if section.compared else None
     drawn: DrawnOfTask = {}
     for variant, metrics in results[0]["tasks"][task].items():
-        names = wanted or order_metrics(metrics)
+        names = expected or order_metrics(metrics)
         names = [name for name in names if all(is_number(each["tasks"][task][variant].get(name)) for each in results)]
         drawn[variant] = {name: _drawn(results, runs, task, variant, name, section) for name in names}
     described = described_variants(results[0], task)
     altered = [drawn[name] for name, variant in described.items() if section.alters and variant.is_attack]
     if altered:
-        shared = [name for name in wanted or () if all(name in each for each in altered)]
+        shared = [name for name in expected or () if all(name in each for each in altered)]
         drawn[ALTERED] = {name: _mean([each[name] for each in altered]) for name in shared}
     return drawn
 

@@ -100,11 +100,13 @@ class Layout:
             if _contains_rows(cells, [*lines.values()], self.delimiter, len(header)):
                 field = f"row {number} (lines {min(lines)} to {max(lines)})"
                 found = "a quotation mark that begins a cell and ends in a later row"
-                wanted = 'a mark of a text doubled in a quoted cell (""), or a table with tabs, where marks are letters'
-                raise InputError(source, field, found, wanted)
+                expected = (
+                    'a mark of a text doubled in a quoted cell (""), or a table with tabs, where marks are letters'
+                )
+                raise InputError(source, field, found, expected)
             if len(cells) < len(header) or any(map(str.strip, cells[len(header) :])):
-                wanted = f"{len(header)} between {DELIMITERS[self.delimiter]}, as in the header"
-                raise InputError(source, f"row {number} (to line {max(lines)})", f"{len(cells)} cells", wanted)
+                expected = f"{len(header)} between {DELIMITERS[self.delimiter]}, as in the header"
+                raise InputError(source, f"row {number} (to line {max(lines)})", f"{len(cells)} cells", expected)
             yield number, dict(zip(header, cells, strict=False))
 
 

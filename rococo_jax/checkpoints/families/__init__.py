@@ -58,8 +58,8 @@ def naming_other_tasks(path: Path, config: Mapping[str, Any]) -> Iterator[None]:
         if error.field != "tensors" or not re.search("For[A-Z]", classes):
             raise
         found = f"{classes}, not the towers of a {config['model_type']} alone: {error.found}"
-        wanted = f"a {config['model_type']} with both towers or one of them alone ({error.wanted}); {_ELSEWHERE}"
-        raise InputError(path, "architectures", found, wanted) from None
+        expected = f"a {config['model_type']} with both towers or one of them alone ({error.wanted}); {_ELSEWHERE}"
+        raise InputError(path, "architectures", found, expected) from None
 
 
 def spec_from_config(
@@ -80,6 +80,6 @@ def family_of_spec(spec: ModelSpec, source: object) -> ExportableFamily:
     if family is None:
         alone = [family_of(tower) for tower in (spec.vision, spec.text) if tower is not None]
         towers = " beside ".join(f"a {family.name} tower" if family else "a tower of no family" for family in alone)
-        wanted = "towers of one family that transformers has: clip, siglip or tipsv2"
-        raise InputError(source, "towers", towers, wanted)
+        expected = "towers of one family that transformers has: clip, siglip or tipsv2"
+        raise InputError(source, "towers", towers, expected)
     return family

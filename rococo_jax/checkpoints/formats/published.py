@@ -73,10 +73,10 @@ def _check_activation(checkpoint: Checkpoint, published: Published, source: str)
     found = f"{' and '.join(sorted(activations))} in the repository's configuration"
     if published.architecture.endswith(QUICK_GELU):
         plain = published.name.replace(f"{QUICK_GELU}/", "/")
-        wanted = (
+        expected = (
             f"{published.activation}, as {published.architecture} has it; or {ZOO}{plain}, or the argument activation"
         )
-        raise InputError(source, "activation", found, wanted)
+        raise InputError(source, "activation", found, expected)
     say(f"{source}: {found} is used; the table has {published.activation}")
 
 

@@ -189,8 +189,8 @@ def apply_mixing(
         return Mixed(_mix(images, partners, share, rest, boxes, method), partners, boxes, share)
     rows, size = count // mesh.size, group or count
     if count % mesh.size or (rows % size and (size % rows or count % size)):
-        wanted = f"a number that {mesh.size} devices share evenly, in groups of {size} that fill or divide a device"
-        raise InputError("mixing", "images", f"{count} in the batch", wanted)
+        expected = f"a number that {mesh.size} devices share evenly, in groups of {size} that fill or divide a device"
+        raise InputError("mixing", "images", f"{count} in the batch", expected)
     mixed = _mix_over_mesh(mesh, method, max(1, size // rows))(images, partners, share, rest, boxes)
     return Mixed(mixed, partners, boxes, share)
 
