@@ -45,8 +45,8 @@ def find_folder(
         raise InputError(source, field, "nothing there", expected)
     suffix = Path(match["name"].lower()).suffix
     if not match["explicit"] and match["revision"] is None and suffix in _FILE_SUFFIXES:
-        found = f"nothing there (no such file, and names that end in {suffix} are not looked up on the hub)"
-        raise InputError(source, field, found, expected)
+        problem = f"nothing there (no such file, and names that end in {suffix} are not looked up on the hub)"
+        raise InputError(source, field, problem, expected)
     return hub_snapshot(source, match["name"], files, field, expected, match["revision"], required)
 
 
@@ -88,8 +88,8 @@ def hub_snapshot(
         try:
             HfApi().repo_info(name, revision=folder.name)
         except Exception as error:
-            found = f"no {missing} in the cache, and the hub answers: {first_line(error)}"
-            raise InputError(source, field, found, expected) from None
+            problem = f"no {missing} in the cache, and the hub answers: {first_line(error)}"
+            raise InputError(source, field, problem, expected) from None
     return folder
 
 

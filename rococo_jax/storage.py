@@ -216,10 +216,10 @@ def whole_file(path: str | os.PathLike, expected: str) -> Iterator[None]:
             raise  # a folder, or no permission; the check for OSError excludes SyntaxErrors, which have a file name too
         from rococo_jax.npz import NO_OBJECTS
 
-        found = why_unreadable(path, error)
-        if "pickle" in found or "Python objects" in found:
+        problem = why_unreadable(path, error)
+        if "pickle" in problem or "Python objects" in problem:
             raise InputError(path, "contents", "Python objects", f"{expected}, of {NO_OBJECTS}") from None
-        raise InputError(path, "contents", f"something else ({found})"[:200], f"{expected}, undamaged") from None
+        raise InputError(path, "contents", f"something else ({problem})"[:200], f"{expected}, undamaged") from None
 
 
 def why_unreadable(path: str | os.PathLike, error: Exception) -> str:

@@ -148,11 +148,11 @@ def _sort_tensors(sources: Sequence[Tensors]) -> tuple[dict[str, _Pair], dict[st
         module for module, pair in pairs.items() if None in (pair.a, pair.b) or f"{module}.weight" not in weights
     ]
     if not pairs or incomplete or len(adapters) > 1:
-        found = f"adapters: {sorted(adapters)}"
+        problem = f"adapters: {sorted(adapters)}"
         if incomplete:
-            found = f"an unpaired LoRA matrix, or one without a base weight: {incomplete[0]}"
+            problem = f"an unpaired LoRA matrix, or one without a base weight: {incomplete[0]}"
         expected = f"one adapter, A and B for weights of {sources[0].path}"
-        raise InputError(sources[-1].path, "tensors", found, expected)
+        raise InputError(sources[-1].path, "tensors", problem, expected)
     return pairs, weights
 
 

@@ -70,8 +70,8 @@ def open_torch_archive(path: Path) -> Tensors:
             tensor.check()
         if not tensors:
             keys = ", ".join(map(str, list(object_of(value))[:8]))
-            found = f"none (keys: {keys})" if keys else "none"
-            raise InputError(path, "tensors", found, "a state dict, or a module with parameters")
+            problem = f"none (keys: {keys})" if keys else "none"
+            raise InputError(path, "tensors", problem, "a state dict, or a module with parameters")
         big_endian = _is_big_endian(archive, f"{root}byteorder")
         users = collections.defaultdict(list)
         for tensor in tensors.values():

@@ -168,8 +168,8 @@ def find_published(source: object) -> Published | None:
     if "/" not in name:
         raise unknown_name(source, "model", name, zoo(), f"rococo inspect {ZOO}")
     if plain is not None:
-        found = f"{name!r}: {architecture} has QuickGELU, and {plain.name} was not trained with it"
-        raise InputError(source, f"tag of {version}", found, " or ".join(_nearest_tags(name)))
+        problem = f"{name!r}: {architecture} has QuickGELU, and {plain.name} was not trained with it"
+        raise InputError(source, f"tag of {version}", problem, " or ".join(_nearest_tags(name)))
     expected = f"one of {len(tags)} (did you mean {' or '.join(_nearest_tags(name))}?)"
     raise InputError(source, f"tag of {version}", repr(name), expected)
 

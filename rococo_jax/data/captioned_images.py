@@ -193,11 +193,11 @@ def _find_in_folders(
         missing = [name for name in missing if name not in paths]
     all_folders = ", ".join(dict.fromkeys(itertools.chain.from_iterable(search_order))) or "no folder"
     if not paths:
-        found = f"none of its {len(items)} images in {all_folders}"
-        raise InputError(source, "images", found, "a folder that holds them")
+        problem = f"none of its {len(items)} images in {all_folders}"
+        raise InputError(source, "images", problem, "a folder that holds them")
     if missing and not allow_missing:
-        found = f"{len(missing)} of {len(items)} images in none of {all_folders}; the first is {missing[0]!r}"
-        raise InputError(source, "images", found, "all of them, or allow_missing_images")
+        problem = f"{len(missing)} of {len(items)} images in none of {all_folders}; the first is {missing[0]!r}"
+        raise InputError(source, "images", problem, "all of them, or allow_missing_images")
     return paths
 
 
@@ -212,8 +212,8 @@ def _disambiguate_names(images: Mapping[Any, CaptionedImage]) -> tuple[Captioned
     for file, item in zip(images, items, strict=True):
         first_file = first_files.setdefault(item.image, file)
         if first_file is not file:
-            found = f"also the name of {first_file}"
-            raise InputError(file, f"image {item.image!r}", found, "a different name for each image")
+            problem = f"also the name of {first_file}"
+            raise InputError(file, f"image {item.image!r}", problem, "a different name for each image")
     return tuple(items)
 
 

@@ -163,8 +163,8 @@ def _download(download: Download, part: Path, on_progress: Callable[[int], None]
             last_error = error
         if attempt < _ATTEMPTS - 1:
             time.sleep(wait * 2**attempt)
-    found = f"{first_line(last_error)}, {_ATTEMPTS} times"
-    raise InputError(download.url, "download", found, "an answer; run the same command again to resume") from None
+    problem = f"{first_line(last_error)}, {_ATTEMPTS} times"
+    raise InputError(download.url, "download", problem, "an answer; run the same command again to resume") from None
 
 
 def terms(page: str) -> str:
@@ -240,22 +240,22 @@ def _starts_at(content_range: str | None, start: int) -> bool:
 
 def _verify(download: Download, file: Path) -> None:
     """Raise InputError, and remove the file, if its hash is not the published one."""
-    name, found, expected = _compare_hash(download, file)
-    if found != expected:
+    name, actual, expected = _compare_hash(download, file)
+    if actual != expected:
         size = file.stat().st_size
         file.unlink()
         _note_of(file).unlink(missing_ok=True)
-        raise InputError(download.url, name, f"{found} ({size:,} bytes)", expected)
+        raise InputError(download.url, name, f"{actual} ({size:,} bytes)", expected)
 
 
 def _verify_existing(download: Download, target: Path) -> None:
     """Raise InputError if an existing file is not the published one."""
     if not target.is_file() or download.unpack is not None:
         return
-    name, found, expected = _compare_hash(download, target)
-    if found != expected:
+    name, actual, expected = _compare_hash(download, target)
+    if actual != expected:
         raise InputError(
-            target, name, found, f"{expected}, that of {download.url}: remove the file to download it again"
+            target, name, actual, f"{expected}, that of {download.url}: remove the file to download it again"
         )
 
 
@@ -283,8 +283,8 @@ def _unpack(download: Download, archive: Path, target: Path) -> None:
         if contents and all(path.is_file() for path in contents):
             inner = hidden
         if not inner.is_dir():
-            found = ", ".join(path.name for path in contents)[:80] or "nothing in it"
-            raise InputError(download.url, "archive", found, f"a folder {download.unpack}")
+            problem = ", ".join(path.name for path in contents)[:80] or "nothing in it"
+            raise InputError(download.url, "archive", problem, f"a folder {download.unpack}")
         without_links(inner, hidden).replace(target)
     except (DamagedArchive, InputError) as error:
         _remove_unpacked(hidden)

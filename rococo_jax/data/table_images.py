@@ -179,9 +179,9 @@ def _check_are_images(table: ImageTable, column: str) -> None:
         if cell
     }
     if kinds and all(kinds.values()):
-        number, found = next(iter(kinds.items()))
+        number, description = next(iter(kinds.items()))
         expected = "the bytes of image files, such as JPEG or PNG"
-        raise InputError(table, f"row {number}, column {column!r}", found, expected)
+        raise InputError(table, f"row {number}, column {column!r}", description, expected)
 
 
 def _describe_other_bytes(cell: bytes, image: TableImage) -> str:

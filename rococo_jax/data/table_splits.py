@@ -75,8 +75,8 @@ def choose_tables(source: str, tables: Mapping[str, Sequence[ImageTable]], optio
         return ChosenTables(of_split, "", remark=remark)
     if requested <= column_counts.keys():
         return ChosenTables(of_split, request, remark=remark)
-    found = f"{request!r}, whose rows have a column of splits {_describe_counts(column_counts)}"
-    raise InputError(source, "split", found, f"one of these as `split`, or all, and ?split={request} behind the name")
+    problem = f"{request!r}, whose rows have a column of splits {_describe_counts(column_counts)}"
+    raise InputError(source, "split", problem, f"one of these as `split`, or all, and ?split={request} behind the name")
 
 
 def _choose_in_column(

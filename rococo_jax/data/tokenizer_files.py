@@ -332,8 +332,8 @@ def _tokenizer(
         token = _token_text(folder, field, settings.get(field, default))
         number = rust.token_to_id(token)
         if number is None:
-            found = f"{token!r}, which is not in the vocabulary"
-            raise InputError(folder, field, found, "a token of the vocabulary")
+            problem = f"{token!r}, which is not in the vocabulary"
+            raise InputError(folder, field, problem, "a token of the vocabulary")
         return number
 
     eos_id, pad_id = id_of(tokens.end_setting, tokens.end), id_of("pad_token", tokens.padding)

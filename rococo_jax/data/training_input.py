@@ -249,9 +249,9 @@ def queue_length(workers: int, ahead: int, chunk_bytes: int) -> int:
     max_length = (int(free / max(workers * chunk_bytes, 1)) - _CHUNKS_IN_FLIGHT) // _QUEUES
     if max_length < 1:
         required = workers * (_QUEUES + _CHUNKS_IN_FLIGHT) * chunk_bytes
-        found = f"{workers}, which hold {required / 1e9:.2f} GB of shared memory"
+        problem = f"{workers}, which hold {required / 1e9:.2f} GB of shared memory"
         expected = f"fewer: half of what {_SHARED_MEMORY} has free is {free / 1e9:.2f} GB"
-        raise InputError(_SOURCE, "workers", found, expected)
+        raise InputError(_SOURCE, "workers", problem, expected)
     return min(length, max_length)
 
 

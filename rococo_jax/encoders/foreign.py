@@ -71,8 +71,8 @@ class ForeignEncoder(ForeignModel):
             embeddings = self._embed(method, batch)
             self.compare_once(method, embeddings, lambda batch=batch: self._embed(method, batch[:1]))
             if width not in (None, embeddings.shape[1]):
-                found = f"embeddings of {width} and of {embeddings.shape[1]} dimensions"
-                raise InputError(self.name, method, found, "one number of dimensions")
+                problem = f"embeddings of {width} and of {embeddings.shape[1]} dimensions"
+                raise InputError(self.name, method, problem, "one number of dimensions")
             width = embeddings.shape[1]
             yield np.arange(start, start + len(batch)), embeddings
             start += len(batch)
@@ -119,8 +119,8 @@ def load_factory(source: str, arguments: Mapping[str, Any] | None = None) -> Any
     expected = "a function that returns an encoder"
     if not hasattr(module, name):
         public_names = [each for each in vars(module) if not each.startswith("_")]
-        found = f"no attribute {name!r}; it has {', '.join(public_names[:8]) or 'none'}"
-        raise InputError(module_name, "attribute", found, expected)
+        problem = f"no attribute {name!r}; it has {', '.join(public_names[:8]) or 'none'}"
+        raise InputError(module_name, "attribute", problem, expected)
     attribute = getattr(module, name)
     is_model = isinstance(attribute, ImageTextEncoder | ScoresPairs) and not isinstance(attribute, type)
     if is_model and arguments:

@@ -99,8 +99,8 @@ class ForeignModel(LoadedModel):
             self.name, lambda: tuple(map(list, method(list(texts)))), "token_rows", expected
         )
         if {len(rows), len(truncated)} != {len(texts)}:
-            found = f"{len(rows)} and {len(truncated)} for {len(texts)} texts"
-            raise InputError(self.name, "token_rows", found, expected)
+            problem = f"{len(rows)} and {len(truncated)} for {len(texts)} texts"
+            raise InputError(self.name, "token_rows", problem, expected)
         return rows, truncated
 
     def describe(self) -> dict[str, Any]:
@@ -139,8 +139,8 @@ class ForeignModel(LoadedModel):
         array = run_user_code(self.name, lambda: as_numpy(output), method, expected)
         if array.dtype == object:
             attributes = output if isinstance(output, Mapping) else getattr(output, "__dict__", ())
-            found = f"a {type(output).__name__} with {', '.join(map(str, attributes)) or 'no attributes'}"[:200]
-            raise InputError(self.name, method, found, f"an array {expected}: return the attribute with it")
+            problem = f"a {type(output).__name__} with {', '.join(map(str, attributes)) or 'no attributes'}"[:200]
+            raise InputError(self.name, method, problem, f"an array {expected}: return the attribute with it")
         return array
 
     def compare_once(self, method: str, output: np.ndarray, repeat: Callable[[], np.ndarray]) -> None:

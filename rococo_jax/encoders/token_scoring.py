@@ -68,7 +68,7 @@ class TokenScorer(ForeignModel):
             widths = {array.shape[1] if array.ndim == 2 and len(array) else None for array in arrays}
             have_one_width = len(arrays) == len(batch) and len(widths) == 1 and None not in widths
             if not have_one_width or not all(np.isfinite(array).all() for array in arrays):
-                found = ", ".join(str(array.shape) for array in arrays[:3])
-                raise InputError(self.name, method, f"{len(arrays)} of shapes {found}, or NaN", expected)
+                problem = ", ".join(str(array.shape) for array in arrays[:3])
+                raise InputError(self.name, method, f"{len(arrays)} of shapes {problem}, or NaN", expected)
             matrices += [array.astype(np.float32) for array in arrays]
         return matrices

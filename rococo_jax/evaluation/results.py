@@ -254,8 +254,8 @@ def read_results(path: str | os.PathLike) -> dict[str, Any]:
     _check_format(path, results)
     for part, kind in (("model", str), ("protocol", str), ("fingerprint", dict), ("tasks", dict), ("intervals", dict)):
         if not isinstance(results.get(part), kind):
-            found = f"a JSON {type(results[part]).__name__}" if part in results else "nothing"
-            raise InputError(path, f"'{part}'", found, {str: "a string", dict: "an object"}[kind])
+            problem = f"a JSON {type(results[part]).__name__}" if part in results else "nothing"
+            raise InputError(path, f"'{part}'", problem, {str: "a string", dict: "an object"}[kind])
     for task, variants in results["tasks"].items():
         for variant, metrics in _object(path, f"tasks: {task}", variants).items():
             _check_metrics(path, f"tasks: {task}: {variant}", _object(path, f"tasks: {task}: {variant}", metrics))
@@ -270,8 +270,8 @@ def read_results(path: str | os.PathLike) -> dict[str, Any]:
         about = _object(path, f"headlines: {task}", about)
         for field in ("variant", "metric", "pooling", "source"):
             if not isinstance(about.get(field), str):
-                found = repr(about[field])[:80] if field in about else "nothing"
-                raise InputError(path, f"headlines: {task}: {field}", found, "a string")
+                problem = repr(about[field])[:80] if field in about else "nothing"
+                raise InputError(path, f"headlines: {task}: {field}", problem, "a string")
     for name, said in _object(path, "metrics", results.get("metrics", {})).items():
         parts = {part: _object(path, f"metrics: {name}", said).get(part) for part in _PARTS}
         for part, kind in _PARTS.items():

@@ -46,6 +46,6 @@ def read_rows(path: Path, expected: str, **options: Any) -> Any:
         return table
     stored = read_json(results, "a results file")
     if isinstance(stored, dict) and numbers_hash(stored) != numbers:
-        found = f"rows of another evaluation than that of {RESULTS}"
-        raise InputError(path, "results", found, "those of the same evaluation; run it again")
+        problem = f"rows of another evaluation than that of {RESULTS}"
+        raise InputError(path, "results", problem, "those of the same evaluation; run it again")
     return table

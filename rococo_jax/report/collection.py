@@ -162,14 +162,14 @@ def variants_of(
         metric: only those that have it.
         which: only those for which it is true.
     """
-    found = {
+    variants = {
         name: run.described[task][name]
         for run in runs
         for name in run.variants(task)
         if metric is None or run.tasks[task][name].get(metric) is not None
         if which is None or which(run.described[task][name])
     }
-    return order_variants(found, found)
+    return order_variants(variants, variants)
 
 
 def corrupted_by(runs: Iterable[Run]) -> tuple[list[str], list[int]]:
@@ -200,11 +200,11 @@ def load_results(sources: Iterable[str | Path]) -> list[tuple[Path, dict[str, An
 
     Raises InputError where a source is missing or holds no results, or a file is cut short or not what it should be.
     """
-    found: dict[Path, Path] = {}
+    paths: dict[Path, Path] = {}
     for source in map(Path, sources):
         for path in _results_under(source):
-            found.setdefault(path.resolve(), path)
-    return [(path, _checked(path, read_results(path))) for path in found.values()]
+            paths.setdefault(path.resolve(), path)
+    return [(path, _checked(path, read_results(path))) for path in paths.values()]
 
 
 def _results_under(source: Path) -> list[Path]:

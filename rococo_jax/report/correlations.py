@@ -170,9 +170,11 @@ def _default_places(runs: Sequence[Run]) -> list[Place]:
 def _pairs(places: Sequence[Place], plain: Correlations, partial: Correlations | None) -> tuple[Pair, ...]:
     upper = np.triu_indices(len(places), 1)
 
-    def sides(found: Correlations) -> list[tuple[float, ...] | None]:
-        numbers = np.stack([found.rho[upper], found.low[upper], found.high[upper], found.p[upper],
-                            holm(found.p[upper])], axis=1)  # fmt: skip
+    def sides(correlations: Correlations) -> list[tuple[float, ...] | None]:
+        rho, low, high, p = (
+            matrix[upper] for matrix in (correlations.rho, correlations.low, correlations.high, correlations.p)
+        )
+        numbers = np.stack([rho, low, high, p, holm(p)], axis=1)
         return [None if np.isnan(each[0]) else tuple(map(float, each)) for each in numbers]
 
     others = sides(partial) if partial is not None else [None] * len(upper[0])
@@ -207,8 +209,8 @@ def map_of(study: Study, partial: bool = False) -> tuple[list[str], dict[tuple[i
     places = [place for place in study.places if not (partial and place == study.given)]
     at = {place: row for row, place in enumerate(places)}
     sides = [(pair, pair.partial if partial else pair.plain) for pair in study.pairs]
-    found = {(at[pair.x], at[pair.y]): (side[0], side[4]) for pair, side in sides if side is not None}
-    return [place.label for place in places], found
+    cells = {(at[pair.x], at[pair.y]): (side[0], side[4]) for pair, side in sides if side is not None}
+    return [place.label for place in places], cells
 
 
 def correlations_part(runs: Sequence[Run], anchor: str) -> Part | None:

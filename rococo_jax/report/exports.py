@@ -44,8 +44,8 @@ def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[st
                     row: dict[str, Any] = {"task": task, "variant": variant, "metric": name, "label": metric.label}
                     row |= {"unit": metric.unit, "better": metric.better}
                     row |= {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-                    if comparison and (found := differences.get((variant, name))):
-                        one = found.paired
+                    if comparison and (difference := differences.get((variant, name))):
+                        one = difference.paired
                         ends = (one.points, one.low, one.high, one.p, one.corrected, one.mde)
                         row |= dict(zip(_DIFFERENCE, (comparison.reference.label, *ends), strict=True))
                     yield about | row

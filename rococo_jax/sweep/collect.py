@@ -105,12 +105,16 @@ def summary_columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     columns = []
     for task, section in sections_of(rows).items():
         variant, metric = section.lead
-        found = [row.tasks[task] for row in rows if task in row.tasks]
-        variant = variant if any(variant in each for each in found) else next(iter(found[0]))
+        variants_of_rows = [row.tasks[task] for row in rows if task in row.tasks]
+        variant = variant if any(variant in each for each in variants_of_rows) else next(iter(variants_of_rows[0]))
         names = metrics_of([row for row in rows if task in row.tasks], task)
         expected = [(variant, name) for name in ([metric] if metric else names)]
         expected += [(ALTERED, name) for name in names] if section.alters else []
-        columns += [(task, *each) for each in expected if any(each[1] in tasks.get(each[0], {}) for tasks in found)]
+        columns += [
+            (task, *each)
+            for each in expected
+            if any(each[1] in variants.get(each[0], {}) for variants in variants_of_rows)
+        ]
     return columns
 
 

@@ -119,8 +119,8 @@ def requests_of_all_points(plan: Plan, workdir: Path, evaluation: Evaluation) ->
                 continue
             lacking = [run for run, run_requests in stored.items() if name not in run_requests]
             if lacking:
-                found = f"none for {', '.join(lacking)}, but for other points"
-                raise InputError(workdir, f"results of {name}", found, f"{name} among the benchmarks, too")
+                problem = f"none for {', '.join(lacking)}, but for other points"
+                raise InputError(workdir, f"results of {name}", problem, f"{name} among the benchmarks, too")
     return requests
 
 

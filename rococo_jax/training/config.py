@@ -109,8 +109,8 @@ def _run_config(path: Path) -> Any:
             similar = re.search(r'Did you mean \\?"(.+?)\\?"', str(error))
             hint = f"; did you mean {similar[1]!r}?" if similar else ""
             raise InputError(path, "config key", f"{unknown[1]!r}{place}", f"a key of the config{hint}") from None
-        found = f"{type(error).__name__}: {error}{place}"
-        raise InputError(path, "config", found, "a Python file whose get_config() returns a ConfigDict") from None
+        problem = f"{type(error).__name__}: {error}{place}"
+        raise InputError(path, "config", problem, "a Python file whose get_config() returns a ConfigDict") from None
 
 
 def _check_keys(source: object, config: ConfigDict) -> None:
@@ -202,17 +202,17 @@ def _check_combinations(source: object, config: ConfigDict) -> None:
     data, optimizer, train, losses = config.data, config.optimizer, config.train, config.losses
     leaves = flat(config)
 
-    def require(key: str, holds: Any, expected: str, found: str = "") -> None:
+    def require(key: str, holds: Any, expected: str, problem: str = "") -> None:
         if not holds:
-            raise InputError(source, f"config.{key}", found or repr(leaves[key]), expected)
+            raise InputError(source, f"config.{key}", problem or repr(leaves[key]), expected)
 
     steps = profiled_steps(config.profile.steps)
     is_range = steps is not None and (len(steps) > 0 or not config.profile.steps)
     expected = f"'' or FIRST:END with FIRST < END <= {config.steps}, the number of steps"
     require("profile.steps", is_range and steps.stop <= config.steps, expected)
 
-    found = f"{config.batch_size} in {config.micro_batches} parts"
-    require("micro_batches", config.batch_size % config.micro_batches == 0, "a divisor of batch_size", found)
+    problem = f"{config.batch_size} in {config.micro_batches} parts"
+    require("micro_batches", config.batch_size % config.micro_batches == 0, "a divisor of batch_size", problem)
 
     has_evaluation = config.eval.data or config.eval.images
     expected = "0 without eval.data, or eval.images and eval.annotations"
@@ -238,9 +238,9 @@ def _check_combinations(source: object, config: ConfigDict) -> None:
 
     # From here on: what training on cached features cannot do.
     condition = "with config.data.cached_features"
-    found = f"true, and the towers train {train.vision!r} and {train.text!r}"
+    problem = f"true, and the towers train {train.vision!r} and {train.text!r}"
     expected = "config.train.vision 'none', and .text too for features of both"
-    require("data.cached_features", train.vision == "none", expected, found)
+    require("data.cached_features", train.vision == "none", expected, problem)
     require("patch_dropout", not config.patch_dropout, f"0 {condition}")
     expected = f"none {condition}: an image has one feature"
     for key in ("random_crop_min_scale", "flip", "color_jitter", "grayscale_prob"):

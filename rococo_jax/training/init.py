@@ -151,8 +151,8 @@ def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
     for name in ("vision_head", "text_head"):
         head = getattr(spec, name)
         if head.kind == "none" or head.hidden is not None:
-            found = "none" if head.kind == "none" else f"one with an MLP of {head.hidden}"
-            raise InputError(encoder.name, name, found, "an affine head, for init.residual_head_width to grow")
+            problem = "none" if head.kind == "none" else f"one with an MLP of {head.hidden}"
+            raise InputError(encoder.name, name, problem, "an affine head, for init.residual_head_width to grow")
         heads[name] = dataclasses.replace(head, hidden=hidden)
     grown = DualEncoder(dataclasses.replace(spec, **heads), rngs=nnx.Rngs(seed), dtype=encoder.model.dtype)
     grown.vision, grown.text, grown.logit_scale = encoder.model.vision, encoder.model.text, encoder.model.logit_scale

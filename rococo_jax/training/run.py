@@ -151,8 +151,8 @@ def _saved_config(workdir: Path, config: ConfigDict) -> dict[str, Any] | None:
         return check_same_config(workdir / CONFIG, config)
     folders = [name for name in (CHECKPOINTS, MODEL) if (workdir / name).is_dir() and any((workdir / name).iterdir())]
     if folders:
-        found = f"nothing there beside {folders[0]}"
-        raise InputError(workdir / CONFIG, "config", found, "the one they were written with")
+        problem = f"nothing there beside {folders[0]}"
+        raise InputError(workdir / CONFIG, "config", problem, "the one they were written with")
     return None
 
 

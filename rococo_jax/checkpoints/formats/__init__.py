@@ -99,6 +99,6 @@ def _format_of_folder(source: str | Path, is_local: bool) -> Format:
     for candidate in FORMATS:
         if candidate.is_folder(folder, is_local):
             return candidate
-    found = f"neither model.json nor {' nor '.join(each.descriptions[0] for each in FORMATS if each.descriptions)}"
+    problem = f"neither model.json nor {' nor '.join(each.descriptions[0] for each in FORMATS if each.descriptions)}"
     expected = "a model directory or a Hugging Face folder, or one of open_clip"
-    raise InputError(folder, "model", found, expected)
+    raise InputError(folder, "model", problem, expected)

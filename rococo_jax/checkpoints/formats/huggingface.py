@@ -227,8 +227,8 @@ def check_spec_round_trip(back: ModelSpec, spec: ModelSpec, name: str, expected:
         if not dataclasses.is_dataclass(ours) or not dataclasses.is_dataclass(theirs):
             raise InputError(name, part, repr(ours), f"{theirs!r}: {expected}")
         field = next(f.name for f in dataclasses.fields(ours) if getattr(ours, f.name) != getattr(theirs, f.name))
-        found, expressed = repr(getattr(ours, field)), repr(getattr(theirs, field))
-        raise InputError(name, f"{part}.{field}", found, f"{expressed}: {expected}")
+        our_value, their_value = repr(getattr(ours, field)), repr(getattr(theirs, field))
+        raise InputError(name, f"{part}.{field}", our_value, f"{their_value}: {expected}")
 
 
 def as_library(library: str, checkpoint: Checkpoint, name: str) -> Checkpoint:

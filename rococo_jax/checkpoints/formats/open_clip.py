@@ -164,9 +164,9 @@ def hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
         try:
             folder = Path(hf_hub_download(str(name), "config.json")).parent
         except Exception as error:  # no network, no such name, no right to read it
-            found = f"{name}, whose config.json cannot be read ({first_line(error)})"
+            problem = f"{name}, whose config.json cannot be read ({first_line(error)})"
             expected = "a name on the hub that can be reached, or a folder"
-            raise InputError(path, "text_cfg.hf_model_name", found, expected) from None
+            raise InputError(path, "text_cfg.hf_model_name", problem, expected) from None
     config = read_json_object(folder / "config.json", "the configuration of a text tower")
     if (kind := config.get("model_type")) not in TEXT_FAMILIES:
         raise InputError(folder / "config.json", "model_type", repr(kind), f"one of {', '.join(TEXT_FAMILIES)}")

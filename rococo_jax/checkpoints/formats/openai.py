@@ -233,9 +233,9 @@ def _published_heads(source: object, tower: str, width: int, layers: int) -> int
         return 16
     if (width, layers) in _HEADS_OF_64[tower]:
         return width // _HEAD_WIDTH
-    found = f"{tower} tower of {layers} layers of {width}, no size of open_clip's configurations"
+    problem = f"{tower} tower of {layers} layers of {width}, no size of open_clip's configurations"
     expected = f"such as 16,8 for image and text: the weights do not record the heads; {_CONFIGURED}"
-    raise missing_choice(source, "heads", found, expected)
+    raise missing_choice(source, "heads", problem, expected)
 
 
 def choose_heads(

@@ -77,9 +77,9 @@ class TorchPairScorer(TorchModule):
         else:
             scale = max(scale, float(np.abs(pair).max()))
         if np.abs(pair[0] - pair[1]) > self._tolerance * scale:
-            found = f"{in_batch:.6g} for {texts[row]!r} in a batch of {len(texts)}, {alone:.6g} alone"
+            problem = f"{in_batch:.6g} for {texts[row]!r} in a batch of {len(texts)}, {alone:.6g} alone"
             expected = "one score (the model argument batch_size=1 scores pairs one by one)"
-            raise InputError(self.name, "score_pairs", found, expected)
+            raise InputError(self.name, "score_pairs", problem, expected)
 
 
 def _precision(dtype: Any) -> float:
@@ -219,10 +219,10 @@ def _check_template(model: str, module: Any, processor: Any, question: str) -> N
         if processor.chat_template is not None:
             raise
         error = raised
-    found = "none" if processor.chat_template is None else "one without a place for images"
+    problem = "none" if processor.chat_template is None else "one without a place for images"
     text = getattr(processor, "image_token", None) or processor.tokenizer.convert_ids_to_tokens(token)
     expected = f"a chat template that writes the image token {text}, or a question that contains it"
-    raise InputError(model, "chat template", found, expected) from error
+    raise InputError(model, "chat template", problem, expected) from error
 
 
 def _decoder_start(module: Any) -> list[int]:

@@ -63,8 +63,8 @@ def refuse_probabilities(file: LogitsFile) -> None:
     """
     total = sum_of_probabilities(np.lib.format.open_memmap(file.path, mode="r"))
     if total is not None:
-        found = f"probabilities{' in percent' * (total == 100)}: none below 0, and every row sums to {total:g}"
-        raise InputError(file.source, "logits", found, "logits as they are before the softmax, or log-probabilities")
+        problem = f"probabilities{' in percent' * (total == 100)}: none below 0, and every row sums to {total:g}"
+        raise InputError(file.source, "logits", problem, "logits as they are before the softmax, or log-probabilities")
 
 
 def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:

@@ -76,8 +76,8 @@ class StoredEmbeddings(Model):
             raise InputError(path, "embeddings", f"none of {missing[0]}s", _EXPECTED)
         widths = {side: vectors.shape[1] for side, vectors in self.vectors.items()}
         if len(set(widths.values())) > 1:
-            found = f"{widths['image']} of an image and {widths['caption']} of a caption"
-            raise InputError(path, "width of the vectors", found, "one width for both")
+            problem = f"{widths['image']} of an image and {widths['caption']} of a caption"
+            raise InputError(path, "width of the vectors", problem, "one width for both")
         for file, side, key, row in repeated:
             # A caption of two images may come twice, with the vector that it has.
             vectors = self.vectors[side]
@@ -113,8 +113,8 @@ class StoredEmbeddings(Model):
         used["caption"] = {text for each in benchmarks for text in each.texts}
         for side, keys in used.items():
             if unknown := [key for key in self.rows[side] if key not in keys]:
-                found = f"{len(unknown):,} of {len(self.rows[side]):,} that no benchmark has, such as {unknown[0]!r}"
-                raise InputError(self.path, f"{side}s", found, LISTS)
+                problem = f"{len(unknown):,} of {len(self.rows[side]):,} that no benchmark has, such as {unknown[0]!r}"
+                raise InputError(self.path, f"{side}s", problem, LISTS)
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks. Raises InputError where vectors are missing."""
@@ -125,8 +125,8 @@ class StoredEmbeddings(Model):
     ) -> Float[np.ndarray, "keys dim"]:
         """Unit vectors in float32."""
         if vectors.ndim != 2 or len(vectors) != len(keys):
-            found = f"{len(keys)} keys and vectors of shape {vectors.shape}"
-            raise InputError(file, f"{side}s", found, "one row for each key")
+            problem = f"{len(keys)} keys and vectors of shape {vectors.shape}"
+            raise InputError(file, f"{side}s", problem, "one row for each key")
         if not np.issubdtype(vectors.dtype, np.floating):
             raise InputError(file, f"{side}s", f"vectors of {vectors.dtype}", "floating-point numbers")
         if before and before[0].shape[1] != vectors.shape[1]:

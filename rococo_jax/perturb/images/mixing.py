@@ -199,8 +199,8 @@ def _batch_shape(images: Any) -> tuple[int, int, int]:
     """Return (count, height, width) of a batch."""
     shape = getattr(images, "shape", None)
     if shape is None or len(shape) != 4:
-        found = type(images).__name__ if shape is None else f"shape {tuple(shape)}"
-        raise InputError("mixing", "images", found, "one array (batch, height, width, channels), all of one size")
+        problem = type(images).__name__ if shape is None else f"shape {tuple(shape)}"
+        raise InputError("mixing", "images", problem, "one array (batch, height, width, channels), all of one size")
     return shape[0], shape[1], shape[2]
 
 
