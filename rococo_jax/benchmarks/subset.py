@@ -106,11 +106,11 @@ def lists_by_benchmark(only: Sequence[str], names: Sequence[str]) -> dict[str, t
         is_file = "=" not in entry or Path(entry).exists()
         name, _, file = ("", "", entry) if is_file else entry.partition("=")
         if not name and len(names) > 1:
-            raise InputError("--only", "entry", f"{entry!r} for {len(names)} benchmarks", "NAME=FILE, once for each")
+            raise InputError("evaluate", "only", f"{entry!r} for {len(names)} benchmarks", "NAME=FILE, once for each")
         name = name or names[0]
         if name not in lists:
-            raise unknown_name("--only", "benchmark", name, names)
+            raise unknown_name("evaluate", "only", name, names)
         if lists[name]:
-            raise InputError("--only", "entry", f"two files for {name}", "one")
+            raise InputError("evaluate", "only", f"two files for {name}", "one")
         lists[name] = (file,)
     return lists

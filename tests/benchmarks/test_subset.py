@@ -213,8 +213,8 @@ def test_lists_of_several_benchmarks_have_their_names(data, tmp_path, refusal, c
     images, items = listed_in(tmp_path / "i", LISTED), listed_in(tmp_path / "c", IN_ITEMS)
     command = f"evaluate {data}/tiny --data {data} --benchmarks rococo,choices --out {tmp_path}/out --no-report --quiet"
     command += " --mixed-galleries none --no-cache"
-    refusal(f"{command} --only {images}", f"--only: entry: found '{images}' for 2 benchmarks; wanted NAME=FILE")
-    refusal(f"{command} --only roccoco={images}", "--only: benchmark: found 'roccoco'", "did you mean rococo?")
+    refusal(f"{command} --only {images}", f"only: found '{images}' for 2 benchmarks; wanted NAME=FILE")
+    refusal(f"{command} --only roccoco={images}", "only: found 'roccoco'", "did you mean rococo?")
     refusal(f"{command} --only rococo={images} --only rococo={images}", "found two files for rococo; wanted one")
     refusal(f"{command} --only rococo={tmp_path}/absent.txt", "absent.txt")
     assert main(f"{command} --only rococo={images} --only choices={items}".split()) == 0
