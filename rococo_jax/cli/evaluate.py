@@ -70,14 +70,13 @@ def run(options: Options) -> int:
 def _run(options: Options) -> int:
     import jax
 
-    from rococo_jax.evaluation.companions import standard_companions
     from rococo_jax.evaluation.model_list import read_models, shard_of
     from rococo_jax.evaluation.model_series import JOURNAL, evaluate_all, write_journal
     from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
     from rococo_jax.progress import say
 
     settings, out, shard = options.settings, Path(options.out), options.shard
-    companions = run_on_all_processes("baseline captions", lambda: standard_companions(_training(options)))
+    training = run_on_all_processes("baseline captions", lambda: _training_captions(options))
     compute = run_on_all_processes("settings", options.embedding.compute)
     load_options = run_on_all_processes("settings", options.model.load_options)
     models = broadcast_from_process_0("models", lambda: read_models(options.models, options.model_list))
@@ -102,7 +101,7 @@ def _run(options: Options) -> int:
     broadcast_from_process_0("start", begin)
     cache = options.embedding.open_cache()
     all_results, failed = evaluate_all(
-        folders, out, benchmarks, settings, cache, companions, compute, names, load_options
+        folders, out, benchmarks, settings, cache, training, compute, names, load_options
     )
     if jax.process_index() == 0:
         quiet = options.embedding.quiet
@@ -137,7 +136,7 @@ def _compare_and_report(options: Options, folders: list[Path], page: Path) -> No
             print(f"report: {page}", file=sys.stderr if options.json else sys.stdout)
 
 
-def _training(options: Options):
-    from rococo_jax.evaluation.companions import read_training_captions
+def _training_captions(options: Options):
+    from rococo_jax.evaluation.caption_baselines import read_training_captions
 
     return None if options.baseline_captions is None else read_training_captions(options.baseline_captions)

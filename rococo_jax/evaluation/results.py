@@ -48,7 +48,7 @@ from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.errors import InputError, is_number, object_of
 from rococo_jax.evaluation.counts import describe_variants, group_rows, rows_of_outcomes, with_unseen
-from rococo_jax.evaluation.variant_results import chance_notes, headlines_of, results_of_groups
+from rococo_jax.evaluation.variant_results import chance_notes, grounding_notes, headlines_of, results_of_groups
 from rococo_jax.metrics import METRICS, Metric, describe, metric_of
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED
 from rococo_jax.runtime import numeric_flags
@@ -131,7 +131,8 @@ def make_results(
         outcome = groups[task, variant][1][0].outcome
         assert outcome is not None
         why = outcome.chance_reason or chance_reason.get(task)
-        all_notes += [*outcome.notes, *chance_notes(outcome, variant, result, why), *result.notes]
+        all_notes += [*outcome.notes, *chance_notes(outcome, variant, result, why)]
+    all_notes += grounding_notes(results)
     bootstrap = {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"}
     fewer, curves, chance = by_task("resamples"), by_task("curves"), by_task("chance")
     headlines = headlines_of(headline, groups, results)
@@ -171,19 +172,6 @@ def per_query_table(tables: Iterable[Any]):
         kinds = [(field.name, coded.get(field.name, field.type)) for field in table.schema]
         tables[number] = table.cast(pa.schema(kinds))
     return pa.concat_tables(tables, promote_options="default")
-
-
-def with_columns(tables: Sequence[Any], columns: Sequence[Mapping[str, np.ndarray]]) -> list[Any]:
-    """Each table with further columns, by name; as they are where there are none."""
-    import pyarrow as pa
-
-    extended = []
-    for table, of_table in zip(tables, columns or [{}] * len(tables), strict=True):
-        for name, values in of_table.items():
-            if name not in table.column_names:
-                table = table.append_column(name, pa.array(values))
-        extended.append(table)
-    return extended
 
 
 def pair_table(outcomes: Iterable[Outcome], tables: Tables):

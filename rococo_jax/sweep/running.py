@@ -28,7 +28,6 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError, is_disk_full
-from rococo_jax.evaluation.companions import standard_companions
 from rococo_jax.evaluation.conditions import Request, refuse_other_conditions, request_of
 from rococo_jax.evaluation.model_series import JOURNAL, write_journal
 from rococo_jax.evaluation.models import open_model
@@ -162,11 +161,10 @@ def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:
         f"loading {name}",
         lambda: open_model(str(folder / MODEL), name=name, mesh=mesh, compute=evaluation.compute),
     )
-    companions = standard_companions()
     with contextlib.ExitStack() as stack:
         lock = hold(out, beside=True)
         broadcast_from_process_0("the results", lambda: stack.enter_context(lock) and None)
-        evaluate_into(out, model, evaluation.benchmarks, evaluation.settings, evaluation.cache, companions)
+        evaluate_into(out, model, evaluation.benchmarks, evaluation.settings, evaluation.cache)
 
 
 def run_points(

@@ -27,7 +27,7 @@ from rococo_jax.evaluation.models.arrays import (
     select,
     to_unit_length,
 )
-from rococo_jax.evaluation.models.model import Loading, Model, opens_sources, score_tasks
+from rococo_jax.evaluation.models.model import Loading, Model, score_tasks
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, load_arrays, read_table
 from rococo_jax.texts import file_suffix
@@ -178,7 +178,6 @@ def _read_parquet(file: Path) -> tuple[str, list[str], np.ndarray]:
     return sides[0], [str(key) for key in table[sides[0]].to_pylist()], vectors
 
 
-@opens_sources
 def open_embeddings(source: Any, loading: Loading) -> StoredEmbeddings | None:
     """Open `embeddings:PATH`; several models may share its vectors' files, so further keys are allowed."""
     named = isinstance(source, str) and source.startswith(PREFIX)
