@@ -51,9 +51,9 @@ def run(options: Options) -> None:
     groups = group_by_fingerprint(load_results(options.results))
     models = [run.label for group in groups for run in group.runs]
     if max((len(group.runs) for group in groups), default=0) < 2:
-        conditions = (
-            f"{len(models)} models under {len(groups)} different conditions" if len(models) > 1 else "one model"
-        )
+        fields = list(dict.fromkeys(field for group in groups for field, _, _ in group.differences))
+        conditions = f"{len(models)} models under {len(groups)} different conditions ({', '.join(fields[:4])})"
+        conditions = conditions if len(models) > 1 else "one model"
         expected = "at least two models that were evaluated on the same data with the same protocol and versions"
         raise InputError(", ".join(options.results), "models", conditions if models else "none", expected)
     try:

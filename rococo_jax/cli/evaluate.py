@@ -13,6 +13,7 @@ from rococo_jax.options import Option
 EXAMPLES = """\
   rococo evaluate demo:plain demo:sc-vc --data DATA --out out
   rococo evaluate models/a models/b --data DATA --benchmarks rococo,sugarcrepe --out out
+  rococo evaluate a b --data DATA --benchmarks cifar10 --corruptions all --only selected.json --out out/selected
   rococo evaluate my_models.py:make_clip --data DATA --out out --allow-missing-images
   rococo evaluate models/blip --rerank 256 --images coco/images \\
       --annotations rococo/annotations --out out/blip
