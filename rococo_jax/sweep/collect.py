@@ -27,7 +27,7 @@ from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_coun
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.image_counts import BASELINE, ImageCounts, beside_baseline
 from rococo_jax.report.across_seeds import interval, over_draws, spread
-from rococo_jax.report.collection import Figure
+from rococo_jax.report.collection import Estimate
 from rococo_jax.report.sections import TaskSection, section_of_kind
 from rococo_jax.report.tables import Lead
 from rococo_jax.report.vocabulary import order_metrics, order_variants
@@ -50,8 +50,8 @@ class Row:
         arm: its name, or "".
         values: of each axis.
         config: steps, batch size and learning rate.
-        training: figures of `TRAINING`.
-        tasks: task -> variant -> metric -> figure; empty where nothing was evaluated.
+        training: estimates of `TRAINING`.
+        tasks: task -> variant -> metric -> estimate; empty where nothing was evaluated.
         kinds: task -> its kind.
         headlines: task -> variant and metric that rank models, where results declare them.
         coverage: (task, variant) -> how many parts it has, to be read after its name, where some are absent.
@@ -63,8 +63,8 @@ class Row:
     values: tuple[Any, ...]
     seeds: tuple[int, ...]
     config: Mapping[str, int | float]
-    training: Mapping[str, Figure]
-    tasks: Mapping[str, Mapping[str, Mapping[str, Figure]]]
+    training: Mapping[str, Estimate]
+    tasks: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
     kinds: Mapping[str, str]
     headlines: Mapping[str, Lead] = dataclasses.field(default_factory=dict)
     coverage: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
@@ -79,8 +79,8 @@ class Row:
         """The variants of a task in reading order."""
         return order_variants(self.tasks.get(task, {}), self.variants.get(task, {}))
 
-    def figure(self, task: str, variant: str, name: str) -> Figure | None:
-        """The figure of a metric where the row has it; without a task one of training."""
+    def estimate(self, task: str, variant: str, name: str) -> Estimate | None:
+        """The estimate of a metric where the row has it; without a task one of training."""
         return self.tasks.get(task, {}).get(variant, {}).get(name) if task else self.training.get(name)
 
 
@@ -105,12 +105,16 @@ def summary_columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     columns = []
     for task, section in sections_of(rows).items():
         variant, metric = section.lead
-        found = [row.tasks[task] for row in rows if task in row.tasks]
-        variant = variant if any(variant in each for each in found) else next(iter(found[0]))
+        variants_of_rows = [row.tasks[task] for row in rows if task in row.tasks]
+        variant = variant if any(variant in each for each in variants_of_rows) else next(iter(variants_of_rows[0]))
         names = metrics_of([row for row in rows if task in row.tasks], task)
-        wanted = [(variant, name) for name in ([metric] if metric else names)]
-        wanted += [(ALTERED, name) for name in names] if section.alters else []
-        columns += [(task, *each) for each in wanted if any(each[1] in tasks.get(each[0], {}) for tasks in found)]
+        expected = [(variant, name) for name in ([metric] if metric else names)]
+        expected += [(ALTERED, name) for name in names] if section.alters else []
+        columns += [
+            (task, *each)
+            for each in expected
+            if any(each[1] in variants.get(each[0], {}) for variants in variants_of_rows)
+        ]
     return columns
 
 
@@ -138,9 +142,9 @@ def _row(plan: Plan, workdir: Path, points: Sequence[Point]) -> Row | None:
     if not done:
         return None
     folders = [plan.folder(workdir, point) for point in done]
-    logged = [training_figures(folder) for folder in folders]
+    logged = [training_values(folder) for folder in folders]
     training = {
-        name: _figure(np.array([each[name] for each in logged], float))
+        name: _estimate(np.array([each[name] for each in logged], float))
         for name in TRAINING
         if all(each.get(name) is not None for each in logged)
     }
@@ -154,7 +158,7 @@ def _row(plan: Plan, workdir: Path, points: Sequence[Point]) -> Row | None:
         paths = [folder / EVALUATION / PER_QUERY for folder in folders]
         runs = [read_image_counts(path, of_run) for path, of_run in zip(paths, results, strict=True)]
         drawn = {task: drawn_of_task(results, runs, task) for task in kinds}
-        tasks = {task: figures_of_drawn(results, task, drawn[task]) for task in kinds}
+        tasks = {task: estimates_of_draws(results, task, drawn[task]) for task in kinds}
         variants = {task: described_variants(results[0], task) for task in kinds}
         about_tasks = tasks, kinds, headlines_of(results[0]), coverage_of(results[0]), variants
         of_metrics = {
@@ -186,7 +190,7 @@ def coverage_of(results: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     return {name: phrase for name, phrase in phrases.items() if phrase}
 
 
-def training_figures(folder: Path) -> dict[str, float | None]:
+def training_values(folder: Path) -> dict[str, float | None]:
     """Return numbers from a run's log: the final loss, images per second, bytes of a step per device."""
     lines = [json.loads(line) for line in (folder / STEPS).read_text().splitlines()]
     rates = [line["images_per_second"] for line in lines[1:] or lines]
@@ -201,44 +205,44 @@ def training_figures(folder: Path) -> dict[str, float | None]:
 DrawnOfTask = dict[str, dict[str, _Drawn]]
 
 
-def figures_of_task(
+def estimates_of_task(
     results: Sequence[Mapping[str, Any]], runs: Sequence[CountsByVariant], task: str
-) -> dict[str, dict[str, Figure]]:
-    """Variant -> metric -> figure of one task, over results of several seeds and their counts by image."""
-    return figures_of_drawn(results, task, drawn_of_task(results, runs, task))
+) -> dict[str, dict[str, Estimate]]:
+    """Variant -> metric -> estimate of one task, over results of several seeds and their counts by image."""
+    return estimates_of_draws(results, task, drawn_of_task(results, runs, task))
 
 
 def drawn_of_task(results: Sequence[Mapping[str, Any]], runs: Sequence[CountsByVariant], task: str) -> DrawnOfTask:
     """Return the values of each seed and on draws of images; `altered` is the mean over the altered variants."""
     section = section_of_kind(results[0]["kinds"].get(task, ""), headlines_of(results[0]).get(task))
-    wanted = (*section.compared, "drop") if section.compared else None
+    expected = (*section.compared, "drop") if section.compared else None
     drawn: DrawnOfTask = {}
     for variant, metrics in results[0]["tasks"][task].items():
-        names = wanted or order_metrics(metrics)
+        names = expected or order_metrics(metrics)
         names = [name for name in names if all(is_number(each["tasks"][task][variant].get(name)) for each in results)]
         drawn[variant] = {name: _drawn(results, runs, task, variant, name, section) for name in names}
     described = described_variants(results[0], task)
     altered = [drawn[name] for name, variant in described.items() if section.alters and variant.is_attack]
     if altered:
-        shared = [name for name in wanted or () if all(name in each for each in altered)]
+        shared = [name for name in expected or () if all(name in each for each in altered)]
         drawn[ALTERED] = {name: _mean([each[name] for each in altered]) for name in shared}
     return drawn
 
 
-def figures_of_drawn(
+def estimates_of_draws(
     results: Sequence[Mapping[str, Any]], task: str, drawn: DrawnOfTask
-) -> dict[str, dict[str, Figure]]:
+) -> dict[str, dict[str, Estimate]]:
     """Return mean, spread and interval of each metric; of a single seed the interval is that of its results."""
-    figures = {
-        variant: {name: _figure_of_metric(name, *pair) for name, pair in metrics.items()}
+    estimates = {
+        variant: {name: _estimate_of_metric(name, *pair) for name, pair in metrics.items()}
         for variant, metrics in drawn.items()
     }
     for variant in results[0]["tasks"][task] if len(results) == 1 else ():
         bounds = results[0]["intervals"].get(task, {}).get(variant, {})
-        for name, figure in figures[variant].items():
+        for name, estimate in estimates[variant].items():
             low, high = bounds.get(name) or (None, None)
-            figures[variant][name] = dataclasses.replace(figure, low=low, high=high)
-    return figures
+            estimates[variant][name] = dataclasses.replace(estimate, low=low, high=high)
+    return estimates
 
 
 def _drawn(
@@ -280,14 +284,14 @@ def _mean(of_variants: Sequence[_Drawn]) -> _Drawn:
     return values, None if any(each is None for each in drawn) else np.mean(drawn, axis=0)
 
 
-def _figure_of_metric(name: str, values: np.ndarray, drawn: np.ndarray | None) -> Figure:
-    """The figure of a metric, whose interval ends where its range does: few seeds make intervals wider than that."""
-    figure, (lowest, highest) = _figure(values, drawn), metric_of(name).bounds
-    if not figure.has_interval:
-        return figure
-    return dataclasses.replace(figure, low=max(figure.low, lowest), high=min(figure.high, highest))
+def _estimate_of_metric(name: str, values: np.ndarray, drawn: np.ndarray | None) -> Estimate:
+    """The estimate of a metric, whose interval ends where its range does: few seeds make intervals wider than that."""
+    estimate, (lowest, highest) = _estimate(values, drawn), metric_of(name).bounds
+    if not estimate.has_interval:
+        return estimate
+    return dataclasses.replace(estimate, low=max(estimate.low, lowest), high=min(estimate.high, highest))
 
 
-def _figure(values: np.ndarray, drawn: np.ndarray | None = None) -> Figure:
+def _estimate(values: np.ndarray, drawn: np.ndarray | None = None) -> Estimate:
     low, high = (None, None) if drawn is None else interval(values, drawn)
-    return Figure(float(values.mean()), low, high, spread(values))
+    return Estimate(float(values.mean()), low, high, spread(values))

@@ -36,9 +36,9 @@ def differences_of(rows: Sequence[Row]) -> list[SettingDifference]:
             values, reference = row.drawn.get(column), rows[0].drawn.get(column)
             if values is None or reference is None or values[1] is None or reference[1] is None:
                 continue
-            found = difference(values[0], values[1], reference[0], reference[1])
-            if found is not None:
-                differences.append(SettingDifference(row, *column, found))
+            paired = difference(values[0], values[1], reference[0], reference[1])
+            if paired is not None:
+                differences.append(SettingDifference(row, *column, paired))
     return differences
 
 

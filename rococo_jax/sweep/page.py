@@ -16,9 +16,9 @@ from matplotlib.transforms import Affine2D
 
 from rococo_jax.errors import is_number
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Page, Part, Table, figure_cell
+from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Page, Part, Table, estimate_cell
 from rococo_jax.report.charts import round_ticks, short_number
-from rococo_jax.report.collection import Figure
+from rococo_jax.report.collection import Estimate
 from rococo_jax.report.markdown import write_page
 from rococo_jax.report.svg import Chart, chart_of, colour_of
 from rococo_jax.report.vocabulary import task_label
@@ -49,7 +49,7 @@ class Curve:
     colour: int
     dashed: bool
     name: str
-    points: tuple[tuple[Any, Figure], ...]
+    points: tuple[tuple[Any, Estimate], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,28 +111,31 @@ def _draw_curves(chart: Chart, axes: Axes, panel: Panel, values: Sequence[Any], 
         axes.set_xlim(first - margin, last + margin)
     axes.set_title(panel.name + f" ({panel.unit})" * bool(panel.unit), loc="left", fontsize=13, weight="bold", pad=14)
     axes.set_xlabel(axis)
-    figures = [figure for curve in panel.curves for _, figure in curve.points]
-    ends = [end for figure in figures for end in _ends(figure)]
+    estimates = [estimate for curve in panel.curves for _, estimate in curve.points]
+    ends = [end for estimate in estimates for end in _ends(estimate)]
     _set_height(axes, min(ends), max(ends), panel.logarithmic)
     for place, curve in enumerate(panel.curves):
         colour = colour_of(f"curve-{curve.colour % CURVES}")
-        points = sorted((x_of[value], value, figure) for value, figure in curve.points)
+        points = sorted((x_of[value], value, estimate) for value, estimate in curve.points)
         # Shift curves by a pixel or two, so that the whiskers of equal values do not cover each other.
         offset = 1.6 * (place - (len(panel.curves) - 1) / 2)
         shifted = axes.transData + Affine2D().translate(offset, 0)
         x, y = [each[0] for each in points], [each[2].value for each in points]
-        if not curve.dashed and len(points) > 1 and all(figure.has_interval for *_, figure in points):
-            band = [*(figure.high for *_, figure in points), *(figure.low for *_, figure in reversed(points))]
+        if not curve.dashed and len(points) > 1 and all(estimate.has_interval for *_, estimate in points):
+            band = [
+                *(estimate.high for *_, estimate in points),
+                *(estimate.low for *_, estimate in reversed(points)),
+            ]
             axes.fill([*x, *reversed(x)], band, color=colour, alpha=0.13, lw=0)
         axes.plot(x, y, color=colour, lw=1.5 if curve.dashed else 2, ls=(0, (4, 3)) if curve.dashed else "-",
                   transform=shifted)  # fmt: skip
-        for at, value, figure in points:
-            tooltip = f"{curve.name or 'value'}{' (clean)' if curve.dashed else ''}, {value}: {_describe(figure)}"
-            if figure.spread:
-                spread = (figure.value - figure.spread, figure.value + figure.spread)
+        for at, value, estimate in points:
+            tooltip = f"{curve.name or 'value'}{' (clean)' if curve.dashed else ''}, {value}: {_describe(estimate)}"
+            if estimate.spread:
+                spread = (estimate.value - estimate.spread, estimate.value + estimate.spread)
                 axes.plot((at, at), spread, color=colour, lw=1.3, transform=shifted)
             face = colour_of("paper") if curve.dashed else colour
-            axes.plot(at, figure.value, "o", ms=6, mfc=face, mec=colour, mew=1.6, transform=shifted,
+            axes.plot(at, estimate.value, "o", ms=6, mfc=face, mec=colour, mew=1.6, transform=shifted,
                       gid=chart.title(tooltip))  # fmt: skip
     ticks = sorted(x_of.values())
     # Label every n-th tick, so that labels of about 7 pixels per character fit into 270 pixels.
@@ -166,16 +169,16 @@ def _set_height(axes: Axes, low: float, high: float, logarithmic: bool) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _ends(figure: Figure) -> list[float]:
-    spread = figure.spread or 0.0
-    interval = (figure.low, figure.high) if figure.has_interval else ()
-    return [figure.value - spread, figure.value + spread, *interval]
+def _ends(estimate: Estimate) -> list[float]:
+    spread = estimate.spread or 0.0
+    interval = (estimate.low, estimate.high) if estimate.has_interval else ()
+    return [estimate.value - spread, estimate.value + spread, *interval]
 
 
-def _describe(figure: Figure) -> str:
-    text = f"{figure.value:,.4g}"
-    text += f" ± {figure.spread:.2g}" if figure.spread is not None else ""
-    return text + (f" ({figure.low:.4g} to {figure.high:.4g})" if figure.has_interval else "")
+def _describe(estimate: Estimate) -> str:
+    text = f"{estimate.value:,.4g}"
+    text += f" ± {estimate.spread:.2g}" if estimate.spread is not None else ""
+    return text + (f" ({estimate.low:.4g} to {estimate.high:.4g})" if estimate.has_interval else "")
 
 
 def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mapping[str, str]) -> Path:
@@ -238,9 +241,9 @@ def _curves(
     """
     curves = []
     for colour, (name, rows) in enumerate(groups.items()):
-        points = [(row.values[0], figure) for row in rows if (figure := row.figure(*place)) is not None]
+        points = [(row.values[0], estimate) for row in rows if (estimate := row.estimate(*place)) is not None]
         if scale != 1:
-            points = [(value, Figure(figure.value / scale)) for value, figure in points]
+            points = [(value, Estimate(estimate.value / scale)) for value, estimate in points]
         curves.append(Curve(colour, dashed, name, tuple(points)))
     return tuple(curves)
 
@@ -257,7 +260,7 @@ def _summary(plan: Plan, rows: Sequence[Row]) -> Table:
     heads += [Head(text, edge=text == "Loss") for text in ("Loss", "Images/s", "MiB a device")]
     body = []
     for row in rows:
-        cells = [figure_cell(row.figure(*column) or Figure(None), edge)
+        cells = [estimate_cell(row.estimate(*column) or Estimate(None), edge)
                  for column, edge in zip(columns, edges, strict=True)]  # fmt: skip
         training = [Cell(text, value=None if text == "–" else float(text.replace(",", ""))) for text in
                     training_texts(row)]  # fmt: skip
@@ -273,7 +276,7 @@ def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
         [
             *_first_cells(plan, row),
             Cell(label(variant) + row.coverage.get((task, variant), ""), words=True),
-            *(figure_cell(row.figure(task, variant, name) or Figure(None)) for name in metrics),
+            *(estimate_cell(row.estimate(task, variant, name) or Estimate(None)) for name in metrics),
         ]
         for row in rows
         for variant in row.variant_names(task)

@@ -3,7 +3,7 @@
 `differences` in sweep.json compares each setting with the first, over seeds and images (`sweep.differences`).
 
 sweep.csv has one row a setting, task and variant (the variant `altered` is the mean over the altered ones), or one row
-a setting where nothing was evaluated; every figure has its mean over seeds, its standard deviation over them (`_sd`),
+a setting where nothing was evaluated; every estimate has its mean over seeds, its standard deviation over them (`_sd`),
 and metrics of tasks also the bounds of their interval over seeds and images (`_low`, `_high`).
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.collection import Figure
+from rococo_jax.report.collection import Estimate
 from rococo_jax.report.vocabulary import order_metrics, variant_label
 from rococo_jax.storage import write_csv_rows, write_json
 from rococo_jax.sweep.collect import ALTERED, TRAINING, Row, metrics_of
@@ -53,10 +53,10 @@ def sweep_json(
                 "values": dict(zip(names, row.values, strict=True)),
                 "seeds": list(row.seeds),
                 **row.config,
-                "training": {name: _as_json(figure) for name, figure in row.training.items()},
+                "training": {name: _as_json(estimate) for name, estimate in row.training.items()},
                 "tasks": {
                     task: {
-                        variant: {name: _as_json(figure) for name, figure in metrics.items()}
+                        variant: {name: _as_json(estimate) for name, estimate in metrics.items()}
                         for variant, metrics in variants.items()
                     }
                     for task, variants in row.tasks.items()
@@ -93,9 +93,9 @@ def sweep_json(
     }
 
 
-def _as_json(figure: Figure) -> dict[str, Any]:
-    interval = [figure.low, figure.high] if figure.has_interval else None
-    return {"value": figure.value, "sd": figure.spread, "interval": interval}
+def _as_json(estimate: Estimate) -> dict[str, Any]:
+    interval = [estimate.low, estimate.high] if estimate.has_interval else None
+    return {"value": estimate.value, "sd": estimate.spread, "interval": interval}
 
 
 def write_tables(
@@ -135,8 +135,8 @@ def tasks_of(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(task for row in rows for task in row.tasks))
 
 
-def _cells(figure: Figure | None) -> list[Any]:
-    known = (figure.value, figure.spread, figure.low, figure.high) if figure else [None] * 4
+def _cells(estimate: Estimate | None) -> list[Any]:
+    known = (estimate.value, estimate.spread, estimate.low, estimate.high) if estimate else [None] * 4
     return ["" if each is None else each for each in known]
 
 
