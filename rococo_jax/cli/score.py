@@ -126,6 +126,8 @@ def check_combination(options: Options) -> None:
         raise InputError("rococo score", "input", found, "one of --similarities, --embeddings and --logits")
     (flag,) = flags
     has_folders = bool(options.data.data or options.data.images or options.data.annotations)
+    if options.settings.only and not has_folders:
+        raise InputError("rococo score", "--only", options.settings.only[0], "whole benchmarks, by --data or --images")
     if flag == "--logits":
         if options.annotation is not None:
             raise InputError("rococo score", "input", "--logits with --annotation", "one of them")
