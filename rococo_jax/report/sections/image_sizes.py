@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 from rococo_jax.errors import is_whole, object_of
 from rococo_jax.evaluation.model_list import name_at_image_size
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Cell, Charts, Note, Part, Table, figure_cell
+from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table, figure_cell
 from rococo_jax.report.charts import common_ticks, short_number
 from rococo_jax.report.collection import Run, tasks_of
 from rococo_jax.report.sections import section_of
@@ -21,8 +21,8 @@ from rococo_jax.report.vocabulary import order_metrics, task_label
 from rococo_jax.storage import hash_json
 
 _QUESTION = (
-    "The same weights at several image sizes; position embeddings are interpolated. A model is furthest from its "
-    "training at the sizes that it was not trained at."
+    "The same weights at several image sizes, with interpolated position embeddings. Results at other sizes than that "
+    "of the training also contain the effect of the interpolation."
 )
 # Parts of a model's fingerprint that its image size changes.
 _OF_SIZE = ("spec", "preprocessing")
@@ -93,7 +93,7 @@ def image_sizes_part(runs: Sequence[Run], anchor: str) -> Part | None:
         for model, of_size in by_size.items()
         for size, run in of_size.items()
     ]
-    heads = heads_of(["Model", "Task", "Image size"], columns)
+    heads = [*heads_of(["Model", "Task"]), Head("Image size"), *heads_of([], columns)]
     table = Table("Image sizes", heads, rows, lead=3, sortable=True, filterable=True)
     legend = [(f"curve-{number % 8}", model) for number, model in enumerate(by_size)] if len(by_size) > 1 else []
     return Part("Image size", [Note(_QUESTION, "question"), Charts(charts, legend), table], "task", anchor)
@@ -110,7 +110,7 @@ def _chart(title: str, by_size: _Sizes, task: str, variant: str, name: str) -> M
         axes.set_xlabel("Side of the images, in pixels")
         for axis, places in ((axes.xaxis, sizes), (axes.yaxis, ticks)):
             axis.set_major_locator(FixedLocator(places))
-            axis.set_major_formatter(FixedFormatter([short_number(place) for place in places]))
+            axis.set_major_formatter(FixedFormatter([short_number(float(place)) for place in places]))
         for number, (model, of_size) in enumerate(by_size.items()):
             colour = colour_of(f"curve-{number % 8}")
             points = [(size, run.figure(task, variant, name)) for size, run in of_size.items()]
