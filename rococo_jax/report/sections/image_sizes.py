@@ -1,6 +1,6 @@
 """Section on models that were evaluated at several image sizes: each metric against the side of the images in pixels.
 
-Figure 3 of the holistic study of CLIP's robustness (arXiv 2403.10499) shows shape bias and accuracy in this way.
+Figure 3 of the holistic study of CLIP's robustness (arXiv 2410.01534) shows shape bias and accuracy in this way.
 """
 
 from collections.abc import Sequence
