@@ -61,8 +61,8 @@ def run(options: Options) -> None:
         fields = ", ".join(dict.fromkeys(field for group in groups for field in _fields(group)))
         conditions = f"{len(models)} models under {len(groups)} different conditions ({fields})"
         conditions = conditions if len(models) > 1 else "one model"
-        wanted = "at least two models that were evaluated on the same data with the same protocol and versions"
-        raise InputError(", ".join(options.results), "models", conditions if models else "none", wanted)
+        expected = "at least two models that were evaluated on the same data with the same protocol and versions"
+        raise InputError(", ".join(options.results), "models", conditions if models else "none", expected)
     try:
         comparisons = compare_groups(groups, options.reference, options.metrics)
     except InputError as error:
@@ -74,8 +74,8 @@ def run(options: Options) -> None:
         print(f"rococo: {folders}: not compared with the first results: {conditions}", file=sys.stderr)
     rows = verdict_rows(comparisons, options.margin)
     if not rows:
-        wanted = "results of `rococo evaluate` with their per_query.parquet"
-        raise InputError(", ".join(options.results), "tables of counts", "none of the same queries", wanted)
+        expected = "results of `rococo evaluate` with their per_query.parquet"
+        raise InputError(", ".join(options.results), "tables of counts", "none of the same queries", expected)
     if options.json:
         print(json.dumps([row.as_json() for row in rows], indent=2, ensure_ascii=False))
         return

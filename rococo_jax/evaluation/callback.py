@@ -65,14 +65,14 @@ def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], 
             outcomes += scored
             seen += seen_items(model, benchmark, scored).rows or [None] * len(scored)
         tasks = make_results(encoder.name, settings.protocol, {}, outcomes, seen=seen)["tasks"]
-        figures = {
+        numbers = {
             f"{task}/{variant}/{metric}": float(value)
             for task, variants in tasks.items()
             for variant, values in variants.items()
             for metric, value in values.items()
             if value is not None
         }
-        return {"score": score_of(rows_of_outcomes(outcomes, seen)), **figures}
+        return {"score": score_of(rows_of_outcomes(outcomes, seen)), **numbers}
 
     return evaluate
 

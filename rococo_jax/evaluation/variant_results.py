@@ -143,6 +143,6 @@ def chance_notes(outcome: Outcome, variant: str, result: VariantResult, why: str
     for name, level in outcome.chance.items() if variant == CLEAN else ():
         interval, value = result.intervals.get(name), result.tasks.get(name)
         if interval and value is not None and interval[0] <= level:
-            figure = f"{outcome.task}: {metric_of(name).label} {value:.1f}"
-            notes.append(f"{figure} is no better than chance ({level:.2g}): {why}; drops say nothing here")
+            headline = f"{outcome.task}: {metric_of(name).label} {value:.1f}"
+            notes.append(f"{headline} is no better than chance ({level:.2g}): {why}; drops say nothing here")
     return notes
