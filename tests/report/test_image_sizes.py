@@ -9,8 +9,7 @@ import pytest
 from rococo_jax.benchmarks.readers.cue_conflict import CLASSES
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
-from rococo_jax.encoders import load_encoder
-from rococo_jax.encoders.loading import LoadOptions
+from rococo_jax.encoders import load_model
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.sections.image_sizes import image_sizes_part, one_size_each, runs_by_size
 from tests.support.tiny import tiny_encoder
@@ -53,8 +52,8 @@ def test_each_size_has_the_results_of_a_command_of_its_own(world, tmp_path):
         assert together["about"]["image_size"] == size
         fingerprints.add(json.dumps(together["fingerprint"]["model"]))
         # The tower reads images of this size.
-        encoder = load_encoder(str(world / "one"), options=LoadOptions(image_size=size))
-        assert encoder.preprocessing.image_size == (size, size)
+        encoder = load_model(world / "one", image_size=size)
+        assert encoder.preprocessing is not None and encoder.preprocessing.image_size == (size, size)
     assert len(fingerprints) == len(SIZES)
     assert len({read(world / "out" / f"one@{size}px")["fingerprint"]["comparable"] for size in SIZES}) == 1
 

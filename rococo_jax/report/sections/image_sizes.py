@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator
 from rococo_jax.errors import is_whole, object_of
 from rococo_jax.evaluation.model_list import name_at_image_size
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table, figure_cell
+from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table, estimate_cell
 from rococo_jax.report.charts import common_ticks, short_number
 from rococo_jax.report.collection import Run, tasks_of
 from rococo_jax.report.sections import section_of
@@ -87,7 +87,7 @@ def image_sizes_part(runs: Sequence[Run], anchor: str) -> Part | None:
             Cell(model),
             Cell(task_label(task), words=True),
             Cell(str(size), value=size),
-            *(figure_cell(run.figure(task, variant, name)) for name in columns),
+            *(estimate_cell(run.estimate(task, variant, name)) for name in columns),
         ]
         for task, variant, _ in measured
         for model, of_size in by_size.items()
@@ -102,8 +102,8 @@ def image_sizes_part(runs: Sequence[Run], anchor: str) -> Part | None:
 def _chart(title: str, by_size: _Sizes, task: str, variant: str, name: str) -> Markup:
     """Draw a curve for each model with 95 % intervals: the metric against the side of the images."""
     sizes = sorted({size for of_size in by_size.values() for size in of_size})
-    figures = [run.figure(task, variant, name) for of_size in by_size.values() for run in of_size.values()]
-    ticks, margin = common_ticks(figures), 0.08 * (sizes[-1] - sizes[0])
+    estimates = [run.estimate(task, variant, name) for of_size in by_size.values() for run in of_size.values()]
+    ticks, margin = common_ticks(estimates), 0.08 * (sizes[-1] - sizes[0])
     with chart_of(title, 320, 280) as chart:
         axes = chart.axes(44, 10, 264, 220)
         axes.set(xlim=(sizes[0] - margin, sizes[-1] + margin), ylim=(min(ticks), max(ticks)))
@@ -113,13 +113,13 @@ def _chart(title: str, by_size: _Sizes, task: str, variant: str, name: str) -> M
             axis.set_major_formatter(FixedFormatter([short_number(float(place)) for place in places]))
         for number, (model, of_size) in enumerate(by_size.items()):
             colour = colour_of(f"curve-{number % 8}")
-            points = [(size, run.figure(task, variant, name)) for size, run in of_size.items()]
-            points = [(size, figure) for size, figure in points if figure.value is not None]
-            axes.plot([size for size, _ in points], [figure.value for _, figure in points], color=colour, lw=1.6)
-            for size, figure in points:
-                tooltip = f"{model}, {size} pixels: {short_number(round(figure.value, figure.digits))}"
-                if figure.has_interval:
-                    axes.plot([size, size], [figure.low, figure.high], color=colour, lw=1.2, alpha=0.45)
-                    tooltip += f", 95 % interval {figure.bounds}"
-                axes.plot(size, figure.value, "o", ms=7, mfc=colour, mec=colour_of("paper"), gid=chart.title(tooltip))
+            points = [(size, run.estimate(task, variant, name)) for size, run in of_size.items()]
+            points = [(size, estimate) for size, estimate in points if estimate.value is not None]
+            axes.plot([size for size, _ in points], [estimate.value for _, estimate in points], color=colour, lw=1.6)
+            for size, estimate in points:
+                tooltip = f"{model}, {size} pixels: {short_number(round(estimate.value, estimate.digits))}"
+                if estimate.has_interval:
+                    axes.plot([size, size], [estimate.low, estimate.high], color=colour, lw=1.2, alpha=0.45)
+                    tooltip += f", 95 % interval {estimate.bounds}"
+                axes.plot(size, estimate.value, "o", ms=7, mfc=colour, mec=colour_of("paper"), gid=chart.title(tooltip))
         return chart.markup()
