@@ -39,5 +39,7 @@ def find_config(config: str | os.PathLike) -> Path:
     name = path.name.removesuffix(".py")
     similar = difflib.get_close_matches(name, names, 1, cutoff=0.5)
     hint = f"; did you mean {similar[0]}?" if similar else ""
-    wanted = f"a Python file with get_config(), or one of {', '.join(each for each in names if '/' not in each)}{hint}"
-    raise InputError(path, "config", "nothing there", wanted)
+    expected = (
+        f"a Python file with get_config(), or one of {', '.join(each for each in names if '/' not in each)}{hint}"
+    )
+    raise InputError(path, "config", "nothing there", expected)

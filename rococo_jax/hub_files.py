@@ -28,7 +28,7 @@ def find_folder(
     source: str | Path,
     files: Sequence[str],
     field: str = "model",
-    wanted: str = MODEL_WANTED,
+    expected: str = MODEL_WANTED,
     required: Sequence[str] = (),
 ) -> Path:
     """Return a folder itself, or the snapshot of the hub name `OWNER/NAME[@REVISION]` as `hub_snapshot` does.
@@ -39,15 +39,15 @@ def find_folder(
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise InputError(source, field, "a file", wanted)
+        raise InputError(source, field, "a file", expected)
     match = _HUB_NAME.fullmatch(str(source))
     if match is None:
-        raise InputError(source, field, "nothing there", wanted)
+        raise InputError(source, field, "nothing there", expected)
     suffix = Path(match["name"].lower()).suffix
     if not match["explicit"] and match["revision"] is None and suffix in _FILE_SUFFIXES:
-        found = f"nothing there (no such file, and names that end in {suffix} are not looked up on the hub)"
-        raise InputError(source, field, found, wanted)
-    return hub_snapshot(source, match["name"], files, field, wanted, match["revision"], required)
+        problem = f"nothing there (no such file, and names that end in {suffix} are not looked up on the hub)"
+        raise InputError(source, field, problem, expected)
+    return hub_snapshot(source, match["name"], files, field, expected, match["revision"], required)
 
 
 def hub_snapshot(
@@ -55,7 +55,7 @@ def hub_snapshot(
     name: str,
     files: Sequence[str],
     field: str,
-    wanted: str,
+    expected: str,
     revision: str | None = None,
     required: Sequence[str] = (),
 ) -> Path:
@@ -82,14 +82,14 @@ def hub_snapshot(
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except Exception as error:  # no network, no such name or revision, no right to read it
         if isinstance(error, RevisionNotFoundError):
-            wanted = f"{name}@REVISION, where REVISION is {REVISION}"
-        raise InputError(source, field, f"no such folder, and the hub answers: {first_line(error)}", wanted) from None
+            expected = f"{name}@REVISION, where REVISION is {REVISION}"
+        raise InputError(source, field, f"no such folder, and the hub answers: {first_line(error)}", expected) from None
     if required and (missing := _missing_files(folder, required)):
         try:
             HfApi().repo_info(name, revision=folder.name)
         except Exception as error:
-            found = f"no {missing} in the cache, and the hub answers: {first_line(error)}"
-            raise InputError(source, field, found, wanted) from None
+            problem = f"no {missing} in the cache, and the hub answers: {first_line(error)}"
+            raise InputError(source, field, problem, expected) from None
     return folder
 
 

@@ -1,8 +1,8 @@
 """Progress on standard error: a bar in a terminal, elsewhere a line every 30 seconds and at the end.
 
-Nothing is shown in the first two seconds. The rate is measured from the first finished item on, so that the time to
-start (compilation, worker processes) does not count. The remaining time is estimated after five seconds and a fiftieth
-of all items.
+Nothing is shown in the first two seconds. The rate is measured between calls that report finished items: neither the
+time to the first call nor an interval in which a program was compiled counts. The remaining time is estimated after
+five measured seconds and a fiftieth of all items.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ _QUIET_SECONDS = 2.0
 _LINE_EVERY_SECONDS = 30.0
 _MEASURED_SECONDS, _MEASURED_SHARE = 5.0, 0.02
 _quiet = False
+# Number of programs that JAX has traced, lowered or compiled in this process; `runtime` reports them.
+_compilations = 0
 
 
 def be_quiet(quiet: bool = True) -> None:
@@ -29,17 +31,24 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def report_compilation() -> None:
+    """Exclude the current interval of every running display from its rate, because a program was compiled in it."""
+    global _compilations
+    _compilations += 1
+
+
 @contextlib.contextmanager
-def progress(description: str, total: int | None, unit: str = "") -> Iterator[Callable[..., None]]:
+def progress(description: str, total: int | None, unit: str = "", done: int = 0) -> Iterator[Callable[..., None]]:
     """Show progress while the block runs. Yield `advance(count, note="")`, to be called after `count` more items.
 
     Args:
         description: what is being done.
         total: number of items, None if unknown.
         unit: what the items are, such as "images".
+        done: number of items that need no work, such as those in a cache.
     """
     kind = _Nothing if _quiet else _Bar if sys.stderr.isatty() else _Lines
-    display = kind(description, total, unit)
+    display = kind(Count(description, total, unit, done))
     try:
         yield display.advance
     finally:
@@ -76,8 +85,58 @@ def elapsed_time(description: str) -> Iterator[None]:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)  # erase the line
 
 
+class Count:
+    """Counter of finished items, with their rate.
+
+    Args:
+        description: what is being done.
+        total: number of items, None if unknown.
+        unit: what the items are.
+        done: number of items that need no work.
+    """
+
+    def __init__(self, description: str, total: int | None, unit: str, done: int = 0):
+        self.description, self.total, self.unit, self.done, self.note = description, total, unit, done, ""
+        self.start = time.monotonic()
+        # Time of the last report of finished items, and the number of compilations before it.
+        self.last_report: tuple[float, int] | None = None
+        # Items and seconds of all intervals between two reports in which nothing was compiled.
+        self.measured_items, self.measured_seconds = 0, 0.0
+
+    def add(self, count: int, note: str) -> None:
+        """Count finished items."""
+        self.done, self.note = self.done + count, note
+        if not count:
+            return
+        now = time.monotonic()
+        if self.last_report is not None:
+            then, compilations = self.last_report
+            if compilations == _compilations:
+                self.measured_items += count
+                self.measured_seconds += now - then
+        self.last_report = (now, _compilations)
+
+    def words(self) -> str:
+        """Return the line to show: items, rate, remaining time and note, as far as they are known."""
+        line = (
+            f"{self.description}: {self.done}{'' if self.total is None else f' of {self.total}'} {self.unit}".rstrip()
+        )
+        if self.measured_seconds > 0:
+            rate = self.measured_items / self.measured_seconds
+            line += f" ({rate:.1f}/s)"
+            if self._is_predictable():
+                line += f", {_duration((self.total - self.done) / rate)} left"
+        return f"{line}, {self.note}" if self.note else line
+
+    def _is_predictable(self) -> bool:
+        """Whether items remain and enough was measured to estimate their time."""
+        if self.total is None or self.done >= self.total:
+            return False
+        return self.measured_seconds >= _MEASURED_SECONDS and self.measured_items >= _MEASURED_SHARE * self.total
+
+
 class _Nothing:
-    def __init__(self, *about: object):
+    def __init__(self, count: Count):
         pass
 
     def advance(self, count: int, note: str = "") -> None:
@@ -87,47 +146,9 @@ class _Nothing:
         pass
 
 
-class Count:
-    """Counter of finished items, with their rate.
-
-    Args:
-        description: what is being done.
-        total: number of items, None if unknown.
-        unit: what the items are.
-    """
-
-    def __init__(self, description: str, total: int | None, unit: str):
-        self.description, self.total, self.unit, self.done, self.note = description, total, unit, 0, ""
-        self.start = time.monotonic()
-        self.first: tuple[float, int] | None = None
-
-    def add(self, count: int, note: str) -> None:
-        """Count finished items."""
-        self.done, self.note = self.done + count, note
-        if self.first is None:
-            self.first = (time.monotonic(), self.done)
-
-    def words(self) -> str:
-        """Return the line to show: items, rate, remaining time and note, as far as they are known."""
-        line = (
-            f"{self.description}: {self.done}{'' if self.total is None else f' of {self.total}'} {self.unit}".rstrip()
-        )
-        began, before = self.first or (self.start, 0)
-        seconds, measured = time.monotonic() - began, self.done - before
-        if measured > 0 and seconds > 0:
-            rate = measured / seconds
-            line += f" ({rate:.1f}/s)"
-            enough = (
-                self.total is not None and seconds >= _MEASURED_SECONDS and measured >= _MEASURED_SHARE * self.total
-            )
-            if enough and self.done < self.total:
-                line += f", {_duration((self.total - self.done) / rate)} left"
-        return f"{line}, {self.note}" if self.note else line
-
-
 class _Bar:
-    def __init__(self, description: str, total: int | None, unit: str):
-        self.count, self.bar = Count(description, total, unit), None
+    def __init__(self, count: Count):
+        self.count, self.bar = count, None
 
     def advance(self, count: int, note: str = "") -> None:
         self.count.add(count, note)
@@ -151,8 +172,8 @@ class _Bar:
 
 
 class _Lines:
-    def __init__(self, description: str, total: int | None, unit: str):
-        self.count, self.reported = Count(description, total, unit), None
+    def __init__(self, count: Count):
+        self.count, self.reported = count, None
         self.last = self.count.start + _QUIET_SECONDS - _LINE_EVERY_SECONDS
 
     def advance(self, count: int, note: str = "") -> None:

@@ -14,9 +14,18 @@ from jaxtyping import Int
 
 from rococo_jax.errors import InputError
 from rococo_jax.processes import coordination
+from rococo_jax.progress import report_compilation
 from rococo_jax.storage import refuse_url
 
 AXES = ("data", "fsdp")
+
+
+def _on_jax_event(event: str, *about: Any, **more: Any) -> None:
+    if event.startswith("/jax/core/compile/"):  # tracing, lowering and compiling, also from the persistent cache
+        report_compilation()
+
+
+jax.monitoring.register_event_duration_secs_listener(_on_jax_event)
 
 
 def cache_folder() -> Path:

@@ -1,4 +1,4 @@
-"""Reading and writing files: atomic writes by rename, locks, JSON, hashes.
+"""Reading and writing files: atomic writes by rename, JSON, tables, hashes.
 
 A writer that fails, is killed, or fills the disk leaves nothing under the final name. Its temporary file is removed,
 unless the process was killed.
@@ -6,15 +6,11 @@ unless the process was killed.
 
 import contextlib
 import csv
-import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-import socket
-import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,8 +31,8 @@ def is_url(path: str | os.PathLike) -> bool:
 def refuse_url(path: str | os.PathLike, field: str) -> None:
     """Raise InputError for a URL, also as a `Path`: outputs need locks and renames, which buckets do not have."""
     if _WRITTEN_URL.match(str(path)):
-        wanted = "a folder of this machine, or of a file system that is mounted on it (NFS, Filestore, gcsfuse, ...)"
-        raise InputError(path, field, "a URL", wanted)
+        expected = "a folder of this machine, or of a file system that is mounted on it (NFS, Filestore, gcsfuse, ...)"
+        raise InputError(path, field, "a URL", expected)
 
 
 @contextlib.contextmanager
@@ -93,113 +89,7 @@ def refuse_existing_folder(path: str | os.PathLike) -> None:
         raise InputError(path, "output folder", "something already there", "a new or empty folder")
 
 
-# Locks of this process, with the thread that holds each of them.
-_locks: dict[Path, int] = {}
-_locks_changed = threading.Condition()
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # git-lfs, docs/spec.md
-# Names that `atomic_write` gives to temporary files.
-_TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
-
-
-@contextlib.contextmanager
-def hold(path: str | os.PathLike, beside: bool = False, wait: bool = False) -> Iterator[None]:
-    """Lock a folder, or a file that will be written, for this process while the block runs.
-
-    The lock ends with the process, even if that is killed. Temporary files of a previous holder that was killed are
-    removed. A file system without locks has none.
-
-    Args:
-        path: a folder, whose lock is `PATH/.lock`, or a file, whose lock is `.NAME.lock` beside it.
-        beside: put the lock of a folder beside it too; the folder may not exist yet.
-        wait: wait for another command or thread that holds the lock, instead of raising an error.
-
-    Raises InputError: the path is a URL, this thread holds the lock, or another one does and `wait` is False.
-    """
-    refuse_url(path, "output")
-    path = Path(path).absolute()
-    lock = path / ".lock" if path.is_dir() and not beside else path.with_name(f".{path.name}.lock")
-    _claim(path, lock, wait)
-    try:
-        file = _lock_file(path, lock, wait)
-    except BaseException:
-        _release(lock)
-        raise
-    with contextlib.suppress(OSError):
-        _remove_left_over(path, deep=lock.parent != path)
-    try:
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
-        os.close(file)
-        _release(lock)
-
-
-def _claim(path: Path, lock: Path, wait: bool) -> None:
-    """Lock among the threads of this process, which a lock of the file system does not distinguish."""
-    me = threading.get_ident()
-    with _locks_changed:
-        while lock in _locks:
-            if not wait or _locks[lock] == me:
-                raise _in_use(path, "this process")
-            _locks_changed.wait()
-        _locks[lock] = me
-
-
-def _release(lock: Path) -> None:
-    with _locks_changed:
-        _locks.pop(lock, None)
-        _locks_changed.notify_all()
-
-
-def _lock_file(path: Path, lock: Path, wait: bool) -> int:
-    """Open and lock a file. POSIX locks work on NFS, and child processes do not inherit them."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(file, lock):  # the previous holder may have removed the file between the two calls
-                os.ftruncate(file, 0)
-                os.write(file, f"process {os.getpid()} of {socket.gethostname()}".encode())
-                return file
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                holder = os.read(file, 200).decode(errors="replace")
-                os.close(file)
-                raise _in_use(path, holder or "another process") from None
-            if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
-                return file
-            os.close(file)
-            raise
-        os.close(file)
-
-
-def _remove_left_over(path: Path, deep: bool) -> None:
-    """Remove the temporary files of a command that was killed; the holder of the lock knows that nobody uses them.
-
-    If the lock is inside of the folder, other commands may write to its subfolders, which `deep=False` leaves alone.
-    """
-    leftovers = [each for each in path.parent.iterdir() if each.name.startswith(f".{path.name}.")]
-    if path.is_dir():
-        leftovers += path.rglob(".*.part") if deep else path.glob(".*.part")
-    for each in leftovers:
-        if not _TEMPORARY.search(each.name):
-            continue
-        if each.is_dir():
-            shutil.rmtree(each, ignore_errors=True)
-        else:
-            each.unlink(missing_ok=True)
-
-
-def _is_at(file: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _in_use(path: Path, holder: str) -> InputError:
-    return InputError(path, "lock", f"in use by {holder}", "one command at a time; wait for it, or name another place")
 
 
 def check_free_space(path: str | os.PathLike, size: int) -> None:
@@ -243,37 +133,37 @@ def write_json_lines(path: str | os.PathLike, values: Iterable[Any]) -> None:
         file.writelines(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
 
 
-def read_json(path: str | os.PathLike, wanted: str) -> Any:
-    """Read a JSON file. `wanted` describes the content for errors ("a captions file").
+def read_json(path: str | os.PathLike, expected: str) -> Any:
+    """Read a JSON file. `expected` describes the content for errors ("a captions file").
 
     Raises InputError as `texts.read_text` and `texts.parse_json`.
     """
-    return parse_json(read_text(path, wanted), path, wanted)
+    return parse_json(read_text(path, expected), path, expected)
 
 
-def read_json_object(path: str | os.PathLike, wanted: str) -> dict[str, Any]:
+def read_json_object(path: str | os.PathLike, expected: str) -> dict[str, Any]:
     """Read a JSON file as `read_json`; raise InputError also if the value is not an object."""
-    value = read_json(path, wanted)
+    value = read_json(path, expected)
     if not isinstance(value, dict):
-        raise InputError(path, "JSON", f"a {type(value).__name__}", f"an object: {wanted}")
+        raise InputError(path, "JSON", f"a {type(value).__name__}", f"an object: {expected}")
     return value
 
 
-def load_arrays(path: str | os.PathLike, wanted: str) -> Any:
+def load_arrays(path: str | os.PathLike, expected: str) -> Any:
     """Return the array of a `.npy` file, or those of a `.npz` file by name; each is loaded when it is looked up.
 
     Raises InputError: the file is missing, damaged or something else, or a header claims more than the file contains.
-    `wanted` describes the content for errors.
+    `expected` describes the content for errors.
     """
     from rococo_jax.npz import open_arrays
 
     # NumPy evaluates headers as Python, and does not catch their errors or those of zipfile.
-    return open_arrays(Path(path), lambda: whole_file(path, wanted))
+    return open_arrays(Path(path), lambda: whole_file(path, expected))
 
 
 def read_table(
     path: str | os.PathLike,
-    wanted: str,
+    expected: str,
     columns: Sequence[str] | None = None,
     dictionary_columns: Sequence[str] = (),
     filters: Sequence[tuple[str, str, Any]] | None = None,
@@ -288,7 +178,7 @@ def read_table(
     """
     import pyarrow.parquet
 
-    with whole_file(path, wanted):
+    with whole_file(path, expected):
         table = pyarrow.parquet.read_table(
             path,
             columns=columns,
@@ -311,25 +201,25 @@ def _names_of(fields: Iterable[Any]) -> list[str]:
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike, wanted: str) -> Iterator[None]:
+def whole_file(path: str | os.PathLike, expected: str) -> Iterator[None]:
     """Raise InputError for any error of a library that reads a damaged file. The block should only call the library.
 
     Args:
-        wanted: describes the content for errors ("a table of pairs").
+        expected: describes the content for errors ("a table of pairs").
     """
     try:
         yield
     except FileNotFoundError:
-        raise InputError(path, "file", "nothing there", wanted) from None
+        raise InputError(path, "file", "nothing there", expected) from None
     except Exception as error:
         if isinstance(error, InputError) or (isinstance(error, OSError) and error.filename is not None):
             raise  # a folder, or no permission; the check for OSError excludes SyntaxErrors, which have a file name too
         from rococo_jax.npz import NO_OBJECTS
 
-        found = why_unreadable(path, error)
-        if "pickle" in found or "Python objects" in found:
-            raise InputError(path, "contents", "Python objects", f"{wanted}, of {NO_OBJECTS}") from None
-        raise InputError(path, "contents", f"something else ({found})"[:200], f"{wanted}, undamaged") from None
+        problem = why_unreadable(path, error)
+        if "pickle" in problem or "Python objects" in problem:
+            raise InputError(path, "contents", "Python objects", f"{expected}, of {NO_OBJECTS}") from None
+        raise InputError(path, "contents", f"something else ({problem})"[:200], f"{expected}, undamaged") from None
 
 
 def why_unreadable(path: str | os.PathLike, error: Exception) -> str:

@@ -42,8 +42,8 @@ BELOW = {
 }
 # One file each, beside the rooms: they import no room, and every room may import them.
 FOUNDATION = (
-    "config_files cores errors hub_files npz options process_group processes progress runtime safe_paths storage texts "
-    "version"
+    "config_files cores errors hub_files locks npz options process_group processes progress runtime safe_paths storage "
+    "texts version"
 ).split()
 # What a room must not know, although the order would allow it.
 NOT_KNOWN = {"report": ("encoders", "checkpoints", "models", "training"), "benchmarks": ("models", "checkpoints")}

@@ -2,10 +2,13 @@
 
 import re
 
+import jax
+import numpy as np
 import pytest
 
 from rococo_jax import progress as shown
-from rococo_jax.progress import Count, be_quiet, progress
+from rococo_jax import runtime  # noqa: F401  reports compilations
+from rococo_jax.progress import Count, be_quiet, progress, report_compilation
 
 
 @pytest.fixture
@@ -38,6 +41,50 @@ def test_estimates_begin_when_enough_was_measured(total, unit, course, clock):
         clock[0] += seconds
         count.add(more, "loss 1.25" if "loss" in words else "")
         assert count.words() == f"drawing: {words}"
+
+
+def test_no_rate_contains_a_compilation(clock):
+    """Ten items a second, and two programs: one for the first shape, another in the middle."""
+    count = Count("embedding", 1000, "captions")
+    lines = []
+    for seconds, compiles in [(120.0, True), (1.0, False), (60.0, True), (5.0, False)]:
+        if compiles:
+            report_compilation()
+        clock[0] += seconds
+        count.add(10 if compiles else round(10 * seconds), "")
+        lines.append(count.words().removeprefix("embedding: "))
+    assert lines == [
+        "10 of 1000 captions",
+        "20 of 1000 captions (10.0/s)",
+        "30 of 1000 captions (10.0/s)",
+        "80 of 1000 captions (10.0/s), 1 min left",
+    ]
+
+
+def test_items_of_a_cache_are_finished_but_not_measured(clock):
+    count = Count("embedding", 100, "images", done=60)
+    assert count.words() == "embedding: 60 of 100 images"
+    clock[0] += 50.0
+    count.add(0, "")
+    count.add(10, "")
+    assert count.words() == "embedding: 70 of 100 images"
+    clock[0] += 5.0
+    count.add(10, "")
+    assert count.words() == "embedding: 80 of 100 images (2.0/s), 10 s left"
+
+
+def test_jax_reports_its_compilations(clock):
+    """A jitted function compiles once for each shape; the display leaves out those intervals and no others."""
+    double = jax.jit(lambda values: values * 2)
+    arrays = {size: jax.device_put(np.zeros(size)) for size in (3, 4)}
+    count = Count("embedding", None, "")
+    rates = []
+    for size in (3, 3, 4, 4):
+        double(arrays[size])
+        clock[0] += 1.0
+        count.add(size, "")
+        rates.append(count.words().removeprefix("embedding: "))
+    assert rates == ["3", "6 (3.0/s)", "10 (3.0/s)", "14 (3.5/s)"]
 
 
 def test_a_bar_and_a_line_show_the_same_words(clock, monkeypatch, capsys):

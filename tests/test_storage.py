@@ -13,12 +13,13 @@ from safetensors.numpy import save_file
 
 from rococo_jax import storage
 from rococo_jax.errors import DiskFull, as_input_error, is_disk_full
-from rococo_jax.storage import atomic_directory, hold
+from rococo_jax.locks import hold
+from rococo_jax.storage import atomic_directory
 from tests.support.faults import no_file_above
 from tests.support.paths import CHECKOUT
 from tests.support.refusals import refused
 
-HOLD = "import sys; from rococo_jax.storage import hold\nwith hold(sys.argv[1]): print('held', flush=True); input()"
+HOLD = "import sys; from rococo_jax.locks import hold\nwith hold(sys.argv[1]): print('held', flush=True); input()"
 
 
 def held_elsewhere(path: Path) -> subprocess.Popen:

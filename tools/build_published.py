@@ -11,7 +11,7 @@ import argparse
 import csv
 from pathlib import Path
 
-from rococo_jax.metrics.published import FIGURES, LABELS
+from rococo_jax.metrics.published import LABELS, PUBLISHED_VALUES
 
 _KINDS = {"image_to_text": "text", "text_to_image": "image"}
 _OPEN_CLIP, _ROCOCO = "open_clip's table of retrieval results", "RoCOCO's log, arXiv 2304.10727"
@@ -42,7 +42,7 @@ def main() -> None:
         names += [f"openai:{plain}", _OPENAI.get(plain, "")] if tag == "openai" else []
         names_and_row = rows.setdefault(f"{plain} {tag}", (set(), row))
         names_and_row[0].update(filter(None, names))
-    with FIGURES.open("w", newline="", encoding="utf-8") as file:
+    with PUBLISHED_VALUES.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["names", "task", "variant", *LABELS, "source"])
         for names, row in rows.values():

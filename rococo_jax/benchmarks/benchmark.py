@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.benchmarks.excluded_input import ExcludedInput, select_images
+from rococo_jax.benchmarks.excluded_input import ExcludedInput, excluded_by_list, select_images
 from rococo_jax.benchmarks.image_sets import CorruptedImages
 from rococo_jax.benchmarks.pooling import Headline, Pool
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.subset import phrase_of, read_subset
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.benchmarks.variants import ALL_KINDS, UNCORRUPTED, Variant
@@ -86,6 +87,7 @@ class Benchmark:
         images = f"{len(self.images):,}" if len(self.images) == total else f"{len(self.images):,} of {total:,}"
         tasks = ", ".join(dict.fromkeys(task.name for task in self.tasks))
         phrase = f"{self.name}: {images} images, {len(self.texts):,} texts; tasks: {tasks}"
+        phrase += f"; {listed}" if (listed := phrase_of(self.data)) else ""
         return f"{phrase}; not read: {', '.join(self.ignored_files)}" if self.ignored_files else phrase
 
 
@@ -200,9 +202,18 @@ def open_images(
 ) -> tuple[FileImages, tuple[ExcludedInput, ...], dict[str, Any]]:
     """Open the image files of a benchmark, as `excluded_input.select_images`; `names` may contain repetitions.
 
-    Raises InputError: images are missing and that is not allowed, or no image exists.
+    With `settings.only`, images that are not listed are no part of the benchmark.
+
+    Raises InputError: images are missing and that is not allowed, no image exists, or the list has an unknown image.
     """
     names = list(dict.fromkeys(names))
+    listed, about_list = (), {}
+    if settings.only:
+        subset = read_subset(settings.only[0])
+        subset.refuse_unknown(set(names), f"names of its images, such as {names[0]!r}")
+        about_list = subset.describe(len(subset.keys), len(names), "images")
+        listed = (excluded_by_list(about_list, effect),)
+        names = [name for name in names if name in subset]
     present, missing = find_images(names, folder)
     if missing and not settings.allow_missing_images:
         counts = f"{len(present):,} of {len(names):,}, without {missing[0]!r}"
@@ -210,7 +221,8 @@ def open_images(
         raise InputError(folder, "images", counts, f"all of them (`rococo fetch` downloads them); or {subset}")
     if not present:
         raise InputError(folder, "images", f"none of {len(names):,}, such as {missing[0]!r}", "at least one")
-    return select_images(str(folder.resolve()), names, present, settings, effect, order)
+    images, excluded, data = select_images(str(folder.resolve()), names, present, settings, effect, order)
+    return images, (*listed, *excluded), {**data, **about_list}
 
 
 def with_corrupted_images(benchmark: Benchmark, kinds: Sequence[str], severities: Sequence[int]) -> Benchmark:

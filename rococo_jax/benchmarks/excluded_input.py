@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.subset import ONLY, phrase_of
 from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.data.image_files import ImageFile
 from rococo_jax.data.images import FileImages
@@ -20,7 +21,7 @@ class ExcludedInput:
     """Input of one kind that is excluded or that no model can distinguish.
 
     Attributes:
-        kind: `missing_images`, `limit`, `identical_files`, `exif_turn`, `cut_texts` or `same_tokens`.
+        kind: `not_listed`, `missing_images`, `limit`, `identical_files`, `exif_turn`, `cut_texts` or `same_tokens`.
         count: number of affected images, texts or altered captions.
         total: number of all of them.
         note: a sentence for readers of the results.
@@ -36,6 +37,12 @@ class ExcludedInput:
         """The reason why no model can be better than chance; None if one could be."""
         reasons = {"identical_files": "most images are the same files", "cut_texts": "most texts were truncated"}
         return reasons.get(self.kind) if 2 * self.count > self.total else None
+
+
+def excluded_by_list(about_list: Mapping[str, Any], effect: str) -> ExcludedInput:
+    """Return what a list leaves out (`subset.Subset.describe`); `effect` is its consequence for the results."""
+    only = about_list[ONLY]
+    return ExcludedInput("not_listed", only["of"] - only["selected"], only["of"], f"{phrase_of(about_list)}: {effect}")
 
 
 def in_turns(groups: Sequence[Hashable]) -> list[int]:

@@ -76,16 +76,16 @@ def write_own(
     check_name(folder.name)
     captions = [{"image": item.image, "caption": list(item.captions)} for item in data.items]
     items = [item for each in altered.values() for item in choice_items(each)]
-    figures = figures_of(data, altered, items)
+    numbers = statistics_of(data, altered, items)
     about = {"format": FORMAT, "name": folder.name, "licence": licence, "made_by": {"version": __version__, **made_by}}
     about |= {"lexicon": {"name": lexicon.name, "sha256": lexicon.hash()}, "captions": hash_json(captions)}
-    writer = ResumableFolder(folder, {**about, "figures": figures}, dict(zip(data.names, data.paths, strict=True)))
+    writer = ResumableFolder(folder, {**about, "figures": numbers}, dict(zip(data.names, data.paths, strict=True)))
     texts = {CAPTIONS: json.dumps(captions, indent=1, ensure_ascii=False)}
     for variant, each in altered.items():
         value = annotation_json(variant, each.items, made_by_of(each, made_by), each.records())
         texts[f"annotations/{variant}.json"] = json.dumps(value, indent=1, ensure_ascii=False)
     texts[ITEMS] = "\n".join(json.dumps(item, ensure_ascii=False) for item in items)
-    texts[CARD] = card_text(folder.name, licence, about, figures)
+    texts[CARD] = card_text(folder.name, licence, about, numbers)
     places = dict(zip((f"images/{name}" for name in data.names), data.paths, strict=True))
     with progress("writing", len(places), "images") as advance:
         missing = writer.missing([*places, *texts])
@@ -94,7 +94,7 @@ def write_own(
             writer.write(name, places[name].read_bytes() if name in places else (texts[name] + "\n").encode())
             advance(int(name in places))
     writer.finish()
-    return figures
+    return numbers
 
 
 def write_mixed_galleries(folder: Path, data: CaptionedImages, variants: Sequence[tuple[str, int]]) -> None:
@@ -119,7 +119,7 @@ def choice_items(altered: AlteredSet) -> list[dict[str, Any]]:
     ]
 
 
-def figures_of(data: CaptionedImages, altered: Mapping[str, AlteredSet], items: Sequence[Mapping]) -> dict[str, Any]:
+def statistics_of(data: CaptionedImages, altered: Mapping[str, AlteredSet], items: Sequence[Mapping]) -> dict[str, Any]:
     """Return the numbers of the data card."""
     count = len(data.captions)
     without_noun = max((each.unaltered.get(NO_CANDIDATE, 0) for each in altered.values()), default=0)
@@ -143,12 +143,12 @@ def figures_of(data: CaptionedImages, altered: Mapping[str, AlteredSet], items: 
     }
 
 
-def card_text(name: str, licence: str, about: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+def card_text(name: str, licence: str, about: Mapping[str, Any], numbers: Mapping[str, Any]) -> str:
     """Return the data card, in the form of the Hugging Face hub."""
     rows = [
         f"| `{variant}` | {each['altered']:,} | {sum(each['unaltered'].values()):,} | {each['no_ops']:,} | "
         f"{each['no_ops_strict']:,} | {each['choices']:,} |"
-        for variant, each in figures["variants"].items()
+        for variant, each in numbers["variants"].items()
     ]
     table = "\n".join(rows)
     return f"""---
@@ -159,12 +159,12 @@ license_name: {json.dumps(licence)}
 
 # {name}
 
-{figures["images"]:,} images and {figures["captions"]:,} captions ({figures["distinct_captions"]:,} different ones,
-{figures["words_per_caption"]} words on average), with altered captions made by rococo_jax {__version__}.
+{numbers["images"]:,} images and {numbers["captions"]:,} captions ({numbers["distinct_captions"]:,} different ones,
+{numbers["words_per_caption"]} words on average), with altered captions made by rococo_jax {__version__}.
 
 Licence: {licence}
 
-{figures["lexicon_coverage"]:.1%} of the captions have a noun of the lexicon ({about["lexicon"]["name"]}). One noun of a
+{numbers["lexicon_coverage"]:.1%} of the captions have a noun of the lexicon ({about["lexicon"]["name"]}). One noun of a
 caption is replaced; choices ask which of the two captions is right.
 
 | variant | altered | left unaltered | no-ops | no-ops when normalised | choices |
@@ -193,13 +193,13 @@ def own_benchmarks(data: Path) -> dict[str, BenchmarkInfo]:
 
 
 def _infos(about: Mapping[str, Any], place: str) -> tuple[BenchmarkInfo, BenchmarkInfo]:
-    name, figures = about["name"], about["figures"]
+    name, numbers = about["name"], about["figures"]
     common = {"paper": "none; your own data", "licence": about["licence"], "source": "rococo make-benchmark"}
     images, choices = f"{place}/images", f"{name}_choices"
-    count = sum(each["choices"] for each in figures["variants"].values())
+    count = sum(each["choices"] for each in numbers["variants"].values())
     ranks = dataclasses.replace(
         ROCOCO, **common, downloads=(), name=name,
-        size=f"{figures['images']:,} images, {figures['captions']:,} captions",
+        size=f"{numbers['images']:,} images, {numbers['captions']:,} captions",
         folders={"images": images, "annotations": f"{place}/annotations"}, files=("captions.json",),
         open=functools.partial(_open_ranks, name),
     )  # fmt: skip

@@ -31,6 +31,8 @@ class Settings:
         out_images: folder of out-of-distribution images for classification benchmarks; may be repeated
         rerank: re-rank the K best by cosine similarity with pair scores (BLIP's matching head, a reranker); published
             for BLIP: 256 on COCO (default: 0, off: a pair scorer then ranks whole galleries)
+        only: evaluate only the images or items that a file lists, one per line, as JSON, or as rococo select writes
+            them; NAME=FILE for each of several benchmarks
         limit: quick look at N images of each benchmark: the first, or in turns from its classes or parts; the numbers
             are comparable only with each other (default: 0, all)
         allow_missing_images: leave out images that do not exist; the results say so
@@ -52,6 +54,7 @@ class Settings:
     templates: Annotated[tuple[str, ...], Option("N,FILE")] = ("80",)
     out_images: Annotated[tuple[tuple[str, str], ...], Option("NAME=DIR")] = ()
     rerank: Annotated[int, Option("K")] = 0
+    only: Annotated[tuple[str, ...], Option("FILE", repeated=True)] = ()
     limit: Annotated[int, Option("N")] = 0
     allow_missing_images: bool = False
     require_clean: bool = False

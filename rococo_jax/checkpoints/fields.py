@@ -49,9 +49,9 @@ class Section:
         """Return the full name of a key, for errors."""
         return f"{self.name}.{key}" if self.name else key
 
-    def refuse(self, key: str, wanted: str) -> InputError:
+    def refuse(self, key: str, expected: str) -> InputError:
         """Return the error for the value of a key."""
-        return InputError(self.source, self.field(key), repr(self.values[key]), wanted)
+        return InputError(self.source, self.field(key), repr(self.values[key]), expected)
 
     def integer(self, key: str) -> int:
         """Return a whole number of at least 1."""
@@ -104,10 +104,10 @@ class Section:
             raise self.refuse(key, f"one of {', '.join(_ACTIVATIONS)}")
         return _ACTIVATIONS[value]
 
-    def must_be(self, key: str, required: Any, wanted: str) -> None:
+    def must_be(self, key: str, required: Any, expected: str) -> None:
         """Raise InputError unless a key has the required value, or is missing."""
         if self.values.get(key, required) != required:
-            raise self.refuse(key, wanted)
+            raise self.refuse(key, expected)
 
 
 class Check(NamedTuple):
@@ -117,8 +117,8 @@ class Check(NamedTuple):
     write: Callable[[Any], Any] = lambda value: value
 
 
-def _fixed(required: Any, wanted: str) -> Check:
-    return Check(lambda section, key: section.must_be(key, required, wanted))
+def _fixed(required: Any, expected: str) -> Check:
+    return Check(lambda section, key: section.must_be(key, required, expected))
 
 
 CHECKS: dict[str, Check] = {

@@ -40,8 +40,10 @@ def choose_tokenizer(
     try:
         return read(default), default
     except InputError as error:
-        found = f"none in the checkpoint, and {default} cannot be read ({error.found})"
-        raise missing_choice(source, "tokenizer", found, "a folder or hub name that has its files (or none)") from None
+        problem = f"none in the checkpoint, and {default} cannot be read ({error.found})"
+        raise missing_choice(
+            source, "tokenizer", problem, "a folder or hub name that has its files (or none)"
+        ) from None
 
 
 ASSETS = Path(__file__).parent / "shipped"

@@ -57,6 +57,6 @@ def image_size_of(
     usual = [size for size in _USUAL if size // patch == grid]
     if usual and requested is None:
         sizes = " or ".join(map(str, [exact, *usual]))
-        found = f"{how}, which fit images of {sizes} pixels"
-        raise missing_choice(source, "image_size", found, "the side in pixels of the images that it was trained with")
+        problem = f"{how}, which fit images of {sizes} pixels"
+        raise missing_choice(source, "image_size", problem, "the side in pixels of the images that it was trained with")
     return exact, how

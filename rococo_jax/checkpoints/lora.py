@@ -59,10 +59,10 @@ def base_folder(folder: Path, files: tuple[str, ...], weights: tuple[str, ...] =
     if (folder / "config.json").is_file() and find_weights(folder) is not None:
         return folder
     field = "base_model_name_or_path"
-    wanted = "a folder or hub name with the weights that the adapter is for, or these weights beside it"
+    expected = "a folder or hub name with the weights that the adapter is for, or these weights beside it"
     if not base_name:
-        raise InputError(path, field, "none", wanted)
-    return find_folder(str(base_name), files, f"{field} of {path}", wanted, weights)
+        raise InputError(path, field, "none", expected)
+    return find_folder(str(base_name), files, f"{field} of {path}", expected, weights)
 
 
 class _Location(NamedTuple):
@@ -92,8 +92,8 @@ def with_adapter(base: Tensors, folder: Path) -> Tensors:
     path = folder / ADAPTER
     if not path.is_file():
         if any(_MATRIX.fullmatch(name) for name in base.names):
-            wanted = f"{ADAPTER} beside them, for lora_alpha; or {_MERGED}"
-            raise InputError(base.path, "tensors", "matrices of LoRA that are not merged", wanted)
+            expected = f"{ADAPTER} beside them, for lora_alpha; or {_MERGED}"
+            raise InputError(base.path, "tensors", "matrices of LoRA that are not merged", expected)
         return base
     config = read_json_object(path, "an adapter of PEFT")
     check_adapter(config, path)
@@ -148,11 +148,11 @@ def _sort_tensors(sources: Sequence[Tensors]) -> tuple[dict[str, _Pair], dict[st
         module for module, pair in pairs.items() if None in (pair.a, pair.b) or f"{module}.weight" not in weights
     ]
     if not pairs or incomplete or len(adapters) > 1:
-        found = f"adapters: {sorted(adapters)}"
+        problem = f"adapters: {sorted(adapters)}"
         if incomplete:
-            found = f"an unpaired LoRA matrix, or one without a base weight: {incomplete[0]}"
-        wanted = f"one adapter, A and B for weights of {sources[0].path}"
-        raise InputError(sources[-1].path, "tensors", found, wanted)
+            problem = f"an unpaired LoRA matrix, or one without a base weight: {incomplete[0]}"
+        expected = f"one adapter, A and B for weights of {sources[0].path}"
+        raise InputError(sources[-1].path, "tensors", problem, expected)
     return pairs, weights
 
 
@@ -171,8 +171,8 @@ def check_adapter(config: Mapping[str, Any], path: Path) -> None:
     if config.get("peft_type") != "LORA":
         raise InputError(path, "peft_type", repr(config.get("peft_type")), f"'LORA'; for others, {_MERGED}")
     if config.get("init_lora_weights") not in _SUPPORTED_INITS:
-        wanted = f"an init that leaves the base weights unchanged; or {_MERGED}"
-        raise InputError(path, "init_lora_weights", repr(config["init_lora_weights"]), wanted)
+        expected = f"an init that leaves the base weights unchanged; or {_MERGED}"
+        raise InputError(path, "init_lora_weights", repr(config["init_lora_weights"]), expected)
     if config.get("revision") not in (None, "main"):
         raise InputError(
             path,

@@ -130,8 +130,8 @@ def _compare(path: Path, stored: dict[str, tuple[int, ...]], shapes: dict[str, t
     missing, unknown = shapes.keys() - stored.keys(), stored.keys() - shapes.keys()
     shared = shapes.keys() & stored.keys()
     wrong = [f"{name} of {stored[name]} instead of {shapes[name]}" for name in shared if stored[name] != shapes[name]]
-    if found := list_differences(missing=missing, unknown=unknown, wrong=wrong):
-        raise InputError(path, "parameters", found, "those of the spec in model.json")
+    if problem := list_differences(missing=missing, unknown=unknown, wrong=wrong):
+        raise InputError(path, "parameters", problem, "those of the spec in model.json")
 
 
 @contextlib.contextmanager

@@ -259,10 +259,10 @@ def check_tensors(source: Tensors, table: NameTable) -> None:
             wrong.append(f"{name} of type {kind} instead of a floating-point one")
     missing = expected.keys() - stored
     if prefix := common_prefix(missing, unknown):
-        found = f"the prefix {prefix!r} before {sum(name.startswith(prefix) for name in unknown)} names"
+        problem = f"the prefix {prefix!r} before {sum(name.startswith(prefix) for name in unknown)} names"
         if without_prefix := sorted(name for name in unknown if not name.startswith(prefix)):
-            found += f", beside {list_differences(others=without_prefix)}"
-        raise InputError(source.path, "tensors", found, "names without it, and nothing but the model's tensors")
+            problem += f", beside {list_differences(others=without_prefix)}"
+        raise InputError(source.path, "tensors", problem, "names without it, and nothing but the model's tensors")
     if differences := list_differences(missing=missing, unknown=unknown, wrong=wrong):
-        wanted = f"the {len(expected)} tensors of a model with its configuration"
-        raise InputError(source.path, "tensors", differences, wanted)
+        requirement = f"the {len(expected)} tensors of a model with its configuration"
+        raise InputError(source.path, "tensors", differences, requirement)

@@ -137,9 +137,9 @@ def check_parameters(parameters: Mapping[str, Any], source: object, recorded: st
         if path in _MAPS_OF_HEADS and not values.any():
             raise InputError(source, path, "zeros alone", "a linear map that is not zero")
     # Model directories of early releases lack the hash.
-    if recorded is not None and (found := hash_parameters(parameters)) != recorded:
-        wanted = f"{recorded[:12]}..., as recorded in the model's description: they are damaged, or another model's"
-        raise InputError(source, "weights", f"SHA-256 {found[:12]}...", wanted)
+    if recorded is not None and (actual_hash := hash_parameters(parameters)) != recorded:
+        expected = f"{recorded[:12]}..., as recorded in the model's description: they are damaged, or another model's"
+        raise InputError(source, "weights", f"SHA-256 {actual_hash[:12]}...", expected)
 
 
 def check_tokenizer(tokenizer: Any, spec: ModelSpec, source: object) -> None:
@@ -152,13 +152,15 @@ def check_tokenizer(tokenizer: Any, spec: ModelSpec, source: object) -> None:
     size = spec.text.vocabulary_size
     word, largest_id = max(tokenizer.rust.get_vocab().items(), key=lambda entry: entry[1])
     if largest_id >= size:
-        found = f"token ids up to {largest_id} ({word!r})"
-        raise InputError(source, "tokenizer", found, f"ids below {size}, the rows of the text tower's table")
+        problem = f"token ids up to {largest_id} ({word!r})"
+        raise InputError(source, "tokenizer", problem, f"ids below {size}, the rows of the text tower's table")
     if not 0 <= tokenizer.spec.pad_id < size:
         raise InputError(source, "tokenizer.pad_id", tokenizer.spec.pad_id, f"an id from 0 to {size - 1}")
     if spec.text.pooling == "first_eos" and spec.text.eos_id not in tokenizer.encode(["a"])[0]:
-        found = f"{spec.text.eos_id}, which the tokenizer adds to no text (it ends texts with {tokenizer.spec.eos_id})"
-        raise InputError(source, "text.eos_id", found, "the id that ends a text")
+        problem = (
+            f"{spec.text.eos_id}, which the tokenizer adds to no text (it ends texts with {tokenizer.spec.eos_id})"
+        )
+        raise InputError(source, "text.eos_id", problem, "the id that ends a text")
 
 
 def check_images(checkpoint: Checkpoint, source: object) -> Checkpoint:
@@ -254,10 +256,10 @@ class ConversionOptions:
     is_format_declared: bool = False
 
 
-def missing_choice(source: object, argument: str, found: str, wanted: str) -> InputError:
+def missing_choice(source: object, argument: str, problem: str, wanted: str) -> InputError:
     """Return the error for a setting that a checkpoint does not record: it says how to give it to any command."""
     elsewhere = "for a command without this argument, convert the checkpoint with `rococo convert` first"
-    return InputError(source, argument, found, f"the argument {argument}, {wanted}; {elsewhere}")
+    return InputError(source, argument, problem, f"the argument {argument}, {wanted}; {elsewhere}")
 
 
 def sources_of_settings(file: str, config: Mapping[str, Any], keys: Mapping[str, str], default: str) -> dict[str, str]:

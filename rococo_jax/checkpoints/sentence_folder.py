@@ -53,8 +53,8 @@ def find_model_path(folder: Path) -> str | None:
     if inner == "":
         return None
     if module_kind(modules[0]) not in _MODELS:
-        found = repr(modules[0].get("type"))
-        raise InputError(folder / MODULES, "type of the first module", found, " or ".join(_MODELS))
+        problem = repr(modules[0].get("type"))
+        raise InputError(folder / MODULES, "type of the first module", problem, " or ".join(_MODELS))
     if not isinstance(inner, str) or not is_inner_name(inner):
         raise InputError(folder / MODULES, "path of the first module", repr(inner), "a folder inside this one")
     return inner.strip("/")
@@ -64,8 +64,8 @@ def check_modules(folder: Path) -> None:
     """Raise InputError if modules after a CLIP change its embeddings. The family checks those after a text model."""
     kinds = [module_kind(module) for module in _read_modules(folder)]
     if kinds[:1] == ["CLIPModel"] and (changing := [kind for kind in kinds[1:] if kind != "Normalize"]):
-        found = f"{', '.join(changing)} after CLIPModel"
-        raise InputError(folder / MODULES, "modules", found, "CLIPModel alone, or Normalize after it")
+        problem = f"{', '.join(changing)} after CLIPModel"
+        raise InputError(folder / MODULES, "modules", problem, "CLIPModel alone, or Normalize after it")
 
 
 def module_kind(module: Mapping[str, Any]) -> str:
@@ -178,7 +178,7 @@ def _text_module_paths(folder: Path) -> dict[str, str]:
     paths = {kind: str(module.get("path", "")) for kind, module in zip(kinds, modules, strict=True)}
     unsupported = [kind for kind in kinds if kind not in _TEXT_MODULES or kinds.count(kind) > 1]
     if unsupported or not all(is_inner_name(path) for path in paths.values() if path):
-        found = ", ".join(unsupported or paths.values())
-        wanted = f"only {', '.join(_TEXT_MODULES)}, once each, inside the folder"
-        raise InputError(folder / MODULES, "modules", found, wanted)
+        problem = ", ".join(unsupported or paths.values())
+        expected = f"only {', '.join(_TEXT_MODULES)}, once each, inside the folder"
+        raise InputError(folder / MODULES, "modules", problem, expected)
     return paths

@@ -75,15 +75,15 @@ class Tensors:
         """Read the values of a tensor in their stored type."""
         return self._read(name)
 
-    def require(self, names: Iterable[str], wanted: str) -> None:
+    def require(self, names: Iterable[str], expected: str) -> None:
         """Raise InputError if a tensor is missing."""
         missing = [name for name in names if name not in self._info]
         if not missing:
             return
         if prefix := common_prefix(missing, self._info):
-            wanted = f"names without it, as model.state_dict() gives them: {wanted}"
-            raise InputError(self.path, "tensors", f"the prefix {prefix!r} before {len(missing)} names", wanted)
-        raise InputError(self.path, "tensors", f"no {', '.join(missing)}", wanted)
+            expected = f"names without it, as model.state_dict() gives them: {expected}"
+            raise InputError(self.path, "tensors", f"the prefix {prefix!r} before {len(missing)} names", expected)
+        raise InputError(self.path, "tensors", f"no {', '.join(missing)}", expected)
 
     def count(self, pattern: str) -> int:
         """Return how many different values the group of a pattern has at the start of the names, such as layers."""

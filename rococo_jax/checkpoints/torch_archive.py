@@ -24,7 +24,7 @@ from rococo_jax.errors import InputError, object_of
 from rococo_jax.npz import check_member
 from rococo_jax.storage import why_unreadable
 
-_WANTED = "a zip archive of tensors as torch.save or torch.jit.save writes it"
+_EXPECTED = "a zip archive of tensors as torch.save or torch.jit.save writes it"
 _LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _SAVE_AGAIN = "torch.save(torch.load(FILE), NEW_FILE) in torch writes one"
 # Keys of training checkpoints for the weights; and words in the keys of averages of the weights.
@@ -56,10 +56,10 @@ def open_torch_archive(path: Path) -> Tensors:
     anything that is not part of a tensor.
     """
     if not path.is_file():
-        raise InputError(path, "file", "nothing there", _WANTED)
+        raise InputError(path, "file", "nothing there", _EXPECTED)
     with path.open("rb") as file:
         if file.read(len(_LEGACY)) == _LEGACY:
-            raise InputError(path, "archive", "the format of torch before 1.6", f"{_WANTED}: {_SAVE_AGAIN}")
+            raise InputError(path, "archive", "the format of torch before 1.6", f"{_EXPECTED}: {_SAVE_AGAIN}")
     with _refusing(path), contextlib.ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path))
         root = _root(path, archive)
@@ -70,8 +70,8 @@ def open_torch_archive(path: Path) -> Tensors:
             tensor.check()
         if not tensors:
             keys = ", ".join(map(str, list(object_of(value))[:8]))
-            found = f"none (keys: {keys})" if keys else "none"
-            raise InputError(path, "tensors", found, "a state dict, or a module with parameters")
+            problem = f"none (keys: {keys})" if keys else "none"
+            raise InputError(path, "tensors", problem, "a state dict, or a module with parameters")
         big_endian = _is_big_endian(archive, f"{root}byteorder")
         users = collections.defaultdict(list)
         for tensor in tensors.values():
@@ -155,10 +155,10 @@ def _refusing(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except pickle.UnpicklingError as error:
-        wanted = "tensors and nothing else, since a pickle can run code: save model.state_dict() alone"
-        raise InputError(path, "pickle", error, wanted) from None
+        expected = "tensors and nothing else, since a pickle can run code: save model.state_dict() alone"
+        raise InputError(path, "pickle", error, expected) from None
     except Exception as error:  # a damaged pickle can raise anything
-        raise InputError(path, "archive", why_unreadable(path, error), f"{_WANTED}, undamaged") from None
+        raise InputError(path, "archive", why_unreadable(path, error), f"{_EXPECTED}, undamaged") from None
 
 
 def _root(path: Path, archive: zipfile.ZipFile) -> str:
@@ -170,7 +170,7 @@ def _root(path: Path, archive: zipfile.ZipFile) -> str:
             raise InputError(path, "archive", f"the name {name!r}", "names inside the archive")
     roots = [name.removesuffix("data.pkl") for name in names if PurePosixPath(name).name == "data.pkl"]
     if len(roots) != 1:
-        raise InputError(path, "archive", f"{len(roots)} entries data.pkl", _WANTED)
+        raise InputError(path, "archive", f"{len(roots)} entries data.pkl", _EXPECTED)
     return roots[0]
 
 
@@ -190,8 +190,8 @@ def _state_dict(path: Path, value: Any) -> tuple[Any, str]:
     if not candidates:
         return value, ""
     if len(candidates) > 1:
-        wanted = "one part with the weights, as torch.save({'state_dict': model.state_dict()}, FILE) writes it"
-        raise InputError(path, "weights", f"several parts: {', '.join(candidates)}", wanted)
+        expected = "one part with the weights, as torch.save({'state_dict': model.state_dict()}, FILE) writes it"
+        raise InputError(path, "weights", f"several parts: {', '.join(candidates)}", expected)
     state_key = candidates[0]
     ignored = [key for key in averages if key != state_key]
     remark = f", without the averages {', '.join(ignored)}" if ignored else ""

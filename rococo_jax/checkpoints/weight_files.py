@@ -37,8 +37,8 @@ def find_weights(folder: Path, names: Sequence[str] = ()) -> Path | None:
             return folder / name
     for _, pattern in _NAMES:
         if len(variants := sorted(path for path in folder.glob(pattern) if "-of-" not in path.name)) > 1:
-            found = f"variants alone: {', '.join(path.name for path in variants)}"
-            raise InputError(folder, "weights", found, "one of them, or model.safetensors beside them")
+            problem = f"variants alone: {', '.join(path.name for path in variants)}"
+            raise InputError(folder, "weights", problem, "one of them, or model.safetensors beside them")
         if variants:
             return variants[0]
     return None
@@ -49,8 +49,8 @@ def open_weights(folder: Path, names: Sequence[str] = ()) -> Tensors:
     path = find_weights(folder, names)
     if path is None:
         other_files = sorted({each.name for pattern in _WEIGHT_PATTERNS for each in folder.glob(pattern)})
-        wanted = " or ".join(names or [name for name, _ in _NAMES[::2]])
-        raise InputError(folder, "weights", ", ".join(other_files[:8]) or "no weight files", wanted)
+        file_names = " or ".join(names or [name for name, _ in _NAMES[::2]])
+        raise InputError(folder, "weights", ", ".join(other_files[:8]) or "no weight files", file_names)
     tensors = _open_shards(path) if path.suffix == ".json" else _open_file(path)
     return tensors.unwrapped()
 

@@ -85,11 +85,11 @@ class Published:
         source = f"{ZOO}{self.name}"
         say("; ".join(filter(None, [f"{source}: {self.address}", self.terms, self.note])))
         content = self.file or "a repository"
-        wanted = (
+        expected = (
             f"{content} that can be downloaded from {self.address}; or a copy of it, by its path instead of {source}"
         )
         files = [self.file or "*config.json"]
-        folder = hub_snapshot(source, self.hub, files, "file", wanted, self.revision or None)
+        folder = hub_snapshot(source, self.hub, files, "file", expected, self.revision or None)
         if not self.file:  # its converter downloads the other files that it needs
             return f"{self.hub}@{self.revision}" if self.revision else self.hub
         path = folder / self.file
@@ -168,10 +168,10 @@ def find_published(source: object) -> Published | None:
     if "/" not in name:
         raise unknown_name(source, "model", name, zoo(), f"rococo inspect {ZOO}")
     if plain is not None:
-        found = f"{name!r}: {architecture} has QuickGELU, and {plain.name} was not trained with it"
-        raise InputError(source, f"tag of {version}", found, " or ".join(_nearest_tags(name)))
-    wanted = f"one of {len(tags)} (did you mean {' or '.join(_nearest_tags(name))}?)"
-    raise InputError(source, f"tag of {version}", repr(name), wanted)
+        problem = f"{name!r}: {architecture} has QuickGELU, and {plain.name} was not trained with it"
+        raise InputError(source, f"tag of {version}", problem, " or ".join(_nearest_tags(name)))
+    expected = f"one of {len(tags)} (did you mean {' or '.join(_nearest_tags(name))}?)"
+    raise InputError(source, f"tag of {version}", repr(name), expected)
 
 
 def _nearest_tags(name: str) -> list[str]:

@@ -43,8 +43,8 @@ def run(options: Options) -> None:
 
     data = None if options.data is None else Path(options.data)
     if data is not None and not data.is_dir():
-        found = "a file" if data.exists() else "nothing there"
-        raise InputError(data, "data", found, "a folder in the documented layout, such as DIR/coco/images")
+        problem = "a file" if data.exists() else "nothing there"
+        raise InputError(data, "data", problem, "a folder in the documented layout, such as DIR/coco/images")
     if options.items is not None:
         _write_items(options.items, data, options.out)
         return
@@ -77,10 +77,10 @@ def _check(info: "BenchmarkInfo", data: Path) -> tuple[str, str]:
     from rococo_jax.evaluation.inputs import layout_folders
 
     try:
-        found = availability(info, layout_folders(info, data))
+        available = availability(info, layout_folders(info, data))
     except InputError as error:
         return MISSING, str(error)
-    return found.status, found.details
+    return available.status, available.details
 
 
 def _print_details(info: "BenchmarkInfo", data: Path | None) -> None:

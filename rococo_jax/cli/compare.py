@@ -51,11 +51,11 @@ def run(options: Options) -> None:
     groups = group_by_fingerprint(load_results(options.results))
     models = [run.label for group in groups for run in group.runs]
     if max((len(group.runs) for group in groups), default=0) < 2:
-        conditions = (
-            f"{len(models)} models under {len(groups)} different conditions" if len(models) > 1 else "one model"
-        )
-        wanted = "at least two models that were evaluated on the same data with the same protocol and versions"
-        raise InputError(", ".join(options.results), "models", conditions if models else "none", wanted)
+        fields = list(dict.fromkeys(field for group in groups for field, _, _ in group.differences))
+        conditions = f"{len(models)} models under {len(groups)} different conditions ({', '.join(fields[:4])})"
+        conditions = conditions if len(models) > 1 else "one model"
+        expected = "at least two models that were evaluated on the same data with the same protocol and versions"
+        raise InputError(", ".join(options.results), "models", conditions if models else "none", expected)
     try:
         comparisons = compare_groups(groups, options.reference, options.metrics)
     except InputError as error:
@@ -63,8 +63,8 @@ def run(options: Options) -> None:
         raise InputError(source, error.field, error.found, error.wanted) from None
     rows = verdict_rows(comparisons, options.margin)
     if not rows:
-        wanted = "results of `rococo evaluate` with their per_query.parquet"
-        raise InputError(", ".join(options.results), "tables of counts", "none of the same queries", wanted)
+        expected = "results of `rococo evaluate` with their per_query.parquet"
+        raise InputError(", ".join(options.results), "tables of counts", "none of the same queries", expected)
     if options.json:
         print(json.dumps([row.as_json() for row in rows], indent=2, ensure_ascii=False))
         return

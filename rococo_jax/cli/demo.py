@@ -41,7 +41,7 @@ def run(options: Options) -> None:
     from rococo_jax.demo.benchmark import draw_benchmark, open_questions, run_name
     from rococo_jax.demo.training_scenes import training_captions_of
     from rococo_jax.encoders.cache import EmbeddingCache
-    from rococo_jax.evaluation.companions import standard_companions, training_captions
+    from rococo_jax.evaluation.caption_baselines import training_captions
     from rococo_jax.evaluation.inputs import open_benchmarks
     from rococo_jax.evaluation.model_series import evaluate_all
     from rococo_jax.report import write_report
@@ -61,7 +61,7 @@ def run(options: Options) -> None:
     folders = {str(path): results / name for name, path in models.items()}
     cache = EmbeddingCache(cache_folder() / "embeddings")
     training = training_captions(training_captions_of(_CAPTIONED_SCENES), f"scenes:{_CAPTIONED_SCENES}")
-    all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache, standard_companions(training))
+    all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache, training)
     print_tables(all_results)
     page, table = write_report(folders.values(), out / "report.html")
     print(f"report: {page}  (numbers: {table}; scenes: {images.parent})")

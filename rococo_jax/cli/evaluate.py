@@ -13,6 +13,7 @@ from rococo_jax.options import Option
 EXAMPLES = """\
   rococo evaluate demo:plain demo:sc-vc --data DATA --out out
   rococo evaluate models/a models/b --data DATA --benchmarks rococo,sugarcrepe --out out
+  rococo evaluate a b --data DATA --benchmarks cifar10 --corruptions all --only selected.json --out out/selected
   rococo evaluate my_models.py:make_clip --data DATA --out out --allow-missing-images
   rococo evaluate models/blip --rerank 256 --images coco/images \\
       --annotations rococo/annotations --out out/blip
@@ -69,14 +70,13 @@ def run(options: Options) -> int:
 def _run(options: Options) -> int:
     import jax
 
-    from rococo_jax.evaluation.companions import standard_companions
     from rococo_jax.evaluation.model_list import read_models, shard_of
     from rococo_jax.evaluation.model_series import JOURNAL, evaluate_all, write_journal
     from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
     from rococo_jax.progress import say
 
     settings, out, shard = options.settings, Path(options.out), options.shard
-    companions = run_on_all_processes("baseline captions", lambda: standard_companions(_training(options)))
+    training = run_on_all_processes("baseline captions", lambda: _training_captions(options))
     compute = run_on_all_processes("settings", options.embedding.compute)
     load_options = run_on_all_processes("settings", options.model.load_options)
     models = broadcast_from_process_0("models", lambda: read_models(options.models, options.model_list))
@@ -101,7 +101,7 @@ def _run(options: Options) -> int:
     broadcast_from_process_0("start", begin)
     cache = options.embedding.open_cache()
     all_results, failed = evaluate_all(
-        folders, out, benchmarks, settings, cache, companions, compute, names, load_options
+        folders, out, benchmarks, settings, cache, training, compute, names, load_options
     )
     if jax.process_index() == 0:
         quiet = options.embedding.quiet
@@ -136,7 +136,7 @@ def _compare_and_report(options: Options, folders: list[Path], page: Path) -> No
             print(f"report: {page}", file=sys.stderr if options.json else sys.stdout)
 
 
-def _training(options: Options):
-    from rococo_jax.evaluation.companions import read_training_captions
+def _training_captions(options: Options):
+    from rococo_jax.evaluation.caption_baselines import read_training_captions
 
     return None if options.baseline_captions is None else read_training_captions(options.baseline_captions)

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rococo_jax.errors import InputError
-from rococo_jax.storage import hold, refuse_url
+from rococo_jax.locks import hold
+from rococo_jax.storage import refuse_url
 
 _OUTPUTS = ("out", "per_query", "items", "workdir")
 _GROUP = ("ROCOCO_COORDINATOR", "ROCOCO_PROCESSES", "ROCOCO_PROCESS")

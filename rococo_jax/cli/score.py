@@ -100,7 +100,6 @@ def run(options: Options) -> None:
         return
 
     from rococo_jax.encoders.cache import EmbeddingCache
-    from rococo_jax.evaluation.companions import standard_companions
     from rococo_jax.evaluation.models.arrays import annotation_benchmark
     from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings
     from rococo_jax.evaluation.models.stored_similarities import StoredSimilarities
@@ -121,7 +120,7 @@ def run(options: Options) -> None:
         model = StoredSimilarities(options.similarities, name)
     else:
         model = StoredEmbeddings(options.embeddings, name)
-    results, _ = evaluate_into(Path(options.out), model, benchmarks, settings, cache, standard_companions())
+    results, _ = evaluate_into(Path(options.out), model, benchmarks, settings, cache)
     print_tables([results])
 
 

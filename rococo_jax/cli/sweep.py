@@ -142,7 +142,7 @@ def _run(options: Options, plan, workdir) -> int:
 
 def _write(plan, workdir, failed, evaluation) -> None:
     """Write and print the table of the finished runs, and report the others."""
-    from rococo_jax.storage import hold
+    from rococo_jax.locks import hold
     from rococo_jax.sweep.collect import collect
     from rococo_jax.sweep.page import write_figures
     from rococo_jax.sweep.running import states_of, waiting_line

@@ -56,8 +56,8 @@ class Augmentation:
         for name, most in (("crop_scale", 1.0), ("crop_ratio", math.inf)):
             bounds = getattr(self, name)
             if bounds is not None and not (len(bounds) == 2 and 0 < bounds[0] <= bounds[1] <= most):
-                wanted = "two numbers above 0, the smaller one first" + (", at most 1" if most == 1 else "")
-                raise InputError("augmentation", name, bounds, wanted)
+                expected = "two numbers above 0, the smaller one first" + (", at most 1" if most == 1 else "")
+                raise InputError("augmentation", name, bounds, expected)
         for name in ("resize_prob", "jitter_prob", "grayscale_prob"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError("augmentation", name, getattr(self, name), "a share from 0 to 1")

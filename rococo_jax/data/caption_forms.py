@@ -147,8 +147,8 @@ def _parquet_files(folder: Path) -> list[Path]:
     has_one_parent = len({path.parent.parent for path in below}) == 1
     are_splits = has_one_parent and {PurePosixPath(each).name for each in folders} <= {*USUAL_SPLITS}
     if len(folders) > 1 and not are_splits:
-        found = f"Parquet files in {len(folders)} folders: {', '.join(folders[:6])}{', ...' * (len(folders) > 6)}"
-        raise InputError(folder, "captions", found, f"one of them, as {folder / folders[0]}")
+        problem = f"Parquet files in {len(folders)} folders: {', '.join(folders[:6])}{', ...' * (len(folders) > 6)}"
+        raise InputError(folder, "captions", problem, f"one of them, as {folder / folders[0]}")
     return below
 
 
@@ -163,11 +163,11 @@ def _open_text_files(source: str, options: ReadOptions) -> CaptionsFile:
     texts = {name: _text_file_of(folder / name) for name in names}
     missing = [name for name, path in texts.items() if path is None]
     if missing:
-        found = f"{len(missing)} of {len(names)} images without a text; the first is {missing[0]!r}"
+        problem = f"{len(missing)} of {len(names)} images without a text; the first is {missing[0]!r}"
         if len(missing) == len(names):
-            found = f"no captions file and no texts beside its {len(names)} images"
-        wanted = "metadata.csv, .jsonl or .parquet, Parquet files, or NAME.txt beside NAME.jpg"
-        raise InputError(folder, "captions", found, wanted)
+            problem = f"no captions file and no texts beside its {len(names)} images"
+        expected = "metadata.csv, .jsonl or .parquet, Parquet files, or NAME.txt beside NAME.jpg"
+        raise InputError(folder, "captions", problem, expected)
     check_split_choice(folder, options.row_split, {})
     items = tuple(CaptionedImage(name, _captions_of(path, options.text_files)) for name, path in texts.items() if path)
     unused = len({path for path in folder.rglob("*") if file_suffix(path) == ".txt"} - {*texts.values()})

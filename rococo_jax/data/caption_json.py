@@ -96,15 +96,15 @@ def _rows_of_object(value: dict, columns: Columns, source: str) -> list[dict[str
     if images and captions:
         if isinstance(images[0], str):
             return [value]
-        wanted = "a row for each image: DataFrame.to_json(FILE, orient='records', lines=True) in pandas"
-        raise InputError(source, "captions", "an object of columns", wanted)
+        expected = "a row for each image: DataFrame.to_json(FILE, orient='records', lines=True) in pandas"
+        raise InputError(source, "captions", "an object of columns", expected)
     if _is_by_name(value):
         return [{"image": name, "caption": texts} for name, texts in value.items()]
     first_keys = ", ".join(repr(key[:40]) for key in list(value)[:6]) + (", ..." if len(value) > 6 else "")
-    found = f"an object with the keys {first_keys}" if value else "an object without a key"
+    problem = f"an object with the keys {first_keys}" if value else "an object without a key"
     if value.keys() >= {"images"}:
-        found += ", and no annotations: COCO's image_info files have no captions"
-    raise InputError(source, "captions", found, _FORMS)
+        problem += ", and no annotations: COCO's image_info files have no captions"
+    raise InputError(source, "captions", problem, _FORMS)
 
 
 def _is_by_name(value: dict) -> bool:
@@ -140,8 +140,8 @@ def _open_coco(value: dict, source: str, options: ReadOptions) -> CaptionsFile:
         names[image_id] = image.get("file_name")
     annotations = list(_coco_entries(value, "annotations", "image_id", source))
     if annotations and not any("caption" in annotation for _, annotation in annotations):
-        found = f"no captions, but {', '.join(sorted(annotations[0][1]))}"[:120]
-        raise InputError(source, "annotations", found, "the captions of these images: COCO's captions_*.json")
+        problem = f"no captions, but {', '.join(sorted(annotations[0][1]))}"[:120]
+        raise InputError(source, "annotations", problem, "the captions of these images: COCO's captions_*.json")
     rows = (
         (f"item {number}", {"image": names.get(image_id), "caption": annotation.get("caption")})
         for number, (image_id, annotation) in enumerate(annotations)

@@ -71,17 +71,17 @@ def choose_column(role: str, header: Sequence[str], columns: Columns, source: ob
         return by_plain_name[requested.strip().lower()]
     candidates = [by_plain_name[name] for name in USUAL[role] if name in by_plain_name]
     if len(candidates) > 1:
-        found = f"{' and '.join(map(repr, candidates))}, any of which may be the {role}"
-        raise InputError(source, field, found, f"one of them, named: columns {role}={candidates[0]}")
+        problem = f"{' and '.join(map(repr, candidates))}, any of which may be the {role}"
+        raise InputError(source, field, problem, f"one of them, named: columns {role}={candidates[0]}")
     if not candidates:
         links = [by_plain_name[name] for name in _LINKS if name in by_plain_name]
         if role == "image" and links:
             raise InputError(source, f"column {links[0]!r}", "links", _DOWNLOAD)
         if role == "image" and "image_id" in by_plain_name:
-            wanted = "the names of image files: COCO's ids belong to the `images` of its annotations"
-            raise InputError(source, f"{field} for the image", f"{by_plain_name['image_id']!r}, ids", wanted)
-        wanted = f"one of {', '.join(USUAL[role][:6])}, ..., or columns {role}=NAME"
-        raise InputError(source, f"{field} for the {role}", names or "none", wanted)
+            expected = "the names of image files: COCO's ids belong to the `images` of its annotations"
+            raise InputError(source, f"{field} for the image", f"{by_plain_name['image_id']!r}, ids", expected)
+        expected = f"one of {', '.join(USUAL[role][:6])}, ..., or columns {role}=NAME"
+        raise InputError(source, f"{field} for the {role}", names or "none", expected)
     count = [name.strip().lower() for name in header].count(candidates[0].strip().lower())
     if count > 1:
         raise InputError(source, f"column {candidates[0]!r}", f"{count} columns of that name", "one")
@@ -98,9 +98,9 @@ def caption_columns(header: Sequence[str], columns: Columns, source: object, fie
     have_one_name = len({match[1] for match in numbered}) == 1
     have_own_numbers = len({int(match[2]) for match in numbered}) == len(numbered)
     if unnumbered or not (have_one_name and have_own_numbers):
-        found = f"{', '.join(map(repr, [*unnumbered, *numbered.values()][:4]))}, any of which may be the captions"
+        problem = f"{', '.join(map(repr, [*unnumbered, *numbered.values()][:4]))}, any of which may be the captions"
         raise InputError(
-            source, field, found, "columns with the same name and different numbers, or columns caption=NAME"
+            source, field, problem, "columns with the same name and different numbers, or columns caption=NAME"
         )
     return tuple(numbered[match] for match in sorted(numbered, key=lambda match: int(match[2])))
 
@@ -119,9 +119,9 @@ def check_split_choice(source: object, split: str, counts: Mapping[str, int], mu
     unknown = sorted(requested - counts.keys() - ({"all"} if counts else set()))
     available = ", ".join(f"{name} ({count:,})" for name, count in counts.items())
     if unknown or (must_choose and len(counts) > 1 and not requested):
-        found = repr(unknown[0]) if unknown else "none named, of several"
-        wanted = f"{available or 'a column split'}, one or several (train+val), or all"
-        raise InputError(source, "split", found, wanted)
+        problem = repr(unknown[0]) if unknown else "none named, of several"
+        expected = f"{available or 'a column split'}, one or several (train+val), or all"
+        raise InputError(source, "split", problem, expected)
     if not counts:
         return ""
     return f", splits {available}: " + (f"read: {split}" if requested else "all read; `split` chooses")

@@ -92,16 +92,16 @@ def _open_pairs(images: str, captions: str, options: ReadOptions) -> PairSource:
     for name in split_names(captions):
         refuse_url(name, "captions")
     if sources and options.split:
-        wanted = f"none with {images}: a captions file or a table has splits"
-        raise InputError("pairs", "split", repr(options.split), wanted)
+        expected = f"none with {images}: a captions file or a table has splits"
+        raise InputError("pairs", "split", repr(options.split), expected)
     if sources and options.text_files == "whole":
-        wanted = "folders; a caption of several lines in a tar belongs in NAME.json"
-        raise InputError("pairs", "text_files", f"{options.text_files!r} with {images}", wanted)
+        expected = "folders; a caption of several lines in a tar belongs in NAME.json"
+        raise InputError("pairs", "text_files", f"{options.text_files!r} with {images}", expected)
     if folders or captions.strip():
         sources.insert(0, _read_folders(folders, captions, options))
     if not sources:
-        wanted = ", ".join(["folders of images", *(kind.label for kind in reversed(SOURCE_KINDS))])
-        raise InputError("training data", "images", repr(images), wanted)
+        expected = ", ".join(["folders of images", *(kind.label for kind in reversed(SOURCE_KINDS))])
+        raise InputError("training data", "images", repr(images), expected)
     return sources[0] if len(sources) == 1 else JoinedPairs(sources)
 
 
@@ -188,16 +188,16 @@ def _find_in_folders(
             for name, path in find_images(missing, folder)[0].items():
                 other = paths.setdefault(name, path)
                 if other != path and not path.samefile(other) and path.read_bytes() != other.read_bytes():
-                    wanted = "one folder for each captions file, in the same order"
-                    raise InputError(source, f"image {name!r}", f"two of this name, {other} and {path}", wanted)
+                    expected = "one folder for each captions file, in the same order"
+                    raise InputError(source, f"image {name!r}", f"two of this name, {other} and {path}", expected)
         missing = [name for name in missing if name not in paths]
     all_folders = ", ".join(dict.fromkeys(itertools.chain.from_iterable(search_order))) or "no folder"
     if not paths:
-        found = f"none of its {len(items)} images in {all_folders}"
-        raise InputError(source, "images", found, "a folder that holds them")
+        problem = f"none of its {len(items)} images in {all_folders}"
+        raise InputError(source, "images", problem, "a folder that holds them")
     if missing and not allow_missing:
-        found = f"{len(missing)} of {len(items)} images in none of {all_folders}; the first is {missing[0]!r}"
-        raise InputError(source, "images", found, "all of them, or allow_missing_images")
+        problem = f"{len(missing)} of {len(items)} images in none of {all_folders}; the first is {missing[0]!r}"
+        raise InputError(source, "images", problem, "all of them, or allow_missing_images")
     return paths
 
 
@@ -212,8 +212,8 @@ def _disambiguate_names(images: Mapping[Any, CaptionedImage]) -> tuple[Captioned
     for file, item in zip(images, items, strict=True):
         first_file = first_files.setdefault(item.image, file)
         if first_file is not file:
-            found = f"also the name of {first_file}"
-            raise InputError(file, f"image {item.image!r}", found, "a different name for each image")
+            problem = f"also the name of {first_file}"
+            raise InputError(file, f"image {item.image!r}", problem, "a different name for each image")
     return tuple(items)
 
 

@@ -85,8 +85,8 @@ def read_image_name(item: Any, number: int, source: object) -> str:
 def check_image_name(image: Any, field: str, source: object) -> str:
     """Return a name that is a relative path inside its folder. Raises InputError: it is anything else."""
     if not isinstance(image, str) or not image:
-        found = "an empty string" if image == "" else json_type(image)
-        raise InputError(source, field, found, "the name of an image file")
+        problem = "an empty string" if image == "" else json_type(image)
+        raise InputError(source, field, problem, "the name of an image file")
     refuse_image_data(image, field, source)
     if not stays_inside(image):
         raise InputError(source, field, repr(image), "a path inside the image folder")
@@ -96,8 +96,8 @@ def check_image_name(image: Any, field: str, source: object) -> str:
 def refuse_image_data(name: str, field: str, source: object) -> None:
     """Raise InputError if a name is itself an image as base64 text, or is longer than the name of a file can be."""
     if _BASE64.match(name) and (name.startswith("data:") or len(name) >= _SHORTEST_IMAGE):
-        wanted = "names of image files, or a Parquet file with the images as bytes"
-        raise InputError(source, field, f"an image as base64 text ({len(name):,} characters)", wanted)
+        expected = "names of image files, or a Parquet file with the images as bytes"
+        raise InputError(source, field, f"an image as base64 text ({len(name):,} characters)", expected)
     if max(len(part.encode("utf-8", "surrogatepass")) for part in name.split("/")) > _LONGEST_FILE_NAME:
         raise InputError(source, field, f"{len(name):,} characters: {name[:40]!r}...", "the name of an image file")
 
@@ -137,5 +137,5 @@ def check_no_image_twice(images: Sequence[str], source: object) -> None:
     first: dict[str, int] = {}
     for number, image in enumerate(images):
         if first.setdefault(image, number) != number:
-            found = f"{image!r}, which is also item {first[image]}"
-            raise InputError(source, f"image of item {number}", found, "every image once")
+            problem = f"{image!r}, which is also item {first[image]}"
+            raise InputError(source, f"image of item {number}", problem, "every image once")

@@ -20,9 +20,10 @@ from rococo_jax.cores import usable_cores
 from rococo_jax.data.file_state import FileState, local_state
 from rococo_jax.data.verified_files import append_digest, map_verified
 from rococo_jax.errors import InputError
+from rococo_jax.locks import hold
 from rococo_jax.progress import progress
 from rococo_jax.runtime import cache_folder
-from rococo_jax.storage import atomic_write, hash_file, hash_json, hold
+from rococo_jax.storage import atomic_write, hash_file, hash_json
 
 _ENTRY = np.dtype([("state", "u1", 16), ("sha256", "u1", 32)])
 # Reading fewer bytes takes no longer than loading a saved table.

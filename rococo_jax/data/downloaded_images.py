@@ -76,8 +76,8 @@ def read_downloads(source: str, files: Sequence[Path], columns: Columns) -> Capt
             captions_of_row = (captions_in_cell(value, column, location, path) for column, value in cells.items())
             captions.append((name, list(itertools.chain.from_iterable(captions_of_row))))
     if not captions:
-        found = f"{failed:,} failed downloads and {blank:,} images without a caption"
-        raise InputError(source, "rows", found, "at least one image that was downloaded")
+        problem = f"{failed:,} failed downloads and {blank:,} images without a caption"
+        raise InputError(source, "rows", problem, "at least one image that was downloaded")
     return CaptionsFile(
         source,
         by_image(captions, source),

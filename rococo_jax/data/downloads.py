@@ -156,15 +156,15 @@ def _download(download: Download, part: Path, on_progress: Callable[[int], None]
                 on_progress(-reported)
                 reported = 0
             elif error.code < 500 and error.code != 429:
-                wanted = terms(download.page) if error.code in (401, 403) and download.page else "the file"
-                raise InputError(download.url, "download", f"{error.code} {error.reason}", wanted) from None
+                expected = terms(download.page) if error.code in (401, 403) and download.page else "the file"
+                raise InputError(download.url, "download", f"{error.code} {error.reason}", expected) from None
             last_error: Exception = error
         except (urllib.error.URLError, ConnectionError, TimeoutError, http.client.HTTPException) as error:
             last_error = error
         if attempt < _ATTEMPTS - 1:
             time.sleep(wait * 2**attempt)
-    found = f"{first_line(last_error)}, {_ATTEMPTS} times"
-    raise InputError(download.url, "download", found, "an answer; run the same command again to resume") from None
+    problem = f"{first_line(last_error)}, {_ATTEMPTS} times"
+    raise InputError(download.url, "download", problem, "an answer; run the same command again to resume") from None
 
 
 def terms(page: str) -> str:
@@ -240,32 +240,34 @@ def _starts_at(content_range: str | None, start: int) -> bool:
 
 def _verify(download: Download, file: Path) -> None:
     """Raise InputError, and remove the file, if its hash is not the published one."""
-    name, found, wanted = _compare_hash(download, file)
-    if found != wanted:
+    name, actual, expected = _compare_hash(download, file)
+    if actual != expected:
         size = file.stat().st_size
         file.unlink()
         _note_of(file).unlink(missing_ok=True)
-        raise InputError(download.url, name, f"{found} ({size:,} bytes)", wanted)
+        raise InputError(download.url, name, f"{actual} ({size:,} bytes)", expected)
 
 
 def _verify_existing(download: Download, target: Path) -> None:
     """Raise InputError if an existing file is not the published one."""
     if not target.is_file() or download.unpack is not None:
         return
-    name, found, wanted = _compare_hash(download, target)
-    if found != wanted:
-        raise InputError(target, name, found, f"{wanted}, that of {download.url}: remove the file to download it again")
+    name, actual, expected = _compare_hash(download, target)
+    if actual != expected:
+        raise InputError(
+            target, name, actual, f"{expected}, that of {download.url}: remove the file to download it again"
+        )
 
 
 def _compare_hash(download: Download, file: Path) -> tuple[str, str | None, str | None]:
     """Return the name of a hash, that of the file and the published one; None for both if none is published."""
-    wanted = download.sha256 or download.git_blob
-    if wanted is None:
+    expected = download.sha256 or download.git_blob
+    if expected is None:
         return "", None, None
     blob = b"blob %d\0" % file.stat().st_size
     digest = hashlib.sha256() if download.sha256 else hashlib.sha1(blob, usedforsecurity=False)
     with file.open("rb") as contents:
-        return digest.name, hashlib.file_digest(contents, lambda: digest).hexdigest(), wanted
+        return digest.name, hashlib.file_digest(contents, lambda: digest).hexdigest(), expected
 
 
 def _unpack(download: Download, archive: Path, target: Path) -> None:
@@ -281,8 +283,8 @@ def _unpack(download: Download, archive: Path, target: Path) -> None:
         if contents and all(path.is_file() for path in contents):
             inner = hidden
         if not inner.is_dir():
-            found = ", ".join(path.name for path in contents)[:80] or "nothing in it"
-            raise InputError(download.url, "archive", found, f"a folder {download.unpack}")
+            problem = ", ".join(path.name for path in contents)[:80] or "nothing in it"
+            raise InputError(download.url, "archive", problem, f"a folder {download.unpack}")
         without_links(inner, hidden).replace(target)
     except (DamagedArchive, InputError) as error:
         _remove_unpacked(hidden)

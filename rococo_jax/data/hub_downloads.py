@@ -71,8 +71,8 @@ def _list_hub_files(download: Download, repository: str, name: str, revision: st
         info = HfApi(endpoint=constants.ENDPOINT).dataset_info(name, revision=revision, files_metadata=True)
     except Exception as error:  # no network, no such data set or revision, no right to read it
         is_gated = isinstance(error, GatedRepoError)
-        wanted = terms(page) if is_gated else "an answer of the hub, with that revision of that data set"
-        raise InputError(download.url, "hub", f"{type(error).__name__}: {first_line(error)}"[:200], wanted) from None
+        expected = terms(page) if is_gated else "an answer of the hub, with that revision of that data set"
+        raise InputError(download.url, "hub", f"{type(error).__name__}: {first_line(error)}"[:200], expected) from None
     files = [each for each in info.siblings if fnmatchcase(each.rfilename, pattern)]
     if not files:
         raise InputError(download.url, "hub", f"no such file in {len(info.siblings)}", pattern)

@@ -35,8 +35,8 @@ def hash_image(file: ImageFile) -> str:
 def refuse_missing_images(folder: object, missing: list[str], count: int, allow_missing: bool) -> None:
     """Raise InputError if some of `count` images are missing and that is not allowed, or if all are missing."""
     if missing and not allow_missing:
-        found = f"{len(missing)} of {count} missing, the first is {missing[0]!r}"
-        raise InputError(folder, "images", found, "all of them, or allow_missing_images")
+        problem = f"{len(missing)} of {count} missing, the first is {missing[0]!r}"
+        raise InputError(folder, "images", problem, "all of them, or allow_missing_images")
     if len(missing) == count:
         raise InputError(folder, "images", "none of the images that the file names", "at least one")
 
@@ -91,8 +91,10 @@ def _locate(folder: Path, parts: Sequence[str], listings: Listings) -> Path | No
         folder /= part
     stored = _list_files(folder, listings).get(_composed(parts[-1]), [])
     if len(stored) > 1:
-        found = f"two files of this name, {' and '.join(map(ascii, stored))}, in spellings that Unicode calls the same"
-        raise InputError(folder, f"image {parts[-1]!r}", found, "one of them, or another name")
+        problem = (
+            f"two files of this name, {' and '.join(map(ascii, stored))}, in spellings that Unicode calls the same"
+        )
+        raise InputError(folder, f"image {parts[-1]!r}", problem, "one of them, or another name")
     return folder / stored[0] if stored else None
 
 
@@ -174,8 +176,8 @@ def list_images(folder: str | os.PathLike) -> list[str]:
         raise InputError(folder, "image folder", "a file" if folder.exists() else "nothing there", "a folder of images")
     listing = list_folder(folder)
     if not listing.names:
-        found = "no image files" + (f" ({listing.note})" if listing.note else "")
-        raise InputError(folder, "image folder", found, "at least one image")
+        problem = "no image files" + (f" ({listing.note})" if listing.note else "")
+        raise InputError(folder, "image folder", problem, "at least one image")
     if listing.note:
         say(f"{folder}: {listing.note}")
     return listing.names

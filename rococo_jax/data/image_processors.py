@@ -87,8 +87,8 @@ def read_image_processor(config: Any, source: object) -> dict[str, Any]:
 def _read_patches(config: Mapping[str, Any], source: object) -> dict[str, int]:
     sizes = {"patch_size": config["patch_size"], "max_patches": config["max_num_patches"]}
     if not all(type(size) is int and size > 0 for size in sizes.values()):
-        found = f"patch_size {config['patch_size']!r}, max_num_patches {config['max_num_patches']!r}"
-        raise InputError(source, "max_num_patches", found, "whole numbers, 1 or more")
+        problem = f"patch_size {config['patch_size']!r}, max_num_patches {config['max_num_patches']!r}"
+        raise InputError(source, "max_num_patches", problem, "whole numbers, 1 or more")
     return sizes
 
 

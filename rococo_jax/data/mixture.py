@@ -31,16 +31,16 @@ def read_weights(text: str, sources: int) -> tuple[Fraction, ...]:
         sum differs from 1 by more than a millionth.
     """
 
-    def error(found: str, wanted: str) -> InputError:
-        return InputError("config", "config.data.weights", found, wanted)
+    def error(problem: str, expected: str) -> InputError:
+        return InputError("config", "config.data.weights", problem, expected)
 
     try:
         weights = tuple(Fraction(each.strip()) for each in text.split(","))
     except (ValueError, ZeroDivisionError):
         raise error(repr(text), "numbers with commas between them, as 0.7,0.2,0.1") from None
     if len(weights) != sources:
-        found = f"{len(weights)} weights for {sources} sources (folders together are one)"
-        raise error(found, "a weight for each entry of data.images")
+        problem = f"{len(weights)} weights for {sources} sources (folders together are one)"
+        raise error(problem, "a weight for each entry of data.images")
     if min(weights) < _MIN_WEIGHT:
         raise error(repr(text), f"weights of {float(_MIN_WEIGHT)} and more")
     if abs(sum(weights) - 1) > _TOLERANCE:

@@ -24,9 +24,10 @@ import pyarrow.parquet
 from rococo_jax.data.content_hashes import hash_files
 from rococo_jax.data.file_state import FileState, local_state
 from rococo_jax.errors import InputError, first_line
+from rococo_jax.locks import hold
 from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
-from rococo_jax.storage import atomic_write, check_free_space, hash_json, hold, whole_file
+from rococo_jax.storage import atomic_write, check_free_space, hash_json, whole_file
 
 _MAX_GROUPS_IN_MEMORY = 4
 _COPY_FORMAT = "rococo_jax.table_copy 2"

@@ -105,8 +105,8 @@ def as_8bit(image: Any, source: object = "image") -> Image.Image:
     if 0 in image.size:
         raise InputError(source, "size", f"{image.width} x {image.height}", "at least one pixel")
     if max(image.size) > _MAX_ASPECT_RATIO * min(image.size):
-        found = f"{image.width} x {image.height} pixels"
-        raise InputError(source, "aspect ratio", found, f"at most {_MAX_ASPECT_RATIO} to 1")
+        problem = f"{image.width} x {image.height} pixels"
+        raise InputError(source, "aspect ratio", problem, f"at most {_MAX_ASPECT_RATIO} to 1")
     with _refusing_damaged(source):
         image.load()
     if image.mode[0] in "IF":

@@ -115,8 +115,8 @@ class Preprocessing:
         image = as_rgb(image) if self.library == "transformers" else as_8bit(image)
         height, width = self._resized_size(image.height, image.width)
         if height * width > _MAX_RESIZED_PIXELS:
-            found = f"{image.width} x {image.height} pixels, which would become {width} x {height}"
-            raise InputError("image", "aspect ratio", found, f"at most {_MAX_RESIZED_PIXELS} resized pixels")
+            problem = f"{image.width} x {image.height} pixels, which would become {width} x {height}"
+            raise InputError("image", "aspect ratio", problem, f"at most {_MAX_RESIZED_PIXELS} resized pixels")
         image = image.resize((width, height), resample=Image.Resampling[self.resample.upper()])
         if self.crop_size is not None:
             image = _centre_crop(image, self.crop_size, _OFFSETS[self.library])
@@ -184,8 +184,8 @@ class Preprocessing:
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, Mapping) or not set(value) <= names:
-            found = sorted(set(value) - names) if isinstance(value, Mapping) else type(value).__name__
-            raise InputError(source, "preprocessing", found, f"only the keys {sorted(names)}")
+            problem = sorted(set(value) - names) if isinstance(value, Mapping) else type(value).__name__
+            raise InputError(source, "preprocessing", problem, f"only the keys {sorted(names)}")
         values = {key: tuple(each) if isinstance(each, list) else each for key, each in value.items()}
         values = {field.name: field.default for field in dataclasses.fields(cls)} | values
         _check(values, source)
@@ -257,12 +257,12 @@ def _check_patches(patch_size: Any, max_patches: Any, exact_size: Any, crop_size
         return
     are_whole = type(patch_size) is int and type(max_patches) is int
     if not are_whole or not 2 <= patch_size <= _LARGEST_SIDE or not 1 <= max_patches < 2**16:
-        found = f"patch_size {patch_size!r}, max_patches {max_patches!r}"
-        raise InputError(source, "patches", found, "a side of 2 pixels or more, and 1 to 65,535 patches")
+        problem = f"patch_size {patch_size!r}, max_patches {max_patches!r}"
+        raise InputError(source, "patches", problem, "a side of 2 pixels or more, and 1 to 65,535 patches")
     side = math.isqrt(max_patches) * patch_size
     if crop_size is not None or exact_size != (side, side):
-        found = f"exact_size {exact_size!r}, crop_size {crop_size!r}"
-        raise InputError(source, "size", found, f"{side} x {side}, the square of {max_patches} patches, and no crop")
+        problem = f"exact_size {exact_size!r}, crop_size {crop_size!r}"
+        raise InputError(source, "size", problem, f"{side} x {side}, the square of {max_patches} patches, and no crop")
 
 
 def _transformers_offset(length: int, crop_length: int) -> int:

@@ -26,8 +26,8 @@ def file_system(url: str) -> Any:
         return fsspec.filesystem(scheme)
     except ImportError:
         package = _PACKAGES.get(scheme, f"fsspec's package for {scheme}")
-        wanted = f"pip install {package}, or a local folder"
-        raise InputError(f"{scheme}://", "storage", f"{package} is not installed", wanted) from None
+        expected = f"pip install {package}, or a local folder"
+        raise InputError(f"{scheme}://", "storage", f"{package} is not installed", expected) from None
     except ValueError:
         raise InputError(url, "storage", f"{scheme}://", "a local path, gs://, s3:// or https://") from None
 

@@ -105,8 +105,8 @@ class SampleOrder:
         if images > _MAX_IMAGES:
             raise InputError("training data", "images", images, f"at most {_MAX_IMAGES}")
         if batch_size < 1 or batch_size > images:
-            wanted = f"1 to {images}, the number of images, since no image may be twice in a batch"
-            raise InputError("training data", "batch_size", batch_size, wanted)
+            expected = f"1 to {images}, the number of images, since no image may be twice in a batch"
+            raise InputError("training data", "batch_size", batch_size, expected)
         self.images, self.batch_size, self.seed = images, batch_size, seed
         self.shuffle, self.lanes = EpochShuffle(images, seed, shards), lane_count(batch_size) if shards else 1
 

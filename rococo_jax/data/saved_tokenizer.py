@@ -37,9 +37,9 @@ def read_saved_tokenizer(path: Path, context_length: int) -> Tokenizer:
         return read_huggingface_tokenizer(folder, {"model_type": kind, **lengths})
     rust_file = path if path.is_file() else folder / _RUST
     if not rust_file.is_file():
-        found = ", ".join(name for name in TOKENIZER_FILES if (folder / name).is_file())
-        found = found or ("no tokenizer files" if path.exists() else "nothing there")
-        raise InputError(path, "tokenizer", found, f"{_RUST}, or the files of {', '.join(sorted(_MODEL_TYPES))}")
+        problem = ", ".join(name for name in TOKENIZER_FILES if (folder / name).is_file())
+        problem = problem or ("no tokenizer files" if path.exists() else "nothing there")
+        raise InputError(path, "tokenizer", problem, f"{_RUST}, or the files of {', '.join(sorted(_MODEL_TYPES))}")
     return _read_rust(rust_file, settings, context_length)
 
 

@@ -62,8 +62,8 @@ class TableImage(NamedTuple):
         """Return the bytes of the image file. Raises InputError: the cell is empty."""
         value = self.table.image(self.row, self.column)
         if not value:
-            wanted = f"an image file inside the table, in row {self.row + 1} of the column {self.column!r}"
-            raise InputError(self, "image", "no bytes", wanted)
+            expected = f"an image file inside the table, in row {self.row + 1} of the column {self.column!r}"
+            raise InputError(self, "image", "no bytes", expected)
         return value
 
     def __str__(self) -> str:
@@ -179,9 +179,9 @@ def _check_are_images(table: ImageTable, column: str) -> None:
         if cell
     }
     if kinds and all(kinds.values()):
-        number, found = next(iter(kinds.items()))
-        wanted = "the bytes of image files, such as JPEG or PNG"
-        raise InputError(table, f"row {number}, column {column!r}", found, wanted)
+        number, description = next(iter(kinds.items()))
+        expected = "the bytes of image files, such as JPEG or PNG"
+        raise InputError(table, f"row {number}, column {column!r}", description, expected)
 
 
 def _describe_other_bytes(cell: bytes, image: TableImage) -> str:
@@ -273,11 +273,11 @@ def _load(name: str, path: str, split: str | None) -> Any:
         cache = str(_cache_of_contents(Path(dataset))) if is_folder else None
         return datasets.load_dataset(dataset, config or None, split=split, cache_dir=cache)
     except Exception as error:  # what the library raises differs from one builder and file system to the next
-        wanted = "a data set of the hub, its cache, or a folder by save_to_disk, and a split of it"
+        expected = "a data set of the hub, its cache, or a folder by save_to_disk, and a split of it"
         if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ENOSPC):
             variable = "ROCOCO_CACHE" if is_folder else "HF_HOME"
-            wanted += f"; {variable} must be a folder that can be written and has room for it"
-        raise InputError(name, "data set", first_line(error)[:200], wanted) from None
+            expected += f"; {variable} must be a folder that can be written and has room for it"
+        raise InputError(name, "data set", first_line(error)[:200], expected) from None
 
 
 def _cache_of_contents(folder: Path) -> Path:

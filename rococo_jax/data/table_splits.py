@@ -56,8 +56,8 @@ def choose_tables(source: str, tables: Mapping[str, Sequence[ImageTable]], optio
         return ChosenTables(all_tables, request)
     if not request:
         if len(tables) > 1:
-            wanted = f"{_describe_tables(tables)}, one or several (train+validation), or all"
-            raise InputError(source, "split", "none named, of several", wanted)
+            expected = f"{_describe_tables(tables)}, one or several (train+validation), or all"
+            raise InputError(source, "split", "none named, of several", expected)
         return ChosenTables(all_tables, "", must_choose=True)
     if request == ALL:
         has_column = bool(_column_counts(all_tables, columns, source))
@@ -75,8 +75,8 @@ def choose_tables(source: str, tables: Mapping[str, Sequence[ImageTable]], optio
         return ChosenTables(of_split, "", remark=remark)
     if requested <= column_counts.keys():
         return ChosenTables(of_split, request, remark=remark)
-    found = f"{request!r}, whose rows have a column of splits {_describe_counts(column_counts)}"
-    raise InputError(source, "split", found, f"one of these as `split`, or all, and ?split={request} behind the name")
+    problem = f"{request!r}, whose rows have a column of splits {_describe_counts(column_counts)}"
+    raise InputError(source, "split", problem, f"one of these as `split`, or all, and ?split={request} behind the name")
 
 
 def _choose_in_column(
@@ -89,8 +89,8 @@ def _choose_in_column(
         return ChosenTables(all_tables, options.row_split)
     unknown = min(requested - tables.keys() - column_counts.keys(), default=min(requested))
     in_column = f"; or, in their column, {_describe_counts(column_counts)}" if column_counts else ""
-    wanted = f"{_describe_tables(tables)}{in_column}, one or several (train+validation), or all"
-    raise InputError(source, "split", repr(unknown), wanted)
+    expected = f"{_describe_tables(tables)}{in_column}, one or several (train+validation), or all"
+    raise InputError(source, "split", repr(unknown), expected)
 
 
 def _column_counts(tables: Sequence[ImageTable], columns: Columns, source: str) -> Counter[str]:

@@ -217,8 +217,8 @@ class TarPairs(PairSource):
             raise InputError(self.tars[tar], "tar", first_line(error) or "nothing", "a tar that can be read") from None
         header, image = data[:HEADER], data[HEADER:]
         if checksum(header, hashlib.sha256(image).digest()) != check:
-            wanted = "the bytes that were indexed; run the command again to index the tar again"
-            raise InputError(self.tars[tar], f"member {name}", "other bytes", wanted)
+            expected = "the bytes that were indexed; run the command again to index the tar again"
+            raise InputError(self.tars[tar], f"member {name}", "other bytes", expected)
         return image
 
 
@@ -267,19 +267,21 @@ def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
     with progress("indexing", len(tars), "tars") as advance:
         pairs = TarPairs(tars, open_indexes(tars, on_progress=advance))
     counts = {key: sum(tar[key] for tar in pairs.summaries) for key in ("no_image", "no_caption")}
-    found = f"{counts['no_image']} without an image and {counts['no_caption']} without a caption"
+    incomplete_samples = f"{counts['no_image']} without an image and {counts['no_caption']} without a caption"
     for tar, summary in zip(tars, pairs.summaries, strict=True):
         if summary["first"]:
-            found += f"; the first is {tar.rpartition('/')[2]}/{summary['first']}"
+            incomplete_samples += f"; the first is {tar.rpartition('/')[2]}/{summary['first']}"
             break
     if not len(pairs):
-        wanted = "a sample with both: consecutive members whose names agree up to the first dot"
-        raise InputError(name, "samples", found, wanted)
+        expected = "a sample with both: consecutive members whose names agree up to the first dot"
+        raise InputError(name, "samples", incomplete_samples, expected)
     skipped = sum(counts.values())
     if skipped:
         if not allow_missing:
-            raise InputError(name, "samples", found, "an image and a caption in each, or allow_missing_images")
-        say(f"{name}: {skipped:,} samples left out: {found}")
+            raise InputError(
+                name, "samples", incomplete_samples, "an image and a caption in each, or allow_missing_images"
+            )
+        say(f"{name}: {skipped:,} samples left out: {incomplete_samples}")
     captions = sum(tar["captions"] for tar in pairs.summaries)
     say(f"{name}: {len(pairs):,} images, {captions:,} captions, one per line of NAME.txt")
     return pairs

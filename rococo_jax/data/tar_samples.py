@@ -123,11 +123,11 @@ def _members(file: Any, path: str) -> Iterator[tarfile.TarInfo]:
         file.seek(end)
         block = file.read(HEADER)
     except tarfile.TarError as error:
-        found = f"cut short after {count} members" if count else _describe_other_file(file, error)
-        raise InputError(path, "tar", found, EXPECTED) from None
+        problem = f"cut short after {count} members" if count else _describe_other_file(file, error)
+        raise InputError(path, "tar", problem, EXPECTED) from None
     if block != bytes(HEADER):
-        found = "damaged" if len(block) == HEADER else "cut short"
-        raise InputError(path, "tar", f"{found} after {count} members, at byte {end:,}", EXPECTED)
+        problem = "damaged" if len(block) == HEADER else "cut short"
+        raise InputError(path, "tar", f"{problem} after {count} members, at byte {end:,}", EXPECTED)
 
 
 def _describe_other_file(file: Any, error: Exception) -> str:

@@ -110,8 +110,8 @@ def _open_examples(name: str, dataset: str, split: str, options: Mapping[str, st
     try:
         import tensorflow_datasets as tfds
     except ImportError:
-        wanted = "pip install 'rococo_jax[tfds]' (TensorFlow is not needed)"
-        raise InputError(name, "tensorflow_datasets", "not installed", wanted) from None
+        expected = "pip install 'rococo_jax[tfds]' (TensorFlow is not needed)"
+        raise InputError(name, "tensorflow_datasets", "not installed", expected) from None
     skip: Any = tfds.decode.SkipDecoding()
     for part in reversed(options.get("image", "image").split("/")):
         skip = {part: skip}
@@ -119,9 +119,9 @@ def _open_examples(name: str, dataset: str, split: str, options: Mapping[str, st
         examples = tfds.data_source(dataset, split=split, data_dir=options.get("data_dir"), decoders=skip)
         return examples, examples[0]
     except (tfds.core.DatasetNotFoundError, ValueError, KeyError, IndexError, NotImplementedError) as error:
-        found = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        wanted = "a dataset, split and image feature of TFDS, which can read it by number"
-        raise InputError(name, "dataset", found, wanted) from None
+        problem = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        expected = "a dataset, split and image feature of TFDS, which can read it by number"
+        raise InputError(name, "dataset", problem, expected) from None
 
 
 def _choose_feature(role: str, options: Mapping[str, str], example: Mapping, name: str) -> str | None:

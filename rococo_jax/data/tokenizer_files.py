@@ -191,8 +191,8 @@ def _check_open_clip_arguments(arguments: Mapping[str, Any], kind: str, simple: 
             "language": is_off or (isinstance(value, str) and kind == "m2m_100"),
         }
         if not is_supported.get(name, is_off):
-            wanted = f"one of {', '.join(_CLEANINGS)}" if name == "clean" else "a tokenizer without it"
-            raise InputError(config, f"text_cfg.tokenizer_kwargs.{name}", repr(value), wanted)
+            expected = f"one of {', '.join(_CLEANINGS)}" if name == "clean" else "a tokenizer without it"
+            raise InputError(config, f"text_cfg.tokenizer_kwargs.{name}", repr(value), expected)
 
 
 def with_padded_end(tokenizer: Tokenizer) -> Tokenizer:
@@ -284,8 +284,8 @@ def _token_text(folder: Path, field: str, token: Any) -> str:
 def _require_vocabulary(folder: Path, family: str) -> None:
     available = {name for name in TOKENIZER_FILES if (folder / name).is_file()}
     if not any(files <= available for files in _VOCABULARIES[family]):
-        wanted = ", or ".join(" and ".join(sorted(files, reverse=True)) for files in _VOCABULARIES[family])
-        raise InputError(folder, "tokenizer", ", ".join(sorted(available)) or "no tokenizer files", wanted)
+        expected = ", or ".join(" and ".join(sorted(files, reverse=True)) for files in _VOCABULARIES[family])
+        raise InputError(folder, "tokenizer", ", ".join(sorted(available)) or "no tokenizer files", expected)
 
 
 def _through_transformers(
@@ -332,8 +332,8 @@ def _tokenizer(
         token = _token_text(folder, field, settings.get(field, default))
         number = rust.token_to_id(token)
         if number is None:
-            found = f"{token!r}, which is not in the vocabulary"
-            raise InputError(folder, field, found, "a token of the vocabulary")
+            problem = f"{token!r}, which is not in the vocabulary"
+            raise InputError(folder, field, problem, "a token of the vocabulary")
         return number
 
     eos_id, pad_id = id_of(tokens.end_setting, tokens.end), id_of("pad_token", tokens.padding)

@@ -74,8 +74,8 @@ class TokenizerSpec:
         """Read the output of `to_json`. Raises InputError: a key is missing or unknown; the error names `source`."""
         names = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, Mapping) or not names - {"fixed_length"} <= set(value) <= names:
-            found = sorted(value) if isinstance(value, Mapping) else type(value).__name__
-            raise InputError(source, "tokenizer", found, f"the keys {sorted(names)}")
+            problem = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+            raise InputError(source, "tokenizer", problem, f"the keys {sorted(names)}")
         for name, minimum in (("context_length", 1), ("pad_id", 0), ("eos_id", 0), ("fixed_length", 1)):
             number = value.get(name)
             if name == "fixed_length" and number is None:

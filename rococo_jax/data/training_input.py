@@ -249,9 +249,9 @@ def queue_length(workers: int, ahead: int, chunk_bytes: int) -> int:
     max_length = (int(free / max(workers * chunk_bytes, 1)) - _CHUNKS_IN_FLIGHT) // _QUEUES
     if max_length < 1:
         required = workers * (_QUEUES + _CHUNKS_IN_FLIGHT) * chunk_bytes
-        found = f"{workers}, which hold {required / 1e9:.2f} GB of shared memory"
-        wanted = f"fewer: half of what {_SHARED_MEMORY} has free is {free / 1e9:.2f} GB"
-        raise InputError(_SOURCE, "workers", found, wanted)
+        problem = f"{workers}, which hold {required / 1e9:.2f} GB of shared memory"
+        expected = f"fewer: half of what {_SHARED_MEMORY} has free is {free / 1e9:.2f} GB"
+        raise InputError(_SOURCE, "workers", problem, expected)
     return min(length, max_length)
 
 
@@ -269,10 +269,10 @@ def _check_text_length(length: int | None, tokenizer: Tokenizer) -> int:
     if length is None:
         return max_length
     if not min_length <= length <= max_length:
-        wanted = f"{min_length} to {max_length}, the tower's context"
+        expected = f"{min_length} to {max_length}, the tower's context"
         if min_length == max_length:
-            wanted = f"{max_length}, the tower's fixed length"
-        raise InputError(_SOURCE, "text_length", length, wanted)
+            expected = f"{max_length}, the tower's fixed length"
+        raise InputError(_SOURCE, "text_length", length, expected)
     return length
 
 

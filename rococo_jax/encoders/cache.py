@@ -34,6 +34,7 @@ class EmbeddingCache:
 
     Attributes:
         computed: number of items that this process has computed.
+        unidentified: number of items among them that are not cached, because their model has no fingerprint.
         read: number of items that this process has read from the cache.
 
     Raises:
@@ -43,7 +44,7 @@ class EmbeddingCache:
     def __init__(self, folder: str | os.PathLike | None):
         refuse_url(folder or "", "cache")
         self.folder = None if folder is None else Path(folder)
-        self.computed = self.read = 0
+        self.computed = self.unidentified = self.read = 0
         self._is_writable = True
         self._indices: dict[Path, _Index] = {}
 

@@ -135,10 +135,10 @@ class DeviceSteps:
     def _out_of_memory(self, batch: StepBatch) -> InputError:
         device = self.mesh.devices.flat[0].device_kind
         items = "one item" if batch.unit == 1 else f"{batch.unit} items"
-        wanted = "a larger device"
+        expected = "a larger device"
         if batch.unit > 1:  # on several processes, whose steps cannot be split
-            wanted = f"{wanted}, or a smaller images_at_once"
-        return InputError(self.name, "memory of the device", f"no room for {items} on {device}", wanted)
+            expected = f"{expected}, or a smaller images_at_once"
+        return InputError(self.name, "memory of the device", f"no room for {items} on {device}", expected)
 
 
 def synchronised_batches(name: str, batches: Iterator[StepBatch]) -> Iterator[StepBatch]:

@@ -171,6 +171,7 @@ class EmbeddingPass:
         tower = None if cache.folder is None else encoder.describe_tower(side)
         self.cache_key = {"kind": f"{side} features", "tower": tower, "versions": encoding_versions()}
         # Without a description of everything that decides the features, nothing is cached.
+        self.has_no_fingerprint = tower is None and cache.folder is not None
         self.cache = EmbeddingCache(None) if tower is None else cache
         self.counters = cache
         # Encoders over several processes run in step: every process takes part in each round, even without items.
@@ -190,8 +191,8 @@ class EmbeddingPass:
     def features(self) -> np.ndarray:
         """Return all features in the order of the items."""
         process = jax.process_index()
-        with progress(self.title, len(self.contents), self.kind) as advance:
-            advance(int(self.is_done.sum()))
+        done = int(self.is_done.sum())
+        with progress(self.title, len(self.contents), self.kind, done) as advance:
             self._exchange_complete_parts(advance)
             for shares in self.rounds:
                 gathered = gather(self.title, partial(self._compute, shares[process], advance))
@@ -245,6 +246,7 @@ class EmbeddingPass:
             return self._features_of(numbers)
         items, self._first_items = self._first_items or self.read(self._items(rows)), None
         self.counters.computed += len(rows)
+        self.counters.unidentified += len(rows) if self.has_no_fingerprint else 0
         for index, features in self.encode(items):
             self._fill(rows[index], features, advance)
             for number in np.unique(self.part_of_row[rows[index]]).tolist():

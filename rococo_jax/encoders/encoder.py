@@ -329,8 +329,8 @@ class Encoder(LoadedModel):
         vectors = programs.project(self.mesh, current.graph, current.state, method, features)
         is_unit = np.linalg.norm(vectors, axis=1) > 0.5
         if not is_unit.all():
-            found = f"NaN, infinite or zero vectors in {int((~is_unit).sum())} of {len(vectors)} rows"
-            raise InputError(self.name, method.removeprefix("project_"), found, "vectors of length 1")
+            problem = f"NaN, infinite or zero vectors in {int((~is_unit).sum())} of {len(vectors)} rows"
+            raise InputError(self.name, method.removeprefix("project_"), problem, "vectors of length 1")
         return vectors
 
     def _use_smaller_unit(self, batch: StepBatch, unit: int) -> None:
@@ -341,8 +341,8 @@ class Encoder(LoadedModel):
         else:
             if self.compute.images_at_once is not None:
                 device = self.mesh.devices.flat[0].device_kind
-                found = f"{batch.unit}, which exceed the memory of {device}"
-                raise InputError(self.name, "images_at_once", found, f"at most {unit}")
+                problem = f"{batch.unit}, which exceed the memory of {device}"
+                raise InputError(self.name, "images_at_once", problem, f"at most {unit}")
             self._images_per_device = min(self._images_per_device, unit)
             items = "images"
         print(f"rococo: {self.name}: out of device memory, continuing with {unit} {items} at once", file=sys.stderr)

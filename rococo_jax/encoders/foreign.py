@@ -71,18 +71,18 @@ class ForeignEncoder(ForeignModel):
             embeddings = self._embed(method, batch)
             self.compare_once(method, embeddings, lambda batch=batch: self._embed(method, batch[:1]))
             if width not in (None, embeddings.shape[1]):
-                found = f"embeddings of {width} and of {embeddings.shape[1]} dimensions"
-                raise InputError(self.name, method, found, "one number of dimensions")
+                problem = f"embeddings of {width} and of {embeddings.shape[1]} dimensions"
+                raise InputError(self.name, method, problem, "one number of dimensions")
             width = embeddings.shape[1]
             yield np.arange(start, start + len(batch)), embeddings
             start += len(batch)
 
     def _embed(self, method: str, batch: list) -> Float[np.ndarray, "items dim"]:
         """Return the checked output of one call as unit vectors in float32."""
-        wanted = f"({len(batch)}, dim), one row for each item"
-        array = self.call(method, wanted, batch)
+        expected = f"({len(batch)}, dim), one row for each item"
+        array = self.call(method, expected, batch)
         if array.ndim != 2 or len(array) != len(batch) or array.shape[1] == 0:
-            raise InputError(self.name, method, f"shape {array.shape}", wanted)
+            raise InputError(self.name, method, f"shape {array.shape}", expected)
         if not np.issubdtype(array.dtype, np.floating):
             raise InputError(self.name, method, f"embeddings of {array.dtype}", "floating-point numbers")
         array = array.astype(np.float64)
@@ -116,11 +116,11 @@ def load_factory(source: str, arguments: Mapping[str, Any] | None = None) -> Any
     module_name, _, name = source.rpartition(":")
     is_file = module_name.endswith(".py")
     module = _load_file(source, Path(module_name)) if is_file else _load_module(source, module_name)
-    wanted = "a function that returns an encoder"
+    expected = "a function that returns an encoder"
     if not hasattr(module, name):
         public_names = [each for each in vars(module) if not each.startswith("_")]
-        found = f"no attribute {name!r}; it has {', '.join(public_names[:8]) or 'none'}"
-        raise InputError(module_name, "attribute", found, wanted)
+        problem = f"no attribute {name!r}; it has {', '.join(public_names[:8]) or 'none'}"
+        raise InputError(module_name, "attribute", problem, expected)
     attribute = getattr(module, name)
     is_model = isinstance(attribute, ImageTextEncoder | ScoresPairs) and not isinstance(attribute, type)
     if is_model and arguments:
@@ -128,7 +128,7 @@ def load_factory(source: str, arguments: Mapping[str, Any] | None = None) -> Any
     if is_model:
         return attribute
     if not callable(attribute):
-        raise InputError(source, "attribute", f"a {type(attribute).__name__}", wanted)
+        raise InputError(source, "attribute", f"a {type(attribute).__name__}", expected)
     return run_user_code(source, lambda: attribute(**(arguments or {})))
 
 

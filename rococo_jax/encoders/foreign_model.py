@@ -55,8 +55,8 @@ class ForeignModel(LoadedModel):
         for method in self.methods:
             if not callable(getattr(model, method, None)):
                 signatures = [f"{name}{arguments}" for name, arguments in self.methods.items()]
-                wanted = f"an object with {' and '.join(signatures)}"
-                raise InputError(self.name, "encoder", f"a {type(model).__name__} without {method}", wanted)
+                expected = f"an object with {' and '.join(signatures)}"
+                raise InputError(self.name, "encoder", f"a {type(model).__name__} without {method}", expected)
 
     @classmethod
     def fits(cls, model: Any) -> bool:
@@ -92,13 +92,15 @@ class ForeignModel(LoadedModel):
 
         Raises InputError if the output does not cover every text.
         """
-        method, wanted = getattr(self.model, "token_rows", None), "ids of each text, and whether it was truncated"
+        method, expected = getattr(self.model, "token_rows", None), "ids of each text, and whether it was truncated"
         if method is None:
             return None
-        rows, truncated = run_user_code(self.name, lambda: tuple(map(list, method(list(texts)))), "token_rows", wanted)
+        rows, truncated = run_user_code(
+            self.name, lambda: tuple(map(list, method(list(texts)))), "token_rows", expected
+        )
         if {len(rows), len(truncated)} != {len(texts)}:
-            found = f"{len(rows)} and {len(truncated)} for {len(texts)} texts"
-            raise InputError(self.name, "token_rows", found, wanted)
+            problem = f"{len(rows)} and {len(truncated)} for {len(texts)} texts"
+            raise InputError(self.name, "token_rows", problem, expected)
         return rows, truncated
 
     def describe(self) -> dict[str, Any]:
@@ -131,14 +133,14 @@ class ForeignModel(LoadedModel):
         """Return the object's class."""
         return {"provenance": {"encoder": self.describe()["class"]}}
 
-    def call(self, method: str, wanted: str, *inputs: list) -> np.ndarray:
+    def call(self, method: str, expected: str, *inputs: list) -> np.ndarray:
         """Call a method of the object and return its array. Raises InputError if it fails or returns something else."""
-        output = run_user_code(self.name, lambda: getattr(self.model, method)(*inputs), method, wanted)
-        array = run_user_code(self.name, lambda: as_numpy(output), method, wanted)
+        output = run_user_code(self.name, lambda: getattr(self.model, method)(*inputs), method, expected)
+        array = run_user_code(self.name, lambda: as_numpy(output), method, expected)
         if array.dtype == object:
             attributes = output if isinstance(output, Mapping) else getattr(output, "__dict__", ())
-            found = f"a {type(output).__name__} with {', '.join(map(str, attributes)) or 'no attributes'}"[:200]
-            raise InputError(self.name, method, found, f"an array {wanted}: return the attribute with it")
+            problem = f"a {type(output).__name__} with {', '.join(map(str, attributes)) or 'no attributes'}"[:200]
+            raise InputError(self.name, method, problem, f"an array {expected}: return the attribute with it")
         return array
 
     def compare_once(self, method: str, output: np.ndarray, repeat: Callable[[], np.ndarray]) -> None:
@@ -167,7 +169,7 @@ def as_numpy(value: Any) -> np.ndarray:
 
 
 def run_user_code(
-    source: str, function: Callable[[], Any], field: str = "encoder", wanted: str = "a model that loads"
+    source: str, function: Callable[[], Any], field: str = "encoder", expected: str = "a model that loads"
 ) -> Any:
     """Call code of a user or of another library; whatever it raises becomes an InputError."""
     try:
@@ -175,4 +177,4 @@ def run_user_code(
     except (InputError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # includes exits, and panics of Rust, which are no Exception
-        raise InputError(source, field, f"an error, {type(error).__name__}: {error}", wanted) from error
+        raise InputError(source, field, f"an error, {type(error).__name__}: {error}", expected) from error

@@ -135,8 +135,8 @@ def load_encoder(
         encoder.use(compute)
         return encoder
     if options.image_size is not None:
-        wanted = "none: the model's own library decides the size"
-        raise InputError(name or getattr(source, "name", source), "image_size", options.image_size, wanted)
+        expected = "none: the model's own library decides the size"
+        raise InputError(name or getattr(source, "name", source), "image_size", options.image_size, expected)
     if isinstance(source, LoadedModel):
         return source
     kind = next((kind for kind in _FOREIGN_KINDS if kind.fits(source)), ForeignEncoder)
@@ -247,8 +247,8 @@ def find_checkpoint(source: str | os.PathLike) -> Path | None:
     if checkpoint.isdecimal() and int(checkpoint) in steps:
         return folder / checkpoint
     names = [*(["latest"] if steps else []), *(["best"] if best is not None else []), *map(str, steps)]
-    wanted = f"one of {', '.join(names)}" if names else "a run that has saved one"
-    raise InputError(run, "checkpoint", repr(checkpoint), wanted)
+    expected = f"one of {', '.join(names)}" if names else "a run that has saved one"
+    raise InputError(run, "checkpoint", repr(checkpoint), expected)
 
 
 def read_scores(run: str | os.PathLike) -> dict[int, float]:

@@ -98,10 +98,10 @@ class ForeignPairScorer(ForeignModel):
 
     def _call_score_pairs(self, images: list, texts: list[str]) -> Float[np.ndarray, " pairs"]:
         """Return the checked scores of one call."""
-        wanted = f"({len(texts)},), a number for each pair"
-        array = self.call("score_pairs", wanted, images, texts)
+        expected = f"({len(texts)},), a number for each pair"
+        array = self.call("score_pairs", expected, images, texts)
         if array.shape != (len(texts),) or not np.issubdtype(array.dtype, np.number):
-            raise InputError(self.name, "score_pairs", f"shape {array.shape} of {array.dtype}", wanted)
+            raise InputError(self.name, "score_pairs", f"shape {array.shape} of {array.dtype}", expected)
         scores = array.astype(np.float32)
         if not np.isfinite(scores).all():
             row = np.flatnonzero(~np.isfinite(scores))[0]

@@ -208,8 +208,8 @@ def _pixels(image: Any, name: str, preprocessing: Preprocessing) -> np.ndarray:
     # The last patch of a packed sequence holds the grid size, not pixels.
     colours = pixels if preprocessing.patch_size is None else pixels[: -preprocessing.patch_size]
     if (largest := float(np.abs(colours).max())) > _MAX_RANGE_FACTOR * limit:
-        wanted = f"normalised values, at most {limit:.3g}; uint8 pixels are normalised here"
-        raise InputError(name, "float pixels", f"values up to {largest:.4g}", wanted)
+        expected = f"normalised values, at most {limit:.3g}; uint8 pixels are normalised here"
+        raise InputError(name, "float pixels", f"values up to {largest:.4g}", expected)
     return pixels
 
 
@@ -238,8 +238,8 @@ def token_ids(name: str, spec: TextSpec | None, tokenizer: Tokenizer | None, tex
         raise InputError(name, "token ids", f"{longest} tokens", f"at most {spec.context_length}")
     for row in ids:
         if row and not 0 <= min(row) <= max(row) < spec.vocabulary_size:
-            found = max(row) if min(row) >= 0 else min(row)
-            raise InputError(name, "token ids", found, f"0 to {spec.vocabulary_size - 1}")
+            token_id = max(row) if min(row) >= 0 else min(row)
+            raise InputError(name, "token ids", token_id, f"0 to {spec.vocabulary_size - 1}")
         if spec.pooling == "first_eos" and spec.eos_id not in row:
             raise InputError(name, "token ids", f"no {spec.eos_id} in a text", "every text ended by it")
     return ids

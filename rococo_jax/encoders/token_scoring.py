@@ -60,15 +60,15 @@ class TokenScorer(ForeignModel):
     def _encode(self, method: str, items: Iterable[Any]) -> list[np.ndarray]:
         items, matrices = iter(items), []
         while batch := list(itertools.islice(items, _ITEMS_AT_ONCE)):
-            wanted = f"{len(batch)} matrices of token embeddings, finite numbers"
+            expected = f"{len(batch)} matrices of token embeddings, finite numbers"
             encode = getattr(self.model, method)
             arrays = run_user_code(
-                self.name, lambda encode=encode, batch=batch: list(map(as_numpy, encode(batch))), method, wanted
+                self.name, lambda encode=encode, batch=batch: list(map(as_numpy, encode(batch))), method, expected
             )
             widths = {array.shape[1] if array.ndim == 2 and len(array) else None for array in arrays}
             have_one_width = len(arrays) == len(batch) and len(widths) == 1 and None not in widths
             if not have_one_width or not all(np.isfinite(array).all() for array in arrays):
-                found = ", ".join(str(array.shape) for array in arrays[:3])
-                raise InputError(self.name, method, f"{len(arrays)} of shapes {found}, or NaN", wanted)
+                problem = ", ".join(str(array.shape) for array in arrays[:3])
+                raise InputError(self.name, method, f"{len(arrays)} of shapes {problem}, or NaN", expected)
             matrices += [array.astype(np.float32) for array in arrays]
         return matrices

@@ -10,7 +10,6 @@ from rococo_jax.benchmarks.settings import Settings, as_tuples, one_or_more
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.loading import LoadOptions
 from rococo_jax.encoders.programs import Compute, precision_of_evaluations
-from rococo_jax.evaluation.companions import standard_companions
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.runner import evaluate_into, evaluate_model
@@ -63,7 +62,7 @@ def evaluate(
     opened = open_benchmarks(requested, images=images, annotations=annotations, data=data, names=names)
     compute = Compute(precision or precision_of_evaluations(), images_at_once)
     loaded = open_model(model, compute=compute, options=loading)
-    embeddings, companions = EmbeddingCache(cache), standard_companions()
+    embeddings = EmbeddingCache(cache)
     if out is None:
-        return evaluate_model(loaded, opened, requested, embeddings, companions).results
-    return evaluate_into(Path(out), loaded, opened, requested, embeddings, companions)[0]
+        return evaluate_model(loaded, opened, requested, embeddings).results
+    return evaluate_into(Path(out), loaded, opened, requested, embeddings)[0]

@@ -10,11 +10,11 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.evaluation.companions import Scored, training_images
 from rococo_jax.evaluation.counts import CountedRows, rows_of_outcomes, with_unseen
 from rococo_jax.evaluation.models.encoder import EncoderModel
 from rococo_jax.evaluation.options import DataOptions
 from rococo_jax.evaluation.results import make_results
+from rococo_jax.evaluation.seen_images import seen_items
 from rococo_jax.options import read
 from rococo_jax.processes import run_on_all_processes
 from rococo_jax.runtime import cache_folder
@@ -52,7 +52,7 @@ def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], 
     opened = run_on_all_processes("benchmarks", lambda: open_questions(keys))
     if opened is None:
         return None
-    (benchmarks, settings), companion = opened, training_images.make(None)
+    benchmarks, settings = opened
     cache = EmbeddingCache(cache_folder() / "embeddings" if keep else None)
 
     def evaluate(encoder: Encoder) -> dict[str, float]:
@@ -62,18 +62,17 @@ def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], 
         outcomes, seen = [], []
         for benchmark in map(model.adapt_benchmark, benchmarks):
             scored = model.outcomes(benchmark, settings, features)
-            beside = companion.beside(Scored(model, benchmark, scored, settings, features))
             outcomes += scored
-            seen += beside.seen or [None] * len(scored)
+            seen += seen_items(model, benchmark, scored).rows or [None] * len(scored)
         tasks = make_results(encoder.name, settings.protocol, {}, outcomes, seen=seen)["tasks"]
-        figures = {
+        numbers = {
             f"{task}/{variant}/{metric}": float(value)
             for task, variants in tasks.items()
             for variant, values in variants.items()
             for metric, value in values.items()
             if value is not None
         }
-        return {"score": score_of(rows_of_outcomes(outcomes, seen)), **figures}
+        return {"score": score_of(rows_of_outcomes(outcomes, seen)), **numbers}
 
     return evaluate
 

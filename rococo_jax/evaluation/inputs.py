@@ -17,6 +17,7 @@ from rococo_jax.benchmarks.benchmark import (
 from rococo_jax.benchmarks.classes import with_out_images
 from rococo_jax.benchmarks.own import own_benchmarks
 from rococo_jax.benchmarks.settings import Settings, check_known
+from rococo_jax.benchmarks.subset import ONLY, lists_by_benchmark
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.progress import say
@@ -66,7 +67,10 @@ def open_benchmarks(
     check_known("corrupted_benchmarks", settings.corrupted_benchmarks, [info.name for info, _ in selected])
     settings = in_canonical_order(settings)
     selected = sorted(selected, key=lambda each: canonical_place(each[0].name))
-    return [open_benchmark(info, places, settings) for info, places in selected]
+    lists = lists_by_benchmark(settings.only, [info.name for info, _ in selected])
+    return [
+        open_benchmark(info, places, dataclasses.replace(settings, only=lists[info.name])) for info, places in selected
+    ]
 
 
 def canonical_place(benchmark: str) -> tuple[int, str]:
@@ -115,6 +119,9 @@ def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: S
     benchmark = with_corrupted_images(benchmark, settings.corruptions_of(info.name), settings.severities)
     if not benchmark.tasks:
         raise InputError(info.name, "tasks", "none that can be evaluated", f"one of {', '.join(info.tasks)}")
+    if settings.only and ONLY not in benchmark.data:
+        raise InputError(info.name, "only", settings.only[0], "no list: the reader of this benchmark cannot select")
+    only = {ONLY: benchmark.data[ONLY]["sha256"]} if settings.only else {}
     coverage = benchmark.data.get("coverage", {})
     limit = {"limit": coverage["limit"]} if "limit" in coverage else {}
     rerank = {"rerank": settings.rerank} if settings.rerank else {}
@@ -122,14 +129,14 @@ def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: S
     tasks = [task for task in info.tasks if settings.wants(task)]
     return dataclasses.replace(
         benchmark,
-        conditions={**benchmark.conditions, **limit, **rerank},
+        conditions={**benchmark.conditions, **only, **limit, **rerank},
         requested={"tasks": [task for task in tasks if task in present] or tasks, **benchmark.requested},
-        reopen=functools.partial(_reopen, info, folders),
+        reopen=functools.partial(_reopen, info, folders, settings.only),
     )
 
 
-def _reopen(info: BenchmarkInfo, folders: Mapping[str, Path], settings: Settings) -> Benchmark:
-    return open_benchmark(info, folders, in_canonical_order(settings))
+def _reopen(info: BenchmarkInfo, folders: Mapping[str, Path], only: tuple[str, ...], settings: Settings) -> Benchmark:
+    return open_benchmark(info, folders, dataclasses.replace(in_canonical_order(settings), only=only))
 
 
 def layout_folders(info: BenchmarkInfo, data: Path, folders: Mapping[str, Folder] | None = None) -> dict[str, Path]:

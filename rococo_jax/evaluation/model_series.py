@@ -21,7 +21,7 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.loading import LoadOptions
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError, is_disk_full
-from rococo_jax.evaluation.companions import Companion
+from rococo_jax.evaluation.caption_baselines import TrainingCaptions
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.models.encoder import announce_pixels
 from rococo_jax.evaluation.resume import holds
@@ -37,7 +37,7 @@ def evaluate_all(
     benchmarks: Sequence[Benchmark],
     settings: Settings,
     cache: EmbeddingCache,
-    companions: Sequence[Companion] = (),
+    training: TrainingCaptions | None = None,
     compute: Compute | None = None,
     names: Mapping[str, str] | None = None,
     options: LoadOptions | None = None,
@@ -51,7 +51,7 @@ def evaluate_all(
     Args:
         folders: folder for the results of each model.
         out: folder of the evaluation, for the journal.
-        benchmarks, settings, cache, companions: as in `evaluate_model`.
+        benchmarks, settings, cache, training: as in `evaluate_model`.
         compute: precision and batch size of this project's towers.
         names: names of models, if not those of their sources.
         options: parts that the sources do not specify.
@@ -69,7 +69,7 @@ def evaluate_all(
         loading = {"mesh": make_mesh(jax.local_devices()), "compute": compute, "options": options}
         name = (names or {}).get(source)
         model = run_on_all_processes(f"loading {source}", lambda: open_model(source, name=name, **loading))
-        return evaluate_into(folder, model, benchmarks, settings, cache, companions)
+        return evaluate_into(folder, model, benchmarks, settings, cache, training)
 
     for place, (source, folder) in enumerate(folders.items(), 1):
         started = time.time()

@@ -13,7 +13,7 @@
      "benchmarks": {BENCHMARK: {"request": {OPTION: ...}, "tasks": [...], "notes": [...]}},
      "sha256": hash of all the rest}
 
-Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null where the clean figure is 0.
+Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null where the clean value is 0.
 Where a variant was run with several seeds, a metric is the mean over them, `METRIC_std` beside it their sample standard
 deviation, and `sizes` names the seeds.
 
@@ -48,7 +48,7 @@ from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.errors import InputError, is_number, object_of
 from rococo_jax.evaluation.counts import describe_variants, group_rows, rows_of_outcomes, with_unseen
-from rococo_jax.evaluation.variant_results import chance_notes, headlines_of, results_of_groups
+from rococo_jax.evaluation.variant_results import chance_notes, grounding_notes, headlines_of, results_of_groups
 from rococo_jax.metrics import METRICS, Metric, describe, metric_of
 from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED
 from rococo_jax.runtime import numeric_flags
@@ -131,7 +131,8 @@ def make_results(
         outcome = groups[task, variant][1][0].outcome
         assert outcome is not None
         why = outcome.chance_reason or chance_reason.get(task)
-        all_notes += [*outcome.notes, *chance_notes(outcome, variant, result, why), *result.notes]
+        all_notes += [*outcome.notes, *chance_notes(outcome, variant, result, why)]
+    all_notes += grounding_notes(results)
     bootstrap = {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "resampled": "images"}
     fewer, curves, chance = by_task("resamples"), by_task("curves"), by_task("chance")
     headlines = headlines_of(headline, groups, results)
@@ -171,19 +172,6 @@ def per_query_table(tables: Iterable[Any]):
         kinds = [(field.name, coded.get(field.name, field.type)) for field in table.schema]
         tables[number] = table.cast(pa.schema(kinds))
     return pa.concat_tables(tables, promote_options="default")
-
-
-def with_columns(tables: Sequence[Any], columns: Sequence[Mapping[str, np.ndarray]]) -> list[Any]:
-    """Each table with further columns, by name; as they are where there are none."""
-    import pyarrow as pa
-
-    extended = []
-    for table, of_table in zip(tables, columns or [{}] * len(tables), strict=True):
-        for name, values in of_table.items():
-            if name not in table.column_names:
-                table = table.append_column(name, pa.array(values))
-        extended.append(table)
-    return extended
 
 
 def pair_table(outcomes: Iterable[Outcome], tables: Tables):
@@ -259,15 +247,15 @@ def read_results(path: str | os.PathLike) -> dict[str, Any]:
         InputError: the file is of another version, a part is missing or of another shape, a known metric is out of its
             range, or the file is not as it was written.
     """
-    path, wanted = Path(path), "a results file of `rococo evaluate` or `rococo score`"
-    results = read_json(path, wanted)
+    path, expected = Path(path), "a results file of `rococo evaluate` or `rococo score`"
+    results = read_json(path, expected)
     if not isinstance(results, dict):
-        raise InputError(path, "file", f"a JSON {type(results).__name__}", wanted)
+        raise InputError(path, "file", f"a JSON {type(results).__name__}", expected)
     _check_format(path, results)
     for part, kind in (("model", str), ("protocol", str), ("fingerprint", dict), ("tasks", dict), ("intervals", dict)):
         if not isinstance(results.get(part), kind):
-            found = f"a JSON {type(results[part]).__name__}" if part in results else "nothing"
-            raise InputError(path, f"'{part}'", found, {str: "a string", dict: "an object"}[kind])
+            problem = f"a JSON {type(results[part]).__name__}" if part in results else "nothing"
+            raise InputError(path, f"'{part}'", problem, {str: "a string", dict: "an object"}[kind])
     for task, variants in results["tasks"].items():
         for variant, metrics in _object(path, f"tasks: {task}", variants).items():
             _check_metrics(path, f"tasks: {task}: {variant}", _object(path, f"tasks: {task}: {variant}", metrics))
@@ -282,8 +270,8 @@ def read_results(path: str | os.PathLike) -> dict[str, Any]:
         about = _object(path, f"headlines: {task}", about)
         for field in ("variant", "metric", "pooling", "source"):
             if not isinstance(about.get(field), str):
-                found = repr(about[field])[:80] if field in about else "nothing"
-                raise InputError(path, f"headlines: {task}: {field}", found, "a string")
+                problem = repr(about[field])[:80] if field in about else "nothing"
+                raise InputError(path, f"headlines: {task}: {field}", problem, "a string")
     for name, said in _object(path, "metrics", results.get("metrics", {})).items():
         parts = {part: _object(path, f"metrics: {name}", said).get(part) for part in _PARTS}
         for part, kind in _PARTS.items():
@@ -318,5 +306,5 @@ def _check_metrics(path: Path, field: str, metrics: dict[str, Any]) -> None:
             continue  # a drop is null where the baseline is 0
         low, high = metric_of(name).bounds
         if not is_number(value) or not low - _TOLERANCE <= value <= high + _TOLERANCE:
-            wanted = f"a number from {low:g} to {high:g}" if math.isfinite(low) else "a number"
-            raise InputError(path, f"{field}: {name}", value, wanted)
+            expected = f"a number from {low:g} to {high:g}" if math.isfinite(low) else "a number"
+            raise InputError(path, f"{field}: {name}", value, expected)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.errors import InputError, object_of
-from rococo_jax.evaluation.companions import Companion
+from rococo_jax.evaluation.caption_baselines import TrainingCaptions, has_baselines
 from rococo_jax.evaluation.conditions import (
     Request,
     other_contents,
@@ -149,7 +149,7 @@ def make_plan(
     name: str,
     fingerprint: Mapping[str, Any],
     benchmarks: Sequence[Benchmark],
-    companions: Sequence[Companion] = (),
+    training: TrainingCaptions | None = None,
 ) -> Plan:
     """Compare a request with the results in a folder.
 
@@ -157,11 +157,11 @@ def make_plan(
         name: of the model.
         fingerprint: of the results that are requested.
         benchmarks: as they are requested.
+        training: captions of the requested baselines.
 
     Raises:
         InputError: the results are of another model or other data, cannot be read, or cannot be kept and are not
-        requested
-            again.
+            requested again.
     """
     requests: dict[str, Request] = {benchmark.name: request_of(benchmark) for benchmark in benchmarks}
     path = folder / RESULTS
@@ -172,7 +172,7 @@ def make_plan(
     refuse_other_conditions(path, results, fingerprint, benchmarks, name)
     _refuse_same_tasks(path, stored, benchmarks)
     unions = {each: union(stored[each]["request"] if each in stored else {}, requests[each]) for each in requests}
-    if reason := _why_nothing_is_kept(folder, results, fingerprint, companions):
+    if reason := _why_nothing_is_kept(folder, results, fingerprint, training):
         if absent := [each for each in stored if each not in requests]:
             problem = f"results of {', '.join(absent)}, which cannot be kept: {reason}"
             raise InputError(path, "benchmarks", problem, "a request that includes these, or another output folder")
@@ -228,7 +228,7 @@ def _refuse_same_tasks(path: Path, stored: Mapping[str, Mapping[str, Any]], benc
 
 
 def _why_nothing_is_kept(
-    folder: Path, results: dict[str, Any], fingerprint: Mapping[str, Any], companions: Sequence[Companion]
+    folder: Path, results: dict[str, Any], fingerprint: Mapping[str, Any], training: TrainingCaptions | None
 ) -> str | None:
     """Return why the results of a folder cannot be combined with new ones; None if they can."""
     stored, versions = results["fingerprint"].get("versions"), fingerprint["versions"]
@@ -240,7 +240,7 @@ def _why_nothing_is_kept(
         return f"they were made by other versions ({', '.join(changes)})"
     if read_evaluated(folder, results) is None:
         return "a table beside results.json is missing or damaged, or belongs to other results"
-    if not all(companion.is_in(results) for companion in companions):
+    if not has_baselines(results, training):
         return "they lack the baselines of the training captions"
     return None
 

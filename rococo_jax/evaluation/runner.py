@@ -1,4 +1,4 @@
-"""Evaluate one model: score every task of every benchmark, add what companions say, write the results.
+"""Evaluate one model: score every task of every benchmark, add baselines and unseen variants, write the results.
 
 Several processes do it together: each embeds and scores its share, and process 0 writes. Images, annotations and models
 must be there for each of them; no other file need be shared.
@@ -9,19 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.evaluation.companions import Companion, Scored
+from rococo_jax.evaluation.caption_baselines import (
+    TrainingCaptions,
+    baselines_part,
+    captions_of_results,
+)
 from rococo_jax.evaluation.conditions import FILES, request_of
 from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
 from rococo_jax.evaluation.examples import collect_examples
 from rococo_jax.evaluation.inputs import canonical_place
 from rococo_jax.evaluation.models.model import Model
-from rococo_jax.evaluation.results import make_fingerprint, make_results, pair_table, per_query_table, with_columns
+from rococo_jax.evaluation.results import make_fingerprint, make_results, pair_table, per_query_table
 from rococo_jax.evaluation.resume import make_plan, stored_results, with_request
-from rococo_jax.evaluation.sections import Evaluated, join, merge, part_of, with_columns_of, write_evaluated
+from rococo_jax.evaluation.sections import Evaluated, join, part_of, with_columns_of, write_evaluated
+from rococo_jax.evaluation.seen_images import refuse_training_images, seen_items
 from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
 from rococo_jax.progress import say
 from rococo_jax.storage import hash_json
@@ -43,7 +49,7 @@ def evaluate_model(
     benchmarks: Sequence[Benchmark],
     settings: Settings,
     cache: EmbeddingCache,
-    companions: Sequence[Companion] = (),
+    training: TrainingCaptions | None = None,
     examples: bool = False,
 ) -> Evaluated:
     """Evaluate one model on all tasks of all benchmarks. All processes must call it.
@@ -53,20 +59,19 @@ def evaluate_model(
         benchmarks: opened with the same settings.
         settings: what is requested.
         cache: where embeddings are kept.
-        companions: additions to the outcomes.
+        training: captions for the n-gram baselines.
         examples: also choose errors to show, and make their pictures.
 
     Raises:
-        InputError: the model or a companion refuses the settings, or an image cannot be read.
+        InputError: the model cannot be evaluated with the settings, or an image cannot be read.
     """
     model.check(benchmarks, settings)
-    for companion in companions:
-        companion.check(model, benchmarks, settings)
+    refuse_training_images(model, benchmarks, settings)
     notes, parts = tuple(model.notes), []
     for benchmark in benchmarks:
         # Notes on what the model does with one benchmark are that benchmark's.
         model.notes = [*notes]
-        parts.append(_evaluate(model, benchmark, settings, cache, companions, examples))
+        parts.append(_evaluate(model, benchmark, settings, cache, training, examples))
     conditions = fingerprint(model, benchmarks, settings)
     for benchmark, part in zip(benchmarks, parts, strict=True):
         data = {benchmark.name: conditions["data"][benchmark.name]}
@@ -79,40 +84,33 @@ def _evaluate(
     benchmark: Benchmark,
     settings: Settings,
     cache: EmbeddingCache,
-    companions: Sequence[Companion],
+    training: TrainingCaptions | None,
     examples: bool,
 ) -> Evaluated:
     """Evaluate one model on one benchmark; the result has no fingerprint yet."""
     as_read = model.adapt_benchmark(benchmark)
     scored = model.outcomes(as_read, settings, cache)
-    notes, additions, columns, seen = list(as_read.notes), [], [], []
-    for companion in companions:
-        beside = companion.beside(Scored(model, as_read, scored, settings, cache))
-        notes += beside.notes
-        columns.append(beside.columns)
-        seen = [*seen, *beside.seen]
-        additions.append(beside.part)
+    seen = seen_items(model, as_read, scored)
     reasons = ", ".join(filter(None, (each.chance_reason for each in as_read.excluded)))
     results = make_results(
         model.name,
         settings.protocol,
         {},
         scored,
-        dict.fromkeys([*notes, *model.notes]),
+        dict.fromkeys([*as_read.notes, *seen.notes, *model.notes]),
         dict.fromkeys((outcome.task for outcome in scored), reasons),
         benchmark.headline,
-        seen,
+        seen.rows,
     )
-    for addition in additions:
-        results = merge(results, addition)
+    results["baselines"] = baselines_part(as_read, training)
+    if seen.counts:
+        results["training_images"] = dict(seen.counts)
     data = {benchmark.name: dict(benchmark.data)} if benchmark.data else {}
     results |= {name: value for name, value in (("data", data), ("about", model.facts())) if value}
     about = {"request": request_of(benchmark), "tasks": list(results["kinds"]), "notes": results["notes"]}
     results["benchmarks"] = {benchmark.name: about}
     shown = collect_examples(as_read, scored) if examples and jax.process_index() == 0 else []
-    rows = [row_table(benchmark.name, each, as_read) for each in rows_of_outcomes(scored, seen)]
-    for of_companion in columns:
-        rows = with_columns(rows, of_companion)
+    rows = [row_table(benchmark.name, each, as_read) for each in rows_of_outcomes(scored, seen.rows)]
     table = with_columns_of(benchmark.name, per_query_table(rows))
     return Evaluated(results, table, shown, pair_table(scored, as_read))
 
@@ -123,7 +121,7 @@ def evaluate_into(
     benchmarks: Sequence[Benchmark],
     settings: Settings,
     cache: EmbeddingCache,
-    companions: Sequence[Companion] = (),
+    training: TrainingCaptions | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Evaluate as `evaluate_model` and write the results into `folder`; add what is missing to results there.
 
@@ -136,11 +134,10 @@ def evaluate_into(
         InputError: `folder` holds results of another model, protocol or data set, or as `evaluate_model`.
     """
     benchmarks = sorted(benchmarks, key=lambda benchmark: canonical_place(benchmark.name))
-    for companion in companions:
-        companion.check(model, benchmarks, settings)
+    refuse_training_images(model, benchmarks, settings)
     expected = run_on_all_processes("fingerprint", lambda: fingerprint(model, benchmarks, settings))
     plan = broadcast_from_process_0(
-        "results in the folder", lambda: make_plan(folder, model.name, expected, benchmarks, companions)
+        "results in the folder", lambda: make_plan(folder, model.name, expected, benchmarks, training)
     )
     first = jax.process_index() == 0
     for line in plan.lines if first else ():
@@ -148,22 +145,30 @@ def evaluate_into(
     if not plan.requests:
         return plan.stored, False
 
-    def prepare() -> tuple[list[Benchmark], list[Companion]]:
+    def prepare() -> tuple[list[Benchmark], TrainingCaptions | None]:
         requested = [benchmark for benchmark in benchmarks if benchmark.name in plan.requests]
         opened = [with_request(benchmark, plan.requests[benchmark.name], settings) for benchmark in requested]
-        return opened, [companion.continuing(plan.stored or {}) for companion in companions]
+        return opened, training or captions_of_results(plan.stored or {})
 
-    opened, resumed = run_on_all_processes("benchmarks", prepare)
-    before = cache.computed, cache.read
-    evaluated = evaluate_model(model, opened, settings, cache, resumed, examples=True)
+    opened, captions = run_on_all_processes("benchmarks", prepare)
+    before = cache.computed, cache.unidentified, cache.read
+    evaluated = evaluate_model(model, opened, settings, cache, captions, examples=True)
     if first:
-        computed, read = cache.computed - before[0], cache.read - before[1]
-        say(f"{model.name}: {computed:,} images and texts embedded, {read:,} read from the cache")
+        after = cache.computed, cache.unidentified, cache.read
+        say(f"{model.name}: {_embedding_counts(*np.subtract(after, before).tolist())}")
 
     def write() -> dict[str, Any]:
         return write_evaluated(folder, _with_stored(evaluated, stored_results(folder, plan), plan.unchanged))
 
     return broadcast_from_process_0("results", write), True
+
+
+def _embedding_counts(computed: int, unidentified: int, read: int) -> str:
+    """Describe how many items were embedded, not cached and read, with what to do if they cannot be cached."""
+    if unidentified:
+        hint = "add a method fingerprint() to the model, and the next evaluation reads them from the cache"
+        return f"{computed:,} images and texts embedded, {unidentified:,} not cached (no fingerprint): {hint}"
+    return f"{computed:,} images and texts embedded, {read:,} read from the cache"
 
 
 def _with_stored(evaluated: Evaluated, stored: Evaluated | None, unchanged: Sequence[str]) -> Evaluated:

@@ -113,12 +113,6 @@ def results_of(results: Mapping[str, Any], benchmark: str) -> dict[str, Any]:
         part = _filter(part, path, tasks)
     for path in _BY_BENCHMARK:
         part = _filter(part, path, [benchmark])
-    # A companion of another package may have an entry for each task or benchmark.
-    others = {name for other in about if other != benchmark for name in (other, *about[other]["tasks"])}
-    known = {path[0] for path in (*_BY_TASK, *_BY_BENCHMARK)}
-    for key, value in part.items():
-        if key not in known and isinstance(value, Mapping) and others & value.keys():
-            part = _filter(part, (key,), value.keys() - others)
     return part
 
 

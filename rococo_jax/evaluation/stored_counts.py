@@ -12,14 +12,14 @@ from jaxtyping import Int
 from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.errors import InputError, object_of
-from rococo_jax.evaluation.counts import CountedRows, Groups
+from rococo_jax.evaluation.counts import CountedRows
 from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.metrics.image_counts import ImageCounts, image_counts, mean_over_parts, side_by_side
 from rococo_jax.metrics.intervals import ItemCounts, pool_items
 from rococo_jax.metrics.rows import count_rows
 from rococo_jax.storage import whole_file
 
-_WANTED = "the table of queries that `rococo evaluate` writes beside results.json"
+_EXPECTED = "the table of queries that `rococo evaluate` writes beside results.json"
 _REQUIRED = ("task", "variant", "unit")
 _TEXTS = ("task", "variant", "image", "label")
 # Columns of numbers that are not counted.
@@ -29,19 +29,6 @@ _NOT_COUNTED = frozenset(
 
 # Task and variant -> counts by image.
 CountsByVariant = dict[tuple[str, str], ImageCounts]
-
-
-def read_groups(path: Path, results: Mapping[str, Any]) -> Groups:
-    """Return the rows of each variant of results, as `evaluation.counts.group_rows` does while they are made.
-
-    Raises InputError: as `read_image_counts`.
-    """
-    stored = _StoredRows(path, results)
-    return {
-        (task, name): stored.group(task, name)
-        for task, variants in object_of(results.get("variants")).items()
-        for name in variants
-    }
 
 
 def read_image_counts(
@@ -67,7 +54,7 @@ def read_image_counts(
             for name in names
             for base in object_of(object_of(described.get(task)).get(name)).get("of", [name])
         }
-    stored = _StoredRows(path, results, bases)
+    stored = StoredRows(path, results, bases)
     counts: CountsByVariant = {}
     for task, described in object_of(results.get("variants")).items():
         for name in described if variants is None else variants.get(task, ()):
@@ -76,11 +63,15 @@ def read_image_counts(
     return counts
 
 
-class _StoredRows:
-    """The rows of a file, found by task and variant.
+class StoredRows:
+    """Rows of `per_query.parquet`, by task and variant.
 
     Args:
+        path: the file.
+        results: contents of the `results.json` beside it.
         bases: names of variants that are not pooled; other rows are not read. All by default.
+
+    Raises InputError: as `read_image_counts`.
     """
 
     def __init__(self, path: Path, results: Mapping[str, Any], bases: Collection[str] | None = None):
@@ -88,7 +79,7 @@ class _StoredRows:
         import pyarrow.compute as pc
         import pyarrow.parquet
 
-        with whole_file(path, _WANTED):
+        with whole_file(path, _EXPECTED):
             schema = pyarrow.parquet.read_schema(path)
         if "variant" not in schema.names:
             bases = None
@@ -97,13 +88,13 @@ class _StoredRows:
         ]
         texts = [name for name in _TEXTS if name in columns and pa.types.is_string(schema.field(name).type)]
         filters = None if bases is None else [("variant", "in", sorted(bases))]
-        table = read_rows(path, _WANTED, columns=columns, dictionary_columns=texts, filters=filters)
+        table = read_rows(path, _EXPECTED, columns=columns, dictionary_columns=texts, filters=filters)
         for name in _REQUIRED:
             if name not in table.column_names:
-                raise InputError(path, "columns", f"no {name}", _WANTED)
+                raise InputError(path, "columns", f"no {name}", _EXPECTED)
             if missing := table[name].null_count:
                 raise InputError(path, name, f"{missing} rows without one", "one in every row")
-        with whole_file(path, _WANTED):
+        with whole_file(path, _EXPECTED):
             self._unit = pc.cast(table["unit"], pa.int64()).to_numpy()
             images = table["image"] if "image" in table.column_names else pc.cast(table["unit"], pa.string())
             if images.null_count:
@@ -220,7 +211,7 @@ def _count(
     try:
         return count_rows(kind, columns, unit, names)
     except KeyError as error:
-        raise InputError(path, "columns", f"no {error.args[0]}", _WANTED) from None
+        raise InputError(path, "columns", f"no {error.args[0]}", _EXPECTED) from None
 
 
 def _is_number(kind: Any) -> bool:

@@ -3,7 +3,7 @@
 Names wrap in a narrow terminal; numbers are never truncated.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rococo_jax.benchmarks.pooling import coverage_phrase
@@ -19,6 +19,8 @@ _METRICS = (
     *("top1", "guessing", "shape_bias", "per_class", "ece", "ece_scaled", "auroc_mcm", "fpr95_mcm"),
     *("negative_on_top", "ties", "drop"),
 )
+# Name of the columns of intervals.
+INTERVAL = "95 %"
 # Minimum number of characters of a name in a line.
 _MIN_NAME_WIDTH = 7
 # Width of output to a file.
@@ -34,7 +36,7 @@ def print_summary(all_results: Iterable[Mapping[str, Any]]) -> None:
     if not console.is_terminal:
         console = Console(width=_FILE_WIDTH)
     for kind in dict.fromkeys(kind for results in all_results for kind in results["kinds"].values()):
-        console.print(_table(all_results, kind), crop=False)
+        console.print(_table_of_kind(all_results, kind), crop=False)
     for line in _note_lines(all_results):
         console.print(line, highlight=False, markup=False)
     for results in all_results:
@@ -61,40 +63,65 @@ def _note_lines(all_results: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _table(all_results: Sequence[Mapping[str, Any]], kind: str) -> "Table":
-    """Return the table of one kind of task; names wrap in a narrow console, numbers do not."""
+def new_table(names: Iterable[str], numbers: Collection[str]) -> "Table":
+    """Return an empty table for the terminal, with columns of these names.
+
+    Names fold where the terminal is narrow; the columns in `numbers` are aligned to the right and never cut.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in names:
+        if name in numbers:
+            width = len("10.0-20.0" if name == INTERVAL else "100.0")
+            table.add_column(name, justify="right", overflow="fold", min_width=width)
+        else:
+            table.add_column(name, overflow="fold", min_width=_MIN_NAME_WIDTH)
+    return table
+
+
+def _table_of_kind(all_results: Sequence[Mapping[str, Any]], kind: str) -> "Table":
+    """Return the table of one kind of task: a row for each model, task and variant."""
     from rich.text import Text
 
-    names = _metrics_of(all_results, kind)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("model", "task", "variant"):
-        table.add_column(name, overflow="fold", min_width=_MIN_NAME_WIDTH)
-    labels = [metric_of(name).label for name in names]
-    for label in (*labels[:1], "95 %", *labels[1:]):
-        table.add_column(
-            label, justify="right", overflow="fold", min_width=len("10.0-20.0" if label == "95 %" else "100.0")
-        )
+    metrics = _metrics_of(all_results, kind)
+    labels = [metric_of(name).label for name in metrics]
+    numbers = [*labels[:1], INTERVAL, *labels[1:]]
+    table = new_table(["model", "task", "variant", *numbers], numbers)
     for results in all_results:
         model = results["model"]
-        for task in (task for task in results["tasks"] if results["kinds"].get(task) == kind):
+        for task in results["tasks"]:
+            if results["kinds"].get(task) != kind:
+                continue
             sizes = results.get("sizes", {}).get(task, {})
-            headline = results.get("headlines", {}).get(task, {}).get("variant")
-            # Rows over several parts come first, the headline before all, and an empty line sets them apart.
-            variants = results["tasks"][task]
-            pooled = [name for name in variants if "parts" in sizes.get(name, {})]
-            pooled.sort(key=lambda name: name != headline)
-            for variant in [*pooled, *(name for name in variants if name not in pooled)]:
-                metrics = variants[variant]
-                figures = [_number(metrics.get(name)) for name in names]
-                interval = results["intervals"].get(task, {}).get(variant, {}).get(names[0]) if names else None
-                figures.insert(1, f"{interval[0]:.1f}-{interval[1]:.1f}" if interval else "")
+            pooled, single = _pooled_and_single(results, task)
+            for variant in [*pooled, *single]:
                 # As text: rich reads brackets in a string as markup.
                 name = variant + coverage_phrase(sizes.get(variant, {}))
-                table.add_row(*map(Text, (model, task, name, *figures)), end_section=variant in pooled[-1:])
+                cells = [model, task, name, *_numbers_of(results, task, variant, metrics)]
+                table.add_row(*map(Text, cells), end_section=variant in pooled[-1:])
                 model = ""
     return table
+
+
+def _pooled_and_single(results: Mapping[str, Any], task: str) -> tuple[list[str], list[str]]:
+    """Return the variants over several parts, the headline first, and the other variants."""
+    sizes = results.get("sizes", {}).get(task, {})
+    headline = results.get("headlines", {}).get(task, {}).get("variant")
+    variants = list(results["tasks"][task])
+    pooled = [name for name in variants if "parts" in sizes.get(name, {})]
+    single = [name for name in variants if name not in pooled]
+    return sorted(pooled, key=lambda name: name != headline), single
+
+
+def _numbers_of(results: Mapping[str, Any], task: str, variant: str, metrics: Sequence[str]) -> list[str]:
+    """Return the cells of the metrics of a variant, with the interval of the first metric after it."""
+    values = results["tasks"][task][variant]
+    cells = [_number(values.get(name)) for name in metrics]
+    interval = results["intervals"].get(task, {}).get(variant, {}).get(metrics[0]) if metrics else None
+    cells.insert(1, f"{interval[0]:.1f}-{interval[1]:.1f}" if interval else "")
+    return cells
 
 
 def _metrics_of(all_results: Sequence[Mapping[str, Any]], kind: str) -> list[str]:

@@ -33,19 +33,19 @@ def numbers_of(schema: Any) -> str | None:
     return None if stored is None else stored.decode()
 
 
-def read_rows(path: Path, wanted: str, **options: Any) -> Any:
-    """Read a table of results; `wanted` describes it for errors, `options` are those of `read_table`.
+def read_rows(path: Path, expected: str, **options: Any) -> Any:
+    """Read a table of results; `expected` describes it for errors, `options` are those of `read_table`.
 
     Raises:
         InputError: the file is damaged, or was written with other results than the `results.json` beside it. Such files
             are left by an evaluation that was killed while it replaced results, or by copying single files.
     """
-    table = read_table(path, wanted, **options)
+    table = read_table(path, expected, **options)
     numbers, results = numbers_of(table.schema), path.with_name(RESULTS)
     if numbers is None or not results.exists():
         return table
     stored = read_json(results, "a results file")
     if isinstance(stored, dict) and numbers_hash(stored) != numbers:
-        found = f"rows of another evaluation than that of {RESULTS}"
-        raise InputError(path, "results", found, "those of the same evaluation; run it again")
+        problem = f"rows of another evaluation than that of {RESULTS}"
+        raise InputError(path, "results", problem, "those of the same evaluation; run it again")
     return table

@@ -24,7 +24,7 @@ class VariantResult:
     curves: Mapping[str, Any] | None
     resamples: Mapping[str, int] | None
     chance: Mapping[str, float] | None
-    notes: Sequence[str]
+    why_no_grounding: str | None
 
 
 def headlines_of(
@@ -71,8 +71,8 @@ def variant_result(
     changes = [each.change for each in rows]
     if variant == first.baseline:
         baseline = None
-    left_out = next(filter(None, (outcome.left_out for outcome in outcomes)), None)
-    is_grounded = not left_out and None not in pairs
+    why_no_grounding = next(filter(None, (outcome.left_out for outcome in outcomes)), None)
+    is_grounded = not why_no_grounding and None not in pairs
     if pool is not None and pool.pooling == "items":
         counted, pairs = [pool_items(counted)], [pool_items(pairs)] if is_grounded else pairs
         baseline, changes = None, [None]
@@ -82,16 +82,16 @@ def variant_result(
     for runs in [pairs] * is_grounded + [changes] * (None not in changes):
         metrics |= mean_of_runs(runs, over_seeds=over_seeds)
         bounds |= intervals(runs)
-    notes = []
-    if not is_grounded:
-        of_some = "only some of its parts have pairs with wrong partners" if set(pairs) != {None} else None
-        no_partner = "no pair has a wrong partner" if "pairs" in first.columns else None
-        if why := left_out or of_some or no_partner:
-            notes.append(f"{first.name}, {variant}: no preference, blind and grounding, because {why}")
+    if not is_grounded and why_no_grounding is None:
+        if set(pairs) != {None}:
+            why_no_grounding = "only some of its parts have pairs with unrelated images or captions"
+        elif "pairs" in first.columns:
+            why_no_grounding = "no image or caption is unrelated to a pair"
     curves = first.outcome.curves(first.columns) if first.outcome and pool is None and len(rows) == 1 else None
     resamples = first.counted.resamples_of(RESAMPLES) if first.counted.has_own_bootstrap else None
     chance = chance_of(rows, pool, metrics)
-    return VariantResult(metrics, bounds, sizes_of(rows, pool), curves or None, resamples, chance or None, notes)
+    sizes = sizes_of(rows, pool)
+    return VariantResult(metrics, bounds, sizes, curves or None, resamples, chance or None, why_no_grounding)
 
 
 def chance_of(rows: Sequence[CountedRows], pool: Pool | None, metrics: Collection[str]) -> dict[str, float]:
@@ -122,6 +122,20 @@ def sizes_of(rows: Sequence[CountedRows], pool: Pool | None) -> dict[str, Any]:
     return sizes if pool.of_parts is None else sizes | {"of_parts": pool.of_parts}
 
 
+def grounding_notes(results: Mapping[tuple[str, str], VariantResult]) -> list[str]:
+    """Note which tasks and variants have no grounding metrics, once for each task and reason."""
+    variants_of: dict[tuple[str, str], list[str]] = {}
+    for (task, variant), result in results.items():
+        if result.why_no_grounding is not None:
+            variants_of.setdefault((task, result.why_no_grounding), []).append(variant)
+    notes = []
+    for (task, why), variants in variants_of.items():
+        is_whole_task = len(variants) > 1 and len(variants) == sum(other == task for other, _ in results)
+        subjects = [task] if is_whole_task else [task, *variants]
+        notes.append(f"{', '.join(subjects)}: no preference, blind and grounding, because {why}")
+    return notes
+
+
 def chance_notes(outcome: Outcome, variant: str, result: VariantResult, why: str | None) -> list[str]:
     """Note an unaltered variant that is no better than chance: its interval reaches down to it."""
     why = why or "the model is untrained, or its weights, images or tokens are not read as it was trained"
@@ -129,6 +143,6 @@ def chance_notes(outcome: Outcome, variant: str, result: VariantResult, why: str
     for name, level in outcome.chance.items() if variant == CLEAN else ():
         interval, value = result.intervals.get(name), result.tasks.get(name)
         if interval and value is not None and interval[0] <= level:
-            figure = f"{outcome.task}: {metric_of(name).label} {value:.1f}"
-            notes.append(f"{figure} is no better than chance ({level:.2g}): {why}; drops say nothing here")
+            headline = f"{outcome.task}: {metric_of(name).label} {value:.1f}"
+            notes.append(f"{headline} is no better than chance ({level:.2g}): {why}; drops say nothing here")
     return notes

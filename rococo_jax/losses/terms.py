@@ -89,7 +89,7 @@ class Check:
     """Condition on a config value, with its description for an error message."""
 
     holds: Callable[[Any], bool]
-    wanted: str
+    expected: str
 
 
 POSITIVE = Check(lambda value: value > 0, "a positive number")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-FIGURES = Path(__file__).parent / "assets" / "published.csv"
+PUBLISHED_VALUES = Path(__file__).parent / "assets" / "published.csv"
 IMAGES = 5000
 # In points: another resizing of images or a sixth caption of ten images moves a recall by less.
 CLOSE = 0.3
@@ -22,7 +22,7 @@ _USUAL = (
 )
 
 
-def published_figures(about: Mapping[str, Any]) -> list[dict[str, str]]:
+def published_values(about: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the lines of a checkpoint; none if it is unknown or was trained further.
 
     `about` is the part of a result about its model, with `provenance` and `weights_sha256`.
@@ -33,7 +33,7 @@ def published_figures(about: Mapping[str, Any]) -> list[dict[str, str]]:
     name = "/".join(str(provenance.get("source", "")).removeprefix("hf-hub:").rstrip("/").split("/")[-2:])
     if provenance["format"] == "openai":  # the archive's hash is one of OpenAI's
         name = "openai:" + re.sub("@([0-9]+)px", r"-\1", str(provenance.get("model_type")).replace("/", "-"))
-    with FIGURES.open(encoding="utf-8", newline="") as file:
+    with PUBLISHED_VALUES.open(encoding="utf-8", newline="") as file:
         return [line for line in csv.DictReader(file) if name.lower() in line["names"].lower().split()]
 
 
@@ -43,13 +43,13 @@ def compare_with_published(results: Mapping[str, Any]) -> list[str]:
     Empty for an unknown model, or a result that is not on the complete Karpathy test split.
     """
     lines = []
-    for published in published_figures(results.get("about") or {}):
+    for published in published_values(results.get("about") or {}):
         task, variant = published["task"], published["variant"]
-        figures = results["tasks"].get(task, {}).get(variant, {})
-        names = [name for name in LABELS if published[name] and figures.get(name) is not None]
+        values = results["tasks"].get(task, {}).get(variant, {})
+        names = [name for name in LABELS if published[name] and values.get(name) is not None]
         if names and results["sizes"][task][variant].get("images") == IMAGES:
-            pairs = [f"{LABELS[name]} {figures[name]:.1f}, published {float(published[name]):.1f}" for name in names]
-            away = max(abs(figures[name] - float(published[name])) for name in names)
+            pairs = [f"{LABELS[name]} {values[name]:.1f}, published {float(published[name]):.1f}" for name in names]
+            away = max(abs(values[name] - float(published[name])) for name in names)
             verdict = (
                 f"within {CLOSE} points" if away <= CLOSE else f"up to {away:.1f} points away; {_reasons(results)}"
             )

@@ -123,8 +123,8 @@ class EfficientNetSpec(ConvolutionalSpec):
     def __post_init__(self):
         by_stage = (self.widths, self.kernel_sizes, self.strides, self.expansions, self.centred, self.stage_layers)
         if len({len(values) for values in by_stage}) > 1 or not self.widths:
-            found = f"lists of {', '.join(str(len(values)) for values in by_stage)}"
-            raise InputError("vision spec", "stages", found, "one entry for each stage in every list")
+            problem = f"lists of {', '.join(str(len(values)) for values in by_stage)}"
+            raise InputError("vision spec", "stages", problem, "one entry for each stage in every list")
         super().__post_init__()
         if not set(self.strides) <= {1, 2}:
             raise InputError("vision spec", "strides", self.strides, "1 or 2 for each stage")

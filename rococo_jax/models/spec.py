@@ -129,17 +129,17 @@ class VisionSpec(CheckedSpec):
         if self.norm_after_pooling and self.pooling not in ("cls", "mean"):
             raise InputError("vision spec", "norm_after_pooling", self.pooling, "pooling 'cls' or 'mean'")
         if self.rotary is not None and self.width // self.heads % 4:
-            found = f"heads of {self.width // self.heads} channels"
-            raise InputError("vision spec", "rotary", found, "a multiple of four: a sine and a cosine for each axis")
+            problem = f"heads of {self.width // self.heads} channels"
+            raise InputError("vision spec", "rotary", problem, "a multiple of four: a sine and a cosine for each axis")
         if self.mbconv is not None and (self.patch_size != 16 or self.image_size % 16):
-            found = f"images of {self.image_size} and patches of {self.patch_size} pixels"
-            raise InputError("vision spec", "mbconv", found, "a multiple of 16, and 16")
+            problem = f"images of {self.image_size} and patches of {self.patch_size} pixels"
+            raise InputError("vision spec", "mbconv", problem, "a multiple of 16, and 16")
         if self.flexible_grid and not self._can_be_flexible:
-            wanted = (
+            expected = (
                 "a position_grid, position_rule antialiased_linear, attention pooling, and nothing but whole patches "
                 "before the blocks"
             )
-            raise InputError("vision spec", "flexible_grid", "true", wanted)
+            raise InputError("vision spec", "flexible_grid", "true", expected)
 
     @property
     def _can_be_flexible(self) -> bool:
@@ -232,8 +232,8 @@ class TextSpec(CheckedSpec):
     def __post_init__(self):
         check_heads("text spec", self.width, self.heads)
         if self.attention == "bag" and self.pooling != "mean":
-            wanted = "'mean' for a bag of words, which has no order"
-            raise InputError("text spec", "pooling", repr(self.pooling), wanted)
+            expected = "'mean' for a bag of words, which has no order"
+            raise InputError("text spec", "pooling", repr(self.pooling), expected)
         if (self.pooling == "appended") != (self.pad_id is not None):
             raise InputError("text spec", "pad_id", self.pad_id, "the padding id, for pooling 'appended' alone")
         if self.pooling == "first_eos" and self.eos_id is None:
@@ -304,8 +304,8 @@ class ModelSpec(CheckedSpec):
             _check_matching(self.vision, self.text, self.matching)
         dims = {self.vision_dim, self.text_dim} - {None}
         if len(dims) > 1:
-            found = f"images in {self.vision_dim} and texts in {self.text_dim} dimensions"
-            raise InputError("model spec", "heads", found, "embeddings of one length")
+            problem = f"images in {self.vision_dim} and texts in {self.text_dim} dimensions"
+            raise InputError("model spec", "heads", problem, "embeddings of one length")
 
     @property
     def vision_dim(self) -> int | None:
@@ -329,7 +329,7 @@ def _check_matching(
     """Raise InputError if the matching head cannot read the tokens of these towers."""
     is_bert = text is not None and text.norm_after_blocks and text.attention == "masked"
     if not isinstance(vision, VisionSpec) or not is_bert:
-        found = "other towers, or only one of the two"
-        raise InputError("model spec", "matching", found, "a matching head on a ViT and a BERT")
+        problem = "other towers, or only one of the two"
+        raise InputError("model spec", "matching", problem, "a matching head on a ViT and a BERT")
     if matching.first_id is not None and not 0 <= matching.first_id < text.vocabulary_size:
         raise InputError("matching spec", "first_id", matching.first_id, f"an id below {text.vocabulary_size}")

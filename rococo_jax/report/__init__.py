@@ -1,4 +1,4 @@
-"""The report: one self-contained page, its figures as CSV, and its tables as Markdown, from any number of results.
+"""The report: one self-contained page, its numbers as CSV, and its tables as Markdown, from any number of results.
 
 Other pages are made of the same `blocks` (tables, tiles, charts, ...) and written by `markdown.write_page`.
 """

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import jinja2
 from markupsafe import Markup
 
-from rococo_jax.report.collection import Figure
+from rococo_jax.report.collection import Estimate
 from rococo_jax.report.svg import palette_css
 from rococo_jax.report.vocabulary import percent, printable, sort_key
 from rococo_jax.version import __version__
@@ -265,16 +265,16 @@ class Folded(Block):
     style: str = ""
 
 
-def figure_cell(figure: Figure, edge: bool = False, strong: bool = False) -> Cell:
+def estimate_cell(estimate: Estimate, edge: bool = False, strong: bool = False) -> Cell:
     """Return a cell with a number and, below it, its interval and its spread over seeds."""
     small = []
-    if figure.has_interval:
+    if estimate.has_interval:
         # Beside a minus sign a bare dash would read as another one.
-        dash = "\u2009–\u2009" if figure.low < 0 else "–"
-        small.append(f"{percent(figure.low, figure.digits)}{dash}{percent(figure.high, figure.digits)}")
-    if figure.spread is not None:
-        small.append(f"sd\u00a0{percent(figure.spread, figure.digits)}")
-    return Cell(percent(figure.value, figure.digits), tuple(small), figure.value, edge=edge, strong=strong)
+        dash = "\u2009–\u2009" if estimate.low < 0 else "–"
+        small.append(f"{percent(estimate.low, estimate.digits)}{dash}{percent(estimate.high, estimate.digits)}")
+    if estimate.spread is not None:
+        small.append(f"sd\u00a0{percent(estimate.spread, estimate.digits)}")
+    return Cell(percent(estimate.value, estimate.digits), tuple(small), estimate.value, edge=edge, strong=strong)
 
 
 @dataclasses.dataclass(frozen=True)

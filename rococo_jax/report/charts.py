@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 
-from rococo_jax.report.collection import Figure
+from rococo_jax.report.collection import Estimate
 from rococo_jax.report.svg import Chart, chart_of, colour_of
 from rococo_jax.report.vocabulary import percent
 
@@ -28,7 +28,7 @@ class Bar:
     """Row of a chart of single bars."""
 
     label: str
-    figure: Figure
+    estimate: Estimate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Dot:
 
     name: str
     tooltip: str
-    across: Figure
-    up: Figure
+    across: Estimate
+    up: Estimate
 
 
-def common_ticks(figures: Sequence[Figure]) -> list[float]:
+def common_ticks(estimates: Sequence[Estimate]) -> list[float]:
     """Return round tick marks of an axis that charts share; they span zero, every value and every bound."""
-    ends = [end for each in figures for end in (each.value, each.low, each.high) if end is not None]
+    ends = [end for each in estimates for end in (each.value, each.low, each.high) if end is not None]
     return round_ticks(min([0.0, *ends]), max([1.0, *ends]), 6)
 
 
@@ -78,21 +78,21 @@ def _without_middle(label: str, length: int) -> str:
 def interval_bars(name: str, bars: Sequence[Bar], ticks: Sequence[float], colour: str) -> Markup:
     """Draw one bar per row, with a whisker over its interval, a label and numbers.
 
-    All panels of a figure share the ticks. The colour is a name of `PALETTE`.
+    All panels of a picture share the ticks. The colour is a name of `PALETTE`.
     """
     with chart_of(name, *_size(len(bars))) as chart:
         axes, number = _rows(chart, [bar.label for bar in bars], ticks, _NUMBERS)
         for row, bar in enumerate(bars):
-            figure, numbers = bar.figure, percent(bar.figure.value)
+            estimate, numbers = bar.estimate, percent(bar.estimate.value)
             tooltip = f"{bar.label}: {numbers} %"
-            if figure.has_interval:
-                tooltip += f", 95 % interval {figure.bounds} %"
-                numbers += f"  ({figure.bounds})"
-            if figure.value is not None:
-                axes.barh(row, figure.value, 0.26, color=colour_of(colour), gid=chart.title(tooltip))
-            if figure.has_interval:
-                axes.plot([figure.low, figure.high], [row, row], color=colour_of("paper"), lw=3.6, alpha=0.75)
-                low, high, end = figure.low, figure.high, 0.1
+            if estimate.has_interval:
+                tooltip += f", 95 % interval {estimate.bounds} %"
+                numbers += f"  ({estimate.bounds})"
+            if estimate.value is not None:
+                axes.barh(row, estimate.value, 0.26, color=colour_of(colour), gid=chart.title(tooltip))
+            if estimate.has_interval:
+                axes.plot([estimate.low, estimate.high], [row, row], color=colour_of("paper"), lw=3.6, alpha=0.75)
+                low, high, end = estimate.low, estimate.high, 0.1
                 whisker = ([low, low, low, high, high, high], [row - end, row + end, row, row, row - end, row + end])
                 axes.plot(*whisker, color=colour_of("ink"), lw=1.4)
             number(row, numbers)
@@ -174,9 +174,9 @@ def scatter(
             axes.plot([min(up), max(up)], [min(up), max(up)], color=colour_of("soft"), lw=1, ls=(0, (4, 4)))
         for dot in dots:
             x, y = dot.across.value, dot.up.value
-            for figure, place in ((dot.across, lambda end, y=y: (end, y)), (dot.up, lambda end, x=x: (x, end))):
-                if figure.has_interval:
-                    ends = zip(place(figure.low), place(figure.high), strict=True)
+            for estimate, place in ((dot.across, lambda end, y=y: (end, y)), (dot.up, lambda end, x=x: (x, end))):
+                if estimate.has_interval:
+                    ends = zip(place(estimate.low), place(estimate.high), strict=True)
                     axes.plot(*ends, color=colour_of("own"), lw=1.2, alpha=0.45)
             axes.plot(
                 x, y, "o", ms=8, mfc=colour_of("own"), mec=colour_of("paper"), mew=1, gid=chart.title(dot.tooltip)

@@ -35,7 +35,7 @@ _DIGEST = "comparable"
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure:
+class Estimate:
     """Number with its interval and spread; None where it was not measured."""
 
     value: float | int | None
@@ -100,12 +100,12 @@ class Run:
         """The names of a task's means over kinds of corruption."""
         return [each.name for each in self.corruptions(task) if each.corruption == ALL_KINDS]
 
-    def figure(self, task: str, variant: str, metric: str) -> Figure:
+    def estimate(self, task: str, variant: str, metric: str) -> Estimate:
         """Return a number with its interval; all None if it was not measured."""
         numbers = self.tasks.get(task, {}).get(variant, {})
         interval = self.results["intervals"].get(task, {}).get(variant, {}).get(metric)
         low, high = interval or (None, None)
-        return Figure(numbers.get(metric), low, high, numbers.get(metric + SPREAD), digits_of(metric))
+        return Estimate(numbers.get(metric), low, high, numbers.get(metric + SPREAD), digits_of(metric))
 
     def chance(self, task: str, variant: str, metric: str) -> float | None:
         """Return the expected value of a metric for guessing; None if it is unknown."""
@@ -162,14 +162,14 @@ def variants_of(
         metric: only those that have it.
         which: only those for which it is true.
     """
-    found = {
+    variants = {
         name: run.described[task][name]
         for run in runs
         for name in run.variants(task)
         if metric is None or run.tasks[task][name].get(metric) is not None
         if which is None or which(run.described[task][name])
     }
-    return order_variants(found, found)
+    return order_variants(variants, variants)
 
 
 def corrupted_by(runs: Iterable[Run]) -> tuple[list[str], list[int]]:
@@ -186,10 +186,10 @@ def pooled_severities(runs: Iterable[Run], task: str | None = None) -> list[int]
 
 
 def best_first(runs: Iterable[Run], task: str, lead: tuple[str, str]) -> list[Run]:
-    """The runs that measured `task`, the highest figure of `lead` (variant, metric) first, ties and gaps by name."""
+    """The runs that measured `task`, the highest estimate of `lead` (variant, metric) first, ties and gaps by name."""
 
     def place(run: Run) -> tuple[float, str]:
-        value = run.figure(task, *lead).value
+        value = run.estimate(task, *lead).value
         return (math.inf if value is None else -value, run.label)
 
     return sorted((run for run in runs if task in run.tasks), key=place)
@@ -200,11 +200,11 @@ def load_results(sources: Iterable[str | Path]) -> list[tuple[Path, dict[str, An
 
     Raises InputError where a source is missing or holds no results, or a file is cut short or not what it should be.
     """
-    found: dict[Path, Path] = {}
+    paths: dict[Path, Path] = {}
     for source in map(Path, sources):
         for path in _results_under(source):
-            found.setdefault(path.resolve(), path)
-    return [(path, _checked(path, read_results(path))) for path in found.values()]
+            paths.setdefault(path.resolve(), path)
+    return [(path, _checked(path, read_results(path))) for path in paths.values()]
 
 
 def _results_under(source: Path) -> list[Path]:

@@ -166,14 +166,14 @@ def leader_sentence(pair: FirstTwo) -> str:
     name = metric_of(pair.metric).label
     label = label_of((pair.first, pair.second), pair.task, pair.variant).lower()
     variant = "" if label in (ALL, MEAN) else f"{label} "
-    values = [percent(run.figure(pair.task, pair.variant, pair.metric).value) for run in (pair.first, pair.second)]
+    values = [percent(run.estimate(pair.task, pair.variant, pair.metric).value) for run in (pair.first, pair.second)]
     p = p_value(pair.paired.p)
     headline = (pair.task, pair.variant, pair.metric)
-    figure, chance = pair.first.figure(*headline), pair.first.chance(*headline)
-    if chance is not None and figure.low is not None and figure.low <= chance:
+    estimate, chance = pair.first.estimate(*headline), pair.first.chance(*headline)
+    if chance is not None and estimate.low is not None and estimate.low <= chance:
         return (
             f"No model can be distinguished from chance: by {variant}{name}, the 95 % interval of the first, "
-            f"{pair.first.label} ({values[0]}), is {figure.bounds}, and guessing gives {percent(chance)} on average."
+            f"{pair.first.label} ({values[0]}), is {estimate.bounds}, and guessing gives {percent(chance)} on average."
         )
     if pair.paired.p >= ALPHA:
         return (
@@ -188,8 +188,8 @@ def leader_sentence(pair: FirstTwo) -> str:
 
 def _counts_of(run: Run) -> CountsByVariant:
     """Return the counts of the variants that are compared: all but single corruptions."""
-    wanted = {task: [*run.variants(task), *run.mean_corruptions(task)] for task in run.tasks}
-    return read_image_counts(run.path.parent / PER_QUERY, run.results, wanted)
+    expected = {task: [*run.variants(task), *run.mean_corruptions(task)] for task in run.tasks}
+    return read_image_counts(run.path.parent / PER_QUERY, run.results, expected)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +270,7 @@ def _agreeing_counts(run: Run, task: str, variant: str, table: CountsByVariant) 
         return None
     metrics = {}
     for name, statistic in counts.metrics.items():
-        value = run.figure(task, variant, name).value
+        value = run.estimate(task, variant, name).value
         if value is None:
             continue
         if abs(value - counts.value(name)) >= _SAME:

@@ -68,7 +68,7 @@ class Study:
         places: the metrics, in the order of the map.
         given: the metric held constant in the partial ones; None where none was.
         left_out: why a metric is not among `places`.
-        values: the metrics' figures.
+        values: value of each metric for each model.
     """
 
     models: tuple[str, ...]
@@ -99,18 +99,18 @@ def correlate_runs(
         place.path: place
         for run in runs
         for task, variants in run.tasks.items()
-        for variant, figures in variants.items()
-        for place in (Place(task, variant, name) for name in figures)
+        for variant, metrics in variants.items()
+        for place in (Place(task, variant, name) for name in metrics)
     }
-    wanted = _default_places(runs) if names is None else [_place(name, known, "metrics") for name in names]
+    expected = _default_places(runs) if names is None else [_place(name, known, "metrics") for name in names]
     usual = known.get(Place("image_to_text", CLEAN, "r1").path)
     held = usual if given is None else _place(given, known, "given")
-    places = list(dict.fromkeys([*([held] if held else []), *wanted]))
-    rows, left_out = comparable({place: [run.figure(*place).value for run in runs] for place in places})
+    places = list(dict.fromkeys([*([held] if held else []), *expected]))
+    rows, left_out = comparable({place: [run.estimate(*place).value for run in runs] for place in places})
     if len(rows) < 2:
         raise InputError("RESULTS", "metrics", f"{len(rows)} that every model has and that differ", "at least 2")
     held = held if held in rows else None
-    return study_of_figures([run.label for run in runs], list(rows), np.array(list(rows.values())), held, left_out)
+    return study_of_values([run.label for run in runs], list(rows), np.array(list(rows.values())), held, left_out)
 
 
 def comparable(
@@ -119,17 +119,17 @@ def comparable(
     """The metrics that every model has and that differ between models; and of the others, why they are left out."""
     rows, left_out = {}, []
     for place, values in columns.items():
-        figures = np.array(values, np.float64)  # None becomes NaN
-        missing = int((~np.isfinite(figures)).sum())
-        if missing or (figures == figures[0]).all():
-            said = f"{missing} of {len(figures)} models lack it" if missing else "equal for every model"
+        numbers = np.array(values, np.float64)  # None becomes NaN
+        missing = int((~np.isfinite(numbers)).sum())
+        if missing or (numbers == numbers[0]).all():
+            said = f"{missing} of {len(numbers)} models lack it" if missing else "equal for every model"
             left_out.append(f"{place.label}: {said}")
         else:
-            rows[place] = figures
+            rows[place] = numbers
     return rows, left_out
 
 
-def study_of_figures(
+def study_of_values(
     models: Sequence[str],
     places: Sequence[Place],
     values: Float[np.ndarray, "metrics models"],
@@ -164,16 +164,18 @@ def _default_places(runs: Sequence[Run]) -> list[Place]:
             places += [(task, variant, name) for variant in variants if lead in ("", variant) for name in names]
         severest = [Variant(corruption=ALL_KINDS, severity=each).name for each in pooled_severities(runs, task)[-1:]]
         places += [(task, variant, name) for variant in severest for name in _CORRUPTED]
-    return [place for place in map(Place._make, places) if any(run.figure(*place).value is not None for run in runs)]
+    return [place for place in map(Place._make, places) if any(run.estimate(*place).value is not None for run in runs)]
 
 
 def _pairs(places: Sequence[Place], plain: Correlations, partial: Correlations | None) -> tuple[Pair, ...]:
     upper = np.triu_indices(len(places), 1)
 
-    def sides(found: Correlations) -> list[tuple[float, ...] | None]:
-        figures = np.stack([found.rho[upper], found.low[upper], found.high[upper], found.p[upper],
-                            holm(found.p[upper])], axis=1)  # fmt: skip
-        return [None if np.isnan(each[0]) else tuple(map(float, each)) for each in figures]
+    def sides(correlations: Correlations) -> list[tuple[float, ...] | None]:
+        rho, low, high, p = (
+            matrix[upper] for matrix in (correlations.rho, correlations.low, correlations.high, correlations.p)
+        )
+        numbers = np.stack([rho, low, high, p, holm(p)], axis=1)
+        return [None if np.isnan(each[0]) else tuple(map(float, each)) for each in numbers]
 
     others = sides(partial) if partial is not None else [None] * len(upper[0])
     return tuple(
@@ -207,8 +209,8 @@ def map_of(study: Study, partial: bool = False) -> tuple[list[str], dict[tuple[i
     places = [place for place in study.places if not (partial and place == study.given)]
     at = {place: row for row, place in enumerate(places)}
     sides = [(pair, pair.partial if partial else pair.plain) for pair in study.pairs]
-    found = {(at[pair.x], at[pair.y]): (side[0], side[4]) for pair, side in sides if side is not None}
-    return [place.label for place in places], found
+    cells = {(at[pair.x], at[pair.y]): (side[0], side[4]) for pair, side in sides if side is not None}
+    return [place.label for place in places], cells
 
 
 def correlations_part(runs: Sequence[Run], anchor: str) -> Part | None:

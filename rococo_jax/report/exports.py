@@ -1,4 +1,4 @@
-"""The figures of the page for other programs: report.csv and a pandas table, both one row a metric.
+"""The numbers of the page for other programs: report.csv and a pandas table, both one row a metric.
 
 Where models were compared, the paired difference of a metric stands in the last columns of its row in the CSV, after
 the name of the reference.
@@ -40,12 +40,12 @@ def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[st
             differences = {(row.variant, row.metric): row for row in rows if row.run is run}
             for variant in order_variants(variants, run.described[task]):
                 for name in in_reading_order(variants[variant], METRICS):
-                    figure, metric = run.figure(task, variant, name), metric_of(name)
+                    estimate, metric = run.estimate(task, variant, name), metric_of(name)
                     row: dict[str, Any] = {"task": task, "variant": variant, "metric": name, "label": metric.label}
                     row |= {"unit": metric.unit, "better": metric.better}
-                    row |= {"value": figure.value, "low": figure.low, "high": figure.high}
-                    if comparison and (found := differences.get((variant, name))):
-                        one = found.paired
+                    row |= {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+                    if comparison and (difference := differences.get((variant, name))):
+                        one = difference.paired
                         ends = (one.points, one.low, one.high, one.p, one.corrected, one.mde)
                         row |= dict(zip(_DIFFERENCE, (comparison.reference.label, *ends), strict=True))
                     yield about | row

@@ -12,9 +12,9 @@ from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.evaluation.examples import Example
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import Verdict
-from rococo_jax.report.blocks import Block, Cell, Charts, Head, Note, Part, Table, figure_cell, rich
+from rococo_jax.report.blocks import Block, Cell, Charts, Head, Note, Part, Table, estimate_cell, rich
 from rococo_jax.report.charts import Dot, round_ticks, scatter
-from rococo_jax.report.collection import Figure, Group, Run, best_first, label_of, tasks_of, variants_of
+from rococo_jax.report.collection import Estimate, Group, Run, best_first, label_of, tasks_of, variants_of
 from rococo_jax.report.comparison import Comparison, leader_sentence
 from rococo_jax.report.examples import example_cards
 from rococo_jax.report.model_lines import model_line
@@ -63,9 +63,9 @@ class Focus:
         """Whether altered items join a gallery."""
         return self.metric == "fr1"
 
-    def main(self, run: Run) -> Figure:
+    def main(self, run: Run) -> Estimate:
         """Return the main number of a model."""
-        return run.figure(self.task, self.variant, self.metric)
+        return run.estimate(self.task, self.variant, self.metric)
 
     def difference(self, run: Run, variant: str, metric: str) -> VerdictRow | None:
         """Return the primary difference between a model and the reference, if it was tested."""
@@ -125,7 +125,7 @@ def _described(runs: Sequence[Run], comparison: Comparison | None) -> Run:
 
 def _hardest(run: Run, task: str, altered: Sequence[str]) -> str | None:
     """Return the variant whose altered items rank first most often; None where none was measured."""
-    rates = {name: value for name in altered if (value := run.figure(task, name, "fr1").value) is not None}
+    rates = {name: value for name in altered if (value := run.estimate(task, name, "fr1").value) is not None}
     return max(rates, key=rates.get) if rates else None
 
 
@@ -166,7 +166,7 @@ def _happened(focus: Focus) -> Markup:
         name = f"{metric_of(focus.metric).label}, {variant.lower()}"
         text = rich("<b>{}</b> reaches <b>{}</b>{} ({}).", run.label, percent(main.value), bounds, name)
     else:
-        before, after = (run.figure(focus.task, variant, "r1").value for variant in (CLEAN, focus.variant))
+        before, after = (run.estimate(focus.task, variant, "r1").value for variant in (CLEAN, focus.variant))
         text = rich(
             "With <b>{}</b>, {} ranks first for <b>{} %</b> of the {}{}; this is FR@1, and lower is better.",
             run.label, ALTERED.get(focus.task, "an altered item"), percent(main.value), queries, bounds,
@@ -235,7 +235,7 @@ def _listing(names: Sequence[str], total: int) -> Markup:
 
 
 def _conclusion_of_one(focus: Focus) -> Markup:
-    drop = focus.described.figure(focus.task, focus.variant, "drop_points")
+    drop = focus.described.estimate(focus.task, focus.variant, "drop_points")
     if focus.is_attack and drop.has_interval:
         points = f"{percent(drop.value)} points of R@1 (95 % interval {drop.bounds})"
         if drop.low > 0:
@@ -266,7 +266,7 @@ def _models(focus: Focus) -> Table:
     rows = []
     for run in focus.runs:
         row = [Cell(run.label, (model_line(run),))]
-        row += [figure_cell(run.figure(focus.task, variant, metric)) for variant, metric in columns]
+        row += [estimate_cell(run.estimate(focus.task, variant, metric)) for variant, metric in columns]
         if reference is not None:
             row += _verdict_cells(focus, run, reference)
         rows.append(row)
@@ -294,7 +294,7 @@ def _bars(focus: Focus) -> Charts:
 
 def _field(focus: Focus) -> Charts:
     """Return FR@1 against clean R@1, a point for each model; the models at the ends of both are numbered."""
-    pairs = [(run, run.figure(focus.task, CLEAN, "r1"), focus.main(run)) for run in focus.runs]
+    pairs = [(run, run.estimate(focus.task, CLEAN, "r1"), focus.main(run)) for run in focus.runs]
     pairs = [each for each in pairs if None not in (each[1].value, each[2].value)]
     ends = [end(pairs, key=lambda each: each[side].value)[0].label for side in (1, 2) for end in (max, min)]
     numbers = {label: str(number) for number, label in enumerate(dict.fromkeys(ends), 1)}
@@ -302,8 +302,8 @@ def _field(focus: Focus) -> Charts:
         Dot(
             numbers.get(run.label, ""),
             f"{run.label}: clean R@1 {percent(clean.value)} %, FR@1 {percent(fooled.value)} %",
-            Figure(clean.value),
-            Figure(fooled.value),
+            Estimate(clean.value),
+            Estimate(fooled.value),
         )
         for run, clean, fooled in pairs
     ]

@@ -81,8 +81,11 @@ def _eval_results(run: Run) -> Iterator:
         about = {"protocol": run.results["protocol"], "fingerprint": hash_json(data.get(benchmark))}
         for variant, metrics in variants.items():
             for name in metrics:
-                figure, measured_parts = run.figure(task, variant, name), coverage_phrase(sizes.get(variant, {}))
-                if figure.value is not None and name in METRICS:
+                estimate, measured_parts = (
+                    run.estimate(task, variant, name),
+                    coverage_phrase(sizes.get(variant, {})),
+                )
+                if estimate.value is not None and name in METRICS:
                     yield EvalResult(
                         task_type=_TASK_TYPE.get(run.kind(task), "image-text-evaluation"),
                         task_name=task,
@@ -92,16 +95,18 @@ def _eval_results(run: Run) -> Iterator:
                         dataset_args=about,
                         metric_type=name,
                         metric_name=metric_of(name).label,
-                        metric_value=figure.value,
-                        metric_args={"low": figure.low, "high": figure.high} if figure.has_interval else None,
+                        metric_value=estimate.value,
+                        metric_args={"low": estimate.low, "high": estimate.high} if estimate.has_interval else None,
                     )
 
 
 def write_card(folder: str | Path, card, results: Sequence[str | Path]) -> None:
     """Write the card and the picture of the first results into a model's folder, by rename."""
     run = group_by_fingerprint(load_results(results))[0].runs[0]
-    metrics = [figures for variants in run.tasks.values() for figures in variants.values()]
-    measured = order_metrics(name for figures in metrics for name, value in figures.items() if value)
+    metrics = [metrics_of_variant for variants in run.tasks.values() for metrics_of_variant in variants.values()]
+    measured = order_metrics(
+        name for metrics_of_variant in metrics for name, value in metrics_of_variant.items() if value
+    )
     metric = next((name for name in (*_CHARTED, *measured) if name in measured), _CHARTED[0])
     with atomic_write(Path(folder) / PICTURE) as temporary:
         _bars(run, metric).savefig(temporary, format="png", dpi=120, metadata={"Software": None})
@@ -112,7 +117,7 @@ def write_card(folder: str | Path, card, results: Sequence[str | Path]) -> None:
 def _bars(run: Run, metric: str) -> Figure:
     """A metric of each task and variant with its interval; not of the clean gallery where it is 0 by definition."""
     rows: list[tuple[str, str, Any]] = [
-        (task, variant, run.figure(task, variant, metric)) for task in run.tasks for variant in run.variants(task)
+        (task, variant, run.estimate(task, variant, metric)) for task in run.tasks for variant in run.variants(task)
     ]
     rows = [row for row in rows if row[2].value is not None and (row[1] != CLEAN or row[2].value)]
     drawing = Figure(figsize=(6.4, 0.8 + 0.35 * max(len(rows), 1)), layout="constrained")

@@ -5,6 +5,7 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
+from rococo_jax.benchmarks.subset import phrase_of
 from rococo_jax.errors import is_whole, object_of
 from rococo_jax.evaluation.examples import EXAMPLES, Example, read_examples
 from rococo_jax.metrics import METRICS
@@ -107,9 +108,12 @@ def _shortened(text: str) -> str:
 
 
 def coverage_alerts(group: Group) -> list[Alert]:
-    """Return a warning for each benchmark with missing images."""
+    """Return a warning for each benchmark with missing images, or that was evaluated on a list."""
     alerts = []
     for name, data in group.runs[0].data.items():
+        if listed := phrase_of(data):
+            text = f"{name}: {listed}. Compare these results with others on the same list only."
+            alerts.append(Alert("Not comparable with results on everything.", text))
         if partial := coverage(data):
             used, named, reason = partial
             text = (

@@ -6,9 +6,9 @@ The page sorts by the number of a cell, which has more digits than its text; the
 from collections.abc import Callable, Sequence
 
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Cell, Charts, Folded, Head, Table, Text, Tile, figure_cell, rich
+from rococo_jax.report.blocks import Cell, Charts, Folded, Head, Table, Text, Tile, estimate_cell, rich
 from rococo_jax.report.charts import Bar, common_ticks, interval_bars
-from rococo_jax.report.collection import Figure, Run, best_first, label_of
+from rococo_jax.report.collection import Estimate, Run, best_first, label_of
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label
 
 # A row with more columns is wider than any screen, so each model and variant gets its own row.
@@ -23,7 +23,7 @@ Lead = tuple[str, str]  # variant, metric
 
 def has_any(runs: Sequence[Run], task: str, variants: Sequence[str], name: str) -> bool:
     """Whether any run measured the metric on any of the variants."""
-    return any(run.figure(task, variant, name).value is not None for run in runs for variant in variants)
+    return any(run.estimate(task, variant, name).value is not None for run in runs for variant in variants)
 
 
 def heads_of(words: Sequence[str], metrics: Sequence[str] = ()) -> list[Head]:
@@ -63,7 +63,10 @@ def leaderboard(
         for variant, name, edge in columns
     ]
     rows = [
-        [Cell(run.label), *(figure_cell(run.figure(task, variant, name), edge) for variant, name, edge in columns)]
+        [
+            Cell(run.label),
+            *(estimate_cell(run.estimate(task, variant, name), edge) for variant, name, edge in columns),
+        ]
         for run in runs
     ]
     above = [(label_of(runs, task, name), len(names), name) for name, names in groups]
@@ -79,7 +82,7 @@ def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> T
     rows = [
         [
             Cell(label_of([run], task, variant), title=variant),
-            *(figure_cell(run.figure(task, variant, name)) for name in names),
+            *(estimate_cell(run.estimate(task, variant, name)) for name in names),
         ]
         for variant in variants
     ]
@@ -93,7 +96,7 @@ def _long_table(runs: Sequence[Run], task: str, metrics: Sequence[str]) -> Table
         [
             Cell(run.label),
             Cell(label_of(runs, task, variant), words=True),
-            *(figure_cell(run.figure(task, variant, name)) for name in names),
+            *(estimate_cell(run.estimate(task, variant, name)) for name in names),
         ]
         for run in runs
         for variant in run.variants(task)
@@ -101,42 +104,42 @@ def _long_table(runs: Sequence[Run], task: str, metrics: Sequence[str]) -> Table
     return Table(f"Models, {task}", heads, rows, sortable=True, filterable=True)
 
 
-def extreme(run: Run, task: str, variants: Sequence[str], name: str, end: Callable) -> tuple[str, Figure] | None:
+def extreme(run: Run, task: str, variants: Sequence[str], name: str, end: Callable) -> tuple[str, Estimate] | None:
     """Return the variant with the largest (`max`) or smallest (`min`) value of a metric, with that value."""
-    figures = [(variant, run.figure(task, variant, name)) for variant in variants]
-    figures = [(variant, figure) for variant, figure in figures if figure.value is not None]
-    return end(figures, key=lambda pair: pair[1].value) if figures else None
+    estimates = [(variant, run.estimate(task, variant, name)) for variant in variants]
+    estimates = [(variant, estimate) for variant, estimate in estimates if estimate.value is not None]
+    return end(estimates, key=lambda pair: pair[1].value) if estimates else None
 
 
 def tile(
     label: str,
     runs: Sequence[Run],
     task: str,
-    figures: Sequence[tuple[str, Figure] | None],
+    estimates: Sequence[tuple[str, Estimate] | None],
     plain: str = "",
     ours: bool = False,
 ) -> Tile | None:
     """Return one number with its variant, or the range over several models; None where no model has it.
 
     Args:
-        figures: for each model, the variant and its value.
+        estimates: for each model, the variant and its value.
         plain: the variant whose name is omitted.
         ours: whether the formula is ours, not the benchmark's.
     """
-    measured = [(run, *pair) for run, pair in zip(runs, figures, strict=True) if pair is not None]
+    measured = [(run, *pair) for run, pair in zip(runs, estimates, strict=True) if pair is not None]
     if not measured:
         return None
     low, high = (end(measured, key=lambda each: each[2].value) for end in (min, max))
     notes: list[Text]
     if len(measured) == 1:
-        run, variant, figure = measured[0]
+        run, variant, estimate = measured[0]
         name = label_of([run], task, variant)
-        number = with_unit(percent(figure.value, figure.digits))
+        number = with_unit(percent(estimate.value, estimate.digits))
         notes = [] if variant == plain and name == variant_label(variant) else [name]
-        if figure.bounds:
-            notes.append(f"95 % interval {figure.bounds}")
-        if figure.spread is not None:
-            notes.append(f"standard deviation {percent(figure.spread, figure.digits)}")
+        if estimate.bounds:
+            notes.append(f"95 % interval {estimate.bounds}")
+        if estimate.spread is not None:
+            notes.append(f"standard deviation {percent(estimate.spread, estimate.digits)}")
     elif percent(low[2].value) == percent(high[2].value):
         number, notes = with_unit(percent(low[2].value)), ["all models"]
     else:
@@ -164,10 +167,10 @@ def interval_panels(runs: Sequence[Run], task: str, variants: Sequence[str], nam
     rows_of_panels = panels(runs, task, variants)
     if not rows_of_panels:
         return None
-    ticks = common_ticks([run.figure(task, variant, name) for _, rows in rows_of_panels for run, variant, _ in rows])
+    ticks = common_ticks([run.estimate(task, variant, name) for _, rows in rows_of_panels for run, variant, _ in rows])
     label, charts = metric_of(name).label, []
     for title, rows in rows_of_panels:
-        bars = [Bar(row, run.figure(task, variant, name)) for run, variant, row in rows]
+        bars = [Bar(row, run.estimate(task, variant, name)) for run, variant, row in rows]
         charts.append(
             (title if len(rows_of_panels) > 1 else "", interval_bars(f"{label}: {title}", bars, ticks, colour))
         )

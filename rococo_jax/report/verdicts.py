@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rococo_jax.benchmarks.pooling import coverage_phrase
+from rococo_jax.evaluation.summary import INTERVAL, new_table
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import Verdict
 from rococo_jax.report.blocks import Cell, Head, Note, Notes, Part, Table, rich
@@ -19,8 +20,8 @@ LEGEND = (
     "corrected over all primary differences of a task (step-down max-T). MDE: the difference that the test would find "
     "in 80 % of such samples. better, worse: the difference is significant (p below 0.05)."
 )
-COLUMNS = ("Model", "Task", "Variant", "Metric", "Value", "Reference", "Difference", "95 %", "p", "MDE", "Verdict")
-NUMBERS = ("Value", "Reference", "Difference", "95 %", "p", "MDE")
+COLUMNS = ("Model", "Task", "Variant", "Metric", "Value", "Reference", "Difference", INTERVAL, "p", "MDE", "Verdict")
+NUMBERS = ("Value", "Reference", "Difference", INTERVAL, "p", "MDE")
 # Of more models than this, one sentence counts the verdicts of all.
 _MOST_SENTENCES = 8
 
@@ -82,7 +83,7 @@ def verdict_rows(comparisons: Comparisons, margin: float | None = None) -> list[
 
 
 def _verdict_row(comparison: Comparison, task: str, row: Difference, margin: float | None) -> VerdictRow:
-    model, reference = (run.figure(task, row.variant, row.metric).value for run in (row.run, comparison.reference))
+    model, reference = (run.estimate(task, row.variant, row.metric).value for run in (row.run, comparison.reference))
     paired = row.paired
     return VerdictRow(
         reference=comparison.reference.label,
@@ -177,15 +178,11 @@ def print_verdicts(comparisons: Comparisons, margin: float | None = None, hint: 
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print the table; names fold where the terminal is narrow, numbers are never cut."""
-    from rich.box import SIMPLE_HEAD
+    """Print the table to a terminal."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
+    table = new_table(COLUMNS, NUMBERS)
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table, crop=False)

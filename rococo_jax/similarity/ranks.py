@@ -195,8 +195,8 @@ class Rows:
     def check_scores_with(self, other: "Rows") -> None:
         """Raises InputError where a score between rows taken so far could overflow."""
         if self.largest_norm * other.largest_norm > _LARGEST_SCORE:
-            found = f"vectors of length {self.largest_norm:.3g} and {other.largest_norm:.3g}"
-            raise InputError(self.source, "embeddings", found, "unit vectors")
+            problem = f"vectors of length {self.largest_norm:.3g} and {other.largest_norm:.3g}"
+            raise InputError(self.source, "embeddings", problem, "unit vectors")
 
 
 def _work_of_passes(queries: Tiles, gallery: Tiles) -> tuple[np.ndarray, np.ndarray]:

@@ -169,5 +169,5 @@ def check_groups(
         raise InputError(source, "queries", "none", "at least one")
     without = np.flatnonzero(~np.isin(query_group, gallery_group[~gallery_altered]))
     if len(without):
-        found = f"{len(without)} queries without one (the first is query {without[0]})"
-        raise InputError(source, "unaltered gallery items of the same group", found, "at least one for each query")
+        problem = f"{len(without)} queries without one (the first is query {without[0]})"
+        raise InputError(source, "unaltered gallery items of the same group", problem, "at least one for each query")

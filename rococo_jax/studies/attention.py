@@ -106,7 +106,7 @@ class Pair:
     coverage: Float[np.ndarray, "grid grid"] | None
 
     @property
-    def figures(self) -> Float[np.ndarray, "figures"]:
+    def numbers(self) -> Float[np.ndarray, "numbers"]:
         """Numbers in the order of the table's headings; NaN without a box."""
         overlap = 100 * np.minimum(*self.maps).sum()
         if self.coverage is None:
@@ -147,8 +147,8 @@ def attention_page(encoder: Encoder, plan: MixingPlan, pairs: Sequence[Pair]) ->
         ("Images", f"{len(pairs)} of {len(plan.images):,}"),
     )
     heads = _HEADS if plan.method == "patch" else _HEADS[-1:]
-    figures = np.array([pair.figures for pair in pairs])[:, -len(heads) :]
-    named = zip([*(pair.image for pair in pairs), "Mean"], [*figures, np.nanmean(figures, axis=0)], strict=True)
+    numbers = np.array([pair.numbers for pair in pairs])[:, -len(heads) :]
+    named = zip([*(pair.image for pair in pairs), "Mean"], [*numbers, np.nanmean(numbers, axis=0)], strict=True)
     rows = [[Cell(name), *(Cell("–" if np.isnan(each) else f"{each:.2f}") for each in row)] for name, row in named]
     table = Table("Attention", [Head("Image", words=True), *heads], rows)
     blocks = [Terms(facts, "setting"), table, Note(_NOTE), Cards([_card(pair) for pair in pairs])]

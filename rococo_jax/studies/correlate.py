@@ -27,7 +27,7 @@ from rococo_jax.report.correlations import (
     correlations_blocks,
     csv_row,
     map_of,
-    study_of_figures,
+    study_of_values,
 )
 from rococo_jax.report.markdown import write_page
 from rococo_jax.storage import write_csv_rows, write_json, write_text
@@ -93,7 +93,9 @@ def correlate_table(path: Path, names: Sequence[str] | None = None, given: str |
     if len(rows) < LEAST_MODELS:
         raise InputError(path, "models", len(rows), f"{LEAST_MODELS} or more")
     cells = {head: [row[head].strip() for row in rows] for head in header}
-    number_columns = [head for head in header if head.lower() not in _NAMES and any(map(_is_figure, cells[head]))]
+    number_columns = [
+        head for head in header if head.lower() not in _NAMES and any(map(_looks_like_number, cells[head]))
+    ]
     words = [head for head in header if head not in number_columns]
     models = [" ".join(row[head] for head in words) for row in rows]
     if not words:
@@ -113,7 +115,7 @@ def correlate_table(path: Path, names: Sequence[str] | None = None, given: str |
     message += ", ".join(place.label for place in columns)
     message += f"; in percent: {', '.join(percent)}" if percent else ""
     say("; left out: ".join([message, *left_out]))
-    return study_of_figures(models, list(columns), np.array(list(columns.values())), control, left_out)
+    return study_of_values(models, list(columns), np.array(list(columns.values())), control, left_out)
 
 
 # Headings of columns that name models, whatever is in them; pandas gives the numbers of rows none.
@@ -122,7 +124,7 @@ _NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(\s*%)?", re.IGNO
 _MISSING = ("", "-", "nan", "na", "n/a", "null", "none")
 
 
-def _is_figure(cell: str) -> bool:
+def _looks_like_number(cell: str) -> bool:
     """Return whether a cell is a number or looks like one: digits but no letters (45,3 or 45.3 ± 1)."""
     return bool(_NUMBER.fullmatch(cell)) or (any(map(str.isdigit, cell)) and not any(map(str.isalpha, cell)))
 

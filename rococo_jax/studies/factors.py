@@ -25,8 +25,8 @@ from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.metrics.intervals import draw_blocks
 from rococo_jax.progress import say
-from rococo_jax.report.blocks import Cell, Charts, Head, Note, Page, Part, Table, figure_cell
-from rococo_jax.report.collection import Figure, Run, group_by_fingerprint, load_results
+from rococo_jax.report.blocks import Cell, Charts, Head, Note, Page, Part, Table, estimate_cell
+from rococo_jax.report.collection import Estimate, Run, group_by_fingerprint, load_results
 from rococo_jax.report.markdown import write_page
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
@@ -130,14 +130,14 @@ def write_factors(sources: Sequence[str], factors: str, task: str | None, page: 
     within, without_images = _read_factors(Path(factors), images)
     right = np.array([[each[image] for image in images] for each in answers])
     measured = {name: measure_factor(right, mask) for name, mask in within.items()}
-    figures = page.with_suffix(".json")
-    write_json(figures, {"task": task, "images": len(images), "factors": {
+    numbers = page.with_suffix(".json")
+    write_json(numbers, {"task": task, "images": len(images), "factors": {
         name: _as_json(runs, factor) for name, factor in measured.items()}})  # fmt: skip
     parts = [_part(name, runs, factor, len(images)) for name, factor in measured.items()]
     after = (
         [Note(f"Left out, as no image of the results has them: {', '.join(without_images)}.")] if without_images else []
     )
-    return write_page(page, Page(f"Visual factors: {task}", "rococo factors", _NOTE, parts, after)), figures
+    return write_page(page, Page(f"Visual factors: {task}", "rococo factors", _NOTE, parts, after)), numbers
 
 
 def _right(run: Run, task: str) -> dict[str, bool]:
@@ -215,9 +215,9 @@ def _part(name: str, runs: Sequence[Run], factor: Factor, images: int) -> Part:
     heads = [Head("Model", words=True), Head("All images"), Head("Subset"), Head("Effective robustness")]
     rows = []
     for row, run in enumerate(runs):
-        effective = Figure(*map(float, factor.effective[row])) if factor.effective is not None else Figure(None)
-        figures = [Figure(float(factor.all[row])), Figure(float(factor.subset[row])), effective]
-        rows.append([Cell(run.label), *map(figure_cell, figures)])
+        effective = Estimate(*map(float, factor.effective[row])) if factor.effective is not None else Estimate(None)
+        estimates = [Estimate(float(factor.all[row])), Estimate(float(factor.subset[row])), effective]
+        rows.append([Cell(run.label), *map(estimate_cell, estimates)])
     note = f"{factor.images:,} of {images:,} images."
     if factor.line is None:
         note += f" No line: it needs {MIN_MODELS} models and {MIN_IMAGES} images of the factor."

@@ -1,1 +1,1 @@
-"""Sweeps: one training run a point, all of them as one table and one figure."""
+"""Sweeps: one training run a point, all of them as one table and one picture."""

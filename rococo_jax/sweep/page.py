@@ -16,9 +16,9 @@ from matplotlib.transforms import Affine2D
 
 from rococo_jax.errors import is_number
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Page, Part, Table, figure_cell
+from rococo_jax.report.blocks import Cell, Charts, Head, Note, Notes, Page, Part, Table, estimate_cell
 from rococo_jax.report.charts import round_ticks, short_number
-from rococo_jax.report.collection import Figure
+from rococo_jax.report.collection import Estimate
 from rococo_jax.report.markdown import write_page
 from rococo_jax.report.svg import Chart, chart_of, colour_of
 from rococo_jax.report.vocabulary import task_label
@@ -28,7 +28,7 @@ from rococo_jax.sweep.differences import differences_part
 from rococo_jax.sweep.plan import Plan, value_text
 from rococo_jax.sweep.tables import (
     MIB,
-    SCALED,
+    SCALED_SETTINGS,
     label,
     scaled_keys,
     summary,
@@ -49,7 +49,7 @@ class Curve:
     colour: int
     dashed: bool
     name: str
-    points: tuple[tuple[Any, Figure], ...]
+    points: tuple[tuple[Any, Estimate], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,31 +109,34 @@ def _draw_curves(chart: Chart, axes: Axes, panel: Panel, values: Sequence[Any], 
     else:
         margin = 0.04 * (last - first) if are_numbers and last > first else 0.5
         axes.set_xlim(first - margin, last + margin)
-    axes.set_title(panel.name + f" ({panel.unit})" * bool(panel.unit), loc="left", fontsize=13, weight="bold", pad=14)
+    panel_title = f"{panel.name} ({panel.unit})" if panel.unit else panel.name
+    axes.set_title(panel_title, loc="left", fontsize=13, weight="bold", pad=14)
     axes.set_xlabel(axis)
-    figures = [figure for curve in panel.curves for _, figure in curve.points]
-    ends = [end for figure in figures for end in _ends(figure)]
+    estimates = [estimate for curve in panel.curves for _, estimate in curve.points]
+    ends = [end for estimate in estimates for end in _ends(estimate)]
     _set_height(axes, min(ends), max(ends), panel.logarithmic)
     for place, curve in enumerate(panel.curves):
         colour = colour_of(f"curve-{curve.colour % CURVES}")
-        points = sorted((x_of[value], value, figure) for value, figure in curve.points)
+        points = sorted((x_of[value], value, estimate) for value, estimate in curve.points)
         # Shift curves by a pixel or two, so that the whiskers of equal values do not cover each other.
         offset = 1.6 * (place - (len(panel.curves) - 1) / 2)
         shifted = axes.transData + Affine2D().translate(offset, 0)
         x, y = [each[0] for each in points], [each[2].value for each in points]
-        if not curve.dashed and len(points) > 1 and all(figure.has_interval for *_, figure in points):
-            band = [*(figure.high for *_, figure in points), *(figure.low for *_, figure in reversed(points))]
+        if not curve.dashed and len(points) > 1 and all(estimate.has_interval for *_, estimate in points):
+            band = [
+                *(estimate.high for *_, estimate in points),
+                *(estimate.low for *_, estimate in reversed(points)),
+            ]
             axes.fill([*x, *reversed(x)], band, color=colour, alpha=0.13, lw=0)
-        axes.plot(x, y, color=colour, lw=1.5 if curve.dashed else 2, ls=(0, (4, 3)) if curve.dashed else "-",
-                  transform=shifted)  # fmt: skip
-        for at, value, figure in points:
-            tooltip = f"{curve.name or 'value'}{' (clean)' if curve.dashed else ''}, {value}: {_describe(figure)}"
-            if figure.spread:
-                spread = (figure.value - figure.spread, figure.value + figure.spread)
+        width, dashes = (1.5, (0, (4, 3))) if curve.dashed else (2, "-")
+        axes.plot(x, y, color=colour, lw=width, ls=dashes, transform=shifted)
+        for at, value, estimate in points:
+            tooltip = f"{curve.name or 'value'}{' (clean)' if curve.dashed else ''}, {value}: {_describe(estimate)}"
+            if estimate.spread:
+                spread = (estimate.value - estimate.spread, estimate.value + estimate.spread)
                 axes.plot((at, at), spread, color=colour, lw=1.3, transform=shifted)
-            face = colour_of("paper") if curve.dashed else colour
-            axes.plot(at, figure.value, "o", ms=6, mfc=face, mec=colour, mew=1.6, transform=shifted,
-                      gid=chart.title(tooltip))  # fmt: skip
+            face, tooltip_id = colour_of("paper") if curve.dashed else colour, chart.title(tooltip)
+            axes.plot(at, estimate.value, "o", ms=6, mfc=face, mec=colour, mew=1.6, transform=shifted, gid=tooltip_id)
     ticks = sorted(x_of.values())
     # Label every n-th tick, so that labels of about 7 pixels per character fit into 270 pixels.
     every = -(-len(ticks) * 7 * max(len(str(value)) for value in values) // 270)
@@ -166,20 +169,20 @@ def _set_height(axes: Axes, low: float, high: float, logarithmic: bool) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _ends(figure: Figure) -> list[float]:
-    spread = figure.spread or 0.0
-    interval = (figure.low, figure.high) if figure.has_interval else ()
-    return [figure.value - spread, figure.value + spread, *interval]
+def _ends(estimate: Estimate) -> list[float]:
+    spread = estimate.spread or 0.0
+    interval = (estimate.low, estimate.high) if estimate.has_interval else ()
+    return [estimate.value - spread, estimate.value + spread, *interval]
 
 
-def _describe(figure: Figure) -> str:
-    text = f"{figure.value:,.4g}"
-    text += f" ± {figure.spread:.2g}" if figure.spread is not None else ""
-    return text + (f" ({figure.low:.4g} to {figure.high:.4g})" if figure.has_interval else "")
+def _describe(estimate: Estimate) -> str:
+    text = f"{estimate.value:,.4g}"
+    text += f" ± {estimate.spread:.2g}" if estimate.spread is not None else ""
+    return text + (f" ({estimate.low:.4g} to {estimate.high:.4g})" if estimate.has_interval else "")
 
 
 def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mapping[str, str]) -> Path:
-    """Write the three files, each atomically. Returns the page."""
+    """Write the three files, each by rename; return the page."""
     panels, values, axis = panels_of(plan, rows), swept_values(plan, rows), plan.axes[0].short
     write_text(workdir / "sweep.svg", curve_figure(title(plan), panels, values, axis))
     charts = [("", curve_panel(panel, values, axis)) for panel in panels]
@@ -208,16 +211,18 @@ def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:
     columns, panels = summary_columns(rows), []
     for task in tasks_of(rows):
         lead = sections[task].lead[1]
-        for name in dict.fromkeys(name for of, _, name in columns if of == task):
-            variants = [variant for of, variant, metric in columns if (of, metric) == (task, name)]
+        for name in dict.fromkeys(name for column_task, _, name in columns if column_task == task):
+            variants = [variant for column_task, variant, metric in columns if (column_task, metric) == (task, name)]
             curves = [
                 curve
                 for variant in variants
                 for curve in _curves(groups, (task, variant, name), dashed=len(variants) > 1 and variant != ALTERED)
             ]
-            of = "" if name == lead else " of " + metric_of(lead).label if name == "drop" and lead else ""
-            suffix = "" if name == lead or ALTERED not in variants else ", altered"
-            panel_name = f"{task_label(task)}: {metric_of(name).label}{of}{suffix}"
+            panel_name = f"{task_label(task)}: {metric_of(name).label}"
+            if name == "drop" and lead and name != lead:
+                panel_name += f" of {metric_of(lead).label}"
+            if name != lead and ALTERED in variants:
+                panel_name += ", altered"
             panels.append(Panel(panel_name, metric_of(name).unit, tuple(curves)))
     training = (
         ("images_per_second", "Images a second", "", 1, True),
@@ -238,9 +243,9 @@ def _curves(
     """
     curves = []
     for colour, (name, rows) in enumerate(groups.items()):
-        points = [(row.values[0], figure) for row in rows if (figure := row.figure(*place)) is not None]
+        points = [(row.values[0], estimate) for row in rows if (estimate := row.estimate(*place)) is not None]
         if scale != 1:
-            points = [(value, Figure(figure.value / scale)) for value, figure in points]
+            points = [(value, Estimate(estimate.value / scale)) for value, estimate in points]
         curves.append(Curve(colour, dashed, name, tuple(points)))
     return tuple(curves)
 
@@ -257,12 +262,17 @@ def _summary(plan: Plan, rows: Sequence[Row]) -> Table:
     heads += [Head(text, edge=text == "Loss") for text in ("Loss", "Images/s", "MiB a device")]
     body = []
     for row in rows:
-        cells = [figure_cell(row.figure(*column) or Figure(None), edge)
-                 for column, edge in zip(columns, edges, strict=True)]  # fmt: skip
-        training = [Cell(text, value=None if text == "–" else float(text.replace(",", ""))) for text in
-                    training_texts(row)]  # fmt: skip
+        cells = [
+            estimate_cell(row.estimate(*column) or Estimate(None), edge)
+            for column, edge in zip(columns, edges, strict=True)
+        ]
+        training = [
+            Cell(text, value=None if text == "–" else float(text.replace(",", ""))) for text in training_texts(row)
+        ]
         body.append([*_first_cells(plan, row), *cells, *training])
-    groups = [(task_label(task), sum(of == task for of, _, _ in columns), "") for task in tasks_of(rows)]
+    groups = [
+        (task_label(task), sum(column_task == task for column_task, _, _ in columns), "") for task in tasks_of(rows)
+    ]
     return Table("Summary", heads, body, groups, lead=len(_first_heads(plan)), sortable=True)
 
 
@@ -273,7 +283,7 @@ def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
         [
             *_first_cells(plan, row),
             Cell(label(variant) + row.coverage.get((task, variant), ""), words=True),
-            *(figure_cell(row.figure(task, variant, name) or Figure(None)) for name in metrics),
+            *(estimate_cell(row.estimate(task, variant, name) or Estimate(None)) for name in metrics),
         ]
         for row in rows
         for variant in row.variant_names(task)
@@ -283,15 +293,22 @@ def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
 
 def _scaled_part(plan: Plan) -> Part | None:
     heads, lines = scaled_keys(plan)
+    if not lines:
+        return None
     body = [[Cell(text, words=True) for text in line] for line in lines]
-    return Part(SCALED, [Table(SCALED, [Head(name, words=True) for name in heads], body)], "group") if lines else None
+    table = Table(SCALED_SETTINGS, [Head(name, words=True) for name in heads], body)
+    return Part(SCALED_SETTINGS, [table], "group")
 
 
 def _first_heads(plan: Plan) -> list[Head]:
-    names = ["Arm"] * bool(plan.arms[0].name) + [axis.short for axis in plan.axes]
+    names = [axis.short for axis in plan.axes]
+    if plan.arms[0].name:
+        names.insert(0, "Arm")
     return [Head(name, words=True) for name in names]
 
 
 def _first_cells(plan: Plan, row: Row) -> list[Cell]:
-    cells = [row.arm] * bool(plan.arms[0].name) + [value_text(value) for value in row.values]
-    return [Cell(text, words=True) for text in cells]
+    texts = [value_text(value) for value in row.values]
+    if plan.arms[0].name:
+        texts.insert(0, row.arm)
+    return [Cell(text, words=True) for text in texts]

@@ -228,8 +228,8 @@ def _refuse_conflicting_overrides(overrides: Sequence[str], axes: Sequence[Axis]
     for override in overrides:
         key = override.lstrip("-").removeprefix("config.").partition("=")[0]
         if key in option_of_key:
-            wanted = f"a key that the sweep does not set ({option_of_key[key]} does)"
-            raise InputError(override, "override", repr(key), wanted)
+            expected = f"a key that the sweep does not set ({option_of_key[key]} does)"
+            raise InputError(override, "override", repr(key), expected)
 
 
 def _values(path: Path, overrides: Sequence[str], axis: Axis) -> list[Any]:

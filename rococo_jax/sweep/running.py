@@ -1,4 +1,4 @@
-"""Train and evaluate the points of a sweep that are not done yet, one after another.
+"""Train and evaluate the unfinished points of a sweep, one after another.
 
 Several processes (`rococo_jax.processes`) train and evaluate each point together; process 0 prints and writes.
 
@@ -28,16 +28,16 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError, is_disk_full
-from rococo_jax.evaluation.companions import standard_companions
 from rococo_jax.evaluation.conditions import Request, refuse_other_conditions, request_of
 from rococo_jax.evaluation.model_series import JOURNAL, write_journal
 from rococo_jax.evaluation.models import open_model
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.resume import holds, requests_in, union
 from rococo_jax.evaluation.runner import evaluate_into
+from rococo_jax.locks import hold
 from rococo_jax.processes import broadcast_from_process_0, raised_everywhere, run_on_all_processes
 from rococo_jax.runtime import make_mesh
-from rococo_jax.storage import hash_json, hold
+from rococo_jax.storage import hash_json
 from rococo_jax.sweep.plan import Plan, Point, value_text
 from rococo_jax.sweep.train import make_evaluation_of
 from rococo_jax.training.config import check_same_config, flat
@@ -51,7 +51,7 @@ EVALUATION = "evaluation"
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The evaluation of every model of the sweep; `compute` is how the towers compute."""
+    """Evaluation of every model of the sweep; `compute` is the precision and batch size of the towers."""
 
     benchmarks: list[Benchmark]
     settings: Settings
@@ -119,8 +119,8 @@ def requests_of_all_points(plan: Plan, workdir: Path, evaluation: Evaluation) ->
                 continue
             lacking = [run for run, run_requests in stored.items() if name not in run_requests]
             if lacking:
-                found = f"none for {', '.join(lacking)}, but for other points"
-                raise InputError(workdir, f"results of {name}", found, f"{name} among the benchmarks, too")
+                problem = f"none for {', '.join(lacking)}, but for other points"
+                raise InputError(workdir, f"results of {name}", problem, f"{name} among the benchmarks, too")
     return requests
 
 
@@ -162,11 +162,10 @@ def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:
         f"loading {name}",
         lambda: open_model(str(folder / MODEL), name=name, mesh=mesh, compute=evaluation.compute),
     )
-    companions = standard_companions()
     with contextlib.ExitStack() as stack:
         lock = hold(out, beside=True)
         broadcast_from_process_0("the results", lambda: stack.enter_context(lock) and None)
-        evaluate_into(out, model, evaluation.benchmarks, evaluation.settings, evaluation.cache, companions)
+        evaluate_into(out, model, evaluation.benchmarks, evaluation.settings, evaluation.cache)
 
 
 def run_points(

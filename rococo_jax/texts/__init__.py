@@ -94,8 +94,8 @@ class _GzipFile(gzip.GzipFile):
         data = super().read(self._remaining + 1 if size is None or size < 0 else size)
         self._remaining -= len(data)
         if self._remaining < 0:
-            found = f"over {_MAX_COMPRESSION_RATIO} times its {self._compressed_size:,} bytes when unpacked"
-            raise InputError(self._path, "file", found, f"{self._expected}; if that is right, unpacked (gunzip)")
+            problem = f"over {_MAX_COMPRESSION_RATIO} times its {self._compressed_size:,} bytes when unpacked"
+            raise InputError(self._path, "file", problem, f"{self._expected}; if that is right, unpacked (gunzip)")
         return data
 
 
@@ -176,11 +176,11 @@ def parse_json(text: str, source: object, expected: str, field: str = "JSON") ->
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if field == "JSON" else ""
         is_many = error.msg == "Extra data" and field == "JSON"
-        found = f"{error.msg} at {line}column {error.colno}"
+        problem = f"{error.msg} at {line}column {error.colno}"
         wanted = f"{expected}, complete"
         if is_many:
             wanted += "; a file of JSON lines, with a value in each line, is named .jsonl"
-        raise InputError(source, field, found, wanted) from None
+        raise InputError(source, field, problem, wanted) from None
     except ValueError as error:  # a number with more digits than Python converts
         raise InputError(source, field, f"a number that is too long ({error})"[:80], expected) from None
 
@@ -202,9 +202,9 @@ def read_jsonl(path: str | os.PathLike, expected: str) -> Iterator[tuple[int, An
     """
     for number, line in enumerate(iterate_lines(path, expected), 1):
         if number == 1 and line.strip() in ("[", "{"):
-            found = "the beginning of a value of several lines"
+            problem = "the beginning of a value of several lines"
             wanted = f"{expected}: a value in each line; a file with one value is named .json"
-            raise InputError(path, f"line {number}", found, wanted)
+            raise InputError(path, f"line {number}", problem, wanted)
         if line.strip():
             yield number, parse_json(line, path, expected, f"line {number}")
 

@@ -99,12 +99,14 @@ class Layout:
         for number, cells, lines in rows:
             if _contains_rows(cells, [*lines.values()], self.delimiter, len(header)):
                 field = f"row {number} (lines {min(lines)} to {max(lines)})"
-                found = "a quotation mark that begins a cell and ends in a later row"
-                wanted = 'a mark of a text doubled in a quoted cell (""), or a table with tabs, where marks are letters'
-                raise InputError(source, field, found, wanted)
+                problem = "a quotation mark that begins a cell and ends in a later row"
+                expected = (
+                    'a mark of a text doubled in a quoted cell (""), or a table with tabs, where marks are letters'
+                )
+                raise InputError(source, field, problem, expected)
             if len(cells) < len(header) or any(map(str.strip, cells[len(header) :])):
-                wanted = f"{len(header)} between {DELIMITERS[self.delimiter]}, as in the header"
-                raise InputError(source, f"row {number} (to line {max(lines)})", f"{len(cells)} cells", wanted)
+                expected = f"{len(header)} between {DELIMITERS[self.delimiter]}, as in the header"
+                raise InputError(source, f"row {number} (to line {max(lines)})", f"{len(cells)} cells", expected)
             yield number, dict(zip(header, cells, strict=False))
 
 

@@ -136,8 +136,8 @@ def patches_per_image(config: ConfigDict, spec: ModelSpec) -> int | None:
     if not config.patch_dropout:
         return None
     if not takes_patches(spec.vision):
-        wanted = "0 for a convolutional tower, or one with a stem or rotary positions"
-        raise InputError("config", "config.patch_dropout", config.patch_dropout, wanted)
+        expected = "0 for a convolutional tower, or one with a stem or rotary positions"
+        raise InputError("config", "config.patch_dropout", config.patch_dropout, expected)
     # Rounded first, as 0.9 * 10 patches may be 8.999...
     return max(1, int(round((1 - config.patch_dropout) * spec.vision.grid**2, 6)))
 

@@ -109,8 +109,8 @@ def _run_config(path: Path) -> Any:
             similar = re.search(r'Did you mean \\?"(.+?)\\?"', str(error))
             hint = f"; did you mean {similar[1]!r}?" if similar else ""
             raise InputError(path, "config key", f"{unknown[1]!r}{place}", f"a key of the config{hint}") from None
-        found = f"{type(error).__name__}: {error}{place}"
-        raise InputError(path, "config", found, "a Python file whose get_config() returns a ConfigDict") from None
+        problem = f"{type(error).__name__}: {error}{place}"
+        raise InputError(path, "config", problem, "a Python file whose get_config() returns a ConfigDict") from None
 
 
 def _check_keys(source: object, config: ConfigDict) -> None:
@@ -189,7 +189,7 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
             raise InputError(source, f"config.{key}", value, f"at most {_LARGEST_INT}")
     for name, key in flat(all_keys()).items():
         if key.check is not None and not key.check.holds(leaves[name]):
-            raise InputError(source, f"config.{name}", repr(leaves[name]), key.check.wanted)
+            raise InputError(source, f"config.{name}", repr(leaves[name]), key.check.expected)
     _check_combinations(source, config)
     # Imported late: it imports encoders, which other users of this module do not need.
     from rococo_jax.training.inputs import check_inputs
@@ -202,60 +202,60 @@ def _check_combinations(source: object, config: ConfigDict) -> None:
     data, optimizer, train, losses = config.data, config.optimizer, config.train, config.losses
     leaves = flat(config)
 
-    def require(key: str, holds: Any, wanted: str, found: str = "") -> None:
+    def require(key: str, holds: Any, expected: str, problem: str = "") -> None:
         if not holds:
-            raise InputError(source, f"config.{key}", found or repr(leaves[key]), wanted)
+            raise InputError(source, f"config.{key}", problem or repr(leaves[key]), expected)
 
     steps = profiled_steps(config.profile.steps)
     is_range = steps is not None and (len(steps) > 0 or not config.profile.steps)
-    wanted = f"'' or FIRST:END with FIRST < END <= {config.steps}, the number of steps"
-    require("profile.steps", is_range and steps.stop <= config.steps, wanted)
+    expected = f"'' or FIRST:END with FIRST < END <= {config.steps}, the number of steps"
+    require("profile.steps", is_range and steps.stop <= config.steps, expected)
 
-    found = f"{config.batch_size} in {config.micro_batches} parts"
-    require("micro_batches", config.batch_size % config.micro_batches == 0, "a divisor of batch_size", found)
+    problem = f"{config.batch_size} in {config.micro_batches} parts"
+    require("micro_batches", config.batch_size % config.micro_batches == 0, "a divisor of batch_size", problem)
 
     has_evaluation = config.eval.data or config.eval.images
-    wanted = "0 without eval.data, or eval.images and eval.annotations"
-    require("eval.every", has_evaluation or not config.eval.every, wanted)
+    expected = "0 without eval.data, or eval.images and eval.annotations"
+    require("eval.every", has_evaluation or not config.eval.every, expected)
 
-    wanted = f"at most {config.steps}, the number of steps"
-    require("optimizer.warmup_steps", optimizer.warmup_steps <= config.steps, wanted)
+    expected = f"at most {config.steps}, the number of steps"
+    require("optimizer.warmup_steps", optimizer.warmup_steps <= config.steps, expected)
     takes_cooldown = optimizer.schedule in ("constant", "rsqrt")
-    wanted = f"0 with the schedule {optimizer.schedule!r}, which has its own decay"
-    require("optimizer.cooldown_fraction", takes_cooldown or not optimizer.cooldown_fraction, wanted)
+    expected = f"0 with the schedule {optimizer.schedule!r}, which has its own decay"
+    require("optimizer.cooldown_fraction", takes_cooldown or not optimizer.cooldown_fraction, expected)
 
     is_sigmoid = losses.contrastive.kind == "sigmoid"
-    wanted = "0.0 with config.losses.contrastive.kind 'sigmoid', which has no columns for hard negatives"
-    require("losses.hard_positives.weight", not (is_sigmoid and losses.hard_positives.weight), wanted)
-    wanted = "false with config.losses.contrastive.kind 'sigmoid', which has no columns for altered captions"
-    require("losses.contrastive.altered_columns", not (is_sigmoid and losses.contrastive.altered_columns), wanted)
+    expected = "0.0 with config.losses.contrastive.kind 'sigmoid', which has no columns for hard negatives"
+    require("losses.hard_positives.weight", not (is_sigmoid and losses.hard_positives.weight), expected)
+    expected = "false with config.losses.contrastive.kind 'sigmoid', which has no columns for altered captions"
+    require("losses.contrastive.altered_columns", not (is_sigmoid and losses.contrastive.altered_columns), expected)
 
     sides = cached_sides(config)
-    wanted = "0 unless config.data.cached_features holds both towers' features"
-    require("data.feature_noise", "text" in sides or not data.feature_noise, wanted)
+    expected = "0 unless config.data.cached_features holds both towers' features"
+    require("data.feature_noise", "text" in sides or not data.feature_noise, expected)
     if not sides:
         return
 
     # From here on: what training on cached features cannot do.
     condition = "with config.data.cached_features"
-    found = f"true, and the towers train {train.vision!r} and {train.text!r}"
-    wanted = "config.train.vision 'none', and .text too for features of both"
-    require("data.cached_features", train.vision == "none", wanted, found)
+    problem = f"true, and the towers train {train.vision!r} and {train.text!r}"
+    expected = "config.train.vision 'none', and .text too for features of both"
+    require("data.cached_features", train.vision == "none", expected, problem)
     require("patch_dropout", not config.patch_dropout, f"0 {condition}")
-    wanted = f"none {condition}: an image has one feature"
+    expected = f"none {condition}: an image has one feature"
     for key in ("random_crop_min_scale", "flip", "color_jitter", "grayscale_prob"):
-        require(f"data.{key}", not data[key], wanted)
+        require(f"data.{key}", not data[key], expected)
     resizes = data.resize_prob and "text" not in sides
-    require("data.resize_prob", not resizes, f"{wanted} if the text tower is trained")
-    wanted = f"the default {condition}, which holds all features in memory"
-    require("data.order", data.order == "shuffled", wanted)
-    require("data.weights", not data.weights, wanted)
+    require("data.resize_prob", not resizes, f"{expected} if the text tower is trained")
+    expected = f"the default {condition}, which holds all features in memory"
+    require("data.order", data.order == "shuffled", expected)
+    require("data.weights", not data.weights, expected)
     if "text" in sides:
         condition += " of both towers"
         require("data.text_length", not data.text_length, f"0 {condition}, which are features of whole texts")
         require("data.workers", data.workers in ("auto", 0), f"'auto' or 0 {condition}: no images are decoded")
-        wanted = f"'one' {condition}, the only choice there"
-        require("data.captions_per_image", data.captions_per_image == "one", wanted)
+        expected = f"'one' {condition}, the only choice there"
+        require("data.captions_per_image", data.captions_per_image == "one", expected)
 
 
 def write_config(path: Path, config: ConfigDict) -> None:
@@ -277,11 +277,11 @@ def check_same_config(path: Path, config: ConfigDict) -> dict[str, Any]:
     for key in sorted(saved.keys() | requested.keys()):
         if saved.get(key) == requested.get(key) or (key in declared and declared[key].affects == "nothing"):
             continue
-        wanted = f"{saved.get(key)!r}, with which this folder was begun"
+        expected = f"{saved.get(key)!r}, with which this folder was begun"
         if key != "steps":
-            raise InputError(path.parent, f"config.{key}", repr(requested.get(key)), f"{wanted}, or another workdir")
+            raise InputError(path.parent, f"config.{key}", repr(requested.get(key)), f"{expected}, or another workdir")
         if requested[key] < saved[key]:
-            raise InputError(path.parent, "config.steps", requested[key], f"{wanted}, or more, or another workdir")
+            raise InputError(path.parent, "config.steps", requested[key], f"{expected}, or more, or another workdir")
     return saved
 
 

@@ -55,8 +55,8 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
         if encoder.spec.matching is not None:
             encoder = _with_model(encoder, without_matching(encoder.model))
     elif config.init.spec and config.init.image_size:
-        wanted = "0 with config.init.spec, which has an image size of its own"
-        raise InputError("config", "config.init.image_size", config.init.image_size, wanted)
+        expected = "0 with config.init.spec, which has an image size of its own"
+        raise InputError("config", "config.init.image_size", config.init.image_size, expected)
     elif config.init.spec:
         encoder = _random_encoder(config, mesh)
     else:
@@ -113,8 +113,8 @@ def read_tokenizer(source: str, context_length: int | None = None) -> Tokenizer:
     Raises InputError: `source` is empty, there is no such file, model or function, or it gives no tokenizer.
     """
     if not source:
-        wanted = "a tokenizer, or a model that has one, together with init.spec"
-        raise InputError("config", "init.tokenizer", "''", wanted)
+        expected = "a tokenizer, or a model that has one, together with init.spec"
+        raise InputError("config", "init.tokenizer", "''", expected)
     path = Path(source)
     folder = path.parent if path.name == TOKENIZER_FILE else path
     is_tokenizer_alone = path.is_dir() and has_tokenizer(path) and find_weights(path) is None
@@ -127,8 +127,8 @@ def read_tokenizer(source: str, context_length: int | None = None) -> Tokenizer:
     else:
         tokenizer = load_model(source).tokenizer
     if not isinstance(tokenizer, Tokenizer):
-        wanted = "a tokenizer, a model with a text tower, or package.module:function that makes a Tokenizer"
-        raise InputError("config", "init.tokenizer", repr(source), wanted)
+        expected = "a tokenizer, a model with a text tower, or package.module:function that makes a Tokenizer"
+        raise InputError("config", "init.tokenizer", repr(source), expected)
     return _shortened(tokenizer, context_length)
 
 
@@ -151,8 +151,8 @@ def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
     for name in ("vision_head", "text_head"):
         head = getattr(spec, name)
         if head.kind == "none" or head.hidden is not None:
-            found = "none" if head.kind == "none" else f"one with an MLP of {head.hidden}"
-            raise InputError(encoder.name, name, found, "an affine head, for init.residual_head_width to grow")
+            problem = "none" if head.kind == "none" else f"one with an MLP of {head.hidden}"
+            raise InputError(encoder.name, name, problem, "an affine head, for init.residual_head_width to grow")
         heads[name] = dataclasses.replace(head, hidden=hidden)
     grown = DualEncoder(dataclasses.replace(spec, **heads), rngs=nnx.Rngs(seed), dtype=encoder.model.dtype)
     grown.vision, grown.text, grown.logit_scale = encoder.model.vision, encoder.model.text, encoder.model.logit_scale

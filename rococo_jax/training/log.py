@@ -85,8 +85,8 @@ class RunLog:
 def check_wandb(project: str) -> None:
     """Raise InputError if a project is named but wandb, or tensorboard, which it needs, is not installed."""
     if project and not all(map(importlib.util.find_spec, ("wandb", "tensorboard"))):
-        wanted = "'' or wandb installed: pip install 'rococo-jax[wandb]'"
-        raise InputError("config", "config.log.wandb", repr(project), wanted)
+        expected = "'' or wandb installed: pip install 'rococo-jax[wandb]'"
+        raise InputError("config", "config.log.wandb", repr(project), expected)
 
 
 def _wandb_run(folder: Path, arguments: Mapping[str, Any]) -> Any:

@@ -190,8 +190,8 @@ def _topology_devices(topology: str) -> list[Any]:
     try:
         return list(topologies.get_topology_desc(topology, "cuda" if gpus else "tpu", **options).devices)
     except (RuntimeError, NotImplementedError) as error:
-        wanted = "v5e:4x4 and the like with jax[tpu] installed, or h100:8 with jax[cuda12]"
-        raise InputError("topology", "devices", f"{topology!r} ({first_line(error)})", wanted) from None
+        expected = "v5e:4x4 and the like with jax[tpu] installed, or h100:8 with jax[cuda12]"
+        raise InputError("topology", "devices", f"{topology!r} ({first_line(error)})", expected) from None
 
 
 def _topology_memory(topology: str, device: Any) -> int | None:
@@ -219,5 +219,5 @@ def _missing_cudnn_as_input_error() -> Iterator[None]:
     except RuntimeError as error:
         if "cudnn" not in str(error).lower():
             raise
-        wanted = "cuDNN beside JAX's plugin for CUDA: pip install 'jax[cuda12]'"
-        raise InputError("topology", "cuDNN", first_line(error), wanted) from None
+        expected = "cuDNN beside JAX's plugin for CUDA: pip install 'jax[cuda12]'"
+        raise InputError("topology", "cuDNN", first_line(error), expected) from None

@@ -78,9 +78,9 @@ def compile_step(
         compiled, size = None, gigabytes and int(float(gigabytes[1]) * 2**30)
     texts = "" if batch.texts.ids is None else f" of texts of {batch.texts.ids.shape[-1]} tokens"
     if compiled is None or (limit is not None and size is not None and size > limit):
-        found = f"{config.micro_batches}, with which a step{texts} takes {_gigabytes(size)} of a device's "
-        wanted = "more micro-batches, more devices, another fsdp, remat 'full' or a smaller batch_size"
-        raise InputError("config", "config.micro_batches", found + _gigabytes(limit), wanted)
+        problem = f"{config.micro_batches}, with which a step{texts} takes {_gigabytes(size)} of a device's "
+        expected = "more micro-batches, more devices, another fsdp, remat 'full' or a smaller batch_size"
+        raise InputError("config", "config.micro_batches", problem + _gigabytes(limit), expected)
     if is_first_process:
         available = "" if limit is None else f", which has {_gigabytes(limit)}"
         settings = f"(micro_batches={config.micro_batches}, remat={config.remat})"

@@ -32,9 +32,10 @@ from rococo_jax.data.training_images import (
 from rococo_jax.encoders import Encoder
 from rococo_jax.encoders.loading import CHECKPOINTS, EVALUATIONS, ORIGIN, read_scores
 from rococo_jax.errors import InputError
+from rococo_jax.locks import hold
 from rococo_jax.processes import barrier, broadcast_from_process_0
 from rococo_jax.progress import say
-from rococo_jax.storage import atomic_directory, hold, refuse_url, remove_folder
+from rococo_jax.storage import atomic_directory, refuse_url, remove_folder
 from rococo_jax.training.batch import Batch
 from rococo_jax.training.config import check_config, check_same_config, flat, write_config
 from rococo_jax.training.config_keys import profiled_steps
@@ -150,8 +151,8 @@ def _saved_config(workdir: Path, config: ConfigDict) -> dict[str, Any] | None:
         return check_same_config(workdir / CONFIG, config)
     folders = [name for name in (CHECKPOINTS, MODEL) if (workdir / name).is_dir() and any((workdir / name).iterdir())]
     if folders:
-        found = f"nothing there beside {folders[0]}"
-        raise InputError(workdir / CONFIG, "config", found, "the one they were written with")
+        problem = f"nothing there beside {folders[0]}"
+        raise InputError(workdir / CONFIG, "config", problem, "the one they were written with")
     return None
 
 

@@ -278,8 +278,8 @@ class TrainingCheckpoints:
             # Other tasks that failed would each be logged when the process ends.
             logging.getLogger("asyncio").setLevel(logging.CRITICAL)
             self._remove_unfinished()
-            wanted = f"{refused.wanted}; {self.describe_latest()}"
-            raise type(refused)(refused.source, refused.field, refused.found, wanted) from None
+            expected = f"{refused.wanted}; {self.describe_latest()}"
+            raise type(refused)(refused.source, refused.field, refused.found, expected) from None
 
     def _remove_unfinished(self) -> None:
         """Remove incomplete checkpoints of a run that was killed or had no space while it wrote them."""

@@ -122,8 +122,8 @@ def check_batch(config: ConfigDict, devices: int) -> None:
         near = max(devices, size - size % devices)
         raise InputError("config", "batch_size", f"{size} on {devices} devices", f"a multiple of {devices}, as {near}")
     if not divides_into_micro_batches(size, config.micro_batches, devices):
-        found = f"{config.micro_batches} for {size} pairs on {devices} devices"
-        raise InputError("config", "micro_batches", found, f"a divisor of {size // devices}")
+        problem = f"{config.micro_batches} for {size} pairs on {devices} devices"
+        raise InputError("config", "micro_batches", problem, f"a divisor of {size // devices}")
     for each in active_inputs(config.losses):
         each.check_devices(config, devices)
 

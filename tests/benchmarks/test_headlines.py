@@ -9,7 +9,7 @@ import pytest
 from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks, with_corrupted_images
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
-from rococo_jax.evaluation.companions.caption_baselines import baselines_of
+from rococo_jax.evaluation.caption_baselines import baselines_of
 from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
 from rococo_jax.evaluation.results import make_results, per_query_table, read_results, with_checksum
 from rococo_jax.evaluation.sections import results_of

@@ -155,7 +155,7 @@ def test_one_image_alone_has_a_note_in_place_of_figures(tables):
     results = make_results("m", "paper", {}, [alone.score(tables)])
     assert "blind" not in results["tasks"]["image_to_text"]["danger"]
     assert results["notes"] == [
-        "image_to_text, danger: no preference, blind and grounding, because no pair has a wrong partner"
+        "image_to_text, danger: no preference, blind and grounding, because no image or caption is unrelated to a pair"
     ]
 
 

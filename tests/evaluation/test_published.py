@@ -3,7 +3,7 @@
 import pytest
 
 from rococo_jax.evaluation.summary import print_summary
-from rococo_jax.metrics.published import compare_with_published, published_figures
+from rococo_jax.metrics.published import compare_with_published, published_values
 
 
 def result(source="openai/clip-vit-base-patch32", r1=50.14, images=5000, **changes):
@@ -74,5 +74,5 @@ def test_nothing_is_said_of_other_images_or_other_weights():
     ],
 )
 def test_a_checkpoint_is_known_by_its_name_on_the_hub_or_the_hash_of_its_file(provenance, r1):
-    known = published_figures({"provenance": {**provenance, "weights_sha256": "ab"}, "weights_sha256": "ab"})
+    known = published_values({"provenance": {**provenance, "weights_sha256": "ab"}, "weights_sha256": "ab"})
     assert [line["r1"] for line in known][:1] == ([] if r1 is None else [str(r1)])

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rococo_jax.evaluation.results import read_results
-from rococo_jax.evaluation.stored_counts import read_groups, read_image_counts
+from rococo_jax.evaluation.stored_counts import StoredRows, read_image_counts
 from rococo_jax.evaluation.variant_results import results_of_groups
 from tests.support.made_runs import IMAGES, make_run
 
@@ -24,7 +24,9 @@ def counts(run):
 
 def test_rows_give_the_numbers_and_intervals_of_the_results(run):
     results = read_results(run / "results.json")
-    found = results_of_groups(read_groups(run / "per_query.parquet", results))
+    rows = StoredRows(run / "per_query.parquet", results)
+    names = [(task, variant) for task, variants in results["tasks"].items() for variant in variants]
+    found = results_of_groups({name: rows.group(*name) for name in names})
     assert {name: dict(each.tasks) for name, each in found.items()} == {
         (task, variant): metrics for task, variants in results["tasks"].items() for variant, metrics in variants.items()
     }

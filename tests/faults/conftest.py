@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rococo_jax.storage import hold
+from rococo_jax.locks import hold
 from tests.support.faults import World, make_world
 from tests.support.programs import compile_quickly
 

@@ -12,7 +12,7 @@ import pytest
 from rococo_jax.cli.main import main
 from rococo_jax.encoders.embedding import encoding_versions
 from rococo_jax.evaluation.results import make_fingerprint
-from rococo_jax.storage import hold
+from rococo_jax.locks import hold
 from tests.support.faults import COMMANDS, Fault, each_of, undamaged
 
 LONG = "a" * 300

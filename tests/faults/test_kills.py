@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from rococo_jax import storage
+from rococo_jax import locks
 from tests.support.faults import World
 from tests.support.kills import Killed, killed_at, watched
 
@@ -34,7 +34,7 @@ def test_a_writer_that_was_killed_gives_the_same_bytes_when_run_again(name, worl
         shutil.copytree(pristine, world.root, symlinks=True)
         with pytest.raises(Killed):
             watched(world.root, killed_at(number), lambda: world.run(name, out="made"))
-        storage._locks.clear()  # as they are in the next process
+        locks._locks.clear()  # as they are in the next process
         world.run(name, out="made")
         assert _files(world) == expected
         assert not list((world / "made").rglob("*.part"))

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rococo_jax import storage
+from rococo_jax import locks, storage
 from rococo_jax.cli.main import build_parser
 from rococo_jax.encoders import cache
 from rococo_jax.errors import DiskFull, InputError
@@ -84,7 +84,7 @@ def test_no_command_writes_to_a_url(command, written, tmp_path, monkeypatch, ref
 
 @pytest.mark.parametrize("write", [
     lambda url: storage.write_json(url, 1), lambda url: storage.write_text(Path(url), "a"), cache.EmbeddingCache,
-    storage.refuse_existing_folder, lambda url: storage.hold(url).__enter__(),
+    storage.refuse_existing_folder, lambda url: locks.hold(url).__enter__(),
 ])  # fmt: skip
 def test_nothing_is_written_to_a_url_from_python(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -46,7 +46,7 @@ def test_p_of_few_models_is_that_of_every_order(rounded):
 def test_the_partial_correlation_is_pingouins(rounded):
     pingouin, pd = pytest.importorskip("pingouin"), pytest.importorskip("pandas")
     values = made(25, 4, seed=7, rounded=rounded)
-    found, table = correlate(values, given=3, resamples=5), pd.DataFrame(values.T, columns=list("xyzg"))
+    found, table = correlate(values, controlling_for=3, resamples=5), pd.DataFrame(values.T, columns=list("xyzg"))
     for one, other in itertools.combinations(range(3), 2):
         row = pingouin.partial_corr(table, "xyz"[one], "xyz"[other], "g", method="spearman").iloc[0]
         p = row["p_val"] if "p_val" in row else row["p-val"]

@@ -17,7 +17,7 @@ from rococo_jax.report.correlations import Place, correlate_runs
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.verdicts import verdict_rows
 from rococo_jax.storage import write_json
-from rococo_jax.sweep.collect import Row, coverage_of, figures_of_task, headlines_of, summary_columns
+from rococo_jax.sweep.collect import Row, coverage_of, estimates_of_task, headlines_of, summary_columns
 from tests.support.pages import Page, report
 from tests.support.planted_winoground import planted_winoground
 
@@ -93,7 +93,7 @@ def test_names_say_that_parts_are_absent(tmp_path, monkeypatch):
 
 def test_models_are_ranked_by_the_declared_headline(two, runs):
     assert [run.label for run in ordered(runs, "winoground")] == ["items", "parts"]
-    means = {run.label: run.figure("winoground", "mean", "group_score").value for run in runs}
+    means = {run.label: run.estimate("winoground", "mean", "group_score").value for run in runs}
     assert means["items"] < means["parts"]
     report(two, two / "all")
     board = (two / "report.md").read_text().split("### Results")[1].split("<details>")[0]
@@ -115,7 +115,7 @@ def test_a_mean_over_parts_is_compared_like_any_other_variant(two, tmp_path):
         saved(tmp_path / name, planted)
     groups = group_by_fingerprint(load_results([tmp_path]))
     (row,) = verdict_rows(compare_groups(groups, "parts"))
-    first, other = (run.figure("winoground", "mean", "group_score").value for run in groups[0].runs)
+    first, other = (run.estimate("winoground", "mean", "group_score").value for run in groups[0].runs)
     assert (row.variant, row.model) == ("mean", "items") and row.difference == pytest.approx(first - other)
     assert row.low < row.difference < row.high and 0 < row.p < 1 and row.mde > 0
 
@@ -123,7 +123,7 @@ def test_a_mean_over_parts_is_compared_like_any_other_variant(two, tmp_path):
 def test_correlations_and_sweeps_use_the_headline(two, runs):
     results = [run.results for run in runs]
     counts = [read_image_counts(run.path.parent / PER_QUERY, run.results) for run in runs]
-    figures = figures_of_task(results, counts, "winoground")
+    figures = estimates_of_task(results, counts, "winoground")
     row = Row("", (1,), (0, 1), {}, {}, {"winoground": figures}, results[0]["kinds"], headlines_of(results[0]))
     assert summary_columns([row]) == [("winoground", "all", "group_score")]
     assert figures["all"]["group_score"].has_interval and figures["mean"]["group_score"].has_interval

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rococo_jax.report.charts import Bar, interval_bars
-from rococo_jax.report.collection import Figure
+from rococo_jax.report.collection import Estimate
 from rococo_jax.sweep.page import Curve, Panel, curve_figure, curve_panel
 from tests.support.pages import NASTY, report, save
 from tests.support.variants import describe
@@ -144,7 +144,7 @@ def test_a_task_without_a_kind_is_shown_too(tmp_path):
 
 @pytest.mark.parametrize("label", [NASTY, "$x^2$ \\frac", "日本語 model", "two\nlines", "\x00\ud800"])
 def test_charts_are_well_formed_whatever_a_label_holds_and_load_nothing(label):
-    drawn = interval_bars(label, [Bar(label, Figure(10.0, 5.0, 20.0))], [0.0, 25.0], "drop")
+    drawn = interval_bars(label, [Bar(label, Estimate(10.0, 5.0, 20.0))], [0.0, 25.0], "drop")
     root = xml.etree.ElementTree.fromstring(drawn)
     assert root.get("role") == "img" and root[0].tag == "title"
     assert not {"script", "style", "use", "image", "metadata"} & {each.tag for each in root.iter()}
@@ -153,14 +153,16 @@ def test_charts_are_well_formed_whatever_a_label_holds_and_load_nothing(label):
 
 
 def test_equal_charts_give_equal_bytes_with_colours_for_light_and_dark():
-    panel = Panel("R@1", "%", (Curve(0, False, "sc", ((8, Figure(10.0, 5.0, 20.0, 1.0)), (16, Figure(20.0)))),))
+    panel = Panel("R@1", "%", (Curve(0, False, "sc", ((8, Estimate(10.0, 5.0, 20.0, 1.0)), (16, Estimate(20.0)))),))
     files = [curve_figure("Sweep", [panel, panel], [8, 16], "batch_size") for _ in range(2)]
     assert files[0] == files[1]
     assert "prefers-color-scheme: dark" in files[0] and "var(--curve-0)" in files[0]
 
 
 def test_curves_of_equal_values_lie_side_by_side():
-    curves = tuple(Curve(colour, False, str(colour), ((8, Figure(10.0)), (16, Figure(20.0)))) for colour in range(3))
+    curves = tuple(
+        Curve(colour, False, str(colour), ((8, Estimate(10.0)), (16, Estimate(20.0)))) for colour in range(3)
+    )
     root = xml.etree.ElementTree.fromstring(curve_panel(Panel("x", "", curves), [8, 16], "axis"))
     across = [float(each.get("cx")) for each in root.iter("circle")]
     assert np.diff(np.sort(across)) == pytest.approx([1.6, 1.6, max(across) - min(across) - 6.4, 1.6, 1.6], abs=0.02)
@@ -168,7 +170,7 @@ def test_curves_of_equal_values_lie_side_by_side():
 
 def texts_and_dots(values: list, figures: list[float], logarithmic: bool = False) -> tuple[list[str], list[float]]:
     """The words of a panel of one curve, and how far its points are along, from 0 to 1."""
-    points = tuple((value, Figure(figure)) for value, figure in zip(values, figures, strict=True))
+    points = tuple((value, Estimate(figure)) for value, figure in zip(values, figures, strict=True))
     drawn = curve_panel(Panel("x", "", (Curve(0, False, "", points),), logarithmic), values, "axis")
     root = xml.etree.ElementTree.fromstring(drawn)
     across = [float(each.get("cx")) for each in root.iter("circle")]

@@ -106,12 +106,12 @@ def test_figures_are_shares_by_area_and_how_much_stays():
     rng, even = np.random.default_rng(0), np.full((6, 6), 1 / 36)
     coverage, inside = rng.uniform(size=(6, 6)), np.zeros((6, 6))
     inside[2, 3], seen = 1, np.zeros((2, 6, 6, 3), np.uint8)
-    area, on, before, ratio, ratio_before, overlap = Pair("a", "b", seen, np.stack([even, even]), coverage).figures
+    area, on, before, ratio, ratio_before, overlap = Pair("a", "b", seen, np.stack([even, even]), coverage).numbers
     assert area == pytest.approx(100 * coverage.mean()) == pytest.approx(on) == pytest.approx(before)
     assert (ratio, ratio_before, overlap) == pytest.approx((1, 1, 100))
-    moved = Pair("a", "b", seen, np.stack([inside, np.roll(inside, 1)]), inside).figures
+    moved = Pair("a", "b", seen, np.stack([inside, np.roll(inside, 1)]), inside).numbers
     assert moved == pytest.approx([100 / 36, 0, 100, 0, 36, 0])
-    assert np.isnan(Pair("a", "b", seen, np.stack([even, inside]), None).figures).tolist() == [True] * 5 + [False]
+    assert np.isnan(Pair("a", "b", seen, np.stack([even, inside]), None).numbers).tolist() == [True] * 5 + [False]
 
 
 def test_no_attention_leaves_the_picture_dark():
@@ -171,8 +171,8 @@ def test_a_tower_that_looks_at_bright_patches_is_caught_looking_at_a_bright_box(
     monkeypatch.setattr(study, "attention_rows", brightness)
     plan = make_plan(list(files), "patch", 0.9, 1, "strict")
     dark, bright = choose_pairs(tiny_encoder(), plan, files, 2)
-    assert dark.figures[4] == pytest.approx(1) and bright.figures[4] == pytest.approx(1)
-    assert dark.figures[3] > 3 and bright.figures[3] < 0.3
+    assert dark.numbers[4] == pytest.approx(1) and bright.numbers[4] == pytest.approx(1)
+    assert dark.numbers[3] > 3 and bright.numbers[3] < 0.3
 
 
 def test_images_mixed_with_themselves_are_passed_over(files):

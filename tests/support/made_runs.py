@@ -12,7 +12,7 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import RankTask
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.companions.caption_baselines import baselines_of
+from rococo_jax.evaluation.caption_baselines import baselines_of
 from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
 from rococo_jax.evaluation.results import make_fingerprint, make_results, pair_table, per_query_table, write_per_query
 from rococo_jax.storage import atomic_directory, write_json

@@ -18,7 +18,7 @@ from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.evaluation.stored_counts import read_image_counts
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
-from rococo_jax.sweep.collect import Row, collect, figures_of_task, summary_columns
+from rococo_jax.sweep.collect import Row, collect, estimates_of_task, summary_columns
 from rococo_jax.sweep.page import panels_of, write_figures
 from rococo_jax.sweep.plan import make_plan
 from rococo_jax.sweep.running import (
@@ -222,7 +222,7 @@ def test_a_run_with_itself_has_almost_the_intervals_of_its_results(tmp_path):
     run = make_run(tmp_path / "run", "one", noise=1.0)
     results = read_results(run / "results.json")
     counts = read_image_counts(run / "per_query.parquet", results)
-    figures = figures_of_task([results, results], [counts, counts], "image_to_text")["danger"]
+    figures = estimates_of_task([results, results], [counts, counts], "image_to_text")["danger"]
     for metric in ("r1", "fr1", "drop"):
         low, high = results["intervals"]["image_to_text"]["danger"][metric]
         bounds = figures[metric].low, figures[metric].high
@@ -236,7 +236,7 @@ def test_the_mean_over_altered_variants_takes_in_alterations_alone():
     variants |= {f"{name}/unseen": {"r1": 1.0, "fr1": 99.0} for name in r1}
     results = {"kinds": {"image_to_text": "rank"}, "tasks": {"image_to_text": variants}, "intervals": {}}
     results |= {"variants": {"image_to_text": describe(variants)}}
-    figures = figures_of_task([results], [{}], "image_to_text")["altered"]
+    figures = estimates_of_task([results], [{}], "image_to_text")["altered"]
     assert (figures["r1"].value, figures["fr1"].value) == (40.0, 20.0)
 
 
@@ -405,7 +405,7 @@ def choice_rows(tmp_path) -> list[Row]:
     config = {"steps": 1, "batch_size": 8, "learning_rate": 0.1}
     rows = []
     for count in (2, 1):
-        tasks = {task: figures_of_task(results[:count], runs[:count], task) for task in results[0]["tasks"]}
+        tasks = {task: estimates_of_task(results[:count], runs[:count], task) for task in results[0]["tasks"]}
         rows.append(Row("", (8 * count,), (0, 1)[:count], config, {}, tasks, results[0]["kinds"]))
     return rows
 

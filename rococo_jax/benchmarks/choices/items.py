@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from rococo_jax.benchmarks.pooling import Pool
+from rococo_jax.benchmarks.subset import Subset
 from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask
 from rococo_jax.errors import InputError
@@ -149,6 +150,48 @@ class ItemTables:
             self.pictures.setdefault(picture, len(self.pictures))
         for text in item.texts:
             self.texts.setdefault(text, len(self.texts))
+
+    @property
+    def count(self) -> int:
+        """Number of items in all parts."""
+        return sum(map(len, self.parts.values()))
+
+    def select(self, subset: Subset) -> "ItemTables":
+        """Return the tables of the listed items: by `PART/ID`, by `ID`, or by the image that an item belongs to.
+
+        An item belongs to its first image. A pair or set of which some items are not listed is not counted.
+
+        Raises InputError: the list has an unknown key, or an id that several parts have.
+        """
+        items = [(part, item) for part, of_part in self.parts.items() for item in of_part]
+        images = {item.images[0].file for _, item in items}
+        parts_with_id = Counter(item.id for _, item in items)
+        ids = {f"{part}/{item.id}" for part, item in items} | parts_with_id.keys()
+        example = f"{items[0][0]}/{items[0][1].id}"
+        wanted = f"items (PART/ID, such as {example!r}, or ID) or images that items belong to (their first)"
+        subset.refuse_unknown(images | ids, wanted)
+        ambiguous = [key for key in subset.keys if key not in images and parts_with_id[key] > 1]
+        if ambiguous:
+            found = f"{len(ambiguous):,} ids that several parts have, the first {ambiguous[0]!r}"
+            raise InputError(subset.source, "entries", found, f"PART/ID, such as {example!r}")
+
+        def is_listed(part: str, item: Item) -> bool:
+            by_id = item.id in subset and item.id not in images
+            return by_id or f"{part}/{item.id}" in subset or item.images[0].file in subset
+
+        selected = [(part, item) for part, item in items if is_listed(part, item)]
+        sizes, listed_sizes = (
+            Counter((part, group) for part, item in some for group in item.groups) for some in (items, selected)
+        )
+        tables = ItemTables(self.source)
+        for part, item in selected:
+            groups = [
+                group
+                for group in item.groups
+                if group.grouping == "kind" or sizes[part, group] == listed_sizes[part, group]
+            ]
+            tables.add(dataclasses.replace(item, groups=tuple(groups)))
+        return tables
 
     def in_turns(self) -> list[str]:
         """Return the file names of the first item of each part, then of the second item of each part, and so on."""

@@ -13,11 +13,12 @@ from typing import Any
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, existing_files, open_images, register
 from rococo_jax.benchmarks.choices.items import Item, ItemTables, Picture, tasks_of
 from rococo_jax.benchmarks.choices.records import Record, read_records, read_side_lines
-from rococo_jax.benchmarks.excluded_input import select_images
+from rococo_jax.benchmarks.excluded_input import ExcludedInput, excluded_by_list, select_images
 from rococo_jax.benchmarks.image_sets import CroppedImages
 from rococo_jax.benchmarks.pooling import Headline, Pool, pools_over
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.sources import downloads_of
+from rococo_jax.benchmarks.subset import read_subset
 from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.variants import MEAN, Variant
 from rococo_jax.data.images import FileImages, ImageSet
@@ -122,6 +123,12 @@ def open_choices(
     annotations = folders["annotations"]
     tables, hashes, _ = reader.read(annotations, files)
     data: dict[str, Any] = {"annotations": str(annotations.resolve())}
+    listed: tuple[ExcludedInput, ...] = ()
+    if settings.only:
+        count, tables = tables.count, tables.select(subset := read_subset(settings.only[0]))
+        data |= subset.describe(tables.count, count, "items")
+        listed = (excluded_by_list(data, "the numbers are of these items only"),)
+        settings = dataclasses.replace(settings, only=())
     image_sets: dict[str, ImageSet] = {}
     notes, conditions, places, excluded = list(reader.notes), {"parts": hashes}, {}, ()
     if reader.works_without_images and not folders["images"].is_dir():
@@ -147,7 +154,7 @@ def open_choices(
     data |= {"caption_count": len(texts)}
     tasks = tuple(tasks) if settings.wants(name) else ()
     ignored_files = _ignored_files(annotations, files)
-    about_data = tuple(notes), data, conditions, ignored_files, excluded
+    about_data = tuple(notes), data, conditions, ignored_files, (*listed, *excluded)
     return Benchmark(name, names, texts, image_sets, tasks, *about_data, headline=reader.headline)
 
 

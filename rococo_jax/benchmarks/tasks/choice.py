@@ -219,9 +219,8 @@ class ChoiceTask(Task):
             raise InputError(scores.source, "scores", "NaN or infinite values", "numbers")
         values[self.is_present] = asked.reshape(-1, self.templates).mean(axis=1)
         items = ItemScores(values, self.match, None, scores.scale, self.compares_texts)
-        return ChoiceOutcome(
-            self, items, None, "models that score pair by pair have none" if self.asks == "texts" else None
-        )
+        why_no_grounding = "the model is scored pair by pair" if self.asks == "texts" else None
+        return ChoiceOutcome(self, items, None, why_no_grounding)
 
     def share(self, items: Int[np.ndarray, " some"]) -> "ChoiceTask":
         """Return the task with some of its items; the shapes of arrays per item stay the same."""

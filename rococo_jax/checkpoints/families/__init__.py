@@ -34,8 +34,8 @@ def family_of_config(config: Mapping[str, Any], path: Path) -> Family:
         raise InputError(path, "model_type", f"{model_type!r}, DINOv3's ConvNeXt", "its ViT, of model_type dinov3_vit")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         classes = _architectures(config)
-        found = repr(model_type) + (f" ({classes})" if classes else "")
-        raise InputError(path, "model_type", found, f"one of {', '.join(FAMILIES)}; {_ELSEWHERE}")
+        problem = repr(model_type) + (f" ({classes})" if classes else "")
+        raise InputError(path, "model_type", problem, f"one of {', '.join(FAMILIES)}; {_ELSEWHERE}")
     return FAMILIES[model_type]
 
 
@@ -57,9 +57,9 @@ def naming_other_tasks(path: Path, config: Mapping[str, Any]) -> Iterator[None]:
         classes = _architectures(config)
         if error.field != "tensors" or not re.search("For[A-Z]", classes):
             raise
-        found = f"{classes}, not the towers of a {config['model_type']} alone: {error.found}"
-        wanted = f"a {config['model_type']} with both towers or one of them alone ({error.wanted}); {_ELSEWHERE}"
-        raise InputError(path, "architectures", found, wanted) from None
+        problem = f"{classes}, not the towers of a {config['model_type']} alone: {error.found}"
+        expected = f"a {config['model_type']} with both towers or one of them alone ({error.wanted}); {_ELSEWHERE}"
+        raise InputError(path, "architectures", problem, expected) from None
 
 
 def spec_from_config(
@@ -80,6 +80,6 @@ def family_of_spec(spec: ModelSpec, source: object) -> ExportableFamily:
     if family is None:
         alone = [family_of(tower) for tower in (spec.vision, spec.text) if tower is not None]
         towers = " beside ".join(f"a {family.name} tower" if family else "a tower of no family" for family in alone)
-        wanted = "towers of one family that transformers has: clip, siglip or tipsv2"
-        raise InputError(source, "towers", towers, wanted)
+        expected = "towers of one family that transformers has: clip, siglip or tipsv2"
+        raise InputError(source, "towers", towers, expected)
     return family

@@ -130,8 +130,8 @@ class Family:
         Raises InputError if the pooling is none of the family's, or the towers here cannot follow a value.
         """
         if pooling is not None and pooling not in self.poolings:
-            wanted = " or ".join(self.poolings) if self.poolings else "no value: the family has one pooling"
-            raise InputError("pooling", f"a {config['model_type']} model", pooling, wanted)
+            expected = " or ".join(self.poolings) if self.poolings else "no value: the family has one pooling"
+            raise InputError("pooling", f"a {config['model_type']} model", pooling, expected)
         return self.spec(config, path, names, pooling or next(iter(self.poolings), None))
 
     def read(

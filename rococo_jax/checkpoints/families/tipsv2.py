@@ -111,8 +111,8 @@ class Tipsv2(ExportablePair, Dino):
         if config["model_type"] == self.name and "temperature" not in tensors.names:
             configured = np.array(section.number("temperature_init_value"), np.float32)
             tensors = tensors.extended("temperature", configured)
-        elif "temperature" in tensors.names and not ((found := tensors.read("temperature")) > 0).all():
-            raise InputError(tensors.path, "temperature", found, "a number above 0")
+        elif "temperature" in tensors.names and not ((temperature := tensors.read("temperature")) > 0).all():
+            raise InputError(tensors.path, "temperature", temperature, "a number above 0")
         return super().read(folder, tensors, config, pooling)
 
     def has_image_tower(self, tower: VisionSpec) -> bool:

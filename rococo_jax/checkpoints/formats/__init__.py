@@ -55,8 +55,8 @@ def convert(
     conversion_options = ConversionOptions(**options, image_size=image_size, is_format_declared=is_declared)
     for option in sorted(frozenset().union(*(each.options for each in FORMATS)) - source_type.options):
         if (value := getattr(conversion_options, option)) is not None:
-            wanted = f"no value: the {source_type.name} format fixes it"
-            raise InputError(option, str(source), value, wanted)
+            expected = f"no value: the {source_type.name} format fixes it"
+            raise InputError(option, str(source), value, expected)
     if conversion_options.activation not in (None, *ACTIVATIONS):
         raise InputError("activation", "activation", conversion_options.activation, " or ".join(ACTIVATIONS))
     checkpoint = finish_checkpoint(source_type.read(source, conversion_options), image_size)
@@ -86,11 +86,11 @@ def _format_of_file(path: Path, candidates: Sequence[Format]) -> Format:
         if path.suffix in candidate.suffixes:
             return candidate
     if path.suffix == ".safetensors":
-        wanted = "its folder, with the config.json (Hugging Face) or open_clip_config.json that describes the model"
-        raise InputError(path, "model", "a .safetensors file alone: weights without an architecture", wanted)
+        expected = "its folder, with the config.json (Hugging Face) or open_clip_config.json that describes the model"
+        raise InputError(path, "model", "a .safetensors file alone: weights without an architecture", expected)
     suffixes = ", ".join(suffix for each in FORMATS for suffix in each.suffixes)
-    wanted = f"a file for {candidates[0].name}" if len(candidates) == 1 else f"{MODEL_WANTED} (files: {suffixes})"
-    raise InputError(path, "model", f"a file {path.suffix or 'without a suffix'}", wanted)
+    expected = f"a file for {candidates[0].name}" if len(candidates) == 1 else f"{MODEL_WANTED} (files: {suffixes})"
+    raise InputError(path, "model", f"a file {path.suffix or 'without a suffix'}", expected)
 
 
 def _format_of_folder(source: str | Path, is_local: bool) -> Format:
@@ -99,6 +99,6 @@ def _format_of_folder(source: str | Path, is_local: bool) -> Format:
     for candidate in FORMATS:
         if candidate.is_folder(folder, is_local):
             return candidate
-    found = f"neither model.json nor {' nor '.join(each.descriptions[0] for each in FORMATS if each.descriptions)}"
-    wanted = "a model directory or a Hugging Face folder, or one of open_clip"
-    raise InputError(folder, "model", found, wanted)
+    problem = f"neither model.json nor {' nor '.join(each.descriptions[0] for each in FORMATS if each.descriptions)}"
+    expected = "a model directory or a Hugging Face folder, or one of open_clip"
+    raise InputError(folder, "model", problem, expected)

@@ -85,10 +85,10 @@ def activation_of_openai(source: object, requested: str | None, origin: str | No
     raise _unknown_activation(source, "a bare state dict, which OpenAI's code and open_clip write under the same names")
 
 
-def _unknown_activation(source: object, found: str) -> InputError:
-    wanted = (
+def _unknown_activation(source: object, problem: str) -> InputError:
+    expected = (
         f"{' or '.join(ACTIVATIONS)}: quick_gelu for models that were trained with force_quick_gelu, in a '-quickgelu' "
         "architecture, or from OpenAI's weights; else gelu. Both run, one of them gives wrong embeddings, and the "
         "weights do not record which"
     )
-    return missing_choice(source, "activation", found, wanted)
+    return missing_choice(source, "activation", problem, expected)

@@ -99,10 +99,10 @@ def open_npz(path: Path) -> Tensors:
 
     Raises InputError for a damaged file or Python objects.
     """
-    wanted = "a .npz file of numbers"
-    arrays = load_arrays(path, wanted)
+    expected = "a .npz file of numbers"
+    arrays = load_arrays(path, expected)
     if not isinstance(arrays, NpzArrays):
-        raise InputError(path, "arrays", "one without a name", wanted)
+        raise InputError(path, "arrays", "one without a name", expected)
     views: dict[str, View] = {}
     shapes: dict[str, tuple[tuple[int, ...], str]] = {}
     for stored, (shape, dtype) in arrays.headers.items():

@@ -171,8 +171,8 @@ def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[
         preprocessing = Preprocessing.from_huggingface(family.processor_settings(settings), folder / name)
         if preprocessing.image_size != (image_size, image_size) and not family.interpolates_positions:
             height, width = preprocessing.image_size
-            wanted = f"{image_size} x {image_size}, as in config.json"
-            raise InputError(folder / name, "size", f"images of {height} x {width} pixels", wanted)
+            expected = f"{image_size} x {image_size}, as in config.json"
+            raise InputError(folder / name, "size", f"images of {height} x {width} pixels", expected)
         return preprocessing, sources_of_settings(name, settings, _PIXEL_KEYS, "the library's default")
     preprocessing = Preprocessing.from_huggingface(family.processor).with_image_size(image_size)
     return preprocessing, {setting: "the family's default" for setting in _PIXEL_KEYS if setting != "image size"}
@@ -213,22 +213,22 @@ def export_huggingface(encoder: Any, out: str | os.PathLike) -> str:
             family.write_tokenizer(folder, tokenizer)
         family.write_more(folder, spec, parameters)
         write_training_images(folder, checkpoint.training_images)
-        wanted = "a model that the Hugging Face format can express"
-        check_round_trip(read_huggingface(folder, ConversionOptions()), checkpoint, name, wanted)
+        expected = "a model that the Hugging Face format can express"
+        check_round_trip(read_huggingface(folder, ConversionOptions()), checkpoint, name, expected)
     return family.name
 
 
-def check_spec_round_trip(back: ModelSpec, spec: ModelSpec, name: str, wanted: str) -> None:
+def check_spec_round_trip(back: ModelSpec, spec: ModelSpec, name: str, expected: str) -> None:
     """Raise InputError, with the field, if an export of the model `name` would be read `back` with another spec."""
     for part in ("vision_head", "text_head", "vision", "text", "logit_bias"):
         ours, theirs = getattr(spec, part), getattr(back, part)
         if ours == theirs:
             continue
         if not dataclasses.is_dataclass(ours) or not dataclasses.is_dataclass(theirs):
-            raise InputError(name, part, repr(ours), f"{theirs!r}: {wanted}")
+            raise InputError(name, part, repr(ours), f"{theirs!r}: {expected}")
         field = next(f.name for f in dataclasses.fields(ours) if getattr(ours, f.name) != getattr(theirs, f.name))
-        found, expressed = repr(getattr(ours, field)), repr(getattr(theirs, field))
-        raise InputError(name, f"{part}.{field}", found, f"{expressed}: {wanted}")
+        our_value, their_value = repr(getattr(ours, field)), repr(getattr(theirs, field))
+        raise InputError(name, f"{part}.{field}", our_value, f"{their_value}: {expected}")
 
 
 def as_library(library: str, checkpoint: Checkpoint, name: str) -> Checkpoint:
@@ -247,7 +247,7 @@ def as_library(library: str, checkpoint: Checkpoint, name: str) -> Checkpoint:
     return checkpoint._replace(tokenizer=tokenizer, preprocessing=preprocessing)
 
 
-def check_round_trip(read_back: Checkpoint, original: Checkpoint, name: str, wanted: str) -> None:
+def check_round_trip(read_back: Checkpoint, original: Checkpoint, name: str, expected: str) -> None:
     """Raise InputError if an export of the model `name` that was read back differs from the model."""
     back = finish_checkpoint(read_back)
     equal_parts = {
@@ -257,7 +257,7 @@ def check_round_trip(read_back: Checkpoint, original: Checkpoint, name: str, wan
         "tokenizer": _hash_of_tokenizer(back) == _hash_of_tokenizer(original),
     }
     if differences := [part for part, is_equal in equal_parts.items() if not is_equal]:
-        raise InputError(name, "export", f"{', '.join(differences)} that would be read back differently", wanted)
+        raise InputError(name, "export", f"{', '.join(differences)} that would be read back differently", expected)
 
 
 def _hash_of_tokenizer(checkpoint: Checkpoint) -> str | None:

@@ -78,8 +78,8 @@ def read_open_clip(source: str | Path, options: ConversionOptions, folder: Path 
         raise InputError(path, "model_cfg", "no vision_cfg and text_cfg", "the configuration of an image-text model")
     hf_text = hf_config(model["text_cfg"], path)
     if (folder / ADAPTER).is_file():
-        wanted = "no adapter: the weights that merge_and_unload() of PEFT gives"
-        raise InputError(folder / ADAPTER, "adapter", "one beside an open_clip model", wanted)
+        expected = "no adapter: the weights that merge_and_unload() of PEFT gives"
+        raise InputError(folder / ADAPTER, "adapter", "one beside an open_clip model", expected)
     with open_weights(folder, _WEIGHTS) as tensors:
         towers = towers_of_open_clip(config, model, path, tensors, source, options.activation, hf_text)
         spec, table, activation_from = towers
@@ -164,9 +164,9 @@ def hf_config(text: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
         try:
             folder = Path(hf_hub_download(str(name), "config.json")).parent
         except Exception as error:  # no network, no such name, no right to read it
-            found = f"{name}, whose config.json cannot be read ({first_line(error)})"
-            wanted = "a name on the hub that can be reached, or a folder"
-            raise InputError(path, "text_cfg.hf_model_name", found, wanted) from None
+            problem = f"{name}, whose config.json cannot be read ({first_line(error)})"
+            expected = "a name on the hub that can be reached, or a folder"
+            raise InputError(path, "text_cfg.hf_model_name", problem, expected) from None
     config = read_json_object(folder / "config.json", "the configuration of a text tower")
     if (kind := config.get("model_type")) not in TEXT_FAMILIES:
         raise InputError(folder / "config.json", "model_type", repr(kind), f"one of {', '.join(TEXT_FAMILIES)}")

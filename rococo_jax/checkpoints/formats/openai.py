@@ -113,8 +113,8 @@ def _refuse_other_texts(tensors: Tensors) -> None:
     name = "token_embedding.weight"
     words = tensors.shape(name)[0] if name in tensors.names else None
     if model := _OTHER_TEXTS.get(words):
-        wanted = f"49,408, CLIP's: the weights do not record the mask and the pooling of other texts; {_CONFIGURED}"
-        raise InputError(tensors.path, name, f"{words:,} words, as of {model}", wanted)
+        expected = f"49,408, CLIP's: the weights do not record the mask and the pooling of other texts; {_CONFIGURED}"
+        raise InputError(tensors.path, name, f"{words:,} words, as of {model}", expected)
 
 
 def clip_preprocessing(size: int):
@@ -233,9 +233,9 @@ def _published_heads(source: object, tower: str, width: int, layers: int) -> int
         return 16
     if (width, layers) in _HEADS_OF_64[tower]:
         return width // _HEAD_WIDTH
-    found = f"{tower} tower of {layers} layers of {width}, no size of open_clip's configurations"
-    wanted = f"such as 16,8 for image and text: the weights do not record the heads; {_CONFIGURED}"
-    raise missing_choice(source, "heads", found, wanted)
+    problem = f"{tower} tower of {layers} layers of {width}, no size of open_clip's configurations"
+    expected = f"such as 16,8 for image and text: the weights do not record the heads; {_CONFIGURED}"
+    raise missing_choice(source, "heads", problem, expected)
 
 
 def choose_heads(

@@ -70,14 +70,14 @@ def _check_activation(checkpoint: Checkpoint, published: Published, source: str)
     activations = {getattr(tower, "activation", None) for tower in towers} & {*ACTIVATIONS}
     if not published.activation or activations <= {published.activation}:
         return
-    found = f"{' and '.join(sorted(activations))} in the repository's configuration"
+    activations_phrase = f"{' and '.join(sorted(activations))} in the repository's configuration"
     if published.architecture.endswith(QUICK_GELU):
         plain = published.name.replace(f"{QUICK_GELU}/", "/")
-        wanted = (
+        expected = (
             f"{published.activation}, as {published.architecture} has it; or {ZOO}{plain}, or the argument activation"
         )
-        raise InputError(source, "activation", found, wanted)
-    say(f"{source}: {found} is used; the table has {published.activation}")
+        raise InputError(source, "activation", activations_phrase, expected)
+    say(f"{source}: {activations_phrase} is used; the table has {published.activation}")
 
 
 def _with_preprocessing(checkpoint: Checkpoint, published: Published, source: str) -> tuple[Checkpoint, list[str]]:

@@ -96,8 +96,8 @@ def timm_tower(section: Section, tensors: Tensors, dim: int) -> tuple[VisionSpec
     """Return the specs of the image tower and its head. Raises InputError for towers that are not known here."""
     entry = find_timm_tower(str(section.values["timm_model_name"]))
     if entry is None:
-        wanted = "a ViT, SigLIP, EVA, PE-Core, MobileCLIP-B, ViTamin or ConvNeXt tower"
-        raise section.refuse("timm_model_name", f"{wanted}; open_clip:ARCHITECTURE/TAG runs open_clip itself")
+        expected = "a ViT, SigLIP, EVA, PE-Core, MobileCLIP-B, ViTamin or ConvNeXt tower"
+        raise section.refuse("timm_model_name", f"{expected}; open_clip:ARCHITECTURE/TAG runs open_clip itself")
     tower, match = entry
     return tower.spec(match, section, tensors), _head(section, tensors, dim)
 

@@ -86,8 +86,8 @@ class FromMteb:
         Raises InputError if the model has no prompts.
         """
         if not hasattr(self.encoder, "model_prompts"):
-            found = f"a {type(self.encoder).__name__} without prompts"
-            raise InputError(self.name, f"{role}_prompt", found, "a model of mteb with model_prompts")
+            problem = f"a {type(self.encoder).__name__} without prompts"
+            raise InputError(self.name, f"{role}_prompt", problem, "a model of mteb with model_prompts")
         prompted = copy.copy(self.encoder)
         prompted.model_prompts = {**(self.encoder.model_prompts or {}), role: prompt}
         return dataclasses.replace(self, encoder=prompted, role=role)

@@ -77,9 +77,9 @@ class TorchPairScorer(TorchModule):
         else:
             scale = max(scale, float(np.abs(pair).max()))
         if np.abs(pair[0] - pair[1]) > self._tolerance * scale:
-            found = f"{in_batch:.6g} for {texts[row]!r} in a batch of {len(texts)}, {alone:.6g} alone"
-            wanted = "one score (the model argument batch_size=1 scores pairs one by one)"
-            raise InputError(self.name, "score_pairs", found, wanted)
+            problem = f"{in_batch:.6g} for {texts[row]!r} in a batch of {len(texts)}, {alone:.6g} alone"
+            expected = "one score (the model argument batch_size=1 scores pairs one by one)"
+            raise InputError(self.name, "score_pairs", problem, expected)
 
 
 def _precision(dtype: Any) -> float:
@@ -175,8 +175,8 @@ def load_vqascore(model: str, question: str = QUESTION, answer: str = ANSWER, **
     def check_texts(texts: Sequence[str]) -> None:
         for text in texts:
             if token := next((token for token in control_tokens if token in text), None):
-                wanted = f"a text without {token}, a token of the model"
-                raise InputError(pairs.name or model, "caption", repr(text), wanted)
+                expected = f"a text without {token}, a token of the model"
+                raise InputError(pairs.name or model, "caption", repr(text), expected)
 
     control_tokens = _control_tokens(processor)
     settings = {"processor": processor, "question": question, "answer": answer}
@@ -219,10 +219,10 @@ def _check_template(model: str, module: Any, processor: Any, question: str) -> N
         if processor.chat_template is not None:
             raise
         error = raised
-    found = "none" if processor.chat_template is None else "one without a place for images"
+    problem = "none" if processor.chat_template is None else "one without a place for images"
     text = getattr(processor, "image_token", None) or processor.tokenizer.convert_ids_to_tokens(token)
-    wanted = f"a chat template that writes the image token {text}, or a question that contains it"
-    raise InputError(model, "chat template", found, wanted) from error
+    expected = f"a chat template that writes the image token {text}, or a question that contains it"
+    raise InputError(model, "chat template", problem, expected) from error
 
 
 def _decoder_start(module: Any) -> list[int]:

@@ -32,8 +32,8 @@ def load_open_clip(
     if not hub and pretrained is None:
         model, slash, pretrained = model.partition("/")
         if not slash:
-            wanted = "ARCHITECTURE/TAG, or the argument pretrained=TAG (a checkpoint's path; random)"
-            raise InputError(f"open_clip:{model}", "weights", "no tag", wanted)
+            expected = "ARCHITECTURE/TAG, or the argument pretrained=TAG (a checkpoint's path; random)"
+            raise InputError(f"open_clip:{model}", "weights", "no tag", expected)
     weights = None if hub or pretrained == "random" else pretrained
     precision = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[dtype]
     module, _, prepare = open_clip.create_model_and_transforms(model, weights, device=device, precision=precision)

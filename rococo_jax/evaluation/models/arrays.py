@@ -124,8 +124,8 @@ def refuse_normalised(similarities: np.ndarray, path: str | os.PathLike) -> None
             continue
         is_softmax = sum_of_probabilities(table) is not None and not np.isin(table, (0, 1)).all()
         if is_softmax or sum_of_probabilities(table, are_logarithms=True) is not None:
-            found = f"{'' if is_softmax else 'logarithms of '}probabilities over the {over}"
-            raise InputError(path, "similarities", found, "similarities, or logits, before the softmax")
+            problem = f"{'' if is_softmax else 'logarithms of '}probabilities over the {over}"
+            raise InputError(path, "similarities", problem, "similarities, or logits, before the softmax")
 
 
 def to_unit_length(rows: np.ndarray, path: str | os.PathLike, notes: list[str]) -> np.ndarray:
@@ -167,6 +167,6 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
 def select(by_key: Mapping[str, Any], keys: Sequence[str], path: str | os.PathLike, field: str, what: str) -> list[Any]:
     """The entries of some keys. Raises InputError: some are missing."""
     if missing := [key for key in keys if key not in by_key]:
-        found = f"no {what} of {len(missing):,} of {len(keys):,}, such as {missing[0]!r}"
-        raise InputError(path, field, found, LISTS)
+        problem = f"no {what} of {len(missing):,} of {len(keys):,}, such as {missing[0]!r}"
+        raise InputError(path, field, problem, LISTS)
     return [by_key[key] for key in keys]

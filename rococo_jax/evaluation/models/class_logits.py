@@ -209,8 +209,8 @@ def score_logits(
 def read_labels(path: Path) -> Labels:
     """Read a table of images and labels. Raises InputError: it cannot be read, or an image is listed twice."""
     if file_suffix(path) not in (*TABLES, *JSON_LINES):
-        found = "a folder" if path.is_dir() else f"a file {path.suffix or 'without a suffix'}"
-        raise InputError(path, "labels", found, "a table of image,label: .csv, .tsv or .jsonl")
+        problem = "a folder" if path.is_dir() else f"a file {path.suffix or 'without a suffix'}"
+        raise InputError(path, "labels", problem, "a table of image,label: .csv, .tsv or .jsonl")
     records = [*read_records(path)[1]]
     columns = {name.strip().lower(): name for name in records[0].value}
     image_column = next((columns[name] for name in USUAL["image"] if name in columns), "image")
@@ -269,8 +269,8 @@ def _with_class_names(labels: Labels, columns: Sequence[str], name_by_label: Map
     for image, label in zip(labels.images, labels.labels, strict=True):
         name = name_by_label.get(label, label)
         if label in columns and name != label:
-            found = f"{label!r}, a label and the name of another class"
-            raise InputError(source, f"label of {image!r}", found, "one of them")
+            problem = f"{label!r}, a label and the name of another class"
+            raise InputError(source, f"label of {image!r}", problem, "one of them")
         names.append(name)
     return Labels(labels.images, tuple(names))
 

@@ -19,8 +19,8 @@ from rococo_jax.npz import open_arrays
 from rococo_jax.progress import say
 from rococo_jax.storage import check_free_space, hash_file, hash_json, whole_file
 
-WANTED_LOGITS = "logits as they are before the softmax, or log-probabilities"
-_WANTED = "an .npz file with 'logits' (images, classes) of float16, float32 or float64, or such an .npy file"
+EXPECTED_LOGITS = "logits as they are before the softmax, or log-probabilities"
+_EXPECTED = "an .npz file with 'logits' (images, classes) of float16, float32 or float64, or such an .npy file"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,8 +64,8 @@ def refuse_probabilities(file: LogitsFile) -> None:
     """
     total = sum_of_probabilities(np.lib.format.open_memmap(file.path, mode="r"))
     if total is not None:
-        found = f"probabilities{' in percent' * (total == 100)}: none below 0, and every row sums to {total:g}"
-        raise InputError(file.source, "logits", found, WANTED_LOGITS)
+        problem = f"probabilities{' in percent' * (total == 100)}: none below 0, and every row sums to {total:g}"
+        raise InputError(file.source, "logits", problem, EXPECTED_LOGITS)
 
 
 def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
@@ -75,13 +75,13 @@ def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
     """
     path = table_path = Path(path)
     if not path.is_file():
-        raise InputError(path, "file", "a folder" if path.is_dir() else "nothing there", _WANTED)
+        raise InputError(path, "file", "a folder" if path.is_dir() else "nothing there", _EXPECTED)
     words = {}
-    with whole_file(path, _WANTED):
+    with whole_file(path, _EXPECTED):
         if zipfile.is_zipfile(path):
             arrays = open_arrays(path)
             if "logits" not in arrays:
-                raise InputError(path, "arrays", ", ".join(arrays) or "none", _WANTED)
+                raise InputError(path, "arrays", ", ".join(arrays) or "none", _EXPECTED)
             if others := sorted({*arrays} - {"logits", "names", "classes"}):
                 say(f"{path.name}: arrays that are not read: {', '.join(others)}; names of rows are in 'names'")
             words = {name: arrays[name] for name in ("names", "classes") if name in arrays}
@@ -91,11 +91,11 @@ def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
                 table_path = Path(archive.extract("logits.npy", folder))
         table = np.lib.format.open_memmap(table_path, mode="r")
     if table.dtype.newbyteorder("=") not in (np.float16, np.float32, np.float64):
-        raise InputError(path, "numbers", table.dtype, _WANTED)
+        raise InputError(path, "numbers", table.dtype, _EXPECTED)
     if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] < 2:
         raise InputError(path, "shape", table.shape, "rows of images, 2 columns of classes or more")
     for name, each in words.items():
-        if each.shape != (wanted := table.shape[name == "classes"],):
-            raise InputError(path, name, f"shape {each.shape}", f"{wanted} names in one row, as the logits have")
+        if each.shape != (expected := table.shape[name == "classes"],):
+            raise InputError(path, name, f"shape {each.shape}", f"{expected} names in one row, as the logits have")
     texts = {name: tuple(map(str, each.tolist())) for name, each in words.items()}
     return LogitsFile(path, table_path, table.shape, **texts)

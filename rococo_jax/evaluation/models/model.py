@@ -1,6 +1,6 @@
 """Protocol of everything that can be evaluated. Each kind of model has its own file in this folder.
 
-A kind with its own form of source registers a function with `opens_sources`; its file only needs to be in this folder.
+`open_model` in `evaluation.models` opens sources; `evaluate_model` takes any object of this protocol.
 
 Every process has all embeddings and scores whole tasks on its own devices: each task is assigned to the process with
 the fewest similarities so far. A large task therefore runs on one process, and the combined outcomes equal those of a
@@ -40,7 +40,7 @@ class Model(Protocol):
         name: name in tables.
         notes: notes for readers of its results, one sentence each; complete after `outcomes`.
         training_images: images the model was trained on, which must not count; None if unknown.
-        encoder: encoder for further images of companions; None if there is no single encoder.
+        encoder: the encoder whose embeddings are compared; None if there is no single one.
         versions: of the programs that made its numbers; None for those of this process.
     """
 
@@ -121,17 +121,6 @@ class Loading:
 
     def _load(self, source: Any, **options: Any) -> LoadedModel:
         return load_encoder(source, mesh=self.mesh, compute=self.compute, **options)
-
-
-# Takes a source and how to load it; returns the model, or None if the source has another form.
-Opener = Callable[[Any, Loading], Model | None]
-OPENERS: list[Opener] = []
-
-
-def opens_sources(opener: Opener) -> Opener:
-    """Register the opener of a kind of model."""
-    OPENERS.append(opener)
-    return opener
 
 
 def without_truncated_twins(token_rows: Callable[[Sequence[str]], TokenRows | None], benchmark: Benchmark) -> Benchmark:

@@ -27,7 +27,7 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.models.arrays import sum_of_probabilities
 from rococo_jax.evaluation.models.class_logits import corrupted_tasks
-from rococo_jax.evaluation.models.logits_file import WANTED_LOGITS
+from rococo_jax.evaluation.models.logits_file import EXPECTED_LOGITS
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.evaluation.sections import Evaluated
@@ -136,7 +136,7 @@ def read_answers(path: Path) -> Answers:
         by_size.setdefault(len(logits), []).append(logits)
     if None not in {sum_of_probabilities(np.stack(same_size)) for same_size in by_size.values()}:
         found = "probabilities: none below 0, and those of every question sum to 1 or 100"
-        raise InputError(path, "logits", found, WANTED_LOGITS)
+        raise InputError(path, "logits", found, EXPECTED_LOGITS)
     return answers
 
 

@@ -27,13 +27,13 @@ from rococo_jax.evaluation.models.arrays import (
     select,
     to_unit_length,
 )
-from rococo_jax.evaluation.models.model import Loading, Model, opens_sources, score_tasks
+from rococo_jax.evaluation.models.model import Loading, Model, score_tasks
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, load_arrays, read_table
 from rococo_jax.texts import file_suffix
 
 PREFIX = "embeddings:"
-_WANTED = "embeddings: .npz as of rococo embed, .parquet with image or caption and embedding, or a folder of these"
+_EXPECTED = "embeddings: .npz as of rococo embed, .parquet with image or caption and embedding, or a folder of these"
 _SIDES = {"image": ("image_names", "image_embeddings"), "caption": ("captions", "text_embeddings")}
 
 
@@ -55,7 +55,7 @@ class StoredEmbeddings(Model):
         inside = path.iterdir() if path.is_dir() else [path]
         files = sorted(each for each in inside if file_suffix(each) in (".npz", ".parquet") or each == path)
         if not files or not files[0].is_file():
-            raise InputError(path, "embeddings", "nothing there", _WANTED)
+            raise InputError(path, "embeddings", "nothing there", _EXPECTED)
         self.path, self.name = path, name or (path.resolve().name if path.is_dir() else path.stem)
         self.allow_unknown, self.notes = allow_unknown, []
         parts: dict[str, list[np.ndarray]] = {side: [] for side in _SIDES}
@@ -73,11 +73,11 @@ class StoredEmbeddings(Model):
                         repeated.append((file, side, key, row))
         self.vectors = {side: np.concatenate(arrays) for side, arrays in parts.items() if arrays}
         if missing := [side for side in _SIDES if side not in self.vectors]:
-            raise InputError(path, "embeddings", f"none of {missing[0]}s", _WANTED)
+            raise InputError(path, "embeddings", f"none of {missing[0]}s", _EXPECTED)
         widths = {side: vectors.shape[1] for side, vectors in self.vectors.items()}
         if len(set(widths.values())) > 1:
-            found = f"{widths['image']} of an image and {widths['caption']} of a caption"
-            raise InputError(path, "width of the vectors", found, "one width for both")
+            problem = f"{widths['image']} of an image and {widths['caption']} of a caption"
+            raise InputError(path, "width of the vectors", problem, "one width for both")
         for file, side, key, row in repeated:
             # A caption of two images may come twice, with the vector that it has.
             vectors = self.vectors[side]
@@ -113,8 +113,8 @@ class StoredEmbeddings(Model):
         used["caption"] = {text for each in benchmarks for text in each.texts}
         for side, keys in used.items():
             if unknown := [key for key in self.rows[side] if key not in keys]:
-                found = f"{len(unknown):,} of {len(self.rows[side]):,} that no benchmark has, such as {unknown[0]!r}"
-                raise InputError(self.path, f"{side}s", found, LISTS)
+                problem = f"{len(unknown):,} of {len(self.rows[side]):,} that no benchmark has, such as {unknown[0]!r}"
+                raise InputError(self.path, f"{side}s", problem, LISTS)
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """The outcome of each of a benchmark's tasks. Raises InputError where vectors are missing."""
@@ -125,8 +125,8 @@ class StoredEmbeddings(Model):
     ) -> Float[np.ndarray, "keys dim"]:
         """Unit vectors in float32."""
         if vectors.ndim != 2 or len(vectors) != len(keys):
-            found = f"{len(keys)} keys and vectors of shape {vectors.shape}"
-            raise InputError(file, f"{side}s", found, "one row for each key")
+            problem = f"{len(keys)} keys and vectors of shape {vectors.shape}"
+            raise InputError(file, f"{side}s", problem, "one row for each key")
         if not np.issubdtype(vectors.dtype, np.floating):
             raise InputError(file, f"{side}s", f"vectors of {vectors.dtype}", "floating-point numbers")
         if before and before[0].shape[1] != vectors.shape[1]:
@@ -150,21 +150,21 @@ def _read(file: Path) -> Iterator[tuple[str, list[str], np.ndarray]]:
         yield _read_parquet(file)
         return
     if file_suffix(file) != ".npz":
-        raise InputError(file, "embeddings", f"a file {file.suffix or 'without a suffix'}", _WANTED)
-    arrays = load_arrays(file, f"a .npz: {_WANTED}")
+        raise InputError(file, "embeddings", f"a file {file.suffix or 'without a suffix'}", _EXPECTED)
+    arrays = load_arrays(file, f"a .npz: {_EXPECTED}")
     if not isinstance(arrays, dict):
-        raise InputError(file, "arrays", "one without a name", _WANTED)
+        raise InputError(file, "arrays", "one without a name", _EXPECTED)
     sides = [(side, *names) for side, names in _SIDES.items() if any(name in arrays for name in names)]
     for side, names, vectors in sides:
         if names not in arrays or vectors not in arrays:
             raise InputError(file, f"{side}s", f"{', '.join(arrays)}", f"{names} and {vectors}")
         yield side, [str(key) for key in arrays[names].tolist()], arrays[vectors]
     if not sides:
-        raise InputError(file, "arrays", ", ".join(arrays) or "none", _WANTED)
+        raise InputError(file, "arrays", ", ".join(arrays) or "none", _EXPECTED)
 
 
 def _read_parquet(file: Path) -> tuple[str, list[str], np.ndarray]:
-    table = read_table(file, _WANTED)
+    table = read_table(file, _EXPECTED)
     sides = [side for side in _SIDES if side in table.column_names]
     if len(sides) != 1 or "embedding" not in table.column_names:
         raise InputError(file, "columns", ", ".join(table.column_names), "image or caption, and embedding")
@@ -178,7 +178,6 @@ def _read_parquet(file: Path) -> tuple[str, list[str], np.ndarray]:
     return sides[0], [str(key) for key in table[sides[0]].to_pylist()], vectors
 
 
-@opens_sources
 def open_embeddings(source: Any, loading: Loading) -> StoredEmbeddings | None:
     """Open `embeddings:PATH`; several models may share its vectors' files, so further keys are allowed."""
     named = isinstance(source, str) and source.startswith(PREFIX)

@@ -189,8 +189,8 @@ def apply_mixing(
         return Mixed(_mix(images, partners, share, rest, boxes, method), partners, boxes, share)
     rows, size = count // mesh.size, group or count
     if count % mesh.size or (rows % size and (size % rows or count % size)):
-        wanted = f"a number that {mesh.size} devices share evenly, in groups of {size} that fill or divide a device"
-        raise InputError("mixing", "images", f"{count} in the batch", wanted)
+        expected = f"a number that {mesh.size} devices share evenly, in groups of {size} that fill or divide a device"
+        raise InputError("mixing", "images", f"{count} in the batch", expected)
     mixed = _mix_over_mesh(mesh, method, max(1, size // rows))(images, partners, share, rest, boxes)
     return Mixed(mixed, partners, boxes, share)
 
@@ -199,8 +199,8 @@ def _batch_shape(images: Any) -> tuple[int, int, int]:
     """Return (count, height, width) of a batch."""
     shape = getattr(images, "shape", None)
     if shape is None or len(shape) != 4:
-        found = type(images).__name__ if shape is None else f"shape {tuple(shape)}"
-        raise InputError("mixing", "images", found, "one array (batch, height, width, channels), all of one size")
+        problem = type(images).__name__ if shape is None else f"shape {tuple(shape)}"
+        raise InputError("mixing", "images", problem, "one array (batch, height, width, channels), all of one size")
     return shape[0], shape[1], shape[2]
 
 

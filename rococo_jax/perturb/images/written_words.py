@@ -64,8 +64,8 @@ def choose_words(
             if is_new(word, present, lexicon) and (image_object is None or alters(image_object, word, lexicon))
         )
         if (word := next(fitting, None)) is None:
-            wanted = f"a word that no caption of {item.image!r} contains: add images, or a list of words"
-            raise InputError("mixing", "words", f"{len(candidates)} words", wanted)
+            expected = f"a word that no caption of {item.image!r} contains: add images, or a list of words"
+            raise InputError("mixing", "words", f"{len(candidates)} words", expected)
         choices.append((image_object, word))
     return choices
 

@@ -21,9 +21,9 @@ from rococo_jax.report.blocks import (
     Scale,
     Table,
     Tiles,
-    figure_cell,
+    estimate_cell,
 )
-from rococo_jax.report.collection import Figure, Run, corrupted_by, pooled_severities, tasks_of
+from rococo_jax.report.collection import Estimate, Run, corrupted_by, pooled_severities, tasks_of
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.tables import has_any, heads_of, tile
 from rococo_jax.report.vocabulary import percent, task_label, variant_label
@@ -84,8 +84,8 @@ def _tiles(runs: Sequence[Run], tasks: Sequence[str]) -> Tiles | None:
     for task in tasks:
         for severity in dict.fromkeys(severities[:1] + severities[-1:]):
             name = _name(ALL_KINDS, severity)
-            figures = [run.figure(task, name, "drop") for run in runs]
-            drops = [None if each.value is None else (name, each) for each in figures]
+            estimates = [run.estimate(task, name, "drop") for run in runs]
+            drops = [None if each.value is None else (name, each) for each in estimates]
             tiles.append(
                 tile(f"Mean drop, {task_label(task).lower()}, severity {severity}", runs, task, drops, ours=True)
             )
@@ -111,10 +111,10 @@ def _means(runs: Sequence[Run], tracks: Sequence[_Track]) -> Part | None:
                 continue
             name = _lead(runs, task)
             row = [Cell(run.label), Cell(_track_label(task, part), words=True)]
-            row.append(figure_cell(run.figure(task, _name(UNCORRUPTED, part=part), name), edge=True))
+            row.append(estimate_cell(run.estimate(task, _name(UNCORRUPTED, part=part), name), edge=True))
             for severity in severities:
-                row.append(figure_cell(run.figure(task, _name(ALL_KINDS, severity, part), name), edge=True))
-                row.append(figure_cell(run.figure(task, _name(ALL_KINDS, severity, part), "drop")))
+                row.append(estimate_cell(run.estimate(task, _name(ALL_KINDS, severity, part), name), edge=True))
+                row.append(estimate_cell(run.estimate(task, _name(ALL_KINDS, severity, part), "drop")))
             rows.append(row)
     groups = [
         (variant_label(UNCORRUPTED), 1, ""),
@@ -128,7 +128,7 @@ def _maps(
     runs: Sequence[Run], tracks: Sequence[_Track], kinds: Sequence[str], severities: Sequence[int]
 ) -> list[Block]:
     variants = [(kind, severity) for kind in kinds for severity in severities]
-    drops = [run.figure(task, _name(*each, part), "drop").value
+    drops = [run.estimate(task, _name(*each, part), "drop").value
              for run in runs for task, part in tracks for each in variants]  # fmt: skip
     top = top_of_scale(drops)
     maps = [[_map(run, track, kinds, severities, top) for track in tracks if _has(run, track)] for run in runs]
@@ -166,7 +166,7 @@ def _map(run: Run, track: _Track, kinds: Sequence[str], severities: Sequence[int
     if any(cell.text != percent(None) for cell in means):
         rows.insert(0, ("", f"Mean of {len(kinds)} kinds", means))
     name = _lead([run], task)
-    uncorrupted = run.figure(task, _name(UNCORRUPTED, part=part), name)
+    uncorrupted = run.estimate(task, _name(UNCORRUPTED, part=part), name)
     baseline = f"Uncorrupted {metric_of(name).label} {percent(uncorrupted.value)} %"
     label = _track_label(task, part)
     heads = ["Severity", *map(str, severities)]
@@ -175,10 +175,10 @@ def _map(run: Run, track: _Track, kinds: Sequence[str], severities: Sequence[int
 
 def _cell(run: Run, task: str, variant: str, top: float) -> Cell:
     name = _lead([run], task)
-    drop: Figure = run.figure(task, variant, "drop")
+    drop: Estimate = run.estimate(task, variant, "drop")
     title = f"{variant_label(variant)}: drop {percent(drop.value)} %"
     title += f" (95 % interval {drop.bounds} %)" if drop.bounds else ""
-    title += f", {metric_of(name).label} {percent(run.figure(task, variant, name).value)} %"
+    title += f", {metric_of(name).label} {percent(run.estimate(task, variant, name).value)} %"
     return Cell(percent(drop.value), title=title, shade=None if drop.value is None else shade(drop.value, top))
 
 
@@ -220,11 +220,16 @@ def change_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
             measured = [each for each in run.corruptions(task) if not each.unseen]
             means = [each for each in measured if each.corruption == ALL_KINDS]
             for name in (each.name for each in means or measured):
-                figures = [run.figure(task, name, each) for each in CHANGES]
-                if figures[0].value is not None:
+                estimates = [run.estimate(task, name, each) for each in CHANGES]
+                if estimates[0].value is not None:
                     label = Cell(variant_label(name), words=True, title=name)
                     rows.append(
-                        [Cell(run.label), Cell(task_label(task), words=True), label, *map(figure_cell, figures)]
+                        [
+                            Cell(run.label),
+                            Cell(task_label(task), words=True),
+                            label,
+                            *map(estimate_cell, estimates),
+                        ]
                     )
     if not rows:
         return None

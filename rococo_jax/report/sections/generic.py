@@ -7,8 +7,8 @@ from rococo_jax.benchmarks.baselines import BASELINES
 from rococo_jax.benchmarks.variants import ALL, MEAN
 from rococo_jax.errors import object_of
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Block, Cell, Folded, Head, Note, Notes, Part, Table, Tiles, figure_cell, rich
-from rococo_jax.report.collection import Figure, Run, label_of, variants_of
+from rococo_jax.report.blocks import Block, Cell, Folded, Head, Note, Notes, Part, Table, Tiles, estimate_cell, rich
+from rococo_jax.report.collection import Estimate, Run, label_of, variants_of
 from rococo_jax.report.tables import Lead, extreme, folded_if_long, has_any, heads_of, leaderboard, model_table, tile
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label, variant_note
 
@@ -142,7 +142,7 @@ def results_of(section: TaskSection, runs: Sequence[Run], task: str) -> Part:
     if len(runs) == 1:
         return Part("Results", [*before, model_table(runs[0], task)])
     every = order_metrics(name for run in runs for metrics in run.tasks[task].values() for name in metrics)
-    tied = any(run.figure(task, name, "ties").value for run in runs for name in variants)
+    tied = any(run.estimate(task, name, "ties").value for run in runs for name in variants)
     groups = [(name, (section.first if name == section.lead[0] else section.rest) or every) for name in variants]
     groups = [(name, [each for each in names if tied or each != "ties"]) for name, names in groups]
     board = leaderboard(runs, task, groups, section.ranked_by, section.metrics or every)
@@ -152,7 +152,7 @@ def results_of(section: TaskSection, runs: Sequence[Run], task: str) -> Part:
 
 def _seeds(runs: Sequence[Run], task: str) -> str:
     """Return the meaning of "sd" in a table, with the seeds; empty where no result is a mean over seeds."""
-    if all(run.figure(task, name, "r1").spread is None for run in runs for name in run.variants(task)):
+    if all(run.estimate(task, name, "r1").spread is None for run in runs for name in run.variants(task)):
         return ""
     sizes = [size for run in runs for size in run.sizes(task).values()]
     seeds = dict.fromkeys(seed for size in sizes for seed in size.get("seeds") or [])
@@ -190,7 +190,7 @@ def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
         for variant in variants:
             label = Cell(label_of(runs, task, variant), words=len(runs) > 1, title=variant)
             row = [Cell(run.label), label] if len(runs) > 1 else [label]
-            row += [figure_cell(run.figure(task, variant, name)) for name in names]
+            row += [estimate_cell(run.estimate(task, variant, name)) for name in names]
             row += [_soft(_baseline(run, task, variant, name), edge=name == baselines[0]) for name in baselines]
             rows.append(row)
     note = HOW_TO_READ + (f" {_BASELINES}" if baselines else "")
@@ -205,10 +205,10 @@ def _baselines(run: Run, task: str, variant: str) -> dict[str, dict]:
     return {name: object_of(each) for name, each in object_of(of_task.get(variant)).items()}
 
 
-def _baseline(run: Run, task: str, variant: str, name: str) -> Figure:
+def _baseline(run: Run, task: str, variant: str, name: str) -> Estimate:
     baseline = _baselines(run, task, variant).get(name, {})
-    return Figure(baseline.get("preference"), *(baseline.get("interval") or (None, None)))
+    return Estimate(baseline.get("preference"), *(baseline.get("interval") or (None, None)))
 
 
-def _soft(figure: Figure, edge: bool) -> Cell:
-    return Cell(percent(figure.value), value=figure.value, edge=edge, soft=True)
+def _soft(estimate: Estimate, edge: bool) -> Cell:
+    return Cell(percent(estimate.value), value=estimate.value, edge=edge, soft=True)

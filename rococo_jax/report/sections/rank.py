@@ -6,7 +6,7 @@ from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Charts, Note, Part
 from rococo_jax.report.charts import Dot, Stack, common_ticks, scatter, stacked_bars
-from rococo_jax.report.collection import Figure, Run, best_first, variants_of
+from rococo_jax.report.collection import Estimate, Run, best_first, variants_of
 from rococo_jax.report.sections.generic import TaskSection
 from rococo_jax.report.tables import MOST_PANELS, bars_note, interval_panels, panels
 from rococo_jax.report.vocabulary import ALTERED, QUERIES, percent, variant_label
@@ -53,15 +53,15 @@ def _part(title: str, note: str, charts: Charts | None) -> Part | None:
 def _scatters(runs: Sequence[Run], task: str) -> Charts | None:
     """Return a panel for each altered variant, with a point for each model; None with fewer than two models."""
     runs = best_first(runs, task, _LEAD)
-    points_of: dict[str, list[tuple[int, Run, Figure, Figure]]] = {}
+    points_of: dict[str, list[tuple[int, Run, Estimate, Estimate]]] = {}
     for variant in variants_of(runs, task, "r1", lambda each: not (each.is_clean or each.unseen))[:MOST_PANELS]:
-        pairs = [(place, run, run.figure(task, *_LEAD), run.figure(task, variant, "r1"))
+        pairs = [(place, run, run.estimate(task, *_LEAD), run.estimate(task, variant, "r1"))
                  for place, run in enumerate(runs, 1)]  # fmt: skip
         points_of[variant] = [each for each in pairs if None not in (each[2].value, each[3].value)]
     points_of = {variant: points for variant, points in points_of.items() if len(points) > 1}
     if not points_of:
         return None
-    ticks = common_ticks([figure for points in points_of.values() for each in points for figure in each[2:]])
+    ticks = common_ticks([estimate for points in points_of.values() for each in points for estimate in each[2:]])
     charts = []
     for variant, points in points_of.items():
         dots = [
@@ -89,7 +89,7 @@ def _splits(runs: Sequence[Run], task: str) -> Charts | None:
     for title, rows in rows_of_panels:
         stacks = []
         for run, variant, label in rows:
-            shares = [(name, run.figure(task, variant, name).value or 0.0) for name in _SPLIT]
+            shares = [(name, run.estimate(task, variant, name).value or 0.0) for name in _SPLIT]
             parts = ((_colour(name), metric_of(name).label, share) for name, share in shares)
             stacks.append(Stack(label, tuple(parts)))
         charts.append((title if len(rows_of_panels) > 1 else "", stacked_bars(f"What ranks first: {title}", stacks)))

@@ -39,7 +39,7 @@ def check_inputs(source: object, config: ConfigDict) -> None:
             has_pool = _input_of(field).pooled and not only_images
             if field.tower in cached_sides(config) and not has_pool:
                 off = term.keys[key].default
-                wanted = f"{off!r} with config.data.cached_features, which has no pool for it"
-                raise InputError(source, f"config.losses.{term.name}.{key}", repr(settings[key]), wanted)
+                expected = f"{off!r} with config.data.cached_features, which has no pool for it"
+                raise InputError(source, f"config.losses.{term.name}.{key}", repr(settings[key]), expected)
     for each in active_inputs(config.losses):
         each.check(source, config)

@@ -114,8 +114,8 @@ def make_order(data: ConfigDict, source: PairSource, batch_size: int, seed: int)
         say(f"{in_bucket} is read with one request an image; config.data.order=shards reads shards from front to back")
     for number, part in enumerate(parts, 1):
         if by_shard and not part.shards:
-            wanted = "'shuffled' for sources without shards (folders, TFDS)"
-            raise InputError("config", "config.data.order", f"'shards' of source {number} of data.images", wanted)
+            expected = "'shuffled' for sources without shards (folders, TFDS)"
+            raise InputError("config", "config.data.order", f"'shards' of source {number} of data.images", expected)
     shards = [part.shards for part in parts] if by_shard else []
     if data.weights:
         weights, sizes = read_weights(data.weights, len(parts)), list(map(len, parts))

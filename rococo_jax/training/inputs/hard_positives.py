@@ -97,8 +97,8 @@ def _annotated(item: Any, number: int, path: str | os.PathLike) -> list[dict[str
     no_positives = [None] * len(originals) if isinstance(originals, list) else None
     columns = [originals, item.get("positives", no_positives), item.get("altered")]
     if not all(isinstance(column, list) and len(column) == len(columns[0] or ()) for column in columns):
-        wanted = "originals, altered and (optional) positives of the same length"
-        raise InputError(path, f"item {number}", repr(item)[:60], wanted)
+        expected = "originals, altered and (optional) positives of the same length"
+        raise InputError(path, f"item {number}", repr(item)[:60], expected)
     keys = ("caption", "hard_positive", "hard_negative")
     return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -183,6 +183,6 @@ class HardPositives(LossInput):
         """
         hard = context.config.losses.hard_positives
         if not hard.negatives:
-            wanted = "a file of captions with hard positives and hard negatives"
-            raise InputError("config", "losses.hard_positives.negatives", "''", wanted)
+            expected = "a file of captions with hard positives and hard negatives"
+            raise InputError("config", "losses.hard_positives.negatives", "''", expected)
         return read_hard_positives(hard.negatives)

@@ -139,8 +139,8 @@ def check_count(source: object, config: ConfigDict, loss: str) -> None:
     """Raise InputError if a loss reads more texts per caption than its pool of features holds."""
     count, pool = config.losses[loss].count, config.data.feature_pool.captions
     if "text" in cached_sides(config) and count > pool:
-        wanted = "at most config.data.feature_pool.captions"
-        raise InputError(source, f"config.losses.{loss}.count", f"{count} of a pool of {pool}", wanted)
+        expected = "at most config.data.feature_pool.captions"
+        raise InputError(source, f"config.losses.{loss}.count", f"{count} of a pool of {pool}", expected)
 
 
 def differ_in_tokens(encoder: Encoder, captions: Sequence[str], texts: Sequence[str]) -> Bool[np.ndarray, "captions k"]:

@@ -51,8 +51,8 @@ class MixedImages(LossInput):
         device_has_groups = rows % group == 0
         group_has_devices = group % rows == 0 and batch_size % group == 0
         if not device_has_groups and not group_has_devices and not config.data.cached_features:
-            wanted = f"a divisor or a multiple of the {rows} images of a device, and a divisor of the batch"
-            raise InputError("config", "losses.vc.partner_group", group, wanted)
+            expected = f"a divisor or a multiple of the {rows} images of a device, and a divisor of the batch"
+            raise InputError("config", "losses.vc.partner_group", group, expected)
 
     def resized_view(self, config: ConfigDict) -> bool:
         return "resize" in config.losses.vc.views.split(",")

@@ -176,7 +176,7 @@ def check_images(images: Any, source: str = "corruption") -> None:
     """
     shape, dtype = getattr(images, "shape", None), getattr(images, "dtype", None)
     if shape is None or len(shape) != 4 or shape[-1] != 3 or dtype != np.uint8:
-        found = type(images).__name__ if shape is None else f"{dtype} of shape {tuple(shape)}"
-        raise InputError(source, "images", found, "uint8 of shape (batch, height, width, 3), all of one size")
+        problem = type(images).__name__ if shape is None else f"{dtype} of shape {tuple(shape)}"
+        raise InputError(source, "images", problem, "uint8 of shape (batch, height, width, 3), all of one size")
     if min(shape[1:3]) < LEAST_SIDE:
         raise InputError(source, "image size", f"{shape[1]} x {shape[2]}", f"at least {LEAST_SIDE} pixels a side")

@@ -1,0 +1,270 @@
+"""Compare a defence with plain training over five folds of images and several seeds, both random.
+
+    python experiments/defence_folds.py split --data DATA --out folds
+    python experiments/defence_folds.py table runs/fold0 runs/fold1 ... --out docs/research/defence_folds.csv
+
+`split` divides all images of DATA/coco/captions_{train,test}.json into five folds. Fold K is trained on
+`folds/K/train.json`, the images of the four others, and evaluated on `folds/K/data`: a data folder in the documented
+layout that contains the images of fold K only, so that no benchmark has an item on a training image.
+
+`table` reads the folders of five sweeps, one per fold, with the same arms and seeds. Every image is held out once. The
+counts of all folds with training seed s are one run of 2,851 images, and `report.across_seeds` compares the runs of
+the two arms: Welch's variance over seeds plus the variance over images, which all runs share.
+
+    difference     two-sided p of the defence minus plain
+    equivalence    two one-sided tests that the difference (of blind: the distance from 50) is within the margin
+    ratio          percentile bootstrap of FR@1 of the defence / FR@1 of plain: the images are drawn once for all
+                   runs, the seeds of each arm independently
+
+Every claim has one test that was named in advance; Holm's correction covers these. A claim that is tested for
+equivalence and not significant may still be better or worse, and a claim that is tested for a difference and not
+significant may still be equivalent; both by their uncorrected p.
+"""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
+from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
+from rococo_jax.metrics.correlation import holm
+from rococo_jax.metrics.image_counts import ImageCounts, mean_over_parts
+from rococo_jax.report.across_seeds import SeedDifference, difference, interval, over_draws
+from rococo_jax.storage import write_csv_rows
+
+FOLDS = 5
+SEED = 0
+ALPHA = 0.05
+CAPTIONS = ("captions_train.json", "captions_test.json")
+# Folders of DATA that every fold needs, besides the images.
+ANNOTATIONS = ("rococo", "sugar_crepe", "sugarcrepe_pp")
+REFERENCE, DEFENCE = "plain", "kinds-no-sc"
+ALTERED = ("same_concept", "diff_concept", "rand_voca", "danger")
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A claim about the defence, with the test that was named in advance.
+
+    Attributes:
+        name: heading in the table.
+        task: task of the results.
+        variants: variants or parts over whose mean the metric is computed; all parts if empty.
+        metric: name of the metric.
+        better: the end of the metric that is better; None for blind, which is compared with `target`.
+        test: the test that Holm's correction covers; None for a row that is only described.
+        margin: differences smaller than this many points are equivalent.
+        target: value that the defence is compared with instead of plain.
+    """
+
+    name: str
+    task: str
+    variants: tuple[str, ...]
+    metric: str
+    better: Literal["higher", "lower"] | None
+    test: Literal["difference", "equivalence"] | None
+    margin: float
+    target: float | None = None
+
+
+CLAIMS = (
+    Claim("R@1, image to text", "image_to_text", ("clean",), "r1", "higher", "equivalence", 2.0),
+    Claim("R@1, text to image", "text_to_image", ("clean",), "r1", "higher", "equivalence", 2.0),
+    Claim("FR@1", "image_to_text", ALTERED, "fr1", "lower", "difference", 2.0),
+    Claim("blind", "image_to_text", ALTERED, "blind", None, "equivalence", 5.0, target=50.0),
+    Claim("SugarCrepe grounding", "sugarcrepe", (), "grounding", "higher", "difference", 1.0),
+    Claim("SugarCrepe accuracy", "sugarcrepe", (), "ota", "higher", "difference", 2.0),
+    Claim("SugarCrepe++ ITT", "sugarcrepe_pp", (), "ata", "higher", "difference", 2.0),
+)
+
+
+class Runs(NamedTuple):
+    """A metric of each run of an arm, and the same on every draw of the images."""
+
+    values: np.ndarray
+    drawn: np.ndarray
+
+
+def split(data: Path, out: Path) -> None:
+    """Write the captions and the data folder of each fold."""
+    images = [image for name in CAPTIONS for image in json.loads((data / "coco" / name).read_text())]
+    images.sort(key=lambda image: image["image"])
+    fold_of_image = np.random.default_rng(SEED).permutation(len(images)) % FOLDS
+    for fold in range(FOLDS):
+        folder = out / str(fold)
+        held_out = [image for image, number in zip(images, fold_of_image, strict=True) if number == fold]
+        training = [image for image, number in zip(images, fold_of_image, strict=True) if number != fold]
+        for image in held_out:
+            link = folder / "data/coco/images" / image["image"]
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to((data / "coco/images" / image["image"]).resolve())
+        for name in ANNOTATIONS:
+            (folder / "data" / name).symlink_to((data / name).resolve())
+        (folder / "train.json").write_text(json.dumps(training))
+        (folder / "held.json").write_text(json.dumps(held_out))
+        print(f"fold {fold}: {len(training)} images to train on, {len(held_out)} held out")
+
+
+def read_sweep(folder: Path) -> dict[tuple[str, int], CountsByVariant]:
+    """Return the counts of each run of a sweep by arm and seed."""
+    counts = {}
+    for point in json.loads((folder / "sweep.json").read_text())["points"]:
+        evaluation = folder / "points" / point["run"] / "evaluation"
+        results = read_results(evaluation / RESULTS)
+        counts[point["arm"], point["seed"]] = read_image_counts(evaluation / PER_QUERY, results)
+    return counts
+
+
+def stack_folds(folds: Sequence[ImageCounts]) -> ImageCounts:
+    """Return the counts of folds without common images as those of one run, in the order of the images' names."""
+    names = [name for fold in folds for name in fold.images]
+    if len(set(names)) < len(names):
+        raise ValueError("an image is held out in two folds")
+    order = np.argsort(names)
+    counts = np.concatenate([fold.counts for fold in folds])[order]
+    return dataclasses.replace(folds[0], images=tuple(np.array(names)[order].tolist()), counts=counts)
+
+
+def variants_of(claim: Claim, counts: CountsByVariant) -> tuple[str, ...]:
+    """Return the variants of a claim: those that it names, or all parts of its task."""
+    pooled = ("all", "mean")
+    return claim.variants or tuple(name for task, name in counts if task == claim.task and name not in pooled)
+
+
+def runs_of(claim: Claim, folds: Sequence[dict[tuple[str, int], CountsByVariant]], seeds: Sequence[int]) -> list[Runs]:
+    """Return the runs of plain and of the defence; each is the mean over the variants of all folds with one seed."""
+    variants = variants_of(claim, folds[0][REFERENCE, seeds[0]])
+    runs = []
+    for arm in (REFERENCE, DEFENCE):
+        for seed in seeds:
+            parts = [stack_folds([fold[arm, seed][claim.task, name] for fold in folds]) for name in variants]
+            runs.append(mean_over_parts(parts))
+    values, drawn = over_draws(runs, claim.metric)
+    half = len(seeds)
+    return [Runs(values[:half], drawn[:, :half]), Runs(values[half:], drawn[:, half:])]
+
+
+def compare(model: Runs, reference: Runs) -> SeedDifference:
+    """Return `report.across_seeds.difference`."""
+    result = difference(model.values, model.drawn, reference.values, reference.drawn)
+    if result is None:
+        raise ValueError("a single seed: no comparison over seeds")
+    return result
+
+
+def constant(value: float, like: Runs) -> Runs:
+    """Return runs that all have the same value."""
+    return Runs(np.full_like(like.values, value), np.full_like(like.drawn, value))
+
+
+def equivalence_p(model: Runs, reference: Runs, margin: float) -> float:
+    """Return p of two one-sided tests that the difference is within the margin: the larger of the two."""
+    p = []
+    for sign in (1.0, -1.0):
+        # H0 of this side: sign * difference <= -margin.
+        shifted = compare(Runs(model.values + sign * margin, model.drawn + sign * margin), reference)
+        is_on_this_side = sign * shifted.points > 0
+        p.append(shifted.p / 2 if is_on_this_side else 1 - shifted.p / 2)
+    return max(p)
+
+
+def bootstrap_ratio(model: Runs, reference: Runs, seed: int = SEED) -> tuple[float, float, float]:
+    """Return 100 * the ratio of the means over seeds, and its 95 % interval over seeds and images."""
+    generator = np.random.default_rng(seed)
+    means = []
+    for runs in (model, reference):
+        draws, count = runs.drawn.shape
+        seeds = generator.integers(0, count, (draws, count))
+        means.append(np.take_along_axis(runs.drawn, seeds, axis=1).mean(axis=1))
+    low, high = np.percentile(100 * means[0] / means[1], [2.5, 97.5])
+    return float(100 * model.values.mean() / reference.values.mean()), float(low), float(high)
+
+
+def verdict(claim: Claim, of_difference: SeedDifference, corrected: float, p_equivalence: float) -> str:
+    """Return better, worse, equivalent or undecided."""
+    p_difference = corrected if claim.test == "difference" else of_difference.p
+    p_equivalence = corrected if claim.test == "equivalence" else p_equivalence
+    has_difference = claim.better is not None and p_difference < ALPHA
+    direction = "better" if (of_difference.points > 0) == (claim.better == "higher") else "worse"
+    in_order = [("equivalent", p_equivalence < ALPHA), (direction, has_difference)]
+    if claim.test == "difference":
+        in_order.reverse()
+    return next((name for name, is_shown in in_order if is_shown), "undecided")
+
+
+def row_of(
+    claim: Claim, folds: Sequence[dict[tuple[str, int], CountsByVariant]], seeds: Sequence[int]
+) -> tuple[dict[str, object], SeedDifference, float]:
+    """Return the row of a claim without its verdict, the difference, and p of equivalence."""
+    plain, defence = runs_of(claim, folds, seeds)
+    reference = plain if claim.target is None else constant(claim.target, plain)
+    of_difference = compare(defence, plain)
+    p_equivalence = equivalence_p(defence, reference, claim.margin)
+    first = folds[0][REFERENCE, seeds[0]]
+    variant = variants_of(claim, first)[0]
+    row: dict[str, object] = {
+        "claim": claim.name,
+        "images": sum(len(fold[REFERENCE, seeds[0]][claim.task, variant].images) for fold in folds),
+        "seeds": len(seeds),
+    }
+    for arm, runs in ((REFERENCE, plain), (DEFENCE, defence)):
+        row |= {arm: f"{runs.values.mean():.2f}", f"{arm} SD of seeds": f"{runs.values.std(ddof=1):.2f}"}
+    low, high = interval(*defence)
+    row |= {f"{DEFENCE} low": f"{low:.2f}", f"{DEFENCE} high": f"{high:.2f}"}
+    row |= {"difference": f"{of_difference.points:+.2f}", "low": f"{of_difference.low:+.2f}"}
+    row |= {"high": f"{of_difference.high:+.2f}", "p of difference": f"{of_difference.p:.2g}"}
+    row |= {"margin": f"{claim.margin:g}", "p of equivalence": f"{p_equivalence:.2g}"}
+    for number, fold in enumerate(folds):
+        fold_plain, fold_defence = runs_of(claim, [fold], seeds)
+        row[f"fold {number}"] = f"{fold_defence.values.mean() - fold_plain.values.mean():+.2f}"
+    if claim.metric == "fr1":
+        ratio, ratio_low, ratio_high = bootstrap_ratio(defence, plain)
+        row |= {"ratio, %": f"{ratio:.1f}", "ratio low": f"{ratio_low:.1f}", "ratio high": f"{ratio_high:.1f}"}
+    return row, of_difference, p_equivalence
+
+
+def table(folders: Sequence[Path], out: Path) -> None:
+    """Write and print a row for each claim."""
+    folds = [read_sweep(folder) for folder in folders]
+    seeds = sorted({seed for _, seed in folds[0]})
+    if any(set(fold) != set(folds[0]) for fold in folds):
+        raise ValueError("the sweeps have different arms or seeds")
+    described = [(claim, *row_of(claim, folds, seeds)) for claim in CLAIMS]
+    tested = [each for each in described if each[0].test is not None]
+    p = [
+        of_difference.p if claim.test == "difference" else p_equivalence
+        for claim, _, of_difference, p_equivalence in tested
+    ]
+    for (claim, row, of_difference, p_equivalence), corrected in zip(tested, holm(np.array(p)), strict=True):
+        row |= {"test": claim.test, "p by Holm": f"{corrected:.2g}"}
+        row["verdict"] = verdict(claim, of_difference, float(corrected), p_equivalence)
+    rows = [row for _, row, _, _ in described]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    write_csv_rows(out, [columns, *([row.get(name, "") for name in columns] for row in rows)])
+    for row in rows:
+        print("; ".join(f"{name} {value}" for name, value in row.items()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    splitter = commands.add_parser("split", help="write the folds")
+    splitter.add_argument("--data", type=Path, required=True, help="data folder in the documented layout")
+    splitter.add_argument("--out", type=Path, required=True)
+    tabulator = commands.add_parser("table", help="compare the arms over all folds and seeds")
+    tabulator.add_argument("folders", nargs="+", type=Path, metavar="SWEEP", help="working folders of the sweeps")
+    tabulator.add_argument("--out", type=Path, required=True, help="the table, CSV")
+    arguments = parser.parse_args()
+    if arguments.command == "split":
+        split(arguments.data, arguments.out)
+    else:
+        table(arguments.folders, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

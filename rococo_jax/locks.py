@@ -1,0 +1,125 @@
+"""Locks of folders and files that commands write: one writer at a time, among processes and threads.
+
+A lock of the file system ends with its process, even if that is killed, and child processes do not inherit it.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from rococo_jax.errors import InputError
+from rococo_jax.storage import refuse_url
+
+# Locks of this process, with the thread that holds each of them.
+_locks: dict[Path, int] = {}
+_locks_changed = threading.Condition()
+# Names that `storage.atomic_write` gives to temporary files.
+_TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
+
+
+@contextlib.contextmanager
+def hold(path: str | os.PathLike, beside: bool = False, wait: bool = False) -> Iterator[None]:
+    """Lock a folder, or a file that will be written, for this process while the block runs.
+
+    The lock ends with the process, even if that is killed. Temporary files of a previous holder that was killed are
+    removed. A file system without locks has none.
+
+    Args:
+        path: a folder, whose lock is `PATH/.lock`, or a file, whose lock is `.NAME.lock` beside it.
+        beside: put the lock of a folder beside it too; the folder may not exist yet.
+        wait: wait for another command or thread that holds the lock, instead of raising an error.
+
+    Raises InputError: the path is a URL, this thread holds the lock, or another one does and `wait` is False.
+    """
+    refuse_url(path, "output")
+    path = Path(path).absolute()
+    lock = path / ".lock" if path.is_dir() and not beside else path.with_name(f".{path.name}.lock")
+    _claim(path, lock, wait)
+    try:
+        file = _lock_file(path, lock, wait)
+    except BaseException:
+        _release(lock)
+        raise
+    with contextlib.suppress(OSError):
+        _remove_leftovers(path, deep=lock.parent != path)
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(file)
+        _release(lock)
+
+
+def _claim(path: Path, lock: Path, wait: bool) -> None:
+    """Lock among the threads of this process, which a lock of the file system does not distinguish."""
+    this_thread = threading.get_ident()
+    with _locks_changed:
+        while lock in _locks:
+            if not wait or _locks[lock] == this_thread:
+                raise _in_use(path, "this process")
+            _locks_changed.wait()
+        _locks[lock] = this_thread
+
+
+def _release(lock: Path) -> None:
+    with _locks_changed:
+        _locks.pop(lock, None)
+        _locks_changed.notify_all()
+
+
+def _lock_file(path: Path, lock: Path, wait: bool) -> int:
+    """Open and lock a file. POSIX locks work on NFS, and child processes do not inherit them."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(file, lock):  # the previous holder may have removed the file between the two calls
+                os.ftruncate(file, 0)
+                os.write(file, f"process {os.getpid()} of {socket.gethostname()}".encode())
+                return file
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                holder = os.read(file, 200).decode(errors="replace")
+                os.close(file)
+                raise _in_use(path, holder or "another process") from None
+            if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+                return file
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def _remove_leftovers(path: Path, deep: bool) -> None:
+    """Remove the temporary files of a command that was killed; the holder of the lock knows that nobody uses them.
+
+    If the lock is inside of the folder, other commands may write to its subfolders, which `deep=False` leaves alone.
+    """
+    leftovers = [each for each in path.parent.iterdir() if each.name.startswith(f".{path.name}.")]
+    if path.is_dir():
+        leftovers += path.rglob(".*.part") if deep else path.glob(".*.part")
+    for each in leftovers:
+        if not _TEMPORARY.search(each.name):
+            continue
+        if each.is_dir():
+            shutil.rmtree(each, ignore_errors=True)
+        else:
+            each.unlink(missing_ok=True)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _in_use(path: Path, holder: str) -> InputError:
+    return InputError(path, "lock", f"in use by {holder}", "one command at a time; wait for it, or name another place")
