@@ -140,7 +140,7 @@ def check_combination(options: Options) -> None:
     if flag == "--logits":
         if options.annotation is not None:
             raise InputError("rococo score", "input", "--logits with --annotation", "one of them")
-        _check_logits(options.classes)
+        _check_logits(options.classes, options.settings)
     elif options.annotation is not None:
         if flag == "--embeddings" or has_folders:
             found = "--annotation with " + (flag if flag == "--embeddings" else "--data, --images or --annotations")
@@ -152,10 +152,15 @@ def check_combination(options: Options) -> None:
         raise InputError("--out", "path", options.out, "a folder, for whole benchmarks")
 
 
-def _check_logits(options: LogitsOptions) -> None:
+def _check_logits(options: LogitsOptions, settings: Settings) -> None:
     """Raise InputError if options are missing or superfluous for the kind of logits."""
     if CLEAN in dict(options.corrupted):
         raise InputError("rococo score", "--corrupted", CLEAN, "the name of a corruption; clean logits are --logits")
+    defaults = Settings(only=settings.only[:1] if is_question_file(options.logits) else ())
+    if ignored := [name for name, value in vars(settings).items() if value != getattr(defaults, name)]:
+        raise InputError(
+            "rococo score", f"--{ignored[0].replace('_', '-')}", "it with --logits", "benchmarks in folders"
+        )
     if not is_question_file(options.logits):
         if options.labels is None:
             wanted = f"a table of image,label beside --logits; or a file of questions ({', '.join(QUESTION_FORMATS)})"
@@ -180,7 +185,9 @@ def _score_logits(options: Options) -> None:
     classes, corrupted = options.classes, dict(options.classes.corrupted)
     if is_question_file(classes.logits):
         task = classes.task or "questions"
-        _write(score_questions(classes.logits, task=task, name=options.name, corrupted=corrupted), options)
+        only = next(iter(options.settings.only), None)
+        evaluated = score_questions(classes.logits, task=task, name=options.name, corrupted=corrupted, only=only)
+        _write(evaluated, options)
         return
     evaluated = score_logits(
         classes.logits,

@@ -214,6 +214,26 @@ def test_the_command_writes_results_that_compare_report_and_select_read(tmp_path
     assert "its own options" in page and "RAS, destructive" in page and "Majority class" not in page
 
 
+def test_a_selection_gives_the_numbers_of_a_file_with_these_questions_only(scored, tmp_path, refusal):
+    """The list that `rococo select` writes, and RAS on its images."""
+    clean, fog, *_ = scored
+    images = ["3.jpg", "9.jpg", "22.jpg"]
+    chosen = {"format": "rococo_jax.selection", "version": 1, "chosen": [{"image": image} for image in images]}
+    (tmp_path / "selection.json").write_text(json.dumps(chosen))
+    few = [write(tmp_path / f"few-{place}.jsonl", [each for each in records if each["image"] in images])
+           for place, records in enumerate((clean, fog))]  # fmt: skip
+    every = [write(tmp_path / f"every-{place}.jsonl", records) for place, records in enumerate((clean, fog))]
+    selected = score_questions(
+        str(every[0]), corrupted={"fog_3": str(every[1])}, only=str(tmp_path / "selection.json")
+    ).results
+    assert selected["tasks"] == score_questions(str(few[0]), corrupted={"fog_3": str(few[1])}).results["tasks"]
+    assert selected["data"]["questions"]["only"]["selected"] == 6
+    (tmp_path / "other.txt").write_text("3.jpg\n99.jpg\n")
+    command = ["score", "--logits", every[0], "--out", tmp_path / "r.json"]
+    assert "'99.jpg'" in refusal(*command, "--only", tmp_path / "other.txt")
+    assert "--corruptions: found it with --logits" in refusal(*command, "--corruptions", "fog")
+
+
 LINE = {"image": "a.jpg", "question": "What?", "options": ["a cat", "a dog"], "logits": [1.0, -0.5], "answer": 0}
 
 

@@ -64,6 +64,8 @@ class OptionTask(Task):
 class OptionOutcome(ClassOutcome):
     """Outcome of a task whose questions have their own options, with one model's statistics for each question."""
 
+    of: OptionTask
+
     kind = property(lambda self: "options")
     inseparable = property(lambda self: [])
 

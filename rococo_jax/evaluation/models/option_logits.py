@@ -20,6 +20,7 @@ from jaxtyping import Float
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.choices.records import Record, read_records
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.subset import Subset, read_subset
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.options import OptionTask
 from rococo_jax.benchmarks.variants import CLEAN
@@ -72,15 +73,20 @@ class OptionLogits(Model):
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """Return the outcomes of each task: clean, then every corruption."""
-        return [
-            variant.score_logits(self.logits[name])
-            for task in benchmark.tasks
-            for name, variant in corrupted_tasks(task, [*self.logits][1:])
-        ]
+        return [outcome for task in benchmark.tasks for outcome in self._outcomes_of(task)]
+
+    def _outcomes_of(self, task: OptionTask) -> list[Outcome]:
+        variants = corrupted_tasks(task, [*self.logits][1:])
+        return [variant.score_logits(self.logits[name]) for name, variant in variants]
 
 
 def score_questions(
-    logits: str, *, task: str = "questions", name: str | None = None, corrupted: Mapping[str, str] | None = None
+    logits: str,
+    *,
+    task: str = "questions",
+    name: str | None = None,
+    corrupted: Mapping[str, str] | None = None,
+    only: str | None = None,
 ) -> Evaluated:
     """Evaluate a model's logits of the options of questions.
 
@@ -89,15 +95,19 @@ def score_questions(
         task: name of the task in the results.
         name: name of the model; the file's stem by default.
         corrupted: variant (`fog_3`) -> file of the same questions with the logits for corrupted images.
+        only: list of the images or ids of the questions to evaluate; see `benchmarks.subset`.
 
     Raises:
         InputError: a file cannot be used, a question is repeated, a number of logits is not that of the options, an
-            answer is not among them, a logit is no number, the numbers are probabilities, or a file of corrupted images
-            has other questions.
+            answer is not among them, a logit is no number, the numbers are probabilities, a file of corrupted images
+            has other questions, or a listed image or id does not exist.
     """
     clean = read_answers(Path(logits))
     # The order of the questions in the file does not matter.
     questions = sorted(clean, key=lambda each: (each.image, each.id))
+    data = {}
+    if only is not None:
+        questions, data = _select(questions, read_subset(only), logits)
     variants = {CLEAN: [clean[each] for each in questions]}
     for variant, path in (corrupted or {}).items():
         answers = read_answers(Path(path))
@@ -116,9 +126,17 @@ def score_questions(
         names=[each.image for each in questions],
     )
     conditions = {"questions": hash_json([dataclasses.astuple(each) for each in questions])}
-    benchmark = Benchmark("questions", tuple(images), (), {}, (multiple_choice,), conditions=conditions)
+    benchmark = Benchmark("questions", tuple(images), (), {}, (multiple_choice,), data=data, conditions=conditions)
     model = OptionLogits(name or Path(logits).stem, variants)
     return evaluate_model(model, [benchmark], Settings(), EmbeddingCache(None))
+
+
+def _select(questions: Sequence[Question], subset: Subset, source: str) -> tuple[list[Question], dict[str, Any]]:
+    """Return the questions whose image or id is listed, and the entry on the list for the results."""
+    known = {name for each in questions for name in (each.image, each.id)}
+    subset.refuse_unknown(known, f"images or ids of {source}")
+    selected = [each for each in questions if each.image in subset or each.id in subset]
+    return selected, subset.describe(len(selected), len(questions), "questions")
 
 
 def read_answers(path: Path) -> Answers:
