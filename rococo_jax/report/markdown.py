@@ -89,7 +89,7 @@ def _lines(block: Block, level: int) -> list[str]:
             above += [""] * (len(block.heads) - len(above))
             named = [(": ".join(filter(None, (group, head.label))), head.words)
                      for group, head in zip(above, block.heads, strict=True)]  # fmt: skip
-            return table_lines(named, [map(_cell, row) for row in block.rows])
+            return table_lines(named, [map(_cell, row) for row in (*block.rows, *block.references)])
     return []
 
 
