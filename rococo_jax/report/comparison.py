@@ -178,7 +178,7 @@ def leader_sentence(pair: FirstTwo) -> str:
     if pair.paired.p >= ALPHA:
         return (
             f"There is no clear best model: by {variant}{name} the first two, {pair.first.label} ({values[0]}) and "
-            f"{pair.second.label} ({values[1]}), do not differ significantly (p {p})."
+            f"{pair.second.label} ({values[1]}), do not differ significantly (p {p}, uncorrected)."
         )
     return (
         f"By {variant}{name}, {pair.first.label} ({values[0]}) is first, significantly ahead of {pair.second.label} "

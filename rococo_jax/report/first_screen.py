@@ -176,9 +176,11 @@ def _happened(focus: Focus) -> Markup:
                 " A correct answer ranks first (R@1) for {} % before and {} % after.", percent(before), percent(after)
             )
     values = [value for each in focus.runs if (value := focus.main(each).value) is not None]
-    if len(values) > 1:
-        text += rich(" Over the {} models, {} ranges from {} to {}.", str(len(values)), metric_of(focus.metric).label,
-                     percent(min(values)), percent(max(values)))  # fmt: skip
+    name, low, high = metric_of(focus.metric).label, percent(min(values)), percent(max(values))
+    if len(values) > 1 and low == high:
+        text += rich(" {} is the same for all {} models.", name, str(len(values)))
+    elif len(values) > 1:
+        text += rich(" Over the {} models, {} ranges from {} to {}.", str(len(values)), name, low, high)
     return text
 
 

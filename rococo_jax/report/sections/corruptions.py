@@ -36,7 +36,7 @@ _QUESTION = (
 )
 _MEANS = (
     "Mean over the kinds of each severity, and the relative drop from the result on uncorrupted images, each with its "
-    "95 % bootstrap interval. The drop rate is [ours]."
+    "95 % bootstrap interval. The drop rate is a definition of this project."
 )
 _MAP = (
     "Relative drop by kind and severity, in per cent of the result on uncorrupted images (the same images, cropped to "
@@ -208,7 +208,7 @@ _RAS = (
     "Compared with the same images without corruption. RAS is 0 where nothing changes and negative where probabilities "
     "move away from the correct class; it is the sum of its parts. Erroneous confidence: wrong after corruption, with "
     "lower entropy. Hesitation: right before and after, with higher entropy. Means over kinds where there are several. "
-    "The formula of RAS is [ours]."
+    "The formula of RAS is a definition of this project."
 )
 
 

@@ -14,8 +14,8 @@ from rococo_jax.report.vocabulary import ALTERED, QUERIES, percent, variant_labe
 _LEAD = (CLEAN, "r1")
 _SPLIT = ("top1_own", "top1_own_altered", "top1_other_altered", "top1_other")
 _DROP = (
-    "The share of its clean R@1 that a model loses: 100 × (clean − altered) / clean, in per cent. The formula is "
-    "[ours]: the paper reports a drop rate without a formula. Whiskers span the 95 % interval."
+    "The share of its clean R@1 that a model loses: 100 × (clean − altered) / clean, in per cent. The paper reports a "
+    "drop rate without a formula; this one is a definition of this project. Whiskers span the 95 % interval."
 )
 _SCATTER = (
     "R@1 on the clean gallery (horizontal) and on the altered gallery (vertical), in per cent. On the dashed line "
