@@ -29,7 +29,7 @@ def sizes(runs: Sequence[Run], task: str) -> Note | None:
     if "gallery" not in first:
         return None
     galleries = {name: each["gallery"] for name, each in task_sizes.items() if is_whole(each.get("gallery"))}
-    altered = variants_of(runs[:1], task, which=lambda each: not each.is_clean)
+    altered = variants_of(runs[:1], task, condition=lambda each: not each.is_clean)
     altered = sorted(galleries[name] for name in altered if name in galleries)
     parts = [f"{count(galleries['clean'])} items clean"] if "clean" in galleries else []
     if altered:

@@ -102,7 +102,7 @@ def tiles_of(section: TaskSection, runs: Sequence[Run], task: str) -> Tiles | No
     parts = [name for name in variants_of(runs, task) if name not in pooled]
     variants_by_name = {
         "lead": [lead],
-        "attacks": variants_of(runs, task, which=lambda each: each.is_attack),
+        "attacks": variants_of(runs, task, condition=lambda each: each.is_attack),
         "parts": parts if len(parts) > 1 else [],
         "part": parts if len(parts) == 1 and parts != [lead] else [],
     }
