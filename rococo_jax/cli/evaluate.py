@@ -107,9 +107,9 @@ def _run(options: Options) -> int:
         quiet = options.embedding.quiet
         if all_results:
             print_tables(all_results, as_json=options.json, quiet=quiet)
-            written = [folder for source, folder in folders.items() if source not in failed]
+            evaluated_folders = [folder for source, folder in folders.items() if source not in failed]
             if shard is None:
-                _compare_and_report(options, written, out / "report.html")
+                _compare_and_report(options, evaluated_folders, out / "report.html")
         if failed:
             print(f"rococo: {len(failed)} of {len(folders)} models failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

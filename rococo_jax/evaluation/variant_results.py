@@ -1,4 +1,4 @@
-"""Results of one variant of a task: metrics, intervals and sizes over its seeds, kinds, parts or items."""
+"""Variant results of a task: metrics, intervals and sizes over its seeds, kinds, parts or items."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence

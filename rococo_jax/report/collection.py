@@ -84,7 +84,7 @@ class Run:
 
     @functools.cached_property
     def described(self) -> dict[str, dict[str, Variant]]:
-        """Fields of variants, by task and name."""
+        """The fields of variants, by task and name."""
         return {task: described_variants(self.results, task) for task in self.tasks}
 
     def variants(self, task: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Correlations of metrics over models, as charts and tables of a section and as files.
+"""Metric correlations over models, as charts and tables of a section and as files.
 
 They are Spearman's, alone and controlling for clean R@1, of the metrics that each kind of task names; see
 `metrics.correlation`.

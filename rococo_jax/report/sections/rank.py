@@ -55,8 +55,10 @@ def _scatters(runs: Sequence[Run], task: str) -> Charts | None:
     runs = best_first(runs, task, _LEAD)
     points_of: dict[str, list[tuple[int, Run, Estimate, Estimate]]] = {}
     for variant in variants_of(runs, task, "r1", lambda each: not (each.is_clean or each.unseen))[:MOST_PANELS]:
-        pairs = [(place, run, run.estimate(task, *_LEAD), run.estimate(task, variant, "r1"))
-                 for place, run in enumerate(runs, 1)]  # fmt: skip
+        pairs = [
+            (place, run, run.estimate(task, *_LEAD), run.estimate(task, variant, "r1"))
+            for place, run in enumerate(runs, 1)
+        ]
         points_of[variant] = [each for each in pairs if None not in (each[2].value, each[3].value)]
     points_of = {variant: points for variant, points in points_of.items() if len(points) > 1}
     if not points_of:
