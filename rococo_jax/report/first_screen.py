@@ -173,12 +173,15 @@ def _happened(focus: Focus) -> Markup:
                 " A correct answer ranks first (R@1) for {} % before and {} % after.", percent(before), percent(after)
             )
     values = [value for each in focus.runs if (value := focus.main(each).value) is not None]
-    name, low, high = metric_of(focus.metric).label, percent(min(values)), percent(max(values))
-    if len(values) > 1 and low == high:
-        text += rich(" {} is the same for all {} models.", name, str(len(values)))
-    elif len(values) > 1:
-        text += rich(" Over the {} models, {} ranges from {} to {}.", str(len(values)), name, low, high)
-    return text
+    return text + _range(metric_of(focus.metric).label, values) if len(values) > 1 else text
+
+
+def _range(name: str, values: Sequence[float | int]) -> Markup:
+    """Return the sentence on a metric over several models."""
+    low, high = percent(min(values)), percent(max(values))
+    if low == high:
+        return rich(" {} is the same for all {} models.", name, str(len(values)))
+    return rich(" Over the {} models, {} ranges from {} to {}.", str(len(values)), name, low, high)
 
 
 # Endings of the sentence about the models of each verdict.
