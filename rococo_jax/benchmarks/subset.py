@@ -5,6 +5,7 @@ therefore those of annotation files that contain the listed images or items only
 """
 
 import dataclasses
+import functools
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -26,18 +27,22 @@ class Subset:
 
     Attributes:
         source: the file that lists them.
-        keys: names of images or items, each once.
+        keys: names of images or items, each once, in the order of the file.
     """
 
     source: str
-    keys: frozenset[str]
+    keys: tuple[str, ...]
+
+    @functools.cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self.keys)
 
     def __contains__(self, key: str) -> bool:
-        return key in self.keys
+        return key in self._names
 
     def refuse_unknown(self, known: Collection[str], wanted: str) -> None:
         """Raise InputError if a key is unknown to the benchmark; `wanted` describes its keys."""
-        unknown = sorted(self.keys.difference(known))
+        unknown = [key for key in self.keys if key not in known]
         if unknown:
             found = f"{len(unknown):,} of {len(self.keys):,} that the benchmark does not have, the first {unknown[0]!r}"
             raise InputError(self.source, "entries", found, wanted)
@@ -81,7 +86,7 @@ def read_subset(path: str | os.PathLike) -> Subset:
     repeated = [key for key, count in Counter(keys).items() if count > 1]
     if repeated:
         raise InputError(path, "entries", f"{len(repeated):,} repeated, the first {repeated[0]!r}", "each once")
-    return Subset(str(path), frozenset(keys))
+    return Subset(str(path), tuple(keys))
 
 
 def _keys_of_json(path: str | os.PathLike, value: Any) -> list[str]:

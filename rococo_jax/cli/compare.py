@@ -2,10 +2,17 @@
 
 import dataclasses
 import math
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 from rococo_jax.errors import InputError
 from rococo_jax.options import Option
+
+if TYPE_CHECKING:  # loads NumPy
+    from rococo_jax.report.collection import Group
+
+# Most conditions that a message names.
+_FEW = 4
 
 EXAMPLES = """\
   rococo compare out/base out/finetuned
@@ -51,8 +58,8 @@ def run(options: Options) -> None:
     groups = group_by_fingerprint(load_results(options.results))
     models = [run.label for group in groups for run in group.runs]
     if max((len(group.runs) for group in groups), default=0) < 2:
-        fields = list(dict.fromkeys(field for group in groups for field, _, _ in group.differences))
-        conditions = f"{len(models)} models under {len(groups)} different conditions ({', '.join(fields[:4])})"
+        fields = ", ".join(dict.fromkeys(field for group in groups for field in _fields(group)))
+        conditions = f"{len(models)} models under {len(groups)} different conditions ({fields})"
         conditions = conditions if len(models) > 1 else "one model"
         expected = "at least two models that were evaluated on the same data with the same protocol and versions"
         raise InputError(", ".join(options.results), "models", conditions if models else "none", expected)
@@ -61,6 +68,10 @@ def run(options: Options) -> None:
     except InputError as error:
         source = f"--{error.source}" if error.source in ("reference", "metrics") else error.source
         raise InputError(source, error.field, error.found, error.wanted) from None
+    for group in groups[1:]:
+        folders = ", ".join(str(run.path.parent) for run in group.runs)
+        conditions = f"{', '.join(_fields(group))} differ from {groups[0].runs[0].path.parent}"
+        print(f"rococo: {folders}: not compared with the first results: {conditions}", file=sys.stderr)
     rows = verdict_rows(comparisons, options.margin)
     if not rows:
         expected = "results of `rococo evaluate` with their per_query.parquet"
@@ -70,3 +81,9 @@ def run(options: Options) -> None:
         return
     hint = "" if options.margin else "--margin POINTS also tests whether a difference is too small to matter."
     print_verdicts(comparisons, options.margin, hint)
+
+
+def _fields(group: "Group") -> list[str]:
+    """Return the first conditions in which results differ from the first group; lists of images come first."""
+    fields = [field for field, _, _ in group.differences]
+    return sorted(fields, key=lambda field: not field.endswith(".only"))[:_FEW]

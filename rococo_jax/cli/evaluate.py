@@ -7,13 +7,14 @@ from typing import Annotated
 
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.outputs import output_folder, print_tables
-from rococo_jax.evaluation.options import DataOptions, EmbeddingOptions, ModelOptions
+from rococo_jax.evaluation.options import ANY_SIZE, DataOptions, EmbeddingOptions, ModelOptions
 from rococo_jax.options import Option
 
 EXAMPLES = """\
   rococo evaluate demo:plain demo:sc-vc --data DATA --out out
   rococo evaluate models/a models/b --data DATA --benchmarks rococo,sugarcrepe --out out
   rococo evaluate a b --data DATA --benchmarks cifar10 --corruptions all --only selected.json --out out/selected
+  rococo evaluate models/a --data DATA --benchmarks cue_conflict --image-size 160,224,288 --out out/sizes
   rococo evaluate my_models.py:make_clip --data DATA --out out --allow-missing-images
   rococo evaluate models/blip --rerank 256 --images coco/images \\
       --annotations rococo/annotations --out out/blip
@@ -33,6 +34,8 @@ class Options:
             report.html, .csv and .md, and journal.jsonl; missing results are added to existing ones
         baseline_captions: training captions, Karpathy form, for n-gram baselines, which see no image (default: only
             baselines without training captions)
+        image_sizes: side of the images in pixels, if not the checkpoint's, with position embeddings interpolated as in
+            its own library; several sizes, such as 160,224,288, give one result each, MODEL@160px
         no_report: do not write the report
         shard: evaluate shard K of N of the model list, for N processes that share --out; rococo report OUT then writes
             the report of all
@@ -47,12 +50,13 @@ class Options:
     models: Annotated[tuple[str, ...], Option("MODEL", positional=True)] = ()
     model_list: Annotated[str | None, Option("FILE", flag="models")] = None
     baseline_captions: Annotated[str | None, Option("FILE")] = None
+    image_sizes: Annotated[tuple[int, ...], Option("N,N", flag="image-size", least=1)] = ()
     no_report: bool = False
     shard: Annotated[str | None, Option("K/N")] = None
     json: bool = False
     data: DataOptions
     settings: Settings
-    model: ModelOptions
+    model: Annotated[ModelOptions, ANY_SIZE]
     embedding: EmbeddingOptions
 
 
@@ -80,38 +84,47 @@ def _run(options: Options) -> int:
     compute = run_on_all_processes("settings", options.embedding.compute)
     load_options = run_on_all_processes("settings", options.model.load_options)
     models = broadcast_from_process_0("models", lambda: read_models(options.models, options.model_list))
+    sizes = tuple(dict.fromkeys(options.image_sizes)) or (None,)
     # Results of a list are in folders of their own, as models may be added to the list later.
-    alone = len(models) == 1 and options.model_list is None and shard is None
+    alone = len(models) == 1 and options.model_list is None and shard is None and len(sizes) == 1
     models = models if shard is None else run_on_all_processes("shard", lambda: shard_of(models, shard))
-    folders = {model.source: out if alone else out / model.name for model in models}
-    names = {model.source: model.name for model in models if model.renamed}
     benchmarks = run_on_all_processes("benchmarks", lambda: options.data.open(settings))
 
     def begin() -> None:
         images = sum(len(images) for benchmark in benchmarks for images in benchmark.image_sets.values())
         texts = len({text for benchmark in benchmarks for text in benchmark.texts})
-        models_phrase = "1 model" if len(folders) == 1 else f"{len(folders)} models"
+        models_phrase = "1 model" if len(models) == 1 else f"{len(models)} models"
+        models_phrase += f" at {len(sizes)} image sizes" if len(sizes) > 1 else ""
         counts = f"{models_phrase}, {images:,} images and {texts:,} texts each"
         say(f"evaluating {counts}: {compute.summary()}, protocol {settings.protocol}")
         for benchmark in benchmarks:
             say(benchmark.summary())
         if not alone:
-            write_journal(out / JOURNAL, event="started", models=list(folders))
+            write_journal(out / JOURNAL, event="started", models=[model.source for model in models])
 
     broadcast_from_process_0("start", begin)
     cache = options.embedding.open_cache()
-    all_results, failed = evaluate_all(
-        folders, out, benchmarks, settings, cache, training, compute, names, load_options
-    )
+    all_results, written, failed = [], [], []
+    for size in sizes:
+        named = [model.at_image_size(size) for model in models] if len(sizes) > 1 else models
+        folders = {model.source: out if alone else out / model.name for model in named}
+        names = {model.source: model.name for model in named if model.renamed}
+        at_size = dataclasses.replace(load_options, image_size=size)
+        results, failures = evaluate_all(folders, out, benchmarks, settings, cache, training, compute, names, at_size)
+        all_results += results
+        written += [folder for source, folder in folders.items() if source not in failures]
+        failed += [names.get(source, source) if len(sizes) > 1 else source for source in failures]
     if jax.process_index() == 0:
         quiet = options.embedding.quiet
         if all_results:
             print_tables(all_results, as_json=options.json, quiet=quiet)
-            written = [folder for source, folder in folders.items() if source not in failed]
             if shard is None:
                 _compare_and_report(options, written, out / "report.html")
         if failed:
-            print(f"rococo: {len(failed)} of {len(folders)} models failed: {', '.join(failed)}", file=sys.stderr)
+            print(
+                f"rococo: {len(failed)} of {len(models) * len(sizes)} models failed: {', '.join(failed)}",
+                file=sys.stderr,
+            )
     return 1 if failed else 0
 
 

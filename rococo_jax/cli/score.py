@@ -1,7 +1,8 @@
 """`rococo score`: compute the metrics of a model of any framework from its similarities, embeddings or class logits.
 
 `--data`, or `--images` and `--annotations`, name whole benchmarks, whose results can be compared with those of
-`rococo evaluate`. `--annotation` names one file of captions. `--logits` are compared with labels.
+`rococo evaluate`. `--annotation` names one file of captions. `--logits` are those of classes, compared with labels, or
+those of the options of questions.
 """
 
 import dataclasses
@@ -9,44 +10,54 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.cli.outputs import output_file, output_file_or_folder, output_folder, print_tables
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.options import QUESTIONS, DataOptions
 from rococo_jax.options import Option
+from rococo_jax.texts import JSON_LINES, TABLES, file_suffix
 
 EXAMPLES = """\
   rococo score --embeddings my-vectors --images coco/images --annotations rococo/annotations --out out/my-model
   rococo score --similarities my-scores --data DATA --benchmarks rococo --out out/my-model
   rococo score --similarities S.npy --annotation rococo/annotations/same_concept.json --out same_concept.json
   rococo score --logits F.npz --labels labels.csv --corrupted fog_3=G.npz --out-logits coco=H.npz --out F.json
+  rococo score --logits answers.jsonl --corrupted fog_3=answers-fog.jsonl --out out/my-model/results.json
 
 `rococo report out` compares the first two with evaluated models; `rococo export-inputs` writes the images and texts to
 embed. With --annotation, rows are the images and columns the captions of the file, in file order: image by image, the
 originals before the altered captions. A file of plain captions gives the tasks without altered captions.
+
+A line of answers.jsonl is a question with its own options, such as those of multiple choice for vision-language models:
+{"image": "7.jpg", "question": "Which?", "options": ["a cat", "a dog"], "logits": [2.5, 0.5], "answer": "a cat"}
 """
+
+# Files of questions; other files contain the logits of images for one list of classes.
+QUESTION_FORMATS = (*JSON_LINES, ".json", ".parquet", *TABLES)
 
 
 @dataclasses.dataclass(frozen=True)
 class LogitsOptions:
-    """Class logits and the labels that they are compared with.
+    """Logits of classes and the labels that they are compared with, or logits of the options of questions.
 
     Attributes:
         logits: images by classes, before the softmax: an .npz file with 'logits' and, if known, 'classes' (names of
-            the columns) and 'names' (of the images); needs --labels
+            the columns) and 'names' (of the images); needs --labels. Or questions with their own options: a .jsonl,
+            .parquet or .csv file of image, question, options, logits and answer
         labels: table of image,label (.csv, .tsv or .jsonl); labels are names of classes
-        task: name of the task in the results
+        task: name of the task in the results (default: classes, or questions)
         classes: names of the columns (default: those in the logits' file)
         groups: {coarse class: [class, ...]}; the labels are then names of coarse classes
-        corrupted: logits of the same images after a corruption; may be repeated
+        corrupted: logits of the same images or questions after a corruption; may be repeated
         out_logits: logits of out-of-distribution images; may be repeated
     """
 
-    logits: Annotated[str | None, Option("F.npz")] = None
+    logits: Annotated[str | None, Option("F")] = None
     labels: Annotated[str | None, Option("F")] = None
-    task: str = "classes"
+    task: str | None = None
     classes: Annotated[str | None, Option("F.json")] = None
     groups: Annotated[str | None, Option("F.json")] = None
-    corrupted: Annotated[tuple[tuple[str, str], ...], Option("fog_3=F.npz")] = ()
+    corrupted: Annotated[tuple[tuple[str, str], ...], Option("fog_3=F")] = ()
     out_logits: Annotated[tuple[tuple[str, str], ...], Option("NAME=F.npz")] = ()
 
 
@@ -126,11 +137,12 @@ def check_combination(options: Options) -> None:
         raise InputError("rococo score", "input", found, "one of --similarities, --embeddings and --logits")
     (flag,) = flags
     has_folders = bool(options.data.data or options.data.images or options.data.annotations)
+    if options.settings.only and not has_folders:
+        raise InputError("rococo score", "--only", options.settings.only[0], "whole benchmarks, by --data or --images")
     if flag == "--logits":
         if options.annotation is not None:
             raise InputError("rococo score", "input", "--logits with --annotation", "one of them")
-        if options.classes.labels is None:
-            raise InputError("rococo score", "--labels", "nothing", "a table of image,label beside --logits")
+        _check_logits(options.classes, options.settings)
     elif options.annotation is not None:
         if flag == "--embeddings" or has_folders:
             found = "--annotation with " + (flag if flag == "--embeddings" else "--data, --images or --annotations")
@@ -142,18 +154,51 @@ def check_combination(options: Options) -> None:
         raise InputError("--out", "path", options.out, "a folder, for whole benchmarks")
 
 
+def _check_logits(options: LogitsOptions, settings: Settings) -> None:
+    """Raise InputError if options are missing or superfluous for the kind of logits."""
+    if CLEAN in dict(options.corrupted):
+        raise InputError("rococo score", "--corrupted", CLEAN, "the name of a corruption; clean logits are --logits")
+    defaults = Settings(only=settings.only[:1] if is_question_file(options.logits) else ())
+    if ignored := [name for name, value in vars(settings).items() if value != getattr(defaults, name)]:
+        raise InputError(
+            "rococo score", f"--{ignored[0].replace('_', '-')}", "it with --logits", "benchmarks in folders"
+        )
+    if not is_question_file(options.logits):
+        if options.labels is None:
+            wanted = f"a table of image,label beside --logits; or a file of questions ({', '.join(QUESTION_FORMATS)})"
+            raise InputError("rococo score", "--labels", "nothing", wanted)
+        return
+    of_classes = {"--labels": options.labels, "--classes": options.classes, "--groups": options.groups}
+    of_classes["--out-logits"] = options.out_logits
+    if flags := [flag for flag, value in of_classes.items() if value]:
+        found = f"{flags[0]} with {options.logits}"
+        raise InputError("rococo score", flags[0], found, "only --corrupted and --task with a file of questions")
+
+
+def is_question_file(path: str) -> bool:
+    """Return whether a file of logits has questions with their own options."""
+    return file_suffix(Path(path)) in QUESTION_FORMATS
+
+
 def _score_logits(options: Options) -> None:
     from rococo_jax.evaluation.models.class_logits import score_logits
+    from rococo_jax.evaluation.models.option_logits import score_questions
 
-    classes = options.classes
+    classes, corrupted = options.classes, dict(options.classes.corrupted)
+    if is_question_file(classes.logits):
+        task = classes.task or "questions"
+        only = next(iter(options.settings.only), None)
+        evaluated = score_questions(classes.logits, task=task, name=options.name, corrupted=corrupted, only=only)
+        _write(evaluated, options)
+        return
     evaluated = score_logits(
         classes.logits,
         classes.labels,
-        task=classes.task,
+        task=classes.task or "classes",
         name=options.name,
         classes=classes.classes,
         groups=classes.groups,
-        corrupted=dict(classes.corrupted),
+        corrupted=corrupted,
         outside=dict(classes.out_logits),
     )
     _write(evaluated, options)

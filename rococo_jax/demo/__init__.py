@@ -1,4 +1,4 @@
-"""The embedded default: drawn scenes with captions and altered captions, in the form of a benchmark of one's own.
+"""The embedded default: drawn scenes with captions and altered captions, in the form of a user's own benchmark.
 
 Importing it registers `scenes:COUNT` as training data and `demo` as a lexicon.
 """

@@ -23,7 +23,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.checkpoints.hub import shipped_models
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.captions import captions_of, demo_lexicon
-from rococo_jax.demo.scenes import draw_scene, make_scene
+from rococo_jax.demo.scenes import Scene, draw_scene, make_scene
 from rococo_jax.encoders import load_model
 from rococo_jax.errors import InputError
 from rococo_jax.progress import progress
@@ -48,7 +48,7 @@ def draw_benchmark(folder: str | os.PathLike, scenes: int = SCENES, seed: int = 
 
 
 def run_name(scenes: int, seed: int) -> str:
-    """The subfolder of everything about these scenes."""
+    """Return the name of the subfolder of everything about these scenes."""
     return f"{scenes}-scenes-seed-{seed}"
 
 
@@ -56,12 +56,12 @@ def write_benchmark(
     folder: str | os.PathLike,
     count: int = SCENES,
     seed: int = SEED,
-    on_progress: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Writes pictures, captions and altered captions into `folder`. The same arguments write the same scenes.
+    """Write pictures, captions and altered captions into `folder`. The same arguments write the same scenes.
 
-    `on_progress` is called with the number of pictures done since its last call. `storage.atomic_directory` gives a
-    folder that appears complete or not at all.
+    Args:
+        on_progress: called with the number of pictures that were drawn since its last call.
     """
     folder = Path(folder)
     scenes = [make_scene("test", seed, index) for index in range(count)]
@@ -86,22 +86,31 @@ VARIANTS = ("same_concept", "danger")
 
 
 def open_questions(images: Path, annotations: Path, scenes: int, seed: int, settings: Settings) -> list[Benchmark]:
-    """The benchmarks of classes and of choices, whose files are written beside the annotations' folder if need be."""
+    """Open the benchmarks of choices and classes; write their files first if they do not exist."""
     folder = annotations.parent.parent / "questions"
     if not folder.exists():
         with atomic_directory(folder) as unfinished:
-            _write(unfinished, annotations, scenes, seed)
-    return [find_benchmark(name).open({"images": images, "annotations": folder / name}, settings)
-            for name in ("choices", "classes")]  # fmt: skip
+            _write_questions(unfinished, annotations, scenes, seed)
+    return [
+        find_benchmark(name).open({"images": images, "annotations": folder / name}, settings)
+        for name in ("choices", "classes")
+    ]
 
 
-def _write(folder: Path, annotations: Path, scenes: int, seed: int) -> None:
-    colours = {(scene := make_scene("test", seed, index)).name: scene.main.colour for index in range(scenes)}
-    lines = ["image,label", *(f"{name}.png,{colour}" for name, colour in colours.items())]
-    (folder / "classes").mkdir()
-    (folder / "classes" / "labels.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    called = {colour: f"{colour} object" for colour in sorted(set(colours.values()))}
-    (folder / "classes" / "classes.json").write_text(json.dumps(called), encoding="utf-8")
+def _write_questions(folder: Path, annotations: Path, scenes: int, seed: int) -> None:
+    _write_classes(folder / "classes", [make_scene("test", seed, index) for index in range(scenes)])
+    _write_choices(folder / "choices", annotations)
+
+
+def _write_classes(folder: Path, scenes: list[Scene]) -> None:
+    lines = ["image,label", *(f"{scene.name}.png,{scene.main.colour}" for scene in scenes)]
+    prompt_names = {colour: f"{colour} object" for colour in sorted({scene.main.colour for scene in scenes})}
+    folder.mkdir()
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "classes.json").write_text(json.dumps(prompt_names), encoding="utf-8")
+
+
+def _write_choices(folder: Path, annotations: Path) -> None:
     items = []
     for variant in VARIANTS:
         for item in read_annotation(annotations / f"{variant}.json").items:
@@ -109,4 +118,4 @@ def _write(folder: Path, annotations: Path, scenes: int, seed: int) -> None:
             pair = next(((one, other) for one, other in pairs if other is not None and one != other), None)
             if pair is not None:
                 items.append(text_choice(f"{variant} {item.image}", variant, pair[:1], pair[1], item.image))
-    write_json_lines(folder / "choices" / "items.jsonl", items)
+    write_json_lines(folder / "items.jsonl", items)

@@ -1,8 +1,8 @@
-"""Writes five captions of a scene, as five people might.
+"""Five captions of a scene, as five people might write them.
 
-One names the things and their relation, one gives every detail, one puts the second thing first, one leaves things
-out, and one is vague ("a picture of", "an animal"). Synonyms, colours, sizes, the place and the full stop vary.
-Sentences agree in number and article.
+One names the things and their relation, one gives every detail, one begins with the second thing, one omits something,
+and one is vague ("a picture of", "an animal"). Synonyms, colours, sizes, the place and the full stop vary. Sentences
+agree in number and article.
 """
 
 import functools
@@ -46,7 +46,7 @@ _PICTURES = ("a picture of", "a drawing of", "an image of", "a view of", "here i
 
 
 def plural_of(noun: str) -> str:
-    """The plural of a noun for one of the scenes' things or places."""
+    """Return the plural of a noun for one of the scenes' things or places."""
     if noun in _PLURALS:
         return _PLURALS[noun]
     if noun.endswith(("s", "x", "ch", "sh")):
@@ -57,18 +57,18 @@ def plural_of(noun: str) -> str:
 
 
 def article_of(word: str) -> str:
-    """`an` before a word whose first letter is a vowel, `a` otherwise."""
+    """Return `an` for a word whose first letter is a vowel, else `a`."""
     return "an" if word[0].lower() in "aeiou" else "a"
 
 
 def captions_of(scene: Scene) -> list[str]:
-    """Five different captions in random order."""
+    """Return five different captions in random order."""
     rng = RandomStream("captions", *scene.key)
     writer = _Writer(scene, rng)
     if scene.other is None:
-        writers = [writer.plain_alone, writer.detailed_alone, writer.place_first_alone, writer.left_out, writer.loose]
+        writers = [writer.plain_alone, writer.detailed_alone, writer.place_first_alone, writer.incomplete, writer.vague]
     else:
-        writers = [writer.plain, writer.detailed, writer.other_first, writer.left_out, writer.loose]
+        writers = [writer.plain, writer.detailed, writer.other_first, writer.incomplete, writer.vague]
     captions = []
     for write in rng.shuffled(writers):
         while (caption := _finish(write(), rng)) in captions:
@@ -90,7 +90,7 @@ class _Writer:
         scene, rng = self.scene, self.rng
         main, other = self._phrase(scene.main, colour=0.5), self._phrase(scene.other, colour=0.5)
         verb = rng.choose((f" {self._be(scene.main)}", f" {self._pose(scene.main)}", ""))
-        return f"{main}{verb} {rng.choose(_TO[scene.relation])} {other}{self._where(0.4)}"
+        return f"{main}{verb} {rng.choose(_TO[scene.relation])} {other}{self._maybe_place(0.4)}"
 
     def detailed(self) -> str:
         scene, rng = self.scene, self.rng
@@ -99,60 +99,61 @@ class _Writer:
         extra = self._extra()
         if rng.chance(0.3):
             return f"{self._place()}, {main} {self._pose(scene.main)} {relation} {other}{extra}"
-        return f"{main} {self._pose(scene.main)} {relation} {other}{self._where(1.0)}{extra}"
+        return f"{main} {self._pose(scene.main)} {relation} {other}{self._maybe_place(1.0)}{extra}"
 
     def other_first(self) -> str:
         scene, rng = self.scene, self.rng
         main, other = self._phrase(scene.main, colour=0.6), self._phrase(scene.other, colour=0.6)
         if rng.chance(0.5):
             start = "there is" if scene.other.count == 1 else "there are"
-            return f"{start} {other} {rng.choose(_FROM[scene.relation])} {main}{self._where(0.5)}"
+            return f"{start} {other} {rng.choose(_FROM[scene.relation])} {main}{self._maybe_place(0.5)}"
         if scene.relation in ("on", "above"):
             words = {"on": ("with {} on top", "carrying {}"), "above": ("with {} overhead", "with {} in the air")}
-            return f"{other} {rng.choose(words[scene.relation]).format(main)}{self._where(0.7)}"
-        return f"{other} {self._be(scene.other)} {rng.choose(_FROM[scene.relation])} {main}{self._where(0.5)}"
+            return f"{other} {rng.choose(words[scene.relation]).format(main)}{self._maybe_place(0.7)}"
+        return f"{other} {self._be(scene.other)} {rng.choose(_FROM[scene.relation])} {main}{self._maybe_place(0.5)}"
 
     def plain_alone(self) -> str:
         main = self._phrase(self.scene.main, colour=0.7)
-        return f"{main} {self._pose(self.scene.main)}{self._where(1.0)}"
+        return f"{main} {self._pose(self.scene.main)}{self._maybe_place(1.0)}"
 
     def detailed_alone(self) -> str:
         scene, rng = self.scene, self.rng
         main = self._phrase(scene.main, 1.0, 1.0)
         alone = rng.choose((" all alone", " alone", " and nothing else")) if scene.main.count == 1 else " in a row"
-        return f"{main} {self._pose(scene.main)}{self._where(1.0)}{alone if rng.chance(0.6) else ''}"
+        return f"{main} {self._pose(scene.main)}{self._maybe_place(1.0)}{alone if rng.chance(0.6) else ''}"
 
     def place_first_alone(self) -> str:
         main, verb = self.scene.main, self.rng.choose(("there {}", "we see", "you can see"))
         return f"{self._place()} {verb.format(self._be(main))} {self._phrase(main, colour=0.7, size=0.6)}"
 
-    def left_out(self) -> str:
-        """The first thing alone, with its colour or place; or both things without their relation."""
+    def incomplete(self) -> str:
+        """Name the first thing alone, with its colour or place, or both things without their relation."""
         scene, rng = self.scene, self.rng
         if scene.other is not None and rng.chance(0.5):
             pair = rng.shuffled([scene.main, scene.other])
-            return " and ".join(self._phrase(item, colour=0.35) for item in pair) + self._where(0.5)
-        where = self._where(0.8)
-        return f"{self._phrase(scene.main, colour=0.8 if where else 1.0, size=0.7)}{where}"
+            return " and ".join(self._phrase(item, colour=0.35) for item in pair) + self._maybe_place(0.5)
+        place = self._maybe_place(0.8)
+        return f"{self._phrase(scene.main, colour=0.8 if place else 1.0, size=0.7)}{place}"
 
-    def loose(self) -> str:
+    def vague(self) -> str:
         scene, rng = self.scene, self.rng
-        vague = [rng.chance(0.2), rng.chance(0.2)]
-        main = self._vague(scene.main) if vague[0] else self._phrase(scene.main, colour=0.3)
+        main_is_vague, other_is_vague = rng.chance(0.2), rng.chance(0.2)
+        main = self._group_phrase(scene.main) if main_is_vague else self._phrase(scene.main, colour=0.3)
         if scene.other is None or rng.chance(0.15):
             with_other = ""
         else:
-            other = self._vague(scene.other) if vague[1] else self._phrase(scene.other, colour=0.3)
+            other = self._group_phrase(scene.other) if other_is_vague else self._phrase(scene.other, colour=0.3)
             with_other = rng.choose((" and ", " with ", " near ")) + other
         start = rng.choose(("", *_PICTURES))
         if start == "here is" and (scene.main.count > 1 or with_other.startswith(" and")):
             start = "here are"
-        where = self._where(1.0 if any(vague) or not with_other else 0.75)
+        is_uninformative = main_is_vague or other_is_vague or not with_other
+        place = self._maybe_place(1.0 if is_uninformative else 0.75)
         extra = self._extra() if rng.chance(0.4) else ""
-        return f"{start} {main}{with_other}{where}{extra}".strip()
+        return f"{start} {main}{with_other}{place}{extra}".strip()
 
     def _phrase(self, item: Item, colour: int | float = 0.0, size: int | float = 0.25) -> str:
-        """A phrase such as `two small red cats`; `colour` and `size` are the probabilities of naming them."""
+        """Return a phrase such as `two small red cats`; `colour` and `size` are the probabilities of naming them."""
         rng = self.rng
         noun = item.kind.nouns[0] if rng.chance(0.6) else rng.choose(item.kind.nouns)
         words = [noun if item.count == 1 else plural_of(noun)]
@@ -167,7 +168,7 @@ class _Writer:
             return " ".join([article_of(words[0]), *words])
         return " ".join([_NUMBERS[item.count], *words])
 
-    def _vague(self, item: Item) -> str:
+    def _group_phrase(self, item: Item) -> str:
         noun = _GROUP_NOUNS.get(item.kind.group, item.kind.group)
         if noun == "furniture":
             return "some furniture"
@@ -187,7 +188,7 @@ class _Writer:
     def _place(self) -> str:
         return self.rng.choose(self.scene.place.phrases)
 
-    def _where(self, probability: int | float) -> str:
+    def _maybe_place(self, probability: int | float) -> str:
         return f" {self._place()}" if self.rng.chance(probability) else ""
 
     def _extra(self) -> str:
@@ -198,8 +199,8 @@ class _Writer:
         return self.rng.choose(words).format(self._phrase(extra, colour=1.0))
 
 
-# Nouns that no scene shows, so that groups are larger and have words for both articles.
-_FURTHER = {
+# Nouns that no scene shows: they make groups larger and provide words for both articles.
+_OTHER_NOUNS = {
     "animal": "tiger lion bear wolf otter ostrich",
     "building": "church hut igloo",
     "food": "onion bread pizza",
@@ -219,12 +220,12 @@ _MORE_GENERAL = {
 
 @functools.cache
 def demo_lexicon():
-    """Every noun as a `rococo_jax.perturb.text.lexicon.Lexicon`; nouns of one meaning are synonyms."""
+    """Return every noun as a `rococo_jax.perturb.text.lexicon.Lexicon`; nouns of one meaning are synonyms."""
     from rococo_jax.perturb.text.lexicon import Group, Lexicon, Noun
 
     singular = [(word, kind.name, kind.group) for kind in OBJECTS for word in kind.nouns]
     singular += [(word, place.name, "place") for place in PLACES for word in place.nouns]
-    singular += [(word, word, group) for group, words in _FURTHER.items() for word in words.split()]
+    singular += [(word, word, group) for group, words in _OTHER_NOUNS.items() for word in words.split()]
     by_group: dict[str, list[Noun]] = {}
     meanings: dict[str, list[str]] = {}
     for word, (meaning, group) in {word: about for word, *about in singular}.items():

@@ -17,7 +17,7 @@ Thing = TypeVar("Thing")
 
 
 class RandomStream:
-    """Random choices that depend on `names` alone: the same on every machine, in any order, in every version of Python.
+    """Random choices that depend only on `names`: the same on every machine, in any order, in every version of Python.
 
     The standard library promises that `random.Random`, seeded with a string and read through `random()` alone, keeps
     its stream.
@@ -27,11 +27,11 @@ class RandomStream:
         self._random = random.Random("/".join(str(name) for name in names))
 
     def chance(self, probability: int | float) -> bool:
-        """True with the given probability."""
+        """Return True with the given probability."""
         return self._random.random() < probability
 
     def between(self, low: int | float, high: int | float) -> float:
-        """A number drawn uniformly from `low` to `high`."""
+        """Draw a number uniformly from `low` to `high`."""
         return low + (high - low) * self._random.random()
 
     def choose(self, things: Sequence[Thing]) -> Thing:
@@ -39,7 +39,7 @@ class RandomStream:
         return things[int(self._random.random() * len(things))]
 
     def shuffled(self, things: Sequence[Thing]) -> list[Thing]:
-        """`things` in a random order."""
+        """Return `things` in a random order."""
         order = sorted((self._random.random(), index) for index in range(len(things)))
         return [things[index] for _, index in order]
 
@@ -66,22 +66,22 @@ INK: Colour = (42, 36, 52)
 
 
 def blend(first: Colour, second: Colour, share: Number) -> Colour:
-    """The colour that lies `share` of the way from `first` to `second`."""
+    """Return the colour that lies `share` of the way from `first` to `second`."""
     return tuple(round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
 
 
 def light(colour: Colour, share: Number = 0.35) -> Colour:
-    """A lighter tint of `colour`."""
+    """Return a lighter tint of `colour`."""
     return blend(colour, (255, 255, 255), share)
 
 
 def dark(colour: Colour, share: Number = 0.25) -> Colour:
-    """A darker shade of `colour`."""
+    """Return a darker shade of `colour`."""
     return blend(colour, INK, share)
 
 
 def smooth(points: Sequence[Point], closed: bool, steps: int = 8) -> list[Point]:
-    """Points along the Catmull-Rom curve through `points`."""
+    """Return points along the Catmull-Rom curve through `points`, `steps` for each segment."""
     count = len(points)
     at = (lambda i: points[i % count]) if closed else (lambda i: points[min(max(i, 0), count - 1)])
     curve = []
@@ -89,7 +89,10 @@ def smooth(points: Sequence[Point], closed: bool, steps: int = 8) -> list[Point]
         (ax, ay), (bx, by), (cx, cy), (dx, dy) = at(i - 1), at(i), at(i + 1), at(i + 2)
         for step in range(steps):
             t = step / steps
-            u, v, w, z = -t + 2 * t**2 - t**3, 2 - 5 * t**2 + 3 * t**3, t + 4 * t**2 - 3 * t**3, t**3 - t**2
+            u = -t + 2 * t**2 - t**3
+            v = 2 - 5 * t**2 + 3 * t**3
+            w = t + 4 * t**2 - 3 * t**3
+            z = t**3 - t**2
             curve.append(((u * ax + v * bx + w * cx + z * dx) / 2, (u * ay + v * by + w * cy + z * dy) / 2))
     return curve if closed else [*curve, points[-1]]
 
@@ -114,26 +117,26 @@ class Brush:
         # Mode "RGBA" on an RGB picture makes a fill with a fourth number translucent.
         self._draw = ImageDraw.Draw(self.picture, "RGBA")
 
-    def _place(self, points: Sequence[Point]) -> list[Point]:
+    def _to_pixels(self, points: Sequence[Point]) -> list[Point]:
         sign = -self.size if self.flip else self.size
         return [(self.x + sign * px, self.y - self.size * py) for px, py in points]
 
     def polygon(self, points: Sequence[Point], fill: Colour) -> None:
-        """A filled shape with straight sides."""
-        placed = self._place(points)
+        """Draw a filled shape with straight sides."""
+        pixels = self._to_pixels(points)
         if self.outline is None:
-            self._draw.polygon(placed, fill=fill)
+            self._draw.polygon(pixels, fill=fill)
         else:
             colour, grow = self.outline
-            self._draw.polygon(placed, fill=colour)
-            self._trace([*placed, placed[0], placed[1]], 2 * grow * self.size, colour)
+            self._draw.polygon(pixels, fill=colour)
+            self._trace([*pixels, pixels[0], pixels[1]], 2 * grow * self.size, colour)
 
     def blob(self, points: Sequence[Point], fill: Colour) -> None:
-        """A filled shape with a smooth border through `points`."""
+        """Draw a filled shape with a smooth border through `points`."""
         self.polygon(smooth(points, closed=True), fill)
 
     def oval(self, x: Number, y: Number, across: Number, up: Number, fill: Colour, turn: Number = 0.0) -> None:
-        """An ellipse with half axes `across` and `up`, turned by `turn` degrees anticlockwise."""
+        """Draw an ellipse with half axes `across` and `up`, rotated by `turn` degrees anticlockwise."""
         if not turn:
             return self._upright_oval(x, y, across, up, fill)
         angle = math.radians(turn)
@@ -150,21 +153,21 @@ class Brush:
         if self.outline is not None:
             fill, grow = self.outline
             across, up = across + grow, up + grow
-        ((px, py),) = self._place([(x, y)])
+        ((px, py),) = self._to_pixels([(x, y)])
         across, up = across * self.size, up * self.size
         self._draw.ellipse((px - across, py - up, px + across, py + up), fill=fill)
 
     def disc(self, x: Number, y: Number, radius: Number, fill: Colour) -> None:
-        """A filled circle."""
+        """Draw a filled circle."""
         self.oval(x, y, radius, radius, fill)
 
     def sector(self, x: Number, y: Number, radius: Number, start: Number, end: Number, fill: Colour) -> None:
-        """The part of a disc between two angles in degrees, cut along the straight line between its ends."""
+        """Draw the part of a disc between two angles in degrees, bounded by the chord between its ends."""
         angles = [math.radians(start + (end - start) * step / 24) for step in range(25)]
         self.polygon([(x + radius * math.cos(a), y + radius * math.sin(a)) for a in angles], fill)
 
     def box(self, left: Number, bottom: Number, right: Number, top: Number, fill: Colour, round: Number = 0.0) -> None:
-        """A rectangle, with corners rounded by `round`."""
+        """Draw a rectangle, with corners rounded by `round`."""
         if not round:
             return self.polygon([(left, bottom), (right, bottom), (right, top), (left, top)], fill)
         corners = [(right - round, top - round, 0), (left + round, top - round, 90)]
@@ -176,24 +179,24 @@ class Brush:
         return self.polygon(points, fill)
 
     def line(self, points: Sequence[Point], width: Number, fill: Colour) -> None:
-        """A line with round joints and ends."""
+        """Draw a line with round joints and ends."""
         if self.outline is None:
-            self._trace(self._place(points), width * self.size, fill)
+            self._trace(self._to_pixels(points), width * self.size, fill)
         else:
             colour, grow = self.outline
-            self._trace(self._place(points), (width + 2 * grow) * self.size, colour)
+            self._trace(self._to_pixels(points), (width + 2 * grow) * self.size, colour)
 
     def curve(self, points: Sequence[Point], width: Number, fill: Colour) -> None:
-        """A smooth line through `points`."""
+        """Draw a smooth line through `points`."""
         self.line(smooth(points, closed=False), width, fill)
 
-    def _trace(self, placed: list[Point], width: Number, fill: Colour) -> None:
-        self._draw.line(placed, fill=fill, width=max(1, round(width)), joint="curve")
-        for x, y in (placed[0], placed[-1]):
+    def _trace(self, pixels: list[Point], width: Number, fill: Colour) -> None:
+        self._draw.line(pixels, fill=fill, width=max(1, round(width)), joint="curve")
+        for x, y in (pixels[0], pixels[-1]):
             half = width / 2
             self._draw.ellipse((x - half, y - half, x + half, y + half), fill=fill)
 
     def shadow(self, across: Number, strength: int = 70) -> None:
-        """A soft-edged patch of shade on the ground under the object, `across` units to either side."""
+        """Draw a soft-edged shadow on the ground under the object, `across` units to either side."""
         for grow in (1.0, 0.82):
             self._upright_oval(0, 0, across * grow, 0.05 * grow, (20, 20, 50, strength // 2))

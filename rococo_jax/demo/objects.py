@@ -2,7 +2,7 @@
 
 `assets/objects.json` lists the shapes of every kind from back to front: `[shape, numbers, fill]` and, where they are
 not 0, the turn of an oval or the rounding of a box. Shapes are methods of `Brush`. A fill is a name of `COLOURS`,
-`ink`, `#rrggbb`, or the thing's `own` colour; `own dark 0.1 light 0.3` is shaded, then tinted, and
+`ink`, `#rrggbb`, or `own`, the colour of the thing; `own dark 0.1 light 0.3` is shaded, then tinted, and
 `white unless white then red` is red on a white thing.
 """
 
@@ -50,7 +50,7 @@ class ObjectKind:
         return self.nouns[0]
 
     def draw(self, brush: Brush, colour: Colour) -> None:
-        """Draw one that stands on the ground; one that flies around its middle."""
+        """Draw a thing of this kind, from the ground up, or around its middle if it flies."""
         for shape, numbers, fill, *turn_or_rounding in _shapes()[self.name]:
             getattr(brush, shape)(*numbers, _colour(fill, colour), *turn_or_rounding)
 
@@ -61,11 +61,11 @@ def _shapes() -> dict[str, list[list[Any]]]:
 
 
 @functools.cache
-def _colour(fill: str, own: Colour) -> Colour:
+def _colour(fill: str, colour_of_thing: Colour) -> Colour:
     fill, _, exception = fill.partition(" unless ")
-    clashing, _, other = exception.partition(" then ")
-    name, *tints = (other if own == COLOURS.get(clashing) else fill).split()
-    colour = own if name == "own" else {**COLOURS, "ink": INK}.get(name) or ImageColor.getrgb(name)
+    clashing, _, replacement = exception.partition(" then ")
+    name, *tints = (replacement if colour_of_thing == COLOURS.get(clashing) else fill).split()
+    colour = colour_of_thing if name == "own" else {**COLOURS, "ink": INK}.get(name) or ImageColor.getrgb(name)
     for tint, share in zip(tints[::2], tints[1::2], strict=True):
         colour = {"light": light, "dark": dark}[tint](colour, float(share))
     return colour

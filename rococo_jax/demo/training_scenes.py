@@ -1,7 +1,7 @@
-"""The data that the demo's models are trained on, and their architecture.
+"""Training data of the demo's models, and their architecture.
 
-The data is `scenes:20000`: scenes drawn once and kept in the cache folder. The models are two small transformers that
-average their tokens, of a million parameters together.
+The data is `scenes:20000`: scenes that are drawn once and kept in the cache folder. The models are two small
+transformers that average their tokens, with a million parameters together.
 """
 
 import io
@@ -24,17 +24,17 @@ from rococo_jax.runtime import cache_folder
 from rococo_jax.storage import atomic_directory, hash_json
 
 IMAGE_SIZE, DIM, CONTEXT_LENGTH = 96, 96, 48
-# Drawn at twice the size that is kept, and less finely than the benchmark: the resize loses the difference.
-_DRAWN, _FINENESS = 192, 2
+# Scenes are drawn at twice the stored size, less finely than in the benchmark; the resize removes the difference.
+_DRAWING_SIZE, _FINENESS = 192, 2
 
 
 def demo_preprocessing() -> Preprocessing:
-    """Resize to 96 x 96 pixels."""
+    """Return the preprocessing, which resizes to 96 x 96 pixels."""
     return Preprocessing(exact_size=(IMAGE_SIZE, IMAGE_SIZE), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
 
 def demo_spec() -> ModelSpec:
-    """The towers and heads; the vocabulary is left to the tokenizer."""
+    """Return the towers and heads; the tokenizer decides the size of the vocabulary."""
     vision = VisionSpec(
         image_size=IMAGE_SIZE,
         patch_size=16,
@@ -72,7 +72,10 @@ def training_captions_of(count: int) -> list[str]:
 
 
 def open_scenes(name: str) -> PairSource:
-    """Opens `scenes:COUNT`: the first COUNT (2 or more) training scenes. Their compositions occur in no test scene."""
+    """Open `scenes:COUNT`, the first COUNT (2 or more) training scenes. No test scene has one of their compositions.
+
+    Raises InputError: COUNT is no such number.
+    """
     count = name.removeprefix("scenes:")
     if not count.isdecimal() or int(count) < 2:
         raise InputError("training data", "images", repr(name), "scenes:COUNT, as scenes:20000")
@@ -83,7 +86,7 @@ def open_scenes(name: str) -> PairSource:
 
 
 class ScenePairs(PairSource):
-    """Scenes as the bytes of a small PNG with five captions. Drawn at first use and kept in the cache folder."""
+    """Scenes, each as the bytes of a small PNG with five captions; drawn at first use and kept in the cache folder."""
 
     def __init__(self, count: int):
         self.count, self._hash = count, None
@@ -109,7 +112,7 @@ class ScenePairs(PairSource):
         return PairSample(png, scene.name, tuple(captions_of(scene)))
 
     def hash(self) -> str:
-        """Hash of the pictures and their captions."""
+        """Return the hash of the pictures and their captions."""
         captions = training_captions_of(self.count)
         return hash_json(
             {"pictures": hash_files([self.folder / "pngs", self.folder / "ends.npy"]), "captions": captions}
@@ -128,7 +131,7 @@ def _draw_all(count: int, folder: Path) -> None:
 
 
 def _png_of(index: int) -> bytes:
-    picture = draw_scene(make_scene("train", 0, index), size=_DRAWN, fineness=_FINENESS)
+    picture = draw_scene(make_scene("train", 0, index), size=_DRAWING_SIZE, fineness=_FINENESS)
     small = Image.fromarray(demo_preprocessing().resize(picture))
     file = io.BytesIO()
     small.save(file, "PNG", compress_level=3)

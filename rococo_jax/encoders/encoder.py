@@ -152,7 +152,8 @@ class Encoder(LoadedModel):
         reported = ("provenance", "weights_sha256", "embedding_dimensions", "parameters", "flops", "warnings")
         preprocessing = self.preprocessing and self.preprocessing.describe()
         tokenizer = self.tokenizer and self.tokenizer.spec.to_json()
-        return {**{key: facts[key] for key in reported}, "preprocessing": preprocessing, "tokenizer": tokenizer}
+        size = {} if self.preprocessing is None else {"image_size": self.preprocessing.image_size[0]}
+        return {**{key: facts[key] for key in reported}, **size, "preprocessing": preprocessing, "tokenizer": tokenizer}
 
     @property
     def logit_scale(self) -> float:

@@ -62,7 +62,8 @@ def evaluate_all(
     """
     all_results, failed = [], []
     first = jax.process_index() == 0
-    announce_pixels([source for source, folder in folders.items() if not holds(folder, benchmarks)], benchmarks)
+    if options is None or options.image_size is None:
+        announce_pixels([source for source, folder in folders.items() if not holds(folder, benchmarks)], benchmarks)
 
     def load_and_evaluate(source: str, folder: Path) -> tuple[dict[str, Any], bool]:
         # The model exists only inside this call, so that no two models are in memory at once.

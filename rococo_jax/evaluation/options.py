@@ -141,3 +141,7 @@ class EmbeddingOptions:
         if self.no_cache:
             return EmbeddingCache(None)
         return EmbeddingCache(Path(self.cache) if self.cache else cache_folder() / "embeddings")
+
+
+# For commands with an option of their own for several image sizes.
+ANY_SIZE = Group(only=tuple(field.name for field in dataclasses.fields(ModelOptions) if field.name != "image_size"))

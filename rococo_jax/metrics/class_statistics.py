@@ -27,8 +27,10 @@ NUMBERS_AT_ONCE = 2**20
 _STEPS, _ENOUGH = 40, 1e-7
 _LOWEST, _HIGHEST = np.log(1e-3), np.log(1e3)
 
+# A block of images: a run of them, or their numbers.
+Run = slice | Int[np.ndarray, "_"]
 # Images of a block -> float64 logits of each class.
-Block = Callable[[slice], Float[np.ndarray, "images classes"]]
+Block = Callable[[Run], Float[np.ndarray, "images classes"]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,28 +83,29 @@ def class_statistics(
     block: Block,
     label: Int[np.ndarray, " images"],
     half: Int[np.ndarray, " images"],
-    classes: int,
+    classes: int | Int[np.ndarray, " images"],
     scale: float,
     temperatures: tuple[float, float] | None = None,
 ) -> ClassStatistics:
     """Compute the statistics of each image from `block`.
 
     Args:
-        block: function of a slice of images, called several times and from several threads.
+        block: function of a block of images, called several times and from several threads. All images of a block have
+            the same number of classes; the block is a slice unless `classes` is an array.
         label: right class of each image; -1 for an out-of-distribution image, which has no rank and no NLL.
         half: 0 or 1.
-        classes: number of classes.
+        classes: number of classes; an array if each image has its own classes.
         scale: factor on the logits of `block`.
         temperatures: use these instead of fitting them.
     """
-    runs = _runs(len(label), max(1, NUMBERS_AT_ONCE // max(1, classes)))
+    runs = _runs_of_images(classes, len(label))
     if temperatures is None:
         temperatures = _fitted(block, label, half, runs, scale)
     other = np.array(temperatures)[1 - half]
     columns = {name: np.empty(len(label), _DTYPES.get(name, np.float64)) for name in ClassStatistics.columns()}
     columns["label"], columns["half"] = label, half
 
-    def measure(run: slice) -> None:
+    def measure(run: Run) -> None:
         for name, values in _measured(block(run), label[run], scale, other[run]).items():
             columns[name][run] = values
 
@@ -113,11 +116,20 @@ def class_statistics(
 _DTYPES = {"predicted": np.int64, "rank": np.int64, "tied": bool}
 
 
-def _runs(count: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+def _runs_of_images(classes: int | Int[np.ndarray, " images"], images: int) -> list[Run]:
+    """Return blocks of images with the same number of classes, small enough for memory."""
+    if np.ndim(classes) == 0:
+        return [*_runs(images, int(classes))]
+    blocks = [(int(size), np.flatnonzero(classes == size)) for size in np.unique(classes)]
+    return [rows[run] for size, rows in blocks for run in _runs(len(rows), size)]
 
 
-def _in_threads(function: Callable[[slice], Any], runs: Sequence[slice]) -> Iterator[Any]:
+def _runs(images: int, classes: int) -> list[slice]:
+    size = max(1, NUMBERS_AT_ONCE // max(1, classes))
+    return [slice(start, min(start + size, images)) for start in range(0, images, size)]
+
+
+def _in_threads(function: Callable[[Run], Any], runs: Sequence[Run]) -> Iterator[Any]:
     with ThreadPoolExecutor(min(4, usable_cores()), thread_name_prefix="classes") as pool:
         yield from pool.map(function, runs)
 
@@ -163,14 +175,14 @@ def _softmax(shifted: Float[np.ndarray, "images classes"]) -> tuple[np.ndarray, 
 
 
 def _fitted(
-    block: Block, label: np.ndarray, half: np.ndarray, runs: Sequence[slice], scale: float
+    block: Block, label: np.ndarray, half: np.ndarray, runs: Sequence[Run], scale: float
 ) -> tuple[float, float]:
     """Return the temperature fitted on each half; 1 for a half without images."""
     log_t, low, high = np.zeros(2), np.full(2, _LOWEST), np.full(2, _HIGHEST)
     has_label = label >= 0
     counts = np.maximum([np.sum(has_label & (half == side)) for side in (0, 1)], 1)
 
-    def slopes(run: slice) -> Float[np.ndarray, "2 halves"]:
+    def slopes(run: Run) -> Float[np.ndarray, "2 halves"]:
         """Return first and second derivative of the summed NLL by b = ln(scale / T), for each half."""
         z, right_class = block(run), label[run]
         shifted = (z - z.max(axis=1)[:, None]) * (scale * np.exp(-log_t[half[run]]))[:, None]

@@ -10,6 +10,7 @@
     scaled           after temperature scaling with a temperature fitted on the other half of the images, which never
                      changes the predicted class
     majority class   always predicting the most frequent class, without looking at the image
+    guessing         choosing at random among the K options of a question: the mean of 1 / K
     shape bias       N_shape / (N_shape + N_texture) over images whose outline and texture are of two classes;
                      predictions of neither class are excluded (Geirhos et al. 2019, arXiv 1811.12231)
 
@@ -84,6 +85,7 @@ METRICS = (
     percent(
         "prior", "Majority class", None, "top-1 of always predicting the most frequent class, without the image", "ours"
     ),
+    percent("guessing", "Guessing", None, "expected top-1 of a random option: the mean of 1 / K for K options", "ours"),
     percent("confidence", "Confidence", None, "mean probability of the most probable class", "benchmark"),
     Metric(
         "ece",
@@ -204,9 +206,13 @@ def reliability(columns: Mapping[str, np.ndarray]) -> dict[str, list[list[float 
 
 def image_counts(statistics: ClassStatistics, classes: int) -> dict[str, np.ndarray]:
     """Return the counted columns of each image; `label` is the index of its class, `classes` the number of classes."""
-    columns = {
-        "label": statistics.label,
-        "classes": np.full(len(statistics), classes),
+    columns = {"label": statistics.label, "classes": np.full(len(statistics), classes), **prediction_counts(statistics)}
+    return columns | ({"top5": statistics.rank <= 5} if classes > 5 else {})
+
+
+def prediction_counts(statistics: ClassStatistics) -> dict[str, np.ndarray]:
+    """Return the counted columns that do not depend on whether all images have the same classes."""
+    return {
         "top1": statistics.right,
         "confidence": statistics.confidence,
         "nll": statistics.nll,
@@ -215,7 +221,6 @@ def image_counts(statistics: ClassStatistics, classes: int) -> dict[str, np.ndar
         "scaled_nll": statistics.scaled_nll,
         "ties": statistics.tied,
     }
-    return columns | ({"top5": statistics.rank <= 5} if classes > 5 else {})
 
 
 def shape_counts(
@@ -229,18 +234,17 @@ def count_images(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " ima
     """Return the counts of images. Bins of equal mass, class sizes and the majority class are those of these images.
 
     Args:
-        columns: as `image_counts` returns them, and `shape_counts` where classes of texture are known.
+        columns: as `image_counts` returns them, and `shape_counts` where classes of texture are known; or as
+            `prediction_counts` does, without the metrics of classes.
         group: the number of each image; equal images are resampled together.
     """
-    right, label = columns["top1"].astype(np.float64), columns["label"]
-    classes = int(columns["classes"].max(initial=0))
-    of_class = np.bincount(label, minlength=classes)
-    present, many = max(1, int((of_class > 0).sum())), classes >= _MANY
+    right = columns["top1"].astype(np.float64)
+    of_classes, class_bins = _class_columns(columns, right) if "classes" in columns else ({}, {})
     named = {
         "top1": right,
         "top5": columns.get("top5"),
-        "per_class": right * len(label) / (present * np.maximum(of_class, 1)[label]) if many else None,
-        "prior": label == of_class.argmax(),
+        **of_classes,
+        "guessing": columns.get("guessing"),
         "confidence": columns["confidence"],
         "nll": columns["nll"],
         "nll_scaled": columns["scaled_nll"],
@@ -255,14 +259,26 @@ def count_images(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " ima
         "ece_mass": (BINS, equal_mass_bins(columns["confidence"]), gap),
         "ece_scaled": (BINS, equal_width_bins(columns["scaled_confidence"]), scaled_gap),
     }
-    metrics_by_name = {*dense, *bins, "per_class"}
+    metrics_by_name = {*dense, *bins, *(["per_class"] if class_bins else [])}
     if any(dense[name].any() for name in _SHAPE_COLUMNS if name in dense):
         metrics_by_name |= {SHAPE[0].name}
-    if not many:
-        bins |= {"hit_class": (classes, label, right), "of_class": (classes, label, np.ones(len(label)))}
+    bins |= class_bins
     names = (*dense, *(f"{name}_{place}" for name, (size, _, _) in bins.items() for place in range(size)))
     metrics = tuple(metric for metric in METRICS if metric.name in metrics_by_name)
     return BinnedItemCounts(np.stack(list(dense.values()), axis=1), names, coarsen_groups(group), metrics, bins=bins)
+
+
+def _class_columns(
+    columns: Mapping[str, np.ndarray], right: Float[np.ndarray, " images"]
+) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, np.ndarray, np.ndarray]]]:
+    """Return columns and bins of the mean per class and of the majority class."""
+    label, classes = columns["label"], int(columns["classes"].max(initial=0))
+    of_class = np.bincount(label, minlength=classes)
+    prior = {"prior": label == of_class.argmax()}
+    if classes >= _MANY:
+        present = max(1, int((of_class > 0).sum()))
+        return {"per_class": right * len(label) / (present * np.maximum(of_class, 1)[label]), **prior}, {}
+    return prior, {"hit_class": (classes, label, right), "of_class": (classes, label, np.ones(len(label)))}
 
 
 def count_classes(statistics: ClassStatistics, group: Int[np.ndarray, " images"], classes: int) -> BinnedItemCounts:

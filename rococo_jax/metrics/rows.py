@@ -26,7 +26,7 @@ _COUNTS: Mapping[str, Count] = {
         ("choice", "image_choice", "group_choice", "text_choice"),
         lambda columns, group, names: count_items(columns, group, tuple(names)),
     ),
-    **dict.fromkeys(("classify", "shape"), lambda columns, group, names: count_images(columns, group)),
+    **dict.fromkeys(("classify", "shape", "options"), lambda columns, group, names: count_images(columns, group)),
     "out_of_distribution": lambda columns, group, names: count_sides(columns),
 }
 

@@ -9,9 +9,9 @@ same images. With S runs of values v_s, and the covariance matrix C of the runs'
     95 % interval         mean +- sqrt(t^2 V_seeds + z^2 V_images), t Student's 97.5 % quantile with S - 1 degrees of
                           freedom, z the normal one; for a single run the percentiles of its draws
 
-The diagonal of C is left out, since V_seeds already holds what images do to a single run. Adding squared half-widths is
-the approximation of Howe (1974, JASA 69, 789). Resampling seeds instead covers too little with few of them: in 2,000
-simulations with 2 to 10 seeds, 75 to 97 % for a nominal 95 %, against 95.4 to 97.8 % for this interval.
+The diagonal of C is excluded, because V_seeds already contains the effect of images on a single run. The sum of squared
+half-widths is the approximation of Howe (1974, JASA 69, 789). Resampling seeds instead covers too little with few of
+them: in 2,000 simulations with 2 to 10 seeds, 75 to 97 % for a nominal 95 %, against 95.4 to 97.8 % for this interval.
 
 The difference D between the means of two models with S_a and S_b runs has
 
@@ -41,7 +41,7 @@ _LEAST_P = 1e-9
 def over_draws(
     runs: Sequence[ImageCounts], metric: str
 ) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, "draws runs"]]:
-    """A metric of each run in its unit, and the same on every draw of the images.
+    """Return a metric of each run in its unit, and the same on every draw of the images.
 
     Raises InputError: the runs were evaluated on different images.
     """
@@ -52,20 +52,20 @@ def over_draws(
     ends = np.cumsum([run.counts.shape[1] for run in runs])[:-1]
     of_runs = zip(runs, np.split(sums, ends, axis=1), strict=True)
     values = np.array([run.value(metric) for run in runs])
-    return values, np.stack([run.metrics[metric](drawn) for run, drawn in of_runs], axis=1)
+    return values, np.stack([run.metrics[metric](sums_of_run) for run, sums_of_run in of_runs], axis=1)
 
 
-def interval(values: Float[np.ndarray, " runs"], drawn: Float[np.ndarray, "draws runs"]) -> list[float]:
-    """The 95 % interval of the mean over runs, for other seeds and other images; see the module.
+def interval(values: Float[np.ndarray, " runs"], resampled: Float[np.ndarray, "draws runs"]) -> list[float]:
+    """Return the 95 % interval of the mean over runs, for other seeds and other images; see the module.
 
     Args:
-        values: of each run.
-        drawn: of each run on every draw of the images.
+        values: value of each run.
+        resampled: value of each run on every draw of the images.
     """
     runs = len(values)
     if runs == 1:
-        return [float(end) for end in np.percentile(drawn[:, 0], [2.5, 97.5])]
-    shared = _shared_variance(np.cov(drawn, rowvar=False))
+        return [float(end) for end in np.percentile(resampled[:, 0], [2.5, 97.5])]
+    shared = _shared_variance(np.cov(resampled, rowvar=False))
     of_seeds = stats.t.ppf(0.975, runs - 1) ** 2 * values.var(ddof=1) / runs
     of_images = stats.norm.ppf(0.975) ** 2 * max(0.0, shared)
     half_width = float(np.sqrt(of_seeds + of_images))
@@ -90,15 +90,15 @@ class SeedDifference:
 
 def difference(
     values: Float[np.ndarray, " runs"],
-    drawn: Float[np.ndarray, "draws runs"],
+    resampled: Float[np.ndarray, "draws runs"],
     reference_values: Float[np.ndarray, " reference_runs"],
-    reference_drawn: Float[np.ndarray, "draws reference_runs"],
+    reference_resampled: Float[np.ndarray, "draws reference_runs"],
 ) -> SeedDifference | None:
-    """Compare two models that were trained with several seeds; None where one has a single run. See the module.
+    """Compare two models that were trained with several seeds; None if one has a single run. See the module.
 
     Args:
-        values, reference_values: of each run.
-        drawn, reference_drawn: of each run on every draw of the images, the same for both models.
+        values, reference_values: value of each run.
+        resampled, reference_resampled: value of each run on every draw of the images, the same for both models.
     """
     counts = len(values), len(reference_values)
     if min(counts) < 2:
@@ -108,10 +108,10 @@ def difference(
     of_seeds = sum(of_runs)
     denominator = sum(variance**2 / (runs - 1) for variance, runs in zip(of_runs, counts, strict=True))
     freedom = of_seeds**2 / denominator if denominator > 0 else 1.0
-    covariance = np.cov(np.concatenate([drawn, reference_drawn], axis=1), rowvar=False)
-    own, other = slice(0, counts[0]), slice(counts[0], None)
-    shared = [_shared_variance(covariance[part, part]) for part in (own, other)]
-    of_images = max(0.0, sum(shared) - 2.0 * float(covariance[own, other].mean()))
+    covariance = np.cov(np.concatenate([resampled, reference_resampled], axis=1), rowvar=False)
+    of_model, of_reference = slice(0, counts[0]), slice(counts[0], None)
+    shared = _shared_variance(covariance[of_model, of_model]) + _shared_variance(covariance[of_reference, of_reference])
+    of_images = max(0.0, shared - 2.0 * float(covariance[of_model, of_reference].mean()))
 
     def half_width(level: float) -> float:
         quantiles = stats.t.ppf(1 - level / 2, freedom), stats.norm.ppf(1 - level / 2)
@@ -132,5 +132,5 @@ def _shared_variance(covariance: Float[np.ndarray, "runs runs"]) -> float:
 
 
 def spread(each: Float[np.ndarray, " runs"]) -> float | None:
-    """The sample standard deviation over runs; None of a single one."""
+    """Return the sample standard deviation over runs; None for a single one."""
     return float(each.std(ddof=1)) if len(each) > 1 else None

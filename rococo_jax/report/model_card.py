@@ -24,6 +24,7 @@ _TASK_TYPE = {
     **dict.fromkeys(("choice", "image_choice", "group_choice", "mixed"), "image-text-choice"),
     "text_choice": "sentence-similarity",
     **dict.fromkeys(("classify", "shape"), "zero-shot-image-classification"),
+    "options": "visual-question-answering",
 }
 # The chart shows the first of these that is measured and not always 0.
 _CHARTED = ("fr1", "ota", "group_score", "r1", "top1")

@@ -3,21 +3,22 @@
     value        the mean over seeds
     spread       the sample standard deviation over seeds, None for a single one
     low, high    95 % interval of the mean over seeds, for other seeds and other images (`report.across_seeds`); None
-                 where nothing was evaluated, where the queries do not tell the metric, or, for `drop`, where in some
-                 draw no query of the baseline is right
+                 if nothing was evaluated, if the metric cannot be computed from counts, or, for `drop`, if no query of
+                 the baseline is correct in some draw
 
-Each kind of task has its metrics, as in the report. `drop` is the mean of the runs' own drops. Where variants are
-alterations (RoCOCO), the variant `altered` is the mean over them, the control and corruptions left out. Images a second
-are the median over a run's logged steps but the first; bytes are those of the compiled step.
+Each kind of task has its metrics, as in the report. `drop` is the mean of the runs' drops. If variants are alterations
+(RoCOCO), the variant `altered` is the mean over them, without the control and corruptions. Images per second are the
+median over a run's logged steps except the first; bytes are those of the compiled step.
 """
 
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from rococo_jax.benchmarks.pooling import coverage_phrase
 from rococo_jax.benchmarks.variants import Variant
@@ -38,8 +39,21 @@ from rococo_jax.training.log import METRICS as STEPS
 ALTERED = "altered"
 TRAINING = ("loss", "images_per_second", "memory_bytes_per_device")
 
-# Runs' values, and the same on every draw of images (draws runs) where that is defined.
-_Drawn = tuple[np.ndarray, np.ndarray | None]
+
+class SeedValues(NamedTuple):
+    """Values of a metric over the seeds of a setting.
+
+    Attributes:
+        values: value of each seed.
+        resampled: the same on every bootstrap draw of images; None if the metric cannot be computed from counts.
+    """
+
+    values: Float[np.ndarray, " seeds"]
+    resampled: Float[np.ndarray, "draws seeds"] | None
+
+
+# Variant -> metric -> values of a task.
+TaskValues = dict[str, dict[str, SeedValues]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,16 +61,17 @@ class Row:
     """Results of one setting of a sweep over its finished seeds.
 
     Attributes:
-        arm: its name, or "".
-        values: of each axis.
+        arm: name of the arm, or "".
+        values: value of each axis.
+        seeds: the finished seeds.
         config: steps, batch size and learning rate.
         training: estimates of `TRAINING`.
-        tasks: task -> variant -> metric -> estimate; empty where nothing was evaluated.
+        tasks: task -> variant -> metric -> estimate; empty if nothing was evaluated.
         kinds: task -> its kind.
-        headlines: task -> variant and metric that rank models, where results declare them.
-        coverage: (task, variant) -> how many parts it has, to be read after its name, where some are absent.
+        headlines: task -> variant and metric that rank models, if the results declare them.
+        coverage: (task, variant) -> phrase with the number of its parts, if some are absent.
         variants: task -> the fields of each variant, by name.
-        drawn: (task, variant, metric) -> each seed's value, and the same on every draw of images, where it is defined.
+        seed_values: task -> variant -> metric -> its values over the seeds.
     """
 
     arm: str
@@ -69,23 +84,27 @@ class Row:
     headlines: Mapping[str, Lead] = dataclasses.field(default_factory=dict)
     coverage: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Variant]] = dataclasses.field(default_factory=dict)
-    drawn: Mapping[tuple[str, str, str], _Drawn] = dataclasses.field(default_factory=dict)
+    seed_values: Mapping[str, TaskValues] = dataclasses.field(default_factory=dict)
 
     def section(self, task: str) -> TaskSection:
-        """Section of a task."""
+        """Return the section of a task."""
         return section_of_kind(self.kinds[task], self.headlines.get(task))
 
     def variant_names(self, task: str) -> list[str]:
-        """The variants of a task in reading order."""
+        """Return the variants of a task in reading order."""
         return order_variants(self.tasks.get(task, {}), self.variants.get(task, {}))
 
     def estimate(self, task: str, variant: str, name: str) -> Estimate | None:
-        """The estimate of a metric where the row has it; without a task one of training."""
+        """Return the estimate of a metric if the row has it; without a task, one of training."""
         return self.tasks.get(task, {}).get(variant, {}).get(name) if task else self.training.get(name)
+
+    def values_of(self, task: str, variant: str, name: str) -> SeedValues | None:
+        """Return the values of a metric over the seeds, if the row has it."""
+        return self.seed_values.get(task, {}).get(variant, {}).get(name)
 
 
 def collect(plan: Plan, workdir: Path) -> list[Row]:
-    """The rows of what is done, in the order of the arms and of the first axis."""
+    """Return the rows of the finished runs, in the order of the arms and of the first axis."""
     groups: dict[tuple, list[Point]] = {}
     for arm in plan.arms:
         for point in plan.points:
@@ -119,13 +138,13 @@ def summary_columns(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
 
 
 def curve_name(plan: Plan, row: Row) -> str:
-    """The arm, and the values of all axes but the first."""
-    others = [f"{axis.short} {value_text(value)}" for axis, value in zip(plan.axes[1:], row.values[1:], strict=True)]
-    return ", ".join([row.arm] * bool(row.arm) + others)
+    """Return the arm, and the values of all axes but the first."""
+    phrases = [f"{axis.short} {value_text(value)}" for axis, value in zip(plan.axes[1:], row.values[1:], strict=True)]
+    return ", ".join([row.arm, *phrases] if row.arm else phrases)
 
 
 def curves_of(plan: Plan, rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of each curve over the first axis, by its name."""
+    """Return the rows of each curve over the first axis, by the curve's name."""
     curves: dict[str, list[Row]] = {}
     for row in rows:
         curves.setdefault(curve_name(plan, row), []).append(row)
@@ -133,48 +152,52 @@ def curves_of(plan: Plan, rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def metrics_of(rows: Sequence[Row], task: str) -> list[str]:
-    """The metrics of a task that any row has, in reading order."""
+    """Return the metrics of a task that any row has, in reading order."""
     return order_metrics(name for row in rows for metrics in row.tasks.get(task, {}).values() for name in metrics)
 
 
 def _row(plan: Plan, workdir: Path, points: Sequence[Point]) -> Row | None:
-    done = [point for point in points if is_trained(plan.folder(workdir, point))]
-    if not done:
+    """Return the row of a setting over its finished seeds; None if there are none."""
+    finished = [point for point in points if is_trained(plan.folder(workdir, point))]
+    if not finished:
         return None
-    folders = [plan.folder(workdir, point) for point in done]
+    folders = [plan.folder(workdir, point) for point in finished]
     logged = [training_values(folder) for folder in folders]
     training = {
         name: _estimate(np.array([each[name] for each in logged], float))
         for name in TRAINING
         if all(each.get(name) is not None for each in logged)
     }
-    first = done[0].config
-    config = {"steps": first.steps, "batch_size": first.batch_size, "learning_rate": first.optimizer.learning_rate}
-    about_tasks: tuple[Any, ...] = ({}, {})
-    of_metrics: dict[tuple[str, str, str], _Drawn] = {}
-    if all(map(is_evaluated, folders)):
-        results = [read_results(folder / EVALUATION / RESULTS) for folder in folders]
-        kinds = {task: results[0]["kinds"].get(task, "") for task in results[0]["tasks"]}
-        paths = [folder / EVALUATION / PER_QUERY for folder in folders]
-        runs = [read_image_counts(path, of_run) for path, of_run in zip(paths, results, strict=True)]
-        drawn = {task: drawn_of_task(results, runs, task) for task in kinds}
-        tasks = {task: estimates_of_draws(results, task, drawn[task]) for task in kinds}
-        variants = {task: described_variants(results[0], task) for task in kinds}
-        about_tasks = tasks, kinds, headlines_of(results[0]), coverage_of(results[0]), variants
-        of_metrics = {
-            (task, variant, name): pair
-            for task, of_task in drawn.items()
-            for variant, metrics in of_task.items()
-            for name, pair in metrics.items()
-        }
-    return Row(
-        done[0].arm,
-        done[0].values,
-        tuple(point.seed for point in done),
-        config,
-        training,
-        *about_tasks,
-        drawn=of_metrics,
+    first = finished[0].config
+    row = Row(
+        arm=finished[0].arm,
+        values=finished[0].values,
+        seeds=tuple(point.seed for point in finished),
+        config={"steps": first.steps, "batch_size": first.batch_size, "learning_rate": first.optimizer.learning_rate},
+        training=training,
+        tasks={},
+        kinds={},
+    )
+    return _with_evaluation(row, folders) if all(map(is_evaluated, folders)) else row
+
+
+def _with_evaluation(row: Row, folders: Sequence[Path]) -> Row:
+    """Return the row with the results of its runs."""
+    results = [read_results(folder / EVALUATION / RESULTS) for folder in folders]
+    counts = [
+        read_image_counts(folder / EVALUATION / PER_QUERY, of_run)
+        for folder, of_run in zip(folders, results, strict=True)
+    ]
+    kinds = {task: results[0]["kinds"].get(task, "") for task in results[0]["tasks"]}
+    seed_values = {task: values_of_task(results, counts, task) for task in kinds}
+    return dataclasses.replace(
+        row,
+        tasks={task: estimates_of_values(results, task, seed_values[task]) for task in kinds},
+        kinds=kinds,
+        headlines=headlines_of(results[0]),
+        coverage=coverage_of(results[0]),
+        variants={task: described_variants(results[0], task) for task in kinds},
+        seed_values=seed_values,
     )
 
 
@@ -201,41 +224,37 @@ def training_values(folder: Path) -> dict[str, float | None]:
     }
 
 
-# Variant -> metric -> each seed's value, and the same on draws of images.
-DrawnOfTask = dict[str, dict[str, _Drawn]]
-
-
 def estimates_of_task(
-    results: Sequence[Mapping[str, Any]], runs: Sequence[CountsByVariant], task: str
+    results: Sequence[Mapping[str, Any]], counts: Sequence[CountsByVariant], task: str
 ) -> dict[str, dict[str, Estimate]]:
-    """Variant -> metric -> estimate of one task, over results of several seeds and their counts by image."""
-    return estimates_of_draws(results, task, drawn_of_task(results, runs, task))
+    """Return variant -> metric -> estimate of one task, from results of several seeds and their counts by image."""
+    return estimates_of_values(results, task, values_of_task(results, counts, task))
 
 
-def drawn_of_task(results: Sequence[Mapping[str, Any]], runs: Sequence[CountsByVariant], task: str) -> DrawnOfTask:
+def values_of_task(results: Sequence[Mapping[str, Any]], counts: Sequence[CountsByVariant], task: str) -> TaskValues:
     """Return the values of each seed and on draws of images; `altered` is the mean over the altered variants."""
     section = section_of_kind(results[0]["kinds"].get(task, ""), headlines_of(results[0]).get(task))
-    expected = (*section.compared, "drop") if section.compared else None
-    drawn: DrawnOfTask = {}
+    compared = (*section.compared, "drop") if section.compared else None
+    values: TaskValues = {}
     for variant, metrics in results[0]["tasks"][task].items():
-        names = expected or order_metrics(metrics)
+        names = compared or order_metrics(metrics)
         names = [name for name in names if all(is_number(each["tasks"][task][variant].get(name)) for each in results)]
-        drawn[variant] = {name: _drawn(results, runs, task, variant, name, section) for name in names}
+        values[variant] = {name: _seed_values(results, counts, task, variant, name, section) for name in names}
     described = described_variants(results[0], task)
-    altered = [drawn[name] for name, variant in described.items() if section.alters and variant.is_attack]
+    altered = [values[name] for name, variant in described.items() if section.alters and variant.is_attack]
     if altered:
-        shared = [name for name in expected or () if all(name in each for each in altered)]
-        drawn[ALTERED] = {name: _mean([each[name] for each in altered]) for name in shared}
-    return drawn
+        shared = [name for name in compared or () if all(name in each for each in altered)]
+        values[ALTERED] = {name: _mean([each[name] for each in altered]) for name in shared}
+    return values
 
 
-def estimates_of_draws(
-    results: Sequence[Mapping[str, Any]], task: str, drawn: DrawnOfTask
+def estimates_of_values(
+    results: Sequence[Mapping[str, Any]], task: str, values: TaskValues
 ) -> dict[str, dict[str, Estimate]]:
     """Return mean, spread and interval of each metric; of a single seed the interval is that of its results."""
     estimates = {
-        variant: {name: _estimate_of_metric(name, *pair) for name, pair in metrics.items()}
-        for variant, metrics in drawn.items()
+        variant: {name: _estimate_of_metric(name, of_metric) for name, of_metric in metrics.items()}
+        for variant, metrics in values.items()
     }
     for variant in results[0]["tasks"][task] if len(results) == 1 else ():
         bounds = results[0]["intervals"].get(task, {}).get(variant, {})
@@ -245,53 +264,60 @@ def estimates_of_draws(
     return estimates
 
 
-def _drawn(
+def _seed_values(
     results: Sequence[Mapping[str, Any]],
-    runs: Sequence[CountsByVariant],
+    counts: Sequence[CountsByVariant],
     task: str,
     variant: str,
     metric: str,
     section: TaskSection,
-) -> _Drawn:
-    """Each run's value as its results have it, and its values over draws of images."""
-    each = np.array([result["tasks"][task][variant][metric] for result in results], float)
-    is_drop = metric == "drop"
-    counted = section.lead[1] if is_drop else metric
-    counts = _counts_of(runs, task, variant, counted)
-    if counts is None:
-        # A metric that is no function of sums.
-        return each, None
-    if not is_drop:
-        return each, over_draws(counts, metric)[1]
-    baseline = object_of(object_of(object_of(results[0].get("variants")).get(task)).get(variant)).get("baseline")
-    of_baseline = _counts_of(runs, task, str(baseline), counted)
-    if of_baseline is None:
-        return each, None
-    both = [beside_baseline(*pair, counted) for pair in zip(counts, of_baseline, strict=True)]
-    values, clean = over_draws(both, counted)[1], over_draws(both, BASELINE)[1]
-    return each, 100 * (1 - values / clean) if clean.all() else None
+) -> SeedValues:
+    values = np.array([each["tasks"][task][variant][metric] for each in results], float)
+    if metric != "drop":
+        of_variant = _counts_of(counts, task, variant, metric)
+        return SeedValues(values, None if of_variant is None else over_draws(of_variant, metric)[1])
+    described = object_of(object_of(object_of(results[0].get("variants")).get(task)).get(variant))
+    baseline = str(described.get("baseline"))
+    return SeedValues(values, _resampled_drop(counts, task, variant, baseline, section.lead[1]))
 
 
-def _counts_of(runs: Sequence[CountsByVariant], task: str, variant: str, metric: str) -> list[ImageCounts] | None:
-    """Return the counts of each run; None where one has no such metric."""
-    counts = [run[task, variant] for run in runs if (task, variant) in run and metric in run[task, variant].metrics]
-    return counts if len(counts) == len(runs) else None
+def _resampled_drop(
+    counts: Sequence[CountsByVariant], task: str, variant: str, baseline: str, metric: str
+) -> Float[np.ndarray, "draws seeds"] | None:
+    """Return the relative drop of a metric, in percent, on draws of images; None if it is not defined on all draws."""
+    of_variant = _counts_of(counts, task, variant, metric)
+    of_baseline = _counts_of(counts, task, baseline, metric)
+    if of_variant is None or of_baseline is None:
+        return None
+    both = [beside_baseline(*pair, metric) for pair in zip(of_variant, of_baseline, strict=True)]
+    altered, clean = over_draws(both, metric)[1], over_draws(both, BASELINE)[1]
+    return 100 * (1 - altered / clean) if clean.all() else None
 
 
-def _mean(of_variants: Sequence[_Drawn]) -> _Drawn:
-    values = np.mean([values for values, _ in of_variants], axis=0)
-    drawn = [drawn for _, drawn in of_variants]
-    return values, None if any(each is None for each in drawn) else np.mean(drawn, axis=0)
+def _counts_of(counts: Sequence[CountsByVariant], task: str, variant: str, metric: str) -> list[ImageCounts] | None:
+    """Return the counts of each run; None if one has no such metric."""
+    of_variant = [run[task, variant] for run in counts if (task, variant) in run]
+    with_metric = [each for each in of_variant if metric in each.metrics]
+    return with_metric if len(with_metric) == len(counts) else None
 
 
-def _estimate_of_metric(name: str, values: np.ndarray, drawn: np.ndarray | None) -> Estimate:
-    """The estimate of a metric, whose interval ends where its range does: few seeds make intervals wider than that."""
-    estimate, (lowest, highest) = _estimate(values, drawn), metric_of(name).bounds
+def _mean(of_variants: Sequence[SeedValues]) -> SeedValues:
+    """Return the mean over several variants."""
+    values = np.mean([each.values for each in of_variants], axis=0)
+    resampled = [each.resampled for each in of_variants]
+    is_complete = all(each is not None for each in resampled)
+    return SeedValues(values, np.mean(resampled, axis=0) if is_complete else None)
+
+
+def _estimate_of_metric(name: str, values: SeedValues) -> Estimate:
+    """Return the estimate of a metric; its interval ends at the bounds of the metric, which few seeds would exceed."""
+    estimate = _estimate(*values)
     if not estimate.has_interval:
         return estimate
+    lowest, highest = metric_of(name).bounds
     return dataclasses.replace(estimate, low=max(estimate.low, lowest), high=min(estimate.high, highest))
 
 
-def _estimate(values: np.ndarray, drawn: np.ndarray | None = None) -> Estimate:
-    low, high = (None, None) if drawn is None else interval(values, drawn)
+def _estimate(values: np.ndarray, resampled: np.ndarray | None = None) -> Estimate:
+    low, high = (None, None) if resampled is None else interval(values, resampled)
     return Estimate(float(values.mean()), low, high, spread(values))

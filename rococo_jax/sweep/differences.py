@@ -33,23 +33,23 @@ def differences_of(rows: Sequence[Row]) -> list[SettingDifference]:
     differences = []
     for row in rows[1:]:
         for column in summary_columns(rows):
-            values, reference = row.drawn.get(column), rows[0].drawn.get(column)
-            if values is None or reference is None or values[1] is None or reference[1] is None:
+            values, reference = row.values_of(*column), rows[0].values_of(*column)
+            if values is None or reference is None or values.resampled is None or reference.resampled is None:
                 continue
-            paired = difference(values[0], values[1], reference[0], reference[1])
-            if paired is not None:
-                differences.append(SettingDifference(row, *column, paired))
+            compared = difference(values.values, values.resampled, reference.values, reference.resampled)
+            if compared is not None:
+                differences.append(SettingDifference(row, *column, compared))
     return differences
 
 
 def setting_name(plan: Plan, row: Row) -> str:
-    """Arm and values of all axes, to be read after "Differences from"."""
+    """Return arm and values of all axes, to be read after "Differences from"."""
     values = [f"{axis.short} {value_text(value)}" for axis, value in zip(plan.axes, row.values, strict=True)]
-    return ", ".join([row.arm] * bool(row.arm) + values)
+    return ", ".join([row.arm, *values] if row.arm else values)
 
 
 def differences_part(plan: Plan, rows: Sequence[Row]) -> Part | None:
-    """Return the table of differences; None where no two settings have several seeds."""
+    """Return the table of differences; None if no two settings have several seeds."""
     differences = differences_of(rows)
     if not differences:
         return None

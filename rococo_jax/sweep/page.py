@@ -28,7 +28,7 @@ from rococo_jax.sweep.differences import differences_part
 from rococo_jax.sweep.plan import Plan, value_text
 from rococo_jax.sweep.tables import (
     MIB,
-    SCALED,
+    SCALED_SETTINGS,
     label,
     scaled_keys,
     summary,
@@ -109,7 +109,8 @@ def _draw_curves(chart: Chart, axes: Axes, panel: Panel, values: Sequence[Any], 
     else:
         margin = 0.04 * (last - first) if are_numbers and last > first else 0.5
         axes.set_xlim(first - margin, last + margin)
-    axes.set_title(panel.name + f" ({panel.unit})" * bool(panel.unit), loc="left", fontsize=13, weight="bold", pad=14)
+    panel_title = f"{panel.name} ({panel.unit})" if panel.unit else panel.name
+    axes.set_title(panel_title, loc="left", fontsize=13, weight="bold", pad=14)
     axes.set_xlabel(axis)
     estimates = [estimate for curve in panel.curves for _, estimate in curve.points]
     ends = [end for estimate in estimates for end in _ends(estimate)]
@@ -127,16 +128,15 @@ def _draw_curves(chart: Chart, axes: Axes, panel: Panel, values: Sequence[Any], 
                 *(estimate.low for *_, estimate in reversed(points)),
             ]
             axes.fill([*x, *reversed(x)], band, color=colour, alpha=0.13, lw=0)
-        axes.plot(x, y, color=colour, lw=1.5 if curve.dashed else 2, ls=(0, (4, 3)) if curve.dashed else "-",
-                  transform=shifted)  # fmt: skip
+        width, dashes = (1.5, (0, (4, 3))) if curve.dashed else (2, "-")
+        axes.plot(x, y, color=colour, lw=width, ls=dashes, transform=shifted)
         for at, value, estimate in points:
             tooltip = f"{curve.name or 'value'}{' (clean)' if curve.dashed else ''}, {value}: {_describe(estimate)}"
             if estimate.spread:
                 spread = (estimate.value - estimate.spread, estimate.value + estimate.spread)
                 axes.plot((at, at), spread, color=colour, lw=1.3, transform=shifted)
-            face = colour_of("paper") if curve.dashed else colour
-            axes.plot(at, estimate.value, "o", ms=6, mfc=face, mec=colour, mew=1.6, transform=shifted,
-                      gid=chart.title(tooltip))  # fmt: skip
+            face, tooltip_id = colour_of("paper") if curve.dashed else colour, chart.title(tooltip)
+            axes.plot(at, estimate.value, "o", ms=6, mfc=face, mec=colour, mew=1.6, transform=shifted, gid=tooltip_id)
     ticks = sorted(x_of.values())
     # Label every n-th tick, so that labels of about 7 pixels per character fit into 270 pixels.
     every = -(-len(ticks) * 7 * max(len(str(value)) for value in values) // 270)
@@ -182,7 +182,7 @@ def _describe(estimate: Estimate) -> str:
 
 
 def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mapping[str, str]) -> Path:
-    """Write the three files, each atomically. Returns the page."""
+    """Write the three files, each by rename; return the page."""
     panels, values, axis = panels_of(plan, rows), swept_values(plan, rows), plan.axes[0].short
     write_text(workdir / "sweep.svg", curve_figure(title(plan), panels, values, axis))
     charts = [("", curve_panel(panel, values, axis)) for panel in panels]
@@ -211,16 +211,18 @@ def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:
     columns, panels = summary_columns(rows), []
     for task in tasks_of(rows):
         lead = sections[task].lead[1]
-        for name in dict.fromkeys(name for of, _, name in columns if of == task):
-            variants = [variant for of, variant, metric in columns if (of, metric) == (task, name)]
+        for name in dict.fromkeys(name for column_task, _, name in columns if column_task == task):
+            variants = [variant for column_task, variant, metric in columns if (column_task, metric) == (task, name)]
             curves = [
                 curve
                 for variant in variants
                 for curve in _curves(groups, (task, variant, name), dashed=len(variants) > 1 and variant != ALTERED)
             ]
-            of = "" if name == lead else " of " + metric_of(lead).label if name == "drop" and lead else ""
-            suffix = "" if name == lead or ALTERED not in variants else ", altered"
-            panel_name = f"{task_label(task)}: {metric_of(name).label}{of}{suffix}"
+            panel_name = f"{task_label(task)}: {metric_of(name).label}"
+            if name == "drop" and lead and name != lead:
+                panel_name += f" of {metric_of(lead).label}"
+            if name != lead and ALTERED in variants:
+                panel_name += ", altered"
             panels.append(Panel(panel_name, metric_of(name).unit, tuple(curves)))
     training = (
         ("images_per_second", "Images a second", "", 1, True),
@@ -260,12 +262,17 @@ def _summary(plan: Plan, rows: Sequence[Row]) -> Table:
     heads += [Head(text, edge=text == "Loss") for text in ("Loss", "Images/s", "MiB a device")]
     body = []
     for row in rows:
-        cells = [estimate_cell(row.estimate(*column) or Estimate(None), edge)
-                 for column, edge in zip(columns, edges, strict=True)]  # fmt: skip
-        training = [Cell(text, value=None if text == "–" else float(text.replace(",", ""))) for text in
-                    training_texts(row)]  # fmt: skip
+        cells = [
+            estimate_cell(row.estimate(*column) or Estimate(None), edge)
+            for column, edge in zip(columns, edges, strict=True)
+        ]
+        training = [
+            Cell(text, value=None if text == "–" else float(text.replace(",", ""))) for text in training_texts(row)
+        ]
         body.append([*_first_cells(plan, row), *cells, *training])
-    groups = [(task_label(task), sum(of == task for of, _, _ in columns), "") for task in tasks_of(rows)]
+    groups = [
+        (task_label(task), sum(column_task == task for column_task, _, _ in columns), "") for task in tasks_of(rows)
+    ]
     return Table("Summary", heads, body, groups, lead=len(_first_heads(plan)), sortable=True)
 
 
@@ -286,15 +293,22 @@ def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
 
 def _scaled_part(plan: Plan) -> Part | None:
     heads, lines = scaled_keys(plan)
+    if not lines:
+        return None
     body = [[Cell(text, words=True) for text in line] for line in lines]
-    return Part(SCALED, [Table(SCALED, [Head(name, words=True) for name in heads], body)], "group") if lines else None
+    table = Table(SCALED_SETTINGS, [Head(name, words=True) for name in heads], body)
+    return Part(SCALED_SETTINGS, [table], "group")
 
 
 def _first_heads(plan: Plan) -> list[Head]:
-    names = ["Arm"] * bool(plan.arms[0].name) + [axis.short for axis in plan.axes]
+    names = [axis.short for axis in plan.axes]
+    if plan.arms[0].name:
+        names.insert(0, "Arm")
     return [Head(name, words=True) for name in names]
 
 
 def _first_cells(plan: Plan, row: Row) -> list[Cell]:
-    cells = [row.arm] * bool(plan.arms[0].name) + [value_text(value) for value in row.values]
-    return [Cell(text, words=True) for text in cells]
+    texts = [value_text(value) for value in row.values]
+    if plan.arms[0].name:
+        texts.insert(0, row.arm)
+    return [Cell(text, words=True) for text in texts]

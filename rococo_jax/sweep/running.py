@@ -1,4 +1,4 @@
-"""Train and evaluate the points of a sweep that are not done yet, one after another.
+"""Train and evaluate the unfinished points of a sweep, one after another.
 
 Several processes (`rococo_jax.processes`) train and evaluate each point together; process 0 prints and writes.
 
@@ -51,7 +51,7 @@ EVALUATION = "evaluation"
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The evaluation of every model of the sweep; `compute` is how the towers compute."""
+    """Evaluation of every model of the sweep; `compute` is the precision and batch size of the towers."""
 
     benchmarks: list[Benchmark]
     settings: Settings

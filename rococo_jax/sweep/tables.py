@@ -2,9 +2,9 @@
 
 `differences` in sweep.json compares each setting with the first, over seeds and images (`sweep.differences`).
 
-sweep.csv has one row a setting, task and variant (the variant `altered` is the mean over the altered ones), or one row
-a setting where nothing was evaluated; every estimate has its mean over seeds, its standard deviation over them (`_sd`),
-and metrics of tasks also the bounds of their interval over seeds and images (`_low`, `_high`).
+sweep.csv has one row per setting, task and variant (the variant `altered` is the mean over the altered ones), or one
+row per setting if nothing was evaluated. Every number is a mean over seeds, with its standard deviation over them
+(`_sd`); metrics of tasks also have the bounds of their interval over seeds and images (`_low`, `_high`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from rococo_jax.sweep.plan import Plan, value_text
 from rococo_jax.training.config import flat
 
 FORMAT, VERSION = "rococo_jax.sweep", 1
-SCALED = "What follows from the batch size"
+SCALED_SETTINGS = "Settings that follow from the batch size"
 MIB = 2**20
 _LR_SCALING = {
     "constant": "the same learning rate",
@@ -37,7 +37,12 @@ def sweep_json(
     failed: Mapping[str, str],
     states: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Everything, as JSON values; `failed` says what was wrong with a run, `states` how far each is."""
+    """Return the contents of sweep.json.
+
+    Args:
+        failed: the error of each failed run.
+        states: how far each run is.
+    """
     names = [axis.name for axis in plan.axes]
     return {
         "format": FORMAT,
@@ -105,50 +110,53 @@ def write_tables(
     failed: Mapping[str, str],
     states: Mapping[str, str],
 ) -> None:
-    """sweep.json and sweep.csv, each by rename."""
+    """Write sweep.json and sweep.csv, each by rename."""
     write_json(workdir / "sweep.json", sweep_json(plan, rows, failed, states))
     write_csv_rows(workdir / "sweep.csv", csv_rows(plan, rows))
 
 
 def csv_rows(plan: Plan, rows: Sequence[Row]) -> Iterator[list[Any]]:
-    """The heading and the rows. Numbers are written so that reading them gives the same numbers."""
-    ends = ("", "_sd", "_low", "_high")
+    """Yield the heading and the rows of sweep.csv. Numbers have all their digits."""
+    suffixes = ("", "_sd", "_low", "_high")
     metrics = order_metrics(name for task in tasks_of(rows) for name in metrics_of(rows, task))
     yield [
         *("arm", *(axis.name for axis in plan.axes), "seeds", "steps", "batch_size", "learning_rate"),
-        *(f"{name}{end}" for name in TRAINING for end in ends[:2]),
-        *("task", "variant", *(f"{name}{end}" for name in metrics for end in ends)),
+        *(f"{name}{suffix}" for name in TRAINING for suffix in suffixes[:2]),
+        *("task", "variant", *(f"{name}{suffix}" for name in metrics for suffix in suffixes)),
     ]
     for row in rows:
         config = [row.config[name] for name in ("steps", "batch_size", "learning_rate")]
-        first = [row.arm, *map(value_text, row.values), " ".join(map(str, row.seeds)), *config]
-        first += [cell for name in TRAINING for cell in _cells(row.training.get(name))[:2]]
+        setting = [row.arm, *map(value_text, row.values), " ".join(map(str, row.seeds)), *config]
+        setting += [cell for name in TRAINING for cell in _cells(row.training.get(name))[:2]]
         if not row.tasks:
-            yield [*first, "", "", *[""] * (len(metrics) * len(ends))]
+            yield [*setting, "", "", *[""] * (len(metrics) * len(suffixes))]
         for task, variants in row.tasks.items():
             for variant in row.variant_names(task):
-                yield [*first, task, variant, *(x for name in metrics for x in _cells(variants[variant].get(name)))]
+                cells = [cell for name in metrics for cell in _cells(variants[variant].get(name))]
+                yield [*setting, task, variant, *cells]
 
 
 def tasks_of(rows: Sequence[Row]) -> list[str]:
-    """The tasks that any row was evaluated on."""
+    """Return the tasks that any row was evaluated on."""
     return list(dict.fromkeys(task for row in rows for task in row.tasks))
 
 
 def _cells(estimate: Estimate | None) -> list[Any]:
-    known = (estimate.value, estimate.spread, estimate.low, estimate.high) if estimate else [None] * 4
-    return ["" if each is None else each for each in known]
+    if estimate is None:
+        return [""] * 4
+    numbers = (estimate.value, estimate.spread, estimate.low, estimate.high)
+    return ["" if each is None else each for each in numbers]
 
 
 def scaled_keys(plan: Plan) -> tuple[list[str], list[list[str]]]:
     """Return the settings that were scaled with the batch size: heads, and a row for each arm and size."""
     keys = list(dict.fromkeys(key for point in plan.points for key in point.derived_keys))
     rows = {(point.arm, point.config.batch_size): flat(point.config) for point in plan.points} if keys else {}
-    arms = bool(plan.arms[0].name)
-    return [*["arm"] * arms, "batch_size", *keys], [
-        [*[arm] * arms, *(value_text(config[key]) for key in ("batch_size", *keys))]
-        for (arm, _), config in rows.items()
-    ]
+    heads = ["batch_size", *keys]
+    cells = [[value_text(config[key]) for key in heads] for config in rows.values()]
+    if not plan.arms[0].name:
+        return heads, cells
+    return ["arm", *heads], [[arm, *of_row] for (arm, _), of_row in zip(rows, cells, strict=True)]
 
 
 def title(plan: Plan) -> str:
@@ -167,19 +175,19 @@ def summary(plan: Plan) -> str:
         words.append(f"Every point sees {samples}, with {_LR_SCALING[plan.lr_scaling]} ({at}).")
     words.append(
         "Percentages are means over seeds ± their standard deviation; in brackets and bands 95 % bootstrap intervals, "
-        "resampled by image. Altered: mean over the altered variants, the control left out; drop: 100 × (clean − "
+        "resampled by image. Altered: mean over the altered variants, without the control; drop: 100 × (clean − "
         "altered) / clean of R@1, this project's definition."
     )
     return " ".join(words)
 
 
 def label(variant: str) -> str:
-    """A variant as tables name it."""
+    """Return the name of a variant in tables."""
     return "Altered (mean)" if variant == ALTERED else variant_label(variant)
 
 
 def summary_label(variant: str, name: str) -> str:
-    """A column of the summary.
+    """Return the heading of a column of the summary.
 
     >>> summary_label("clean", "r1"), summary_label("altered", "drop")
     ('R@1 clean', 'Drop altered')
@@ -188,10 +196,11 @@ def summary_label(variant: str, name: str) -> str:
 
 
 def training_texts(row: Row) -> list[str]:
-    """Loss, images a second and MiB a device, as people read them."""
+    """Return loss, images per second and MiB per device as text."""
     loss, rate, memory = (row.training.get(name) for name in TRAINING)
+    memory_format = ",.1f" if memory is not None and memory.value >= 10 * MIB else ".3g"
     return [
         "–" if loss is None else f"{loss.value:.3f}",
         "–" if rate is None else f"{rate.value:,.0f}",
-        "–" if memory is None else f"{memory.value / MIB:{',.1f' if memory.value >= 10 * MIB else '.3g'}}",
+        "–" if memory is None else f"{memory.value / MIB:{memory_format}}",
     ]

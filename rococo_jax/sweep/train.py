@@ -1,4 +1,4 @@
-"""Train a model and evaluate it along the way, as its config says: `rococo train` and `rococo_jax.train`."""
+"""Train a model and evaluate it along the way, as its config requests: `rococo train` and `rococo_jax.train`."""
 
 import os
 from collections.abc import Callable
@@ -28,26 +28,25 @@ def train(
 
     Args:
         config: a changed `default_config()`, or from `read_config`.
-        workdir: created where it does not exist.
+        workdir: created if it does not exist.
         mesh: the devices; all of them by default.
-        evaluate: called with the model in place of the evaluation that the config names; a `score` among its results
-            picks the best checkpoint.
+        evaluate: called with the model instead of the evaluation of the config; a `score` among its results selects
+            the best checkpoint.
         on_step: called after every step with the number of steps and the state.
 
     Raises:
-        InputError: anything in the config (`config.stepz = 1` adds a key that does not exist), the data, the starting
-            model or the working folder that does not fit.
+        InputError: the config (`config.stepz = 1` adds a key that does not exist), the data, the initial model or the
+            working folder cannot be used.
         Diverged: the loss or its gradient is not finite.
     """
     check_config(config)
     evaluate = evaluate or make_evaluation_of(config)
-    options = {"mesh": mesh, "on_step": on_step}
-    chosen = {name: value for name, value in options.items() if value is not None}
-    return run.run_training(config, workdir, evaluate=evaluate, **chosen)
+    options = {name: value for name, value in (("mesh", mesh), ("on_step", on_step)) if value is not None}
+    return run.run_training(config, workdir, evaluate=evaluate, **options)
 
 
 def make_evaluation_of(config: ConfigDict) -> EvaluateModel | None:
-    """The evaluation that a config names; None where it names no data. Raises InputError as `make_evaluation`."""
+    """Return the evaluation of a config; None if it names no data. Raises InputError as `make_evaluation`."""
     # Features of frozen towers are the same at every step.
-    frozen = (config.train.vision, config.train.text) == ("none", "none")
-    return make_evaluation(config.eval, keep=frozen)
+    is_frozen = (config.train.vision, config.train.text) == ("none", "none")
+    return make_evaluation(config.eval, keep=is_frozen)

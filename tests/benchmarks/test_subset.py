@@ -241,6 +241,11 @@ def test_results_on_a_list_are_neither_resumed_nor_compared_with_others(data, tm
     refusal(listed, "fingerprint: data.rococo.only", "found results of 'tiny' with ", "wanted nothing, ")
     assert main(command.format(other, out / "all").split()) == 0
     refusal(f"compare {out}/listed {out}/all", "found 2 models under 2 different conditions", "data.rococo.only")
+    assert main(command.format(tiny, out / "tiny").split()) == 0
+    capsys.readouterr()
+    assert main(f"compare {out}/all {out}/tiny {out}/listed".split()) == 0
+    message = capsys.readouterr().err
+    assert f"{out}/listed: not compared with the first results: data.rococo.only, data.rococo." in message
     assert main(f"report {out}/listed {out}/all --out {tmp_path}/page.html".split()) == 0
     page = (tmp_path / "page.html").read_text()
     assert "Not comparable with section 1" in page and "data.rococo.only" in page

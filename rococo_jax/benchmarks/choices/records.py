@@ -6,6 +6,8 @@ field.
 
 import contextlib
 import dataclasses
+import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -89,6 +91,18 @@ class Record:
         except (TypeError, ValueError, OverflowError):
             pass
         raise self.error(field, repr(value)[:80], "a whole number")
+
+    def numbers(self, field: str | int) -> list[float]:
+        """Return a field that is a list of finite numbers, or, in a table, a cell with such a list as JSON."""
+        value = self.get(field, "a list of numbers")
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError, RecursionError):
+                value = json.loads(value)
+        if not isinstance(value, list) or any(type(number) not in (int, float) for number in value):
+            raise self.error(field, repr(value)[:80], "a list of numbers")
+        if not all(map(math.isfinite, value)):
+            raise self.error(field, "NaN or infinite values", "numbers")
+        return [*map(float, value)]
 
     def link(self, field: str | int) -> Picture:
         """Return an image named by the last part of a link or path."""

@@ -157,10 +157,19 @@ class ClassOutcome(Outcome):
         return self.of.image_names
 
     @property
+    def class_counts(self) -> Int[np.ndarray, "*images"]:
+        """Number of classes, of each image if they differ."""
+        return np.array(len(self.of.classes))
+
+    def class_names(self, numbers: Int[np.ndarray, " images"]) -> Any:
+        """Return the name of a class of each image, as a `pyarrow` column."""
+        return texts_by_row(self.of.classes, numbers)
+
+    @property
     def confidences(self) -> Confidence:
         """Predicted class, whether it is correct, and the model's confidence."""
         statistics = self.statistics
-        uncertainty = statistics.entropy / np.log(len(self.of.classes))
+        uncertainty = statistics.entropy / np.log(self.class_counts)
         return Confidence(statistics.predicted, statistics.right, statistics.confidence, uncertainty)
 
     def change_counts(self, baseline: "ClassOutcome") -> dict[str, np.ndarray]:
@@ -226,8 +235,8 @@ class ClassOutcome(Outcome):
         choice = np.where(statistics.right, 0, np.where(statistics.tied, 1, 2))
         columns = {
             "image": texts_by_row(tables.images, task.image_names),
-            "label": texts_by_row(task.classes, statistics.label),
-            "predicted": texts_by_row(task.classes, statistics.predicted),
+            "label": self.class_names(statistics.label),
+            "predicted": self.class_names(statistics.predicted),
             "chosen": texts_by_row(("right", "tie", "wrong"), choice),
             "rank": pa.array(statistics.rank, pa.int64()),
         }

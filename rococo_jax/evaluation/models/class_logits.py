@@ -10,19 +10,20 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.benchmarks.classes import distinct_names, read_classes
+from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import ORIGINALS, Rows
-from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.benchmarks.tasks import Outcome, Task
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask, ClassOutcome
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionOutcome, OutOfDistributionTask
-from rococo_jax.benchmarks.variants import CLEAN, UNCORRUPTED, Variant
+from rococo_jax.benchmarks.variants import ALL_KINDS, CLEAN, UNCORRUPTED, Variant
 from rococo_jax.data.caption_tables import USUAL
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
@@ -35,6 +36,7 @@ from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
 from rococo_jax.storage import hash_json, read_json
 from rococo_jax.texts import JSON_LINES, TABLES, file_suffix
 
+AnyTask = TypeVar("AnyTask", bound=Task)
 # Corruptions by the names that variants of them have.
 _CORRUPTED = {
     variant.name: variant
@@ -104,13 +106,9 @@ class ClassLogits(Model):
             return class_statistics(block, label, half, len(task.classes), 1.0, temperatures)
 
         clean = measured(self.files[CLEAN], task.label, task.half)
-        yield ClassOutcome(task, clean)
-        if len(self.files) > 1:
-            uncorrupted = Variant(corruption=UNCORRUPTED)
-            yield ClassOutcome(_with_variant(task, uncorrupted), clean)
-        for variant, file in list(self.files.items())[1:]:
-            corrupted = _with_variant(task, _CORRUPTED.get(variant, Variant(alteration=variant)))
-            yield ClassOutcome(corrupted, measured(file, task.label, task.half))
+        for name, variant in corrupted_tasks(task, [*self.files][1:]):
+            is_clean = name == CLEAN
+            yield ClassOutcome(variant, clean if is_clean else measured(self.files[name], task.label, task.half))
         for variant, file in self.outside.items():
             rows = np.arange(file.shape[0])
             statistics = measured(file, np.full(len(rows), -1), np.zeros(len(rows), np.int8), (1.0, 1.0))
@@ -120,15 +118,34 @@ class ClassLogits(Model):
             yield OutOfDistributionOutcome(separated, clean, statistics)
 
 
-def _with_variant(task: ClassifyTask, variant: Variant) -> ClassifyTask:
-    """Return the task as another variant, whose drops are measured against uncorrupted images."""
-    return dataclasses.replace(
-        task,
-        variant=variant.alteration,
-        corruption=variant.corruption,
-        severity=variant.severity,
-        baseline=UNCORRUPTED,
-    )
+def corrupted_tasks(task: AnyTask, names: Sequence[str]) -> Iterator[tuple[str, AnyTask]]:
+    """Yield a task and its copies on uncorrupted and corrupted images, each with the name of its logits.
+
+    Drops are measured against uncorrupted images. Several kinds of corruption have a mean for each severity.
+
+    Args:
+        names: variants with logits beside `clean`, such as `fog_3`; another name is that of an alteration.
+    """
+    yield CLEAN, task
+    if not names:
+        return
+    variants = {name: _CORRUPTED.get(name, Variant(alteration=name)) for name in names}
+    severities = [each.severity for each in variants.values()]
+    for name, variant in ((CLEAN, Variant(corruption=UNCORRUPTED)), *variants.items()):
+        severity = variant.severity
+        is_pooled = severity and severities.count(severity) > 1
+        pools = (Pool(Variant(corruption=ALL_KINDS, severity=severity), "kinds"),) if is_pooled else ()
+        yield (
+            name,
+            dataclasses.replace(
+                task,
+                variant=variant.alteration,
+                corruption=variant.corruption,
+                severity=severity,
+                baseline=UNCORRUPTED,
+                pools=pools,
+            ),
+        )
 
 
 def score_logits(

@@ -19,6 +19,7 @@ from rococo_jax.npz import open_arrays
 from rococo_jax.progress import say
 from rococo_jax.storage import check_free_space, hash_file, hash_json, whole_file
 
+EXPECTED_LOGITS = "logits as they are before the softmax, or log-probabilities"
 _EXPECTED = "an .npz file with 'logits' (images, classes) of float16, float32 or float64, or such an .npy file"
 
 
@@ -64,7 +65,7 @@ def refuse_probabilities(file: LogitsFile) -> None:
     total = sum_of_probabilities(np.lib.format.open_memmap(file.path, mode="r"))
     if total is not None:
         problem = f"probabilities{' in percent' * (total == 100)}: none below 0, and every row sums to {total:g}"
-        raise InputError(file.source, "logits", problem, "logits as they are before the softmax, or log-probabilities")
+        raise InputError(file.source, "logits", problem, EXPECTED_LOGITS)
 
 
 def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:

@@ -179,6 +179,13 @@ def _read_parquet(file: Path) -> tuple[str, list[str], np.ndarray]:
 
 
 def open_embeddings(source: Any, loading: Loading) -> StoredEmbeddings | None:
-    """Open `embeddings:PATH`; several models may share its vectors' files, so further keys are allowed."""
-    named = isinstance(source, str) and source.startswith(PREFIX)
-    return StoredEmbeddings(source.removeprefix(PREFIX), allow_unknown=True) if named else None
+    """Open `embeddings:PATH`; several models may share its vectors' files, so further keys are allowed.
+
+    Raises InputError: an image size is requested.
+    """
+    if not (isinstance(source, str) and source.startswith(PREFIX)):
+        return None
+    if loading.options.image_size is not None:
+        wanted = "none: embeddings are of the size that they were computed at"
+        raise InputError(source, "image_size", loading.options.image_size, wanted)
+    return StoredEmbeddings(source.removeprefix(PREFIX), allow_unknown=True)

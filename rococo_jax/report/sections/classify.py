@@ -15,17 +15,29 @@ from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
 
 _METRICS = (
-    *("top1", "shape_bias", "saw_texture", "top5", "per_class", "prior", "confidence", "ece", "ece_mass", "ece_scaled"),
+    *(
+        "top1",
+        "guessing",
+        "shape_bias",
+        "saw_texture",
+        "top5",
+        "per_class",
+        "prior",
+        "confidence",
+        "ece",
+        "ece_mass",
+        "ece_scaled",
+    ),
     *("nll", "nll_scaled", "brier", "ties"),
 )
 # The names of the two curves in results.json, and their labels.
 _UNCALIBRATED = "as it is"
 _CURVE_LABELS = {_UNCALIBRATED: "uncalibrated", "scaled": "after temperature scaling"}
 _SHORT = ("top1", "shape_bias", "per_class", "ece", "ece_scaled", "nll", "drop")
+_MAJORITY = " The majority class is predicted without looking at the image."
 _READ = (
-    " NLL and the Brier score are not percentages. The majority class is predicted without looking at the image. After "
-    "temperature scaling: with the temperature of lowest NLL on the other half of the images, which never changes the "
-    "predicted class."
+    " NLL and the Brier score are not percentages. After temperature scaling: with the temperature of lowest NLL on "
+    "the other half of the images, which never changes the predicted class."
 )
 
 
@@ -36,7 +48,7 @@ def _charts(runs: Sequence[Run], task: str) -> list[Part | None]:
     return [reliability_part(runs, task, CLEAN), shape_part(runs, task, CLEAN)]
 
 
-def _section(question: str) -> TaskSection:
+def _section(question: str, note: str = _READ + _MAJORITY) -> TaskSection:
     tiles = (
         ("Top-1", "top1"),
         ("Shape bias", "shape_bias"),
@@ -48,10 +60,10 @@ def _section(question: str) -> TaskSection:
         compared=("top1",),
         metrics=_SHORT,
         correlated=("top1", "shape_bias", "ece"),
-        question=f"{question} Classes are compared as texts; a tie counts as an error.",
+        question=f"{question} A tie counts as an error.",
         first=_METRICS,
         rest=_SHORT,
-        note=_READ,
+        note=note,
         tiles=tuple((label, "lead", name, max) for label, name in tiles),
         charts=_charts,
         errors=_ERRORS,
@@ -71,10 +83,16 @@ _OUT_OF_DISTRIBUTION = TaskSection(
 )
 CLASSES = {
     "out_of_distribution": _OUT_OF_DISTRIBUTION,
-    "classify": _section("Each image is assigned to one of the classes, with a confidence."),
+    "classify": _section(
+        "Each image is assigned to one of the classes, with a confidence. Classes are compared as texts."
+    ),
+    "options": _section(
+        "Each question about an image has its own options. The model chooses one, with a confidence.",
+        f"{_READ} Guessing is right for the mean of 1 / K over questions with K options.",
+    ),
     "shape": _section(
         "Each image has the shape of one class and the texture of another. Shape bias is how often the model names "
-        "the shape."
+        "the shape. Classes are compared as texts."
     ),
 }
 

@@ -1,0 +1,197 @@
+"""Compare a model's logits of the options of questions with the answers: multiple choice of vision-language models.
+
+A file (.jsonl, .json, .parquet, .csv or .tsv) has a record for each question; options and logits are lists:
+
+    {"image": "7.jpg", "question": "Which animal is it?", "options": ["a cat", "a dog", "a hen"],
+     "logits": [2.5, 0.5, -1.0], "answer": "a cat"}
+
+`logits` are scores before the softmax, or log-probabilities, one for each option. `answer` is the text of an option, or
+its position from 0 as a number. A question is identified by its `id`, or by image and question if it has none.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.choices.records import Record, read_records
+from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.subset import Subset, read_subset
+from rococo_jax.benchmarks.tasks import Outcome
+from rococo_jax.benchmarks.tasks.options import OptionTask
+from rococo_jax.benchmarks.variants import CLEAN
+from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.models.arrays import sum_of_probabilities
+from rococo_jax.evaluation.models.class_logits import corrupted_tasks
+from rococo_jax.evaluation.models.logits_file import EXPECTED_LOGITS
+from rococo_jax.evaluation.models.model import Model
+from rococo_jax.evaluation.runner import evaluate_model
+from rococo_jax.evaluation.sections import Evaluated
+from rococo_jax.storage import hash_json
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """Question about an image, without the answer of a model.
+
+    Attributes:
+        id, image, text: the question; an image without a name has the question's id.
+        options: sorted texts.
+        answer: the correct option.
+    """
+
+    id: str
+    image: str
+    text: str
+    options: tuple[str, ...]
+    answer: str
+
+
+# The logits of each question's options, in the order of `Question.options`.
+Answers = Mapping[Question, Float[np.ndarray, "_"]]
+
+
+class OptionLogits(Model):
+    """Logits of the options of questions, on clean and on corrupted images.
+
+    Args:
+        name: name of the model in tables.
+        logits: by variant, `clean` first: the logits of each question of the task.
+    """
+
+    def __init__(self, name: str, logits: Mapping[str, Sequence[Float[np.ndarray, "_"]]]):
+        self.name, self.logits, self.notes = name, logits, ["scored from logits"]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the hash of the logits of each variant."""
+        return {name: hash_json([each.tolist() for each in of_variant]) for name, of_variant in self.logits.items()}
+
+    def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
+        """Return the outcomes of each task: clean, then every corruption."""
+        return [outcome for task in benchmark.tasks for outcome in self._outcomes_of(task)]
+
+    def _outcomes_of(self, task: OptionTask) -> list[Outcome]:
+        variants = corrupted_tasks(task, [*self.logits][1:])
+        return [variant.score_logits(self.logits[name]) for name, variant in variants]
+
+
+def score_questions(
+    logits: str,
+    *,
+    task: str = "questions",
+    name: str | None = None,
+    corrupted: Mapping[str, str] | None = None,
+    only: str | None = None,
+) -> Evaluated:
+    """Evaluate a model's logits of the options of questions.
+
+    Args:
+        logits: file of the questions with the logits of their options; see the module.
+        task: name of the task in the results.
+        name: name of the model; the file's stem by default.
+        corrupted: variant (`fog_3`) -> file of the same questions with the logits for corrupted images.
+        only: list of the images or ids of the questions to evaluate; see `benchmarks.subset`.
+
+    Raises:
+        InputError: a file cannot be used, a question is repeated, a number of logits is not that of the options, an
+            answer is not among them, a logit is no number, the numbers are probabilities, a file of corrupted images
+            has other questions, or a listed image or id does not exist.
+    """
+    clean = read_answers(Path(logits))
+    # The order of the questions in the file does not matter.
+    questions = sorted(clean, key=lambda each: (each.image, each.id))
+    data = {}
+    if only is not None:
+        questions, data = _select(questions, read_subset(only), logits)
+    variants = {CLEAN: [clean[each] for each in questions]}
+    for variant, path in (corrupted or {}).items():
+        answers = read_answers(Path(path))
+        _check_same_questions(path, answers, logits, clean)
+        variants[variant] = [answers[each] for each in questions]
+    images = sorted({each.image for each in questions})
+    rows = {image: row for row, image in enumerate(images)}
+    multiple_choice = OptionTask(
+        task,
+        CLEAN,
+        ids=[each.id for each in questions],
+        questions=[each.text for each in questions],
+        options=[each.options for each in questions],
+        label=np.array([each.options.index(each.answer) for each in questions]),
+        image_names=np.array([rows[each.image] for each in questions]),
+        names=[each.image for each in questions],
+    )
+    conditions = {"questions": hash_json([dataclasses.astuple(each) for each in questions])}
+    benchmark = Benchmark("questions", tuple(images), (), {}, (multiple_choice,), data=data, conditions=conditions)
+    model = OptionLogits(name or Path(logits).stem, variants)
+    return evaluate_model(model, [benchmark], Settings(), EmbeddingCache(None))
+
+
+def _select(questions: Sequence[Question], subset: Subset, source: str) -> tuple[list[Question], dict[str, Any]]:
+    """Return the questions whose image or id is listed, and the entry on the list for the results."""
+    known = {name for each in questions for name in (each.image, each.id)}
+    subset.refuse_unknown(known, f"images or ids of {source}")
+    selected = [each for each in questions if each.image in subset or each.id in subset]
+    return selected, subset.describe(len(selected), len(questions), "questions")
+
+
+def read_answers(path: Path) -> Answers:
+    """Read a file of questions with the logits of their options. Raises InputError: as `score_questions`."""
+    answers: dict[Question, np.ndarray] = {}
+    ids: set[str] = set()
+    for record in read_records(path)[1]:
+        question, logits = _question(record)
+        if question.id in ids:
+            raise record.error("question", f"{question.id!r} more than once", "every question once, or with its own id")
+        ids.add(question.id)
+        answers[question] = logits
+    by_size: dict[int, list[np.ndarray]] = {}
+    for logits in answers.values():
+        by_size.setdefault(len(logits), []).append(logits)
+    if None not in {sum_of_probabilities(np.stack(same_size)) for same_size in by_size.values()}:
+        found = "probabilities: none below 0, and those of every question sum to 1 or 100"
+        raise InputError(path, "logits", found, EXPECTED_LOGITS)
+    return answers
+
+
+def _question(record: Record) -> tuple[Question, np.ndarray]:
+    """Return the question of a record, and its logits in the order of the sorted options."""
+    options, text = record.texts("options"), record.text("question")
+    if len(set(options)) < max(2, len(options)):
+        raise record.error("options", str(list(options))[:80], "at least 2, each once")
+    logits = np.array(record.numbers("logits"))
+    if len(logits) != len(options):
+        raise record.error("logits", f"{len(logits)} numbers", f"{len(options)}, one for each option")
+    answer = record.get("answer", "the text of an option, or its position from 0")
+    if type(answer) is int and 0 <= answer < len(options):
+        answer = options[answer]
+    if answer not in options:
+        wanted = f"one of {list(options)}"[:120] + f", or a position from 0 to {len(options) - 1} as a number"
+        raise record.error("answer", repr(answer)[:80], wanted)
+    image, own_id = (record.label(name) if record.value.get(name) not in (None, "") else "" for name in ("image", "id"))
+    if not image and not own_id:
+        raise record.error("image", "nothing", "an image or an id for each question")
+    order = sorted(range(len(options)), key=lambda place: options[place])
+    sorted_options = tuple(options[place] for place in order)
+    question_id = own_id or f"{image}: {text}"
+    return Question(question_id, image or question_id, text, sorted_options, answer), logits[order]
+
+
+def _check_same_questions(path: str, answers: Answers, clean_path: str, clean: Answers) -> None:
+    """Raise InputError if two files have other questions, options or answers."""
+    ids = {each.id: each for each in answers}
+    for question in clean:
+        other = ids.get(question.id)
+        if other is None:
+            raise InputError(path, "questions", f"no {question.id!r}", f"all {len(clean)} of {clean_path}")
+        differing = [part for part, value in vars(question).items() if getattr(other, part) != value]
+        if differing:
+            found = f"{getattr(other, differing[0])!r}"[:80]
+            wanted = f"{getattr(question, differing[0])!r}"[:80] + f", as in {clean_path}"
+            raise InputError(path, f"{differing[0]} of {question.id!r}", found, wanted)
+    if extra := ids.keys() - {each.id for each in clean}:
+        raise InputError(path, "questions", f"{min(extra)!r} as well", f"only the {len(clean)} of {clean_path}")

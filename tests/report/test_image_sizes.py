@@ -1,0 +1,116 @@
+"""Several image sizes in one command: one result each, those of single commands, and their section of the page."""
+
+import json
+from pathlib import Path
+
+import pandas
+import pytest
+
+from rococo_jax.benchmarks.readers.cue_conflict import CLASSES
+from rococo_jax.checkpoints import save_model
+from rococo_jax.cli.main import main
+from rococo_jax.encoders import load_model
+from rococo_jax.report.collection import group_by_fingerprint, load_results
+from rococo_jax.report.sections.image_sizes import image_sizes_part, one_size_each, runs_by_size
+from tests.support.tiny import tiny_encoder
+from tests.support.world import noise, write_pictures
+
+SIZES = (24, 32, 48)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    """Stimuli of cue conflict, two models, and both at three sizes in `out`."""
+    folder = tmp_path_factory.mktemp("world")
+    pairs = [(shape, CLASSES[(place + step) % 16]) for place, shape in enumerate(CLASSES) for step in (0, 3, 7)]
+    names = [f"cue_conflict/{shape}{number}-{texture}1.png" for number, (shape, texture) in enumerate(pairs)]
+    write_pictures(folder / "cue_conflict", names, noise(4, 4, 12))
+    for seed, name in enumerate(("one", "two")):
+        save_model(folder / name, tiny_encoder(seed=seed, name=name))
+    assert main(f"{command(folder, 'one', 'two')} --image-size 24,32,48 --out {folder}/out".split()) == 0
+    return folder
+
+
+def command(folder: Path, *models: str) -> str:
+    sources = " ".join(f"{folder}/{name}" for name in models)
+    return f"evaluate {sources} --data {folder} --templates 1 --quiet --cache {folder}/cache"
+
+
+def read(folder: Path) -> dict:
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_each_size_has_the_results_of_a_command_of_its_own(world, tmp_path):
+    fingerprints = set()
+    for size in SIZES:
+        together = read(world / "out" / f"one@{size}px")
+        assert main(f"{command(world, 'one')} --no-cache --image-size {size} --out {tmp_path}/{size}".split()) == 0
+        alone = read(tmp_path / str(size))
+        for part in ("tasks", "intervals", "sizes", "fingerprint", "data"):
+            assert together[part] == alone[part]
+        assert together["model"] == f"one@{size}px" and alone["model"] == "one"
+        assert together["about"]["image_size"] == size
+        fingerprints.add(json.dumps(together["fingerprint"]["model"]))
+        # The tower reads images of this size.
+        encoder = load_model(world / "one", image_size=size)
+        assert encoder.preprocessing is not None and encoder.preprocessing.image_size == (size, size)
+    assert len(fingerprints) == len(SIZES)
+    assert len({read(world / "out" / f"one@{size}px")["fingerprint"]["comparable"] for size in SIZES}) == 1
+
+
+def test_the_table_has_accuracy_and_shape_bias_of_the_rows(world):
+    page = (world / "out" / "report.md").read_text()
+    lines = page.partition("## Image size")[2].partition("\n## ")[0].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    heads, rows = cells[0], cells[2:]
+    assert heads == ["Model", "Task", "Image size", "Top-1", "Shape bias"]
+    assert [(row[0], row[2]) for row in rows] == [(name, str(size)) for name in ("one", "two") for size in SIZES]
+    for name, _, size, top1, shape_bias in rows:
+        table = pandas.read_parquet(world / "out" / f"{name}@{size}px" / "per_query.parquet")
+        table = table[table.task == "cue_conflict"]
+        right = (table.predicted == table.label) & (table.chosen == "right")
+        conflict = table[table.label != table.texture]
+        shape = (conflict.predicted == conflict.label).sum()
+        texture = (conflict.predicted == conflict.texture).sum()
+        assert top1.startswith(f"{100 * right.mean():.1f} (")
+        assert shape_bias.startswith(f"{100 * shape / (shape + texture):.1f} (")
+    html = (world / "out" / "report.html").read_text()
+    assert 'href="#s1-sizes"' in html and 'id="s1-sizes"' in html
+    for name in ("one", "two"):
+        for size in SIZES:
+            value = read(world / "out" / f"{name}@{size}px")["tasks"]["cue_conflict"]["clean"]["shape_bias"]
+            assert f"{name}, {size} pixels: {round(value, 1):g}" in html
+
+
+def test_the_same_command_resumes_and_further_sizes_read_the_cache_of_texts(world, capsys):
+    before = {path: path.stat().st_mtime_ns for path in (world / "out").glob("*/results.json")}
+    loud = command(world, "one", "two").replace(" --quiet", "")
+    assert main(f"{loud} --image-size 48,24,32,24 --no-report --out {world}/out".split()) == 0
+    assert capsys.readouterr().err.count(" kept, ") == 6
+    assert {path: path.stat().st_mtime_ns for path in (world / "out").glob("*/results.json")} == before
+    assert main(f"{loud} --image-size 24,40 --no-report --out {world}/out".split()) == 0
+    assert "one@40px: 48 images and texts embedded, 16 read from the cache" in capsys.readouterr().err
+
+
+def test_sizes_are_no_further_models(world, tmp_path):
+    paths = [world / "out" / f"{name}@{size}px" for name in ("one", "two") for size in SIZES]
+    (group,) = group_by_fingerprint(load_results(paths))
+    assert {name: list(sizes) for name, sizes in runs_by_size(group.runs).items()} == {
+        "one": [*SIZES],
+        "two": [*SIZES],
+    }
+    assert [run.label for run in one_size_each(group.runs)] == ["one@24px", "two@24px"]
+    # Two models of one size each are no sizes of one model.
+    (group,) = group_by_fingerprint(load_results([paths[0], paths[4]]))
+    assert image_sizes_part(group.runs, "sizes") is None and len(one_size_each(group.runs)) == 2
+
+
+def test_models_that_cannot_change_their_size_are_refused_in_one_line(world, tmp_path, refusal):
+    start = command(world, "one")
+    refusal(f"{start} --image-size 24,4 --out {tmp_path}/a", "image size: pixels: found 4; wanted at least 8")
+    refusal(f"{start} --image-size 24,x --out {tmp_path}/b", "--image-size: numbers: found 24,x")
+    refusal(f"{start} --image-size 0 --out {tmp_path}/c", "--image-size: numbers: found 0")
+    foreign = start.replace(str(world / "one"), "tests.checkpoints.test_image_size:Library")
+    refusal(f"{foreign} --image-size 24,32 --out {tmp_path}/d", "image_size: found 24", "own library decides the size")
+    stored = start.replace(str(world / "one"), "embeddings:vectors.npz")
+    refusal(f"{stored} --image-size 24,32 --out {tmp_path}/e", "image_size: found 24", "size that they were computed")
