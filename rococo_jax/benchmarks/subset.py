@@ -1,4 +1,4 @@
-"""Lists of the images or items that a benchmark is evaluated on, such as `rococo select` writes.
+"""Image and item lists that a benchmark is evaluated on, such as `rococo select` writes.
 
 A list is applied where a benchmark's images or items are first known, before anything is built from them. Results are
 therefore those of annotation files that contain the listed images or items only.

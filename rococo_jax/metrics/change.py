@@ -1,4 +1,4 @@
-"""Changes of a model's predictions and confidence under corruption.
+"""Metrics for changes of a model's predictions and confidence under corruption.
 
 p, q are the probabilities of K candidates before and after corruption, y is the right one. RAS is defined in words in
 arXiv 2511.19032; the formula is [ours]:

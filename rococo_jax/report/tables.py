@@ -1,4 +1,4 @@
-"""Tables and tiles of results: a row for each model, all results of one model, and the most important numbers.
+"""Result tables and tiles: a row for each model, all results of one model, and the most important numbers.
 
 The page sorts by the number of a cell, which has more digits than its text; the interval is printed below it.
 """

@@ -12,6 +12,7 @@ import numpy as np
 
 from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, write_annotation
 from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders import Encoder
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text import VARIANTS
@@ -57,20 +58,28 @@ def alter_images(
         influences: influence of the words of each caption, in the same order; None if `select` is random.
         alterer: alters one caption.
     """
-    items, alterations, unaltered = [], [], Counter()
     influences = iter(influences)
+    by_image = []
     for image in images:
-        image_alterations = []
-        for caption in image.captions:
-            altered_captions = alterer.alter(caption, image.captions, next(influences))
-            image_alterations.append(altered_captions[0] if altered_captions else None)
-            if not altered_captions:
+        altered = (alterer.alter(caption, image.captions, next(influences)) for caption in image.captions)
+        by_image.append((image, [next(iter(alterations), None) for alterations in altered]))
+    return collect_set(alterer, by_image)
+
+
+def collect_set(
+    alterer: CaptionAlterer, by_image: Iterable[tuple[CaptionedImage, Sequence[Alteration | None]]]
+) -> AlteredSet:
+    """Return the set of images with an alteration, or None, for each of their captions."""
+    items, all_alterations, unaltered = [], [], Counter()
+    for image, alterations in by_image:
+        for caption, alteration in zip(image.captions, alterations, strict=True):
+            if alteration is None:
                 candidates = find_candidates(split_words(caption), alterer.lexicon)
                 unaltered[NO_REPLACEMENT if candidates else NO_CANDIDATE] += 1
-        altered = tuple(None if each is None else each.caption for each in image_alterations)
+        altered = tuple(None if each is None else each.caption for each in alterations)
         items.append(AlteredCaptions(image.image, image.captions, altered))
-        alterations.append(tuple(image_alterations))
-    return AlteredSet(alterer.variant, tuple(items), tuple(alterations), dict(unaltered))
+        all_alterations.append(tuple(alterations))
+    return AlteredSet(alterer.variant, tuple(items), tuple(all_alterations), dict(unaltered))
 
 
 def add_details(images: Iterable[CaptionedImage], lexicon: Lexicon, seed: int = 0) -> AlteredSet:
@@ -136,19 +145,30 @@ def alter_captions(
         InputError: an unknown variant or choice.
     """
     lexicon = shipped_lexicon() if lexicon is None else lexicon
-    variants = list(variants)
     if encoder is None and choices.get("select") != "random":
         raise InputError("altered captions", "select", repr(choices.get("select")), "random, without a model")
-    choices["vocabulary"] = ()
-    if "rand_voca" in variants:
-        nouns = sorted({noun.name for noun in lexicon.nouns})
-        choices["vocabulary"] = tuple(nouns) if encoder is None else vocabulary_words(encoder.tokenizer)
-    alterers = [CaptionAlterer(variant, lexicon, **choices) for variant in variants]
+    tokenizer = None if encoder is None else encoder.tokenizer
+    alterers = make_alterers(variants, lexicon, tokenizer, **choices)
     if influences is None and choices.get("select") == "random":
         influences = [None] * sum(len(image.captions) for image in images)
     elif influences is None:
         influences = candidate_influence(encoder, images, lexicon, on_progress=on_progress)
     return {alterer.variant: alter_images(images, influences, alterer) for alterer in alterers}
+
+
+def make_alterers(
+    variants: Iterable[str], lexicon: Lexicon, tokenizer: Tokenizer | None, **choices: Any
+) -> list[CaptionAlterer]:
+    """Return the alterer of each variant. rand_voca uses the tokenizer's words, or without one the lexicon's nouns.
+
+    Raises InputError for an unknown variant or choice of `CaptionAlterer`.
+    """
+    variants = list(variants)
+    vocabulary: tuple[str, ...] = ()
+    if "rand_voca" in variants:
+        nouns = sorted({noun.name for noun in lexicon.nouns})
+        vocabulary = tuple(nouns) if tokenizer is None else vocabulary_words(tokenizer)
+    return [CaptionAlterer(variant, lexicon, vocabulary=vocabulary, **choices) for variant in variants]
 
 
 def made_by_of(altered: AlteredSet, made_by: Mapping[str, Any]) -> dict[str, Any]:

@@ -155,17 +155,34 @@ class CaptionAlterer:
         if not candidates:
             return []
         present = caption_words(originals)
-        alterations = []
-        for candidate in self._ranked(candidates, caption, influence, draw):
-            value = None if influence is None else float(influence[candidate.index])
-            article = _article_before(caption, words, candidate.index) if self.fit_article else None
-            for new in self._replacements(candidate, caption, present, draw):
-                if article is not None and article_of(new) != article:
-                    continue
-                alterations.append(self._write(caption, words[candidate.index], candidate, new, value))
-                if len(alterations) == count:
-                    return alterations
-        return alterations
+        ranked = self._ranked(candidates, caption, influence, draw)
+        by_word = (self._alterations_of(each, caption, words, present, influence, draw) for each in ranked)
+        return list(itertools.islice(itertools.chain.from_iterable(by_word), count))
+
+    def alter_in_turn(self, caption: str, originals: Iterable[str], count: int) -> list[Alteration]:
+        """Return up to `count` alterations that take the candidate words in turn, whatever their influence.
+
+        Each word contributes its replacements in the order that the seed draws, so a small `count` is a random sample
+        of every word's replacements. A `count` above the number of possible alterations returns all of them.
+        """
+        words = split_words(caption)
+        present = caption_words(originals)
+        by_word = [
+            self._alterations_of(candidate, caption, words, present, None, 0)
+            for candidate in find_candidates(words, self.lexicon)
+        ]
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*by_word))
+        return list(itertools.islice((each for each in turns if each is not None), count))
+
+    def _alterations_of(
+        self, old: Candidate, caption: str, words: Sequence[Word], present: frozenset[str], influence, draw: int
+    ) -> Iterator[Alteration]:
+        """Yield the alterations of one word, in the order that the seed draws."""
+        value = None if influence is None else float(influence[old.index])
+        article = _article_before(caption, words, old.index) if self.fit_article else None
+        for new in self._replacements(old, caption, present, draw):
+            if article is None or article_of(new) == article:
+                yield self._write(caption, words[old.index], old, new, value)
 
     def _ranked(self, candidates: Sequence[Candidate], caption: str, influence, draw: int) -> list[Candidate]:
         if self.select == "random":

@@ -36,7 +36,7 @@ _QUESTION = (
 )
 _MEANS = (
     "Mean over the kinds of each severity, and the relative drop from the result on uncorrupted images, each with its "
-    "95 % bootstrap interval. The drop rate is [ours]."
+    "95 % bootstrap interval. The drop rate is a definition of this project."
 )
 _MAP = (
     "Relative drop by kind and severity, in per cent of the result on uncorrupted images (the same images, cropped to "
@@ -127,9 +127,13 @@ def _means(runs: Sequence[Run], tracks: Sequence[_Track]) -> Part | None:
 def _maps(
     runs: Sequence[Run], tracks: Sequence[_Track], kinds: Sequence[str], severities: Sequence[int]
 ) -> list[Block]:
-    variants = [(kind, severity) for kind in kinds for severity in severities]
-    drops = [run.estimate(task, _name(*each, part), "drop").value
-             for run in runs for task, part in tracks for each in variants]  # fmt: skip
+    drops = [
+        run.estimate(task, _name(kind, severity, part), "drop").value
+        for run in runs
+        for task, part in tracks
+        for kind in kinds
+        for severity in severities
+    ]
     top = top_of_scale(drops)
     maps = [[_map(run, track, kinds, severities, top) for track in tracks if _has(run, track)] for run in runs]
     scale = Scale("no drop", f"{top:.0f} %")
@@ -156,13 +160,16 @@ def _map(run: Run, track: _Track, kinds: Sequence[str], severities: Sequence[int
     by_group = {group: [] for group in dict.fromkeys(kind.group for kind in CORRUPTIONS.values())}
     for kind in kinds:
         by_group[CORRUPTIONS[kind].group].append(kind)
+
+    def cells_of(kind: str) -> list[Cell]:
+        return [_cell(run, task, _name(kind, severity, part), top) for severity in severities]
+
     rows = [
-        (group.capitalize(), variant_label(kind),
-         [_cell(run, task, _name(kind, severity, part), top) for severity in severities])
+        (group.capitalize(), variant_label(kind), cells_of(kind))
         for group, members in by_group.items()
         for kind in members
-    ]  # fmt: skip
-    means = [_cell(run, task, _name(ALL_KINDS, severity, part), top) for severity in severities]
+    ]
+    means = cells_of(ALL_KINDS)
     if any(cell.text != percent(None) for cell in means):
         rows.insert(0, ("", f"Mean of {len(kinds)} kinds", means))
     name = _lead([run], task)
@@ -208,7 +215,7 @@ _RAS = (
     "Compared with the same images without corruption. RAS is 0 where nothing changes and negative where probabilities "
     "move away from the correct class; it is the sum of its parts. Erroneous confidence: wrong after corruption, with "
     "lower entropy. Hesitation: right before and after, with higher entropy. Means over kinds where there are several. "
-    "The formula of RAS is [ours]."
+    "The formula of RAS is a definition of this project."
 )
 
 
