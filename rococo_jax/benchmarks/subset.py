@@ -1,4 +1,4 @@
-"""Lists of the images or items that a benchmark is evaluated on, such as `rococo select` writes.
+"""Image and item lists that a benchmark is evaluated on, such as `rococo select` writes.
 
 A list is applied where a benchmark's images or items are first known, before anything is built from them. Results are
 therefore those of annotation files that contain the listed images or items only.
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.errors import InputError, object_of, unknown_name
+from rococo_jax.errors import InputError, is_whole, object_of, unknown_name
 from rococo_jax.storage import hash_json
 from rococo_jax.texts import parse_json, read_text, split_lines
 
@@ -66,9 +66,10 @@ def phrase_of(data: Mapping[str, Any]) -> str:
     '40 of 5,000 images, listed in hard.json'
     """
     only = object_of(data.get(ONLY))
-    if not only:
+    selected, total = only.get("selected"), only.get("of")
+    if not (is_whole(selected) and is_whole(total)):
         return ""
-    return f"{only['selected']:,} of {only['of']:,} {only['unit']}, listed in {only['file']}"
+    return f"{selected:,} of {total:,} {only.get('unit')}, listed in {only.get('file')}"
 
 
 def read_subset(path: str | os.PathLike) -> Subset:
@@ -83,21 +84,21 @@ def read_subset(path: str | os.PathLike) -> Subset:
         keys = _keys_of_json(path, parse_json(text, path, _FORM))
     if not keys:
         raise InputError(path, "entries", "none", f"at least one: {_FORM}")
-    repeated = [key for key, count in Counter(keys).items() if count > 1]
-    if repeated:
-        raise InputError(path, "entries", f"{len(repeated):,} repeated, the first {repeated[0]!r}", "each once")
+    duplicates = [key for key, count in Counter(keys).items() if count > 1]
+    if duplicates:
+        raise InputError(path, "entries", f"{len(duplicates):,} repeated, the first {duplicates[0]!r}", "each once")
     return Subset(str(path), tuple(keys))
 
 
 def _keys_of_json(path: str | os.PathLike, value: Any) -> list[str]:
     if isinstance(value, dict):
-        chosen = value.get("chosen") if value.get("format") == "rococo_jax.selection" else None
-        if not isinstance(chosen, list):
+        entries = value.get("chosen") if value.get("format") == "rococo_jax.selection" else None
+        if not isinstance(entries, list):
             raise InputError(path, "JSON", f"an object with {', '.join(map(repr, value)) or 'nothing'}"[:80], _FORM)
-        value = [object_of(each).get("image") for each in chosen]
-    others = [each for each in value if not isinstance(each, str) or not each]
-    if others:
-        raise InputError(path, "entries", f"{others[0]!r}"[:80], "names of images or items, as strings")
+        value = [object_of(each).get("image") for each in entries]
+    not_names = [each for each in value if not isinstance(each, str) or not each]
+    if not_names:
+        raise InputError(path, "entries", f"{not_names[0]!r}"[:80], "names of images or items, as strings")
     return value
 
 

@@ -29,8 +29,10 @@ from rococo_jax.texts import read_lines
 _OF_A_RUN, _ALONGSIDE, _CHECKPOINTS = "model", "metrics.jsonl", "checkpoints"
 _LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary names are longer
 # Files that an evaluation writes beside the folders of its models.
-_RESERVED_NAMES = ("journal.jsonl", "report.html", "report.csv", "report.md", "results.json",
-                   "per_query.parquet", "pairs.parquet", "examples.parquet")  # fmt: skip
+_RESERVED_NAMES = (
+    *("journal.jsonl", "report.html", "report.csv", "report.md"),
+    *("results.json", "per_query.parquet", "pairs.parquet", "examples.parquet"),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Items of multiple-choice benchmarks as readers yield them, and the tables and tasks that are built from them."""
+"""Multiple-choice items as readers yield them, and the tables and tasks that are built from them."""
 
 import dataclasses
 import itertools

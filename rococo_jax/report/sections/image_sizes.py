@@ -59,8 +59,8 @@ def runs_by_size(runs: Sequence[Run]) -> _Sizes:
 
 def one_size_each(runs: Sequence[Run]) -> list[Run]:
     """Return the runs without further image sizes of the same model, which are no further models."""
-    others = {id(run) for of_size in runs_by_size(runs).values() for run in list(of_size.values())[1:]}
-    return [run for run in runs if id(run) not in others]
+    further_sizes = {id(run) for of_size in runs_by_size(runs).values() for run in list(of_size.values())[1:]}
+    return [run for run in runs if id(run) not in further_sizes]
 
 
 def image_sizes_part(runs: Sequence[Run], anchor: str) -> Part | None:
