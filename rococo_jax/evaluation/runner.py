@@ -14,11 +14,7 @@ import numpy as np
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.evaluation.caption_baselines import (
-    TrainingCaptions,
-    baselines_part,
-    captions_of_results,
-)
+from rococo_jax.evaluation.caption_baselines import TrainingCaptions, baselines_part, captions_of_results
 from rococo_jax.evaluation.conditions import FILES, request_of
 from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
 from rococo_jax.evaluation.examples import collect_examples

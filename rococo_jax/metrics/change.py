@@ -114,13 +114,6 @@ def count_change_columns(columns: Mapping[str, np.ndarray], group: Int[np.ndarra
     )
 
 
-def count_changes(before: Confidence, after: Confidence, group: Int[np.ndarray, " items"]) -> ItemCounts:
-    """Return the counts of changes from both probabilities."""
-    counted = count_change_columns(change_counts(before, after), group)
-    assert counted is not None
-    return counted
-
-
 def confidence_of(
     scores: Float[np.ndarray, "items candidates"], right: Bool[np.ndarray, "items candidates"], scale: float
 ) -> Confidence:

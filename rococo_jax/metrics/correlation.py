@@ -47,10 +47,7 @@ class Correlations:
 
 
 def correlate(
-    values: Float[np.ndarray, "metrics models"],
-    controlling_for: int | None = None,
-    *,
-    resamples: int = RESAMPLES,
+    values: Float[np.ndarray, "metrics models"], controlling_for: int | None = None, *, resamples: int = RESAMPLES
 ) -> Correlations:
     """Compute Spearman's correlations of every two metrics.
 

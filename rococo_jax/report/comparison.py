@@ -126,11 +126,7 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None, metric
 
 
 def _compare(
-    runs: Sequence[Run],
-    task: str,
-    tables: Mapping[str, CountsByVariant],
-    reference: Run,
-    metrics: Sequence[str],
+    runs: Sequence[Run], task: str, tables: Mapping[str, CountsByVariant], reference: Run, metrics: Sequence[str]
 ) -> Comparison | None:
     compared = [run for run in runs if run is not reference]
     variants = [(run, variant) for run in compared for variant in (*run.variants(task), *run.mean_corruptions(task))]

@@ -79,11 +79,7 @@ class Study:
     values: Float[np.ndarray, "metrics models"]
 
 
-def correlate_runs(
-    runs: Sequence[Run],
-    names: Sequence[str] | None = None,
-    given: str | None = None,
-) -> Study:
+def correlate_runs(runs: Sequence[Run], names: Sequence[str] | None = None, given: str | None = None) -> Study:
     """Compute correlations of metrics over the models of one group.
 
     Args:

@@ -9,20 +9,7 @@ from rococo_jax.benchmarks.subset import phrase_of
 from rococo_jax.errors import is_whole, object_of
 from rococo_jax.evaluation.examples import EXAMPLES, Example, read_examples
 from rococo_jax.metrics import METRICS
-from rococo_jax.report.blocks import (
-    Alert,
-    Block,
-    Cards,
-    Folded,
-    Note,
-    Notes,
-    Page,
-    Part,
-    PlainTable,
-    Terms,
-    Text,
-    rich,
-)
+from rococo_jax.report.blocks import Alert, Block, Cards, Folded, Note, Notes, Page, Part, PlainTable, Terms, Text, rich
 from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, tasks_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
 from rococo_jax.report.correlations import correlations_part
@@ -34,15 +21,7 @@ from rococo_jax.report.sections.generic import grounding_part, results_of, tiles
 from rococo_jax.report.sections.image_sizes import image_sizes_part, one_size_each, runs_by_size
 from rococo_jax.report.task_sizes import sizes
 from rococo_jax.report.verdicts import verdict_part
-from rococo_jax.report.vocabulary import (
-    ALTERED,
-    PROTOCOLS,
-    QUERIES,
-    QUESTIONS,
-    count,
-    percent,
-    task_label,
-)
+from rococo_jax.report.vocabulary import ALTERED, PROTOCOLS, QUERIES, QUESTIONS, count, percent, task_label
 from rococo_jax.storage import hash_json
 
 _ORIGINS = {"ours": "our definition", "benchmark": "benchmark's code", "paper": "paper"}

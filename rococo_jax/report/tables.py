@@ -63,10 +63,7 @@ def leaderboard(
         for variant, name, edge in columns
     ]
     rows = [
-        [
-            Cell(run.label),
-            *(estimate_cell(run.estimate(task, variant, name), edge) for variant, name, edge in columns),
-        ]
+        [Cell(run.label), *(estimate_cell(run.estimate(task, variant, name), edge) for variant, name, edge in columns)]
         for run in runs
     ]
     above = [(label_of(runs, task, name), len(names), name) for name, names in groups]

@@ -38,10 +38,7 @@ _LEDE = "Does one kind of robustness predict another? Rank correlations of metri
 
 
 def write_correlations(
-    sources: Sequence[str],
-    out: Path,
-    names: Sequence[str] | None = None,
-    given: str | None = None,
+    sources: Sequence[str], out: Path, names: Sequence[str] | None = None, given: str | None = None
 ) -> Study:
     """Write correlations.json, .csv, .svg, .html and .md into `out`, and partial.svg if a metric is held constant.
 

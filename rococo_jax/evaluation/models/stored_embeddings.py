@@ -21,12 +21,7 @@ from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.arrays import (
-    LISTS,
-    hash_arrays,
-    select,
-    to_unit_length,
-)
+from rococo_jax.evaluation.models.arrays import LISTS, hash_arrays, select, to_unit_length
 from rococo_jax.evaluation.models.model import Loading, Model, score_tasks
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, load_arrays, read_table

@@ -10,19 +10,7 @@ from collections.abc import Sequence
 from rococo_jax.benchmarks.variants import ALL_KINDS, UNCORRUPTED, Variant
 from rococo_jax.metrics import metric_of
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
-from rococo_jax.report.blocks import (
-    Block,
-    Cell,
-    Folded,
-    Head,
-    HeatMap,
-    Note,
-    Part,
-    Scale,
-    Table,
-    Tiles,
-    estimate_cell,
-)
+from rococo_jax.report.blocks import Block, Cell, Folded, Head, HeatMap, Note, Part, Scale, Table, Tiles, estimate_cell
 from rococo_jax.report.collection import Estimate, Run, corrupted_by, pooled_severities, tasks_of
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.tables import has_any, heads_of, tile
@@ -231,12 +219,7 @@ def change_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
                 if estimates[0].value is not None:
                     label = Cell(variant_label(name), words=True, title=name)
                     rows.append(
-                        [
-                            Cell(run.label),
-                            Cell(task_label(task), words=True),
-                            label,
-                            *map(estimate_cell, estimates),
-                        ]
+                        [Cell(run.label), Cell(task_label(task), words=True), label, *map(estimate_cell, estimates)]
                     )
     if not rows:
         return None
