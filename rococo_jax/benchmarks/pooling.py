@@ -1,4 +1,4 @@
-"""Headlines of benchmarks, and variants that are made of several parts.
+"""Benchmark headlines, and variants that are made of several parts.
 
 A benchmark of several parts has two numbers over all of them: `all`, for which all items count alike, and `mean`, the
 mean over parts, each with the same weight. Papers print one or the other, and the two can be far apart. So results have

@@ -52,7 +52,7 @@ def run(options: Options) -> None:
     significant = sum(pair.plain[4] < 0.05 for pair in study.pairs)
     partials = [pair for pair in study.pairs if pair.partial]
     significant_partials = sum(pair.partial[4] < 0.05 for pair in partials)
-    partial = f"; {significant_partials} of {len(partials)} controlling for {study.given.path}" if partials else ""
+    partial = f"; {significant_partials} of {len(partials)} controlling for {study.control.path}" if partials else ""
     print(
         f"{out / 'correlations.html'}: {len(study.models)} models, {len(study.places)} metrics; after Holm's "
         f"correction {significant} of {len(study.pairs)} pairs correlate (p below 0.05){partial}"

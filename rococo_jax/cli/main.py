@@ -68,8 +68,7 @@ def build_parser(*only: str, grouped: bool = False) -> argparse.ArgumentParser:
             add_options(command, module.Options)
             command.usage = _usage(command)
         command.set_defaults(
-            module=module,
-            flags=[option for action in command._actions for option in action.option_strings],
+            module=module, flags=[option for action in command._actions for option in action.option_strings]
         )
     return parser
 

@@ -119,7 +119,7 @@ def run(options: Options) -> None:
     if options.similarities:
         model = StoredSimilarities(options.similarities, name)
     else:
-        model = StoredEmbeddings(options.embeddings, name)
+        model = StoredEmbeddings(options.embeddings, name, allow_unknown=bool(settings.only))
     results, _ = evaluate_into(Path(options.out), model, benchmarks, settings, cache)
     print_tables([results])
 
@@ -137,13 +137,13 @@ def check_combination(options: Options) -> None:
         raise InputError("rococo score", "input", found, "one of --similarities, --embeddings and --logits")
     (flag,) = flags
     has_folders = bool(options.data.data or options.data.images or options.data.annotations)
-    if options.settings.only and not has_folders:
-        raise InputError("rococo score", "--only", options.settings.only[0], "whole benchmarks, by --data or --images")
     if flag == "--logits":
         if options.annotation is not None:
             raise InputError("rococo score", "input", "--logits with --annotation", "one of them")
         _check_logits(options.classes, options.settings)
     elif options.annotation is not None:
+        if options.settings.only:
+            raise InputError("rococo score", "--only", "a list with --annotation", "whole benchmarks in folders")
         if flag == "--embeddings" or has_folders:
             found = "--annotation with " + (flag if flag == "--embeddings" else "--data, --images or --annotations")
             raise InputError("rococo score", "input", found, "--similarities with --annotation, or whole benchmarks")

@@ -165,7 +165,10 @@ def pool_items(parts: Sequence[ItemCounts]) -> ItemCounts:
     columns = tuple(_common_metrics([dict.fromkeys(part.columns) for part in parts]))
     counts = [part.counts[:, [part.columns.index(name) for name in columns]] for part in parts]
     groups = np.concatenate([part.group for part in parts])
-    return ItemCounts(np.concatenate(counts), columns, groups, common_shares(parts))
+    entries = None
+    if any(part.entries is not None for part in parts):
+        entries = np.concatenate([np.ones(len(part), int) if part.entries is None else part.entries for part in parts])
+    return ItemCounts(np.concatenate(counts), columns, groups, common_shares(parts), entries)
 
 
 def intervals(

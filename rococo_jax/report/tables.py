@@ -1,4 +1,4 @@
-"""Tables and tiles of results: a row for each model, all results of one model, and the most important numbers.
+"""Result tables and tiles: a row for each model, all results of one model, and the most important numbers.
 
 The page sorts by the number of a cell, which has more digits than its text; the interval is printed below it.
 """
@@ -63,10 +63,7 @@ def leaderboard(
         for variant, name, edge in columns
     ]
     rows = [
-        [
-            Cell(run.label),
-            *(estimate_cell(run.estimate(task, variant, name), edge) for variant, name, edge in columns),
-        ]
+        [Cell(run.label), *(estimate_cell(run.estimate(task, variant, name), edge) for variant, name, edge in columns)]
         for run in runs
     ]
     above = [(label_of(runs, task, name), len(names), name) for name, names in groups]

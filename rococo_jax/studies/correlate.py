@@ -1,6 +1,6 @@
 """The files of `rococo correlate`: a map, every pair as CSV and JSON, and a page, also as Markdown.
 
-Of results, or of a table of scores: CSV or TSV with a heading and a row for each model, whose columns of numbers are
+The input is results, or a table of scores: CSV or TSV with a heading and a row for each model. Columns of numbers are
 metrics; the cells of the other columns together are a model's name.
 """
 
@@ -18,7 +18,7 @@ from rococo_jax.report.charts import correlation_map
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.correlations import (
     COLUMNS,
-    LEAST_MODELS,
+    MIN_MODELS,
     SIDES,
     Place,
     Study,
@@ -34,16 +34,13 @@ from rococo_jax.storage import write_csv_rows, write_json, write_text
 from rococo_jax.texts import TABLES, file_suffix, open_table
 
 FORMAT = "rococo_jax.correlations 1"
-_LEDE = "Does one kind of robustness say anything of another? Rank correlations of metrics over many models."
+_LEDE = "Does one kind of robustness predict another? Rank correlations of metrics over many models."
 
 
 def write_correlations(
-    sources: Sequence[str],
-    out: Path,
-    names: Sequence[str] | None = None,
-    given: str | None = None,
+    sources: Sequence[str], out: Path, names: Sequence[str] | None = None, given: str | None = None
 ) -> Study:
-    """Writes correlations.json, .csv, .svg, .html and .md, and partial.svg where a metric is held constant, into `out`.
+    """Write correlations.json, .csv, .svg, .html and .md into `out`, and partial.svg if a metric is held constant.
 
     Args:
         sources: results, or one CSV table of scores.
@@ -59,7 +56,7 @@ def write_correlations(
     write_json(out / "correlations.json", as_json(study))
     write_csv_rows(out / "correlations.csv", [COLUMNS, *(csv_row(pair, len(study.models)) for pair in study.pairs)])
     write_text(out / "correlations.svg", correlation_map(title, *map_of(study), file=True))
-    if study.given:
+    if study.control:
         name = f"{title}, partial"
         write_text(out / "partial.svg", correlation_map(name, *map_of(study, partial=True), file=True))
     write_page(out / "correlations.html", page)
@@ -74,8 +71,8 @@ def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | 
     groups = group_by_fingerprint(load_results(sources))
     if len(groups) > 1:
         differing = ", ".join(field for field, *_ in groups[1].differences[:3])
-        raise InputError("RESULTS", "results", f"{len(groups)} kinds that differ in {differing}",
-                         "results that differ in the model alone")  # fmt: skip
+        problem = f"{len(groups)} kinds that differ in {differing}"
+        raise InputError("RESULTS", "results", problem, "results that differ only in the model")
     return correlate_runs(groups[0].runs, names, given)
 
 
@@ -90,8 +87,8 @@ def correlate_table(path: Path, names: Sequence[str] | None = None, given: str |
     """
     header, lines = open_table(path, "a table with a heading and a row for each model")
     rows = [row for _, row in lines]
-    if len(rows) < LEAST_MODELS:
-        raise InputError(path, "models", len(rows), f"{LEAST_MODELS} or more")
+    if len(rows) < MIN_MODELS:
+        raise InputError(path, "models", len(rows), f"{MIN_MODELS} or more")
     cells = {head: [row[head].strip() for row in rows] for head in header}
     number_columns = [
         head for head in header if head.lower() not in _NAMES and any(map(_looks_like_number, cells[head]))
@@ -146,7 +143,7 @@ def as_json(study: Study) -> dict:
         "format": FORMAT,
         "models": study.models,
         "metrics": [place.path for place in study.places],
-        "given": study.given.path if study.given else None,
+        "given": study.control.path if study.control else None,
         "left_out": study.left_out,
         "pairs": [
             {

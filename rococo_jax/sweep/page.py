@@ -123,10 +123,7 @@ def _draw_curves(chart: Chart, axes: Axes, panel: Panel, values: Sequence[Any], 
         shifted = axes.transData + Affine2D().translate(offset, 0)
         x, y = [each[0] for each in points], [each[2].value for each in points]
         if not curve.dashed and len(points) > 1 and all(estimate.has_interval for *_, estimate in points):
-            band = [
-                *(estimate.high for *_, estimate in points),
-                *(estimate.low for *_, estimate in reversed(points)),
-            ]
+            band = [*(estimate.high for *_, estimate in points), *(estimate.low for *_, estimate in reversed(points))]
             axes.fill([*x, *reversed(x)], band, color=colour, alpha=0.13, lw=0)
         width, dashes = (1.5, (0, (4, 3))) if curve.dashed else (2, "-")
         axes.plot(x, y, color=colour, lw=width, ls=dashes, transform=shifted)

@@ -159,8 +159,7 @@ def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:
     """Evaluate the model of a point into its folder."""
     mesh, out = make_mesh(jax.local_devices()), folder / EVALUATION
     model = run_on_all_processes(
-        f"loading {name}",
-        lambda: open_model(str(folder / MODEL), name=name, mesh=mesh, compute=evaluation.compute),
+        f"loading {name}", lambda: open_model(str(folder / MODEL), name=name, mesh=mesh, compute=evaluation.compute)
     )
     with contextlib.ExitStack() as stack:
         lock = hold(out, beside=True)
@@ -169,10 +168,7 @@ def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:
 
 
 def run_points(
-    plan: Plan,
-    workdir: Path,
-    evaluation: Evaluation | None,
-    train_one: Callable[[Point], None] | None,
+    plan: Plan, workdir: Path, evaluation: Evaluation | None, train_one: Callable[[Point], None] | None
 ) -> dict[str, str]:
     """Train and evaluate the points that are not done yet.
 

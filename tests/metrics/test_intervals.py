@@ -243,3 +243,13 @@ def test_many_images_are_drawn_within_the_memory_that_is_allowed(monkeypatch):
         act()
         assert tracemalloc.get_traced_memory()[1] < 4 * allowed
     tracemalloc.stop()
+
+
+def test_pooled_items_count_every_pair_once():
+    """By hand: items with two pairs each, of which 2 and 1 are won, and an item with one pair, which is won."""
+    won = (percent("won", "Won", "higher", "share of pairs", "ours"),)
+    two_pairs = bootstrap.ItemCounts(np.array([[2.0], [1.0]]), ("won",), np.arange(2), won, np.array([2, 2]))
+    one_pair = bootstrap.ItemCounts(np.array([[1.0]]), ("won",), np.arange(1), won)
+    pooled = bootstrap.pool_items([two_pairs, one_pair])
+    assert pooled.values() == {"won": 100 * 4 / 5}
+    assert bootstrap.pool_items([one_pair, one_pair]).values() == {"won": 100.0}

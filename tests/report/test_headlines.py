@@ -17,9 +17,21 @@ from rococo_jax.report.correlations import Place, correlate_runs
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.verdicts import verdict_rows
 from rococo_jax.storage import write_json
-from rococo_jax.sweep.collect import Row, coverage_of, estimates_of_task, headlines_of, summary_columns
+from rococo_jax.sweep.collect import (
+    Row,
+    coverage_of,
+    estimates_of_values,
+    headlines_of,
+    summary_columns,
+    values_of_task,
+)
 from tests.support.pages import Page, report
 from tests.support.planted_winoground import planted_winoground
+
+
+def estimates_of_task(results, counts, task):
+    return estimates_of_values(results, task, values_of_task(results, counts, task))
+
 
 # More right of all items, and fewer in the mean over parts, than the other.
 MORE_ITEMS, MORE_PARTS = {"Object": 20, "Relation": 30, "Both": 1}, {"Object": 8, "Relation": 10, "Both": 10}

@@ -18,7 +18,7 @@ from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.evaluation.stored_counts import read_image_counts
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
-from rococo_jax.sweep.collect import Row, collect, estimates_of_task, summary_columns
+from rococo_jax.sweep.collect import Row, collect, estimates_of_values, summary_columns, values_of_task
 from rococo_jax.sweep.page import panels_of, write_figures
 from rococo_jax.sweep.plan import make_plan
 from rococo_jax.sweep.running import (
@@ -42,6 +42,11 @@ from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.tiny_runs import FEATURES_ALONE, write_config_file
 from tests.support.variants import describe
 from tests.support.world import noise, write_world
+
+
+def estimates_of_task(results, counts, task):
+    return estimates_of_values(results, task, values_of_task(results, counts, task))
+
 
 IMAGES = 24
 ABLATIONS = CHECKOUT / "configs" / "ablations"

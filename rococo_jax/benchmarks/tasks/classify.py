@@ -194,7 +194,7 @@ class ClassOutcome(Outcome):
 
     @property
     def chance_reason(self) -> str | None:
-        """Images of classes that the model encodes like another class, if some of them tie."""
+        """Sentence on images of classes that are one text for the model, if some of them tie."""
         among = np.isin(self.statistics.label, [one for group in self.inseparable for one in group])
         tied = int((self.statistics.tied & among).sum())
         return f"{tied} of {len(among)} images are of classes that are one text, and tie" if tied else None

@@ -67,7 +67,7 @@ class RankTask(Task):
 
     @functools.cached_property
     def pairs(self) -> AlteredPairs | None:
-        """Originals and their altered versions; None if the gallery has none."""
+        """Each original with its altered version; None if the gallery has none."""
         if self.asked_about is not None or self.gallery_origin is None:
             return self.asked_about
         altered = np.flatnonzero(self.gallery_origin >= 0)
@@ -235,7 +235,7 @@ class RankOutcome(Outcome):
 
     @functools.cached_property
     def counts(self) -> dict[str, np.ndarray]:
-        """Recalls and the kind of the first item of each query, and in two stages whether a candidate is correct."""
+        """Recall counts and the kind of each query's first item, and in two stages whether a candidate is correct."""
         return query_counts(self.statistics, self.of.ties, self.has_candidate)
 
     @property

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from rococo_jax.benchmarks.baselines import BASELINES
+from rococo_jax.benchmarks.pooling import OURS
 from rococo_jax.benchmarks.variants import ALL, MEAN
 from rococo_jax.errors import object_of
 from rococo_jax.metrics import metric_of
@@ -101,7 +102,7 @@ def tiles_of(section: TaskSection, runs: Sequence[Run], task: str) -> Tiles | No
     parts = [name for name in variants_of(runs, task) if name not in pooled]
     variants_by_name = {
         "lead": [lead],
-        "attacks": variants_of(runs, task, which=lambda each: each.is_attack),
+        "attacks": variants_of(runs, task, condition=lambda each: each.is_attack),
         "parts": parts if len(parts) > 1 else [],
         "part": parts if len(parts) == 1 and parts != [lead] else [],
     }
@@ -123,9 +124,8 @@ def headline_note(section: TaskSection, runs: Sequence[Run], task: str) -> str:
     headline = next((each for run in runs if (each := run.headline(task)) is not None), None)
     if headline is None:
         return ""
-    return (
-        f" Headline: {metric_of(headline.metric).label}, {label_of(runs, task, headline.variant)} ({headline.source})."
-    )
+    source = headline.source.replace(OURS, "our choice")
+    return f" Headline: {metric_of(headline.metric).label}, {label_of(runs, task, headline.variant)} ({source})."
 
 
 def results_of(section: TaskSection, runs: Sequence[Run], task: str) -> Part:
@@ -135,7 +135,8 @@ def results_of(section: TaskSection, runs: Sequence[Run], task: str) -> Part:
     pooled = pooled_variants(section, runs, task)
     note += "".join(text for name, text in POOLED_NOTES.items() if name in pooled and name in variants)
     note += headline_note(section, runs, task)
-    note += f" {HOW_TO_READ}" if has_any(runs, task, variants, "blind") else ""
+    if has_any(runs, task, variants, "blind"):
+        note += " Blind and Grounding are explained below, under Grounded or blind."
     variant_notes = [(name, variant_note(name)) for name in variants]
     lines = [rich("<b>{}</b>: {}.", variant_label(name), text) for name, text in variant_notes if text is not None]
     before = [Note(note), Notes(lines) if lines else None]
@@ -164,7 +165,7 @@ HOW_TO_READ = (
     "Blind is how often an unrelated image (or caption) also prefers the original to its altered version: 50 is "
     "unbiased, and above 50 the alteration is recognised without the image. Grounding is how often the matching image "
     "(or caption) prefers the original by more than an unrelated one does: 50 is no grounding, 100 is perfect. Both "
-    "are [ours]."
+    "are definitions of this project."
 )
 _NAMES = ("preference", "blind", "grounding", "difference_r1")
 # The metric of the ranking or the choice that they explain.
@@ -195,8 +196,9 @@ def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
             rows.append(row)
     note = HOW_TO_READ + (f" {_BASELINES}" if baselines else "")
     groups = [("", len(names), ""), ("Without the image", len(baselines), "")] if baselines else []
-    table = Table(f"Grounded or blind, {task}", heads, rows, groups, len(heads) - len(names) - len(baselines),
-                  sortable=len(rows) > 1, filterable=True)  # fmt: skip
+    lead = len(heads) - len(names) - len(baselines)
+    title = f"Grounded or blind, {task}"
+    table = Table(title, heads, rows, groups, lead, sortable=len(rows) > 1, filterable=True)
     return Part("Grounded or blind", [Note(note), folded_if_long(table)])
 
 
