@@ -179,18 +179,12 @@ class ItemTables:
             by_id = item.id in subset and item.id not in images
             return by_id or f"{part}/{item.id}" in subset or item.images[0].file in subset
 
-        selected = [(part, item) for part, item in items if is_listed(part, item)]
-        sizes, listed_sizes = (
-            Counter((part, group) for part, item in some for group in item.groups) for some in (items, selected)
-        )
         tables = ItemTables(self.source)
-        for part, item in selected:
-            groups = [
-                group
-                for group in item.groups
-                if group.grouping == "kind" or sizes[part, group] == listed_sizes[part, group]
-            ]
-            tables.add(dataclasses.replace(item, groups=tuple(groups)))
+        incomplete = {(part, group) for part, item in items if not is_listed(part, item) for group in item.groups}
+        for part, item in items:
+            if is_listed(part, item):
+                groups = [each for each in item.groups if each.grouping == "kind" or (part, each) not in incomplete]
+                tables.add(dataclasses.replace(item, groups=tuple(groups)))
         return tables
 
     def in_turns(self) -> list[str]:

@@ -9,7 +9,7 @@ from rococo_jax.benchmarks.variants import ALL, MEAN
 from rococo_jax.errors import object_of
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Block, Cell, Folded, Head, Note, Notes, Part, Table, Tiles, estimate_cell, rich
-from rococo_jax.report.collection import Estimate, Run, label_of, variants_of
+from rococo_jax.report.collection import Run, label_of, variants_of
 from rococo_jax.report.tables import (
     Lead,
     extreme,
@@ -210,7 +210,9 @@ def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
             label = Cell(label_of(runs, task, variant), words=len(runs) > 1, title=variant)
             row = [Cell(run.label), label] if len(runs) > 1 else [label]
             row += [estimate_cell(run.estimate(task, variant, name)) for name in names]
-            row += [_soft(_baseline(run, task, variant, name), edge=name == baselines[0]) for name in baselines]
+            for name in baselines:
+                value = _baselines(run, task, variant).get(name, {}).get("preference")
+                row.append(Cell(percent(value), value=value, edge=name == baselines[0], soft=True))
             rows.append(row)
     note = HOW_TO_READ + (f" {_BASELINES}" if baselines else "")
     groups = [("", len(names), ""), ("Without the image", len(baselines), "")] if baselines else []
@@ -223,12 +225,3 @@ def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
 def _baselines(run: Run, task: str, variant: str) -> dict[str, dict]:
     of_task = object_of(object_of(object_of(run.results.get("baselines")).get("tasks")).get(task))
     return {name: object_of(each) for name, each in object_of(of_task.get(variant)).items()}
-
-
-def _baseline(run: Run, task: str, variant: str, name: str) -> Estimate:
-    baseline = _baselines(run, task, variant).get(name, {})
-    return Estimate(baseline.get("preference"), *(baseline.get("interval") or (None, None)))
-
-
-def _soft(estimate: Estimate, edge: bool) -> Cell:
-    return Cell(percent(estimate.value), value=estimate.value, edge=edge, soft=True)
