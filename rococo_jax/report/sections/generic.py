@@ -10,7 +10,17 @@ from rococo_jax.errors import object_of
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Block, Cell, Folded, Head, Note, Notes, Part, Table, Tiles, estimate_cell, rich
 from rococo_jax.report.collection import Run, label_of, variants_of
-from rococo_jax.report.tables import Lead, extreme, folded_if_long, has_any, heads_of, leaderboard, model_table, tile
+from rococo_jax.report.tables import (
+    Lead,
+    extreme,
+    folded_if_long,
+    has_any,
+    heads_of,
+    humans_of,
+    leaderboard,
+    model_table,
+    tile,
+)
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label, variant_note
 
 TABLE_NOTE = "Percentages, each with its 95 % bootstrap interval (images are resampled)."
@@ -128,13 +138,21 @@ def headline_note(section: TaskSection, runs: Sequence[Run], task: str) -> str:
     return f" Headline: {metric_of(headline.metric).label}, {label_of(runs, task, headline.variant)} ({source})."
 
 
+def humans_note(runs: Sequence[Run], task: str) -> str:
+    """Return the source of the results of people in the last row; empty without such results."""
+    humans = humans_of(runs, task)
+    if humans is None:
+        return ""
+    return f" Humans: {humans.items} ({humans.source}). They are a reference, and are not ranked or tested."
+
+
 def results_of(section: TaskSection, runs: Sequence[Run], task: str) -> Part:
     """Return the table of the one model, or the leaderboard with all results folded below it."""
     variants = variants_of(runs, task)
     note = TABLE_NOTE + section.note + BOARD_NOTE * (len(runs) > 1) + _seeds(runs, task)
     pooled = pooled_variants(section, runs, task)
     note += "".join(text for name, text in POOLED_NOTES.items() if name in pooled and name in variants)
-    note += headline_note(section, runs, task)
+    note += headline_note(section, runs, task) + humans_note(runs, task)
     if has_any(runs, task, variants, "blind"):
         note += " Blind and Grounding are explained below, under Grounded or blind."
     variant_notes = [(name, variant_note(name)) for name in variants]
