@@ -322,4 +322,4 @@ def test_equal_numbers_of_all_models_have_no_range(tmp_path):
     for name in ("one", "other"):
         save(tmp_path / name, results_of(name))
     words = report(tmp_path, tmp_path).text()
-    assert "FR@1 is the same for all 2 models." in words and "ranges from" not in words
+    assert "FR@1 is the same for both models." in words and "ranges from" not in words
