@@ -20,6 +20,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from defence_folds import Claim, Runs, compare, equivalence_p, verdict
@@ -66,7 +67,9 @@ CLAIMS = (
 
 def nouns_of_captions() -> frozenset[str]:
     """Return the nouns that captions of scenes contain."""
-    return frozenset(word for each in (*OBJECTS, *PLACES) for word in each.nouns)
+    of_objects = (word for kind in OBJECTS for word in kind.nouns)
+    of_places = (word for place in PLACES for word in place.nouns)
+    return frozenset((*of_objects, *of_places))
 
 
 def lexicon_of(inserted: Iterable[str], name: str) -> Lexicon:
@@ -80,7 +83,7 @@ def lexicon_of(inserted: Iterable[str], name: str) -> Lexicon:
     return Lexicon(groups, [sorted(nouns_of_captions())], name=name)
 
 
-def training_lexicon() -> dict[str, object]:
+def training_lexicon() -> dict[str, Any]:
     """Return the demo's lexicon without the held-out nouns, as JSON."""
     lexicon = demo_lexicon().to_json()
     for group in lexicon["groups"]:
