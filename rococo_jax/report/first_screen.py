@@ -272,7 +272,7 @@ def _models(focus: Focus) -> Table:
         heads += [Head(f"Difference from {reference.label}"), Head("p (corrected)"), Head("Verdict", words=True)]
     rows = []
     for run in focus.runs:
-        row = [Cell(run.label, (model_line(run),))]
+        row = [Cell(run.label, tuple(filter(None, [model_line(run)])))]
         row += [estimate_cell(run.estimate(focus.task, variant, metric)) for variant, metric in columns]
         if reference is not None:
             row += _verdict_cells(focus, run, reference)
