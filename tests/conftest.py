@@ -1,7 +1,6 @@
 """The strict setting of all tests: eight virtual CPU devices, no silent dtype or rank promotion, no hub."""
 
 import contextlib
-import gc
 import itertools
 import os
 import resource
@@ -99,9 +98,10 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 @pytest.fixture(autouse=True)
-def types_are_checked():
-    """Types and shapes, at the first calls of every function."""
+def checks_and_memory_of_a_test():
+    """Check types and shapes at the first calls of every function; leave older objects out of garbage collections."""
     types.begin_test()
+    memory.begin_test()
 
 
 @pytest.fixture(scope="session")
@@ -157,8 +157,6 @@ def workers_share_programs_and_made_runs(tmp_path_factory):
 def programs_of_a_file(request):
     """Compiles by the file's room or mark; drops the file's programs at its end, which would take gigabytes."""
     types.begin_file()
-    # What is there already stays: no collection, of which an evaluation asks for one itself, walks through it again.
-    gc.freeze()
     compile_quickly(request.path.parent.name in QUICK_ROOMS or request.node.get_closest_marker("quick") is not None)
     yield
     jax.clear_caches()
