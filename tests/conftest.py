@@ -112,7 +112,7 @@ def real_data() -> Path:
 
 @pytest.fixture
 def refusal(capsys) -> Callable[..., str]:
-    """Runs a command that is refused, with exit code 2 and one line; returns its standard error."""
+    """Run a command that is refused, with exit code 2 and one line; return its standard error."""
 
     def error_of(*words: object) -> str:
         assert main([str(word) for word in words]) == 2
@@ -136,13 +136,13 @@ def exported(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session", params=[1, 2, 4, 8])
 def device_count(request) -> int:
-    """How many of the virtual devices a test uses."""
+    """Return the number of virtual devices that a test uses."""
     return request.param
 
 
 @pytest.fixture(scope="session", autouse=True)
 def workers_share_programs_and_made_runs(tmp_path_factory):
-    """One cache of programs, not the user's, for all workers and for commands that tests start; and made-up results."""
+    """Let workers and commands share one cache of programs, apart from the user's, and one set of made-up results."""
     base = tmp_path_factory.getbasetemp()
     os.environ.setdefault("ROCOCO_CACHE", str(base.parent / "rococo-cache"))
     os.environ["ROCOCO_MADE_RUNS"] = str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "made-runs")
@@ -165,7 +165,7 @@ def programs_of_a_file(request):
 
 @pytest.fixture
 def nothing_is_kept():
-    """Drops a test's programs and arrays at its end, where those of a whole file would take half a gigabyte."""
+    """Drop a test's programs and arrays at its end, where those of a whole file would take half a gigabyte."""
     yield
     jax.clear_caches()
     memory.give_back()

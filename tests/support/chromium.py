@@ -42,7 +42,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Chromium:
-    """One page. `events` collects what the browser reports; `evaluate` runs JavaScript in the page.
+    """Control one page. `events` collects what the browser reports; `evaluate` runs JavaScript in the page.
 
     Args:
         profile: an empty folder.
@@ -70,7 +70,7 @@ class Chromium:
             self.call(f"{domain}.enable")
 
     def open(self, page: Path) -> None:
-        """Loads a file and waits until it is there."""
+        """Load a file and wait until it is there."""
         before = len(self.events)
         self.call("Page.navigate", url=page.resolve().as_uri())
         self.wait_for("Page.loadEventFired", since=before)
@@ -114,7 +114,7 @@ class Chromium:
                     self.events.append(message)
 
     def close(self) -> None:
-        """Ends the browser, which does so when its pipe is closed."""
+        """End the browser, which does so when its pipe is closed."""
         os.close(self._commands)
         try:
             self._process.wait(20)

@@ -28,7 +28,7 @@ ADJECTIVES = "red blue green big small".split()
 
 
 def captions_of(number: int) -> list[str]:
-    """Captions that no two images share; dog and house are the nouns of the lexicon."""
+    """Return captions that no two images share; dog and house are the nouns of the lexicon."""
     colours = f"{ADJECTIVES[number % 5]} {ADJECTIVES[number // 5]}"
     return [f"a dog {verb} {colours} house" for verb in ("sits", "runs", "near")]
 

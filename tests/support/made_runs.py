@@ -1,4 +1,4 @@
-"""Results of made-up models: random vectors through the project's own ranking and writers, so that all files agree."""
+"""Write results of made-up models: random vectors through the project's own ranking and writers, so files agree."""
 
 import contextlib
 import dataclasses

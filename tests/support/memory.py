@@ -1,4 +1,4 @@
-"""How a worker takes less memory: imported before JAX and torch."""
+"""Reduce the memory of a worker; imported before JAX and torch."""
 
 import contextlib
 import ctypes

@@ -55,7 +55,7 @@ def run_lines(
 def run_command_together(
     words: Iterable[object], processes: int, timeout: int = 60, before: str = "", as_users: bool = False
 ) -> str:
-    """Runs a command in several processes that join, as `run_lines` does lines; returns all that they say.
+    """Run a command in several processes that join, as `run_lines` does lines; return all that they say.
 
     Args:
         as_users: with programs as users compile them, which have their bits.
@@ -69,7 +69,7 @@ def run_command_together(
 
 
 def exit_code_of(program: str) -> int:
-    """Runs a program in a process with the devices and programs of this one; returns how it ended."""
+    """Run a program in a process with the devices and programs of this one; return how it ended."""
     # The same options, by which the cache of programs goes, too.
     program = f"{_AS_USERS}from tests.support import programs\nprograms.set_options({is_quick()})\n{program}"
     process = _interpreters().Process(target=_run, args=(program, dict(os.environ), Path(os.devnull)))
@@ -107,7 +107,7 @@ def _run_all(
 
 @functools.cache
 def _interpreters() -> multiprocessing.context.ForkServerContext:
-    """Copies of an interpreter that has imported what they need, and has not started JAX's devices."""
+    """Return a fork server of interpreters that have imported the package and have not started JAX's devices."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTED)
     with patch.dict(os.environ, _ENVIRONMENT):

@@ -40,7 +40,7 @@ def changes_of(folder: Path) -> Iterator[Change]:
 
 
 def share_of(changes: Iterable[Change], number: int, count: int) -> Iterator[Change]:
-    """Yield share `number` of `count` of the changes of `tokenizer.json`, with one of each field, and all other changes.
+    """Yield share `number` of `count` of the changes of `tokenizer.json`, one of each field at least, and all others.
 
     Models with the same tokenizer divide its values among them.
     """

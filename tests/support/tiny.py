@@ -35,7 +35,7 @@ def tiny_spec(width: int = 32, attention: str = "causal") -> ModelSpec:
 
 
 def tiny_tokenizer(end: int = 2) -> Tokenizer:
-    """Words of `WORDS`, single characters for what else there is, `<s> ... </s>`; `</s>` has the id `end`."""
+    """Return a tokenizer of `WORDS`, single characters for other words, in `<s> ... </s>`; `</s>` has the id `end`."""
     characters = [chr(code) for code in range(33, 127)]
     # Each token once: two tokens of one id would be written out in an order that changes from process to process.
     tokens = dict.fromkeys(["<pad>", "<s>", "</s>", "<unk>", *WORDS, *characters])
@@ -72,7 +72,7 @@ def exportable_encoder() -> Encoder:
 
 @functools.cache
 def _initial_parameters(spec: ModelSpec, seed: int) -> dict[str, np.ndarray]:
-    """What a new model begins with, once for all tests."""
+    """Return the initial parameters of a new model, made once for all tests."""
     return jax.device_get(parameters_of(DualEncoder(spec, rngs=nnx.Rngs(seed))))
 
 
@@ -90,6 +90,6 @@ def drawn_parameters(spec: ModelSpec, seed: int = 3) -> dict[str, np.ndarray]:
 
 
 def random_captions(count: int, seed: int = 0, longest: int = 14) -> list[str]:
-    """Captions of one to `longest` words."""
+    """Return captions of one to `longest` words."""
     rng = np.random.default_rng(seed)
     return [" ".join(rng.choice(WORDS, rng.integers(1, longest + 1))) for _ in range(count)]

@@ -34,7 +34,7 @@ def png(number: int) -> bytes:
 
 
 def captions_of(number: int, count: int = 5) -> list[str]:
-    """Captions that no two images share."""
+    """Return captions that no two images share."""
     return [f"{WORDS[number % len(WORDS)]} {number} dog {k}" for k in range(count)]
 
 
@@ -75,7 +75,7 @@ def take(training_input: TrainingInput, count: int) -> list[dict[str, np.ndarray
 
 
 def column(batches: list[dict[str, np.ndarray]], name: str) -> np.ndarray:
-    """One array over all batches."""
+    """Join the batches into one array."""
     return np.concatenate([batch[name] for batch in batches])
 
 

@@ -14,7 +14,7 @@ _IMAGES = {UNCORRUPTED: Variant(corruption=UNCORRUPTED)} | {
 
 
 def describe(names: Iterable[str], parts: Iterable[str] = (), **pooled: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Fields of each variant by name.
+    """Return fields of each variant by name.
 
     Args:
         names: of variants, such as `clean`, `fog_3`, `PART/fog_3` and `danger/unseen`.

@@ -44,7 +44,7 @@ def pages_of(folder: Path) -> str:
 
 
 def digests(pages: str) -> dict[str, str]:
-    """Of each chart and table, by its number and title."""
+    """Return a digest of each chart and table, by its number and title."""
     found = {"matplotlib": matplotlib.__version__}
     for tag, content in re.findall(r"<(svg|table)\b(.*?)</\1>", pages, re.DOTALL):
         title = re.search(r"<title[^>]*>(.*?)</title>|<caption[^>]*>(.*?)</caption>", content, re.DOTALL)
