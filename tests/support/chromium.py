@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
 
 
@@ -97,9 +97,9 @@ class Chromium:
             raise RuntimeError(f"{method}: {answers[0]['error']}")
         return answers[0]["result"]
 
-    def _wait(self, done, answers: list | None = None) -> None:
+    def _wait(self, is_done, answers: list | None = None) -> None:
         until = time.monotonic() + self.patience
-        while not done():
+        while not is_done():
             ready, _, _ = select.select([self._answers], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 raise TimeoutError("Chromium does not answer")

@@ -88,9 +88,9 @@ def make_world(folder: Path) -> SimpleNamespace:
 
     def take(count: int = 6, **settings) -> list:
         batches = make_input(context(**settings))
-        taken = [next(batches) for _ in range(count)]
+        first_batches = [next(batches) for _ in range(count)]
         batches.close()
-        return taken
+        return first_batches
 
     def text(ids: np.ndarray, mask: np.ndarray) -> str:
         tokens = [of_id[int(each)] for each in ids[mask]]

@@ -39,9 +39,9 @@ def launch(name: str, *own: str, train: list[str] = TRAIN) -> subprocess.Complet
 
 def dry(name: str, *own: str, train: list[str] = TRAIN) -> str:
     """Return the command that a launcher would run."""
-    done = launch(name, *own, "--dry-run", train=train)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = launch(name, *own, "--dry-run", train=train)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def config_hash(*overrides: str) -> str:
@@ -54,6 +54,6 @@ NAME = f"rococo-scenes-tiny-{HASH[:12]}"
 
 def check_by(program: str, path: Path) -> None:
     """Run a checker that the extra `dev` installs beside this Python."""
-    found = shutil.which(program, path=Path(sys.executable).parent) or shutil.which(program)
-    done = subprocess.run([found, path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    checker = shutil.which(program, path=Path(sys.executable).parent) or shutil.which(program)
+    result = subprocess.run([checker, path], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout

@@ -25,9 +25,9 @@ _IMPORTED += ["tests.support.tiny_runs"]
 
 
 def launched(processes: int, devices: int, *words: object, timeout: int = 40) -> list[str]:
-    """The command that runs a command of several processes with `launch/local.py`."""
-    own = ["--processes", str(processes), "--devices", str(devices), "--timeout", str(timeout)]
-    return [sys.executable, str(CHECKOUT / "launch" / "local.py"), *own, "--", *map(str, words)]
+    """Return the command line that runs a command in several processes with `launch/local.py`."""
+    options = ["--processes", str(processes), "--devices", str(devices), "--timeout", str(timeout)]
+    return [sys.executable, str(CHECKOUT / "launch" / "local.py"), *options, "--", *map(str, words)]
 
 
 def run_lines(
@@ -63,9 +63,9 @@ def run_command_together(
     program = "import sys\nfrom rococo_jax.cli.main import main\nsys.stdout = sys.stderr\n"
     program = f"{_AS_USERS * as_users}{program}{before}sys.exit(main({[*map(str, words)]!r}))\n"
     ended = _run_all(program, processes, timeout, flags=one_device()["XLA_FLAGS"] if as_users else _FLAGS)
-    said = "".join(text for _, text in ended)
-    assert not any(code for code, _ in ended), said
-    return said
+    messages = "".join(text for _, text in ended)
+    assert not any(code for code, _ in ended), messages
+    return messages
 
 
 def exit_code_of(program: str) -> int:

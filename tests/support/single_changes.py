@@ -44,12 +44,12 @@ def share_of(changes: Iterable[Change], number: int, count: int) -> Iterator[Cha
 
     Models with the same tokenizer divide its values among them.
     """
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for label, change in changes:
         file, _, place = label.partition(": ")
         field = "/".join(part for part in place.split("/")[:2] if not part.isdecimal())
-        seen[field] += 1
-        if file != "tokenizer.json" or seen[field] == 1 or seen[field] % count == number:
+        counts[field] += 1
+        if file != "tokenizer.json" or counts[field] == 1 or counts[field] % count == number:
             yield label, change
 
 

@@ -78,15 +78,17 @@ def _initial_parameters(spec: ModelSpec, seed: int) -> dict[str, np.ndarray]:
 
 def drawn_parameters(spec: ModelSpec, seed: int = 3) -> dict[str, np.ndarray]:
     """Random parameters by path, made by NumPy, which compiles nothing; scales and variances lie around 1."""
-    rng, found = np.random.default_rng(seed), {}
+    rng, parameters = np.random.default_rng(seed), {}
     for path, shape in sorted(parameter_shapes(spec).items()):
-        drawn = rng.normal(size=shape)
+        values = rng.normal(size=shape)
         if path.endswith(".kernel"):
-            drawn /= np.sqrt(np.prod(shape[-2 - ("stem" in path or ".conv" in path or ".shortcut." in path) * 2 : -1]))
+            values /= np.sqrt(np.prod(shape[-2 - ("stem" in path or ".conv" in path or ".shortcut." in path) * 2 : -1]))
         else:
-            drawn = 0.2 * drawn + path.endswith((".scale", ".variance"))
-        found[path] = np.abs(drawn).astype(np.float32) if path.endswith(".variance") else drawn.astype(np.float32)
-    return found
+            values = 0.2 * values + path.endswith((".scale", ".variance"))
+        parameters[path] = (
+            np.abs(values).astype(np.float32) if path.endswith(".variance") else values.astype(np.float32)
+        )
+    return parameters
 
 
 def random_captions(count: int, seed: int = 0, longest: int = 14) -> list[str]:

@@ -59,8 +59,8 @@ def tiny_input(
     source, *, batch_size: int = 8, seed: int = 3, process_index: int = 0, process_count: int = 1, **choices
 ) -> TrainingInput:
     """A training input over tiny images and the tiny tokenizer; of several processes one has a run of rows."""
-    own = batch_size // process_count
-    choices.setdefault("rows", range(process_index * own, (process_index + 1) * own))
+    batch_share = batch_size // process_count
+    choices.setdefault("rows", range(process_index * batch_share, (process_index + 1) * batch_share))
     order = choices.pop("order", None) or SampleOrder(len(source), batch_size, seed)
     names = {field.name for field in dataclasses.fields(DrawSample)} & choices.keys()
     draw = {"preprocessing": PREPROCESSING, **{name: choices.pop(name) for name in names}}
