@@ -54,6 +54,23 @@ class Headline:
 
 
 @dataclasses.dataclass(frozen=True)
+class HumanResults:
+    """Published results of people on a benchmark: a reference in tables, never ranked, tested or correlated.
+
+    Attributes:
+        values: by variant and metric, in percent; exactly those that the source has.
+        items: the items that people answered, as a phrase after "humans", as far as the source states them.
+        source: paper, table or data.
+        task: name of the task; empty for the name of the benchmark.
+    """
+
+    values: Mapping[str, Mapping[str, float]]
+    items: str
+    source: str
+    task: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Pool:
     """A variant that several tasks make together.
 

@@ -5,10 +5,9 @@ therefore those of annotation files that contain the listed images or items only
 """
 
 import dataclasses
-import functools
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, KeysView, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,10 @@ class Subset:
     """
 
     source: str
-    keys: tuple[str, ...]
-
-    @functools.cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(self.keys)
+    keys: KeysView[str]
 
     def __contains__(self, key: str) -> bool:
-        return key in self._names
+        return key in self.keys
 
     def refuse_unknown(self, known: Collection[str], wanted: str) -> None:
         """Raise InputError if a key is unknown to the benchmark; `wanted` describes its keys."""
@@ -50,10 +45,7 @@ class Subset:
     def describe(self, selected: int, of: int, unit: str) -> dict[str, Any]:
         """Return the entry of `Benchmark.data`: the file, a hash of the keys in sorted order, and the counts.
 
-        Args:
-            selected: number of selected images or items.
-            of: number of all of them in the benchmark.
-            unit: `images` or `items`.
+        `selected` of `of` images or items (the `unit`) of the benchmark are evaluated.
         """
         sha256 = hash_json(sorted(self.keys))
         return {ONLY: {"file": self.source, "sha256": sha256, "selected": selected, "of": of, "unit": unit}}
@@ -87,7 +79,7 @@ def read_subset(path: str | os.PathLike) -> Subset:
     duplicates = [key for key, count in Counter(keys).items() if count > 1]
     if duplicates:
         raise InputError(path, "entries", f"{len(duplicates):,} repeated, the first {duplicates[0]!r}", "each once")
-    return Subset(str(path), tuple(keys))
+    return Subset(str(path), dict.fromkeys(keys).keys())
 
 
 def _keys_of_json(path: str | os.PathLike, value: Any) -> list[str]:

@@ -94,6 +94,8 @@ def _print_details(info: "BenchmarkInfo", data: Path | None) -> None:
     ]
     if info.headline is not None:
         lines.append(("headline", f"{info.headline.phrase}: {info.headline.source}"))
+    for humans in info.humans:
+        lines.append(("humans", f"{humans.task or info.name}: {humans.items} ({humans.source})"))
     root = "DIR" if data is None else str(data)
     lines += [("folders", ", ".join(f"{root}/{place}" for place in info.folders.values())), ("source", info.source)]
     if info.downloads:

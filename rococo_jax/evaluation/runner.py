@@ -151,7 +151,8 @@ def evaluate_into(
     evaluated = evaluate_model(model, opened, settings, cache, captions, examples=True)
     if first:
         after = cache.computed, cache.unidentified, cache.read
-        say(f"{model.name}: {_embedding_counts(*np.subtract(after, before).tolist())}")
+        if counts := _embedding_counts(*np.subtract(after, before).tolist()):
+            say(f"{model.name}: {counts}")
 
     def write() -> dict[str, Any]:
         return write_evaluated(folder, _with_stored(evaluated, stored_results(folder, plan), plan.unchanged))
@@ -160,10 +161,13 @@ def evaluate_into(
 
 
 def _embedding_counts(computed: int, unidentified: int, read: int) -> str:
-    """Describe how many items were embedded, not cached and read, with what to do if they cannot be cached."""
+    """Describe how many items were embedded, not cached and read; return an empty text if there were none."""
+    if not computed and not read:
+        return ""
     if unidentified:
         hint = "add a method fingerprint() to the model, and the next evaluation reads them from the cache"
-        return f"{computed:,} images and texts embedded, {unidentified:,} not cached (no fingerprint): {hint}"
+        count = "" if unidentified == computed else f"{unidentified:,} of them "
+        return f"{computed:,} images and texts embedded, {count}not cached (no fingerprint): {hint}"
     return f"{computed:,} images and texts embedded, {read:,} read from the cache"
 
 

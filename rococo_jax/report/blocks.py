@@ -89,6 +89,7 @@ class Table(Block):
         groups: `(label, columns, title)` of the headings above the columns, after the first `lead` columns.
         sortable: whether a click on a heading sorts the rows.
         filterable: whether a long table can be filtered by the words of its rows.
+        references: rows below the table that are not of models and stay there.
     """
 
     caption: str
@@ -98,6 +99,7 @@ class Table(Block):
     lead: int = 1
     sortable: bool = False
     filterable: bool = False
+    references: Sequence[Sequence[Cell]] = ()
 
     @property
     def has_filter(self) -> bool:

@@ -91,7 +91,7 @@ def _lines(block: Block, level: int) -> list[str]:
                 (": ".join(filter(None, (group, head.label))), head.words)
                 for group, head in zip(above, block.heads, strict=True)
             ]
-            return table_lines(heads, [map(_cell, row) for row in block.rows])
+            return table_lines(heads, [map(_cell, row) for row in (*block.rows, *block.references)])
     return []
 
 

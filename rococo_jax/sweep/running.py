@@ -80,11 +80,6 @@ def has_all_results(folder: Path, evaluation: Evaluation | None) -> bool:
     return is_evaluated(folder) and holds(folder / EVALUATION, evaluation.benchmarks)
 
 
-def is_started(folder: Path) -> bool:
-    """Return whether a point's training has been started."""
-    return (folder / METRICS).exists()
-
-
 def refuse_other_points(plan: Plan, workdir: Path) -> None:
     """Raise InputError if a point's folder was started with another config."""
     for point in plan.runs:
@@ -273,7 +268,7 @@ def states_of(plan: Plan, workdir: Path, evaluation: Evaluation | None) -> dict[
         if is_trained(folder):
             states[point.run] = COMPLETE if has_all_results(folder, evaluation) else TRAINED
         else:
-            states[point.run] = BEGUN if is_started(folder) else TO_TRAIN
+            states[point.run] = BEGUN if (folder / METRICS).exists() else TO_TRAIN
     return states
 
 

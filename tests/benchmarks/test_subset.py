@@ -236,8 +236,11 @@ def test_results_on_a_list_are_neither_resumed_nor_compared_with_others(data, tm
     # Another file of the same list keeps the results; more is added to them; another list, or none, is refused.
     assert main(f"{listed} --only {same}".split()) == 0
     assert main(f"{listed} --only {same} --corruptions fog --severities 3".split()) == 0
+    # The benchmark is opened again for both severities.
+    assert main(f"{listed} --only {same} --corruptions fog --severities 5".split()) == 0
     results = json.loads((out / "listed" / "results.json").read_text())
-    assert results["sizes"]["text_to_image"]["fog_3"]["gallery"] == 5
+    sizes = results["sizes"]["text_to_image"]
+    assert [sizes[variant]["gallery"] for variant in ("clean", "fog_3", "fog_5")] == [5, 5, 5]
     refusal(f"{listed} --only {fewer}", "fingerprint: data.rococo.", "another output folder")
     refusal(listed, "fingerprint: data.rococo.only", "found results of 'tiny' with ", "wanted nothing, ")
     assert main(command.format(other, out / "all").split()) == 0

@@ -242,8 +242,11 @@ def test_the_cache_keeps_objects_of_equal_fingerprints_apart(tmp_path):
 
 def test_embeddings_of_an_object_without_a_fingerprint_are_counted_as_not_cached(tmp_path):
     class Unidentified:
+        def encode_image(self, images):
+            return np.eye(4)[[0] * len(images)]
+
         def encode_text(self, texts):
-            return np.eye(len(texts), 4, dtype=np.float32)
+            return np.eye(4)[[0] * len(texts)]
 
     cache = EmbeddingCache(tmp_path)
     for times in (1, 2):

@@ -9,8 +9,18 @@ from rococo_jax.benchmarks.variants import ALL, MEAN
 from rococo_jax.errors import object_of
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Block, Cell, Folded, Head, Note, Notes, Part, Table, Tiles, estimate_cell, rich
-from rococo_jax.report.collection import Estimate, Run, label_of, variants_of
-from rococo_jax.report.tables import Lead, extreme, folded_if_long, has_any, heads_of, leaderboard, model_table, tile
+from rococo_jax.report.collection import Run, label_of, variants_of
+from rococo_jax.report.tables import (
+    Lead,
+    extreme,
+    folded_if_long,
+    has_any,
+    heads_of,
+    humans_of,
+    leaderboard,
+    model_table,
+    tile,
+)
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label, variant_note
 
 TABLE_NOTE = "Percentages, each with its 95 % bootstrap interval (images are resampled)."
@@ -128,13 +138,21 @@ def headline_note(section: TaskSection, runs: Sequence[Run], task: str) -> str:
     return f" Headline: {metric_of(headline.metric).label}, {label_of(runs, task, headline.variant)} ({source})."
 
 
+def humans_note(runs: Sequence[Run], task: str) -> str:
+    """Return the source of the results of people in the last row; empty without such results."""
+    humans = humans_of(runs, task)
+    if humans is None:
+        return ""
+    return f" Humans: {humans.items} ({humans.source}). They are a reference, and are not ranked or tested."
+
+
 def results_of(section: TaskSection, runs: Sequence[Run], task: str) -> Part:
     """Return the table of the one model, or the leaderboard with all results folded below it."""
     variants = variants_of(runs, task)
     note = TABLE_NOTE + section.note + BOARD_NOTE * (len(runs) > 1) + _seeds(runs, task)
     pooled = pooled_variants(section, runs, task)
     note += "".join(text for name, text in POOLED_NOTES.items() if name in pooled and name in variants)
-    note += headline_note(section, runs, task)
+    note += headline_note(section, runs, task) + humans_note(runs, task)
     if has_any(runs, task, variants, "blind"):
         note += " Blind and Grounding are explained below, under Grounded or blind."
     variant_notes = [(name, variant_note(name)) for name in variants]
@@ -192,25 +210,17 @@ def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
             label = Cell(label_of(runs, task, variant), words=len(runs) > 1, title=variant)
             row = [Cell(run.label), label] if len(runs) > 1 else [label]
             row += [estimate_cell(run.estimate(task, variant, name)) for name in names]
-            row += [_soft(_baseline(run, task, variant, name), edge=name == baselines[0]) for name in baselines]
+            for name in baselines:
+                value = _baselines(run, task, variant).get(name, {}).get("preference")
+                row.append(Cell(percent(value), value=value, edge=name == baselines[0], soft=True))
             rows.append(row)
     note = HOW_TO_READ + (f" {_BASELINES}" if baselines else "")
     groups = [("", len(names), ""), ("Without the image", len(baselines), "")] if baselines else []
     lead = len(heads) - len(names) - len(baselines)
-    title = f"Grounded or blind, {task}"
-    table = Table(title, heads, rows, groups, lead, sortable=len(rows) > 1, filterable=True)
+    table = Table(f"Grounded or blind, {task}", heads, rows, groups, lead, sortable=len(rows) > 1, filterable=True)
     return Part("Grounded or blind", [Note(note), folded_if_long(table)])
 
 
 def _baselines(run: Run, task: str, variant: str) -> dict[str, dict]:
     of_task = object_of(object_of(object_of(run.results.get("baselines")).get("tasks")).get(task))
     return {name: object_of(each) for name, each in object_of(of_task.get(variant)).items()}
-
-
-def _baseline(run: Run, task: str, variant: str, name: str) -> Estimate:
-    baseline = _baselines(run, task, variant).get(name, {})
-    return Estimate(baseline.get("preference"), *(baseline.get("interval") or (None, None)))
-
-
-def _soft(estimate: Estimate, edge: bool) -> Cell:
-    return Cell(percent(estimate.value), value=estimate.value, edge=edge, soft=True)
