@@ -1,7 +1,7 @@
 """The recipe against plain training, with all parameters of both towers trained, on drawn scenes.
 
     python experiments/end_to_end.py data --out scenes
-    rococo sweep --config ablations/end_to_end --workdir runs/end-to-end --seeds 1,2,3 \
+    rococo sweep --config ablations/end_to_end --workdir runs/end-to-end --seeds 1,2,3,4,5 \
         --images scenes/images --annotations scenes/seen --mixed-galleries none \
         --config.losses.sc.lexicon=scenes/lexicon.json
 

@@ -1,4 +1,4 @@
-"""Logits of the options of questions: metrics restated item by item in plain Python, and refusals."""
+"""Test logits of the options of questions: metrics restated item by item in plain Python, and refusals."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Models that score pairs: their suites beside those of vectors, two stages, the cache, bad input."""
+"""Test models that score pairs: their suites beside those of vectors, two stages, the cache, bad input."""
 
 import contextlib
 import dataclasses

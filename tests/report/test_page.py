@@ -300,7 +300,7 @@ def test_command_writes_both_files_and_says_where(tmp_path, capsys):
 
 
 def test_results_that_are_there_twice_are_said_to_be_the_same(tmp_path):
-    """As where one model was evaluated alone, and later with another one into the same folder."""
+    """Evaluate one model alone, and later together with another one into the same folder."""
     folders = [save(tmp_path / name, results_of(name[0])) for name in ("a", "b")]
     shutil.copytree(folders[0], tmp_path / "a again")
     write_report([tmp_path], tmp_path / "report.html")

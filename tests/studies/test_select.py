@@ -26,7 +26,7 @@ ANSWERS = {True: {"predicted": "cat", "chosen": "right"}, False: {"predicted": "
 
 
 def made_run(folder, name, right, changed=None):
-    """Results of one model: which images it gets right, and which answers fog changes."""
+    """Write results of one model: which images it gets right, and which answers fog changes."""
     variants = {"clean": right, "uncorrupted": right} | ({} if changed is None else {"fog_3": right ^ changed})
     rows = [
         {"task": "pets", "variant": variant, **KEYS, **FIELDS[variant], "image": image, **ANSWERS[one]}
