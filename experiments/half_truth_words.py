@@ -13,7 +13,7 @@
   each caption, which is the one of `rococo alter-captions --variant half_truth`.
 
 `table` compares the arms of a sweep. Seeds and images are both random, as in `report.across_seeds`. Holm's correction
-covers the tests of `CLAIMS`; the other rows are described without a verdict.
+covers the tests of `CLAIMS`; other differences are described without a verdict.
 """
 
 import argparse
@@ -37,6 +37,7 @@ SEED = 0
 DRAWS = 8
 MARGIN = 2.0  # points
 PARTS = ("object", "attribute", "first")
+HELD = "-held"
 METRICS = ("ota", "grounding", "blind")
 ARMS = ("plain", "sc", "sc-held", "recipe", "recipe-held")
 
@@ -102,36 +103,57 @@ def runs_of(arm: str, sweep: dict[tuple[str, int], CountsByVariant], part: str, 
     return Runs(*over_draws([counts["choices", part] for counts in variants], metric))
 
 
+def cell(mean: float, low: float, high: float, sign: str = "") -> str:
+    """Return a number with its interval, such as `+6.1 (+5.1 to +7.1)`."""
+    return f"{mean:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
+
+
+def summary(runs: dict[tuple[str, str, str], Runs]) -> list[list[str]]:
+    """Return a head and a row for each part and arm: the metrics, and the differences of accuracy and grounding."""
+    rows = [["part", "arm", "accuracy", "SD of seeds", "against plain", "against the shipped lexicon",
+             "grounding", "against plain (grounding)", "blind"]]  # fmt: skip
+    for part, arm in itertools.product(PARTS, ARMS):
+        of_arm = {metric: runs[arm, part, metric] for metric in METRICS}
+        means = {metric: cell(of.values.mean(), *interval(*of)) for metric, of in of_arm.items()}
+
+        def against(reference: str, metric: str, part: str = part, arm: str = arm) -> str:
+            if reference == arm:
+                return ""
+            difference = compare(runs[arm, part, metric], runs[reference, part, metric])
+            return cell(difference.points, difference.low, difference.high, "+")
+
+        shipped = against(arm.removesuffix(HELD), "ota")
+        spread = f"{of_arm['ota'].values.std(ddof=1):.1f}"
+        rows.append([part, arm, means["ota"], spread, against("plain", "ota"), shipped,
+                     means["grounding"], against("plain", "grounding"), means["blind"]])  # fmt: skip
+    return rows
+
+
+def verdicts(runs: dict[tuple[str, str, str], Runs]) -> list[list[str]]:
+    """Return a head and a row for each of `CLAIMS`."""
+    described, p = [], []
+    for claim in CLAIMS:
+        arm, reference = runs[claim.arm, claim.part, "ota"], runs[claim.reference, claim.part, "ota"]
+        difference = compare(arm, reference)
+        p.append(difference.p if claim.test == "difference" else equivalence_p(arm, reference, MARGIN))
+        points = f"{difference.points:+.2f} ({difference.low:+.2f} to {difference.high:+.2f})"
+        described.append([claim.part, claim.arm, claim.reference, points, claim.test])
+    rows = [["part", "arm", "reference", "difference of accuracy", "test", "p by Holm", "verdict"]]
+    for row, claim, corrected in zip(described, CLAIMS, holm(np.array(p)), strict=True):
+        decided = "equivalent" if claim.test == "equivalence" else "better" if row[3].startswith("+") else "worse"
+        rows.append([*row, f"{corrected:.2g}", decided if corrected < ALPHA else "undecided"])
+    return rows
+
+
 def table(folder: Path, out: Path) -> None:
-    """Write and print the mean of every arm, then the differences, with the verdicts of the named tests."""
+    """Write and print both tables: OUT, and beside it OUT's name with `_tests`."""
     sweep = read_sweep(folder)
     runs = {(arm, part, metric): runs_of(arm, sweep, part, metric)
             for arm, part, metric in itertools.product(ARMS, PARTS, METRICS)}  # fmt: skip
-    pairs = [(arm, "plain") for arm in ARMS[1:]] + [("sc-held", "sc"), ("recipe-held", "recipe")]
-    rows: dict[tuple[str, str, str, str], dict[str, object]] = {}
-    for metric, part in itertools.product(METRICS, PARTS):
-        for arm in ARMS:
-            of_arm = runs[arm, part, metric]
-            low, high = interval(*of_arm)
-            value = {"value": f"{of_arm.values.mean():.1f}", "low": f"{low:.1f}", "high": f"{high:.1f}"}
-            rows[arm, "", part, metric] = value | {"SD of seeds": f"{of_arm.values.std(ddof=1):.2f}"}
-        for arm, reference in pairs:
-            of_difference = compare(runs[arm, part, metric], runs[reference, part, metric])
-            value = {"value": f"{of_difference.points:+.2f}", "low": f"{of_difference.low:+.2f}"}
-            value |= {"high": f"{of_difference.high:+.2f}", "p of difference": f"{of_difference.p:.2g}"}
-            p = equivalence_p(runs[arm, part, metric], runs[reference, part, metric], MARGIN)
-            rows[arm, reference, part, metric] = value | {"p of equivalence": f"{p:.2g}"}
-    p = [float(rows[claim.arm, claim.reference, claim.part, "ota"][f"p of {claim.test}"]) for claim in CLAIMS]
-    for claim, corrected in zip(CLAIMS, holm(np.array(p)), strict=True):
-        row = rows[claim.arm, claim.reference, claim.part, "ota"]
-        row |= {"test": claim.test, "p by Holm": f"{corrected:.2g}"}
-        row["verdict"] = claim.test if corrected < ALPHA else "undecided"
-    heads = ("arm", "against", "part", "metric")
-    columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-    lines = [[*key, *(row.get(name, "") for name in columns)] for key, row in rows.items()]
-    write_csv_rows(out, [[*heads, *columns], *lines])
-    for line in lines:
-        print("; ".join(str(cell) for cell in line if cell != ""))
+    tables = {out: summary(runs), out.with_name(f"{out.stem}_tests{out.suffix}"): verdicts(runs)}
+    for path, rows in tables.items():
+        write_csv_rows(path, rows)
+        print("\n".join("; ".join(row) for row in rows))
 
 
 def main() -> None:
