@@ -27,6 +27,7 @@ MIN_MODELS = 5
 MIN_MODELS_ON_PAGE = 10
 _CORRUPTED = ("drop", "ras")
 _ROWS = 60
+_R2 = "Share of the variance of one metric that a straight line on the other explains (least squares)"
 
 
 class Place(NamedTuple):
@@ -52,12 +53,19 @@ class Place(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Rank correlations of two metrics over models, each `(rho, low, high, p, p corrected)`; None where undefined."""
+    """Correlations of two metrics over models.
+
+    Attributes:
+        plain, partial: rank correlation, `(rho, low, high, p, p corrected)`; None where undefined.
+        r2: R², the share of the variance of one metric that its least-squares line on the other explains; the square of
+            Pearson's r, so the same in both directions.
+    """
 
     x: Place
     y: Place
     plain: tuple[float, ...]
     partial: tuple[float, ...] | None
+    r2: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -135,7 +143,7 @@ def study_of_values(
     """Compute correlations of values, alone and controlling for one metric."""
     plain = correlate(values)
     partial = correlate(values, places.index(control)) if control and len(models) > MIN_MODELS else None
-    pairs = _pairs(places, plain, partial)
+    pairs = _pairs(places, plain, partial, np.corrcoef(values) ** 2)
     return Study(tuple(models), tuple(places), control, pairs, tuple(left_out), values)
 
 
@@ -163,7 +171,12 @@ def _default_places(runs: Sequence[Run]) -> list[Place]:
     return [place for place in map(Place._make, places) if any(run.estimate(*place).value is not None for run in runs)]
 
 
-def _pairs(places: Sequence[Place], plain: Correlations, partial: Correlations | None) -> tuple[Pair, ...]:
+def _pairs(
+    places: Sequence[Place],
+    plain: Correlations,
+    partial: Correlations | None,
+    r2: Float[np.ndarray, "metrics metrics"],
+) -> tuple[Pair, ...]:
     upper = np.triu_indices(len(places), 1)
 
     def sides(correlations: Correlations) -> list[tuple[float, ...] | None]:
@@ -175,7 +188,7 @@ def _pairs(places: Sequence[Place], plain: Correlations, partial: Correlations |
 
     partial_sides = sides(partial) if partial is not None else [None] * len(upper[0])
     return tuple(
-        Pair(places[one], places[other], plain_side, partial_side)
+        Pair(places[one], places[other], plain_side, partial_side, float(r2[one, other]))
         for one, other, plain_side, partial_side in zip(*upper, sides(plain), partial_sides, strict=True)
     )
 
@@ -186,7 +199,8 @@ def correlations_blocks(study: Study) -> list[Block | None]:
     note = (
         f"Spearman's rank correlation of each two metrics over {len(study.models)} models, times 100, with the 95 % "
         f"bootstrap interval over models. p is Holm's, corrected for all {len(study.pairs)} pairs (the partial "
-        f"ones for theirs); below it the raw one. A coloured cell has a corrected p below 0.05.{partial} Models that "
+        "ones for theirs); below it the raw one. A coloured cell has a corrected p below 0.05. R² is the share of the "
+        f"variance of one metric that its least-squares line on the other explains.{partial} Models that "
         "share data or towers are not independent draws: the intervals are then too narrow."
     )
     chart = correlation_map("Correlations over models", *map_of(study))
@@ -222,7 +236,11 @@ def correlations_part(runs: Sequence[Run], anchor: str) -> Part | None:
 
 def _table(pairs: Sequence[Pair]) -> Table:
     heads = [Head("Metric", words=True), Head("and", words=True), Head("Correlation", edge=True), Head("p, Holm")]
-    rows = [[Cell(pair.x.label), Cell(pair.y.label, words=True), *_cells(pair.plain)] for pair in pairs]
+    heads.append(Head("R²", title=_R2))
+    rows = [
+        [Cell(pair.x.label), Cell(pair.y.label, words=True), *_cells(pair.plain), Cell(f"{pair.r2:.2f}", (), pair.r2)]
+        for pair in pairs
+    ]
     if any(pair.partial for pair in pairs):
         heads += [Head("Partial", edge=True), Head("p, Holm")]
         rows = [[*row, *_cells(pair.partial)] for row, pair in zip(rows, pairs, strict=True)]
@@ -256,10 +274,11 @@ SIDES = ("rho", "low", "high", "p", "p_holm")
 COLUMNS = (
     *("x_task", "x_variant", "x_metric", "y_task", "y_variant", "y_metric", "models", *SIDES),
     *(f"partial_{end}" for end in SIDES),
+    "r2",
 )
 
 
 def csv_row(pair: Pair, models: int) -> list[Any]:
     """Return the cells of `COLUMNS`, unrounded."""
     empty = [""] * len(SIDES)
-    return [*pair.x, *pair.y, models, *(pair.plain or empty), *(pair.partial or empty)]
+    return [*pair.x, *pair.y, models, *(pair.plain or empty), *(pair.partial or empty), pair.r2]

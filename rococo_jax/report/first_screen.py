@@ -180,7 +180,7 @@ def _range(name: str, values: Sequence[float | int]) -> Markup:
     """Return the sentence on a metric over several models."""
     low, high = percent(min(values)), percent(max(values))
     if low == high:
-        return rich(" {} is the same for all {} models.", name, str(len(values)))
+        return rich(" {} is the same for {} models.", name, "both" if len(values) == 2 else f"all {len(values)}")
     return rich(" Over the {} models, {} ranges from {} to {}.", str(len(values)), name, low, high)
 
 
@@ -272,7 +272,7 @@ def _models(focus: Focus) -> Table:
         heads += [Head(f"Difference from {reference.label}"), Head("p (corrected)"), Head("Verdict", words=True)]
     rows = []
     for run in focus.runs:
-        row = [Cell(run.label, (model_line(run),))]
+        row = [Cell(run.label, tuple(filter(None, [model_line(run)])))]
         row += [estimate_cell(run.estimate(focus.task, variant, metric)) for variant, metric in columns]
         if reference is not None:
             row += _verdict_cells(focus, run, reference)
@@ -287,7 +287,8 @@ def _verdict_cells(focus: Focus, run: Run, reference: Run) -> list[Cell]:
     if difference is None:
         return [Cell("–"), Cell("–"), Cell("not tested", words=True)]
     texts = dict(zip(COLUMNS, difference.cells(), strict=True))
-    return [Cell(texts["Difference"], (texts[INTERVAL],)), Cell(texts["p"]), Cell(texts["Verdict"], words=True)]
+    interval = texts[INTERVAL].replace(" to ", "\u00a0to ")  # two lines at most on a phone
+    return [Cell(texts["Difference"], (interval,)), Cell(texts["p"]), Cell(texts["Verdict"], words=True)]
 
 
 def _bars(focus: Focus) -> Charts:

@@ -111,27 +111,37 @@ def test_names_of_the_user_replace_those_of_wordnet(tmp_path):
     assert top1(tmp_path, "imagenet_sketch", ByColour(names))["top1"] == 100.0
 
 
-OBJECTNET = {"air_freshener": "Air freshener", "alarm_clock": "Alarm clock", "mug": "Mug", "tv": "TV"}
+# Folders and names of made-up classes; the first is not in ImageNet.
+OBJECTNET = {f"object_{number}": f"Object {number}" for number in range(114)}
 
 
-def write_objectnet(tmp_path):
+def write_objectnet(tmp_path, classes):
     for number, folder in enumerate(OBJECTNET):
         save(tmp_path / "objectnet-1.0" / "images" / folder, [number], border=2)
     mappings = tmp_path / "objectnet-1.0" / "mappings"
     mappings.mkdir()
     (mappings / "folder_to_objectnet_label.json").write_text(json.dumps(OBJECTNET))
-    in_imagenet = {"Alarm clock": "analog clock; digital clock", "Mug": "coffee mug", "TV": "television"}
+    in_imagenet = {name: "analog clock; digital clock" for name in list(OBJECTNET.values())[-classes:]}
     (mappings / "objectnet_to_imagenet_1k.json").write_text(json.dumps(in_imagenet))
 
 
 def test_objectnet_has_the_classes_that_imagenet_has_and_loses_its_red_border(tmp_path):
     """With the border the mean colour, and with it the class, would be another one."""
-    write_objectnet(tmp_path)
-    model = ByColour(["air freshener", "alarm clock", "mug", "tv"])
-    measured = top1(tmp_path, "objectnet", model)
-    assert measured["top1"] == 100.0
+    write_objectnet(tmp_path, 113)
+    assert top1(tmp_path, "objectnet", ByColour([name.lower() for name in OBJECTNET.values()]))["top1"] == 100.0
     results = json.loads((tmp_path / "out_objectnet" / "results.json").read_text())
-    assert results["chance"]["objectnet"]["clean"]["top1"] == pytest.approx(100 / 3)
+    assert results["chance"]["objectnet"]["clean"]["top1"] == pytest.approx(100 / 113)
+
+
+def test_objectnet_with_other_mappings_is_one_line(tmp_path, capsys):
+    write_objectnet(tmp_path, 112)
+    words = f"evaluate demo:plain --data {tmp_path} --benchmarks objectnet --out {tmp_path}/out"
+    assert main(words.split()) == 2
+    assert "classes: found 112 named by both files; wanted the 113" in capsys.readouterr().err
+    (tmp_path / "objectnet-1.0" / "mappings" / "folder_to_objectnet_label.json").unlink()
+    assert main(words.split()) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "folder_to_objectnet_label.json" in error
 
 
 def test_another_layout_is_one_line(tmp_path, capsys):
@@ -147,4 +157,4 @@ def test_another_layout_is_one_line(tmp_path, capsys):
         if each["imagenet_a"] == "1":
             save(tmp_path / "imagenet-a" / each["class"], [0])
     assert main(words.replace("imagenet_r", "imagenet_a").split()) == 2
-    assert "classes.json: names: found 1 entries; wanted 1,000 names" in capsys.readouterr().err
+    assert "classes.json: names: found ['tench']; wanted 1,000 names" in capsys.readouterr().err

@@ -24,7 +24,7 @@ IMAGES, CLASSES, SCALE = 600, 7, 3.0
 
 @pytest.fixture(scope="module")
 def case():
-    """Logits that are often right and too sure, labels with a rare class, and halves."""
+    """Return logits that are often right and too sure, labels with a rare class, and halves."""
     rng = np.random.default_rng(0)
     label = rng.choice(CLASSES, IMAGES, p=np.array([6, 5, 4, 3, 2, 1, 1]) / 22)
     logits = rng.normal(size=(IMAGES, CLASSES)) + 0.8 * (np.arange(CLASSES) == label[:, None])

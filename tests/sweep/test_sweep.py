@@ -259,7 +259,7 @@ def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):
 
 @pytest.mark.slow
 def test_two_processes_sweep_as_one(data, swept, tmp_path):
-    """Points one after another on all hosts, with the table of one process of eight devices."""
+    """Sweep points one after another on all hosts, with the table of one process of eight devices."""
     said = run_command_together(command_of(data, tmp_path, "--no-cache", "--over", "batch_size=16"), 2)
     assert journal(tmp_path) == [(f"batch_size_16-{s}", event) for s in (0, 1) for event in ("trained", "evaluated")]
     assert said.count("table: ") == 1 and "by 2 processes" in said
@@ -306,7 +306,7 @@ def test_a_point_that_all_processes_fail_is_left_out_and_one_that_one_fails_ends
 
 
 def test_a_point_is_the_run_that_its_printed_command_makes(data, swept, tmp_path, capsys):
-    """With the model, the data and the features from the runs before it, or without."""
+    """Compare with and without the model, the data and the features of the runs before it."""
     assert main([*command_of(data, tmp_path), "--print-commands"]) == 0
     commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     assert [Path(words[5]).name for words in commands] == [f"batch_size_{b}-{s}" for b, s in SETTINGS]
@@ -401,7 +401,7 @@ def test_what_failed_is_not_waited_for():
 
 
 def choice_rows(tmp_path) -> list[Row]:
-    """Rows of a sweep whose models were evaluated on choices: of two seeds, and of one."""
+    """Return rows of a sweep whose models were evaluated on choices: of two seeds, and of one."""
     folders = [choice_run(tmp_path / str(seed), "m", 60, seed) for seed in (0, 1)]
     results = [read_results(folder / "results.json") for folder in folders]
     runs = [

@@ -35,6 +35,7 @@ _TABLE = Path(__file__).parents[1] / "assets" / "imagenet_classes.csv"
 _NAMES = "classes.json"
 # ObjectNet's images have a red border; the published zero-shot code (github.com/mlfoundations/wise-ft) cuts two pixels.
 _OBJECTNET_BORDER = 2
+_OBJECTNET_COUNT = 113
 _OBJECTNET_NAMES, _OBJECTNET_CLASSES = "folder_to_objectnet_label.json", "objectnet_to_imagenet_1k.json"
 
 
@@ -54,13 +55,13 @@ def _names_of(annotations: Path | None) -> dict[str, str]:
     path = None if annotations is None else find_file(annotations, [_NAMES])
     if path is None:
         return names
-    given = read_json(path, "names of ImageNet's classes")
-    if isinstance(given, list) and len(given) == len(names):
-        given = dict(zip(names, given, strict=True))
-    if not isinstance(given, dict) or not all(isinstance(given.get(label), str) for label in names):
+    user_names = read_json(path, "names of ImageNet's classes")
+    if isinstance(user_names, list) and len(user_names) == len(names):
+        user_names = dict(zip(names, user_names, strict=True))
+    if not isinstance(user_names, dict) or not all(isinstance(user_names.get(label), str) for label in names):
         expected = "1,000 names in the order of ImageNet's classes, or a name for each of the 1,000 WordNet ids"
-        raise InputError(path, "names", f"{len(given)} entries", expected)
-    return {label: given[label] for label in names}
+        raise InputError(path, "names", str(user_names)[:80], expected)
+    return {label: user_names[label] for label in names}
 
 
 def _reader(
@@ -91,6 +92,9 @@ def read_objectnet(folders: Mapping[str, Path]) -> LabelledImages:
     in_imagenet = read_json(mappings / _OBJECTNET_CLASSES, "ObjectNet's names with those of ImageNet")
     images_of = class_folders(folders["images"])
     used = {folder: name for folder, name in name_of_folder.items() if name in in_imagenet}
+    if len(used) != _OBJECTNET_COUNT:
+        expected = f"the {_OBJECTNET_COUNT} that ObjectNet shares with ImageNet"
+        raise InputError(mappings, "classes", f"{len(used)} named by both files", expected)
     if absent := sorted(set(used) - set(images_of)):
         raise InputError(folders["images"], "class folders", f"no {absent[0]!r}", f"all that {mappings} names")
     images = tuple(Labelled(image, folder) for folder in used for image in images_of[folder])

@@ -219,7 +219,7 @@ class ChoiceTask(Task):
             raise InputError(scores.source, "scores", "NaN or infinite values", "numbers")
         values[self.is_present] = pair_scores.reshape(-1, self.templates).mean(axis=1)
         items = ItemScores(values, self.match, None, scores.scale, self.compares_texts)
-        why_no_grounding = "the model is scored pair by pair" if self.asks == "texts" else None
+        why_no_grounding = "the model is scored pair by pair, without embeddings" if self.asks == "texts" else None
         return ChoiceOutcome(self, items, None, why_no_grounding)
 
     def share(self, items: Int[np.ndarray, " some"]) -> "ChoiceTask":

@@ -217,8 +217,7 @@ def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
     note = HOW_TO_READ + (f" {_BASELINES}" if baselines else "")
     groups = [("", len(names), ""), ("Without the image", len(baselines), "")] if baselines else []
     lead = len(heads) - len(names) - len(baselines)
-    title = f"Grounded or blind, {task}"
-    table = Table(title, heads, rows, groups, lead, sortable=len(rows) > 1, filterable=True)
+    table = Table(f"Grounded or blind, {task}", heads, rows, groups, lead, sortable=len(rows) > 1, filterable=True)
     return Part("Grounded or blind", [Note(note), folded_if_long(table)])
 
 
