@@ -80,6 +80,9 @@ CLAIMS = (
     Claim("SugarCrepe grounding", "sugarcrepe", (), "grounding", "higher", "difference", 1.0),
     Claim("SugarCrepe accuracy", "sugarcrepe", (), "ota", "higher", "difference", 2.0),
     Claim("SugarCrepe++ ITT", "sugarcrepe_pp", (), "ata", "higher", "difference", 2.0),
+    # Described without a test.
+    Claim("grounding", "image_to_text", ALTERED, "grounding", "higher", None, 2.0),
+    Claim("SugarCrepe blind", "sugarcrepe", (), "blind", None, None, 5.0, target=50.0),
 )
 
 
@@ -205,13 +208,10 @@ def row_of(
     reference = plain if claim.target is None else constant(claim.target, plain)
     of_difference = compare(defence, plain)
     p_equivalence = equivalence_p(defence, reference, claim.margin)
-    first = folds[0][REFERENCE, seeds[0]]
-    variant = variants_of(claim, first)[0]
-    row: dict[str, object] = {
-        "claim": claim.name,
-        "images": sum(len(fold[REFERENCE, seeds[0]][claim.task, variant].images) for fold in folds),
-        "seeds": len(seeds),
-    }
+    first_runs = [fold[REFERENCE, seeds[0]] for fold in folds]
+    variants = variants_of(claim, first_runs[0])
+    images = {name for run in first_runs for variant in variants for name in run[claim.task, variant].images}
+    row: dict[str, object] = {"claim": claim.name, "images": len(images), "seeds": len(seeds)}
     for arm, runs in ((REFERENCE, plain), (DEFENCE, defence)):
         row |= {arm: f"{runs.values.mean():.2f}", f"{arm} SD of seeds": f"{runs.values.std(ddof=1):.2f}"}
     low, high = interval(*defence)
