@@ -1,4 +1,4 @@
-"""Robustness of image-text models under altered captions and mixed images, in JAX.
+"""Measure the robustness of image-text models under altered captions and mixed images, in JAX.
 
 >>> import rococo_jax
 >>> model = rococo_jax.load_model("demo:plain")                         # doctest: +SKIP

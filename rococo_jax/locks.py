@@ -1,4 +1,4 @@
-"""Locks of folders and files that commands write: one writer at a time, among processes and threads.
+"""File locks for folders and files that commands write: one writer at a time, among processes and threads.
 
 A lock of the file system ends with its process, even if that is killed, and child processes do not inherit it.
 """

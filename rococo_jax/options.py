@@ -19,7 +19,7 @@ from typing import Any
 
 from rococo_jax.errors import InputError
 
-_PAIRS, _NEEDED = tuple[tuple[str, str], ...], dataclasses.MISSING
+_PAIRS, _REQUIRED = tuple[tuple[str, str], ...], dataclasses.MISSING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,42 +125,42 @@ def add_options(parser: Any, options: type, group: Group = Group()) -> None:
 
 def _add(parser: Any, each: Declared) -> None:
     """Add an option. Its words stay texts, and options that are not given are absent."""
-    kind, option, text, needed = each.kind, each.option, each.help, each.default is _NEEDED
+    kind, option, text, is_required = each.kind, each.option, each.help, each.default is _REQUIRED
     is_tuple = typing.get_origin(kind) is tuple
-    if each.default not in (None, (), False, "", _NEEDED) and "(default" not in text:
+    if each.default not in (None, (), False, "", _REQUIRED) and "(default" not in text:
         values = each.default if is_tuple else (each.default,)
         text = f"{text} (default: {','.join(map(str, values))})".strip()
-    given = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
+    settings = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
     if kind is bool:
-        parser.add_argument(each.flag, dest=each.place, action="store_true", **given)
+        parser.add_argument(each.flag, dest=each.place, action="store_true", **settings)
         return
-    given |= {"metavar": option.metavar} if option.metavar else {}
-    given |= {"choices": typing.get_args(kind)} if typing.get_origin(kind) is typing.Literal else {}
+    settings |= {"metavar": option.metavar} if option.metavar else {}
+    settings |= {"choices": typing.get_args(kind)} if typing.get_origin(kind) is typing.Literal else {}
     if option.positional:
-        words = ("+" if needed else "*") if is_tuple else (None if needed else "?")
-        parser.add_argument(each.place, nargs=words, **given)
+        words = ("+" if is_required else "*") if is_tuple else (None if is_required else "?")
+        parser.add_argument(each.place, nargs=words, **settings)
     else:
         action = "append" if option.repeated or kind == _PAIRS else "store"
-        given |= {"nargs": "+"} if option.several else {}
-        parser.add_argument(each.flag, dest=each.place, action=action, required=needed, **given)
+        settings |= {"nargs": "+"} if option.several else {}
+        parser.add_argument(each.flag, dest=each.place, action=action, required=is_required, **settings)
 
 
 def parse(options: type, values: dict[str, Any], group: Group = Group()) -> Any:
-    """The dataclass of the words of an `argparse.Namespace`, which gets the defaults of what was not given.
+    """The dataclass of the words of an `argparse.Namespace`, which gets the defaults of absent ones.
 
     Raises:
         InputError, OSError: a text is none of its option's.
     """
-    given = {}
+    values_by_name = {}
     for each in _selected(options, group):
         if each.is_group:
-            given[each.name] = parse(each.kind, values, each.option)
+            values_by_name[each.name] = parse(each.kind, values, each.option)
         elif each.place in values:
             label = each.place.upper() if each.option.positional else each.flag
-            given[each.name] = _value(each, values[each.place], label)
+            values_by_name[each.name] = _value(each, values[each.place], label)
         else:
             values[each.place] = each.default
-    return options(**given)
+    return options(**values_by_name)
 
 
 def read(options: type, texts: Mapping[str, Any], label: Callable[[str], str]) -> Any:
@@ -172,9 +172,11 @@ def read(options: type, texts: Mapping[str, Any], label: Callable[[str], str]) -
     Raises:
         InputError: a text is none of its option's.
     """
-    given = {each: texts[each.name] for each in declared(options) if each.name in texts}
-    given = {each: text for each, text in given.items() if text != "" or each.default not in (None, ())}
-    values = {each: text.split(",") if each.kind == _PAIRS else text for each, text in given.items()}
+    texts_by_option = {each: texts[each.name] for each in declared(options) if each.name in texts}
+    texts_by_option = {
+        each: text for each, text in texts_by_option.items() if text != "" or each.default not in (None, ())
+    }
+    values = {each: text.split(",") if each.kind == _PAIRS else text for each, text in texts_by_option.items()}
     return options(**{each.name: _value(each, value, label(each.name)) for each, value in values.items()})
 
 

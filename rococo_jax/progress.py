@@ -47,8 +47,10 @@ def progress(description: str, total: int | None, unit: str = "", done: int = 0)
         unit: what the items are, such as "images".
         done: number of items that need no work, such as those in a cache.
     """
-    kind = _Nothing if _quiet else _Bar if sys.stderr.isatty() else _Lines
-    display = kind(Count(description, total, unit, done))
+    if _quiet:
+        yield lambda count, note="": None
+        return
+    display = (_Bar if sys.stderr.isatty() else _Lines)(Count(description, total, unit, done))
     try:
         yield display.advance
     finally:
@@ -133,17 +135,6 @@ class Count:
         if self.total is None or self.done >= self.total:
             return False
         return self.measured_seconds >= _MEASURED_SECONDS and self.measured_items >= _MEASURED_SHARE * self.total
-
-
-class _Nothing:
-    def __init__(self, count: Count):
-        pass
-
-    def advance(self, count: int, note: str = "") -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class _Bar:

@@ -1,7 +1,6 @@
-"""The strict setting of all tests: eight virtual CPU devices, no silent dtype or rank promotion, no hub."""
+"""Configure all tests strictly: eight virtual CPU devices, no silent dtype or rank promotion, no hub."""
 
 import contextlib
-import gc
 import itertools
 import os
 import resource
@@ -41,16 +40,18 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 def pytest_collection_modifyitems(items):
-    """Leaves thorough tests out unless they are asked for; begins with the files that take longest."""
-    left_out = pytest.mark.skip(reason="thorough; set ROCOCO_THOROUGH=1")
-    counts, slow = Counter(item.path for item in items), set()
+    """Skip thorough tests unless they are requested; begin with the files that take longest."""
+    skip_thorough = pytest.mark.skip(reason="thorough; set ROCOCO_THOROUGH=1")
+    counts, slow_files = Counter(), set()
     for item in items:
         if item.get_closest_marker("thorough") and not os.environ.get("ROCOCO_THOROUGH"):
-            item.add_marker(left_out)
-        elif item.get_closest_marker("slow"):
-            slow.add(item.path)
+            item.add_marker(skip_thorough)
+            continue
+        counts[item.path] += 1
+        if item.get_closest_marker("slow"):
+            slow_files.add(item.path)
     # A long file taken last would leave the other workers idle.
-    items.sort(key=lambda item: (item.path not in slow, -counts[item.path], item.path))
+    items.sort(key=lambda item: (item.path not in slow_files, -counts[item.path], item.path))
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
@@ -68,51 +69,52 @@ USAGES = pytest.StashKey[list]()
 
 
 def usage() -> tuple[float, float]:
-    """Peak memory of this process in GB, and processor seconds of it and of those it started."""
-    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return own.ru_maxrss / 2**20, own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    """Return the peak memory of this process in GB, and the processor seconds of it and of its children."""
+    process, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return process.ru_maxrss / 2**20, process.ru_utime + process.ru_stime + children.ru_utime + children.ru_stime
 
 
 def pytest_sessionfinish(session):
-    """A worker says what it took."""
+    """Report the memory and time of a worker to the controller."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["usage"] = usage()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
-    """The controller keeps what its workers say."""
-    if found := getattr(node, "workeroutput", {}).get("usage"):
-        node.config.stash.setdefault(USAGES, []).append(found)
+    """Collect the memory and time of each worker."""
+    if worker_usage := getattr(node, "workeroutput", {}).get("usage"):
+        node.config.stash.setdefault(USAGES, []).append(worker_usage)
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Peak memory of every worker, processor time with that of the commands started, and the time of each room."""
+    """Print the peak memory of every worker, the processor time with that of commands, and the time of each folder."""
     usages, seconds = config.stash.get(USAGES, []) or [usage()], Counter()
     for report in itertools.chain(*terminalreporter.stats.values()):
         if hasattr(report, "duration"):
             seconds[report.nodeid.split("/")[1].partition(".py::")[0]] += report.duration
     peaks = ", ".join(f"{peak:.1f}" for peak, _ in usages)
-    rooms = ", ".join(f"{room} {each:.0f}" for room, each in seconds.most_common())
+    folders = ", ".join(f"{folder} {each:.0f}" for folder, each in seconds.most_common())
     processor = sum(seconds for _, seconds in usages)
-    terminalreporter.write_line(f"peak memory {peaks} GB; processor {processor:.0f} s; by room {rooms}")
+    terminalreporter.write_line(f"peak memory {peaks} GB; processor {processor:.0f} s; by folder {folders}")
 
 
 @pytest.fixture(autouse=True)
-def types_are_checked():
-    """Types and shapes, at the first calls of every function."""
+def checks_and_memory_of_a_test():
+    """Check types and shapes at the first calls of every function; leave older objects out of garbage collections."""
     types.begin_test()
+    memory.begin_test()
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of real images, captions and towers; a test that asks for it is marked `real_data`."""
+    """Return the folder of real images, captions and towers; a test that uses it is marked `real_data`."""
     return require_real_data()
 
 
 @pytest.fixture
 def refusal(capsys) -> Callable[..., str]:
-    """Runs a command that is refused, with exit code 2 and one line; returns its standard error."""
+    """Run a command that is refused, with exit code 2 and one line; return its standard error."""
 
     def error_of(*words: object) -> str:
         assert main([str(word) for word in words]) == 2
@@ -125,7 +127,7 @@ def refusal(capsys) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory) -> Path:
-    """A folder in which `transformers` reads the CLIP of `exportable_encoder`."""
+    """Return a folder from which `transformers` loads the CLIP of `exportable_encoder`."""
     from rococo_jax.checkpoints import export_huggingface
     from tests.support.tiny import exportable_encoder
 
@@ -136,13 +138,13 @@ def exported(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session", params=[1, 2, 4, 8])
 def device_count(request) -> int:
-    """How many of the virtual devices a test uses."""
+    """Return the number of virtual devices that a test uses."""
     return request.param
 
 
 @pytest.fixture(scope="session", autouse=True)
 def workers_share_programs_and_made_runs(tmp_path_factory):
-    """One cache of programs, not the user's, for all workers and for commands that tests start; and made-up results."""
+    """Let workers and commands share one cache of programs, apart from the user's, and one set of made-up results."""
     base = tmp_path_factory.getbasetemp()
     os.environ.setdefault("ROCOCO_CACHE", str(base.parent / "rococo-cache"))
     os.environ["ROCOCO_MADE_RUNS"] = str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "made-runs")
@@ -155,10 +157,8 @@ def workers_share_programs_and_made_runs(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def programs_of_a_file(request):
-    """Compiles by the file's room or mark; drops the file's programs at its end, which would take gigabytes."""
+    """Compile as the file's folder or mark says; drop its programs at its end, which would take gigabytes."""
     types.begin_file()
-    # What is there already stays: no collection, of which an evaluation asks for one itself, walks through it again.
-    gc.freeze()
     compile_quickly(request.path.parent.name in QUICK_ROOMS or request.node.get_closest_marker("quick") is not None)
     yield
     jax.clear_caches()
@@ -167,7 +167,7 @@ def programs_of_a_file(request):
 
 @pytest.fixture
 def nothing_is_kept():
-    """Drops a test's programs and arrays at its end, where those of a whole file would take half a gigabyte."""
+    """Drop a test's programs and arrays at its end, where those of a whole file would take half a gigabyte."""
     yield
     jax.clear_caches()
     memory.give_back()

@@ -63,7 +63,7 @@ def trees() -> dict[str, ast.Module]:
 
 
 def imports(name: str) -> Iterator[str]:
-    """Modules of the package that a file imports, wherever in the file."""
+    """Return modules of the package that a file imports, wherever in the file."""
     for node in ast.walk(trees()[name]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == PACKAGE)
@@ -86,7 +86,7 @@ def room(name: str) -> str:
 
 
 def all_below(name: str) -> set[str]:
-    """What a room may import."""
+    """Return the packages that a package may import."""
     return {name, *FOUNDATION}.union(*(all_below(other) for other in BELOW[name]))
 
 

@@ -1,4 +1,4 @@
-"""Files that claim or unpack to far more than they hold: one line, and no memory for what is not read."""
+"""Test files that claim or unpack to far more than they hold: one line, and no memory for what is not read."""
 
 import gzip
 import io
@@ -97,7 +97,7 @@ def test_a_pickle_that_is_packed_or_claims_a_long_array_takes_no_memory(tmp_path
 
 
 def test_a_packed_archive_that_holds_what_it_says_is_read(tmp_path):
-    """As a tool that packs archives anew leaves it."""
+    """Read an archive that a tool has packed anew."""
     values = np.arange(12, dtype="<f4")
     pickled = pickled_tensor((3, 3), (4, 1), 12, offset=1)
     with open_torch_archive(

@@ -13,7 +13,7 @@ from rococo_jax.runtime import AXES, device_array, make_mesh, rows_of
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """What JAX tells of a TPU device."""
+    """Attributes of a TPU device in JAX."""
 
     id: int
     device_kind: str
@@ -25,7 +25,7 @@ class Chip:
 
 
 def chips(kind: str, shape: tuple[int, int, int], slices: int = 1) -> list[Chip]:
-    """In the order of `jax.devices()`: slice by slice, host by host of 2 x 2 chips."""
+    """Return devices in the order of `jax.devices()`: slice by slice, host by host of 2 x 2 chips."""
     hosts = itertools.product(range(slices), range(shape[2]), range(0, shape[1], 2), range(0, shape[0], 2))
     places = [(each, (x + i, y + j, z)) for each, z, y, x in hosts for j in range(2) for i in range(2)]
     return [Chip(number, kind, at, each, number // 4) for number, (each, at) in enumerate(places)]

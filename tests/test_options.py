@@ -13,7 +13,7 @@ from tests.support.refusals import refused
 
 @dataclasses.dataclass(frozen=True)
 class Questions:
-    """What is asked.
+    """Options of a command.
 
     Attributes:
         kinds: of questions, 100 % of them

@@ -1,4 +1,4 @@
-"""Names that come from outside: those that a storage service lists, and those of images that are written."""
+"""Test names that come from outside: those that a storage service lists, and those of images that are written."""
 
 import pytest
 

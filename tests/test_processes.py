@@ -41,7 +41,7 @@ def data(tmp_path_factory) -> Path:
 
 
 def run_both(out: Path, monkeypatch, *words: object) -> tuple[Path, Path]:
-    """Runs the command in this process on its eight devices, and by two processes of one device each."""
+    """Run the command in this process on its eight devices, and by two processes of one device each."""
     one, two = out / "one", out / "two"
     monkeypatch.setattr(embedding, "IMAGES_PER_RUN", IMAGES_PER_RUN)
     monkeypatch.setattr(embedding, "_TEXTS_PER_PART", TEXTS_PER_PART)

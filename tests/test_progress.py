@@ -13,7 +13,7 @@ from rococo_jax.progress import Count, be_quiet, progress, report_compilation
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass when they are added."""
+    """Stand in for a clock whose seconds pass when they are added."""
     now = [1000.0]
     monkeypatch.setattr(shown.time, "monotonic", lambda: now[0])
     return now

@@ -1,4 +1,4 @@
-"""Tests of real data, and in a browser, do not skip without notice where these are expected."""
+"""Test that tests of real data, and in a browser, do not skip without notice where these are expected."""
 
 import pytest
 

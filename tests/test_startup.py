@@ -37,7 +37,7 @@ SAME_KEYS = "from jax._src import cache_key\ncache_key._hash_accelerator_config 
 
 
 def programs_compiled(folder: str, before: str = "") -> list[int]:
-    """Programs that each of two processes compiled; `folder` may name the process by `{me}`."""
+    """Return programs that each of two processes compiled; `folder` may name the process by `{me}`."""
     before += f"os.environ['ROCOCO_CACHE'] = {folder!r}.format(me=os.environ['ROCOCO_PROCESS'])\n"
     ended = run_lines(COUNTED, 2, before=before)
     assert [code for code, _ in ended] == [0, 0], ended

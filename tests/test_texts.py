@@ -1,4 +1,4 @@
-"""Texts and tables are opened in one way by every reader: marks, line ends, delimiters and suffixes change nothing."""
+"""Test that every reader opens texts and tables in one way, whatever the marks, line ends, delimiters and suffixes."""
 
 import csv
 import gzip

@@ -16,7 +16,7 @@ from typing import Any
 
 from rococo_jax.benchmarks.excluded_input import ExcludedInput, excluded_by_list, select_images
 from rococo_jax.benchmarks.image_sets import CorruptedImages
-from rococo_jax.benchmarks.pooling import Headline, Pool
+from rococo_jax.benchmarks.pooling import Headline, HumanResults, Pool
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.subset import phrase_of, read_subset
 from rococo_jax.benchmarks.tables import ORIGINALS
@@ -112,6 +112,7 @@ class BenchmarkInfo:
         holds: distinguishes its files from another benchmark's files of the same names.
         downloads: files that `rococo fetch` downloads; empty if they must be downloaded by hand from `source`.
         headline: the number that ranks models and its source; None for the default of each kind of task.
+        humans: published results of people.
     """
 
     name: str
@@ -130,6 +131,7 @@ class BenchmarkInfo:
     holds: Callable[[Path], bool] | None = None
     downloads: tuple[Download, ...] = ()
     headline: Headline | None = None
+    humans: tuple[HumanResults, ...] = ()
 
     def missing(self, folders: Mapping[str, Path]) -> list[str]:
         """Return the required paths that do not exist."""
@@ -183,6 +185,14 @@ def find_benchmark(name: str) -> BenchmarkInfo:
     if name not in benchmarks:
         raise unknown_name("benchmarks", "name", name, benchmarks, "rococo benchmarks")
     return benchmarks[name]
+
+
+def human_results(results: Mapping[str, Any]) -> dict[str, HumanResults]:
+    """Return the published results of people, by task, on the benchmarks in the contents of a `results.json`."""
+    known = known_benchmarks()
+    names = [name for name in results.get("benchmarks", results["tasks"]) if name in known]
+    humans = [(each.task or name, each) for name in names for each in known[name].humans]
+    return {task: each for task, each in humans if task in results["tasks"]}
 
 
 def recognise(annotations: Path) -> BenchmarkInfo:

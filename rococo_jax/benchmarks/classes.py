@@ -22,15 +22,17 @@ import numpy as np
 from rococo_jax.benchmarks.benchmark import Benchmark, BenchmarkInfo, open_images, register
 from rococo_jax.benchmarks.class_folders import class_name_of
 from rococo_jax.benchmarks.excluded_input import in_turns
+from rococo_jax.benchmarks.image_sets import CroppedImages
 from rococo_jax.benchmarks.pooling import Headline
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.sources import downloads_of
-from rococo_jax.benchmarks.tables import ORIGINALS, Rows
+from rococo_jax.benchmarks.tables import Rows
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask
 from rococo_jax.benchmarks.tasks.out_of_distribution import OutOfDistributionTask
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.data.image_files import image_names, left_out_notes
 from rococo_jax.data.images import FileImages
+from rococo_jax.data.pictures import image_size
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.words import article_of
 from rococo_jax.storage import hash_json, read_json
@@ -63,12 +65,14 @@ class LabelledImages:
         classes: name of each class in prompts, by label.
         source: the file or folder of the labels.
         notes: sentences for readers of the results.
+        border: number of pixels that are cut from each side of every image.
     """
 
     images: tuple[Labelled, ...]
     classes: Mapping[str, str]
     source: Path
     notes: tuple[str, ...] = ()
+    border: int = 0
 
 
 Read = Callable[[Mapping[str, Path]], LabelledImages]
@@ -89,6 +93,7 @@ def _open(name: str, read: Read, headline: Headline, folders: Mapping[str, Path]
     effect = "numbers are of these images only"
     names_in_turns = [names[place] for place in order]
     originals, excluded, data = open_images(folders["images"], names, settings, effect, names_in_turns)
+    images = _without_border(originals, labelled.border) if labelled.border else originals
     row = {image: place for place, image in enumerate(originals.names)}
     opened = [each for each in labelled.images if each.image in row]
     texts: dict[str, int] = {}
@@ -113,7 +118,7 @@ def _open(name: str, read: Read, headline: Headline, folders: Mapping[str, Path]
                 variant=CLEAN if number == 0 else variant_of(templates),
                 classes=tuple(printed_names[label] for label in classes),
                 prompts=texts_of,
-                images=Rows.of(ORIGINALS, rows),
+                images=Rows.of(images.name, rows),
                 image_names=rows,
                 names=[each.image for each in task_images],
                 label=np.array([class_index[each.label] for each in task_images]),
@@ -132,7 +137,7 @@ def _open(name: str, read: Read, headline: Headline, folders: Mapping[str, Path]
     }
     conditions["images"] = hash_json(dict(zip(originals.names, originals.hashes, strict=True)))
     data |= {"annotations": str(labelled.source.resolve()), "caption_count": len(texts)}
-    sets = {ORIGINALS: originals}
+    sets = {images.name: images}
     notes = tuple(labelled.notes)
     return Benchmark(
         name,
@@ -147,6 +152,13 @@ def _open(name: str, read: Read, headline: Headline, folders: Mapping[str, Path]
         requested=requested,
         headline=headline,
     )
+
+
+def _without_border(originals: FileImages, border: int) -> CroppedImages:
+    """Return the images without `border` pixels on each side. Raises InputError if a file is not an image."""
+    sizes = map(image_size, originals.paths)
+    boxes = [(border, border, width - border, height - border) for width, height in sizes]
+    return CroppedImages(originals, tuple(range(len(boxes))), tuple(boxes), "without_border")
 
 
 def with_out_images(benchmark: Benchmark, out_images: Sequence[tuple[str, str]]) -> Benchmark:

@@ -1,4 +1,4 @@
-"""Scores of pairs of images and texts, from which tasks are scored without embeddings.
+"""Pair scores of images and texts, from which tasks are scored without embeddings.
 
 The rows of all image sets are numbered consecutively, so that a pair of an image and a text is one number.
 """

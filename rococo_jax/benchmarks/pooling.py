@@ -1,4 +1,4 @@
-"""Headlines of benchmarks, and variants that are made of several parts.
+"""Benchmark headlines, and variants that are made of several parts.
 
 A benchmark of several parts has two numbers over all of them: `all`, for which all items count alike, and `mean`, the
 mean over parts, each with the same weight. Papers print one or the other, and the two can be far apart. So results have
@@ -51,6 +51,23 @@ class Headline:
         """
         how = {"items": "all items alike", "parts": "mean over parts"}[self.pooling]
         return f"{self.metric or 'the first metric'} of {self.variants[0]}, {how}"
+
+
+@dataclasses.dataclass(frozen=True)
+class HumanResults:
+    """Published results of people on a benchmark: a reference in tables, never ranked, tested or correlated.
+
+    Attributes:
+        values: by variant and metric, in percent; exactly those that the source has.
+        items: the items that people answered, as a phrase after "humans", as far as the source states them.
+        source: paper, table or data.
+        task: name of the task; empty for the name of the benchmark.
+    """
+
+    values: Mapping[str, Mapping[str, float]]
+    items: str
+    source: str
+    task: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Settings of an evaluation: tasks, protocol, mixed galleries, corruptions, prompts and limits."""
+"""Evaluation settings: tasks, protocol, mixed galleries, corruptions, prompts and limits."""
 
 import dataclasses
 import operator

@@ -1,4 +1,4 @@
-"""Downloads of the shipped benchmarks, from `assets/sources.csv`: a row is a file, an archive or the files of a folder.
+"""Shipped benchmarks' downloads, from `assets/sources.csv`: a row is a file, an archive or the files of a folder.
 
 `benchmarks` lists the benchmarks that need it, separated by spaces. `source` names where the address, the revision or
 the hash was published; downloads without a hash have never been tested. The other columns are fields of `Download`,

@@ -1,18 +1,17 @@
-"""Lists of the images or items that a benchmark is evaluated on, such as `rococo select` writes.
+"""Image and item lists that a benchmark is evaluated on, such as `rococo select` writes.
 
 A list is applied where a benchmark's images or items are first known, before anything is built from them. Results are
 therefore those of annotation files that contain the listed images or items only.
 """
 
 import dataclasses
-import functools
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, KeysView, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.errors import InputError, object_of, unknown_name
+from rococo_jax.errors import InputError, is_whole, object_of, unknown_name
 from rococo_jax.storage import hash_json
 from rococo_jax.texts import parse_json, read_text, split_lines
 
@@ -31,14 +30,10 @@ class Subset:
     """
 
     source: str
-    keys: tuple[str, ...]
-
-    @functools.cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(self.keys)
+    keys: KeysView[str]
 
     def __contains__(self, key: str) -> bool:
-        return key in self._names
+        return key in self.keys
 
     def refuse_unknown(self, known: Collection[str], wanted: str) -> None:
         """Raise InputError if a key is unknown to the benchmark; `wanted` describes its keys."""
@@ -50,10 +45,7 @@ class Subset:
     def describe(self, selected: int, of: int, unit: str) -> dict[str, Any]:
         """Return the entry of `Benchmark.data`: the file, a hash of the keys in sorted order, and the counts.
 
-        Args:
-            selected: number of selected images or items.
-            of: number of all of them in the benchmark.
-            unit: `images` or `items`.
+        `selected` of `of` images or items (the `unit`) of the benchmark are evaluated.
         """
         sha256 = hash_json(sorted(self.keys))
         return {ONLY: {"file": self.source, "sha256": sha256, "selected": selected, "of": of, "unit": unit}}
@@ -66,9 +58,10 @@ def phrase_of(data: Mapping[str, Any]) -> str:
     '40 of 5,000 images, listed in hard.json'
     """
     only = object_of(data.get(ONLY))
-    if not only:
+    selected, total = only.get("selected"), only.get("of")
+    if not (is_whole(selected) and is_whole(total)):
         return ""
-    return f"{only['selected']:,} of {only['of']:,} {only['unit']}, listed in {only['file']}"
+    return f"{selected:,} of {total:,} {only.get('unit')}, listed in {only.get('file')}"
 
 
 def read_subset(path: str | os.PathLike) -> Subset:
@@ -83,21 +76,21 @@ def read_subset(path: str | os.PathLike) -> Subset:
         keys = _keys_of_json(path, parse_json(text, path, _FORM))
     if not keys:
         raise InputError(path, "entries", "none", f"at least one: {_FORM}")
-    repeated = [key for key, count in Counter(keys).items() if count > 1]
-    if repeated:
-        raise InputError(path, "entries", f"{len(repeated):,} repeated, the first {repeated[0]!r}", "each once")
-    return Subset(str(path), tuple(keys))
+    duplicates = [key for key, count in Counter(keys).items() if count > 1]
+    if duplicates:
+        raise InputError(path, "entries", f"{len(duplicates):,} repeated, the first {duplicates[0]!r}", "each once")
+    return Subset(str(path), dict.fromkeys(keys).keys())
 
 
 def _keys_of_json(path: str | os.PathLike, value: Any) -> list[str]:
     if isinstance(value, dict):
-        chosen = value.get("chosen") if value.get("format") == "rococo_jax.selection" else None
-        if not isinstance(chosen, list):
+        entries = value.get("chosen") if value.get("format") == "rococo_jax.selection" else None
+        if not isinstance(entries, list):
             raise InputError(path, "JSON", f"an object with {', '.join(map(repr, value)) or 'nothing'}"[:80], _FORM)
-        value = [object_of(each).get("image") for each in chosen]
-    others = [each for each in value if not isinstance(each, str) or not each]
-    if others:
-        raise InputError(path, "entries", f"{others[0]!r}"[:80], "names of images or items, as strings")
+        value = [object_of(each).get("image") for each in entries]
+    not_names = [each for each in value if not isinstance(each, str) or not each]
+    if not_names:
+        raise InputError(path, "entries", f"{not_names[0]!r}"[:80], "names of images or items, as strings")
     return value
 
 

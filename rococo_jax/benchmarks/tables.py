@@ -1,4 +1,4 @@
-"""Tables of images and texts to embed, and references to their rows.
+"""Embedding tables of images and texts, and references to their rows.
 
 A benchmark has one table of texts and one table for each of its image sets. A row is (table, index). Tasks refer to
 rows and depend on nothing else of images, texts or models.

@@ -1,4 +1,4 @@
-"""Variants of a task, described by typed fields; a variant's name in results is rendered from them, and never parsed.
+"""Task variants, described by typed fields; a variant's name in results is rendered from them, and never parsed.
 
     danger    replace_rel    fog_3    replace_rel/fog_3    corruptions_3    uncorrupted    danger/unseen    mean
 

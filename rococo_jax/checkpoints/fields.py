@@ -1,4 +1,4 @@
-"""Lists of configuration fields, read in both directions, with one line per field.
+"""Configuration field lists, read in both directions, with one line per field.
 
     ours         theirs               check
     width        hidden_size          whole

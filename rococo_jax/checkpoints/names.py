@@ -1,4 +1,4 @@
-"""Lists of tensor names, read in both directions, with one line per layer.
+"""Tensor name lists, read in both directions, with one line per layer.
 
     ours                               theirs                                              kind
     vision.class_token                 {vision}embeddings.class_embedding

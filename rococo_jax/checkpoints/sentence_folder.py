@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: a pipeline of modules around a model of `transformers`.
+"""Sentence-transformers folders: a pipeline of modules around a model of `transformers`.
 
 modules.json                         the `type` and `path` of each module: the model, pooling, perhaps a dense layer
 1_Pooling/config.json                how the embeddings of tokens become one

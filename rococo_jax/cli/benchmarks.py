@@ -48,12 +48,12 @@ def run(options: Options) -> None:
     if options.items is not None:
         _write_items(options.items, data, options.out)
         return
-    own = {} if data is None else own_benchmarks(data)
+    user_benchmarks = {} if data is None else own_benchmarks(data)
     if options.names:
         for name in options.names:
-            _print_details(own.get(name) or find_benchmark(name), data)
+            _print_details(user_benchmarks.get(name) or find_benchmark(name), data)
     else:
-        _print_list([*known_benchmarks().values(), *own.values()], data)
+        _print_list([*known_benchmarks().values(), *user_benchmarks.values()], data)
 
 
 def _print_list(infos: "list[BenchmarkInfo]", data: Path | None) -> None:
@@ -94,6 +94,8 @@ def _print_details(info: "BenchmarkInfo", data: Path | None) -> None:
     ]
     if info.headline is not None:
         lines.append(("headline", f"{info.headline.phrase}: {info.headline.source}"))
+    for humans in info.humans:
+        lines.append(("humans", f"{humans.task or info.name}: {humans.items} ({humans.source})"))
     root = "DIR" if data is None else str(data)
     lines += [("folders", ", ".join(f"{root}/{place}" for place in info.folders.values())), ("source", info.source)]
     if info.downloads:

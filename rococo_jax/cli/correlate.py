@@ -12,7 +12,9 @@ EXAMPLES = """\
   rococo correlate out --out correlations
   rococo correlate out --metrics image_to_text/danger/fr1,sugarcrepe/mean/ota,sugarcrepe/mean/blind --out correlations
   rococo correlate openclip_retrieval_results.csv --given "MSCOCO text retr. R@1" --out correlations
+  rococo correlate out --facts models.csv --out correlations
 
+models.csv has a column `model` and any facts, such as architecture, data, data_size, loss, fine_tuning or prompts.
 Needs five models or more, evaluated on the same data. Writes correlations.html, .md, .svg, .csv and .json into DIR,
 and partial.svg with the partial correlations."""
 
@@ -28,12 +30,15 @@ class Options:
         metrics: TASK/VARIANT/METRIC, as in results.json (default: the main ones of each kind of task: R@1, FR@1, drop,
             blind, grounding; accuracies; ECE, shape bias; drop and RAS under corruption)
         given: metric to control for in partial correlations (default: image_to_text/clean/r1, if it was measured)
+        facts: CSV of facts about the models, with a column `model`: columns of numbers are correlated as well, columns
+            of words divide the models into groups, whose means are compared
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
     out: Annotated[str, Option("DIR", check=output_folder)]
     metrics: Annotated[tuple[str, ...], Option("A,B")] = ()
     given: Annotated[str | None, Option("A")] = None
+    facts: Annotated[str | None, Option("FILE")] = None
 
     def __post_init__(self):
         if not self.results:
@@ -48,11 +53,11 @@ def run(options: Options) -> None:
 
     out = Path(options.out)
     names = options.metrics or None
-    study = write_correlations(options.results, out, names, options.given)
+    study = write_correlations(options.results, out, names, options.given, options.facts)
     significant = sum(pair.plain[4] < 0.05 for pair in study.pairs)
     partials = [pair for pair in study.pairs if pair.partial]
     significant_partials = sum(pair.partial[4] < 0.05 for pair in partials)
-    partial = f"; {significant_partials} of {len(partials)} controlling for {study.given.path}" if partials else ""
+    partial = f"; {significant_partials} of {len(partials)} controlling for {study.control.path}" if partials else ""
     print(
         f"{out / 'correlations.html'}: {len(study.models)} models, {len(study.places)} metrics; after Holm's "
         f"correction {significant} of {len(study.pairs)} pairs correlate (p below 0.05){partial}"

@@ -104,7 +104,7 @@ def _run(options: Options) -> int:
 
     broadcast_from_process_0("start", begin)
     cache = options.embedding.open_cache()
-    all_results, written, failed = [], [], []
+    all_results, evaluated_folders, failed = [], [], []
     for size in sizes:
         named = [model.at_image_size(size) for model in models] if len(sizes) > 1 else models
         folders = {model.source: out if alone else out / model.name for model in named}
@@ -112,14 +112,14 @@ def _run(options: Options) -> int:
         at_size = dataclasses.replace(load_options, image_size=size)
         results, failures = evaluate_all(folders, out, benchmarks, settings, cache, training, compute, names, at_size)
         all_results += results
-        written += [folder for source, folder in folders.items() if source not in failures]
+        evaluated_folders += [folder for source, folder in folders.items() if source not in failures]
         failed += [names.get(source, source) if len(sizes) > 1 else source for source in failures]
     if jax.process_index() == 0:
         quiet = options.embedding.quiet
         if all_results:
             print_tables(all_results, as_json=options.json, quiet=quiet)
             if shard is None:
-                _compare_and_report(options, written, out / "report.html")
+                _compare_and_report(options, evaluated_folders, out / "report.html")
         if failed:
             print(
                 f"rococo: {len(failed)} of {len(models) * len(sizes)} models failed: {', '.join(failed)}",

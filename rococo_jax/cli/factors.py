@@ -22,6 +22,8 @@ class Options:
         results: results of models on one classification task
         factors: factors of each image, as .jsonl, .csv or .tsv
         task: name of the task (default: the first classification task)
+        facts: CSV of facts about the models, with a column `model`: columns of words (architecture, data, loss, ...)
+            divide the models into groups, whose effective robustness is compared
         out: the page to write; the numbers are written beside it as .json
     """
 
@@ -29,6 +31,7 @@ class Options:
     factors: Annotated[str, Option("F")]
     out: Annotated[str, Option("F.html", check=output_file)]
     task: str | None = None
+    facts: Annotated[str | None, Option("FILE")] = None
 
 
 def run(options: Options) -> None:
@@ -36,5 +39,7 @@ def run(options: Options) -> None:
     from rococo_jax.report import page_path
     from rococo_jax.studies.factors import write_factors
 
-    page, numbers = write_factors(options.results, options.factors, options.task, page_path(options.out, "--out"))
+    page, numbers = write_factors(
+        options.results, options.factors, options.task, page_path(options.out, "--out"), options.facts
+    )
     print(f"{page}: the page; {numbers}: its numbers")

@@ -52,10 +52,11 @@ def build_parser(*only: str, grouped: bool = False) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"rococo_jax {__version__}")
-    parser.add_argument("--print-completion", choices=("bash", "zsh", "tcsh"), action=_Completion,
-                        help="print a script that completes commands and options, for the shell to source")  # fmt: skip
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND",
-                                     help=argparse.SUPPRESS if grouped else None)  # fmt: skip
+    completion_help = "print a script that completes commands and options, for the shell to source"
+    shells = ("bash", "zsh", "tcsh")
+    parser.add_argument("--print-completion", choices=shells, action=_Completion, help=completion_help)
+    commands_help = argparse.SUPPRESS if grouped else None
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help=commands_help)
     for name, module in modules.items():
         command = commands.add_parser(
             name,
@@ -68,32 +69,37 @@ def build_parser(*only: str, grouped: bool = False) -> argparse.ArgumentParser:
             add_options(command, module.Options)
             command.usage = _usage(command)
         command.set_defaults(
-            module=module,
-            flags=[option for action in command._actions for option in action.option_strings],
+            module=module, flags=[option for action in command._actions for option in action.option_strings]
         )
     return parser
 
 
 def _epilog(modules: Mapping[str, ModuleType]) -> str:
     """Return the commands by group, wrapped to the width of the terminal, and examples."""
-    width, parts = shutil.get_terminal_size().columns - 2, []
+    wrapper = textwrap.TextWrapper(
+        shutil.get_terminal_size().columns - 2, subsequent_indent=" " * 18, break_on_hyphens=False
+    )
+    parts = []
     for group, names in GROUPS.items():
-        lines = [textwrap.fill(_summary(modules[name]), width, initial_indent=f"  {name:<16}",
-                               subsequent_indent=" " * 18, break_on_hyphens=False) for name in names]  # fmt: skip
-        parts.append("\n".join([f"{group}:", *lines]))
+        lines = [f"{group}:"]
+        for name in names:
+            wrapper.initial_indent = f"  {name:<16}"
+            lines.append(wrapper.fill(_summary(modules[name])))
+        parts.append("\n".join(lines))
     return "\n\n".join([*parts, f"examples:\n{EXAMPLES}"])
 
 
 def _usage(command: argparse.ArgumentParser) -> str:
     """Return the usage in one line: positional arguments and required options; the help lists the others."""
     forms = {None: "{}", "?": "[{}]", "*": "[{} ...]", "+": "{} ..."}
-    required = [
-        f"{each.option_strings[0]} {each.metavar or each.dest.upper()}" if each.option_strings
-        else forms[each.nargs].format(each.metavar or each.dest.upper())
-        for each in sorted(command._actions, key=lambda each: bool(each.option_strings))
-        if each.required or not each.option_strings
-    ]  # fmt: skip
-    return " ".join([command.prog, *required, "[options]"])
+    positional, required = [], []
+    for action in command._actions:
+        name = action.metavar or action.dest.upper()
+        if not action.option_strings:
+            positional.append(forms[action.nargs].format(name))
+        elif action.required:
+            required.append(f"{action.option_strings[0]} {name}")
+    return " ".join([command.prog, *positional, *required, "[options]"])
 
 
 def _summary(module: ModuleType) -> str:

@@ -23,9 +23,8 @@ class Options:
     Attributes:
         out: data folder; the benchmark is written to DATA/NAME
         name: name of the benchmark, also in results
-        model: model whose influence selects the replaced nouns and whose vocabulary rand_voca uses (default: none;
-            nouns
-            are selected at random, and rand_voca uses nouns of the lexicon)
+        model: model whose influence selects the replaced nouns and whose vocabulary rand_voca uses (default: nouns are
+            selected at random, and rand_voca uses nouns of the lexicon)
         select: noun to replace, by influence (default: lowest with --model, else random)
         seed: seed of the replacements (default: 0)
         lexicon: concept groups as JSON (default: the shipped lexicon)

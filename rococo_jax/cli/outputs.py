@@ -1,4 +1,4 @@
-"""Options that name outputs, which are checked before any work is done.
+"""Output options, which are checked before any work is done.
 
 This module imports nothing heavy: the checks run while the command line is parsed.
 """

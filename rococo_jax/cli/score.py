@@ -119,7 +119,7 @@ def run(options: Options) -> None:
     if options.similarities:
         model = StoredSimilarities(options.similarities, name)
     else:
-        model = StoredEmbeddings(options.embeddings, name)
+        model = StoredEmbeddings(options.embeddings, name, allow_unknown=bool(settings.only))
     results, _ = evaluate_into(Path(options.out), model, benchmarks, settings, cache)
     print_tables([results])
 
@@ -133,23 +133,23 @@ def check_combination(options: Options) -> None:
     }
     flags = [flag for flag, value in inputs.items() if value]
     if len(flags) != 1:
-        found = " and ".join(flags) or "none of them"
-        raise InputError("rococo score", "input", found, "one of --similarities, --embeddings and --logits")
+        problem = " and ".join(flags) or "none of them"
+        raise InputError("rococo score", "input", problem, "one of --similarities, --embeddings and --logits")
     (flag,) = flags
     has_folders = bool(options.data.data or options.data.images or options.data.annotations)
-    if options.settings.only and not has_folders:
-        raise InputError("rococo score", "--only", options.settings.only[0], "whole benchmarks, by --data or --images")
     if flag == "--logits":
         if options.annotation is not None:
             raise InputError("rococo score", "input", "--logits with --annotation", "one of them")
         _check_logits(options.classes, options.settings)
     elif options.annotation is not None:
+        if options.settings.only:
+            raise InputError("rococo score", "--only", "a list with --annotation", "whole benchmarks in folders")
         if flag == "--embeddings" or has_folders:
-            found = "--annotation with " + (flag if flag == "--embeddings" else "--data, --images or --annotations")
-            raise InputError("rococo score", "input", found, "--similarities with --annotation, or whole benchmarks")
+            problem = "--annotation with " + (flag if flag == "--embeddings" else "--data, --images or --annotations")
+            raise InputError("rococo score", "input", problem, "--similarities with --annotation, or whole benchmarks")
     elif not has_folders:
-        wanted = "--annotation FILE, --data DIR, or --images DIR and --annotations DIR"
-        raise InputError("rococo score", "data", "none", wanted)
+        expected = "--annotation FILE, --data DIR, or --images DIR and --annotations DIR"
+        raise InputError("rococo score", "data", "none", expected)
     elif options.out.endswith(".json") or options.per_query:
         raise InputError("--out", "path", options.out, "a folder, for whole benchmarks")
 
@@ -165,14 +165,14 @@ def _check_logits(options: LogitsOptions, settings: Settings) -> None:
         )
     if not is_question_file(options.logits):
         if options.labels is None:
-            wanted = f"a table of image,label beside --logits; or a file of questions ({', '.join(QUESTION_FORMATS)})"
-            raise InputError("rococo score", "--labels", "nothing", wanted)
+            expected = f"a table of image,label beside --logits; or a file of questions ({', '.join(QUESTION_FORMATS)})"
+            raise InputError("rococo score", "--labels", "nothing", expected)
         return
     of_classes = {"--labels": options.labels, "--classes": options.classes, "--groups": options.groups}
     of_classes["--out-logits"] = options.out_logits
     if flags := [flag for flag, value in of_classes.items() if value]:
-        found = f"{flags[0]} with {options.logits}"
-        raise InputError("rococo score", flags[0], found, "only --corrupted and --task with a file of questions")
+        problem = f"{flags[0]} with {options.logits}"
+        raise InputError("rococo score", flags[0], problem, "only --corrupted and --task with a file of questions")
 
 
 def is_question_file(path: str) -> bool:

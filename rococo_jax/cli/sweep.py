@@ -172,7 +172,7 @@ def _with_requests(evaluation, requests):
 
 def _evaluation(options: Options, base):
     """Return the evaluation that the command line or the config's `eval` keys request; None if neither does."""
-    from rococo_jax.evaluation.callback import open_questions
+    from rococo_jax.evaluation.callback import open_eval_benchmarks
     from rococo_jax.sweep.running import Evaluation
 
     data, settings = options.data, options.settings
@@ -181,7 +181,7 @@ def _evaluation(options: Options, base):
     if len(missing) == 1:
         raise InputError("rococo sweep", missing[0], "nothing", "both of --images and --annotations, or neither")
     if missing and data.data is None:
-        opened = open_questions(base.eval)
+        opened = open_eval_benchmarks(base.eval)
         if opened is None:
             return None
         benchmarks, settings = opened

@@ -32,15 +32,6 @@ def hash_image(file: ImageFile) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def refuse_missing_images(folder: object, missing: list[str], count: int, allow_missing: bool) -> None:
-    """Raise InputError if some of `count` images are missing and that is not allowed, or if all are missing."""
-    if missing and not allow_missing:
-        problem = f"{len(missing)} of {count} missing, the first is {missing[0]!r}"
-        raise InputError(folder, "images", problem, "all of them, or allow_missing_images")
-    if len(missing) == count:
-        raise InputError(folder, "images", "none of the images that the file names", "at least one")
-
-
 def find_images(names: Iterable[str], folder: str | os.PathLike) -> tuple[dict[str, Path], list[str]]:
     """Find image files in a folder; return the files by name, and the names without a file.
 

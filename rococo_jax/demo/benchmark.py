@@ -90,16 +90,13 @@ def open_questions(images: Path, annotations: Path, scenes: int, seed: int, sett
     folder = annotations.parent.parent / "questions"
     if not folder.exists():
         with atomic_directory(folder) as unfinished:
-            _write_questions(unfinished, annotations, scenes, seed)
+            drawn_scenes = [make_scene("test", seed, index) for index in range(scenes)]
+            _write_classes(unfinished / "classes", drawn_scenes)
+            _write_choices(unfinished / "choices", annotations)
     return [
         find_benchmark(name).open({"images": images, "annotations": folder / name}, settings)
         for name in ("choices", "classes")
     ]
-
-
-def _write_questions(folder: Path, annotations: Path, scenes: int, seed: int) -> None:
-    _write_classes(folder / "classes", [make_scene("test", seed, index) for index in range(scenes)])
-    _write_choices(folder / "choices", annotations)
 
 
 def _write_classes(folder: Path, scenes: list[Scene]) -> None:

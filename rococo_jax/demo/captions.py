@@ -212,10 +212,7 @@ _OTHER_NOUNS = {
     "vehicle": "taxi ambulance rocket van",
 }
 # Words that remain true: with "bird" in place of "duck" the caption would still be right.
-_MORE_GENERAL = {
-    **dict.fromkeys(("duck", "owl", "penguin"), ("bird",)),
-    **dict.fromkeys(("pine", "fir"), ("tree",)),
-}
+_MORE_GENERAL = {**dict.fromkeys(("duck", "owl", "penguin"), ("bird",)), **dict.fromkeys(("pine", "fir"), ("tree",))}
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Evaluation during training: what `rococo evaluate` asks, by the `eval` keys of a training config."""
+"""Evaluation during training, with the `eval` keys of a training config, as by `rococo evaluate`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ from rococo_jax.processes import run_on_all_processes
 from rococo_jax.runtime import cache_folder
 
 
-def open_questions(keys: ConfigDict) -> tuple[list[Benchmark], Settings] | None:
-    """The benchmarks and settings that the `eval` keys name, or None where they name no data.
+def open_eval_benchmarks(keys: ConfigDict) -> tuple[list[Benchmark], Settings] | None:
+    """Open the benchmarks of the `eval` keys; return them with their settings, or None if the keys name no data.
 
     Raises InputError: a name is unknown, a folder is missing, or as `open_benchmarks`.
     """
@@ -36,35 +36,35 @@ def _key(name: str) -> str:
 
 
 def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], Mapping[str, float]] | None:
-    """A function that evaluates a model, or None where the keys name no data. All processes must call both.
+    """Return a function that evaluates a model, or None if the keys name no data. All processes must call both.
 
     Its results are `TASK/VARIANT/METRIC`, as in `results.json`, and `score`, in percent: the primary metric of
-    unaltered variants, averaged over those of a task and then over tasks. Of a variant with items on training images,
-    the score takes `VARIANT/unseen`, which leaves them out.
+    unaltered variants, averaged over those of a task and then over tasks. For a variant with items on training images,
+    the score uses `VARIANT/unseen`, which excludes them.
 
     Args:
         keys: the `eval` keys of a training config, by name.
-        keep: keep features in the embedding cache; of use where towers are frozen.
+        keep: keep features in the embedding cache, which is useful for frozen towers.
 
     Raises:
-        InputError: as `open_questions`.
+        InputError: as `open_eval_benchmarks`.
     """
-    opened = run_on_all_processes("benchmarks", lambda: open_questions(keys))
-    if opened is None:
+    benchmarks_and_settings = run_on_all_processes("benchmarks", lambda: open_eval_benchmarks(keys))
+    if benchmarks_and_settings is None:
         return None
-    benchmarks, settings = opened
+    benchmarks, settings = benchmarks_and_settings
     cache = EmbeddingCache(cache_folder() / "embeddings" if keep else None)
 
     def evaluate(encoder: Encoder) -> dict[str, float]:
-        # A key needs the hash of whole parameters, which no process has where they are sharded over several.
+        # A cache key needs the hash of all parameters, which no process has if they are sharded over several.
         features = EmbeddingCache(None) if encoder.mesh.is_multi_process else cache
         model = EncoderModel(encoder)
-        outcomes, seen = [], []
+        outcomes, seen_rows = [], []
         for benchmark in map(model.adapt_benchmark, benchmarks):
             scored = model.outcomes(benchmark, settings, features)
             outcomes += scored
-            seen += seen_items(model, benchmark, scored).rows or [None] * len(scored)
-        tasks = make_results(encoder.name, settings.protocol, {}, outcomes, seen=seen)["tasks"]
+            seen_rows += seen_items(model, benchmark, scored).rows or [None] * len(scored)
+        tasks = make_results(encoder.name, settings.protocol, {}, outcomes, seen=seen_rows)["tasks"]
         numbers = {
             f"{task}/{variant}/{metric}": float(value)
             for task, variants in tasks.items()
@@ -72,20 +72,20 @@ def make_evaluation(keys: ConfigDict, keep: bool = True) -> Callable[[Encoder], 
             for metric, value in values.items()
             if value is not None
         }
-        return {"score": score_of(rows_of_outcomes(outcomes, seen)), **numbers}
+        return {"score": score_of(rows_of_outcomes(outcomes, seen_rows)), **numbers}
 
     return evaluate
 
 
 def score_of(rows: Sequence[CountedRows]) -> float:
-    """The primary metric of unaltered variants, averaged over those of a task and then over tasks.
+    """Return the primary metric of unaltered variants, averaged over those of a task and then over tasks.
 
-    Of variants of which the model has seen images, only the others count.
+    Of variants with images that the model was trained on, only the other images count.
     """
     of_task: dict[str, list[float]] = {}
-    every = with_unseen(rows)
-    names = {(each.name, each.variation.name) for each in every}
-    for each in every:
+    all_rows = with_unseen(rows)
+    names = {(each.name, each.variation.name) for each in all_rows}
+    for each in all_rows:
         has_unseen = (each.name, dataclasses.replace(each.variation, unseen=True).name) in names
         is_unaltered = each.seed is None and each.baseline in ("", each.variation.name)
         if is_unaltered and (each.variation.unseen or not has_unseen):

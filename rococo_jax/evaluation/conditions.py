@@ -1,4 +1,4 @@
-"""Compare the conditions of stored results with those that are requested: all that decides a number.
+"""Compare the conditions that decide a number: those of stored results, and those that are requested.
 
 Only contents are compared. Additions to a request (`Benchmark.requested`) are not conditions, but the contents of
 everything that both requests name are.
@@ -54,7 +54,7 @@ def refuse_other_conditions(
 def _differences(
     results: Mapping[str, Any], fingerprint: Mapping[str, Any], benchmarks: Sequence[Benchmark], with_model: bool
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Field, stored value and requested value of each condition that differs."""
+    """Yield field, stored value and requested value of each condition that differs."""
     stored = results["fingerprint"]
     if with_model:
         old, new = object_of(stored.get("model")), fingerprint["model"]

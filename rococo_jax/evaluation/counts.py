@@ -1,20 +1,19 @@
-"""Rows of counts: one for each query or item of a task, variant and seed. Every number in the results is computed from
-them.
+"""Count rows, one for each query or item of a task, variant and seed, from which all results are computed.
 
-`per_query.parquet` holds the rows. Its columns are
+`per_query.parquet` contains the rows. Its columns are
 
     benchmark, task, part, alteration, corruption, severity, seed    keys, typed; null where a key does not apply
-    variant              the name that the keys have in `results.json`
-    image, unit          the image that a row is or belongs to, and the number of what it is resampled with; numbers
-                         ascend in the order of the bootstrap draws
-    query or item, and what describes the row (caption, rank, top1_text, label, ...)
-    seen                 whether the model was trained on an image of the row; only where that is known
-    counted columns      such as `r1`, `ota`, `top1` (true where the row counts), `nll` (a number), `pairs` with the
-                         sums `preference`, `blind`, `grounding`, `difference_r1` over that many pairs
+    variant              name of the variant in `results.json`
+    image, unit          image of the row, and number of the group that is resampled together; numbers ascend in the
+                         order of the bootstrap draws
+    query or item, and further descriptions of the row (caption, rank, top1_text, label, ...)
+    seen                 whether the model was trained on an image of the row; only if that is known
+    counted columns      such as `r1`, `ota`, `top1` (true if the row counts), `nll` (a number), `pairs` with the sums
+                         `preference`, `blind`, `grounding`, `difference_r1` over that many pairs
 
-A metric is a function of sums of counted columns (`metrics.rows`). `results.json` says in its part `variants` which
-rows make a variant: those of its own name, or of the names in `of`, pooled over `items`, `parts` or `kinds`; without
-the rows that are `seen` where it is `unseen`.
+A metric is a function of sums of counted columns (`metrics.rows`). The part `variants` of `results.json` defines the
+rows of a variant: those of its own name, or of the names in `of`, pooled over `items`, `parts` or `kinds`. A variant
+that is `unseen` has only the rows that are not `seen`.
 """
 
 import dataclasses
@@ -42,18 +41,18 @@ class CountedRows:
     """Rows of one task, variant and seed.
 
     Attributes:
-        name: of the task.
+        name: name of the task.
         variation: the variant.
-        seed: of the alteration, where there are several.
+        seed: seed of the alteration, if there are several.
         baseline: name of the variant that drops are measured against; empty for none.
-        pools: variants that these rows and others make together.
+        pools: pooled variants that these rows are part of.
         columns: counted columns.
-        unit: the number of what each row is resampled with.
-        image: the number of the image that each row is or belongs to.
-        count: makes the task's own counts of the columns.
-        seen: whether the model was trained on an image of the row; None where that is not known.
-        sizes: how many queries, gallery items, images, ...
-        outcome: what the rows were made of; None for rows that were read from a file.
+        unit: number of the group that each row is resampled with.
+        image: number of each row's image.
+        count: computes the counts of the task's kind from the columns.
+        seen: whether the model was trained on an image of the row; None if that is not known.
+        sizes: numbers of queries, gallery items, images, ...
+        outcome: the outcome that the rows come from; None for rows that were read from a file.
     """
 
     name: str
@@ -81,11 +80,11 @@ class CountedRows:
 
     @functools.cached_property
     def change(self) -> ItemCounts | None:
-        """Counts for changes by corruption; None where none were measured."""
+        """Counts for changes by corruption; None if none were measured."""
         return count_change_columns(self.columns, self.unit)
 
     def on_unseen_images(self) -> "CountedRows":
-        """The rows on images that the model was not trained on, as the variant `NAME/unseen`."""
+        """Return the rows on images that the model was not trained on, as the variant `NAME/unseen`."""
         assert self.seen is not None
         unseen = ~self.seen
         columns = {name: column[unseen] for name, column in self.columns.items()}
@@ -113,7 +112,7 @@ def rows_of_outcomes(
     """Return the rows of each outcome.
 
     Args:
-        seen: for each outcome the rows on images that the model was trained on; empty where that is not known.
+        seen: for each outcome the rows on images that the model was trained on; empty if that is not known.
     """
     unaltered = {(each.task, each.variant): each for each in outcomes if each.seed is None}
     rows = []
@@ -140,9 +139,9 @@ def rows_of_outcomes(
 
 
 def with_unseen(rows: Sequence[CountedRows]) -> list[CountedRows]:
-    """Return the rows, and those of every variant over unseen images.
+    """Return the rows, and those of variants over unseen images.
 
-    A variant has one where some of its rows are seen, or of those that it is pooled with, and not all of its own are.
+    A variant has such rows if not all of its rows are seen, and some of its rows, or of those it is pooled with, are.
     """
     pools = {
         (each.name, pool.variant) for each in rows for pool in each.pools if each.seen is not None and each.seen.any()
@@ -156,12 +155,12 @@ def with_unseen(rows: Sequence[CountedRows]) -> list[CountedRows]:
     return [*rows, *unseen]
 
 
-# Of each variant, by task and name: how it is pooled, and its rows.
+# (task, variant) -> how the variant is pooled, and its rows.
 Groups = dict[tuple[str, str], tuple[Pool | None, list[CountedRows]]]
 
 
 def group_rows(rows: Sequence[CountedRows]) -> Groups:
-    """Return the rows of each variant; pooled ones stand before their first part."""
+    """Return the rows of each variant; pooled variants come before their first part."""
     members: dict[tuple[str, str], Members] = group_by_variant(rows)
     return {name: (each.pool, [rows[place] for place in each.places]) for name, each in members.items()}
 

@@ -1,4 +1,4 @@
-"""Examples of errors, and of correct preferences with and without the image, with small pictures.
+"""Error examples, and examples of correct preferences with and without the image, with small pictures.
 
 Examples are selected during the evaluation, while the images are available: the most confident ones of each variant
 first, with the variants of a task alternating, and each image at most once per task and role. `examples.parquet` beside

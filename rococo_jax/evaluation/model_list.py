@@ -29,8 +29,10 @@ from rococo_jax.texts import read_lines
 _OF_A_RUN, _ALONGSIDE, _CHECKPOINTS = "model", "metrics.jsonl", "checkpoints"
 _LONGEST_NAME = 200  # bytes; file systems allow 255, and temporary names are longer
 # Files that an evaluation writes beside the folders of its models.
-_RESERVED_NAMES = ("journal.jsonl", "report.html", "report.csv", "report.md", "results.json",
-                   "per_query.parquet", "pairs.parquet", "examples.parquet")  # fmt: skip
+_RESERVED_NAMES = (
+    *("journal.jsonl", "report.html", "report.csv", "report.md"),
+    *("results.json", "per_query.parquet", "pairs.parquet", "examples.parquet"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,18 +43,14 @@ class NamedModel:
     name: str
     renamed: bool = False
 
-    def at_image_size(self, size: int) -> "NamedModel":
-        """Return the model with the side of its images, in pixels, in its name.
-
-        >>> NamedModel("models/b32", "b32").at_image_size(160).name
-        'b32@160px'
-        """
-        return NamedModel(self.source, name_at_image_size(self.name, size), renamed=True)
+    def at_image_size(self, size: int | None) -> "NamedModel":
+        """Return the model with the side of its images, in pixels, in its name."""
+        return NamedModel(self.source, f"{self.name}{size_suffix(size)}", renamed=True)
 
 
-def name_at_image_size(name: str, size: int) -> str:
-    """Return the name of a model that is evaluated at several image sizes, for one of them."""
-    return f"{name}@{size}px"
+def size_suffix(size: int | None) -> str:
+    """Return the end of the name of a model that is evaluated at several image sizes, for one of them."""
+    return f"@{size}px"
 
 
 def read_models(arguments: Sequence[str], file: str | os.PathLike | None = None) -> list[NamedModel]:

@@ -1,4 +1,4 @@
-"""Options of commands that evaluate or embed: data, source of the model, embedding. Imports no JAX."""
+"""Command-line options of commands that evaluate or embed: data, source of the model, embedding. Imports no JAX."""
 
 import dataclasses
 from pathlib import Path
@@ -56,8 +56,7 @@ class CheckpointOptions:
         heads: heads of image and text tower, such as 16,8, for a state dict of no published size
         tokenizer: folder or hub name of the tokenizer, for a checkpoint without one; 'none' for no tokenizer
         image_size: side of the images in pixels, if not the checkpoint's; position embeddings are interpolated as in
-        its
-            own library
+            its own library
     """
 
     activation: Literal["quick_gelu", "gelu"] | None = None

@@ -91,8 +91,8 @@ def outcomes_by_pairs(
     texts = len(benchmark.texts)
 
     def distinct_pairs() -> Int[np.ndarray, " pairs"]:
-        needed = [task.pairs_asked(numbers) for task in benchmark.tasks if task not in of_candidates]
-        pairs = np.unique(np.concatenate([np.empty(0, np.int64), *(image * texts + text for image, text in needed)]))
+        required = [task.pairs_asked(numbers) for task in benchmark.tasks if task not in of_candidates]
+        pairs = np.unique(np.concatenate([np.empty(0, np.int64), *(image * texts + text for image, text in required)]))
         with progress("choosing pairs", queries, "queries") as advance:
             for task in of_candidates:
                 parts = [pairs]

@@ -7,27 +7,27 @@
      "intervals": {TASK: {VARIANT: {METRIC: [low, high] or null}}},
      "sizes": {TASK: {VARIANT: {...}}},
      "headlines": {TASK: {"variant": ..., "metric": ..., "pooling": "items" or "parts", "source": ...}},
-     "chance": {TASK: {VARIANT: {METRIC: what guessing is expected to have}}} where that is known,
+     "chance": {TASK: {VARIANT: {METRIC: expected value of guessing}}} if it is known,
      "data": {BENCHMARK: {...}}, "bootstrap": {...}, "notes": [...],
-     "curves": {TASK: {VARIANT: what charts are drawn of}} where a kind of task has any,
+     "curves": {TASK: {VARIANT: data of charts}} if the kind of task has charts,
      "benchmarks": {BENCHMARK: {"request": {OPTION: ...}, "tasks": [...], "notes": [...]}},
      "sha256": hash of all the rest}
 
-Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null where the clean value is 0.
-Where a variant was run with several seeds, a metric is the mean over them, `METRIC_std` beside it their sample standard
-deviation, and `sizes` names the seeds.
+Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null if the clean value is 0. If
+a variant was run with several seeds, a metric is the mean over them, `METRIC_std` is their sample standard deviation,
+and `sizes` contains the seeds.
 
 Pooled variants have no standard deviation. `corruptions_3` is the mean over kinds of corruption, `mean` the mean over
-parts, and `all` counts the items of all parts alike. Sizes of the last two are those of all parts together, with the
-number of these (`parts`) and of all that the benchmark has (`of_parts`, where it declares them). `headlines` says by
-which number models are ranked on a task, and where that is written down.
+parts, and `all` has equal weight for each item of all parts. Sizes of the last two are those of all parts together,
+with their number (`parts`) and the number of parts of the benchmark (`of_parts`, if it declares them). `headlines`
+contains the number that models are ranked by on a task, and its source.
 
-Metrics that no sums over images make take other numbers of draws: `bootstrap: resamples_of` has them, by task, variant
-and metric. `per_query.parquet` has one row a query or item, and seed; `pairs.parquet` one row for each pair of an
-original and its altered copy, each query that shows it, and seed (columns: `benchmarks.tasks.pairs`).
+Metrics that are not sums over images use fewer draws: `bootstrap: resamples_of` has their number, by task, variant and
+metric. `per_query.parquet` has one row for each query or item, and seed; `pairs.parquet` one row for each pair of an
+original and its altered version, each matching query, and seed (columns: `benchmarks.tasks.pairs`).
 
-`benchmarks` says what each benchmark was requested with (`Benchmark.requested`), so that a later evaluation can add to
-it (`evaluation.resume`), and which tasks and notes are its own.
+`benchmarks` contains the request of each benchmark (`Benchmark.requested`), so that a later evaluation can add to it
+(`evaluation.resume`), and its tasks and notes.
 """
 
 import json
@@ -56,33 +56,33 @@ from rococo_jax.storage import atomic_write, hash_json, read_json
 from rococo_jax.version import __version__
 
 FORMAT, VERSION = "rococo_jax.results", 2
-# The kind of a task whose variants are of several: some ask for texts, others for images, ...
+# Kind of a task whose variants have several kinds: some choose texts, others images, ...
 MIXED = "mixed"
 _ROWS_AT_ONCE = 2**19
 # Bytes; the names of a million images are still written once in each group of rows.
 _LARGEST_DICTIONARY = 2**26
 RESULTS, PER_QUERY, PAIRS = "results.json", "per_query.parquet", "pairs.parquet"
 _TOLERANCE = 1e-4
-# What results say of each metric of another package.
+# Description in the results of each metric of another package.
 _PARTS = {"label": str, "better": str | None, "unit": str, "definition": str}
 
 
 def make_fingerprint(
     *, model: Mapping[str, Any], data: Mapping[str, Any], protocol: str, versions: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Everything that a result depends on. Where `comparable` agrees, only the model differs: one table may hold both.
+    """Return everything that a result depends on. Results with equal `comparable` differ only in the model.
 
-    What was requested is no part of it, so `comparable` does not depend on how many tasks, seeds, sets of templates,
+    The request is not part of it, so `comparable` does not depend on how many tasks, seeds, sets of templates,
     corruptions or sets of out-of-distribution images were requested.
 
     Args:
-        model: hashes of weights, preprocessing and tokenizer, or of the embeddings or similarities handed in.
-        data: for each benchmark the hashes of its annotations, and of its images where they were read.
+        model: hashes of weights, preprocessing and tokenizer, or of stored embeddings or similarities.
+        data: for each benchmark the hashes of its annotations, and of its images if they were read.
         protocol: `paper` or `strict`.
-        versions: of the programs that made the model's numbers; those of this process by default.
+        versions: versions of the programs that computed the model's numbers; those of this process by default.
     """
-    here = {"rococo_jax": __version__, "jax": jax.__version__, "numpy": np.__version__, **numeric_flags()}
-    conditions = {"data": dict(data), "protocol": protocol, "versions": dict(versions or here)}
+    process_versions = {"rococo_jax": __version__, "jax": jax.__version__, "numpy": np.__version__, **numeric_flags()}
+    conditions = {"data": dict(data), "protocol": protocol, "versions": dict(versions or process_versions)}
     return {"model": dict(model), **conditions, "comparable": comparable_hash(conditions)}
 
 
@@ -105,8 +105,8 @@ def make_results(
 
     Args:
         chance_reason: for each task the reason why no model can be better than chance; empty if one could be.
-        headline: the benchmark's.
-        seen: for each outcome the rows on images that the model was trained on; empty where that is not known.
+        headline: headline of the benchmark.
+        seen: for each outcome the rows on images that the model was trained on; empty if that is not known.
     """
     rows = with_unseen(rows_of_outcomes(outcomes, seen))
     kinds: dict[str, str] = {}
@@ -122,11 +122,12 @@ def make_results(
                 nested.setdefault(task, {})[variant] = value
         return nested
 
-    own = {each.name: each for outcome in outcomes for each in outcome.counted.metrics if each.name not in METRICS}
-    describe(own.values())
+    metrics = [each for outcome in outcomes for each in outcome.counted.metrics]
+    unknown_metrics = {each.name: each for each in metrics if each.name not in METRICS}
+    describe(unknown_metrics.values())
     all_notes = list(notes)
-    all_notes += [f"{task}: no variant over all parts is called {variant!r}, which is the name of a part"
-                  for task, variant in taken_names(rows)]  # fmt: skip
+    for task, variant in taken_names(rows):
+        all_notes.append(f"{task}: no variant over all parts is called {variant!r}, which is the name of a part")
     for (task, variant), result in results.items():
         outcome = groups[task, variant][1][0].outcome
         assert outcome is not None
@@ -150,19 +151,19 @@ def make_results(
         "bootstrap": bootstrap | ({"resamples_of": fewer} if fewer else {}),
         "notes": list(dict.fromkeys(all_notes)),
         **({"curves": curves} if curves else {}),
-        # What no version of this package says of them.
-        **(
-            {"metrics": {name: {part: getattr(each, part) for part in _PARTS} for name, each in own.items()}}
-            if own
-            else {}
-        ),
+        **({"metrics": {name: _described(each) for name, each in unknown_metrics.items()}} if unknown_metrics else {}),
     }
+
+
+def _described(metric: Metric) -> dict[str, Any]:
+    """Return the description of a metric that this package does not define."""
+    return {part: getattr(metric, part) for part in _PARTS}
 
 
 def per_query_table(tables: Iterable[Any]):
     """Return a `pyarrow.Table` of the rows of all outcomes; missing columns of a kind of task are null.
 
-    A column that some outcome has dictionary-coded is so in all; files have plain strings.
+    A column that is dictionary-coded in one table becomes so in all; files have plain strings.
     """
     import pyarrow as pa
 
@@ -178,10 +179,10 @@ def pair_table(outcomes: Iterable[Outcome], tables: Tables):
     """Return a `pyarrow.Table` of the pairs of all outcomes, empty if no task has pairs."""
     import pyarrow as pa
 
-    words, whole = ("image", "query", "right", "wrong"), ("wrong_queries",)
-    numbers = ("difference", "preference", "blind", "grounding", "rank")
     types = {"task": pa.string(), "variant": pa.string(), "seed": pa.int64()}
-    types |= dict.fromkeys(words, pa.string()) | dict.fromkeys(numbers, pa.float64()) | dict.fromkeys(whole, pa.int64())
+    types |= dict.fromkeys(("image", "query", "right", "wrong"), pa.string())
+    types |= dict.fromkeys(("difference", "preference", "blind", "grounding", "rank"), pa.float64())
+    types |= {"wrong_queries": pa.int64()}
     parts = [pa.schema(types.items()).empty_table()]
     for each in outcomes:
         columns = each.pair_rows(tables)
@@ -195,7 +196,7 @@ def pair_table(outcomes: Iterable[Outcome], tables: Tables):
 def write_per_query(path: str | os.PathLike, table) -> None:
     """Write a table as Parquet, by rename; dictionary-encoded columns are decoded in chunks of rows.
 
-    Equal tables give equal bytes, whatever pieces they were put together from.
+    Equal tables give equal bytes, even if they consist of different chunks.
     """
     import pyarrow as pa
     import pyarrow.parquet
@@ -228,7 +229,7 @@ def described_variants(results: Mapping[str, Any], task: str) -> dict[str, Varia
 
 
 def with_checksum(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The contents of `results.json` with the hash of all the rest as the last entry."""
+    """Return the contents of `results.json` with the hash of all other entries as the last one."""
     return {**results, "sha256": _checksum(results)}
 
 
@@ -272,8 +273,8 @@ def read_results(path: str | os.PathLike) -> dict[str, Any]:
             if not isinstance(about.get(field), str):
                 problem = repr(about[field])[:80] if field in about else "nothing"
                 raise InputError(path, f"headlines: {task}: {field}", problem, "a string")
-    for name, said in _object(path, "metrics", results.get("metrics", {})).items():
-        parts = {part: _object(path, f"metrics: {name}", said).get(part) for part in _PARTS}
+    for name, description in _object(path, "metrics", results.get("metrics", {})).items():
+        parts = {part: _object(path, f"metrics: {name}", description).get(part) for part in _PARTS}
         for part, kind in _PARTS.items():
             if not isinstance(parts[part], kind):
                 raise InputError(path, f"metrics: {name}: {part}", repr(parts[part])[:80], "a string")

@@ -77,7 +77,7 @@ def union(stored: Request, request: Request) -> dict[str, Any]:
 
 
 def _missing(stored: Request, request: Request) -> dict[str, list[Any]]:
-    """The names of a request that another lacks, by option."""
+    """Return the names of a request that another lacks, by option."""
     missing = {
         option: [name for name in names if name not in stored.get(option, ())] for option, names in request.items()
     }

@@ -14,11 +14,7 @@ import numpy as np
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.evaluation.caption_baselines import (
-    TrainingCaptions,
-    baselines_part,
-    captions_of_results,
-)
+from rococo_jax.evaluation.caption_baselines import TrainingCaptions, baselines_part, captions_of_results
 from rococo_jax.evaluation.conditions import FILES, request_of
 from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
 from rococo_jax.evaluation.examples import collect_examples
@@ -90,29 +86,29 @@ def _evaluate(
     """Evaluate one model on one benchmark; the result has no fingerprint yet."""
     as_read = model.adapt_benchmark(benchmark)
     scored = model.outcomes(as_read, settings, cache)
-    seen = seen_items(model, as_read, scored)
+    items = seen_items(model, as_read, scored)
     reasons = ", ".join(filter(None, (each.chance_reason for each in as_read.excluded)))
     results = make_results(
         model.name,
         settings.protocol,
         {},
         scored,
-        dict.fromkeys([*as_read.notes, *seen.notes, *model.notes]),
+        dict.fromkeys([*as_read.notes, *items.notes, *model.notes]),
         dict.fromkeys((outcome.task for outcome in scored), reasons),
         benchmark.headline,
-        seen.rows,
+        items.rows,
     )
     results["baselines"] = baselines_part(as_read, training)
-    if seen.counts:
-        results["training_images"] = dict(seen.counts)
+    if items.counts:
+        results["training_images"] = dict(items.counts)
     data = {benchmark.name: dict(benchmark.data)} if benchmark.data else {}
     results |= {name: value for name, value in (("data", data), ("about", model.facts())) if value}
     about = {"request": request_of(benchmark), "tasks": list(results["kinds"]), "notes": results["notes"]}
     results["benchmarks"] = {benchmark.name: about}
-    shown = collect_examples(as_read, scored) if examples and jax.process_index() == 0 else []
-    rows = [row_table(benchmark.name, each, as_read) for each in rows_of_outcomes(scored, seen.rows)]
+    selected = collect_examples(as_read, scored) if examples and jax.process_index() == 0 else []
+    rows = [row_table(benchmark.name, each, as_read) for each in rows_of_outcomes(scored, items.rows)]
     table = with_columns_of(benchmark.name, per_query_table(rows))
-    return Evaluated(results, table, shown, pair_table(scored, as_read))
+    return Evaluated(results, table, selected, pair_table(scored, as_read))
 
 
 def evaluate_into(
@@ -155,7 +151,8 @@ def evaluate_into(
     evaluated = evaluate_model(model, opened, settings, cache, captions, examples=True)
     if first:
         after = cache.computed, cache.unidentified, cache.read
-        say(f"{model.name}: {_embedding_counts(*np.subtract(after, before).tolist())}")
+        if counts := _embedding_counts(*np.subtract(after, before).tolist()):
+            say(f"{model.name}: {counts}")
 
     def write() -> dict[str, Any]:
         return write_evaluated(folder, _with_stored(evaluated, stored_results(folder, plan), plan.unchanged))
@@ -164,10 +161,13 @@ def evaluate_into(
 
 
 def _embedding_counts(computed: int, unidentified: int, read: int) -> str:
-    """Describe how many items were embedded, not cached and read, with what to do if they cannot be cached."""
+    """Describe how many items were embedded, not cached and read; return an empty text if there were none."""
+    if not computed and not read:
+        return ""
     if unidentified:
         hint = "add a method fingerprint() to the model, and the next evaluation reads them from the cache"
-        return f"{computed:,} images and texts embedded, {unidentified:,} not cached (no fingerprint): {hint}"
+        count = "" if unidentified == computed else f"{unidentified:,} of them "
+        return f"{computed:,} images and texts embedded, {count}not cached (no fingerprint): {hint}"
     return f"{computed:,} images and texts embedded, {read:,} read from the cache"
 
 

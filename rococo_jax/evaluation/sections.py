@@ -82,7 +82,7 @@ def join_results(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two objects, nested objects too; elsewhere the value of the second stands."""
+    """Merge two objects and their nested objects; any other value is that of the second."""
     both = dict(one)
     for key, value in other.items():
         are_objects = isinstance(value, Mapping) and isinstance(both.get(key), Mapping)
@@ -117,16 +117,16 @@ def results_of(results: Mapping[str, Any], benchmark: str) -> dict[str, Any]:
 
 
 def _filter(part: Mapping[str, Any], path: tuple[str, ...], names: Collection[str]) -> dict[str, Any]:
-    """`part` with only some entries of the object at `path`, and without it where it is optional and none is left."""
+    """Return `part` with only some entries of the object at `path`, and without it if it is optional and empty."""
 
     def filtered(value: Mapping[str, Any], rest: tuple[str, ...]) -> dict[str, Any]:
         if not rest:
             return {name: each for name, each in value.items() if name in names}
         inner = {rest[0]: filtered(value[rest[0]], rest[1:])} if rest[0] in value else {}
-        changed = {**value, **inner}
-        if len(rest) == 1 and path in _OPTIONAL and not changed.get(rest[0]):
-            changed.pop(rest[0], None)
-        return changed
+        result = {**value, **inner}
+        if len(rest) == 1 and path in _OPTIONAL and not result.get(rest[0]):
+            result.pop(rest[0], None)
+        return result
 
     return filtered(part, path)
 
@@ -149,7 +149,7 @@ def _columns_of(table: Any) -> dict[str, list[str]]:
 def read_evaluated(folder: Path, results: dict[str, Any]) -> Evaluated | None:
     """Read the files beside a `results.json` of these contents.
 
-    Returns None where one is missing or damaged, or was written with other results.
+    Returns None if one is missing or damaged, or was written with other results.
     """
     if not are_written_with(folder, results):
         return None

@@ -34,12 +34,12 @@ CountsByVariant = dict[tuple[str, str], ImageCounts]
 def read_image_counts(
     path: Path, results: Mapping[str, Any], variants: Mapping[str, Collection[str]] | None = None
 ) -> CountsByVariant:
-    """Return the counts by image of each variant that has metrics of sums; none where there is no such file.
+    """Return the counts by image of each variant that has metrics of sums; none if there is no such file.
 
     Args:
-        path: of `per_query.parquet`.
+        path: the `per_query.parquet`.
         results: contents of the `results.json` beside it.
-        variants: by task those to return; all by default.
+        variants: variants to return, by task; all by default.
 
     Raises InputError: the file is not complete, lacks a column, a row has no key, or it belongs to other results.
     """
@@ -133,7 +133,7 @@ class StoredRows:
         return Pool(variation, pooling, sizes.get("of_parts")), rows
 
     def image_counts(self, task: str, name: str) -> ImageCounts | None:
-        """Return the counts by image of a variant; None where it has no rows or no metric of sums."""
+        """Return the counts by image of a variant; None if it has no rows or no metric of sums."""
         pool, rows = self.group(task, name)
         if not rows or any(each.counted.has_own_bootstrap for each in rows):
             return None
@@ -151,7 +151,7 @@ class StoredRows:
         return mean_over_parts([image_counts([run], self._names) for run in runs])
 
     def _by_image(self, runs: Sequence[ItemCounts | None], rows: Sequence[CountedRows]) -> list[ItemCounts]:
-        """Return the counts with the images of rows as groups, by their place among names; none where one is absent."""
+        """Return the counts with the images of rows as groups, by their place among names; none if one is absent."""
         counted = []
         for run, of_run in zip(runs, rows, strict=True):
             if run is None:
@@ -172,7 +172,7 @@ class StoredRows:
         for seed, runs in self._runs.get((task, name), {}).items():
             place = np.concatenate([np.arange(*run) for run in runs])
             columns = self._columns(runs, place)
-            seen = columns.pop("seen", None)
+            is_seen = columns.pop("seen", None)
             rows.append(
                 CountedRows(
                     name=task,
@@ -184,7 +184,7 @@ class StoredRows:
                     unit=self._unit[place],
                     image=self._image[place],
                     count=functools.partial(_count, self._path, kind, metrics),
-                    seen=seen,
+                    seen=is_seen,
                 )
             )
         return rows

@@ -6,7 +6,8 @@ Names wrap in a narrow terminal; numbers are never truncated.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rococo_jax.benchmarks.pooling import coverage_phrase
+from rococo_jax.benchmarks.benchmark import human_results
+from rococo_jax.benchmarks.pooling import HumanResults, coverage_phrase
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.metrics.published import compare_with_published
 
@@ -37,7 +38,7 @@ def print_summary(all_results: Iterable[Mapping[str, Any]]) -> None:
         console = Console(width=_FILE_WIDTH)
     for kind in dict.fromkeys(kind for results in all_results for kind in results["kinds"].values()):
         console.print(_table_of_kind(all_results, kind), crop=False)
-    for line in _note_lines(all_results):
+    for line in [*_note_lines(all_results), *_human_lines(all_results)]:
         console.print(line, highlight=False, markup=False)
     for results in all_results:
         for line in compare_with_published(results):
@@ -61,6 +62,12 @@ def _note_lines(all_results: Sequence[Mapping[str, Any]]) -> list[str]:
             subjects.insert(0, ", ".join(models))
         lines.append(f"note: {': '.join([*subjects, note])}")
     return lines
+
+
+def _human_lines(all_results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line with the source of the results of people on each task."""
+    humans = {task: each for results in all_results for task, each in human_results(results).items()}
+    return [f"humans: {task}: {each.items} ({each.source})" for task, each in humans.items()]
 
 
 def new_table(names: Iterable[str], numbers: Collection[str]) -> "Table":
@@ -102,7 +109,20 @@ def _table_of_kind(all_results: Sequence[Mapping[str, Any]], kind: str) -> "Tabl
                 cells = [model, task, name, *_numbers_of(results, task, variant, metrics)]
                 table.add_row(*map(Text, cells), end_section=variant in pooled[-1:])
                 model = ""
+    for task, humans in _humans_of(all_results, kind).items():
+        for variant, values in humans.values.items():
+            cells = [_number(values.get(name)) for name in metrics]
+            if any(cells) and any(variant in results["tasks"].get(task, {}) for results in all_results):
+                cells.insert(1, "")
+                table.add_row(*map(Text, ["(humans)", task, f"{variant} ({humans.items})", *cells]), style="italic")
     return table
+
+
+def _humans_of(all_results: Sequence[Mapping[str, Any]], kind: str) -> dict[str, HumanResults]:
+    """Return the published results of people on the tasks of a kind, by task."""
+    humans = {task: each for results in all_results for task, each in human_results(results).items()}
+    kinds = {task: each for results in all_results for task, each in results["kinds"].items()}
+    return {task: each for task, each in humans.items() if kinds[task] == kind}
 
 
 def _pooled_and_single(results: Mapping[str, Any], task: str) -> tuple[list[str], list[str]]:

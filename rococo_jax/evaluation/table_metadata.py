@@ -1,7 +1,7 @@
-"""Tables name the results that they were written with, so that neither is read beside the other of another evaluation.
+"""Hash in the metadata of each table that identifies the results it was written with.
 
-The metadata of each Parquet file carry a hash of the numbers in `results.json`. It is not the hash of the whole file,
-so the same numbers from a data folder of another name give the same tables.
+It prevents reading a table together with the `results.json` of another evaluation. The hash is of the numbers in
+`results.json`, not of the whole file, so the same numbers from a data folder of another name give the same tables.
 """
 
 import json
@@ -28,7 +28,7 @@ def written_with(table: Any, numbers: str) -> Any:
 
 
 def numbers_of(schema: Any) -> str | None:
-    """Return the hash of the numbers that a table was written with; None where it names none."""
+    """Return the hash of the numbers that a table was written with; None if it has no such hash."""
     stored = (schema.metadata or {}).get(_KEY)
     return None if stored is None else stored.decode()
 

@@ -1,4 +1,4 @@
-"""Results of one variant of a task: metrics, intervals and sizes over its seeds, kinds, parts or items."""
+"""Variant results of a task: metrics, intervals and sizes over its seeds, kinds, parts or items."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -138,11 +138,14 @@ def grounding_notes(results: Mapping[tuple[str, str], VariantResult]) -> list[st
 
 def chance_notes(outcome: Outcome, variant: str, result: VariantResult, why: str | None) -> list[str]:
     """Note an unaltered variant that is no better than chance: its interval reaches down to it."""
-    why = why or "the model is untrained, or its weights, images or tokens are not read as it was trained"
+    why = why or (
+        "the model is untrained, its weights, images or tokens are not read as in its training, or there are too few "
+        "images to tell"
+    )
     notes = []
     for name, level in outcome.chance.items() if variant == CLEAN else ():
         interval, value = result.intervals.get(name), result.tasks.get(name)
         if interval and value is not None and interval[0] <= level:
             headline = f"{outcome.task}: {metric_of(name).label} {value:.1f}"
-            notes.append(f"{headline} is no better than chance ({level:.2g}): {why}; drops say nothing here")
+            notes.append(f"{headline} is no better than chance ({level:.2g}): {why}; its drops are not meaningful")
     return notes

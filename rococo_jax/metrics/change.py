@@ -1,4 +1,4 @@
-"""Changes of a model's predictions and confidence under corruption.
+"""Metrics for changes of a model's predictions and confidence under corruption.
 
 p, q are the probabilities of K candidates before and after corruption, y is the right one. RAS is defined in words in
 arXiv 2511.19032; the formula is [ours]:
@@ -112,13 +112,6 @@ def count_change_columns(columns: Mapping[str, np.ndarray], group: Int[np.ndarra
     return counted_means(
         {metric.name: parts.get(metric.name, columns.get(metric.name)) for metric in METRICS}, group, METRICS
     )
-
-
-def count_changes(before: Confidence, after: Confidence, group: Int[np.ndarray, " items"]) -> ItemCounts:
-    """Return the counts of changes from both probabilities."""
-    counted = count_change_columns(change_counts(before, after), group)
-    assert counted is not None
-    return counted
 
 
 def confidence_of(

@@ -281,11 +281,6 @@ def _class_columns(
     return prior, {"hit_class": (classes, label, right), "of_class": (classes, label, np.ones(len(label)))}
 
 
-def count_classes(statistics: ClassStatistics, group: Int[np.ndarray, " images"], classes: int) -> BinnedItemCounts:
-    """Return the counts of images from their statistics."""
-    return count_images(image_counts(statistics, classes), group)
-
-
 def coarsen_groups(group: Int[np.ndarray, " images"]) -> Int[np.ndarray, " images"]:
     """Return the groups, or random unions of them if there are very many: intervals are as wide, and much cheaper."""
     if len(group) <= MOST_GROUPS or (groups := np.unique(group)).size <= MOST_GROUPS:

@@ -47,10 +47,7 @@ class Correlations:
 
 
 def correlate(
-    values: Float[np.ndarray, "metrics models"],
-    controlling_for: int | None = None,
-    *,
-    resamples: int = RESAMPLES,
+    values: Float[np.ndarray, "metrics models"], controlling_for: int | None = None, *, resamples: int = RESAMPLES
 ) -> Correlations:
     """Compute Spearman's correlations of every two metrics.
 
@@ -66,11 +63,13 @@ def correlate(
     rho = _rank_correlations(values, controlling_for)
     drawn_models = [np.repeat(np.arange(models), counts) for counts in image_draws(models, resamples)]
     blocks = [np.array(drawn_models[start : start + _DRAWS_AT_ONCE]) for start in range(0, resamples, _DRAWS_AT_ONCE)]
-    drawn = np.concatenate([_rank_correlations(values[:, block].swapaxes(0, 1), controlling_for) for block in blocks])
+    resampled = np.concatenate(
+        [_rank_correlations(values[:, block].swapaxes(0, 1), controlling_for) for block in blocks]
+    )
     tail = (100.0 - LEVEL) / 2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a pair without a value in any draw, which stays NaN
-        low, high = np.nanpercentile(drawn, [tail, 100.0 - tail], axis=0)
+        low, high = np.nanpercentile(resampled, [tail, 100.0 - tail], axis=0)
     if controlling_for is None and models <= MAX_MODELS_OF_ALL_ORDERS:
         p = _p_of_all_orders(values, rho)
     else:

@@ -65,8 +65,8 @@ def image_counts(
     """
     first = runs[0]
     metrics = [metric for metric in first.metrics if requested is None or metric.name in requested]
-    used = {metric.name: columns_of(metric, first.columns) for metric in metrics}
-    columns_used = [name for name in first.columns if any(name in columns for columns in used.values())]
+    columns_by_metric = {metric.name: columns_of(metric, first.columns) for metric in metrics}
+    columns_used = [name for name in first.columns if any(name in columns for columns in columns_by_metric.values())]
     images = np.unique(np.concatenate([run.group for run in runs]))
     # The last column counts entries.
     columns = [*(first.columns.index(name) for name in columns_used), len(first.columns)]
@@ -74,14 +74,14 @@ def image_counts(
     return ImageCounts(
         tuple(names[place] for place in images.tolist()),
         np.asarray(counts),
-        {metric.name: _statistic(metric, used[metric.name], columns_used) for metric in metrics},
+        {metric.name: _statistic(metric, columns_by_metric[metric.name], columns_used) for metric in metrics},
         {metric.name: (len(columns_used),) for metric in metrics},
     )
 
 
-def _statistic(metric: Metric, used: Sequence[str], columns: Sequence[str]) -> Statistic:
+def _statistic(metric: Metric, names: Sequence[str], columns: Sequence[str]) -> Statistic:
     """Return the metric as a function of sums, of which the one after all `columns` is the number of entries."""
-    places = {name: columns.index(name) for name in used}
+    places = {name: columns.index(name) for name in names}
     function = metric.function
     assert function is not None
 
@@ -97,7 +97,7 @@ def side_by_side(parts: Sequence[ImageCounts]) -> ImageCounts:
     """Return the counts of different metrics of the same variant side by side."""
     images, counts, starts = _joined(parts)
     metrics = {name: _shifted(parts[part].metrics[name], *starts[part]) for part, name in _names(parts)}
-    entries = {name: _moved(parts[part].entries[name], starts[part][0]) for part, name in _names(parts)}
+    entries = {name: _shift(parts[part].entries[name], starts[part][0]) for part, name in _names(parts)}
     return ImageCounts(images, counts, metrics, entries)
 
 
@@ -122,8 +122,8 @@ def mean_over_parts(parts: Sequence[ImageCounts]) -> ImageCounts:
     for name in shared:
         of_parts = [_shifted(part.metrics[name], *place) for part, place in zip(parts, starts, strict=True)]
         metrics[name] = _mean_of(of_parts)
-        moved = [_moved(part.entries[name], place[0]) for part, place in zip(parts, starts, strict=True)]
-        entries[name] = tuple(column for columns in moved for column in columns)
+        shifted = [_shift(part.entries[name], place[0]) for part, place in zip(parts, starts, strict=True)]
+        entries[name] = tuple(column for columns in shifted for column in columns)
     return ImageCounts(images, counts, metrics, entries)
 
 
@@ -135,7 +135,7 @@ def _shifted(statistic: Statistic, start: int, end: int) -> Statistic:
     return lambda sums: statistic(sums[..., start:end])
 
 
-def _moved(columns: Sequence[int], start: int) -> tuple[int, ...]:
+def _shift(columns: Sequence[int], start: int) -> tuple[int, ...]:
     return tuple(start + column for column in columns)
 
 

@@ -234,19 +234,19 @@ def _swap_deviation(counts: PairedCounts, metric: Statistic) -> float:
 def _swapped_differences(
     comparisons: Sequence[PairedCounts], tests: Sequence[tuple[int, str]], flips: int, seed: int
 ) -> Float[np.ndarray, "flips tests"]:
-    """Differences after random swaps. A value that a swap leaves undefined counts as more extreme than any other."""
+    """Return differences after random swaps. An undefined value counts as more extreme than any other."""
     halves = [(counts.model - counts.reference) / 2 for counts in comparisons]
     middles = [(counts.model + counts.reference).sum(axis=0) / 2 for counts in comparisons]
     ends = np.cumsum([half.shape[1] for half in halves])[:-1]
     stacked = np.concatenate(halves, axis=1)
     swapped, start = np.empty((flips, len(tests))), 0
     for signs in _sign_blocks(len(stacked), flips, seed):
-        moved = np.split(signs @ stacked, ends, axis=1)
+        signed_halves = np.split(signs @ stacked, ends, axis=1)
         rows = slice(start, start := start + len(signs))
         for number, (place, name) in enumerate(tests):
             metric, middle = comparisons[place].metrics[name], middles[place]
             with np.errstate(invalid="ignore", divide="ignore"):
-                difference = metric(middle + moved[place]) - metric(middle - moved[place])
+                difference = metric(middle + signed_halves[place]) - metric(middle - signed_halves[place])
             swapped[rows, number] = np.where(np.isfinite(difference), difference, np.inf)
     return swapped
 
@@ -279,8 +279,8 @@ def _bootstrap_intervals(
     for name in names:
         metric = counts.metrics[name]
         with np.errstate(invalid="ignore", divide="ignore"):
-            drawn = metric(sums[:, :columns]) - metric(sums[:, columns:])
-        low, high = np.percentile(drawn[np.isfinite(drawn)], [tail, 100.0 - tail])
+            resampled = metric(sums[:, :columns]) - metric(sums[:, columns:])
+        low, high = np.percentile(resampled[np.isfinite(resampled)], [tail, 100.0 - tail])
         intervals[name] = float(low), float(high)
     return intervals
 
@@ -290,7 +290,7 @@ def _has_queries(counts: PairedCounts) -> Bool[np.ndarray, " images"]:
 
 
 def _jackknife_error(counts: PairedCounts, metric: Statistic) -> float:
-    """Standard error of the difference from leaving out one image at a time."""
+    """Return the jackknife standard error of the difference, which leaves out one image at a time."""
     present = _has_queries(counts)
     model, reference = counts.model[present], counts.reference[present]
     images = len(model)

@@ -1,4 +1,4 @@
-"""Counts of metrics from the columns of rows (queries, items, images).
+"""Metric counts from the columns of rows (queries, items, images).
 
 The columns are those of `per_query.parquet`. The kind of a task decides which metrics are functions of them.
 """

@@ -1,4 +1,4 @@
-"""Blocks of a page (tables, charts, tiles, notes, ...) as data, which `templates/blocks.html` turns into HTML.
+"""Page blocks (tables, charts, tiles, notes, ...) as data, which `templates/blocks.html` turns into HTML.
 
 Plain strings are escaped by the templates (Jinja2); only `Markup` is inserted unchanged. `render_page` returns one
 self-contained file. Its content security policy forbids every load and every script but our own (by its hash).
@@ -9,10 +9,12 @@ import dataclasses
 import functools
 import hashlib
 import importlib.resources
+import io
 from collections.abc import Sequence
 
 import jinja2
 from markupsafe import Markup
+from PIL import Image
 
 from rococo_jax.report.collection import Estimate
 from rococo_jax.report.svg import palette_css
@@ -87,6 +89,7 @@ class Table(Block):
         groups: `(label, columns, title)` of the headings above the columns, after the first `lead` columns.
         sortable: whether a click on a heading sorts the rows.
         filterable: whether a long table can be filtered by the words of its rows.
+        references: rows below the table that are not of models and stay there.
     """
 
     caption: str
@@ -96,6 +99,7 @@ class Table(Block):
     lead: int = 1
     sortable: bool = False
     filterable: bool = False
+    references: Sequence[Sequence[Cell]] = ()
 
     @property
     def has_filter(self) -> bool:
@@ -299,11 +303,10 @@ class Page:
 def render_page(page: Page) -> str:
     """Return the page as HTML."""
     code = asset("page.js")
-    return _environment().get_template("page.html").render(
-        page=page, version=__version__,
-        style=Markup(palette_css() + asset("page.css")), script=Markup(code),
-        script_hash=base64.b64encode(hashlib.sha256(code.encode()).digest()).decode(),
-    )  # fmt: skip
+    script_hash = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    style = Markup(palette_css() + asset("page.css"))
+    template = _environment().get_template("page.html")
+    return template.render(page=page, version=__version__, style=style, script=Markup(code), script_hash=script_hash)
 
 
 def render_block(block: Block) -> Markup:
@@ -322,14 +325,11 @@ def data_uri(jpeg: bytes) -> str:
 
 
 def jpeg_size(jpeg: bytes | None) -> tuple[int, int]:
-    """Return width and height of a JPEG from its frame header; (0, 0) if there is none."""
-    place, jpeg = 2, jpeg or b""
-    while place + 9 <= len(jpeg) and jpeg[place] == 0xFF:
-        marker, length = jpeg[place + 1], int.from_bytes(jpeg[place + 2 : place + 4])
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return int.from_bytes(jpeg[place + 7 : place + 9]), int.from_bytes(jpeg[place + 5 : place + 7])
-        place += 2 + length
-    return 0, 0
+    """Return width and height of a JPEG; (0, 0) if it is absent or damaged."""
+    try:
+        return Image.open(io.BytesIO(jpeg or b"")).size
+    except OSError:
+        return 0, 0
 
 
 @functools.cache

@@ -81,7 +81,7 @@ def interval_bars(name: str, bars: Sequence[Bar], ticks: Sequence[float], colour
     All panels of a picture share the ticks. The colour is a name of `PALETTE`.
     """
     with chart_of(name, *_size(len(bars))) as chart:
-        axes, number = _rows(chart, [bar.label for bar in bars], ticks, _NUMBERS)
+        axes, write_number = _rows(chart, [bar.label for bar in bars], ticks, _NUMBERS)
         for row, bar in enumerate(bars):
             estimate, numbers = bar.estimate, percent(bar.estimate.value)
             tooltip = f"{bar.label}: {numbers} %"
@@ -95,7 +95,7 @@ def interval_bars(name: str, bars: Sequence[Bar], ticks: Sequence[float], colour
                 low, high, end = estimate.low, estimate.high, 0.1
                 whisker = ([low, low, low, high, high, high], [row - end, row + end, row, row, row - end, row + end])
                 axes.plot(*whisker, color=colour_of("ink"), lw=1.4)
-            number(row, numbers)
+            write_number(row, numbers)
         return chart.markup()
 
 
@@ -107,9 +107,9 @@ def stacked_bars(name: str, rows: Sequence[Stack]) -> Markup:
             start = 0.0
             for colour, part, share in row.parts:
                 tooltip = chart.title(f"{row.label}: {part} {percent(share)} %")
-                thick = 0.42 if len(rows) <= _TALL else 0.74
-                axes.barh(place + 0.03, share, thick, start, color=colour_of(colour), gid=tooltip,
-                          edgecolor=colour_of("paper"), linewidth=1)  # fmt: skip
+                height = 0.42 if len(rows) <= _TALL else 0.74
+                style = {"color": colour_of(colour), "edgecolor": colour_of("paper"), "linewidth": 1}
+                axes.barh(place + 0.03, share, height, start, gid=tooltip, **style)
                 if share / 100 * axes.get_window_extent().width >= _LABEL_FITS:
                     style = {"color": colour_of(f"on-{colour}"), "fontsize": 12, "ha": "center"}
                     axes.text(start + share / 2, place + 0.04, percent(share), va="center_baseline", **style)
@@ -139,23 +139,31 @@ def _rows(
     axes.yaxis.set_major_locator(NullLocator())
     if min(ticks) < 0:
         axes.axvline(0, color=colour_of("soft"), lw=1)
-    # Labels stand above their bars, or to the left of compact rows.
-    transform, above, aside = axes.get_yaxis_transform(), 0 if compact else 0.4, _LABEL / width if compact else 0
+    # Labels are above their bars, or to the left of compact rows. In this transform x is a share of the axes' width.
+    transform = axes.get_yaxis_transform()
+    above = 0 if compact else 0.4
+    label_x = -_LABEL / width if compact else 0
     style = {"fontsize": 12} if compact else {"weight": "bold"}
     for row, label in enumerate(short_labels(labels, 22 if compact else _LONGEST_LABEL)):
-        axes.text(-aside, row - above, label, transform=transform, va="center_baseline", **style)
-    end, size = (1 + right / width - 0.01, 12) if compact else (1, 12.5)
+        axes.text(label_x, row - above, label, transform=transform, va="center_baseline", **style)
+    number_x, size = (1 + right / width - 0.01, 12) if compact else (1, 12.5)
 
-    def number(row: int, text: str) -> object:
-        return axes.text(end, row - above, text, transform=transform, ha="right", va="center_baseline", fontsize=size)
+    def write_number(row: int, text: str) -> object:
+        y = row - above
+        return axes.text(number_x, y, text, transform=transform, ha="right", va="center_baseline", fontsize=size)
 
-    return axes, number
+    return axes, write_number
 
 
 def scatter(
-    name: str, dots: Sequence[Dot], across: Sequence[float], up: Sequence[float], label: str, up_label: str,
+    name: str,
+    dots: Sequence[Dot],
+    across: Sequence[float],
+    up: Sequence[float],
+    label: str,
+    up_label: str,
     width: int = 260,
-) -> Markup:  # fmt: skip
+) -> Markup:
     """Draw points with lines over their intervals; `across` and `up` are the tick marks of the axes.
 
     If both axes have the same tick marks, a diagonal shows where both values are equal.
@@ -174,13 +182,13 @@ def scatter(
             axes.plot([min(up), max(up)], [min(up), max(up)], color=colour_of("soft"), lw=1, ls=(0, (4, 4)))
         for dot in dots:
             x, y = dot.across.value, dot.up.value
-            for estimate, place in ((dot.across, lambda end, y=y: (end, y)), (dot.up, lambda end, x=x: (x, end))):
-                if estimate.has_interval:
-                    ends = zip(place(estimate.low), place(estimate.high), strict=True)
-                    axes.plot(*ends, color=colour_of("own"), lw=1.2, alpha=0.45)
-            axes.plot(
-                x, y, "o", ms=8, mfc=colour_of("own"), mec=colour_of("paper"), mew=1, gid=chart.title(dot.tooltip)
-            )
+            line = {"color": colour_of("own"), "lw": 1.2, "alpha": 0.45}
+            if dot.across.has_interval:
+                axes.plot([dot.across.low, dot.across.high], [y, y], **line)
+            if dot.up.has_interval:
+                axes.plot([x, x], [dot.up.low, dot.up.high], **line)
+            face, edge, tooltip = colour_of("own"), colour_of("paper"), chart.title(dot.tooltip)
+            axes.plot(x, y, "o", ms=8, mfc=face, mec=edge, mew=1, gid=tooltip)
             axes.annotate(dot.name, (x, y), (6, 5), textcoords="offset pixels", fontsize=12, weight="bold")
         return chart.markup()
 
@@ -194,6 +202,7 @@ def correlation_map(
     absolute rho. Returns markup, or the text of an SVG file with `file`.
     """
     side, left, top = 26, 330, 22
+    centred = {"ha": "center", "va": "center_baseline", "fontsize": 12}
     with chart_of(name, left + side * (len(labels) - 1) + 8, top + side * len(labels) + 4) as chart:
         axes = chart.axes(0, 0, chart.width, chart.height, behind=True)
         axes.set(xlim=(0, chart.width), ylim=(chart.height, 0))
@@ -201,17 +210,19 @@ def correlation_map(
             y = top + side * (row + 0.5)
             axes.text(left - 8, y, f"{label}  {row + 1}", ha="right", va="center_baseline", fontsize=12)
             if row + 1 < len(labels):
-                axes.text(left + side * (row + 0.5), 12, str(row + 1), ha="center", va="center_baseline",
-                          fontsize=12, color=colour_of("soft"))  # fmt: skip
+                axes.text(left + side * (row + 0.5), 12, str(row + 1), color=colour_of("soft"), **centred)
         for (column, row), (rho, p) in correlations.items():
             x, y = left + side * column, top + side * row
             tooltip = f"{labels[column]} and {labels[row]}: {round(100 * rho)}, p {p:.4f}"
-            colour, alpha = colour_of("own" if rho > 0 else "own-altered"), 0.55 * abs(rho)
-            axes.fill([x + 1, x + side - 1, x + side - 1, x + 1], [y + 1, y + 1, y + side - 1, y + side - 1], lw=0,
-                      color=colour if p < 0.05 else colour_of("grid"), alpha=alpha if p < 0.05 else 0.5,
-                      gid=chart.title(tooltip))  # fmt: skip
-            axes.text(x + side / 2, y + side / 2, f"{round(100 * rho)}".replace("-", "−"), ha="center",
-                      va="center_baseline", fontsize=12, color=colour_of("ink" if p < 0.05 else "soft"))  # fmt: skip
+            is_significant = p < 0.05
+            colour, alpha = colour_of("grid"), 0.5
+            if is_significant:
+                colour, alpha = colour_of("own" if rho > 0 else "own-altered"), 0.55 * abs(rho)
+            corners_x = [x + 1, x + side - 1, x + side - 1, x + 1]
+            corners_y = [y + 1, y + 1, y + side - 1, y + side - 1]
+            axes.fill(corners_x, corners_y, lw=0, color=colour, alpha=alpha, gid=chart.title(tooltip))
+            text, text_colour = f"{round(100 * rho)}".replace("-", "−"), colour_of("ink" if is_significant else "soft")
+            axes.text(x + side / 2, y + side / 2, text, color=text_colour, **centred)
         return chart.file() if file else chart.markup()
 
 

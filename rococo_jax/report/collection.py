@@ -2,7 +2,7 @@
 
 Results whose fingerprints differ in anything but the model are never put into one table: each such group becomes a
 section of the page, which lists its differences from the first. Results need not have the same benchmarks, tasks or
-variants: only what both have must be from the same data, and a mean over the same seeds and kinds.
+variants. What two of them share must be measured on the same data, and a mean must be over the same seeds and kinds.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from rococo_jax.report.vocabulary import (
 )
 from rococo_jax.storage import hash_json
 
-# A digest of the other conditions inside the fingerprint: it differs only where one of them does.
+# Field of the fingerprint with a digest of the other conditions; it differs only if one of them does.
 _DIGEST = "comparable"
 
 
@@ -70,16 +70,16 @@ class Run:
 
     @property
     def tasks(self) -> dict[str, dict[str, dict[str, float | int | None]]]:
-        """Task, variant, metric, number."""
+        """Task -> variant -> metric -> number."""
         return self.results["tasks"]
 
     @property
     def data(self) -> dict[str, dict[str, Any]]:
-        """Data of each benchmark; empty if the results do not say."""
+        """Data of each benchmark; empty if the results do not name them."""
         return {name: about for name, about in object_of(self.results.get("data")).items() if isinstance(about, dict)}
 
     def kind(self, task: str) -> str:
-        """The kind of a task."""
+        """Return the kind of a task."""
         return str(object_of(self.results.get("kinds")).get(task, ""))
 
     @functools.cached_property
@@ -88,16 +88,16 @@ class Run:
         return {task: described_variants(self.results, task) for task in self.tasks}
 
     def variants(self, task: str) -> list[str]:
-        """The variants of a task in reading order, without corrupted images: nineteen kinds would swamp the others."""
+        """Return the variants of a task in reading order, without the many on corrupted images."""
         described = self.described.get(task, {})
         return [name for name in order_variants(described, described) if not described[name].corruption]
 
     def corruptions(self, task: str) -> list[Variant]:
-        """The variants of a task on corrupted images, with their baselines and means."""
+        """Return the variants of a task on corrupted images, with their baselines and means."""
         return [variant for variant in self.described.get(task, {}).values() if variant.corruption]
 
     def mean_corruptions(self, task: str) -> list[str]:
-        """The names of a task's means over kinds of corruption."""
+        """Return the names of a task's means over kinds of corruption."""
         return [each.name for each in self.corruptions(task) if each.corruption == ALL_KINDS]
 
     def estimate(self, task: str, variant: str, metric: str) -> Estimate:
@@ -121,20 +121,22 @@ class Run:
         return Headline(metric, about["pooling"], about["source"], variant)
 
     def pooled_variants(self, task: str) -> set[str]:
-        """The variants of a task that are made of several parts."""
+        """Return the variants of a task that consist of several parts."""
         return {name for name, size in self.sizes(task).items() if "parts" in size}
 
     def sizes(self, task: str) -> dict[str, dict[str, Any]]:
-        """Return numbers of queries, gallery items, ... by variant; empty if the results do not say."""
-        said = object_of(object_of(self.results.get("sizes")).get(task))
-        return {name: each for name, each in said.items() if isinstance(each, dict)}
+        """Return numbers of queries, gallery items, ... by variant; empty if the results do not contain them."""
+        sizes = object_of(object_of(self.results.get("sizes")).get(task))
+        return {name: each for name, each in sizes.items() if isinstance(each, dict)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs that may stand in one table.
+    """Comparable runs, which share a table.
 
-    `differences` are (field, value of the first group, value here) of each field of the fingerprint that differs.
+    Attributes:
+        differences: (field, value of the first group, value of this group) of each field of the fingerprint that
+            differs.
     """
 
     runs: tuple[Run, ...]
@@ -142,32 +144,32 @@ class Group:
 
 
 def label_of(runs: Iterable[Run], task: str, variant: str) -> str:
-    """A variant as the page prints it, with the number of its parts where some of the benchmark's are absent."""
+    """Return the name of a variant on the page, with the number of its parts if some of the benchmark's are absent."""
     sizes = (run.sizes(task).get(variant, {}) for run in runs if variant in run.tasks.get(task, {}))
     phrases = set(map(coverage_phrase, sizes))
     return variant_label(variant) + (phrases.pop() if len(phrases) == 1 else "")
 
 
 def tasks_of(runs: Iterable[Run]) -> list[str]:
-    """Every task that any of the runs measured, in reading order."""
+    """Return the tasks that any of the runs measured, in reading order."""
     return in_reading_order((task for run in runs for task in run.tasks), TASKS)
 
 
 def variants_of(
-    runs: Iterable[Run], task: str, metric: str | None = None, which: Callable[[Variant], bool] | None = None
+    runs: Iterable[Run], task: str, metric: str | None = None, condition: Callable[[Variant], bool] | None = None
 ) -> list[str]:
-    """Every variant of `task` that any of the runs measured, but corruptions.
+    """Return the variants of a task that any of the runs measured, without corruptions.
 
     Args:
-        metric: only those that have it.
-        which: only those for which it is true.
+        metric: only variants with this metric.
+        condition: only variants for which it is true.
     """
     variants = {
         name: run.described[task][name]
         for run in runs
         for name in run.variants(task)
         if metric is None or run.tasks[task][name].get(metric) is not None
-        if which is None or which(run.described[task][name])
+        if condition is None or condition(run.described[task][name])
     }
     return order_variants(variants, variants)
 
@@ -180,13 +182,13 @@ def corrupted_by(runs: Iterable[Run]) -> tuple[list[str], list[int]]:
 
 
 def pooled_severities(runs: Iterable[Run], task: str | None = None) -> list[int]:
-    """The severities of which any of the runs has a mean over kinds, ascending."""
-    every = [each for run in runs for name in run.tasks if task in (None, name) for each in run.corruptions(name)]
-    return sorted({each.severity for each in every if each.corruption == ALL_KINDS})
+    """Return the severities of which any of the runs has a mean over kinds, ascending."""
+    corruptions = [each for run in runs for name in run.tasks if task in (None, name) for each in run.corruptions(name)]
+    return sorted({each.severity for each in corruptions if each.corruption == ALL_KINDS})
 
 
 def best_first(runs: Iterable[Run], task: str, lead: tuple[str, str]) -> list[Run]:
-    """The runs that measured `task`, the highest estimate of `lead` (variant, metric) first, ties and gaps by name."""
+    """Return the runs that measured a task, the highest value of `lead` (variant, metric) first, ties by name."""
 
     def place(run: Run) -> tuple[float, str]:
         value = run.estimate(task, *lead).value
@@ -196,9 +198,12 @@ def best_first(runs: Iterable[Run], task: str, lead: tuple[str, str]) -> list[Ru
 
 
 def load_results(sources: Iterable[str | Path]) -> list[tuple[Path, dict[str, Any]]]:
-    """Path and checked content of every results file: a file stands for itself, a folder for those in and below it.
+    """Return path and checked content of every results file.
 
-    Raises InputError where a source is missing or holds no results, or a file is cut short or not what it should be.
+    Args:
+        sources: files, or folders of which all results files at any depth are read.
+
+    Raises InputError: a source does not exist or has no results, or a file is damaged or something else.
     """
     paths: dict[Path, Path] = {}
     for source in map(Path, sources):
@@ -214,14 +219,14 @@ def _results_under(source: Path) -> list[Path]:
         return [source]
     below = [path for path in sorted(source.rglob(RESULTS)) if path.is_file()]
     # A folder whose name starts with a dot is still being written, and will be renamed or removed.
-    whole = [path for path in below if not any(part.startswith(".") for part in path.relative_to(source).parts)]
-    if not whole:
+    complete = [path for path in below if not any(part.startswith(".") for part in path.relative_to(source).parts)]
+    if not complete:
         raise InputError(source, "results", f"a folder without {RESULTS}", "results of `rococo evaluate`")
-    return whole
+    return complete
 
 
 def _checked(path: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """The content with its numbers alone: an unknown metric may be anything."""
+    """Return the content with only numbers as metrics, because an unknown metric may be anything."""
     try:
         json.dumps(content, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -237,7 +242,7 @@ def _checked(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def group_by_fingerprint(results: Sequence[tuple[Path, dict[str, Any]]]) -> list[Group]:
-    """Groups in the order in which their first result (path and content of a results.json) was named."""
+    """Return groups in the order in which their first result (path and content of a results.json) was named."""
     conditions = [_Conditions.of(content) for _, content in results]
     groups: list[list[int]] = []
     for place, each in enumerate(conditions):
@@ -248,8 +253,8 @@ def group_by_fingerprint(results: Sequence[tuple[Path, dict[str, Any]]]) -> list
         group.append(place)
     comparable_groups = []
     for group in groups:
-        first, here = conditions[0].flat, conditions[group[0]].flat
-        rows = [(name, first.get(name, "not recorded"), here.get(name, "not recorded")) for name in {**first, **here}]
+        first, this = conditions[0].flat, conditions[group[0]].flat
+        rows = [(name, first.get(name, "not recorded"), this.get(name, "not recorded")) for name in {**first, **this}]
         differences = tuple(row for row in rows if row[1] != row[2])
         comparable_groups.append(Group(_labelled([results[place] for place in group]), differences))
     return comparable_groups
@@ -260,10 +265,10 @@ class _Conditions:
     """Conditions that must be equal for results of one table.
 
     Attributes:
-        everywhere: hash of what holds for all benchmarks: protocol and versions.
+        everywhere: hash of the conditions of all benchmarks: protocol and versions.
         benchmarks: hash of the data of each benchmark.
-        variants: of single variants: contents of what was requested by name, seeds and kinds that a mean is over.
-        flat: all of them for people, a line a field.
+        variants: conditions of single variants: hashes of named inputs, and the seeds and kinds of a mean.
+        flat: all conditions for readers, one line per field.
     """
 
     everywhere: str
@@ -273,7 +278,7 @@ class _Conditions:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> "_Conditions":
-        """The conditions of the contents of a results.json."""
+        """Return the conditions of the contents of a results.json."""
         conditions = {name: value for name, value in content["fingerprint"].items() if name not in ("model", _DIGEST)}
         conditions = {"protocol": content["protocol"]} | conditions
         rest = {name: value for name, value in conditions.items() if name != "data"}
@@ -313,28 +318,26 @@ def _means_over(content: dict[str, Any]) -> dict[str, str]:
         described = described_variants(content, task)
         for name, variant in described.items():
             if variant.corruption == ALL_KINDS:
-                kinds = [
-                    each.corruption for each in described.values()
-                    if dataclasses.replace(each, corruption=ALL_KINDS) == variant and each.corruption != ALL_KINDS
-                ]  # fmt: skip
-                means[f"kinds of {task}, {name}"] = ", ".join(sorted(kinds))
+                single = [each for each in described.values() if each.corruption != ALL_KINDS]
+                members = [each for each in single if dataclasses.replace(each, corruption=ALL_KINDS) == variant]
+                means[f"kinds of {task}, {name}"] = ", ".join(sorted(each.corruption for each in members))
     return means
 
 
 def _labelled(members: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Run, ...]:
-    """Runs with unique labels: a name that occurs twice gets its folder, and a number where that is no help."""
+    """Return runs with unique labels: a repeated name gets its folder, and a number if that is not enough."""
     names = [printable(content["model"]) for _, content in members]
     runs: list[Run] = []
     for (path, content), name in zip(members, names, strict=True):
         label = name if names.count(name) == 1 else f"{name} ({path.resolve().parent.name})"
-        taken = {run.label for run in runs}
-        numbered = (f"{label} #{number}" for number in range(2, len(members) + 2))
-        runs.append(Run(label if label not in taken else next(n for n in numbered if n not in taken), path, content))
+        labels = {run.label for run in runs}
+        candidates = [label, *(f"{label} #{number}" for number in range(2, len(members) + 2))]
+        runs.append(Run(next(each for each in candidates if each not in labels), path, content))
     return tuple(runs)
 
 
 def flat_fingerprint(content: dict[str, Any]) -> dict[str, str]:
-    """The whole fingerprint of a result, one line a field: `{"versions.jax": "0.10.2"}`."""
+    """Return the whole fingerprint of a result, one entry per field: `{"versions.jax": "0.10.2"}`."""
     return _flat(content["fingerprint"])
 
 

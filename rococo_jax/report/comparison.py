@@ -1,9 +1,9 @@
-"""Each model against the reference, paired by image: the differences that overlapping intervals cannot show.
+"""Differences between each model and the reference, paired by image, which overlapping intervals cannot show.
 
-The counts of `per_query.parquet` are summed by image; `metrics.paired` does the rest. Every metric that is a function
-of such sums and of which one end is better is compared, and `blind`; variants that are pooled over parts are compared
-like any other. Only models of one group are compared, and only where both tables have the same queries and agree with
-the results.
+The counts of `per_query.parquet` are summed by image and compared by `metrics.paired`. Every metric that is a function
+of such sums and has a better end is compared, and so is `blind`; variants that are pooled over parts are compared like
+any other. Only models of one group are compared, and only if both tables have the same queries and agree with the
+results.
 
 The primary tests of a task are corrected together: the metric that orders the leaderboard, FR@1 and grounding. All
 others are shown with their uncorrected p.
@@ -28,11 +28,11 @@ from rococo_jax.report.sections.generic import pooled_variants
 from rococo_jax.report.tables import folded_if_long, heads_of
 from rococo_jax.report.vocabulary import order_metrics, percent, signed
 
-# Compared although neither end of it is better.
+# Compared although neither a higher nor a lower value is better.
 _WITHOUT_BETTER_END = ("blind",)
 # Primary in every altered variant, beside the metric that orders the leaderboard.
 _PRIMARY = ("fr1", "grounding")
-_SAME = 1e-6  # points; the same count of hits, divided in another order
+_ROUNDING = 1e-6  # points, between the same count of hits divided in another order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Difference:
 
     @property
     def corrected(self) -> float:
-        """The p that is corrected over all primary tests of the task; NaN for any other test."""
+        """The p-value corrected over all primary tests of the task; NaN for any other test."""
         return np.nan if self.paired.corrected is None else self.paired.corrected
 
     @property
@@ -75,7 +75,7 @@ class Comparison:
         reference: the model that all others are compared with.
         rows: in the order of the leaderboard, variant by variant.
         left_out: labels of models whose queries could not be compared.
-        first_two: the first two models of the leaderboard; None where they have no common queries.
+        first_two: the first two models of the leaderboard; None if they have no common queries.
     """
 
     reference: Run
@@ -92,12 +92,12 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None, metric
     """Compare every model with the reference in every task.
 
     Args:
-        groups: results that may stand in one table.
+        groups: comparable results.
         reference: label of the model to compare with; by default the first model that was named. It is the same for all
-            tasks, and never chosen by the results: that would favour it. A group without it uses its own first model.
+            tasks, and never chosen by the results, which would favour it. A group without it uses its own first model.
         metrics: names of the metrics that are primary, in all variants, instead of the usual ones.
 
-    Raises InputError where no model has that label or that metric, or a per_query.parquet is damaged.
+    Raises InputError: no model has that label or that metric, or a per_query.parquet is damaged.
     """
     labels = [run.label for group in groups for run in group.runs]
     if reference is not None and reference not in labels:
@@ -126,14 +126,10 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None, metric
 
 
 def _compare(
-    runs: Sequence[Run],
-    task: str,
-    tables: Mapping[str, CountsByVariant],
-    reference: Run,
-    metrics: Sequence[str],
+    runs: Sequence[Run], task: str, tables: Mapping[str, CountsByVariant], reference: Run, metrics: Sequence[str]
 ) -> Comparison | None:
-    others = [run for run in runs if run is not reference]
-    variants = [(run, variant) for run in others for variant in (*run.variants(task), *run.mean_corruptions(task))]
+    compared = [run for run in runs if run is not reference]
+    variants = [(run, variant) for run in compared for variant in (*run.variants(task), *run.mean_corruptions(task))]
     shared = [_shared_counts(run, reference, task, variant, tables) for run, variant in variants]
     images = sorted({name for each in shared for one in each.counts[:1] for name in one.images})
     counts = [each.on(images) for each in shared]
@@ -146,8 +142,8 @@ def _compare(
     )
     if not rows:
         return None
-    compared = {row.run.label for row in rows}
-    left_out = tuple(run.label for run in others if run.label not in compared)
+    labels_with_rows = {row.run.label for row in rows}
+    left_out = tuple(run.label for run in compared if run.label not in labels_with_rows)
     return Comparison(reference, rows, left_out, _first_two(runs, task, tables))
 
 
@@ -178,7 +174,7 @@ def leader_sentence(pair: FirstTwo) -> str:
     if pair.paired.p >= ALPHA:
         return (
             f"There is no clear best model: by {variant}{name} the first two, {pair.first.label} ({values[0]}) and "
-            f"{pair.second.label} ({values[1]}), do not differ significantly (p {p})."
+            f"{pair.second.label} ({values[1]}), do not differ significantly (p {p}, uncorrected)."
         )
     return (
         f"By {variant}{name}, {pair.first.label} ({values[0]}) is first, significantly ahead of {pair.second.label} "
@@ -188,8 +184,8 @@ def leader_sentence(pair: FirstTwo) -> str:
 
 def _counts_of(run: Run) -> CountsByVariant:
     """Return the counts of the variants that are compared: all but single corruptions."""
-    expected = {task: [*run.variants(task), *run.mean_corruptions(task)] for task in run.tasks}
-    return read_image_counts(run.path.parent / PER_QUERY, run.results, expected)
+    variants = {task: [*run.variants(task), *run.mean_corruptions(task)] for task in run.tasks}
+    return read_image_counts(run.path.parent / PER_QUERY, run.results, variants)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,8 +193,8 @@ class SharedCounts:
     """Counts of two models on the same queries.
 
     Attributes:
-        counts: of the model and of the reference; empty where they have no metric in common.
-        metrics: those that can be compared.
+        counts: counts of the model and of the reference; empty if they have no metric in common.
+        metrics: the metrics that can be compared.
     """
 
     counts: tuple[ImageCounts, ...] = ()
@@ -216,8 +212,8 @@ class SharedCounts:
 def _shared_counts(
     run: Run, reference: Run, task: str, variant: str, tables: Mapping[str, CountsByVariant]
 ) -> SharedCounts:
-    both = [_agreeing_counts(each, task, variant, tables[each.label]) for each in (run, reference)]
-    one, other = both
+    one = _agreeing_counts(run, task, variant, tables[run.label])
+    other = _agreeing_counts(reference, task, variant, tables[reference.label])
     if one is None or other is None:
         return SharedCounts()
     is_altered = run.described[task][variant].is_altered
@@ -234,9 +230,9 @@ def _primary_tests(
 ) -> Callable[[int, str], bool]:
     """Return whether a test is primary, from the place of its variant and its metric.
 
-    Without `metrics` the primary tests are the metric that ranks models, in its own variant or, where that is a mean
-    without counts, in every part; and FR@1 and grounding, where other variants with the same items do not have them.
-    Where a ranking metric has no counts at all, the first metric that has some takes its place.
+    Without `metrics` the primary tests are the metric that ranks models, in its variant or, if that is a mean without
+    counts, in every part; and FR@1 and grounding in all variants that are not pooled. If the ranking metric has no
+    counts, the usual ranking metric of the kind of task replaces it.
     """
     section = section_of(runs, task)
     lead_variant, lead_metric = section.ranked_by
@@ -264,7 +260,7 @@ def _is_compared(metric: str, is_altered: bool) -> bool:
 
 
 def _agreeing_counts(run: Run, task: str, variant: str, table: CountsByVariant) -> ImageCounts | None:
-    """Return the counts of the metrics that results have; None where some give another value: another model's."""
+    """Return the counts of the metrics in the results; None if some give another value, because of another model."""
     counts = table.get((task, variant))
     if counts is None:
         return None
@@ -273,7 +269,7 @@ def _agreeing_counts(run: Run, task: str, variant: str, table: CountsByVariant) 
         value = run.estimate(task, variant, name).value
         if value is None:
             continue
-        if abs(value - counts.value(name)) >= _SAME:
+        if abs(value - counts.value(name)) >= _ROUNDING:
             return None
         metrics[name] = statistic
     return dataclasses.replace(counts, metrics=metrics)
@@ -293,14 +289,14 @@ def comparison_note(comparison: Comparison) -> str:
         "other p are uncorrected, and with many of them some are small by chance."
     )
     if any(row.variant == CONTROL for row in comparison.rows):
-        text += " Of the control, see the note on variants above."
+        text += " The note on variants above explains the control."
     if comparison.left_out:
-        text += f" Not compared, for want of a table of the same queries: {', '.join(comparison.left_out)}."
+        text += f" Not compared, because they have no table of the same queries: {', '.join(comparison.left_out)}."
     return text
 
 
 def comparison_part(comparison: Comparison, task: str) -> Part:
-    """The table of differences: one row a model, variant and metric, with the difference, its interval and p."""
+    """Return the table of differences: a row for each model, variant and metric, with its interval and p."""
     heads = [*heads_of(["Model", "Variant", "Metric"]), Head("Difference", edge=True), Head("p, corrected")]
     rows = [
         [
@@ -318,15 +314,16 @@ def comparison_part(comparison: Comparison, task: str) -> Part:
 
 def _cells(row: Difference) -> list[Cell]:
     paired = row.paired
-    beside = (f"{signed(paired.low)}\u00a0to {signed(paired.high)}", f"MDE\u00a0{percent(paired.mde)}")
-    difference = Cell(signed(paired.points), beside, paired.points, edge=True, strong=row.is_significant)
+    small = (f"{signed(paired.low)}\u00a0to {signed(paired.high)}", f"MDE\u00a0{percent(paired.mde)}")
+    difference = Cell(signed(paired.points), small, paired.points, edge=True, strong=row.is_significant)
+    uncorrected = (f"uncorrected\u00a0{p_value(paired.p)}",)
     if paired.corrected is None:
-        return [difference, Cell("", (f"uncorrected\u00a0{p_value(paired.p)}",))]
-    return [difference, Cell(p_value(paired.corrected), (f"uncorrected\u00a0{p_value(paired.p)}",), paired.corrected)]
+        return [difference, Cell("", uncorrected)]
+    return [difference, Cell(p_value(paired.corrected), uncorrected, paired.corrected)]
 
 
 def p_value(p: float) -> str:
-    """Three decimals, four where they are needed.
+    """Return a p-value as text, with three decimals, or four if it is small.
 
     >>> p_value(0.0301), p_value(0.0001), p_value(2e-9)
     ('0.030', '0.0001', '<0.0001')

@@ -1,4 +1,4 @@
-"""Correlations of metrics over models, as charts and tables of a section and as files.
+"""Metric correlations over models, as charts and tables of a section and as files.
 
 They are Spearman's, alone and controlling for clean R@1, of the metrics that each kind of task names; see
 `metrics.correlation`.
@@ -22,15 +22,16 @@ from rococo_jax.report.comparison import p_value
 from rococo_jax.report.sections import section_of
 from rococo_jax.report.vocabulary import task_label, variant_label
 
-LEAST_MODELS = 5
-# On the report's page, where nobody asked for them: fewer models have intervals from one end to the other.
-LEAST_SHOWN = 10
+MIN_MODELS = 5
+# On the report's page, whose reader did not request them; fewer models have very wide intervals.
+MIN_MODELS_ON_PAGE = 10
 _CORRUPTED = ("drop", "ras")
-_SHOWN = 60
+_ROWS = 60
+_R2 = "Share of the variance of one metric that a straight line on the other explains (least squares)"
 
 
 class Place(NamedTuple):
-    """A metric of results; or the column of a table of scores, which has a name alone."""
+    """Metric of results, or column of a table of scores, which has only a name."""
 
     task: str
     variant: str = ""
@@ -46,18 +47,25 @@ class Place(NamedTuple):
         """Name in tables: "Image to text, danger: FR@1"; for a column, its name."""
         if not self.metric:
             return self.task
-        shown = variant_label(self.variant)
-        return f"{task_label(self.task)}, {shown[:1].lower()}{shown[1:]}: {metric_of(self.metric).label}"
+        variant = variant_label(self.variant)
+        return f"{task_label(self.task)}, {variant[:1].lower()}{variant[1:]}: {metric_of(self.metric).label}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Rank correlations of two metrics over models, each `(rho, low, high, p, p corrected)`; None where undefined."""
+    """Correlations of two metrics over models.
+
+    Attributes:
+        plain, partial: rank correlation, `(rho, low, high, p, p corrected)`; None where undefined.
+        r2: R², the share of the variance of one metric that its least-squares line on the other explains; the square of
+            Pearson's r, so the same in both directions.
+    """
 
     x: Place
     y: Place
     plain: tuple[float, ...]
     partial: tuple[float, ...] | None
+    r2: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,64 +74,60 @@ class Study:
 
     Attributes:
         places: the metrics, in the order of the map.
-        given: the metric held constant in the partial ones; None where none was.
-        left_out: why a metric is not among `places`.
+        control: metric that the partial correlations control for; None if there are none.
+        left_out: the metrics that are not among `places`, each with the reason.
         values: value of each metric for each model.
     """
 
     models: tuple[str, ...]
     places: tuple[Place, ...]
-    given: Place | None
+    control: Place | None
     pairs: tuple[Pair, ...]
     left_out: tuple[str, ...]
     values: Float[np.ndarray, "metrics models"]
 
 
-def correlate_runs(
-    runs: Sequence[Run],
-    names: Sequence[str] | None = None,
-    given: str | None = None,
-) -> Study:
+def correlate_runs(runs: Sequence[Run], names: Sequence[str] | None = None, given: str | None = None) -> Study:
     """Compute correlations of metrics over the models of one group.
 
     Args:
         names: `TASK/VARIANT/METRIC` of each metric; by default those that the kinds of tasks name.
-        given: the metric held constant; by default image-to-text R@1 on the clean gallery where it was measured.
+        given: metric to control for; by default image-to-text R@1 on the clean gallery if it was measured.
 
     Raises:
         InputError: fewer than five models, a metric that no model has, or fewer than two metrics.
     """
-    if len(runs) < LEAST_MODELS:
-        raise InputError("RESULTS", "models", len(runs), f"results of {LEAST_MODELS} models or more")
-    known = {
+    if len(runs) < MIN_MODELS:
+        raise InputError("RESULTS", "models", len(runs), f"results of {MIN_MODELS} models or more")
+    measured = {
         place.path: place
         for run in runs
         for task, variants in run.tasks.items()
         for variant, metrics in variants.items()
         for place in (Place(task, variant, name) for name in metrics)
     }
-    expected = _default_places(runs) if names is None else [_place(name, known, "metrics") for name in names]
-    usual = known.get(Place("image_to_text", CLEAN, "r1").path)
-    held = usual if given is None else _place(given, known, "given")
-    places = list(dict.fromkeys([*([held] if held else []), *expected]))
+    requested = _default_places(runs) if names is None else [_place(name, measured, "metrics") for name in names]
+    clean_recall = measured.get(Place("image_to_text", CLEAN, "r1").path)
+    control = clean_recall if given is None else _place(given, measured, "given")
+    places = list(dict.fromkeys([*([control] if control else []), *requested]))
     rows, left_out = comparable({place: [run.estimate(*place).value for run in runs] for place in places})
     if len(rows) < 2:
         raise InputError("RESULTS", "metrics", f"{len(rows)} that every model has and that differ", "at least 2")
-    held = held if held in rows else None
-    return study_of_values([run.label for run in runs], list(rows), np.array(list(rows.values())), held, left_out)
+    control = control if control in rows else None
+    return study_of_values([run.label for run in runs], list(rows), np.array(list(rows.values())), control, left_out)
 
 
 def comparable(
     columns: Mapping[Place, Sequence[float | None]],
 ) -> tuple[dict[Place, Float[np.ndarray, " models"]], list[str]]:
-    """The metrics that every model has and that differ between models; and of the others, why they are left out."""
+    """Return the metrics that every model has and that differ between models, and the reason for each other metric."""
     rows, left_out = {}, []
     for place, values in columns.items():
         numbers = np.array(values, np.float64)  # None becomes NaN
         missing = int((~np.isfinite(numbers)).sum())
         if missing or (numbers == numbers[0]).all():
-            said = f"{missing} of {len(numbers)} models lack it" if missing else "equal for every model"
-            left_out.append(f"{place.label}: {said}")
+            reason = f"{missing} of {len(numbers)} models lack it" if missing else "equal for every model"
+            left_out.append(f"{place.label}: {reason}")
         else:
             rows[place] = numbers
     return rows, left_out
@@ -133,20 +137,20 @@ def study_of_values(
     models: Sequence[str],
     places: Sequence[Place],
     values: Float[np.ndarray, "metrics models"],
-    held: Place | None,
+    control: Place | None,
     left_out: Sequence[str] = (),
 ) -> Study:
-    """Compute correlations of values, controlling for `held`."""
+    """Compute correlations of values, alone and controlling for one metric."""
     plain = correlate(values)
-    partial = correlate(values, places.index(held)) if held and len(models) > LEAST_MODELS else None
-    pairs = _pairs(places, plain, partial)
-    return Study(tuple(models), tuple(places), held, pairs, tuple(left_out), values)
+    partial = correlate(values, places.index(control)) if control and len(models) > MIN_MODELS else None
+    pairs = _pairs(places, plain, partial, np.corrcoef(values) ** 2)
+    return Study(tuple(models), tuple(places), control, pairs, tuple(left_out), values)
 
 
-def _place(name: str, known: dict[str, Place], option: str) -> Place:
-    if name not in known:
-        raise unknown_name(option, "metric", name, sorted(known))
-    return known[name]
+def _place(name: str, measured: dict[str, Place], option: str) -> Place:
+    if name not in measured:
+        raise unknown_name(option, "metric", name, sorted(measured))
+    return measured[name]
 
 
 def _default_places(runs: Sequence[Run]) -> list[Place]:
@@ -158,7 +162,7 @@ def _default_places(runs: Sequence[Run]) -> list[Place]:
         if section.alters:
             places += [(task, lead, name) for name in names[:1] if lead in variants]
             places += [(task, *section.ranked_by)]
-            altered = variants_of(runs, task, which=lambda each: each.is_attack)
+            altered = variants_of(runs, task, condition=lambda each: each.is_attack)
             places += [(task, variant, name) for name in names[1:] for variant in altered]
         else:
             places += [(task, variant, name) for variant in variants if lead in ("", variant) for name in names]
@@ -167,7 +171,12 @@ def _default_places(runs: Sequence[Run]) -> list[Place]:
     return [place for place in map(Place._make, places) if any(run.estimate(*place).value is not None for run in runs)]
 
 
-def _pairs(places: Sequence[Place], plain: Correlations, partial: Correlations | None) -> tuple[Pair, ...]:
+def _pairs(
+    places: Sequence[Place],
+    plain: Correlations,
+    partial: Correlations | None,
+    r2: Float[np.ndarray, "metrics metrics"],
+) -> tuple[Pair, ...]:
     upper = np.triu_indices(len(places), 1)
 
     def sides(correlations: Correlations) -> list[tuple[float, ...] | None]:
@@ -177,36 +186,37 @@ def _pairs(places: Sequence[Place], plain: Correlations, partial: Correlations |
         numbers = np.stack([rho, low, high, p, holm(p)], axis=1)
         return [None if np.isnan(each[0]) else tuple(map(float, each)) for each in numbers]
 
-    others = sides(partial) if partial is not None else [None] * len(upper[0])
+    partial_sides = sides(partial) if partial is not None else [None] * len(upper[0])
     return tuple(
-        Pair(places[one], places[other], side, held)
-        for one, other, side, held in zip(*upper, sides(plain), others, strict=True)
+        Pair(places[one], places[other], plain_side, partial_side, float(r2[one, other]))
+        for one, other, plain_side, partial_side in zip(*upper, sides(plain), partial_sides, strict=True)
     )
 
 
 def correlations_blocks(study: Study) -> list[Block | None]:
-    """The map and the table, with what must be said of them."""
-    held = f" Partial: {study.given.label} held constant." if study.given else ""
+    """Return the map and the table, with their notes."""
+    partial = f" Partial: {study.control.label} held constant." if study.control else ""
     note = (
         f"Spearman's rank correlation of each two metrics over {len(study.models)} models, times 100, with the 95 % "
         f"bootstrap interval over models. p is Holm's, corrected for all {len(study.pairs)} pairs (the partial "
-        f"ones for theirs); below it the raw one. A coloured cell has a corrected p below 0.05.{held} Models that "
+        "ones for theirs); below it the raw one. A coloured cell has a corrected p below 0.05. R² is the share of the "
+        f"variance of one metric that its least-squares line on the other explains.{partial} Models that "
         "share data or towers are not independent draws: the intervals are then too narrow."
     )
     chart = correlation_map("Correlations over models", *map_of(study))
     ordered = sorted(study.pairs, key=lambda pair: -abs(pair.plain[0]))
-    more = len(ordered) - _SHOWN
+    more = len(ordered) - _ROWS
     last = Note(f"The {more} weaker pairs are in the CSV of `rococo correlate`.") if more > 0 else None
     left_out = Notes([f"Left out: {each}." for each in study.left_out]) if study.left_out else None
-    return [Note(note), Charts([("", chart)], style="wide"), left_out, _table(ordered[:_SHOWN]), last]
+    return [Note(note), Charts([("", chart)], style="wide"), left_out, _table(ordered[:_ROWS]), last]
 
 
 def map_of(study: Study, partial: bool = False) -> tuple[list[str], dict[tuple[int, int], tuple[float, float]]]:
     """Return arguments of `charts.correlation_map`: labels, and rho with its corrected p by place.
 
-    With `partial`, of the partial correlations, without the metric that they hold constant.
+    With `partial`, they are of the partial correlations, without the metric that these control for.
     """
-    places = [place for place in study.places if not (partial and place == study.given)]
+    places = [place for place in study.places if not (partial and place == study.control)]
     at = {place: row for row, place in enumerate(places)}
     sides = [(pair, pair.partial if partial else pair.plain) for pair in study.pairs]
     cells = {(at[pair.x], at[pair.y]): (side[0], side[4]) for pair, side in sides if side is not None}
@@ -214,8 +224,8 @@ def map_of(study: Study, partial: bool = False) -> tuple[list[str], dict[tuple[i
 
 
 def correlations_part(runs: Sequence[Run], anchor: str) -> Part | None:
-    """The part of the report's page; None with too few models or metrics."""
-    if len(runs) < LEAST_SHOWN:
+    """Return the part of the report's page; None with too few models or metrics."""
+    if len(runs) < MIN_MODELS_ON_PAGE:
         return None
     try:
         study = correlate_runs(runs)
@@ -226,12 +236,14 @@ def correlations_part(runs: Sequence[Run], anchor: str) -> Part | None:
 
 def _table(pairs: Sequence[Pair]) -> Table:
     heads = [Head("Metric", words=True), Head("and", words=True), Head("Correlation", edge=True), Head("p, Holm")]
-    held = any(pair.partial for pair in pairs)
-    heads += [Head("Partial", edge=True), Head("p, Holm")] * held
+    heads.append(Head("R²", title=_R2))
     rows = [
-        [Cell(pair.x.label), Cell(pair.y.label, words=True), *_cells(pair.plain), *_cells(pair.partial) * held]
+        [Cell(pair.x.label), Cell(pair.y.label, words=True), *_cells(pair.plain), Cell(f"{pair.r2:.2f}", (), pair.r2)]
         for pair in pairs
     ]
+    if any(pair.partial for pair in pairs):
+        heads += [Head("Partial", edge=True), Head("p, Holm")]
+        rows = [[*row, *_cells(pair.partial)] for row, pair in zip(rows, pairs, strict=True)]
     return Table("Correlations over models", heads, rows, sortable=True, filterable=len(rows) > 8)
 
 
@@ -250,7 +262,7 @@ def _rho_cell(side: tuple[float, ...] | None, edge: bool = False, strong: bool =
 
 
 def hundredths(rho: float) -> str:
-    """A correlation times 100, with its sign.
+    """Return a correlation times 100, with its sign, as text.
 
     >>> hundredths(0.714), hundredths(-0.3), hundredths(-0.001)
     ('71', '−30', '0')
@@ -262,10 +274,11 @@ SIDES = ("rho", "low", "high", "p", "p_holm")
 COLUMNS = (
     *("x_task", "x_variant", "x_metric", "y_task", "y_variant", "y_metric", "models", *SIDES),
     *(f"partial_{end}" for end in SIDES),
+    "r2",
 )
 
 
 def csv_row(pair: Pair, models: int) -> list[Any]:
-    """The cells of `COLUMNS`, unrounded."""
+    """Return the cells of `COLUMNS`, unrounded."""
     empty = [""] * len(SIDES)
-    return [*pair.x, *pair.y, models, *(pair.plain or empty), *(pair.partial or empty)]
+    return [*pair.x, *pair.y, models, *(pair.plain or empty), *(pair.partial or empty), pair.r2]

@@ -1,4 +1,4 @@
-"""Cards of examples, from the `examples.parquet` that an evaluation writes; differing words are marked."""
+"""Example cards, from the `examples.parquet` that an evaluation writes; differing words are marked."""
 
 import dataclasses
 import difflib
@@ -100,8 +100,11 @@ def _won_card(example: Example) -> Card:
     """Return the card of a pair of which the original won: the query, both items, and how many other queries agree."""
     kind = _WON_KINDS[example.role]
     sides = ((example.query, ""), (example.right, "original"), (example.wrong, "altered"))
-    pictures = [Picture(side.jpeg, side.image, f"{label or 'the query'}: {side.image}", label) for side, label in sides
-                if side.image]  # fmt: skip
+    pictures = [
+        Picture(side.jpeg, side.image, f"{label or 'the query'}: {side.image}", label)
+        for side, label in sides
+        if side.image
+    ]
     lines = [Line("caption", _cut(example.query.text), None, "query")] if example.query.text else []
     if example.right.text:
         original, altered = compare_words(_cut(example.right.text), _cut(example.wrong.text))

@@ -1,7 +1,6 @@
-"""The numbers of the page for other programs: report.csv and a pandas table, both one row a metric.
+"""The numbers of the page for other programs: report.csv and a pandas table, both with one row per metric.
 
-Where models were compared, the paired difference of a metric stands in the last columns of its row in the CSV, after
-the name of the reference.
+If models were compared, the last columns of a row in the CSV are the name of the reference and the paired difference.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ def write_csv(path: Path, groups: Sequence[Group], comparisons: Comparisons) -> 
 
 
 def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[str, Any]]:
-    """A row for each metric, group by group."""
+    """Yield a row for each metric, group by group."""
     for place, run in ((place, run) for place, group in enumerate(groups) for run in group.runs):
         about: dict[str, Any] = {"section": place + 1, "model": run.label, "protocol": run.results["protocol"]}
         about |= {"path": str(run.path), "fingerprint": hash_json(run.results["fingerprint"])[:12]}
@@ -45,18 +44,18 @@ def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[st
                     row |= {"unit": metric.unit, "better": metric.better}
                     row |= {"value": estimate.value, "low": estimate.low, "high": estimate.high}
                     if comparison and (difference := differences.get((variant, name))):
-                        one = difference.paired
-                        ends = (one.points, one.low, one.high, one.p, one.corrected, one.mde)
-                        row |= dict(zip(_DIFFERENCE, (comparison.reference.label, *ends), strict=True))
+                        paired = difference.paired
+                        numbers = (paired.points, paired.low, paired.high, paired.p, paired.corrected, paired.mde)
+                        row |= dict(zip(_DIFFERENCE, (comparison.reference.label, *numbers), strict=True))
                     yield about | row
 
 
 def read_results(*sources: Any) -> Any:
-    """Results as a long `pandas.DataFrame`: one row a model, task, variant and metric.
+    """Return results as a long `pandas.DataFrame`: one row per model, task, variant and metric.
 
     Columns: `section` (rows of one section are comparable), `model`, `protocol`, `task`, `variant`, `metric`, `value`,
-    `low`, `high` (bounds of the 95 % interval, NaN where there is none), `path`, and what the metric is: `label`,
-    `unit`, `better`.
+    `low`, `high` (bounds of the 95 % interval, NaN if there is none), `path`, and of the metric `label`, `unit` and
+    `better`.
 
     >>> frame = read_results("out")                                                       # doctest: +SKIP
     >>> frame = frame[frame.metric == "fr1"].pivot(index="variant", columns="model", values="value")  # doctest: +SKIP
@@ -66,7 +65,7 @@ def read_results(*sources: Any) -> Any:
         sources: results files, or folders that contain them; or what `evaluate` returns, as `{name: results}`.
 
     Raises:
-        InputError: no results, or a file that is not what it should be; pandas is not installed.
+        InputError: there are no results, a file is damaged or something else, or pandas is not installed.
     """
     try:
         import pandas as pd

@@ -20,7 +20,7 @@ from rococo_jax.report.examples import example_cards
 from rococo_jax.report.model_lines import model_line
 from rococo_jax.report.sections import section_of
 from rococo_jax.report.tables import MOST_PANELS, interval_panels
-from rococo_jax.report.verdicts import COLUMNS, VerdictRow, verdict_rows
+from rococo_jax.report.verdicts import COLUMNS, INTERVAL, VerdictRow, verdict_rows
 from rococo_jax.report.vocabulary import (
     ALTERED,
     QUERIES,
@@ -130,7 +130,7 @@ def _hardest(run: Run, task: str, altered: Sequence[str]) -> str | None:
 
 
 def _tested(focus: Focus) -> Markup:
-    """Say what each model had to do."""
+    """Describe what each model had to do."""
     task, sizes = focus.task, focus.described.sizes(focus.task)
     if not focus.is_attack:
         question = QUESTIONS.get(task) or section_of(focus.runs, task).question
@@ -142,18 +142,16 @@ def _tested(focus: Focus) -> Markup:
     clean, altered = sizes.get(CLEAN, {}), sizes.get(focus.variant, {})
     ranked = f"{count(clean['gallery'])} {gallery}" if "gallery" in clean else f"all {gallery}"
     number = count(clean["queries"]) if "queries" in clean else "the"
-    altered_count = (
-        count(altered["gallery"] - clean["gallery"]) if "gallery" in altered and "gallery" in clean else "the"
-    )
+    has_sizes = "gallery" in altered and "gallery" in clean
+    altered_count = count(altered["gallery"] - clean["gallery"]) if has_sizes else "the"
     subject = "The model" if len(focus.runs) == 1 else f"Each of {len(focus.runs)} models"
     kind = "mixed images" if task == "text_to_image" else f"altered {gallery}"
     definition = variant_definition(focus.variant)
     explanation = f": {definition}" if definition else ""
-    return rich(
-        "{} ranked {} for each of {} {}. Then {} {} joined the gallery (<i>{}</i>{}). None of them is a correct "
-        "answer.",
-        subject, ranked, number, queries, altered_count, kind, variant_label(focus.variant), explanation,
-    )  # fmt: skip
+    text = rich("{} ranked {} for each of {} {}.", subject, ranked, number, queries)
+    text += rich(" Then {} {} joined the gallery", altered_count, kind)
+    text += rich(" (<i>{}</i>{}).", variant_label(focus.variant), explanation)
+    return text + " None of them is a correct answer."
 
 
 def _happened(focus: Focus) -> Markup:
@@ -167,44 +165,53 @@ def _happened(focus: Focus) -> Markup:
         text = rich("<b>{}</b> reaches <b>{}</b>{} ({}).", run.label, percent(main.value), bounds, name)
     else:
         before, after = (run.estimate(focus.task, variant, "r1").value for variant in (CLEAN, focus.variant))
-        text = rich(
-            "With <b>{}</b>, {} ranks first for <b>{} %</b> of the {}{}; this is FR@1, and lower is better.",
-            run.label, ALTERED.get(focus.task, "an altered item"), percent(main.value), queries, bounds,
-        )  # fmt: skip
+        altered = ALTERED.get(focus.task, "an altered item")
+        text = rich("With <b>{}</b>, {} ranks first for <b>{} %</b>", run.label, altered, percent(main.value))
+        text += rich(" of the {}{}; this is FR@1, and lower is better.", queries, bounds)
         if before is not None and after is not None:
             text += rich(
                 " A correct answer ranks first (R@1) for {} % before and {} % after.", percent(before), percent(after)
             )
     values = [value for each in focus.runs if (value := focus.main(each).value) is not None]
-    if len(values) > 1:
-        text += rich(" Over the {} models, {} ranges from {} to {}.", str(len(values)), metric_of(focus.metric).label,
-                     percent(min(values)), percent(max(values)))  # fmt: skip
-    return text
+    return text + _range(metric_of(focus.metric).label, values) if len(values) > 1 else text
+
+
+def _range(name: str, values: Sequence[float | int]) -> Markup:
+    """Return the sentence on a metric over several models."""
+    low, high = percent(min(values)), percent(max(values))
+    if low == high:
+        return rich(" {} is the same for {} models.", name, "both" if len(values) == 2 else f"all {len(values)}")
+    return rich(" Over the {} models, {} ranges from {} to {}.", str(len(values)), name, low, high)
+
+
+# Endings of the sentence about the models of each verdict.
+_FOOLED: Mapping[Verdict, str] = {
+    "better": "significantly less often fooled than {}",
+    "worse": "significantly more often fooled than {}",
+    "undecided": "not significantly different from {} in FR@1",
+}
+_RECALL: Mapping[Verdict, str] = {
+    "better": "significantly better than {} in clean R@1",
+    "worse": "significantly worse than {} in clean R@1",
+}
+_OTHER: Mapping[Verdict, str] = {
+    "better": "significantly better than {}",
+    "worse": "significantly worse than {}",
+    "undecided": "not significantly different from {}",
+}
 
 
 def _conclusion(focus: Focus) -> Markup:
-    """Say which differences are significant, or what one model alone shows."""
+    """State which differences are significant, or what one model alone shows."""
     if focus.comparison is None:
         return _conclusion_of_one(focus)
     reference = focus.comparison.reference
     sentences = []
     if focus.is_attack:
-        sentences += _by_verdict(
-            focus, focus.variant, "fr1", reference,
-            {"better": "significantly less often fooled than {}", "worse": "significantly more often fooled than {}",
-             "undecided": "not significantly different from {} in FR@1"},
-        )  # fmt: skip
-        sentences += _by_verdict(
-            focus, CLEAN, "r1", reference,
-            {"better": "significantly better than {} in clean R@1",
-             "worse": "significantly worse than {} in clean R@1"},
-        )  # fmt: skip
+        sentences += _by_verdict(focus, focus.variant, "fr1", reference, _FOOLED)
+        sentences += _by_verdict(focus, CLEAN, "r1", reference, _RECALL)
     else:
-        sentences += _by_verdict(
-            focus, focus.variant, focus.metric, reference,
-            {"better": "significantly better than {}", "worse": "significantly worse than {}",
-             "undecided": "not significantly different from {}"},
-        )  # fmt: skip
+        sentences += _by_verdict(focus, focus.variant, focus.metric, reference, _OTHER)
     if focus.comparison.first_two:
         sentences.append(rich("{}", leader_sentence(focus.comparison.first_two)))
     if not sentences:
@@ -245,7 +252,7 @@ def _conclusion_of_one(focus: Focus) -> Markup:
     else:
         text = Markup("The interval shows what another sample of items would change.")
     return text + Markup(
-        " Whether that is much for a model of its kind shows only beside another one: evaluate a second model and run "
+        " To know whether that is much for a model of its kind, evaluate a second model and run "
         "<code>rococo compare</code>."
     )
 
@@ -265,7 +272,7 @@ def _models(focus: Focus) -> Table:
         heads += [Head(f"Difference from {reference.label}"), Head("p (corrected)"), Head("Verdict", words=True)]
     rows = []
     for run in focus.runs:
-        row = [Cell(run.label, (model_line(run),))]
+        row = [Cell(run.label, tuple(filter(None, [model_line(run)])))]
         row += [estimate_cell(run.estimate(focus.task, variant, metric)) for variant, metric in columns]
         if reference is not None:
             row += _verdict_cells(focus, run, reference)
@@ -280,7 +287,8 @@ def _verdict_cells(focus: Focus, run: Run, reference: Run) -> list[Cell]:
     if difference is None:
         return [Cell("–"), Cell("–"), Cell("not tested", words=True)]
     texts = dict(zip(COLUMNS, difference.cells(), strict=True))
-    return [Cell(texts["Difference"], (texts["95 %"],)), Cell(texts["p"]), Cell(texts["Verdict"], words=True)]
+    interval = texts[INTERVAL].replace(" to ", "\u00a0to ")  # two lines at most on a phone
+    return [Cell(texts["Difference"], (interval,)), Cell(texts["p"]), Cell(texts["Verdict"], words=True)]
 
 
 def _bars(focus: Focus) -> Charts:
@@ -316,9 +324,8 @@ def _field(focus: Focus) -> Charts:
 
 
 def _example(focus: Focus, examples: Mapping[str, Sequence[Example]]) -> Block | None:
-    """Return one error of the described model; a picture's own altered caption shows best what was tested."""
-    errors = [
-        each for each in examples.get(focus.described.label, ()) if each.role == "error" and each.task == focus.task
-    ]
+    """Return one error of the described model, if possible an altered caption of the query itself."""
+    of_model = examples.get(focus.described.label, ())
+    errors = [each for each in of_model if each.role == "error" and each.task == focus.task]
     errors = sorted(errors, key=lambda each: (each.kind != "own_altered", each.variant != focus.variant, each.order))
     return example_cards(errors[:1], model=focus.described.label) if errors else None

@@ -87,9 +87,11 @@ def _lines(block: Block, level: int) -> list[str]:
             above = [label for label, count, _ in block.groups for _ in range(count)]
             above = [""] * block.lead + above
             above += [""] * (len(block.heads) - len(above))
-            named = [(": ".join(filter(None, (group, head.label))), head.words)
-                     for group, head in zip(above, block.heads, strict=True)]  # fmt: skip
-            return table_lines(named, [map(_cell, row) for row in block.rows])
+            heads = [
+                (": ".join(filter(None, (group, head.label))), head.words)
+                for group, head in zip(above, block.heads, strict=True)
+            ]
+            return table_lines(heads, [map(_cell, row) for row in (*block.rows, *block.references)])
     return []
 
 

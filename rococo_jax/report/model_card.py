@@ -81,10 +81,7 @@ def _eval_results(run: Run) -> Iterator:
         about = {"protocol": run.results["protocol"], "fingerprint": hash_json(data.get(benchmark))}
         for variant, metrics in variants.items():
             for name in metrics:
-                estimate, measured_parts = (
-                    run.estimate(task, variant, name),
-                    coverage_phrase(sizes.get(variant, {})),
-                )
+                estimate, measured_parts = (run.estimate(task, variant, name), coverage_phrase(sizes.get(variant, {})))
                 if estimate.value is not None and name in METRICS:
                     yield EvalResult(
                         task_type=_TASK_TYPE.get(run.kind(task), "image-text-evaluation"),

@@ -13,7 +13,7 @@ _LOSSES = {"sc": "SC", "vc": "VC", "blind": "blind", "grounding": "grounding", "
 def model_line(run: Run) -> str:
     """Return size and training of a model, such as "1.0 M parameters, trained for 1,000 steps with SC, VC".
 
-    Returns what the results say; an empty text where they say neither.
+    The line contains only what is in the results; it is empty if they have neither.
     """
     about = object_of(run.results.get("about"))
     total = object_of(about.get("parameters")).get("total")
@@ -37,21 +37,21 @@ def parameter_count(total: Any) -> str:
 
 
 def _training(provenance: dict[str, Any]) -> str:
-    """Say how long and with which losses a model was trained here."""
+    """Return how long and with which losses a model was trained with this project."""
     trained = object_of(provenance.get("trained"))
     step, config = trained.get("step"), object_of(trained.get("config"))
     if not is_whole(step):
         return ""
-    weights = {key.split(".")[1]: value for key, value in config.items()
-               if key.startswith("losses.") and key.endswith(".weight") and is_number(value)}  # fmt: skip
-    losses = [_LOSSES.get(name, name.replace("_", " ")) for name, weight in weights.items() if weight]
-    return f"trained for {step:,} steps with the contrastive loss{' and ' + ', '.join(losses) if losses else ' alone'}"
+    keys = [key for key in config if key.startswith("losses.") and key.endswith(".weight")]
+    names = [key.split(".")[1] for key in keys if is_number(config[key]) and config[key]]
+    losses = ", ".join(_LOSSES.get(name, name.replace("_", " ")) for name in names)
+    return f"trained for {step:,} steps with the contrastive loss {f'and {losses}' if losses else 'alone'}"
 
 
 def _source(provenance: dict[str, Any]) -> str:
     source = provenance.get("source")
     if not isinstance(source, str) or "trained" in provenance:
         return ""
-    # A path names a place on somebody's machine, a hub name has two parts.
+    # Of a path only the last part is of interest to other readers; a hub name has two parts.
     name = PurePath(source).name if PurePath(source).is_absolute() or source.startswith(".") else source
     return f"converted from {name}" if name else ""

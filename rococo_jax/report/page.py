@@ -9,20 +9,7 @@ from rococo_jax.benchmarks.subset import phrase_of
 from rococo_jax.errors import is_whole, object_of
 from rococo_jax.evaluation.examples import EXAMPLES, Example, read_examples
 from rococo_jax.metrics import METRICS
-from rococo_jax.report.blocks import (
-    Alert,
-    Block,
-    Cards,
-    Folded,
-    Note,
-    Notes,
-    Page,
-    Part,
-    PlainTable,
-    Terms,
-    Text,
-    rich,
-)
+from rococo_jax.report.blocks import Alert, Block, Cards, Folded, Note, Notes, Page, Part, PlainTable, Terms, Text, rich
 from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, tasks_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
 from rococo_jax.report.correlations import correlations_part
@@ -34,15 +21,7 @@ from rococo_jax.report.sections.generic import grounding_part, results_of, tiles
 from rococo_jax.report.sections.image_sizes import image_sizes_part, one_size_each, runs_by_size
 from rococo_jax.report.task_sizes import sizes
 from rococo_jax.report.verdicts import verdict_part
-from rococo_jax.report.vocabulary import (
-    ALTERED,
-    PROTOCOLS,
-    QUERIES,
-    QUESTIONS,
-    count,
-    percent,
-    task_label,
-)
+from rococo_jax.report.vocabulary import ALTERED, PROTOCOLS, QUERIES, QUESTIONS, count, percent, task_label
 from rococo_jax.storage import hash_json
 
 _ORIGINS = {"ours": "our definition", "benchmark": "benchmark's code", "paper": "paper"}
@@ -55,14 +34,14 @@ _CARDS = "Origin of each model, how it was evaluated, and the fingerprint of eve
 def coverage(data: dict[str, Any]) -> tuple[int, int, str] | None:
     """Return the images used, the images that the annotations name, and the reason for the difference.
 
-    Returns None where all were used, or where the results do not say.
+    Returns None if all were used, or if the results do not contain the numbers.
     """
     about = object_of(data.get("coverage"))
-    named, limit = about.get("wanted"), about.get("limit")
-    used = about.get("present") if limit is None else data.get("image_count")
-    if not is_whole(used) or not is_whole(named) or used >= named:
+    annotated_images, limit = about.get("wanted"), about.get("limit")
+    images = about.get("present") if limit is None else data.get("image_count")
+    if not is_whole(images) or not is_whole(annotated_images) or images >= annotated_images:
         return None
-    return used, named, "were found" if limit is None else f"were used, because of the limit of {limit}"
+    return images, annotated_images, "were found" if limit is None else f"were used, because of the limit of {limit}"
 
 
 def data_name(data: dict[str, Any]) -> str:
@@ -116,10 +95,10 @@ def coverage_alerts(group: Group) -> list[Alert]:
             text = f"{name}: {listed}. Compare these results with others on the same list only."
             alerts.append(Alert("Not comparable with results on everything.", text))
         if partial := coverage(data):
-            used, named, reason = partial
+            images, annotated_images, reason = partial
             text = (
-                f"Only {count(used)} of the {count(named)} images that the annotations of {name} name "
-                f"{reason} ({percent(100 * used / named)} %). Items with missing images were left out, and "
+                f"Only {count(images)} of the {count(annotated_images)} images that the annotations of {name} name "
+                f"{reason} ({percent(100 * images / annotated_images)} %). Items with missing images are excluded, and "
                 "ranking a smaller gallery is easier: compare the models on this page with each other, not with "
                 "published numbers."
             )
@@ -150,8 +129,10 @@ def _repeated_results(runs: Sequence[Run]) -> list[str]:
         model = object_of(run.results.get("fingerprint")).get("model")
         if model:
             labels.setdefault(hash_json([model, run.tasks]), []).append(run.label)
-    return [f"{', '.join(each)}: the same results of the same model, {len(each)} times in this report"
-            for each in labels.values() if len(each) > 1]  # fmt: skip
+    repeated = [each for each in labels.values() if len(each) > 1]
+    return [
+        f"{', '.join(each)}: the same results of the same model, {len(each)} times in this report" for each in repeated
+    ]
 
 
 def model_cards(runs: Sequence[Run]) -> Part:
@@ -176,8 +157,8 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     if is_whole(counts.get("total")):
         parts = ", ".join(f"{name.replace('_', ' ')} {count(n)}" for name, n in counts.items() if name != "total")
         yield "Parameters", f"{count(counts['total'])}: {parts}"
-    yield "Cost", ", ".join(f"{flops[part] / 1e9:.3g} GFLOP {unit}" for part, unit in _COSTS
-                            if is_whole(flops.get(part)))  # fmt: skip
+    costs = [f"{flops[part] / 1e9:.3g} GFLOP {unit}" for part, unit in _COSTS if is_whole(flops.get(part))]
+    yield "Cost", ", ".join(costs)
     yield "Embedding", _words(about.get("embedding_dimensions")) and f"{about['embedding_dimensions']} dimensions"
     yield "Preprocessing", _words(about.get("preprocessing"))
     yield "Tokenizer", _words(about.get("tokenizer"))

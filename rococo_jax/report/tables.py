@@ -1,14 +1,17 @@
-"""Tables and tiles of results: a row for each model, all results of one model, and the most important numbers.
+"""Result tables and tiles: a row for each model, all results of one model, and the most important numbers.
 
 The page sorts by the number of a cell, which has more digits than its text; the interval is printed below it.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
+from rococo_jax.benchmarks.benchmark import human_results
+from rococo_jax.benchmarks.pooling import HumanResults
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Cell, Charts, Folded, Head, Table, Text, Tile, estimate_cell, rich
 from rococo_jax.report.charts import Bar, common_ticks, interval_bars
-from rococo_jax.report.collection import Estimate, Run, best_first, label_of
+from rococo_jax.report.collection import Estimate, Run, best_first, label_of, variants_of
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label
 
 # A row with more columns is wider than any screen, so each model and variant gets its own row.
@@ -63,14 +66,38 @@ def leaderboard(
         for variant, name, edge in columns
     ]
     rows = [
-        [
-            Cell(run.label),
-            *(estimate_cell(run.estimate(task, variant, name), edge) for variant, name, edge in columns),
-        ]
+        [Cell(run.label), *(estimate_cell(run.estimate(task, variant, name), edge) for variant, name, edge in columns)]
         for run in runs
     ]
     above = [(label_of(runs, task, name), len(names), name) for name, names in groups]
-    return Table(f"Models, {task}", heads, rows, above, sortable=True, filterable=True)
+    humans = human_rows(runs, task, [([], columns)])
+    return Table(f"Models, {task}", heads, rows, above, sortable=True, filterable=True, references=humans)
+
+
+def humans_of(runs: Sequence[Run], task: str) -> HumanResults | None:
+    """Return the published results of people on a task; None if there are none."""
+    return next(filter(None, (human_results(run.results).get(task) for run in runs)), None)
+
+
+def human_rows(
+    runs: Sequence[Run], task: str, rows: Sequence[tuple[list[Cell], Sequence[tuple[str, str, bool]]]]
+) -> list[list[Cell]]:
+    """Return the rows with results of people, without those that have none.
+
+    Args:
+        rows: cells of words after the first, and (variant, metric, whether a group begins) of each column of numbers.
+    """
+    humans = humans_of(runs, task)
+    if humans is None:
+        return []
+    first = Cell("Humans", (humans.items,), title=humans.source)
+    with_numbers = []
+    for words, columns in rows:
+        values = [(humans.values.get(variant, {}).get(name), edge) for variant, name, edge in columns]
+        cells = [dataclasses.replace(estimate_cell(Estimate(value), edge), soft=True) for value, edge in values]
+        if any(value is not None for value, _ in values):
+            with_numbers.append([first, *words, *cells])
+    return with_numbers
 
 
 def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> Table:
@@ -86,7 +113,12 @@ def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> T
         ]
         for variant in variants
     ]
-    return Table(f"{run.label}, {task}", heads, rows, sortable=len(rows) > 1)
+    humans = []
+    for variant in variants:
+        of_variant = human_rows([run], task, [([], [(variant, name, False) for name in names])])
+        label = f"Humans, {label_of([run], task, variant).lower()}"
+        humans += [[dataclasses.replace(first, text=label), *cells] for first, *cells in of_variant]
+    return Table(f"{run.label}, {task}", heads, rows, sortable=len(rows) > 1, references=humans)
 
 
 def _long_table(runs: Sequence[Run], task: str, metrics: Sequence[str]) -> Table:
@@ -101,7 +133,12 @@ def _long_table(runs: Sequence[Run], task: str, metrics: Sequence[str]) -> Table
         for run in runs
         for variant in run.variants(task)
     ]
-    return Table(f"Models, {task}", heads, rows, sortable=True, filterable=True)
+    humans = [
+        ([Cell(label_of(runs, task, variant), words=True)], [(variant, name, False) for name in names])
+        for variant in variants_of(runs, task)
+    ]
+    references = human_rows(runs, task, humans)
+    return Table(f"Models, {task}", heads, rows, sortable=True, filterable=True, references=references)
 
 
 def extreme(run: Run, task: str, variants: Sequence[str], name: str, end: Callable) -> tuple[str, Estimate] | None:

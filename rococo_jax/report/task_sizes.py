@@ -16,10 +16,10 @@ def sizes(runs: Sequence[Run], task: str) -> Note | None:
         return None
     first = next(iter(task_sizes.values()))
     if "items" in first:
-        listed = [name for name in runs[0].variants(task) if "items" in task_sizes.get(name, {})]
-        over_all = [name for name in listed if "parts" in task_sizes[name] and name.rpartition("/")[2] == ALL]
-        parts = [f"{count(task_sizes[name]['items'])} {label_of(runs[:1], task, name)}"
-                 for name in listed if name != MEAN and name not in over_all]  # fmt: skip
+        variants = [name for name in runs[0].variants(task) if "items" in task_sizes.get(name, {})]
+        over_all = [name for name in variants if "parts" in task_sizes[name] and name.rpartition("/")[2] == ALL]
+        variants = [name for name in variants if name != MEAN and name not in over_all]
+        parts = [f"{count(task_sizes[name]['items'])} {label_of(runs[:1], task, name)}" for name in variants]
         return Note(f"Items: {', '.join(parts)}.")
     if "outside" in first:
         parts = [f"{count(each['outside'])} of {variant_label(name)}" for name, each in task_sizes.items()]
@@ -29,7 +29,7 @@ def sizes(runs: Sequence[Run], task: str) -> Note | None:
     if "gallery" not in first:
         return None
     galleries = {name: each["gallery"] for name, each in task_sizes.items() if is_whole(each.get("gallery"))}
-    altered = variants_of(runs[:1], task, which=lambda each: not each.is_clean)
+    altered = variants_of(runs[:1], task, condition=lambda each: not each.is_clean)
     altered = sorted(galleries[name] for name in altered if name in galleries)
     parts = [f"{count(galleries['clean'])} items clean"] if "clean" in galleries else []
     if altered:

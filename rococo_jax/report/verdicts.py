@@ -1,4 +1,4 @@
-"""The primary differences between models as rows with a verdict: for the page, the terminal and as JSON."""
+"""Primary differences between models as rows with a verdict, for the page, the terminal and JSON."""
 
 import dataclasses
 import sys
@@ -28,16 +28,16 @@ _MOST_SENTENCES = 8
 
 @dataclasses.dataclass(frozen=True)
 class VerdictRow:
-    """A primary difference between a model and the reference, and what it shows.
+    """Primary difference between a model and the reference, with its verdict.
 
     Attributes:
         reference, model: labels of the two models.
-        value, reference_value: the metric of each, in its unit.
+        value, reference_value: the metric of each model, in its unit.
         difference, low, high: model minus reference and its 95 % interval.
-        p: corrected over all primary differences of the task.
+        p: p-value, corrected over all primary differences of the task.
         mde: minimum detectable effect; None if no image differs.
         verdict: see `PairedDifference.verdict`.
-        coverage: how many of the benchmark's parts the variant has, where some are absent.
+        coverage: phrase with the number of the benchmark's parts, if some are absent.
     """
 
     reference: str
@@ -56,7 +56,7 @@ class VerdictRow:
     coverage: str = ""
 
     def cells(self) -> tuple[str, ...]:
-        """The row as people read it, in the order of `COLUMNS`."""
+        """Return the row as text, in the order of `COLUMNS`."""
         variant = variant_label(self.variant) + self.coverage
         words = self.model, task_label(self.task), variant, metric_of(self.metric).label
         bounds = f"{signed(self.low)} to {signed(self.high)}"
@@ -64,7 +64,7 @@ class VerdictRow:
         return *words, *numbers, p_value(self.p), percent(self.mde), self.verdict
 
     def as_json(self) -> dict[str, Any]:
-        """The row with all digits."""
+        """Return the row with all digits."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "coverage"}
 
 
@@ -72,7 +72,7 @@ def verdict_rows(comparisons: Comparisons, margin: float | None = None) -> list[
     """Return the primary differences of all comparisons, in the order of the page.
 
     Args:
-        margin: differences smaller than this, in points, do not matter; None to decide on significance alone.
+        margin: largest difference, in points, that is equivalent to none; None to decide on significance alone.
     """
     return [
         _verdict_row(comparison, task, row, margin)
@@ -104,7 +104,7 @@ def _verdict_row(comparison: Comparison, task: str, row: Difference, margin: flo
 
 
 def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
-    """Return the table of primary differences of a group of results; None where no models were compared.
+    """Return the table of primary differences of a group of results; None if no models were compared.
 
     Args:
         compared: the comparison of each task.

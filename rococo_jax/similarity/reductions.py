@@ -1,4 +1,4 @@
-"""Reductions of rows or columns of logits to one number each.
+"""Row and column reductions of logits to one number each.
 
     LogSumExp    log sum_j exp(z_j)        derivative exp(z_j - result)
     SoftplusSum  sum_j log(1 + exp(z_j))   derivative 1 / (1 + exp(-z_j))

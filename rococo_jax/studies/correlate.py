@@ -1,12 +1,10 @@
 """The files of `rococo correlate`: a map, every pair as CSV and JSON, and a page, also as Markdown.
 
-Of results, or of a table of scores: CSV or TSV with a heading and a row for each model, whose columns of numbers are
+The input is results, or a table of scores: CSV or TSV with a heading and a row for each model. Columns of numbers are
 metrics; the cells of the other columns together are a model's name.
 """
 
-import math
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,7 @@ from rococo_jax.report.charts import correlation_map
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.correlations import (
     COLUMNS,
-    LEAST_MODELS,
+    MIN_MODELS,
     SIDES,
     Place,
     Study,
@@ -31,10 +29,12 @@ from rococo_jax.report.correlations import (
 )
 from rococo_jax.report.markdown import write_page
 from rococo_jax.storage import write_csv_rows, write_json, write_text
+from rococo_jax.studies.model_facts import compare_groups, csv_rows, facts_parts, read_facts
+from rococo_jax.studies.number_columns import MODEL_COLUMNS, is_number_column, read_numbers
 from rococo_jax.texts import TABLES, file_suffix, open_table
 
 FORMAT = "rococo_jax.correlations 1"
-_LEDE = "Does one kind of robustness say anything of another? Rank correlations of metrics over many models."
+_LEDE = "Does one kind of robustness predict another? Rank correlations of metrics over many models."
 
 
 def write_correlations(
@@ -42,28 +42,49 @@ def write_correlations(
     out: Path,
     names: Sequence[str] | None = None,
     given: str | None = None,
+    facts: str | None = None,
 ) -> Study:
-    """Writes correlations.json, .csv, .svg, .html and .md, and partial.svg where a metric is held constant, into `out`.
+    """Write correlations.json, .csv, .svg, .html and .md into `out`, and partial.svg if a metric is held constant.
+
+    With facts about the models, also write facts.csv.
 
     Args:
         sources: results, or one CSV table of scores.
         names, given: as `correlate_runs` has them, or columns of the table.
+        facts: table of facts about the models. Its columns of numbers are correlated as well, its columns of words
+            divide the models into groups.
 
     Raises:
-        InputError: results that differ in anything but the model, or as `correlate_runs` and `correlate_table`.
+        InputError: results that differ in anything but the model, or as `correlate_runs`, `correlate_table` and
+            `read_facts`.
     """
     study = _study_of(sources, names, given)
+    groups: list[Part] = []
+    if facts is not None:
+        model_facts = read_facts(Path(facts), study.models)
+        comparisons = compare_groups(model_facts, [place.label for place in study.places], study.values)
+        write_csv_rows(out / "facts.csv", csv_rows(comparisons))
+        groups = facts_parts(comparisons)
+        study = _with_numbers(study, model_facts.numbers)
     title = f"Correlations over {len(study.models)} models"
-    parts = [Part("", correlations_blocks(study), style="group")]
+    parts = [Part("", correlations_blocks(study), style="group"), *groups]
     page = Page(title, "rococo correlate", _LEDE, parts)
     write_json(out / "correlations.json", as_json(study))
     write_csv_rows(out / "correlations.csv", [COLUMNS, *(csv_row(pair, len(study.models)) for pair in study.pairs)])
     write_text(out / "correlations.svg", correlation_map(title, *map_of(study), file=True))
-    if study.given:
+    if study.control:
         name = f"{title}, partial"
         write_text(out / "partial.svg", correlation_map(name, *map_of(study, partial=True), file=True))
     write_page(out / "correlations.html", page)
     return study
+
+
+def _with_numbers(study: Study, numbers: Mapping[str, Sequence[float]]) -> Study:
+    """Return the study with further variables; those that a model lacks or that are equal for all are left out."""
+    columns, left_out = comparable({Place(name): values for name, values in numbers.items()})
+    places = [*study.places, *columns]
+    values = np.array([*study.values, *columns.values()])
+    return study_of_values(study.models, places, values, study.control, [*study.left_out, *left_out])
 
 
 def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | None) -> Study:
@@ -74,8 +95,8 @@ def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | 
     groups = group_by_fingerprint(load_results(sources))
     if len(groups) > 1:
         differing = ", ".join(field for field, *_ in groups[1].differences[:3])
-        raise InputError("RESULTS", "results", f"{len(groups)} kinds that differ in {differing}",
-                         "results that differ in the model alone")  # fmt: skip
+        problem = f"{len(groups)} kinds that differ in {differing}"
+        raise InputError("RESULTS", "results", problem, "results that differ only in the model")
     return correlate_runs(groups[0].runs, names, given)
 
 
@@ -90,16 +111,14 @@ def correlate_table(path: Path, names: Sequence[str] | None = None, given: str |
     """
     header, lines = open_table(path, "a table with a heading and a row for each model")
     rows = [row for _, row in lines]
-    if len(rows) < LEAST_MODELS:
-        raise InputError(path, "models", len(rows), f"{LEAST_MODELS} or more")
+    if len(rows) < MIN_MODELS:
+        raise InputError(path, "models", len(rows), f"{MIN_MODELS} or more")
     cells = {head: [row[head].strip() for row in rows] for head in header}
-    number_columns = [
-        head for head in header if head.lower() not in _NAMES and any(map(_looks_like_number, cells[head]))
-    ]
+    number_columns = [head for head in header if head.lower() not in MODEL_COLUMNS and is_number_column(cells[head])]
     words = [head for head in header if head not in number_columns]
     models = [" ".join(row[head] for head in words) for row in rows]
     if not words:
-        raise InputError(path, "columns", "numbers alone", f"one that names the models: {', '.join(_NAMES[1:])}")
+        raise InputError(path, "columns", "numbers alone", f"one that names the models: {', '.join(MODEL_COLUMNS[1:])}")
     if twice := next((model for place, model in enumerate(models) if model in models[:place]), None):
         raise InputError(path, "model", f"{twice!r} twice", "each of them once")
     for option, name in [("metrics", name) for name in names or ()] + [("given", given)] * (given is not None):
@@ -107,7 +126,9 @@ def correlate_table(path: Path, names: Sequence[str] | None = None, given: str |
             raise unknown_name(option, "column", name, number_columns)
     requested = dict.fromkeys([*([given] if given else []), *(number_columns if names is None else names)])
     control = Place(given) if given else None
-    columns, left_out = comparable({Place(name): _numbers(path, name, cells[name]) for name in requested})
+    columns, left_out = comparable(
+        {Place(name): read_numbers(path, name, cells[name], "; or other `metrics`") for name in requested}
+    )
     if len(columns) < 2 or (control and control not in columns):
         raise InputError(path, "columns", "; ".join(left_out) or f"{len(columns)} of numbers", "two or more, and given")
     percent = [name for name in requested if any(cell.endswith("%") for cell in cells[name])]
@@ -118,40 +139,19 @@ def correlate_table(path: Path, names: Sequence[str] | None = None, given: str |
     return study_of_values(models, list(columns), np.array(list(columns.values())), control, left_out)
 
 
-# Headings of columns that name models, whatever is in them; pandas gives the numbers of rows none.
-_NAMES = ("", "model", "name", "model_name", "model name", "models", "checkpoint")
-_NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(\s*%)?", re.IGNORECASE)
-_MISSING = ("", "-", "nan", "na", "n/a", "null", "none")
-
-
-def _looks_like_number(cell: str) -> bool:
-    """Return whether a cell is a number or looks like one: digits but no letters (45,3 or 45.3 ± 1)."""
-    return bool(_NUMBER.fullmatch(cell)) or (any(map(str.isdigit, cell)) and not any(map(str.isalpha, cell)))
-
-
-def _numbers(path: Path, name: str, cells: Sequence[str]) -> list[float]:
-    """Return the numbers of a column, NaN for an empty cell. Raises InputError for any other cell."""
-    matches = [_NUMBER.fullmatch(cell) for cell in cells]
-    signs = {bool(match[2]) for match in matches if match}
-    for row, (cell, match) in enumerate(zip(cells, matches, strict=True), 1):
-        if (match is None and cell.lower() not in _MISSING) or (match and match[2] and len(signs) > 1):
-            wanted = "a number such as 45.3, in percent in all rows or none, or nothing; or other `metrics`"
-            raise InputError(path, f"row {row}, column {name!r}", repr(cell), wanted)
-    return [float(match[1]) if match else math.nan for match in matches]
-
-
 def as_json(study: Study) -> dict:
     """Return the numbers of the CSV as JSON, with the models and the metrics that were left out."""
     return {
         "format": FORMAT,
         "models": study.models,
         "metrics": [place.path for place in study.places],
-        "given": study.given.path if study.given else None,
+        "given": study.control.path if study.control else None,
         "left_out": study.left_out,
         "pairs": [
             {
                 "x": pair.x.path,
                 "y": pair.y.path,
+                "r2": pair.r2,
                 **{
                     name: dict(zip(SIDES, side, strict=False)) if side else None
                     for name, side in (("plain", pair.plain), ("partial", pair.partial))

@@ -10,7 +10,7 @@ After Taori et al. (arXiv 2007.00644); the robust line is this project's. Interv
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -31,6 +31,7 @@ from rococo_jax.report.markdown import write_page
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
 from rococo_jax.storage import write_json
+from rococo_jax.studies.model_facts import Comparison, compare_groups, facts_parts, read_facts
 from rococo_jax.texts import TABLES, file_suffix
 
 _NAMES = ("file_name", "image", "filename")
@@ -111,10 +112,15 @@ def measure_factor(right: Bool[np.ndarray, "models images"], within: Bool[np.nda
     return Factor(subset_size, line, 100 * every, 100 * subset, np.stack([effective, low, high], axis=1))
 
 
-def write_factors(sources: Sequence[str], factors: str, task: str | None, page: Path) -> tuple[Path, Path]:
+def write_factors(
+    sources: Sequence[str], factors: str, task: str | None, page: Path, facts: str | None = None
+) -> tuple[Path, Path]:
     """Write the page, and the numbers as JSON beside it. Factors that no image has are left out and reported.
 
-    Raises InputError: results of different data, no task with classes, or as `_read_factors`.
+    With a table of facts about the models, effective robustness is also compared between the groups of its columns of
+    words.
+
+    Raises InputError: results of different data, no task with classes, or as `_read_factors` and `read_facts`.
     """
     groups = group_by_fingerprint(load_results(sources))
     if len(groups) != 1:
@@ -130,14 +136,29 @@ def write_factors(sources: Sequence[str], factors: str, task: str | None, page: 
     within, without_images = _read_factors(Path(factors), images)
     right = np.array([[each[image] for image in images] for each in answers])
     measured = {name: measure_factor(right, mask) for name, mask in within.items()}
+    comparisons = [] if facts is None else _compare_by_facts(Path(facts), runs, measured)
+    values: dict[str, Any] = {"task": task, "images": len(images)}
+    values["factors"] = {name: _as_json(runs, factor) for name, factor in measured.items()}
+    if comparisons:
+        values["facts"] = [each.record() for each in comparisons]
     numbers = page.with_suffix(".json")
-    write_json(numbers, {"task": task, "images": len(images), "factors": {
-        name: _as_json(runs, factor) for name, factor in measured.items()}})  # fmt: skip
+    write_json(numbers, values)
     parts = [_part(name, runs, factor, len(images)) for name, factor in measured.items()]
+    parts += facts_parts(comparisons)
     after = (
         [Note(f"Left out, as no image of the results has them: {', '.join(without_images)}.")] if without_images else []
     )
     return write_page(page, Page(f"Visual factors: {task}", "rococo factors", _NOTE, parts, after)), numbers
+
+
+def _compare_by_facts(path: Path, runs: Sequence[Run], measured: Mapping[str, Factor]) -> list[Comparison]:
+    """Compare effective robustness between groups of models, for the factors with a line."""
+    facts = read_facts(path, [run.label for run in runs])
+    effective = {name: factor.effective[:, 0] for name, factor in measured.items() if factor.effective is not None}
+    if not effective:
+        say(f"{path.name}: not used, since no factor has a line")
+        return []
+    return compare_groups(facts, [*effective], np.array([*effective.values()]))
 
 
 def _right(run: Run, task: str) -> dict[str, bool]:

@@ -1,4 +1,4 @@
-"""Axes and arms of a sweep, as the command line or a config file writes them.
+"""Sweep axes and arms, as the command line or a config file writes them.
 
 batch_size=32,64                                one key
 losses.sc.weight+losses.vc.weight=1,2           several keys that always have the same value

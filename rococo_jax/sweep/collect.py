@@ -224,13 +224,6 @@ def training_values(folder: Path) -> dict[str, float | None]:
     }
 
 
-def estimates_of_task(
-    results: Sequence[Mapping[str, Any]], counts: Sequence[CountsByVariant], task: str
-) -> dict[str, dict[str, Estimate]]:
-    """Return variant -> metric -> estimate of one task, from results of several seeds and their counts by image."""
-    return estimates_of_values(results, task, values_of_task(results, counts, task))
-
-
 def values_of_task(results: Sequence[Mapping[str, Any]], counts: Sequence[CountsByVariant], task: str) -> TaskValues:
     """Return the values of each seed and on draws of images; `altered` is the mean over the altered variants."""
     section = section_of_kind(results[0]["kinds"].get(task, ""), headlines_of(results[0]).get(task))

@@ -123,10 +123,7 @@ def _draw_curves(chart: Chart, axes: Axes, panel: Panel, values: Sequence[Any], 
         shifted = axes.transData + Affine2D().translate(offset, 0)
         x, y = [each[0] for each in points], [each[2].value for each in points]
         if not curve.dashed and len(points) > 1 and all(estimate.has_interval for *_, estimate in points):
-            band = [
-                *(estimate.high for *_, estimate in points),
-                *(estimate.low for *_, estimate in reversed(points)),
-            ]
+            band = [*(estimate.high for *_, estimate in points), *(estimate.low for *_, estimate in reversed(points))]
             axes.fill([*x, *reversed(x)], band, color=colour, alpha=0.13, lw=0)
         width, dashes = (1.5, (0, (4, 3))) if curve.dashed else (2, "-")
         axes.plot(x, y, color=colour, lw=width, ls=dashes, transform=shifted)
@@ -183,7 +180,8 @@ def _describe(estimate: Estimate) -> str:
 
 def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mapping[str, str]) -> Path:
     """Write the three files, each by rename; return the page."""
-    panels, values, axis = panels_of(plan, rows), swept_values(plan, rows), plan.axes[0].short
+    panels, axis = panels_of(plan, rows), plan.axes[0].short
+    values = [value for value in plan.values(0) if any(row.values[0] == value for row in rows)]
     write_text(workdir / "sweep.svg", curve_figure(title(plan), panels, values, axis))
     charts = [("", curve_panel(panel, values, axis)) for panel in panels]
     entries = legend_of(panels)
@@ -197,11 +195,6 @@ def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mappin
         Part("Failed", [Notes([f"{name}: {error}" for name, error in failed.items()])], "group") if failed else None,
     ]
     return write_page(workdir / "sweep.html", Page(title(plan), "rococo sweep", summary(plan), blocks))
-
-
-def swept_values(plan: Plan, rows: Sequence[Row]) -> list:
-    """Return the values of the first axis that have results."""
-    return [value for value in plan.values(0) if any(row.values[0] == value for row in rows)]
 
 
 def panels_of(plan: Plan, rows: Sequence[Row]) -> list[Panel]:

@@ -80,11 +80,6 @@ def has_all_results(folder: Path, evaluation: Evaluation | None) -> bool:
     return is_evaluated(folder) and holds(folder / EVALUATION, evaluation.benchmarks)
 
 
-def is_started(folder: Path) -> bool:
-    """Return whether a point's training has been started."""
-    return (folder / METRICS).exists()
-
-
 def refuse_other_points(plan: Plan, workdir: Path) -> None:
     """Raise InputError if a point's folder was started with another config."""
     for point in plan.runs:
@@ -159,8 +154,7 @@ def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:
     """Evaluate the model of a point into its folder."""
     mesh, out = make_mesh(jax.local_devices()), folder / EVALUATION
     model = run_on_all_processes(
-        f"loading {name}",
-        lambda: open_model(str(folder / MODEL), name=name, mesh=mesh, compute=evaluation.compute),
+        f"loading {name}", lambda: open_model(str(folder / MODEL), name=name, mesh=mesh, compute=evaluation.compute)
     )
     with contextlib.ExitStack() as stack:
         lock = hold(out, beside=True)
@@ -169,10 +163,7 @@ def evaluate_point(folder: Path, name: str, evaluation: Evaluation) -> None:
 
 
 def run_points(
-    plan: Plan,
-    workdir: Path,
-    evaluation: Evaluation | None,
-    train_one: Callable[[Point], None] | None,
+    plan: Plan, workdir: Path, evaluation: Evaluation | None, train_one: Callable[[Point], None] | None
 ) -> dict[str, str]:
     """Train and evaluate the points that are not done yet.
 
@@ -277,7 +268,7 @@ def states_of(plan: Plan, workdir: Path, evaluation: Evaluation | None) -> dict[
         if is_trained(folder):
             states[point.run] = COMPLETE if has_all_results(folder, evaluation) else TRAINED
         else:
-            states[point.run] = BEGUN if is_started(folder) else TO_TRAIN
+            states[point.run] = BEGUN if (folder / METRICS).exists() else TO_TRAIN
     return states
 
 

@@ -31,12 +31,7 @@ _LR_SCALING = {
 }
 
 
-def sweep_json(
-    plan: Plan,
-    rows: Sequence[Row],
-    failed: Mapping[str, str],
-    states: Mapping[str, str],
-) -> dict[str, Any]:
+def sweep_json(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str], states: Mapping[str, str]) -> dict[str, Any]:
     """Return the contents of sweep.json.
 
     Args:
@@ -104,11 +99,7 @@ def _as_json(estimate: Estimate) -> dict[str, Any]:
 
 
 def write_tables(
-    plan: Plan,
-    rows: Sequence[Row],
-    workdir: Path,
-    failed: Mapping[str, str],
-    states: Mapping[str, str],
+    plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mapping[str, str], states: Mapping[str, str]
 ) -> None:
     """Write sweep.json and sweep.csv, each by rename."""
     write_json(workdir / "sweep.json", sweep_json(plan, rows, failed, states))

@@ -81,9 +81,13 @@ class Batch:
 
     def for_towers(self, fields: Sequence[Field]) -> "Batch":
         """Return what the towers read: images and texts of the pairs and of some fields."""
-        chosen = {field.name: self.fields[field.name] for field in fields}
+        selected = {field.name: self.fields[field.name] for field in fields}
         return Batch(
-            Images(self.images.pixels, self.images.features, patches=self.images.patches), self.texts, None, chosen, {}
+            Images(self.images.pixels, self.images.features, patches=self.images.patches),
+            self.texts,
+            None,
+            selected,
+            {},
         )
 
     def rows(self, numbers: Int[np.ndarray, " rows"]) -> "Batch":

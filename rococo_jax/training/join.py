@@ -187,14 +187,14 @@ def sample_pairs(
 def _scores_of_fold(
     fitted: tuple, held_out: tuple, dim: int, choices: Sequence[Regularisation], on_progress: Callable[[int], None]
 ) -> Iterator[float]:
-    """Mean R@1 of each choice on the held-out pairs; choices of the same ridges stand together."""
+    """Mean R@1 of each choice on the held-out pairs; choices of the same ridges are neighbours."""
     moments = _Moments(*fitted)
     x = (held_out[0] - moments.image_mean) @ moments.image_basis
     y = (held_out[1] - moments.text_mean) @ moments.text_basis
-    for ridges, same in groupby(choices, key=lambda choice: (choice.image_ridge, choice.text_ridge)):
+    for ridges, choices_of_ridges in groupby(choices, key=lambda choice: (choice.image_ridge, choice.text_ridge)):
         image_directions, text_directions, correlations = moments.solve(dim, *ridges)
         sides = x @ image_directions, y @ text_directions
-        for choice in same:
+        for choice in choices_of_ridges:
             projected = (_unit(side * correlations**choice.power) for side in sides)
             yield _mean_recall_at_1(*projected, held_out[2])
         on_progress(1)
@@ -202,10 +202,10 @@ def _scores_of_fold(
 
 def _split(images, texts, text_image, held_out: np.ndarray) -> tuple[tuple, tuple]:
     parts = []
-    for chosen in (~held_out, held_out):
-        new_index = np.cumsum(chosen) - 1
-        of_chosen = chosen[text_image]
-        parts.append((images[chosen], texts[of_chosen], new_index[text_image[of_chosen]]))
+    for is_in_part in (~held_out, held_out):
+        new_index = np.cumsum(is_in_part) - 1
+        is_text_in_part = is_in_part[text_image]
+        parts.append((images[is_in_part], texts[is_text_in_part], new_index[text_image[is_text_in_part]]))
     return tuple(parts)
 
 
@@ -310,10 +310,10 @@ def join_towers(
         if not np.isfinite(features).all():
             raise InputError(of, "features", "values that are not finite", "finite features")
     with progress("choosing the regularisation", _FOLDS * len(RIDGES) ** 2, "fits") as advance:
-        chosen, score = choose_regularisation(
+        regularisation, score = choose_regularisation(
             image_features, text_features, text_image, dim, folds=_FOLDS, on_progress=advance, cache=cache
         )
-    heads = fit_heads(image_features, text_features, text_image, dim, chosen)
+    heads = fit_heads(image_features, text_features, text_image, dim, regularisation)
     scale = fit_logit_scale(*heads.project(image_features, text_features), text_image)
     spec = ModelSpec(
         vision=vision.spec.vision,
@@ -335,7 +335,7 @@ def join_towers(
         "images": len(image_features),
         "captions": len(text_features),
         "dim": dim,
-        **dataclasses.asdict(chosen),
+        **dataclasses.asdict(regularisation),
         "folds": _FOLDS,
         "held_out_recall_at_1": round(score, 3),
         "logit_scale": round(scale, 4),

@@ -169,12 +169,12 @@ def run_loop(
             with jax.transfer_guard("disallow"):
                 state, metrics = compiled_step(state, device_batch)
             device_clock.begin(metrics)
-            done = number + 1
-            is_last = done == steps
-            on_step(done, state)
-            info = StepInfo(done, state, is_last, None, metrics, batches.counts, seconds_waiting, seconds_idle)
+            step = number + 1
+            is_last = step == steps
+            on_step(step, state)
+            info = StepInfo(step, state, is_last, None, metrics, batches.counts, seconds_waiting, seconds_idle)
             # The last step is the end of the run: a signal does not change what happens there.
-            stop_signal = None if is_last else stop.signal_after(done)
+            stop_signal = None if is_last else stop.signal_after(step)
             if is_last or stop_signal is not None:
                 break
             hooks.after_step(info)

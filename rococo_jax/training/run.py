@@ -74,7 +74,7 @@ def run_training(
     *,
     mesh: Mesh | None = None,
     evaluate: EvaluateModel | None = None,
-    on_step: Callable[[int, TrainState], None] = lambda done, state: None,
+    on_step: Callable[[int, TrainState], None] = lambda step, state: None,
     run_cache: RunCache | None = None,
     influence_folder: Path | None = None,
 ) -> Run:
@@ -241,8 +241,8 @@ def _loop(
         hooks.run_missing(StepInfo(steps.start, state, is_last=steps.start == config.steps))
         outcome = run_loop(config.steps, state, setup.batches, mesh, compile_first_step, hooks, stop, on_step)
     if jax.process_index() == 0 and log.loss:
-        done = int(outcome.state.step)
-        print(f"step {done} of {config.steps}: {log.loss}; {meter.goodput()[1]}", file=sys.stderr, flush=True)
+        step = int(outcome.state.step)
+        print(f"step {step} of {config.steps}: {log.loss}; {meter.goodput()[1]}", file=sys.stderr, flush=True)
     return outcome
 
 

@@ -1,4 +1,4 @@
-"""One small file of each benchmark of choices, in its published form with made contents, and how to damage it.
+"""Write one small file of each benchmark of choices in its published form, with made contents, and damage it.
 
 The forms are those that the benchmarks' public loaders read; each reader's docstring names them.
 """
@@ -178,7 +178,7 @@ def _reworded(row: Any) -> Any:
 
 
 def write(form: Form, folder: Path, change: Callable[[Rows], None] | None = None) -> None:
-    """Writes the file, changed, and its images, of 40 by 30 pixels."""
+    """Write the file, changed, and its images, of 40 by 30 pixels."""
     rows = json.loads(json.dumps(form.rows))
     if change is not None:
         change(rows)
@@ -201,7 +201,7 @@ def write(form: Form, folder: Path, change: Callable[[Rows], None] | None = None
 
 
 def pack(folder, name, rows_per_group=2, change=None):
-    """Writes a published form's items as the hub's Parquet tables, images inside, in two shards."""
+    """Write a published form's items as the hub's Parquet tables, images inside, in two shards."""
     form, rows = FORMS[name], []
     write(form, folder / "plain")
     for number in range(5):

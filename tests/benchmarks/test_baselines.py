@@ -15,7 +15,7 @@ ONE = np.array([0])
 
 
 def preferred(texts, training=None) -> dict[str, list[float]]:
-    """What each baseline prefers of the first text and each of the others."""
+    """Return the preferences of each baseline between the first text and each other text."""
     scorers = text_baselines(texts, None if training is None else tuple(training))
     return {name: [float(f(ONE, np.array([k]))[0]) for k in range(1, len(texts))] for name, f in scorers.items()}
 

@@ -1,4 +1,4 @@
-"""Files of the benchmarks of classes: listings, limits, and bad names in one line each."""
+"""Test files of the benchmarks of classes: listings, limits, and bad names in one line each."""
 
 import re
 import tarfile
@@ -78,7 +78,7 @@ HIDDEN = (
 
 @pytest.mark.parametrize("hidden", [(), HIDDEN], ids=["visible", "hidden"])
 def test_there_is_one_listing_of_image_files(hidden, tmp_path):
-    """In classes, stimuli, other images, captioned folders and tars: any case of a suffix, links, nothing hidden."""
+    """Accept any case of a suffix and links in every kind of folder and tar, and no hidden file."""
     elsewhere, at = tmp_path / "elsewhere", tmp_path / "images"
     write_pictures(at, ["cat/a.png", "cat/deep/b.JPEG", "cat/c.Tif", "dog/a.png"], PICTURE)
     write_pictures(tmp_path / "edges", ["cat1.png", "deep/dog2.PNG"], PICTURE)

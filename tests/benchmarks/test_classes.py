@@ -1,4 +1,4 @@
-"""Benchmarks of classes: folders and tables, prompts, refusals, tasks, and the real stimuli."""
+"""Test benchmarks of classes: folders and tables, prompts, refusals, tasks, and the real stimuli."""
 
 import json
 import re

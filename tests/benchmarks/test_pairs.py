@@ -1,4 +1,4 @@
-"""Pairs of originals and altered copies in tasks: who is asked and left out, and figures equal to a direct count."""
+"""Test pairs of originals and altered copies in tasks: which are scored, and results equal to a direct count."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -101,7 +101,7 @@ def test_a_matrix_of_similarities_gives_the_same(tables):
 
 
 def choice(item_images, right, names=tuple(range(IMAGES))) -> ChoiceTask:
-    """Items of one image, a right text, itself again where its number is odd, and its altered copy."""
+    """Return items of one image, a right text, itself again where its number is odd, and its altered copy."""
     texts = np.stack([right, np.where(right % 2, right, -1), right + CAPTIONS], axis=1)
     names = np.array(names)
     match = np.tile([True, True, False], (len(right), 1, 1))

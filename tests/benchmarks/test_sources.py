@@ -1,4 +1,4 @@
-"""From the addresses of `sources.csv`, which a local web and hub answer, to the tasks of each benchmark's reader."""
+"""Test every address of `sources.csv`, on a local web server and hub, up to the tasks of each benchmark's reader."""
 
 import dataclasses
 import re
@@ -53,7 +53,7 @@ def files_of(folder):
 
 
 def answer(server, each, path, shared, scratch):
-    """Serves what lies there at a download's address; `shared` collects the files of each data set."""
+    """Serve the folder's files at a download's address; `shared` collects the files of each data set."""
     if each.unpack is not None:
         shutil.copytree(path, scratch / each.to / each.unpack)
         form = "gztar" if each.to.startswith(TARS) else "zip"

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
+from PIL import Image
 
 import rococo_jax
 from rococo_jax.benchmarks.settings import Settings
@@ -235,8 +236,11 @@ def test_results_on_a_list_are_neither_resumed_nor_compared_with_others(data, tm
     # Another file of the same list keeps the results; more is added to them; another list, or none, is refused.
     assert main(f"{listed} --only {same}".split()) == 0
     assert main(f"{listed} --only {same} --corruptions fog --severities 3".split()) == 0
+    # The benchmark is opened again for both severities.
+    assert main(f"{listed} --only {same} --corruptions fog --severities 5".split()) == 0
     results = json.loads((out / "listed" / "results.json").read_text())
-    assert results["sizes"]["text_to_image"]["fog_3"]["gallery"] == 5
+    sizes = results["sizes"]["text_to_image"]
+    assert [sizes[variant]["gallery"] for variant in ("clean", "fog_3", "fog_5")] == [5, 5, 5]
     refusal(f"{listed} --only {fewer}", "fingerprint: data.rococo.", "another output folder")
     refusal(listed, "fingerprint: data.rococo.only", "found results of 'tiny' with ", "wanted nothing, ")
     assert main(command.format(other, out / "all").split()) == 0
@@ -264,3 +268,23 @@ def test_a_reader_that_cannot_select_is_not_evaluated_on_everything(data, tmp_pa
 
     monkeypatch.setitem(info.__dict__, "open", ignorant)
     refused("choices: only: found .*list.txt; wanted no list", open_benchmarks, settings, data=data, names=["choices"])
+
+
+def test_embeddings_from_elsewhere_are_scored_on_a_list(data, tmp_path, refusal):
+    file = listed_in(tmp_path, LISTED)
+    expected = evaluate(data, "rococo", only=file, mixed_galleries=())
+    encoder, images = tiny_encoder(), [f"{number:02}.png" for number in range(IMAGES)]
+    (benchmark,) = open_benchmarks(Settings(mixed_galleries=()), data=data, names=["rococo"])
+    folder = data / "coco" / "images"
+    pictures = [Image.open(folder / name) for name in images]
+    vectors = {"image_names": images, "image_embeddings": encoder.encode_image(pictures)}
+    vectors |= {"captions": list(benchmark.texts), "text_embeddings": encoder.encode_text(benchmark.texts)}
+    np.savez(tmp_path / "vectors.npz", **{name: np.asarray(each) for name, each in vectors.items()})
+    command = f"score --embeddings {tmp_path}/vectors.npz --data {data} --benchmarks rococo --mixed-galleries none"
+    assert main(f"{command} --only {file} --out {tmp_path}/scored".split()) == 0
+    scored = json.loads((tmp_path / "scored" / "results.json").read_text())
+    assert scored["tasks"] == expected["tasks"] and scored["sizes"] == expected["sizes"]
+    np.save(tmp_path / "S.npy", np.zeros((2, 2)))
+    annotation = data / "rococo" / "annotations" / "danger.json"
+    command = f"score --similarities {tmp_path}/S.npy --annotation {annotation} --only {file} --out {tmp_path}/F.json"
+    refusal(command, "--only: found a list with --annotation; wanted whole benchmarks")

@@ -1,4 +1,4 @@
-"""Names and fields of variants: corruptions, their means and baselines, unseen images, and names that users choose."""
+"""Test names and fields of variants: corruptions, their means and baselines, unseen images, and names of users."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Images of another size than the checkpoint's: the vectors are those that its own library gives at that size."""
+"""Test images of another size than the checkpoint's: the vectors are those that its own library gives at that size."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Adapters of PEFT beside a model, alone, or unmerged in its weights; the formula is restated from the paper."""
+"""Test adapters of PEFT beside a model, alone, or unmerged in its weights; the formula is restated from the paper."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Lists of names: every name of every family and format is in a reference checkpoint, and mistakes are refused."""
+"""Test lists of names: every name of every family and format is in a reference checkpoint, and mistakes are refused."""
 
 from pathlib import Path
 

@@ -23,7 +23,7 @@ from tests.support.world import write_world
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
-    """As many images as `join` wants, their captions, a model, and what only looks like one."""
+    """Write the fewest images that `join` takes, their captions, a model, and a folder that only looks like a model."""
     captions = [random_captions(5, number, longest=6) for number in range(12)]
     folder = write_world(tmp_path_factory.mktemp("world"), captions, start=tiny_encoder())
     (folder / "llama").mkdir()
@@ -75,7 +75,7 @@ def test_system_errors_of_paths_and_disks_are_bad_input_and_others_are_not(numbe
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str):
-    """Mounts a file system of `size` at `folder`; needs root."""
+    """Mount a file system of `size` at `folder`; needs root."""
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
     if mounted.returncode:

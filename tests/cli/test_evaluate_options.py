@@ -1,4 +1,4 @@
-"""Options of `rococo evaluate` that users of such tools look for."""
+"""Test options of `rococo evaluate` that users of such tools look for."""
 
 import json
 import subprocess

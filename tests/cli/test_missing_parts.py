@@ -1,4 +1,4 @@
-"""What weights do not say is asked for by its name, by every command that takes a model."""
+"""Test that every command that takes a model names a setting that the weights do not contain."""
 
 import pytest
 

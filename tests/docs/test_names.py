@@ -46,7 +46,7 @@ def names() -> dict[str, set[str]]:
 
 @functools.cache
 def keys() -> set[str]:
-    """Keys of a training config, and the sections that they are in."""
+    """Return keys of a training config, and the sections that they are in."""
     parts = [key.split(".") for key in [*flat(default_config()), "losses.NAME"]]
     return {".".join(key[:end]) for key in parts for end in range(1, len(key) + 1)}
 

@@ -157,7 +157,7 @@ def test_a_model_in_torch_is_evaluated_beside_our_conversion_of_it(exported, tmp
 
 @pytest.mark.thorough
 def test_the_defence_is_trained_and_evaluated(run_cells):
-    """One of them is enough to run every cell; the others only differ in their weights."""
+    """Run every cell on one model: the other models differ only in their weights."""
     small = {"SCENES": 8, "STEPS": 1, "BATCH": 64, "TRAINING_SCENES": 64}
     defences = {"and balanced": {"sc": 1.0, "vc": 1.0, "grounding": 1.0}}
     variables = run_cells("train_defence", {**small, "DEFENCES": defences})

@@ -237,7 +237,24 @@ def test_the_cache_keeps_objects_of_equal_fingerprints_apart(tmp_path):
     assert embed_texts(prompted, ["x"], cache).argmax() == 1
     assert cache.read == 0
     embed_texts(ForeignEncoder(Vectors(0), "another name"), ["x"], cache)
-    assert cache.read == 1
+    assert cache.read == 1 and cache.unidentified == 0
+
+
+def test_embeddings_of_an_object_without_a_fingerprint_are_counted_as_not_cached(tmp_path):
+    class Unidentified:
+        def encode_image(self, images):
+            return np.eye(4)[[0] * len(images)]
+
+        def encode_text(self, texts):
+            return np.eye(4)[[0] * len(texts)]
+
+    cache = EmbeddingCache(tmp_path)
+    for times in (1, 2):
+        embed_texts(ForeignEncoder(Unidentified()), ["x", "y", "x"], cache)
+        assert (cache.computed, cache.unidentified, cache.read) == (2 * times, 2 * times, 0)
+    uncached = EmbeddingCache(None)
+    embed_texts(ForeignEncoder(Unidentified()), ["x"], uncached)
+    assert (uncached.computed, uncached.unidentified) == (1, 0)
 
 
 def test_a_file_of_a_model_identifies_it_by_what_it_says_and_not_by_its_folder(tmp_path, monkeypatch):

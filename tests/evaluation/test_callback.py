@@ -48,7 +48,7 @@ def data(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def small_shards():
-    """Parameters of a tiny model are sharded, too."""
+    """Shard the parameters of a tiny model, too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rococo_jax.models.fsdp.LEAST_SHARDED", 256)
         yield

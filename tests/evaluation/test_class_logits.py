@@ -197,7 +197,7 @@ def test_a_label_is_the_name_of_a_column(tmp_path, classes):
 
 
 def test_columns_of_several_files_and_their_labels_are_matched_by_name(world, tmp_path, refusal):
-    """Labels of `classes.json` name the file's own columns in any order; another order elsewhere is refused."""
+    """Take the file's own columns in any order from labels of `classes.json`; refuse another order elsewhere."""
     folder, results, _ = world
     (tmp_path / "classes.json").write_text(json.dumps({name: f"a {name}" for name in CLASSES}))
     found = score(folder / "logits.npz", folder / "labels.csv", classes=str(tmp_path / "classes.json"))
@@ -234,7 +234,7 @@ def softmax(logits):
 
 
 def likely(classes, rows=300):
-    """Logits and labels of a model that is often right, and never as sure as it should be."""
+    """Return logits and labels of a model that is often right, and never as sure as it should be."""
     rng = np.random.default_rng(classes)
     label, z = np.arange(rows) % classes, rng.normal(size=(rows, classes))
     z[np.arange(rows), label] += 2

@@ -23,7 +23,7 @@ IMAGES, SEEDS = 12, 2
 
 @pytest.fixture(scope="module")
 def benchmark(tmp_path_factory) -> Path:
-    """Images and annotations in the published form: five originals and five altered captions an image, one has six."""
+    """Write images and annotations in the published form: five originals and altered captions an image, one has six."""
     rng = np.random.default_rng(0)
     # All of one length, since each is a program to compile.
     captions = [[" ".join(rng.choice(WORDS, 4)) for _ in range(6 if n == 4 else 5)] for n in range(IMAGES)]

@@ -36,7 +36,7 @@ class SixWords:
 
 
 class Telling(SixWords):
-    """It says what it reads."""
+    """Stand in for a model that reports which tokens it reads."""
 
     def token_rows(self, texts):
         rows = [[sum(map(ord, word)) for word in text.split()] for text in texts]

@@ -1,4 +1,4 @@
-"""Models that score pairs: their suites beside those of vectors, two stages, the cache, bad input."""
+"""Test models that score pairs: their suites beside those of vectors, two stages, the cache, bad input."""
 
 import contextlib
 import dataclasses
@@ -105,7 +105,8 @@ def test_suites_of_choices_are_those_of_the_vectors(name, tmp_path):
     folders = {"images": tmp_path / "images", "annotations": tmp_path}
     expected = figures(evaluate(Hashed(), **folders), BY_VECTORS)
     assert len(expected) > 1 and figures(evaluate(Cosines(), **folders)) == expected
-    assert figures(evaluate(Both(), **folders, by="pairs")) == expected
+    both = evaluate(Both(), **folders, by="pairs")
+    assert figures(both) == expected and sum("pair by pair" in note for note in both["notes"]) == 1
 
 
 def test_whole_galleries_are_those_of_the_vectors_and_so_is_grounding(coco):

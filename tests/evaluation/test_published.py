@@ -7,7 +7,7 @@ from rococo_jax.metrics.published import compare_with_published, published_value
 
 
 def result(source="openai/clip-vit-base-patch32", r1=50.14, images=5000, **changes):
-    """What a results file of a converted checkpoint holds of these."""
+    """Return the published numbers that the results file of a converted checkpoint contains."""
     provenance = {"source": source, "format": "huggingface", "weights_sha256": "ab"}
     clean = {
         "image_to_text": {"clean": {"r1": r1, "r5": 75.02, "r10": 83.5}},

@@ -127,7 +127,7 @@ def test_a_pair_has_the_same_logits_whatever_stands_beside_it(encoder, judged):
 
 
 def scores_of_reference(reference, encoder, benchmark) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and matching logits of all images with all captions, (images, captions) each."""
+    """Return cosines and matching logits of all images with all captions, (images, captions) each."""
     prepared = [encoder.preprocessing.resize(Image.open(path)) for path in benchmark.image_sets["originals"].paths]
     pixels = np.asarray(encoder.preprocessing.normalise(jnp.asarray(np.stack(prepared))))
     ids, mask = encoder.tokenizer.pad(encoder.tokenizer.encode(list(benchmark.texts)))
@@ -164,7 +164,7 @@ def assert_ranks(rows: list[dict], count: int, reference, encoder, benchmarks) -
 
 @pytest.mark.parametrize("count", [60, pytest.param(4, marks=pytest.mark.thorough)])
 def test_ranks_are_those_of_the_references_scores_sorted_by_numpy(reference, encoder, opened, count):
-    """What is not judged comes after the best in the order of cosines."""
+    """Rank candidates without a matching score after the best ones, in the order of their cosines."""
     settings = Settings(mixed_galleries=(), rerank=count)
     results, table, *_ = evaluate_model(EncoderModel(encoder), opened(settings), settings, EmbeddingCache(None))
     rows = table.to_pylist()

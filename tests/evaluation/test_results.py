@@ -11,6 +11,7 @@ from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.evaluation.results import make_results, read_results
+from rococo_jax.evaluation.variant_results import VariantResult, grounding_notes
 from rococo_jax.metrics.intervals import RESAMPLES, ItemCounts
 from rococo_jax.metrics.metric import percent
 from rococo_jax.metrics.ood import OodScores
@@ -80,6 +81,20 @@ def test_a_benchmark_of_several_kinds_is_of_none_and_its_mean_has_what_all_parts
     of_texts = make_results("one", "paper", {}, outcomes[:2])
     assert of_texts["kinds"] == {"own": "choice"} and of_texts["tasks"]["own"]["mean"]["blind"] == 40.0
     assert not of_texts["notes"] and set(made["sizes"]["own"]) == {"texts", "more texts", "images", "mean"}
+
+
+def test_a_reason_without_grounding_is_one_note_for_all_variants_of_a_task():
+    def result(why: str | None) -> VariantResult:
+        return VariantResult({}, {}, {}, None, None, None, why)
+
+    why = "the model is scored pair by pair"
+    results = {("choices", name): result(why) for name in ("mean", "swap", "add")}
+    assert grounding_notes(results) == [f"choices: no preference, blind and grounding, because {why}"]
+    results |= {("choices", "own"): result(None), ("other", "one"): result("none")}
+    assert grounding_notes(results) == [
+        f"choices, mean, swap, add: no preference, blind and grounding, because {why}",
+        "other, one: no preference, blind and grounding, because none",
+    ]
 
 
 def test_metrics_of_other_packages_are_described_and_those_of_this_one_are_not(tmp_path):

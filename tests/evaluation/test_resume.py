@@ -146,7 +146,7 @@ QUICK = (
 
 
 def every_case(cases, quick=()):
-    """Parameters of which those that are not quick are thorough; every second one is quick by default."""
+    """Return parameters; those that are not quick are thorough. Every second one is quick by default."""
     quick = quick or list(cases)[::2]
     return [case if case in quick else pytest.param(case, marks=pytest.mark.thorough) for case in cases]
 
@@ -456,7 +456,7 @@ def test_an_evaluation_that_is_killed_between_two_files_never_leaves_a_pair_of_o
         shutil.copytree(few.out, out.out)
 
     def report() -> bool:
-        """Whether a report could be written."""
+        """Return whether a report was written."""
         try:
             results = json.loads((out.out / "results.json").read_text())
             read_image_counts(out.out / "per_query.parquet", results), read_examples(out.out)

@@ -81,7 +81,7 @@ def test_score_equals_the_published_definitions(images, tmp_path):
 
 
 def score(folder, *options, annotation="same_concept.json", out="F.json"):
-    """Runs the command and returns the tasks of its results, checked."""
+    """Run the command and return the tasks of its results, checked."""
     arguments = ["score", *map(str, options), "--annotation", str(folder / annotation), "--out", str(folder / out)]
     assert main(arguments) == 0
     return read_results(folder / out)["tasks"]
@@ -221,7 +221,7 @@ def test_arrays_that_do_not_fit_are_refused_in_one_line(small, tmp_path, refusal
 
 
 def test_similarities_after_a_softmax_are_refused(small, tmp_path, refusal):
-    """It keeps the order of an image's captions, and changes that of a caption's images; or the other way round."""
+    """Detect a softmax: it keeps the order along one axis and changes that along the other."""
     scores = np.load(small / "S.npy").astype(float)
     scores = 10 * scores / scores.max()
     over_captions = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)

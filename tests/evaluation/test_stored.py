@@ -1,4 +1,4 @@
-"""Vectors and similarities made elsewhere from exported inputs give the results of the model that made them."""
+"""Compare results of vectors and similarities made elsewhere from exported inputs with those of their model."""
 
 import json
 import shutil

@@ -44,7 +44,7 @@ FIGURES = {
 
 @pytest.fixture
 def printed(monkeypatch):
-    """What is printed in a terminal of some columns, or to a file (None)."""
+    """Return the summary as printed to a terminal of `columns`, or to a file (None)."""
     monkeypatch.setattr(summary, "compare_with_published", lambda results: [])
     original = rich.console.Console
 

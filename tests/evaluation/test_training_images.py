@@ -32,7 +32,7 @@ IMAGES, ITEMS = 8, 16
 
 @pytest.fixture(scope="module")
 def names():
-    """Of images, as COCO names them."""
+    """Return names of images in the form of COCO."""
     return [f"{number:012}.jpg" for number in range(IMAGES)]
 
 
@@ -115,7 +115,7 @@ def test_a_clean_model_passes_and_an_unknown_one_does_not(data, tmp_path, capsys
 
 
 def test_an_incomplete_list_is_noted_and_refused_on_its_own_images_alone(data, names, tmp_path, capsys):
-    """Of a model that was started from one of elsewhere, more may be training images than those that are known."""
+    """Report that a model that was started from one of elsewhere may have more training images than its list."""
     known = images_of(data, names[:3])
     model = make_model(tmp_path / "model", TrainingImages(known.keys, complete=False))
     assert evaluate(model, data, tmp_path / "out") == 0

@@ -1,4 +1,4 @@
-"""One set of inputs for all rows, copied for each."""
+"""Make one set of inputs for all rows, copied for each."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from tests.support.programs import compile_quickly
 
 @pytest.fixture(scope="package")
 def pristine() -> Path:
-    """Inputs that nobody damages, made once for all workers, by programs of the same kind as each file's."""
+    """Return inputs that nobody damages, made once for all workers, by programs of the same kind as each file's."""
     compile_quickly(True)
     root = Path(os.environ["ROCOCO_MADE_RUNS"]).with_name("faults")
     with hold(root, wait=True):

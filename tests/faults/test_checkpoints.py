@@ -1,4 +1,4 @@
-"""Checkpoints and model directories that are damaged, or whose parts do not belong together."""
+"""Test checkpoints and model directories that are damaged, or whose parts do not belong together."""
 
 import io
 import shutil
@@ -85,7 +85,7 @@ def _other_parameters(world):
 
 
 def _flip(world):
-    """One bit of the largest file of the parameters."""
+    """Flip one bit of the largest file of the parameters."""
     path = max((world / "model/params").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else -1)
     content = bytearray(path.read_bytes())
     content[len(content) * 2 // 3] ^= 4

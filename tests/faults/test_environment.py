@@ -59,7 +59,7 @@ def test_an_interruption_is_130_whatever_code_makes_of_it(then, sigint_as_usual,
 
 @pytest.mark.parametrize("imported", ["rococo_jax.errors", "rococo_jax.cli.score", "numpy"])
 def test_sigint_while_libraries_are_imported_is_one_line_and_130(imported, world):
-    """Of the command line, of the command and of what it uses."""
+    """Interrupt the imports of the command line, of the command and of its dependencies."""
     code = (
         "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Now:\n"

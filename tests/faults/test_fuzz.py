@@ -1,4 +1,4 @@
-"""Readers of models, captions and results on random damage: each returns a value or raises InputError.
+"""Test readers of models, captions and results on random damage: each returns a value or raises InputError.
 
 `tests/support/fuzz.py` says how many examples each gets; `test_fuzz_data.py` has benchmarks and packed data.
 """

@@ -1,4 +1,4 @@
-"""Readers of benchmarks and of packed data on random damage: each returns a value or raises InputError.
+"""Test readers of benchmarks and of packed data on random damage: each returns a value or raises InputError.
 
 What a damaged file still says is used as a command would: items are scored, samples are decoded.
 """
@@ -45,7 +45,7 @@ from tests.support.tar_pairs import write_tar
 
 
 def _open_choices(name: str, folder: Path) -> None:
-    """Opens a benchmark, and scores its items with random vectors."""
+    """Open a benchmark, and score its items with random vectors."""
     folders = {"images": folder / "images", "annotations": folder}
     benchmark = find_benchmark(name).open(folders, Settings(allow_missing_images=True))
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""What earlier commands left: embeddings, results and folders that are damaged, or belong to other inputs."""
+"""Test damaged or unrelated outputs of earlier commands: embeddings, results and folders."""
 
 import io
 import json

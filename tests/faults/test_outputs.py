@@ -1,4 +1,4 @@
-"""Outputs that cannot be written, or that would take the place of an input, are refused before any work."""
+"""Test that outputs that cannot be written, or would replace an input, are refused before any work."""
 
 import contextlib
 import errno
@@ -110,7 +110,7 @@ def test_a_user_without_a_home_has_a_cache_folder_in_which_nothing_is_kept(monke
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_folder_that_refuses_every_file_is_refused_at_once(name, world, monkeypatch, refusal):
-    """As a folder under `chattr +i`, or on a file system that is read-only or full."""
+    """Make a folder unwritable, as `chattr +i` or a read-only or full file system does."""
 
     def nothing(dir=None, **_):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), f"{dir}/tmp123")

@@ -1,4 +1,4 @@
-"""Clusters and clouds: dry runs contain what a real run needs; a run that was stopped is started again."""
+"""Test clusters and clouds: dry runs contain what a real run needs; a run that was stopped is started again."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def test_slurm_script_has_what_a_run_needs(tmp_path, coordinator):
     ("end", "code"), [("model", 0), ("stopped", 0), ("stopped at once", 128 + signal.SIGTERM), ("failed", 7)]
 )
 def test_slurm_script_runs_the_tasks_and_requeues_what_was_stopped(tmp_path, programs, end, code):
-    """Runs the batch script with substitutes for SLURM's programs."""
+    """Run the batch script with substitutes for SLURM's programs."""
     seen, workdir, python = tmp_path / "seen.json", tmp_path / "a workdir", tmp_path / "python"
     write = f"import json, os, sys; json.dump([dict(os.environ), sys.argv], open({str(seen)!r}, 'w'))"
     python.write_text(f'#!/bin/bash\n{shlex.join([sys.executable, "-c", write])} "$@"\n')
@@ -213,7 +213,7 @@ def test_a_run_that_sigterm_ended_well_is_to_be_started_again(tmp_path, shell):
 
 
 def test_tpu_host_script_starts_once_follows_and_tells_a_stop_from_an_end(tmp_path):
-    """Runs the script on this machine, without installing and mounting."""
+    """Run the script on this machine, without installing and mounting."""
     rococo, text = tmp_path / ".venv" / "bin" / "rococo", (LAUNCH / "tpu_host.sh").read_text()
     for part in ('        mount_disk "$2"\n', "        install_rococo\n"):
         assert part in text

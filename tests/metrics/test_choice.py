@@ -47,7 +47,7 @@ def test_several_wrong_texts_count_by_the_best_of_them():
 
 @pytest.mark.parametrize("levels", [3, 10_000])
 def test_winoground_scores_as_published(levels):
-    """As its data card has them, by caption and image of an item."""
+    """Count as the data card does, by caption and image of an item."""
     scores = np.random.default_rng(1).integers(0, levels, (2000, 2, 2)).astype(float)
     counted = count_choices(ItemScores(scores, np.broadcast_to(np.eye(2, dtype=bool), scores.shape)), "both")
     (c0_i0, c1_i0), (c0_i1, c1_i1) = scores.transpose(1, 2, 0)

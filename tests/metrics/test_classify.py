@@ -11,7 +11,6 @@ from rococo_jax.metrics import class_statistics as module
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics, halves
 from rococo_jax.metrics.classify import (
     BINS,
-    count_classes,
     count_images,
     equal_mass_bins,
     image_counts,
@@ -25,7 +24,7 @@ IMAGES, CLASSES, SCALE = 600, 7, 3.0
 
 @pytest.fixture(scope="module")
 def case():
-    """Logits that are often right and too sure, labels with a rare class, and halves."""
+    """Return logits that are often right and too sure, labels with a rare class, and halves."""
     rng = np.random.default_rng(0)
     label = rng.choice(CLASSES, IMAGES, p=np.array([6, 5, 4, 3, 2, 1, 1]) / 22)
     logits = rng.normal(size=(IMAGES, CLASSES)) + 0.8 * (np.arange(CLASSES) == label[:, None])
@@ -37,7 +36,7 @@ def measured(logits, label, half, scale=SCALE, **given):
 
 
 def values_of(statistics, classes=CLASSES):
-    return count_classes(statistics, np.arange(len(statistics)), classes).values()
+    return count_images(image_counts(statistics, classes), np.arange(len(statistics))).values()
 
 
 def test_scikit_learn_agrees(case):
@@ -140,11 +139,11 @@ def test_many_classes_weigh_images_as_few_do(case):
 
 def test_intervals_hold_the_figure_and_bundles_are_as_wide(case, monkeypatch):
     found = measured(*case)
-    one = intervals([count_classes(found, np.arange(IMAGES), CLASSES)])
+    one = intervals([count_images(image_counts(found, CLASSES), np.arange(IMAGES))])
     assert one["top1"][0] < values_of(found)["top1"] < one["top1"][1]
     monkeypatch.setattr("rococo_jax.metrics.classify.MOST_GROUPS", 100)
     monkeypatch.setattr("rococo_jax.metrics.classify.BUNDLES", 200)
-    other = intervals([count_classes(found, np.arange(IMAGES), CLASSES)])
+    other = intervals([count_images(image_counts(found, CLASSES), np.arange(IMAGES))])
     for name in ("top1", "nll", "ece", "per_class"):
         # 200 bundles of 3: the width of an interval from so few varies by a tenth or so.
         assert np.ptp(other[name]) == pytest.approx(np.ptp(one[name]), rel=0.3)

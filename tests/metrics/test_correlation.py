@@ -10,7 +10,7 @@ from rococo_jax.metrics.correlation import correlate, holm
 
 
 def made(models: int, metrics: int = 5, seed: int = 0, rounded: bool = False):
-    """Metrics that share a common cause, with ties where rounded."""
+    """Return metrics that share a common cause, with ties where rounded."""
     rng = np.random.default_rng(seed)
     values = rng.normal(size=models) + rng.uniform(0.3, 2, (metrics, 1)) * rng.normal(size=(metrics, models))
     return np.round(values) if rounded else values

@@ -22,13 +22,13 @@ NAMES = [metric.name for metric in METRICS]
 
 
 def retrieval_intervals(statistics, ties, image, *, clean=None, **options):
-    """Intervals of one run, whose queries belong to the given images."""
+    """Return intervals of one run, whose queries belong to the given images."""
     baseline = None if clean is None else count_retrieval(clean, ties, image)
     return bootstrap.intervals([count_retrieval(statistics, ties, image)], baseline, **options)
 
 
 def hits_of_images(hits, queries) -> ImageCounts:
-    """Counts of a metric `r1`, from the hits and the number of queries of each image."""
+    """Return counts of a metric `r1`, from the hits and the number of queries of each image."""
     counts = np.stack([hits, queries], axis=1).astype(float)
     recall = {"r1": lambda sums: 100 * sums[..., 0] / sums[..., 1]}
     return ImageCounts(tuple(map(str, range(len(hits)))), counts, recall, {"r1": (1,)})
@@ -95,7 +95,7 @@ def test_drop_uses_the_same_draws_of_the_clean_and_the_altered_run():
 
 
 def test_a_drop_draws_the_images_of_the_baseline_too():
-    """Parts of a benchmark need not have the same images: each draw is one of all of them."""
+    """Draw from all images, although parts of a benchmark need not have the same ones."""
     random, ota = np.random.default_rng(3), (percent("ota", "OTA", "higher", "right", "ours"),)
     groups = {"clean": np.arange(40), "altered": np.arange(30, 60)}
     right = {name: random.integers(0, 2, len(group)).astype(float) for name, group in groups.items()}
@@ -246,7 +246,7 @@ def test_many_images_are_drawn_within_the_memory_that_is_allowed(monkeypatch):
 
 
 def test_pooled_items_count_every_pair_once():
-    """By hand: items with two pairs each, of which 2 and 1 are won, and an item with one pair, which is won."""
+    """Compare with a count by hand: items with two pairs each, of which 2 and 1 are won, and one pair, which is won."""
     won = (percent("won", "Won", "higher", "share of pairs", "ours"),)
     two_pairs = bootstrap.ItemCounts(np.array([[2.0], [1.0]]), ("won",), np.arange(2), won, np.array([2, 2]))
     one_pair = bootstrap.ItemCounts(np.array([[1.0]]), ("won",), np.arange(1), won)

@@ -34,7 +34,7 @@ def differences(hits, other, queries, **options):
 
 
 def binomial_hits(images: int, queries: int, gain: float, seed: int = 0):
-    """Hits of two models over the same images, the first `gain` more likely to hit."""
+    """Return hits of two models over the same images, the first `gain` more likely to hit."""
     rng = np.random.default_rng(seed)
     easy = rng.uniform(0.2, 0.7, (images, 1))
     counts = np.full((images, 1), queries)
@@ -204,7 +204,7 @@ def test_the_detectable_effect_needs_as_many_images_as_connors_formula_says(imag
 
 
 def test_the_detectable_effect_is_found_in_four_of_five_samples():
-    """Pairs of hits at that difference, drawn and tested anew: the share with p below 0.05 is the power."""
+    """Draw and test pairs of hits at that difference: the share with p below 0.05 is the power."""
     images, discordant, samples = 300, 0.3, 400
     difference = minimum_detectable_effect(np.sqrt(discordant / images), images)
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""In towers of a narrow dtype, gradients of parameters are summed over rows and devices in float32.
+"""Test that gradients of towers of a narrow dtype are summed over rows and devices in float32.
 
 The compiler for CPUs widens bfloat16 by itself, so these tests turn that off. tests/training/test_bfloat16_gradients.py
 checks that no program of a whole step has another sum.

@@ -1,4 +1,4 @@
-"""Promises of the towers in addition to parity: padding, precision, image sizes, depth and memory."""
+"""Test promises of the towers in addition to parity: padding, precision, image sizes, depth and memory."""
 
 import dataclasses
 import functools

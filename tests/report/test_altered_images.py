@@ -103,7 +103,7 @@ def test_corruptions_stay_out_of_the_charts_and_of_the_other_headlines(tmp_path)
 
 
 def with_unseen(results: dict) -> dict:
-    """Adds the control, and of every variant a second count over unseen images that is fooled far more often."""
+    """Add the control, and of every variant a second count over unseen images that is fooled far more often."""
     results = copy.deepcopy(results)
     variants = results["tasks"]["image_to_text"]
     variants["control"] = variants["danger"] | {"fr1": 3.0}

@@ -42,7 +42,7 @@ def browser(chromium, board):
 
 
 def shown(browser, column: int, table: str = BOARD) -> list[str]:
-    """What the visible rows of a column say, top to bottom: their exact number where they have one."""
+    """Return the visible rows of a column, top to bottom: the exact number of a row where it has one."""
     return browser.evaluate(
         f"[...{table}.tBodies[0].rows].filter(row => row.offsetHeight > 0).map(row => row.cells[{column}])"
         ".map(cell => cell.dataset.value ?? cell.textContent)"

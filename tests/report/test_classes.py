@@ -22,7 +22,7 @@ IMAGES, CLASSES = 60, ("cat", "dog", "eel")
 
 
 def save(folder, name, seed, corrupted=True):
-    """Results of a model on classes, on stimuli with a texture, and against other images."""
+    """Write results of a model on classes, on stimuli with a texture, and against other images."""
     rng = np.random.default_rng(seed)
     label = np.arange(IMAGES) % 3
     texts = np.eye(3, 6)

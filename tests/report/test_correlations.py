@@ -22,7 +22,7 @@ PLACES = ("image_to_text/clean/r1", "image_to_text/danger/fr1", "image_to_text/d
 
 @pytest.fixture(scope="module")
 def population(tmp_path_factory):
-    """Results of made-up models, in which FR@1 follows clean R@1 and SugarCrepe follows nothing."""
+    """Return results of made-up models, in which FR@1 follows clean R@1 and SugarCrepe follows nothing."""
     folder, rng = tmp_path_factory.mktemp("population"), np.random.default_rng(4)
     for number in range(MODELS):
         clean = float(rng.uniform(30, 70))

@@ -1,4 +1,4 @@
-"""Charts and tables of a report and of a sweep's page are those that were looked at, as make_page.py keeps them."""
+"""Compare charts and tables of a report and of a sweep's page with the reviewed ones that make_page.py keeps."""
 
 import json
 

@@ -18,7 +18,7 @@ PARTS = {"add_att": 30, "replace_rel": 40, "swap_att": 20}
 
 
 def choice_run(folder, name: str, accuracy: float, seed: int = 0, **changed):
-    """Results of a benchmark of choices, and of a task of an unknown kind."""
+    """Write results of a benchmark of choices, and of a task of an unknown kind."""
     rng = np.random.default_rng(seed)
     variants, rows = {}, []
     for part, items in PARTS.items():
@@ -117,7 +117,7 @@ def test_an_unknown_kind_and_unknown_metrics_are_shown_as_the_results_name_them(
 
 
 def test_a_share_metric_of_another_package_has_its_label_and_paired_tests(tmp_path):
-    """Of a kind that nothing here knows, from the results alone."""
+    """Show tasks of an unknown kind from the results alone."""
     solved = {"label": "Riddles", "better": "higher", "unit": "%", "definition": "riddles that were solved"}
     for seed, (name, share) in enumerate((("worse", 30), ("better", 90))):
         right = np.random.default_rng(seed).random(60) < share / 100

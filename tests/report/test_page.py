@@ -300,7 +300,7 @@ def test_command_writes_both_files_and_says_where(tmp_path, capsys):
 
 
 def test_results_that_are_there_twice_are_said_to_be_the_same(tmp_path):
-    """As where one model was evaluated alone, and later with another one into the same folder."""
+    """Evaluate one model alone, and later together with another one into the same folder."""
     folders = [save(tmp_path / name, results_of(name[0])) for name in ("a", "b")]
     shutil.copytree(folders[0], tmp_path / "a again")
     write_report([tmp_path], tmp_path / "report.html")
@@ -316,3 +316,10 @@ def test_notes_of_some_models_name_them():
     of_all = Group((run("a", "one", "two", "two"), run("b", "two"), run("c", "one", "two")), ())
     assert page.notes(of_all).lines == ["a, c: one", "two"]
     assert page.notes(Group((run("a", "one"),), ())).lines == ["one"] and page.notes(Group((run("a"),), ())) is None
+
+
+def test_equal_numbers_of_all_models_have_no_range(tmp_path):
+    for name in ("one", "other"):
+        save(tmp_path / name, results_of(name))
+    words = report(tmp_path, tmp_path).text()
+    assert "FR@1 is the same for both models." in words and "ranges from" not in words

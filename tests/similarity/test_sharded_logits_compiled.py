@@ -57,7 +57,7 @@ def test_the_ring_has_little_memory_whatever_the_devices_and_gathers_nothing(los
 
 
 def test_blind_takes_no_products_and_exchanges_no_more_than_its_share_of_the_images():
-    """It needs sums of embeddings instead of pairwise logits, and gathers nothing but ids."""
+    """Use sums of embeddings instead of pairwise logits, and gather nothing but ids."""
     few, many = compiled(blind, 4), compiled(blind, 8)
     for (memory, program), devices in ((few, 4), (many, 8)):
         assert memory <= 16, "images (2 MiB) in rows and in columns, their sums, and the gradients of both"

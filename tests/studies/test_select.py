@@ -26,7 +26,7 @@ ANSWERS = {True: {"predicted": "cat", "chosen": "right"}, False: {"predicted": "
 
 
 def made_run(folder, name, right, changed=None):
-    """Results of one model: which images it gets right, and which answers fog changes."""
+    """Write results of one model: which images it gets right, and which answers fog changes."""
     variants = {"clean": right, "uncorrupted": right} | ({} if changed is None else {"fog_3": right ^ changed})
     rows = [
         {"task": "pets", "variant": variant, **KEYS, **FIELDS[variant], "image": image, **ANSWERS[one]}
@@ -142,6 +142,17 @@ def test_factors_make_a_page_and_figures(tmp_path, refusal):
     assert found["pose"]["images"] == 210 and len(found["pose"]["line"]) == 2 and found["shadow"]["line"] is None
     page = (tmp_path / "f.html").read_text()
     assert page.count("<svg") == 1 and "No line" in page
+    facts = pandas.DataFrame({"model": [f"m{number}" for number in range(6)], "loss": [*"aababb"]})
+    facts.to_csv(tmp_path / "facts.csv", index=False)
+    assert main([*command, str(tmp_path / "f.html"), "--facts", str(tmp_path / "facts.csv")]) == 0
+    (comparison,) = json.loads((tmp_path / "f.json").read_text())["facts"]
+    effective = np.array([found["pose"]["models"][f"m{number}"]["effective"] for number in range(6)])
+    in_a = (facts["loss"] == "a").to_numpy()
+    assert (comparison["fact"], comparison["variable"]) == ("loss", "pose")
+    assert comparison["p"] == pytest.approx(scipy.stats.kruskal(effective[in_a], effective[~in_a]).pvalue)
+    assert [group["mean"] for group in comparison["groups"]] == pytest.approx(
+        [effective[in_a].mean(), effective[~in_a].mean()]
+    )
     (tmp_path / "f.jsonl").write_text('{"file_name": "other.jpg", "pose": 1}\n')
     assert not (tmp_path / "g.html").exists() and refusal(*command, tmp_path / "g.html").count("\n") == 1
 

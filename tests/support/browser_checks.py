@@ -1,4 +1,4 @@
-"""What is looked at on a page in a browser: scrolling sideways, text on text, contrast."""
+"""Check a page in a browser: sideways scrolling, overlapping text, contrast."""
 
 from tests.support.chromium import Chromium
 from tests.support.paths import CHECKOUT
@@ -45,14 +45,14 @@ CHECKS = {
 
 
 def show(browser: Chromium, width: int, scheme: str, media: str = "") -> None:
-    """Gives the page a width and a colour scheme ("light", "dark"), or the medium "print"."""
+    """Give the page a width and a colour scheme ("light", "dark"), or the medium "print"."""
     browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.call("Emulation.setEmulatedMedia", media=media, features=features)
 
 
 def axe_complaints(browser: Chromium) -> list[str]:
-    """What axe-core says of contrast, names and structure (WCAG 2, A and AA)."""
+    """Return the violations that axe-core reports on contrast, names and structure (WCAG 2, A and AA)."""
     browser.evaluate(AXE.read_text(encoding="utf-8") + "; 0")
     return browser.evaluate(
         "axe.run({runOnly: ['wcag2a', 'wcag2aa']}).then(found => found.violations.flatMap("

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
 
 
@@ -42,7 +42,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Chromium:
-    """One page. `events` collects what the browser reports; `evaluate` runs JavaScript in the page.
+    """Control one page. `events` collects what the browser reports; `evaluate` runs JavaScript in the page.
 
     Args:
         profile: an empty folder.
@@ -70,7 +70,7 @@ class Chromium:
             self.call(f"{domain}.enable")
 
     def open(self, page: Path) -> None:
-        """Loads a file and waits until it is there."""
+        """Load a file and wait until it is there."""
         before = len(self.events)
         self.call("Page.navigate", url=page.resolve().as_uri())
         self.wait_for("Page.loadEventFired", since=before)
@@ -97,9 +97,9 @@ class Chromium:
             raise RuntimeError(f"{method}: {answers[0]['error']}")
         return answers[0]["result"]
 
-    def _wait(self, done, answers: list | None = None) -> None:
+    def _wait(self, is_done, answers: list | None = None) -> None:
         until = time.monotonic() + self.patience
-        while not done():
+        while not is_done():
             ready, _, _ = select.select([self._answers], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 raise TimeoutError("Chromium does not answer")
@@ -114,7 +114,7 @@ class Chromium:
                     self.events.append(message)
 
     def close(self) -> None:
-        """Ends the browser, which does so when its pipe is closed."""
+        """End the browser, which does so when its pipe is closed."""
         os.close(self._commands)
         try:
             self._process.wait(20)

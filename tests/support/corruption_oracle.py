@@ -21,7 +21,7 @@ from PIL import Image
 
 @functools.cache
 def frost_is_read_once() -> None:
-    """Has the reference keep its photographs of frost, which it decodes for every image, from here on."""
+    """Have the reference keep its photographs of frost, which it would decode again for every image."""
     cv2 = pytest.importorskip("cv2")
     cv2.imread = functools.cache(cv2.imread)
 

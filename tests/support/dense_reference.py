@@ -95,7 +95,7 @@ def value_and_gradients(name, embeddings, masks, settings):
     return value.item(), [leaf.grad.numpy() for leaf in leaves.values()]
 
 
-def relative_error(found, wanted):
+def relative_error(values, expected):
     """The largest difference, relative to the largest element of the array."""
-    found, wanted = np.asarray(found, np.float64), np.asarray(wanted)
-    return np.abs(found - wanted).max() / np.abs(wanted).max()
+    values, expected = np.asarray(values, np.float64), np.asarray(expected)
+    return np.abs(values - expected).max() / np.abs(expected).max()

@@ -65,7 +65,7 @@ class World:
         return [*line.format(out=out or usual, model=model, images=images).split(), *map(str, extra)]
 
     def run(self, name: str, *extra: object, code: int = 0, **places: str) -> None:
-        """Runs a command."""
+        """Run a command."""
         with contextlib.chdir(self.root):
             assert main(self.command(name, *extra, **places)) == code
 
@@ -79,7 +79,7 @@ class World:
             assert (self / "out" / name).read_bytes() == (self / "truth" / name).read_bytes()
 
     def weights(self, change: Callable[[dict[str, np.ndarray]], object]) -> None:
-        """Changes the parameters of `model`; their hash is written anew, as a trainer would write it."""
+        """Change the parameters of `model`; their hash is written anew, as a trainer would write it."""
         encoder = load_model(self / "model")
         arrays = {path: np.array(array) for path, array in parameters_of(encoder.model).items()}
         change(arrays)
@@ -144,7 +144,7 @@ class Fault:
     after: Damage | None = None
 
     def check(self, world: World, capsys) -> None:
-        """Makes the fault, runs the command, and checks the answer."""
+        """Make the fault, run the command, and check the answer."""
         self.damage(world)
         command = world.command(self.command) if isinstance(self.command, str) else self.command(world)
         capsys.readouterr()
@@ -166,7 +166,7 @@ class Fault:
 
 
 def each_of(faults: Sequence[Fault]) -> pytest.MarkDecorator:
-    """Runs a test once a row, as its argument `fault`."""
+    """Run a test once for each row, as its argument `fault`."""
     return pytest.mark.parametrize("fault", faults, ids=[fault.name for fault in faults])
 
 
@@ -182,7 +182,7 @@ def no_file_above(size: int) -> Iterator[None]:
 
 
 def make_world(root: Path) -> World:
-    """Writes all inputs; some seconds, once a session."""
+    """Write all inputs; some seconds, once a session."""
     world = World(root)
     rng = np.random.default_rng(0)
     captions = [[f"{' '.join(rng.choice(WORDS, 4))} {number} {k}" for k in range(EACH)] for number in range(IMAGES)]

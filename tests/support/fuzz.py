@@ -126,10 +126,10 @@ def refuses(read: Callable[[], object]) -> None:
 
 def check(path: Path, read: Callable[[Path], object], damage: Callable[[bytes], st.SearchStrategy[bytes]]) -> None:
     """`read` with the whole file, and then with a damaged one in its place."""
-    whole = path.read_bytes()
+    content = path.read_bytes()
 
     @FUZZ
-    @given(damage(whole))
+    @given(damage(content))
     def damaged(content):
         path.write_bytes(content)
         refuses(lambda: read(path))
@@ -138,4 +138,4 @@ def check(path: Path, read: Callable[[Path], object], damage: Callable[[bytes], 
     try:
         run(damaged)
     finally:
-        path.write_bytes(whole)
+        path.write_bytes(content)

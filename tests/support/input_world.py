@@ -28,7 +28,7 @@ ADJECTIVES = "red blue green big small".split()
 
 
 def captions_of(number: int) -> list[str]:
-    """Captions that no two images share; dog and house are the nouns of the lexicon."""
+    """Return captions that no two images share; dog and house are the nouns of the lexicon."""
     colours = f"{ADJECTIVES[number % 5]} {ADJECTIVES[number // 5]}"
     return [f"a dog {verb} {colours} house" for verb in ("sits", "runs", "near")]
 
@@ -88,9 +88,9 @@ def make_world(folder: Path) -> SimpleNamespace:
 
     def take(count: int = 6, **settings) -> list:
         batches = make_input(context(**settings))
-        taken = [next(batches) for _ in range(count)]
+        first_batches = [next(batches) for _ in range(count)]
         batches.close()
-        return taken
+        return first_batches
 
     def text(ids: np.ndarray, mask: np.ndarray) -> str:
         tokens = [of_id[int(each)] for each in ids[mask]]

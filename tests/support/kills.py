@@ -1,6 +1,6 @@
-"""Stops a command at a file operation of its choice, by Python's audit events: no strace, no preloaded library.
+"""Stop a command at a file operation of its choice, by Python's audit events: no strace, no preloaded library.
 
-ItemCounts are the events of opening a file to write, renaming, removing, truncating, and making or removing a folder,
+Operations are the events of opening a file to write, renaming, removing, truncating, and making or removing a folder,
 below one folder. What libraries write without Python is not seen; kills by the clock reach that.
 """
 
@@ -52,7 +52,7 @@ def watched(folder: Path, act: Callable[[int], None], run: Callable[[], None]) -
 
 
 def killed_at(number: int) -> Callable[[int], None]:
-    """From operation `number` on, none succeeds."""
+    """Return an action that makes operation `number` and all later ones fail."""
 
     def act(count: int) -> None:
         if count >= number:

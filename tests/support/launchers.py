@@ -24,7 +24,7 @@ _command = importlib.import_module("command")
 
 
 def launch(name: str, *own: str, train: list[str] = TRAIN) -> subprocess.CompletedProcess:
-    """Runs a launcher that starts nothing which lives on."""
+    """Run a launcher that starts nothing which lives on."""
     words = [*own, *(["--", *train] if train else [])]
     with (
         contextlib.chdir(CHECKOUT),
@@ -38,10 +38,10 @@ def launch(name: str, *own: str, train: list[str] = TRAIN) -> subprocess.Complet
 
 
 def dry(name: str, *own: str, train: list[str] = TRAIN) -> str:
-    """What a launcher would run."""
-    done = launch(name, *own, "--dry-run", train=train)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """Return the command that a launcher would run."""
+    result = launch(name, *own, "--dry-run", train=train)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def config_hash(*overrides: str) -> str:
@@ -53,7 +53,7 @@ NAME = f"rococo-scenes-tiny-{HASH[:12]}"
 
 
 def check_by(program: str, path: Path) -> None:
-    """Runs a checker that the extra `dev` installs beside this Python."""
-    found = shutil.which(program, path=Path(sys.executable).parent) or shutil.which(program)
-    done = subprocess.run([found, path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    """Run a checker that the extra `dev` installs beside this Python."""
+    checker = shutil.which(program, path=Path(sys.executable).parent) or shutil.which(program)
+    result = subprocess.run([checker, path], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout

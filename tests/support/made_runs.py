@@ -1,4 +1,4 @@
-"""Results of made-up models: random vectors through the project's own ranking and writers, so that all files agree."""
+"""Write results of made-up models: random vectors through the project's own ranking and writers, so files agree."""
 
 import contextlib
 import dataclasses
@@ -47,12 +47,12 @@ def make_run(folder: Path, name: str, noise: float, seed: int = 0) -> Path:
 
     Made once for all files of a run of the tests (`ROCOCO_MADE_RUNS`, tests/conftest.py), and copied.
     """
-    made = Path(os.environ["ROCOCO_MADE_RUNS"]) / f"{name}-{noise}-{seed}".replace("/", "-")
-    if not made.is_dir():
+    template = Path(os.environ["ROCOCO_MADE_RUNS"]) / f"{name}-{noise}-{seed}".replace("/", "-")
+    if not template.is_dir():
         # Another worker may be first.
-        with contextlib.suppress(OSError, InputError), atomic_directory(made) as temporary:
+        with contextlib.suppress(OSError, InputError), atomic_directory(template) as temporary:
             _write_run(temporary, name, noise, seed)
-    shutil.copytree(made, folder, dirs_exist_ok=True)
+    shutil.copytree(template, folder, dirs_exist_ok=True)
     return folder
 
 

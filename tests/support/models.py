@@ -1,4 +1,4 @@
-"""Models of any source, read onto one device, compared, and the files they are read from, changed."""
+"""Read models of any source onto one device, compare them, and change their files."""
 
 import json
 from collections.abc import Callable

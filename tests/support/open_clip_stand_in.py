@@ -82,7 +82,7 @@ class Resize(torch.nn.Module):
 
 
 class Normalize:
-    """Of pixels from 0 to 1."""
+    """Normalise pixels from 0 to 1."""
 
     def __init__(self, mean: list[float], std: list[float]):
         self.mean, self.std = mean, std

@@ -1,4 +1,4 @@
-"""Where tests find the checkout and the real data."""
+"""Locate the checkout and the real data."""
 
 import os
 from pathlib import Path

@@ -15,6 +15,6 @@ print(next(line.split()[1] for line in _Path("/proc/self/status").read_text().sp
 def peak_memory_of(code: str, *arguments: object) -> int:
     """Return the largest resident size in bytes of `code`, which finds the arguments in `sys.argv`."""
     command = [sys.executable, "-c", code + _REPORT, *map(str, arguments)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.split()[-1]) * 1024
+    result = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return int(result.stdout.split()[-1]) * 1024

@@ -25,9 +25,9 @@ _IMPORTED += ["tests.support.tiny_runs"]
 
 
 def launched(processes: int, devices: int, *words: object, timeout: int = 40) -> list[str]:
-    """The command that runs a command of several processes with `launch/local.py`."""
-    own = ["--processes", str(processes), "--devices", str(devices), "--timeout", str(timeout)]
-    return [sys.executable, str(CHECKOUT / "launch" / "local.py"), *own, "--", *map(str, words)]
+    """Return the command line that runs a command in several processes with `launch/local.py`."""
+    options = ["--processes", str(processes), "--devices", str(devices), "--timeout", str(timeout)]
+    return [sys.executable, str(CHECKOUT / "launch" / "local.py"), *options, "--", *map(str, words)]
 
 
 def run_lines(
@@ -55,7 +55,7 @@ def run_lines(
 def run_command_together(
     words: Iterable[object], processes: int, timeout: int = 60, before: str = "", as_users: bool = False
 ) -> str:
-    """Runs a command in several processes that join, as `run_lines` does lines; returns all that they say.
+    """Run a command in several processes that join, as `run_lines` does lines; return all that they say.
 
     Args:
         as_users: with programs as users compile them, which have their bits.
@@ -63,13 +63,13 @@ def run_command_together(
     program = "import sys\nfrom rococo_jax.cli.main import main\nsys.stdout = sys.stderr\n"
     program = f"{_AS_USERS * as_users}{program}{before}sys.exit(main({[*map(str, words)]!r}))\n"
     ended = _run_all(program, processes, timeout, flags=one_device()["XLA_FLAGS"] if as_users else _FLAGS)
-    said = "".join(text for _, text in ended)
-    assert not any(code for code, _ in ended), said
-    return said
+    messages = "".join(text for _, text in ended)
+    assert not any(code for code, _ in ended), messages
+    return messages
 
 
 def exit_code_of(program: str) -> int:
-    """Runs a program in a process with the devices and programs of this one; returns how it ended."""
+    """Run a program in a process with the devices and programs of this one; return how it ended."""
     # The same options, by which the cache of programs goes, too.
     program = f"{_AS_USERS}from tests.support import programs\nprograms.set_options({is_quick()})\n{program}"
     process = _interpreters().Process(target=_run, args=(program, dict(os.environ), Path(os.devnull)))
@@ -107,7 +107,7 @@ def _run_all(
 
 @functools.cache
 def _interpreters() -> multiprocessing.context.ForkServerContext:
-    """Copies of an interpreter that has imported what they need, and has not started JAX's devices."""
+    """Return a fork server of interpreters that have imported the package and have not started JAX's devices."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTED)
     with patch.dict(os.environ, _ENVIRONMENT):

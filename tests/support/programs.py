@@ -1,4 +1,4 @@
-"""How well programs are compiled: as users compile them, or quickly where no digit depends on it."""
+"""Choose how programs are compiled: as users compile them, or quickly where no digit depends on it."""
 
 import os
 
@@ -37,7 +37,7 @@ def set_options(quick: bool) -> None:
 
 
 def is_quick() -> bool:
-    """Whether programs are compiled with `QUICK` here."""
+    """Return whether programs are compiled with `QUICK` in this process."""
     return compiler.get_compile_options is not _own_options
 
 

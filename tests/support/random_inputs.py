@@ -9,7 +9,7 @@ from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 
 
 def embeddings_of(benchmark: Benchmark, make: Callable | None = None, width: int = 8, **options) -> Embeddings:
-    """Vectors of every row of every table, by `make(shape)`; random ones by default."""
+    """Return vectors of every row of every table, by `make(shape)`; random ones by default."""
     make = make or np.random.default_rng(0).standard_normal
     sizes = {TEXTS: len(benchmark.texts)} | {name: len(images) for name, images in benchmark.image_sets.items()}
     return Embeddings({name: make((rows, width)) for name, rows in sizes.items()}, **options)

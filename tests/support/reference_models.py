@@ -37,13 +37,13 @@ def perturbed(model, seed: int = 0):
 
 
 def saved(model, folder: Path, **options) -> Path:
-    """Writes the model as `transformers` does, and returns its folder."""
+    """Write the model as `transformers` does, and return its folder."""
     model.save_pretrained(folder, **options)
     return folder
 
 
 def change_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    """Rewrites the folder's weights through `change(tensors by name)`."""
+    """Rewrite the folder's weights through `change(tensors by name)`."""
     path = folder / "model.safetensors"
     tensors = safetensors_torch.load_file(path)
     change(tensors)
@@ -51,7 +51,7 @@ def change_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], obj
 
 
 def save_words(folder: Path, words: Sequence[str], start: str, end: str) -> Path:
-    """Writes a tokenizer of words between spaces, where unknown ones are `a`; a text stands between two marks."""
+    """Write a tokenizer of words between spaces, where unknown ones are `a`; a text stands between two marks."""
     vocabulary = {word: number for number, word in enumerate(words)}
     rust = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="a"))
     rust.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()

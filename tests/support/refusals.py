@@ -8,7 +8,7 @@ from rococo_jax.errors import InputError
 
 
 def refused(message: str, function: Callable, *arguments, **options) -> None:
-    """Calls a function, which raises an `InputError` of one line that matches `message`, a regular expression."""
+    """Call a function, which raises an `InputError` of one line that matches `message`, a regular expression."""
     with pytest.raises(InputError, match=message) as error:
         function(*arguments, **options)
     assert "\n" not in str(error.value)

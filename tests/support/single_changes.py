@@ -4,7 +4,8 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,10 @@ Change = tuple[str, Callable[[Path], None]]
 
 
 def changes_of(folder: Path) -> Iterator[Change]:
-    """Yield the name of each change, and a function that makes it in a copy of the folder."""
+    """Yield the name of each change, and a function that makes it in a copy of the folder.
+
+    Entries of a list are alike: only the first and the last are changed, unless `ROCOCO_THOROUGH` is set.
+    """
     for path in sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file()):
         if path.suffix == ".json":
             for place, value in _json_changes(json.loads((folder / path).read_text()), path.name == "tokenizer.json"):
@@ -33,6 +37,20 @@ def changes_of(folder: Path) -> Iterator[Change]:
             yield f"{path}: {name}", lambda copy, path=path, name=name: _nudge(copy / path, name)
         elif path.suffix in (".jinja", ".txt", ".model"):
             yield str(path), lambda copy, path=path: (copy / path).write_text((copy / path).read_text() + "x")
+
+
+def share_of(changes: Iterable[Change], number: int, count: int) -> Iterator[Change]:
+    """Yield share `number` of `count` of the changes of `tokenizer.json`, one of each field at least, and all others.
+
+    Models with the same tokenizer divide its values among them.
+    """
+    counts: Counter[str] = Counter()
+    for label, change in changes:
+        file, _, place = label.partition(": ")
+        field = "/".join(part for part in place.split("/")[:2] if not part.isdecimal())
+        counts[field] += 1
+        if file != "tokenizer.json" or counts[field] == 1 or counts[field] % count == number:
+            yield label, change
 
 
 def unchanged_copies(folder: Path) -> Iterator[Change]:
@@ -71,8 +89,13 @@ def _json_changes(value: Any, is_tokenizer: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(value: Any, place: tuple = ()) -> Iterator[tuple[tuple, Any]]:
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-    if inside is None:
+    if isinstance(value, dict):
+        inside = list(value.items())
+    elif isinstance(value, list):
+        inside = list(enumerate(value))
+        if not os.environ.get("ROCOCO_THOROUGH"):
+            inside = inside[:1] + inside[1:][-1:]
+    else:
         yield place, value
         return
     for key, each in inside:

@@ -23,7 +23,7 @@ Parameters = dict[str, torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What the oracle knows of the model beside its parameters. `bert`: norms after blocks, padding mask, mean."""
+    """Settings of the model beside its parameters. `bert`: norms after blocks, padding mask, mean."""
 
     layers: int
     heads: int
@@ -123,7 +123,7 @@ def learning_rate(settings: Settings, step: int) -> float:
 
 
 def _blocks_above(path: str, value: torch.Tensor, model: Model) -> torch.Tensor | None:
-    """How many blocks of its tower stand above each part of a parameter; None of heads and scales."""
+    """Return the number of blocks of its tower above each part of a parameter; None for heads and scales."""
     tower = path.split(".")[0]
     if tower not in ("vision", "text"):
         return None
@@ -161,7 +161,7 @@ class Towers:
         self.model, self.parameters, self.low = model, parameters, low
 
     def images(self, pixels: np.ndarray, seen: torch.Tensor | None) -> torch.Tensor:
-        """Of (n, h, w, 3) uint8, of which `seen` (n, kept) says which patches the tower sees."""
+        """Embed (n, h, w, 3) uint8 images, of which the tower sees the patches `seen` (n, kept)."""
         mean, std = (torch.tensor(each, dtype=torch.float64) for each in (self.model.mean, self.model.std))
         x = (torch.tensor(pixels, dtype=torch.float64) / 255 - mean) / std
         kernel, patch = self.parameters["vision.patch.kernel"], self.model.patch
@@ -175,7 +175,7 @@ class Towers:
         return self.head("vision_head", self.norm("vision.norm", self.blocks("vision", x, None))[:, 0])
 
     def texts(self, ids: np.ndarray, mask: np.ndarray) -> torch.Tensor:
-        """Of (..., t) token ids."""
+        """Embed (..., t) token ids."""
         shape, length = ids.shape[:-1], ids.shape[-1]
         ids, mask = (torch.tensor(each).reshape(-1, length) for each in (ids, mask))
         x = self.parameters["text.words"][ids.long()] + self.parameters["text.positions"][:length]

@@ -1,4 +1,4 @@
-"""Processes of a run, played by threads: for code that asks for its process and gathers, without a cluster."""
+"""Stand in for the processes of a run with threads: for code that gathers, without a cluster."""
 
 import threading
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class Threads:
         self.jax = SimpleNamespace(process_index=lambda: self.own.index, process_count=lambda: count)
 
     def gather(self, what: str, make: Callable[[], Any]) -> list[Any]:
-        """What all made, in the order of processes."""
+        """Return the values of all processes, in their order."""
         self.slots[self.own.index] = make()
         self.barrier.wait()
         made = list(self.slots)
@@ -23,11 +23,11 @@ class Threads:
         return made
 
     def run(self, what: str, make: Callable[[], Any]) -> Any:
-        """What this one made, once all have."""
+        """Return the value of this process, once all have one."""
         return self.gather(what, make)[self.own.index]
 
     def start(self, work: Callable[[], Any]) -> list[Any]:
-        """What `work` returns in each; an exception of one is raised."""
+        """Return the result of `work` in each process; raise the exception of any."""
         results: list[Any] = [None] * self.count
 
         def be(index: int) -> None:

@@ -35,7 +35,7 @@ def tiny_spec(width: int = 32, attention: str = "causal") -> ModelSpec:
 
 
 def tiny_tokenizer(end: int = 2) -> Tokenizer:
-    """Words of `WORDS`, single characters for what else there is, `<s> ... </s>`; `</s>` has the id `end`."""
+    """Return a tokenizer of `WORDS`, single characters for other words, in `<s> ... </s>`; `</s>` has the id `end`."""
     characters = [chr(code) for code in range(33, 127)]
     # Each token once: two tokens of one id would be written out in an order that changes from process to process.
     tokens = dict.fromkeys(["<pad>", "<s>", "</s>", "<unk>", *WORDS, *characters])
@@ -72,24 +72,26 @@ def exportable_encoder() -> Encoder:
 
 @functools.cache
 def _initial_parameters(spec: ModelSpec, seed: int) -> dict[str, np.ndarray]:
-    """What a new model begins with, once for all tests."""
+    """Return the initial parameters of a new model, made once for all tests."""
     return jax.device_get(parameters_of(DualEncoder(spec, rngs=nnx.Rngs(seed))))
 
 
 def drawn_parameters(spec: ModelSpec, seed: int = 3) -> dict[str, np.ndarray]:
     """Random parameters by path, made by NumPy, which compiles nothing; scales and variances lie around 1."""
-    rng, found = np.random.default_rng(seed), {}
+    rng, parameters = np.random.default_rng(seed), {}
     for path, shape in sorted(parameter_shapes(spec).items()):
-        drawn = rng.normal(size=shape)
+        values = rng.normal(size=shape)
         if path.endswith(".kernel"):
-            drawn /= np.sqrt(np.prod(shape[-2 - ("stem" in path or ".conv" in path or ".shortcut." in path) * 2 : -1]))
+            values /= np.sqrt(np.prod(shape[-2 - ("stem" in path or ".conv" in path or ".shortcut." in path) * 2 : -1]))
         else:
-            drawn = 0.2 * drawn + path.endswith((".scale", ".variance"))
-        found[path] = np.abs(drawn).astype(np.float32) if path.endswith(".variance") else drawn.astype(np.float32)
-    return found
+            values = 0.2 * values + path.endswith((".scale", ".variance"))
+        parameters[path] = (
+            np.abs(values).astype(np.float32) if path.endswith(".variance") else values.astype(np.float32)
+        )
+    return parameters
 
 
 def random_captions(count: int, seed: int = 0, longest: int = 14) -> list[str]:
-    """Captions of one to `longest` words."""
+    """Return captions of one to `longest` words."""
     rng = np.random.default_rng(seed)
     return [" ".join(rng.choice(WORDS, rng.integers(1, longest + 1))) for _ in range(count)]

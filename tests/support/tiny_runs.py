@@ -80,8 +80,8 @@ class Stopped(Exception):
 def stop_after(step: int):
     """An `on_step` that ends a run as a machine that is lost does."""
 
-    def on_step(done, state):
-        if done == step:
+    def on_step(completed, state):
+        if completed == step:
             raise Stopped
 
     return on_step

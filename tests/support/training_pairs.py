@@ -34,7 +34,7 @@ def png(number: int) -> bytes:
 
 
 def captions_of(number: int, count: int = 5) -> list[str]:
-    """Captions that no two images share."""
+    """Return captions that no two images share."""
     return [f"{WORDS[number % len(WORDS)]} {number} dog {k}" for k in range(count)]
 
 
@@ -59,8 +59,8 @@ def tiny_input(
     source, *, batch_size: int = 8, seed: int = 3, process_index: int = 0, process_count: int = 1, **choices
 ) -> TrainingInput:
     """A training input over tiny images and the tiny tokenizer; of several processes one has a run of rows."""
-    own = batch_size // process_count
-    choices.setdefault("rows", range(process_index * own, (process_index + 1) * own))
+    batch_share = batch_size // process_count
+    choices.setdefault("rows", range(process_index * batch_share, (process_index + 1) * batch_share))
     order = choices.pop("order", None) or SampleOrder(len(source), batch_size, seed)
     names = {field.name for field in dataclasses.fields(DrawSample)} & choices.keys()
     draw = {"preprocessing": PREPROCESSING, **{name: choices.pop(name) for name in names}}
@@ -75,7 +75,7 @@ def take(training_input: TrainingInput, count: int) -> list[dict[str, np.ndarray
 
 
 def column(batches: list[dict[str, np.ndarray]], name: str) -> np.ndarray:
-    """One array over all batches."""
+    """Join the batches into one array."""
     return np.concatenate([batch[name] for batch in batches])
 
 

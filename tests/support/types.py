@@ -1,4 +1,4 @@
-"""Types and shapes checked at a function's first calls of a test, which costs a fraction of checking every call.
+"""Check types and shapes at a function's first calls of a test, which costs a fraction of checking every call.
 
 Later calls of a test, as those of a loop, seldom have other types. Preparing a check takes milliseconds: it waits for
 the first call, and a function inside a function, prepared anew wherever it is defined, is checked at its first calls of

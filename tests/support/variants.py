@@ -14,7 +14,7 @@ _IMAGES = {UNCORRUPTED: Variant(corruption=UNCORRUPTED)} | {
 
 
 def describe(names: Iterable[str], parts: Iterable[str] = (), **pooled: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Fields of each variant by name.
+    """Return fields of each variant by name.
 
     Args:
         names: of variants, such as `clean`, `fog_3`, `PART/fog_3` and `danger/unseen`.
@@ -23,16 +23,16 @@ def describe(names: Iterable[str], parts: Iterable[str] = (), **pooled: Iterable
     """
     parts, described = list(parts), {}
     for name in names:
-        whole = name.removesuffix("/unseen")
-        part, _, images = whole.rpartition("/")
+        base = name.removesuffix("/unseen")
+        part, _, images = base.rpartition("/")
         fields = (
-            dict(_IMAGES[images].fields) if images in _IMAGES and whole not in parts and part in ("", *parts) else {}
+            dict(_IMAGES[images].fields) if images in _IMAGES and base not in parts and part in ("", *parts) else {}
         )
         if fields and part:
             fields["part"] = part
         if not fields:
-            fields = {"part" if whole in parts else "alteration": whole}
-        if whole in pooled:
-            fields = {"pooled": whole, "pooling": "parts", "of": list(pooled[whole])}
-        described[name] = fields | ({"unseen": True, "of": [whole]} if whole != name else {})
+            fields = {"part" if base in parts else "alteration": base}
+        if base in pooled:
+            fields = {"pooled": base, "pooling": "parts", "of": list(pooled[base])}
+        described[name] = fields | ({"unseen": True, "of": [base]} if base != name else {})
     return described

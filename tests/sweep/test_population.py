@@ -11,6 +11,8 @@ from tests.support.paths import CHECKOUT
 
 pytestmark = pytest.mark.quick
 ABLATIONS = CHECKOUT / "configs" / "ablations"
+# Samples of every run of an ablation of the batch size, which its page names.
+SAMPLES = {"batch_size.py": 102_400, "batch_size_scenes.py": 49_152}
 
 
 @functools.cache
@@ -24,7 +26,8 @@ def test_the_ablations_that_come_with_the_project_differ_in_what_they_say(name):
     swept = {key for axis in plan.axes for key in axis.keys} | {key for arm in plan.arms for key in arm.overrides}
     if "batch_size" in swept:
         swept |= {"steps", "optimizer.learning_rate", "log.every", "checkpoint.every"}
-        assert {point.work for point in plan.points} == {102_400}
+        samples = 49_152 if name == "batch_size_scenes.py" else 102_400
+        assert {point.work for point in plan.points} == {samples}
     swept |= {"init.spec" for key in swept if key.startswith("init.spec.")}  # one leaf
     swept |= {"seed"} if len(plan.seeds) > 1 else set()
     base = flat(plan.base)

@@ -18,7 +18,7 @@ from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.evaluation.stored_counts import read_image_counts
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
-from rococo_jax.sweep.collect import Row, collect, estimates_of_task, summary_columns
+from rococo_jax.sweep.collect import Row, collect, estimates_of_values, summary_columns, values_of_task
 from rococo_jax.sweep.page import panels_of, write_figures
 from rococo_jax.sweep.plan import make_plan
 from rococo_jax.sweep.running import (
@@ -42,6 +42,11 @@ from tests.support.tiny import random_captions, tiny_encoder
 from tests.support.tiny_runs import FEATURES_ALONE, write_config_file
 from tests.support.variants import describe
 from tests.support.world import noise, write_world
+
+
+def estimates_of_task(results, counts, task):
+    return estimates_of_values(results, task, values_of_task(results, counts, task))
+
 
 IMAGES = 24
 ABLATIONS = CHECKOUT / "configs" / "ablations"
@@ -254,7 +259,7 @@ def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):
 
 @pytest.mark.slow
 def test_two_processes_sweep_as_one(data, swept, tmp_path):
-    """Points one after another on all hosts, with the table of one process of eight devices."""
+    """Sweep points one after another on all hosts, with the table of one process of eight devices."""
     said = run_command_together(command_of(data, tmp_path, "--no-cache", "--over", "batch_size=16"), 2)
     assert journal(tmp_path) == [(f"batch_size_16-{s}", event) for s in (0, 1) for event in ("trained", "evaluated")]
     assert said.count("table: ") == 1 and "by 2 processes" in said
@@ -301,7 +306,7 @@ def test_a_point_that_all_processes_fail_is_left_out_and_one_that_one_fails_ends
 
 
 def test_a_point_is_the_run_that_its_printed_command_makes(data, swept, tmp_path, capsys):
-    """With the model, the data and the features from the runs before it, or without."""
+    """Compare with and without the model, the data and the features of the runs before it."""
     assert main([*command_of(data, tmp_path), "--print-commands"]) == 0
     commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     assert [Path(words[5]).name for words in commands] == [f"batch_size_{b}-{s}" for b, s in SETTINGS]
@@ -396,7 +401,7 @@ def test_what_failed_is_not_waited_for():
 
 
 def choice_rows(tmp_path) -> list[Row]:
-    """Rows of a sweep whose models were evaluated on choices: of two seeds, and of one."""
+    """Return rows of a sweep whose models were evaluated on choices: of two seeds, and of one."""
     folders = [choice_run(tmp_path / str(seed), "m", 60, seed) for seed in (0, 1)]
     results = [read_results(folder / "results.json") for folder in folders]
     runs = [

@@ -17,7 +17,7 @@ AROUND = ("checkpoint", "eval", "init", "log", "profile", "data.images", "data.c
 
 @pytest.fixture(scope="module", autouse=True)
 def steps_of_a_file(request):
-    """Traces the step of a config, model and mesh once, however many runs take it.
+    """Trace the step of a config, model and mesh once, however many runs take it.
 
     The step gets a config without `AROUND`: one that read such a key would fail, and cannot be taken for another's.
     """

@@ -53,7 +53,7 @@ def _programs(jaxpr):
 
 
 def _summed_lengths(equation) -> list[int]:
-    """Lengths of the axes that an equation sums over; 0 for devices."""
+    """Return lengths of the axes that an equation sums over; 0 for devices."""
     name, shape = equation.primitive.name, equation.invars and getattr(equation.invars[0].aval, "shape", ())
     if name == "dot_general":
         return [shape[axis] for axis in equation.params["dimension_numbers"][0][0]]

@@ -25,7 +25,7 @@ from tests.support.tiny import tiny_encoder
 
 
 def paired_features(images=120, captions=3, shared=6, seed=0):
-    """Features of images and, in any order, of captions: a few latent factors in common, linear mixing, and noise."""
+    """Return features of images and, in any order, of captions: few common latent factors, linear mixing, and noise."""
     rng = np.random.default_rng(seed)
     factors = rng.normal(size=(images, shared))
     owner = rng.permutation(np.repeat(np.arange(images), captions))

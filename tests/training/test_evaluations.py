@@ -35,7 +35,7 @@ def config_of(data: Path, **settings):
 
 
 def score(encoder: Encoder) -> dict[str, float]:
-    """Scores of the step, and a number of the weights, which must be the same ones."""
+    """Return scores of the step, and a number of the weights, which must be the same ones."""
     step = encoder.provenance["trained"]["step"]
     return {"score": SCORES[step], "logit_scale": float(encoder.model.logit_scale[...])}
 

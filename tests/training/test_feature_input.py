@@ -1,4 +1,4 @@
-"""Batches of features of frozen towers: those of the images and texts themselves, with noise, from pools, in parts."""
+"""Test batches of features of frozen towers: of the images and texts themselves, with noise, from pools, in parts."""
 
 import tracemalloc
 

@@ -26,7 +26,7 @@ def embed(parameters, rows):
 
 
 def loss(embedded, scales):
-    """One that compares all rows with all."""
+    """Stand in for a loss that compares all rows with all."""
     logits = jnp.exp(scales["logit_scale"]) * embedded["image"] @ embedded["image"].T / ROWS
     return jax.nn.logsumexp(logits), {"part": logits.mean()}
 
@@ -61,7 +61,7 @@ def test_gradients_are_those_of_the_whole_batch_and_all_micro_batches_but_one_ar
 
 
 def _products(jaxpr) -> int:
-    """Operations of the matrix products, those in loops once an iteration."""
+    """Count the operations of the matrix products, those in loops once an iteration."""
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":

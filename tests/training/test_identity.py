@@ -144,7 +144,7 @@ def test_files_that_were_copied_elsewhere_are_the_same_data(data, tmp_path, hash
 
 
 def test_a_table_of_influence_of_another_model_is_not_taken(data, tmp_path):
-    """It is computed in the working folder before the first checkpoint."""
+    """Compute the table in the working folder before the first checkpoint."""
     config = config_of(data, losses__sc__influence="", losses__hard_positives__weight=0.0, checkpoint__every=100)
     with pytest.raises(Stopped):
         run.run_training(config, tmp_path / "run", on_step=stop_after(1))

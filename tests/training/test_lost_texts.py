@@ -47,7 +47,7 @@ def test_hard_negatives_of_the_same_tokens_do_not_count_and_hard_positives_do(wo
 
 @pytest.fixture(scope="module")
 def long_captions(world) -> dict[str, str]:
-    """Captions that are one when cut to the model's 24 tokens; the dog comes later."""
+    """Return captions that are one when cut to the model's 24 tokens; the dog comes later."""
     items = [{"image": f"{number:02}.png", "caption": ["a " * 30 + "dog"]} for number in range(IMAGES)]
     (world.folder / "long.json").write_text(json.dumps(items))
     keys = {"data__captions": str(world.folder / "long.json"), "losses__sc__influence": ""}

@@ -64,7 +64,7 @@ def config(tmp_path_factory):
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """How many batches are on the device when the next one has just been sent there."""
+    """Return the number of batches on the device just after the next one was sent there."""
     counts, place = [], loop.place_batch
 
     def pixels() -> list[jax.Array]:

@@ -1,4 +1,4 @@
-"""Schedules and AdamW against NumPy, each key with a value of its own; the bound of the logit scale."""
+"""Test schedules and AdamW against NumPy, each key with a value of its own; the bound of the logit scale."""
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ def optimizer_config(**settings):
 
 
 def updates(moments: str, gradients: list[np.ndarray]) -> list[np.ndarray]:
-    """Updates of a matrix by the optimizer, at a constant rate of 1 and without decay and clipping."""
+    """Return updates of a matrix by the optimizer, at a constant rate of 1 and without decay and clipping."""
     plain = dict.fromkeys(("warmup_fraction", "weight_decay", "grad_clip_norm"), 0.0)
     rate = {"schedule": "constant", "learning_rate": 1.0, "b1": 0.8, "b2": 0.9}
     config = optimizer_config(moments=moments, **plain, **rate)

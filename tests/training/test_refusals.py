@@ -1,4 +1,4 @@
-"""Configs that no run can have: refused in one line, before anything is trained."""
+"""Test configs that no run can have: refused in one line, before anything is trained."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What happens around the steps of a run: evaluations, checkpoints by time, profiles, curves and the last line."""
+"""Test the work around the steps of a run: evaluations, checkpoints by time, profiles, curves and the last line."""
 
 import importlib.machinery
 import importlib.util

@@ -1,4 +1,4 @@
-"""What runs of a sweep share: features are made anew where a key decides them, and shared where it does not."""
+"""Test that runs of a sweep share features, and make them anew where a key decides them."""
 
 import pytest
 

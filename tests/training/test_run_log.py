@@ -34,7 +34,7 @@ def events_of(folder):
 
 
 def shown(folder) -> dict[str, list[tuple[int, float]]]:
-    """As TensorBoard shows them: a session that starts at a step takes away what others had from there on."""
+    """Return values as TensorBoard shows them: a session that starts at a step hides earlier values from there on."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for event in events_of(folder):
         if event.HasField("session_log"):

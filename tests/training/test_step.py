@@ -1,4 +1,4 @@
-"""One training step: frozen parameters, what a mesh sends, and what a backward pass keeps."""
+"""Test one training step: frozen parameters, communication of a mesh, and residuals of a backward pass."""
 
 import dataclasses
 import re
@@ -64,7 +64,7 @@ def test_parameters_outside_the_blocks_are_gathered_once_per_step(micro_batches,
 
 
 def bytes_kept(config, spec, rows: int) -> int:
-    """Bytes of the residuals of the towers' backward pass, before the compiler fuses anything."""
+    """Return bytes of the residuals of the towers' backward pass, before the compiler fuses anything."""
     config.batch_size = rows
     shapes = {path: jax.ShapeDtypeStruct(shape, jnp.float32) for path, shape in parameter_shapes(spec).items()}
     embed, fields = make_embed(config, spec, tiny_encoder().preprocessing, mesh_of(1)), active_fields(config.losses)

@@ -59,7 +59,7 @@ def test_a_step_in_bfloat16_is_nearer_to_the_oracle_in_bfloat16():
 
 
 def told_apart(case: Case, key: str, value: object, last: int) -> bool:
-    """Whether the package's first `last` steps under `case` differ from the oracle's with another value of `key`."""
+    """Return whether the first `last` steps under `case` differ from the oracle's with another value of `key`."""
     found = {number: state for number, state in run(case).items() if number <= last}
     try:
         errors = differences(found, expect(case, {key: value}, last))
@@ -85,7 +85,7 @@ def test_two_values_of_a_key_give_two_results_each_the_expected_one(key):
 
 @pytest.fixture(scope="module")
 def programs() -> dict[str, str]:
-    """Steps of towers with 4 patches of an image and a class token, under the defaults and other keys."""
+    """Return steps of towers with 4 patches of an image and a class token, under the defaults and other keys."""
 
     def program(**settings: object) -> str:
         case = Case((("batch_size", 8), *settings.items()))

@@ -1,4 +1,4 @@
-"""Recipes of web-scale training do what they say: colours, patches dropped, positions resampled, a locked tower."""
+"""Test recipes of web-scale training: colours, patches dropped, positions resampled, a locked tower."""
 
 import dataclasses
 from functools import partial

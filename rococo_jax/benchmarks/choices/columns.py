@@ -1,4 +1,4 @@
-"""Items of published files whose fields can be named in one line: the columns of images, texts, ids and parts.
+"""Published items whose fields can be named in one line: the columns of images, texts, ids and parts.
 
 A field is a key of an object, or a position in a list. What is not a plain column needs a function of its own, as in
 `readers/valse.py`.

@@ -1,4 +1,4 @@
-"""Items of multiple-choice benchmarks as readers yield them, and the tables and tasks that are built from them."""
+"""Multiple-choice items as readers yield them, and the tables and tasks that are built from them."""
 
 import dataclasses
 import itertools
@@ -133,17 +133,17 @@ class ItemTables:
         if not images:
             raise InputError(source, f"{field}: images", "none", "at least one")
         if not texts or any(not (0 <= i < images and 0 <= t < texts) for i, t in item.match):
-            found = f"{list(item.match)} for {images} images and {texts} texts"
-            raise InputError(source, f"{field}: match", found, "pairs [image, text] of existing positions")
+            problem = f"{list(item.match)} for {images} images and {texts} texts"
+            raise InputError(source, f"{field}: match", problem, "pairs [image, text] of existing positions")
         if not item.match or len(set(item.match)) == images * texts:
-            found = "no pair" if not item.match else "every pair"
-            raise InputError(source, f"{field}: match", found, "some pairs that match and some that do not")
+            problem = "no pair" if not item.match else "every pair"
+            raise InputError(source, f"{field}: match", problem, "some pairs that match and some that do not")
         if part and question_of(part[0]) != question_of(item):
-            found = f"{question_of(item)}, after {question_of(part[0])}, in part {item.part!r}"
-            raise InputError(source, f"{field}: match", found, "one kind of question in a part")
+            problem = f"{question_of(item)}, after {question_of(part[0])}, in part {item.part!r}"
+            raise InputError(source, f"{field}: match", problem, "one kind of question in a part")
         if part and part[0].templates != item.templates:
-            found = f"others than in {part[0].id}, in part {item.part!r}"
-            raise InputError(source, f"{field}: templates", found, "the same templates in all items of a part")
+            problem = f"others than in {part[0].id}, in part {item.part!r}"
+            raise InputError(source, f"{field}: templates", problem, "the same templates in all items of a part")
         part.append(item)
         for picture in item.images:
             self.names.setdefault(picture.file, len(self.names))
@@ -168,29 +168,23 @@ class ItemTables:
         parts_with_id = Counter(item.id for _, item in items)
         ids = {f"{part}/{item.id}" for part, item in items} | parts_with_id.keys()
         example = f"{items[0][0]}/{items[0][1].id}"
-        wanted = f"items (PART/ID, such as {example!r}, or ID) or images that items belong to (their first)"
-        subset.refuse_unknown(images | ids, wanted)
+        expected = f"items (PART/ID, such as {example!r}, or ID) or images that items belong to (their first)"
+        subset.refuse_unknown(images | ids, expected)
         ambiguous = [key for key in subset.keys if key not in images and parts_with_id[key] > 1]
         if ambiguous:
-            found = f"{len(ambiguous):,} ids that several parts have, the first {ambiguous[0]!r}"
-            raise InputError(subset.source, "entries", found, f"PART/ID, such as {example!r}")
+            problem = f"{len(ambiguous):,} ids that several parts have, the first {ambiguous[0]!r}"
+            raise InputError(subset.source, "entries", problem, f"PART/ID, such as {example!r}")
 
         def is_listed(part: str, item: Item) -> bool:
             by_id = item.id in subset and item.id not in images
             return by_id or f"{part}/{item.id}" in subset or item.images[0].file in subset
 
-        selected = [(part, item) for part, item in items if is_listed(part, item)]
-        sizes, listed_sizes = (
-            Counter((part, group) for part, item in some for group in item.groups) for some in (items, selected)
-        )
         tables = ItemTables(self.source)
-        for part, item in selected:
-            groups = [
-                group
-                for group in item.groups
-                if group.grouping == "kind" or sizes[part, group] == listed_sizes[part, group]
-            ]
-            tables.add(dataclasses.replace(item, groups=tuple(groups)))
+        incomplete = {(part, group) for part, item in items if not is_listed(part, item) for group in item.groups}
+        for part, item in items:
+            if is_listed(part, item):
+                groups = [each for each in item.groups if each.grouping == "kind" or (part, each) not in incomplete]
+                tables.add(dataclasses.replace(item, groups=tuple(groups)))
         return tables
 
     def in_turns(self) -> list[str]:

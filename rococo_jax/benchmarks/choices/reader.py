@@ -212,7 +212,7 @@ def _check_inside(source: object, picture: Picture, size: tuple[int, int]) -> No
     # Published boxes reach a few pixels outside. If they reach further, the image is not of the published size.
     is_near = 0 <= left + right <= 2 * width and 0 <= top + bottom <= 2 * height
     if not is_near or right - left > 2 * width or bottom - top > 2 * height:
-        found = f"{list(picture.box)} in {picture.file} of {width} x {height} pixels"
+        problem = f"{list(picture.box)} in {picture.file} of {width} x {height} pixels"
         raise InputError(
-            source, "box", found, "a box with its centre inside the image, at most twice as large as the image"
+            source, "box", problem, "a box with its centre inside the image, at most twice as large as the image"
         )

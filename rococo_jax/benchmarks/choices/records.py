@@ -1,4 +1,4 @@
-"""Records of published annotation files, with checked access to their fields.
+"""Published annotation records, with checked access to their fields.
 
 Files are JSON (a list, or an object of records by id), JSON lines, tables or Parquet. Errors name file, record and
 field.

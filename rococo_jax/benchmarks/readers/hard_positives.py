@@ -14,7 +14,7 @@ from pathlib import Path
 from rococo_jax.benchmarks.choices.items import Item, choose_text
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record, read_records
-from rococo_jax.benchmarks.pooling import Headline
+from rococo_jax.benchmarks.pooling import Headline, HumanResults
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
 
@@ -72,4 +72,11 @@ INFO = choice_benchmark(
     folders={"images": "visual_genome", "annotations": "hard_positives"},
     files=tuple(f"data/{stem}.json" for stem in PARTS),
     source="annotations: the benchmark's public repository; images: Visual Genome, `data/VG_100K*/ID.jpg`",
+    humans=(
+        HumanResults(
+            {"replace": {"ata": 99.0}, "swap": {"ata": 99.0}},
+            items="one number for REPLACE and SWAP",
+            source="abstract of arXiv 2409.17958",
+        ),
+    ),
 )

@@ -36,7 +36,15 @@ from rococo_jax.benchmarks.choices.columns import pair_columns
 from rococo_jax.benchmarks.choices.items import Item, choose_pairs
 from rococo_jax.benchmarks.choices.reader import ChoiceReader, choice_benchmark
 from rococo_jax.benchmarks.choices.records import Record, read_records
-from rococo_jax.benchmarks.pooling import Headline
+from rococo_jax.benchmarks.pooling import Headline, HumanResults
+
+# Metrics in the order of both sources of human results.
+_SCORES = ("text_score", "image_score", "group_score")
+
+
+def _scores(**by_part: tuple[float, float, float]) -> dict[str, dict[str, float]]:
+    """Return text, image and group score by part and metric."""
+    return {part: dict(zip(_SCORES, scores, strict=True)) for part, scores in by_part.items()}
 
 
 def cola_items(record: Record) -> Iterator[Item]:
@@ -85,6 +93,18 @@ choice_benchmark(
     folders={"images": "winoground/images", "annotations": "winoground"},
     files=("examples.jsonl",),
     source="huggingface.co/datasets/facebook/winoground, after its terms are accepted",
+    humans=(
+        HumanResults(
+            _scores(
+                all=(89.50, 88.50, 85.50),
+                object=(92.20, 90.78, 88.65),
+                relation=(89.27, 90.56, 86.70),
+                both=(76.92, 57.69, 57.69),
+            ),
+            items="on all 400 items",
+            source="crowd workers, tables 3 and 4 of arXiv 2204.03162",
+        ),
+    ),
 )
 choice_benchmark(
     ChoiceReader(
@@ -188,4 +208,16 @@ choice_benchmark(
     folders={"images": "vismin", "annotations": "vismin"},
     files=("vismin.jsonl", "default/test/*.parquet"),
     source="huggingface.co/datasets/mair-lab/vismin-bench, branch refs/convert/parquet",
+    humans=(
+        HumanResults(
+            _scores(
+                object=(86.87, 95.50, 83.07),
+                attribute=(82.31, 91.15, 76.87),
+                relation=(81.67, 92.76, 76.20),
+                counting=(88.96, 96.77, 86.41),
+            ),
+            items="number of items not stated",
+            source="crowd workers, github.com/rabiulcste/vismin, index.html, commit 29ce2c0",
+        ),
+    ),
 )

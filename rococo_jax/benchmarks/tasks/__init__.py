@@ -1,4 +1,4 @@
-"""Kinds of tasks. Each kind scores itself from embeddings; the runner knows no kind by name."""
+"""Task kinds. Each kind scores itself from embeddings; the runner knows no kind by name."""
 
 from rococo_jax.benchmarks.tasks.choice import ChoiceTask
 from rococo_jax.benchmarks.tasks.classify import ClassifyTask

@@ -110,12 +110,12 @@ class ChoiceTask(Task):
         if self.asks != "texts" or len(self.ids) * len(self.images) > MOST_DIFFERENCES:
             return None
         item, right, wrong = self.compared_items()
-        own = self.item_images[item, 0]
+        own_images = self.item_images[item, 0]
         sides = Rows.of(TEXTS, right), Rows.of(TEXTS, wrong)
         if self.whole_images:
             every = np.arange(self.whole_images)
-            return AlteredPairs(Rows.of(self.images.tables[0], every), every, *sides, self.image_names[own])
-        return AlteredPairs(self.images, self.image_names, *sides, self.image_names[own], own_query=own)
+            return AlteredPairs(Rows.of(self.images.tables[0], every), every, *sides, self.image_names[own_images])
+        return AlteredPairs(self.images, self.image_names, *sides, self.image_names[own_images], own_query=own_images)
 
     def compared_items(self) -> tuple[Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]:
         """Return every correct text with every wrong one, for items of one image: items and both rows of texts."""
@@ -214,12 +214,12 @@ class ChoiceTask(Task):
 
         The score of a text of several prompts is the mean of theirs.
         """
-        values, asked = np.full(self.match.shape, np.nan), scores.of(*self.pairs_asked(scores.numbers))
-        if not np.isfinite(asked).all():
+        values, pair_scores = np.full(self.match.shape, np.nan), scores.of(*self.pairs_asked(scores.numbers))
+        if not np.isfinite(pair_scores).all():
             raise InputError(scores.source, "scores", "NaN or infinite values", "numbers")
-        values[self.is_present] = asked.reshape(-1, self.templates).mean(axis=1)
+        values[self.is_present] = pair_scores.reshape(-1, self.templates).mean(axis=1)
         items = ItemScores(values, self.match, None, scores.scale, self.compares_texts)
-        why_no_grounding = "the model is scored pair by pair" if self.asks == "texts" else None
+        why_no_grounding = "the model is scored pair by pair, without embeddings" if self.asks == "texts" else None
         return ChoiceOutcome(self, items, None, why_no_grounding)
 
     def share(self, items: Int[np.ndarray, " some"]) -> "ChoiceTask":
@@ -287,8 +287,8 @@ def _alike(
         for other in range(one):
             products = _products(vectors[one], vectors[other])
             both = present[:, one] & present[:, other]
-            same, differ = both & right[:, one] & right[:, other], both & (right[:, one] != right[:, other])
-            least = np.where(same, np.minimum(least, products), least)
+            is_same, differ = both & right[:, one] & right[:, other], both & (right[:, one] != right[:, other])
+            least = np.where(is_same, np.minimum(least, products), least)
             largest = np.where(differ, np.maximum(largest, products), largest)
     none = np.isinf(least) | np.isinf(largest)
     return np.where(none[:, None], np.nan, np.stack([least, largest], axis=1))

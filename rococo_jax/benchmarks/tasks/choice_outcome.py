@@ -57,7 +57,7 @@ class ChoiceOutcome(Outcome):
     @functools.cached_property
     def counts(self) -> dict[str, np.ndarray]:
         """Correct choices and ties of each item, and the items that are counted together."""
-        bundles = [bundled.row_columns(how) for how, bundled in self.of.bundles.items()]
+        bundles = [groups.row_columns(how) for how, groups in self.of.bundles.items()]
         return {name: column for columns in (self.hits, *bundles) for name, column in columns.items()}
 
     @property
@@ -127,8 +127,8 @@ class ChoiceOutcome(Outcome):
         every = np.arange(len(scores))
         leads, closest = [], []
         for side in ("texts", "images") if self.of.asks == "both" else (self.of.asks,):
-            turned = side == "images"
-            values, right = (scores.swapaxes(1, 2), match.swapaxes(1, 2)) if turned else (scores, match)
+            is_transposed = side == "images"
+            values, right = (scores.swapaxes(1, 2), match.swapaxes(1, 2)) if is_transposed else (scores, match)
             valid, of_side = ~np.isnan(values), sides(values, right)
             first = self.of.asks == "texts"
             answer = (right & valid).argmax(2) if first else np.where(right & valid, values, np.inf).argmin(2)
@@ -137,9 +137,9 @@ class ChoiceOutcome(Outcome):
             # Queries without a comparison are never the closest.
             lead = np.where(of_side.has_both, right_score - of_side.wrong, np.inf)
             query = lead.argmin(1)
-            picked = [each[every, query] for each in (answer, wrong, right_score, of_side.wrong)]
-            answer, wrong, right_score, wrong_score = picked
-            places = (answer, query, wrong, query) if turned else (query, answer, query, wrong)
+            selected = [each[every, query] for each in (answer, wrong, right_score, of_side.wrong)]
+            answer, wrong, right_score, wrong_score = selected
+            places = (answer, query, wrong, query) if is_transposed else (query, answer, query, wrong)
             places = (each.astype(np.int16) for each in places)
             closest.append(Closest(*places, right_score, wrong_score))
             leads.append(lead[every, query])
@@ -164,20 +164,20 @@ class ChoiceOutcome(Outcome):
         columns = {"item": pa.array(task.ids, pa.string()), "image": texts_by_row(tables.images, task.group)}
         if task.asks == "alike":
             first, wrong = task.match[:, 0].argmax(1), (~task.match[:, 0] & (task.item_texts >= 0)).argmax(1)
-            right_score, wrong_score, chosen = *self.scores.alike.T, pa.nulls(count, pa.string())
+            right_score, wrong_score, choice = *self.scores.alike.T, pa.nulls(count, pa.string())
         else:
             closest = self.closest
             first, wrong = closest.text, closest.wrong_text
             right_score, wrong_score = closest.right_score, closest.wrong_score
             code = np.where(right_score == wrong_score, 0, np.where(right_score > wrong_score, 1, 2)).astype(np.int8)
-            chosen = (
+            choice = (
                 texts_by_row(("tie", "right", "wrong"), code) if task.asks == "texts" else pa.nulls(count, pa.string())
             )
         every = np.arange(count)
         columns |= {
             "caption": texts_by_row(tables.texts, task.item_texts[every, first]),
             "wrong_caption": texts_by_row(tables.texts, task.item_texts[every, wrong]),
-            "chosen": chosen,
+            "chosen": choice,
             "right_score": pa.array(right_score, pa.float64()),
             "wrong_score": pa.array(wrong_score, pa.float64()),
         }
@@ -192,15 +192,15 @@ class ChoiceOutcome(Outcome):
             return []
         closest = self.closest
         lead = closest.wrong_score - closest.right_score
-        chosen, shown = [], set()
+        examples, used_images = [], set()
         for item in map(int, np.argsort(-lead, kind="stable")):
             image = int(self.of.group[item])
-            if lead[item] < 0 or len(chosen) == count:
+            if lead[item] < 0 or len(examples) == count:
                 break
-            if image not in shown:
-                shown.add(image)
-                chosen.append(self._example(tables, item))
-        return chosen
+            if image not in used_images:
+                used_images.add(image)
+                examples.append(self._example(tables, item))
+        return examples
 
     def _example(self, tables: Tables, item: int) -> Example:
         task, closest = self.of, self.closest

@@ -194,7 +194,7 @@ class ClassOutcome(Outcome):
 
     @property
     def chance_reason(self) -> str | None:
-        """Images of classes that the model encodes like another class, if some of them tie."""
+        """Sentence on images of classes that are one text for the model, if some of them tie."""
         among = np.isin(self.statistics.label, [one for group in self.inseparable for one in group])
         tied = int((self.statistics.tied & among).sum())
         return f"{tied} of {len(among)} images are of classes that are one text, and tie" if tied else None
@@ -249,7 +249,7 @@ class ClassOutcome(Outcome):
     def errors(self, tables: Tables, count: int) -> list[Example]:
         """Return the errors with the highest confidence."""
         task, statistics = self.of, self.statistics
-        chosen = []
+        examples = []
         for row in np.argsort(-np.where(statistics.right, -1.0, statistics.confidence), kind="stable")[:count].tolist():
             if statistics.right[row]:
                 break
@@ -258,7 +258,7 @@ class ClassOutcome(Outcome):
                 Side(text=task.classes[int(each[row])]) for each in (statistics.label, statistics.predicted)
             )
             scores = float(np.exp(-statistics.nll[row])), float(statistics.confidence[row])
-            chosen.append(
+            examples.append(
                 Example(task.name, self.variant, task.seed, "error", 0, "wrong", image, right, wrong, *scores)
             )
-        return chosen
+        return examples

@@ -84,7 +84,7 @@ class OutOfDistributionOutcome(Outcome):
 
     @functools.cached_property
     def counts(self) -> dict[str, np.ndarray]:
-        """Scores of the images of both sets, those of the classes first."""
+        """All scores of both sets of images, those of the classes first."""
         sides = scores_of(self.within), scores_of(self.outside)
         inside = np.arange(len(self.within) + len(self.outside)) < len(self.within)
         return {"inside": inside} | {name: np.concatenate([side[name] for side in sides]) for name in sides[0]}

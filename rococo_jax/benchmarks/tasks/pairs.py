@@ -1,4 +1,4 @@
-"""Pairs of an item and its altered version, for grounding: whether a model uses the altered part.
+"""Grounding pairs of an item and its altered version: whether a model uses the altered part.
 
 Tasks with such pairs compute grounding metrics in addition to their own, from the same embeddings.
 """

@@ -1,4 +1,4 @@
-"""Ensembles of prompts: the mean embedding of a name's prompts, and the mean of their scores."""
+"""Prompt ensembles: the mean embedding of a name's prompts, and the mean of their scores."""
 
 import numpy as np
 from jaxtyping import Float, Int

@@ -67,7 +67,7 @@ class RankTask(Task):
 
     @functools.cached_property
     def pairs(self) -> AlteredPairs | None:
-        """Originals and their altered versions; None if the gallery has none."""
+        """Each original with its altered version; None if the gallery has none."""
         if self.asked_about is not None or self.gallery_origin is None:
             return self.asked_about
         altered = np.flatnonzero(self.gallery_origin >= 0)
@@ -121,13 +121,13 @@ class RankTask(Task):
 
     def pairs_asked(self, numbers: ImageNumbers) -> PairsAsked:
         """Return every query with the whole gallery, and the queries of pairs with both of their items."""
-        asked = [self.pair(numbers, *np.indices((len(self.queries), len(self.gallery))).reshape(2, -1))]
+        pairs = [self.pair(numbers, *np.indices((len(self.queries), len(self.gallery))).reshape(2, -1))]
         if self.pairs is not None:
             queries = numbers(self.pairs.queries)
             for side in map(numbers, (self.pairs.right, self.pairs.wrong)):
                 both = np.repeat(queries, len(side)), np.tile(side, len(queries))
-                asked.append(both if self.asks_for_texts else both[::-1])
-        return tuple(map(np.concatenate, zip(*asked, strict=True)))
+                pairs.append(both if self.asks_for_texts else both[::-1])
+        return tuple(map(np.concatenate, zip(*pairs, strict=True)))
 
     def pair(self, numbers: ImageNumbers, queries: np.ndarray, items: np.ndarray) -> PairsAsked:
         """Return images and texts of some queries, each with a gallery item."""
@@ -183,7 +183,7 @@ class RankTask(Task):
         """Return the task with part of its gallery, which must include the originals of its altered items."""
         origin, place = self.gallery_origin[is_kept], np.cumsum(is_kept) - 1
         sides = ("gallery", "gallery_group", "gallery_altered", "gallery_mixed_in")
-        parts = {side: None if (whole := getattr(self, side)) is None else whole[is_kept] for side in sides}
+        parts = {side: None if (rows := getattr(self, side)) is None else rows[is_kept] for side in sides}
         return dataclasses.replace(self, **parts, gallery_origin=np.where(origin >= 0, place[origin], -1))
 
     def drop_truncated_duplicates(self, reading: Int[np.ndarray, " texts"]) -> "tuple[RankTask | None, int, int]":
@@ -235,7 +235,7 @@ class RankOutcome(Outcome):
 
     @functools.cached_property
     def counts(self) -> dict[str, np.ndarray]:
-        """Recalls and the kind of the first item of each query, and in two stages whether a candidate is correct."""
+        """Recall counts and the kind of each query's first item, and in two stages whether a candidate is correct."""
         return query_counts(self.statistics, self.of.ties, self.has_candidate)
 
     @property
@@ -284,11 +284,11 @@ class RankOutcome(Outcome):
         images, texts, task = np.array(tables.images, object), np.array(tables.texts, object), self.of
         count, kind = len(task.queries), top_kinds(self.statistics, task.ties)
         top = self.statistics.best_indices[np.arange(count), kind]
-        own = self.statistics.best_indices[:, OWN_ORIGINAL]
+        best_original = self.statistics.best_indices[:, OWN_ORIGINAL]
         columns = {
             "query": np.arange(count),
             "image": images[task.query_group],
-            "caption": texts[task.gallery.index[own] if task.asks_for_texts else task.queries.index],
+            "caption": texts[task.gallery.index[best_original] if task.asks_for_texts else task.queries.index],
             "rank": ranks(self.statistics, task.ties),
             "rank_optimistic": self.statistics.rank_optimistic,
             "rank_pessimistic": self.statistics.rank_pessimistic,
@@ -313,14 +313,14 @@ class RankOutcome(Outcome):
         fooled = fooled.astype(int)
         scores = self.statistics.best_scores
         lead = scores[fooled, kind[fooled]] - scores[fooled, OWN_ORIGINAL]
-        chosen, shown = [], set()
+        examples, used_images = [], set()
         order = fooled[np.argsort(-lead, kind="stable")]
-        own = order[kind[order] == OWN_ALTERED][:1]
-        for query in np.concatenate([own, order[order != own] if len(own) else order]).tolist():
-            if len(chosen) < count and (image := int(task.query_group[query])) not in shown:
-                shown.add(image)
-                chosen.append(self._example(tables, query, int(kind[query])))
-        return chosen
+        own_altered = order[kind[order] == OWN_ALTERED][:1]
+        for query in np.concatenate([own_altered, order[order != own_altered] if len(own_altered) else order]).tolist():
+            if len(examples) < count and (image := int(task.query_group[query])) not in used_images:
+                used_images.add(image)
+                examples.append(self._example(tables, query, int(kind[query])))
+        return examples
 
     def _example(self, tables: Tables, query: int, kind: int) -> Example:
         task, indices, scores = self.of, self.statistics.best_indices[query], self.statistics.best_scores[query]

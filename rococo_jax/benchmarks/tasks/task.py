@@ -129,7 +129,7 @@ class Outcome:
 
     @functools.cached_property
     def counted(self) -> Any:
-        """Counts of all rows."""
+        """The counts of all rows."""
         return self.count(self.counts, self.unit)
 
     def errors(self, tables: Tables, count: int) -> list[Example]:

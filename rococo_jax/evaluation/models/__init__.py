@@ -1,4 +1,4 @@
-"""Models that can be evaluated, one file for each kind, and `open_model` for a source of any kind."""
+"""All kinds of models that can be evaluated, one file for each kind, and `open_model` for a source of any kind."""
 
 from typing import Any
 

@@ -87,11 +87,11 @@ def read_array(path: str | os.PathLike) -> np.ndarray:
 
 
 def check_shape(
-    array: np.ndarray, path: str | os.PathLike, wanted: tuple[int, int | None], axes: str, of: str = "the annotation"
+    array: np.ndarray, path: str | os.PathLike, expected: tuple[int, int | None], axes: str, of: str = "the annotation"
 ) -> None:
     """Raise InputError if the array has another shape; None stands for any length."""
-    if any(length not in (size, None) for size, length in zip(array.shape, wanted, strict=True)):
-        lengths = ", ".join("any" if length is None else str(length) for length in wanted)
+    if any(length not in (size, None) for size, length in zip(array.shape, expected, strict=True)):
+        lengths = ", ".join("any" if length is None else str(length) for length in expected)
         raise InputError(path, "shape", array.shape, f"({lengths}) for ({axes}) of {of}")
 
 
@@ -129,9 +129,9 @@ def refuse_normalised(similarities: np.ndarray, path: str | os.PathLike) -> None
 
 
 def to_unit_length(rows: np.ndarray, path: str | os.PathLike, notes: list[str]) -> np.ndarray:
-    """The rows with length 1 in float32; the memory map itself where they have it already.
+    """Return the rows with length 1 in float32, or unchanged if they have that length.
 
-    Raises InputError for a row of zeros, or one that is not finite.
+    Raises InputError: a row consists of zeros or is not finite.
     """
     blocks = [slice(start, start + _ROWS_AT_ONCE) for start in range(0, len(rows), _ROWS_AT_ONCE)]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -152,7 +152,7 @@ def to_unit_length(rows: np.ndarray, path: str | os.PathLike, notes: list[str]) 
 
 
 def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return the SHA-256 of arrays under their names, in whatever order and whatever file they were stored.
+    """Return the SHA-256 of arrays with their names, regardless of their order and file.
 
     Values are compared as float32, as all scores are computed.
     """
@@ -164,9 +164,9 @@ def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def select(by_key: Mapping[str, Any], keys: Sequence[str], path: str | os.PathLike, field: str, what: str) -> list[Any]:
-    """The entries of some keys. Raises InputError: some are missing."""
+def select(by_key: Mapping[str, Any], keys: Sequence[str], path: str | os.PathLike, field: str, noun: str) -> list[Any]:
+    """Return the entries of some keys. Raises InputError: some are missing; `noun` says what an entry is."""
     if missing := [key for key in keys if key not in by_key]:
-        problem = f"no {what} of {len(missing):,} of {len(keys):,}, such as {missing[0]!r}"
+        problem = f"no {noun} of {len(missing):,} of {len(keys):,}, such as {missing[0]!r}"
         raise InputError(path, field, problem, LISTS)
     return [by_key[key] for key in keys]

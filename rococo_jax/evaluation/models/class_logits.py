@@ -47,11 +47,11 @@ _CORRUPTED = {
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-    """The class of each row of the logits.
+    """Class of each row of the logits.
 
     Attributes:
-        images: names.
-        labels: by image: names of classes.
+        images: name of each image.
+        labels: name of the class of each image.
     """
 
     images: tuple[str, ...]
@@ -62,8 +62,8 @@ class ClassLogits(Model):
     """Logits of images in files, and those of the same images corrupted and of other images.
 
     Args:
-        name: what tables call it.
-        files: by variant, `clean` first.
+        name: name in tables.
+        files: logits by variant, `clean` first.
         outside: logits of out-of-distribution images, by name.
         gather: reads rows of a file, one column per class.
         columns: names of the columns of the logits.
@@ -86,7 +86,7 @@ class ClassLogits(Model):
             self.notes.append("the logits do not name their images: rows are taken to be in the order of the labels")
 
     def describe(self) -> dict[str, Any]:
-        """Return the hash of each table of logits, and what its columns stand for."""
+        """Return the hash of each table of logits, and the meaning of its columns."""
         return {
             **{variant: file.hash() for variant, file in self.files.items()},
             "outside": {name: file.hash() for name, file in self.outside.items()},
@@ -94,9 +94,9 @@ class ClassLogits(Model):
         }
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
-        """The outcomes of each task: clean, then every corruption and every set of other images.
+        """Return the outcomes of each task: clean, then every corruption and every set of other images.
 
-        Raises InputError: a logit is no number.
+        Raises InputError: a logit is not a number.
         """
         return [outcome for task in benchmark.tasks for outcome in self._outcomes_of(task)]
 
@@ -113,9 +113,9 @@ class ClassLogits(Model):
             rows = np.arange(file.shape[0])
             statistics = measured(file, np.full(len(rows), -1), np.zeros(len(rows), np.int8), (1.0, 1.0))
             names = file.names or tuple(f"{variant}/{row}" for row in rows.tolist())
-            others = Rows.of(f"out_{variant}", rows)
-            separated = OutOfDistributionTask(f"{task.name}_ood", variant, task, others, names)
-            yield OutOfDistributionOutcome(separated, clean, statistics)
+            other_images = Rows.of(f"out_{variant}", rows)
+            detection = OutOfDistributionTask(f"{task.name}_ood", variant, task, other_images, names)
+            yield OutOfDistributionOutcome(detection, clean, statistics)
 
 
 def corrupted_tasks(task: AnyTask, names: Sequence[str]) -> Iterator[tuple[str, AnyTask]]:
@@ -165,8 +165,8 @@ def score_logits(
         logits: the file of the images' logits; see `logits_file`.
         labels: the table of images and labels.
         task: name of the task in the results.
-        name: of the model; the file's stem by default.
-        classes: file of the names of the columns, as `classes.json`; those in the logits' file by default.
+        name: name of the model; the file's stem by default.
+        classes: file with the names of the columns, as `classes.json`; those in the logits' file by default.
         groups: file of coarse classes, `{coarse: [class, ...]}`; labels are then coarse ones. A group's probability is
             the mean over its classes.
         corrupted: variant (`fog_3`) -> logits of the same images, corrupted.
@@ -183,8 +183,8 @@ def score_logits(
         if groups is None:
             truth = _with_class_names(truth, columns, name_by_label, labels)
         files = {CLEAN: clean, **{each: open_logits(path, stack) for each, path in (corrupted or {}).items()}}
-        others = {each: open_logits(path, stack) for each, path in (outside or {}).items()}
-        for file in (*files.values(), *others.values()):
+        outside_files = {each: open_logits(path, stack) for each, path in (outside or {}).items()}
+        for file in (*files.values(), *outside_files.values()):
             if file.shape[1] != len(columns):
                 raise InputError(file.source, "classes", f"{file.shape[1]} columns", f"{len(columns)}, as {logits} has")
             if None not in (file.classes, clean.classes) and file.classes != clean.classes:
@@ -194,7 +194,7 @@ def score_logits(
                 raise InputError(file.source, "rows", file.shape[0], f"{len(truth.labels)}, as {labels} has labels")
             if file.names not in (None, truth.images):
                 raise InputError(file.source, "names", "other images, or in another order", f"those of {logits}")
-        for file in (*files.values(), *others.values()):
+        for file in (*files.values(), *outside_files.values()):
             refuse_probabilities(file)
         coarse = {} if groups is None else _read_groups(groups)
         class_names, gather = _grouped(columns, coarse, groups)
@@ -202,7 +202,7 @@ def score_logits(
         answers = {"images": list(truth.images), "labels": list(truth.labels)}
         conditions = {"labels": hash_json(answers), "groups": hash_json(coarse)}
         benchmark = Benchmark("classes", classify.names, (), {}, (classify,), conditions=conditions)
-        model = ClassLogits(name or Path(logits).stem, files, others, gather, columns, coarse)
+        model = ClassLogits(name or Path(logits).stem, files, outside_files, gather, columns, coarse)
         return evaluate_model(model, [benchmark], Settings(), EmbeddingCache(None))
 
 
@@ -306,20 +306,22 @@ def _grouped(
             if one not in place:
                 raise InputError(groups, coarse, one, f"one of the {len(columns)} classes of the logits")
         members.append(np.array([place[one] for one in classes_by_group[coarse]]))
-    twice = np.concatenate(members)
-    if len(set(twice.tolist())) != len(twice):
+    grouped_columns = np.concatenate(members)
+    if len(set(grouped_columns.tolist())) != len(grouped_columns):
         raise InputError(groups, "groups", "a class in two of them", "every class at most once")
 
     def gather(file: LogitsFile, run: slice) -> np.ndarray:
-        # The logarithm of the mean of a group's exponentials.
-        z = file.block(twice, run)
         ends = np.cumsum([len(each) for each in members])[:-1]
-        parts = np.split(z, ends, axis=1)
-        tops = [part.max(axis=1, keepdims=True) for part in parts]
-        return np.concatenate([top + np.log(np.exp(part - top).mean(axis=1, keepdims=True))
-                               for part, top in zip(parts, tops, strict=True)], axis=1)  # fmt: skip
+        parts = np.split(file.block(grouped_columns, run), ends, axis=1)
+        return np.concatenate([_log_mean_exp(part) for part in parts], axis=1)
 
     return tuple(sorted(classes_by_group)), gather
+
+
+def _log_mean_exp(logits: np.ndarray) -> np.ndarray:
+    """Return the logarithm of the mean of the exponentials of each row, as a column."""
+    top = logits.max(axis=1, keepdims=True)
+    return top + np.log(np.exp(logits - top).mean(axis=1, keepdims=True))
 
 
 def _task(name: str, classes: tuple[str, ...], truth: Labels, source: str) -> ClassifyTask:

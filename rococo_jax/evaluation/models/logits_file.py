@@ -1,6 +1,6 @@
-"""Logits of any model in a file, read in blocks, so that the table may be larger than memory.
+"""Stored logits of any model, read in blocks, so that the table may be larger than memory.
 
-F.npz     `logits` (images, classes); beside it, where known, `classes` (names of columns) and `names` (of rows)
+F.npz     `logits` (images, classes), and if known `classes` (names of columns) and `names` (names of rows)
 F.npy     the table alone
 """
 
@@ -45,7 +45,7 @@ class LogitsFile:
         return hash_json([hash_file(self.path), self.names])
 
     def block(self, order: Int[np.ndarray, " columns"], run: slice) -> Float[np.ndarray, "images columns"]:
-        """Some rows in float64, columns in another order. Called from several threads.
+        """Return some rows in float64, with columns in another order. Several threads may call it.
 
         Raises InputError: a number is NaN or infinite.
         """
@@ -58,7 +58,7 @@ class LogitsFile:
 
 
 def refuse_probabilities(file: LogitsFile) -> None:
-    """Raises InputError where the numbers are probabilities, whose softmax is flatter than the model's.
+    """Raise InputError if the numbers are probabilities, whose softmax is flatter than the model's.
 
     Logarithms of probabilities are logits.
     """
@@ -82,8 +82,8 @@ def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
             arrays = open_arrays(path)
             if "logits" not in arrays:
                 raise InputError(path, "arrays", ", ".join(arrays) or "none", _EXPECTED)
-            if others := sorted({*arrays} - {"logits", "names", "classes"}):
-                say(f"{path.name}: arrays that are not read: {', '.join(others)}; names of rows are in 'names'")
+            if ignored := sorted({*arrays} - {"logits", "names", "classes"}):
+                say(f"{path.name}: arrays that are not read: {', '.join(ignored)}; names of rows are in 'names'")
             words = {name: arrays[name] for name in ("names", "classes") if name in arrays}
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             with zipfile.ZipFile(path) as archive:
@@ -95,7 +95,8 @@ def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:
     if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] < 2:
         raise InputError(path, "shape", table.shape, "rows of images, 2 columns of classes or more")
     for name, each in words.items():
-        if each.shape != (expected := table.shape[name == "classes"],):
-            raise InputError(path, name, f"shape {each.shape}", f"{expected} names in one row, as the logits have")
+        count = table.shape[1 if name == "classes" else 0]
+        if each.shape != (count,):
+            raise InputError(path, name, f"shape {each.shape}", f"{count} names in one row, as the logits have")
     texts = {name: tuple(map(str, each.tolist())) for name, each in words.items()}
     return LogitsFile(path, table_path, table.shape, **texts)

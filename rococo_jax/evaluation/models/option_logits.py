@@ -133,8 +133,8 @@ def score_questions(
 
 def _select(questions: Sequence[Question], subset: Subset, source: str) -> tuple[list[Question], dict[str, Any]]:
     """Return the questions whose image or id is listed, and the entry on the list for the results."""
-    known = {name for each in questions for name in (each.image, each.id)}
-    subset.refuse_unknown(known, f"images or ids of {source}")
+    names = {name for each in questions for name in (each.image, each.id)}
+    subset.refuse_unknown(names, f"images or ids of {source}")
     selected = [each for each in questions if each.image in subset or each.id in subset]
     return selected, subset.describe(len(selected), len(questions), "questions")
 
@@ -153,8 +153,8 @@ def read_answers(path: Path) -> Answers:
     for logits in answers.values():
         by_size.setdefault(len(logits), []).append(logits)
     if None not in {sum_of_probabilities(np.stack(same_size)) for same_size in by_size.values()}:
-        found = "probabilities: none below 0, and those of every question sum to 1 or 100"
-        raise InputError(path, "logits", found, EXPECTED_LOGITS)
+        problem = "probabilities: none below 0, and those of every question sum to 1 or 100"
+        raise InputError(path, "logits", problem, EXPECTED_LOGITS)
     return answers
 
 
@@ -170,8 +170,8 @@ def _question(record: Record) -> tuple[Question, np.ndarray]:
     if type(answer) is int and 0 <= answer < len(options):
         answer = options[answer]
     if answer not in options:
-        wanted = f"one of {list(options)}"[:120] + f", or a position from 0 to {len(options) - 1} as a number"
-        raise record.error("answer", repr(answer)[:80], wanted)
+        expected = f"one of {list(options)}"[:120] + f", or a position from 0 to {len(options) - 1} as a number"
+        raise record.error("answer", repr(answer)[:80], expected)
     image, own_id = (record.label(name) if record.value.get(name) not in (None, "") else "" for name in ("image", "id"))
     if not image and not own_id:
         raise record.error("image", "nothing", "an image or an id for each question")
@@ -190,8 +190,8 @@ def _check_same_questions(path: str, answers: Answers, clean_path: str, clean: A
             raise InputError(path, "questions", f"no {question.id!r}", f"all {len(clean)} of {clean_path}")
         differing = [part for part, value in vars(question).items() if getattr(other, part) != value]
         if differing:
-            found = f"{getattr(other, differing[0])!r}"[:80]
-            wanted = f"{getattr(question, differing[0])!r}"[:80] + f", as in {clean_path}"
-            raise InputError(path, f"{differing[0]} of {question.id!r}", found, wanted)
+            problem = f"{getattr(other, differing[0])!r}"[:80]
+            expected = f"{getattr(question, differing[0])!r}"[:80] + f", as in {clean_path}"
+            raise InputError(path, f"{differing[0]} of {question.id!r}", problem, expected)
     if extra := ids.keys() - {each.id for each in clean}:
         raise InputError(path, "questions", f"{min(extra)!r} as well", f"only the {len(clean)} of {clean_path}")

@@ -37,7 +37,7 @@ class PairModel(Model):
     def __init__(self, scorer: LoadedModel, candidates: LoadedModel | None = None, needs_count: bool = False):
         self.scorer, self.candidates, self.needs_count, self.name = scorer, candidates, needs_count, scorer.name
         self.training_images = scorer.training_images
-        self.notes = ["scored pair by pair: a score for each image with each text, no embeddings"]
+        self.notes = []
 
     def describe(self) -> dict[str, Any]:
         """Return everything that decides a score and the choice of candidates."""
@@ -95,7 +95,10 @@ class PairModel(Model):
             )
             count = f"{settings.rerank} candidates for every query"
             self.notes.append(f"rankings: {self.candidates.name} chooses {count} by cosine similarity")
-        return outcomes_by_pairs(benchmark, self.scorer, cache, candidates)
+        outcomes = outcomes_by_pairs(benchmark, self.scorer, cache, candidates)
+        if not any(outcome.left_out for outcome in outcomes):  # its note says the same
+            self.notes.append("scored pair by pair: a score for each image with each text, no embeddings")
+        return outcomes
 
 
 def check_count(name: str, benchmarks: Sequence[Benchmark], count: int) -> None:

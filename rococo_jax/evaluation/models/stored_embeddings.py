@@ -21,12 +21,7 @@ from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.arrays import (
-    LISTS,
-    hash_arrays,
-    select,
-    to_unit_length,
-)
+from rococo_jax.evaluation.models.arrays import LISTS, hash_arrays, select, to_unit_length
 from rococo_jax.evaluation.models.model import Loading, Model, score_tasks
 from rococo_jax.runtime import make_mesh
 from rococo_jax.storage import hash_json, load_arrays, read_table
@@ -42,12 +37,12 @@ class StoredEmbeddings(Model):
 
     Args:
         path: a file or folder.
-        name: what tables call it; that of the file or folder by default.
+        name: name in tables; that of the file or folder by default.
         allow_unknown: ignore vectors that no benchmark uses.
 
     Raises:
-        InputError: nothing is there, a file holds something else, a key has two different vectors, or one is no
-            direction.
+        InputError: the path does not exist, a file contains something else, a key has two different vectors, or one
+            has no direction.
     """
 
     def __init__(self, path: str | os.PathLike, name: str | None = None, allow_unknown: bool = False):
@@ -85,9 +80,9 @@ class StoredEmbeddings(Model):
                 raise InputError(file, side, f"{key!r} twice", f"each {side} once")
 
     def describe(self) -> dict[str, Any]:
-        """Return kind and a hash of the keys and unit vectors of each side of each file, whatever the files are called.
+        """Return kind and a hash of the keys and unit vectors of each side of each file, regardless of its name.
 
-        Further files add entries, so that results can be added to.
+        Further files add entries, so that results can be extended.
         """
         return {"class": "stored embeddings", "files": self._hashes}
 
@@ -104,26 +99,28 @@ class StoredEmbeddings(Model):
         return {"provenance": {"source": self.path.name, "kind": "stored embeddings"}}
 
     def check(self, benchmarks: Sequence[Benchmark], settings: Settings) -> None:
-        """Raises InputError: as `Model.check`; or vectors that no benchmark uses: most likely a slip in their keys."""
+        """Raise InputError as `Model.check`, or for vectors that no benchmark uses, whose keys are probably wrong."""
         super().check(benchmarks, settings)
         if self.allow_unknown:
             return
         sets = [images for each in benchmarks for images in each.image_sets.values()]
-        used = {"image": {key for images in sets for key in images.input_keys()}}
-        used["caption"] = {text for each in benchmarks for text in each.texts}
-        for side, keys in used.items():
+        keys_of_benchmarks = {
+            "image": {key for images in sets for key in images.input_keys()},
+            "caption": {text for each in benchmarks for text in each.texts},
+        }
+        for side, keys in keys_of_benchmarks.items():
             if unknown := [key for key in self.rows[side] if key not in keys]:
                 problem = f"{len(unknown):,} of {len(self.rows[side]):,} that no benchmark has, such as {unknown[0]!r}"
                 raise InputError(self.path, f"{side}s", problem, LISTS)
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
-        """The outcome of each of a benchmark's tasks. Raises InputError where vectors are missing."""
+        """Return the outcome of each of a benchmark's tasks. Raises InputError: vectors are missing."""
         return score_tasks(benchmark.tasks, self.embeddings_of(benchmark), make_mesh(jax.local_devices()))
 
     def _checked(
         self, side: str, file: Path, keys: Sequence[str], vectors: np.ndarray, before: list[np.ndarray]
     ) -> Float[np.ndarray, "keys dim"]:
-        """Unit vectors in float32."""
+        """Return unit vectors in float32."""
         if vectors.ndim != 2 or len(vectors) != len(keys):
             problem = f"{len(keys)} keys and vectors of shape {vectors.shape}"
             raise InputError(file, f"{side}s", problem, "one row for each key")
@@ -134,18 +131,20 @@ class StoredEmbeddings(Model):
         return np.asarray(to_unit_length(vectors, file, self.notes), np.float32)
 
     def embeddings_of(self, benchmark: Benchmark) -> Embeddings:
-        """The vectors of all rows of a benchmark's tables. Raises InputError: some are missing."""
-        tables = {name: self._select("image", images.input_keys(), f"images of {name}", benchmark)
-                  for name, images in benchmark.image_sets.items()}  # fmt: skip
+        """Return the vectors of all rows of a benchmark's tables. Raises InputError: some are missing."""
+        tables = {}
+        for name, images in benchmark.image_sets.items():
+            tables[name] = self._select("image", images.input_keys(), f"images of {name}", benchmark)
         tables[TEXTS] = self._select("caption", benchmark.texts, "captions", benchmark)
         return Embeddings(tables, str(self.path))
 
-    def _select(self, side: str, keys: Sequence[str], what: str, benchmark: Benchmark) -> np.ndarray:
-        return self.vectors[side][select(self.rows[side], keys, self.path, f"{what} ({benchmark.name})", "vector")]
+    def _select(self, side: str, keys: Sequence[str], table: str, benchmark: Benchmark) -> np.ndarray:
+        rows = select(self.rows[side], keys, self.path, f"{table} ({benchmark.name})", "vector")
+        return self.vectors[side][rows]
 
 
 def _read(file: Path) -> Iterator[tuple[str, list[str], np.ndarray]]:
-    """Side, keys and vectors of each side that a file has."""
+    """Yield side, keys and vectors of each side that a file has."""
     if file_suffix(file) == ".parquet":
         yield _read_parquet(file)
         return

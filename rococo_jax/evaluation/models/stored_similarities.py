@@ -27,10 +27,10 @@ class StoredSimilarities(Model):
 
     Args:
         path: the folder, or with `is_file` the file.
-        name: what tables call it; that of the folder or the file's stem by default.
+        name: name in tables; that of the folder or the file's stem by default.
 
     Raises:
-        InputError: it is no folder of `.npy` files.
+        InputError: it is not a folder of `.npy` files.
     """
 
     def __init__(self, path: str | os.PathLike, name: str | None = None, is_file: bool = False):
@@ -42,7 +42,7 @@ class StoredSimilarities(Model):
         self.files = {ORIGINALS: self.path} if is_file else {file.stem: file for file in inside}
 
     def describe(self) -> dict[str, Any]:
-        """The hash of each file."""
+        """Return the hash of each file."""
         hashes = {each.name: hash_file(each) for each in self.files.values()}
         return {"similarities": hashes[self.path.name]} if self.is_file else {"class": _KIND, "files": hashes}
 
@@ -51,10 +51,10 @@ class StoredSimilarities(Model):
         return {} if self.is_file else {"provenance": {"source": self.path.name, "kind": _KIND}}
 
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
-        """The outcome of each of a benchmark's tasks.
+        """Return the outcome of each of a benchmark's tasks.
 
-        Raises InputError: a set's file is missing, holds something else or has another shape, is of probabilities,
-        a score is no number, or an item has no image.
+        Raises InputError: a set's file is missing, contains something else or probabilities, or has another shape; a
+        score is not a number; or an item has no image.
         """
         sizes = {ORIGINALS: len(benchmark.images)} if self.is_file else {}
         sizes |= {name: len(images) for name, images in benchmark.image_sets.items()}

@@ -50,7 +50,7 @@ for (const table of document.querySelectorAll("table.filterable")) {
   const field = document.createElement("input");
   const count = document.createElement("span");
   field.type = "search";
-  field.placeholder = "model or variant";
+  field.placeholder = "words of a row";
   count.setAttribute("role", "status");
   label.append("Filter ", field);
   const line = document.createElement("p");

@@ -1,4 +1,4 @@
-"""Sections of the page, one file for each kind of task; an unknown kind has the generic section."""
+"""Page sections, one file for each kind of task; an unknown kind has the generic section."""
 
 from collections.abc import Sequence
 

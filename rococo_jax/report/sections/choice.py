@@ -1,4 +1,4 @@
-"""Sections of multiple-choice tasks: accuracy by part, and pooled over parts.
+"""Sections for multiple-choice tasks: accuracy by part, and pooled over parts.
 
 There is one section for each question: texts for an image, images for a text, both at once, texts alone.
 """

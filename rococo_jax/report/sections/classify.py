@@ -1,4 +1,4 @@
-"""Sections of classification tasks: accuracy and calibration, out-of-distribution detection, shape against texture."""
+"""Sections for classification tasks: accuracy and calibration, out-of-distribution detection, shape against texture."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -118,8 +118,8 @@ def curves_of(run: Run, task: str, variant: str) -> dict[str, Any]:
 
 def reliability_part(runs: Sequence[Run], task: str, variant: str) -> Part | None:
     """Return a reliability diagram for each model; None if the results contain none."""
-    charts = [(run.label, _reliability(run.label, task, curves)) for run in runs
-              if (curves := object_of(curves_of(run, task, variant).get("reliability")))]  # fmt: skip
+    curves_of_runs = [(run, object_of(curves_of(run, task, variant).get("reliability"))) for run in runs]
+    charts = [(run.label, _reliability(run.label, task, curves)) for run, curves in curves_of_runs if curves]
     return Part("Reliability", [Note(_RELIABILITY), Charts(charts)]) if charts else None
 
 
@@ -139,8 +139,9 @@ def _reliability(label: str, task: str, curves: dict[str, list[list[float | int]
             for count, confidence, accuracy in filled_bins:
                 title = f"{_CURVE_LABELS.get(name, name)}: {count} images, confidence {percent(100 * confidence)} %, "
                 title += f"accuracy {percent(100 * accuracy)} %"
-                axes.plot(100 * confidence, 100 * accuracy, "o", ms=3 + 8 * (count / most) ** 0.5, mec=colour, mew=1.4,
-                          mfc=colour if is_raw else colour_of("paper"), gid=chart.title(title))  # fmt: skip
+                size, face = 3 + 8 * (count / most) ** 0.5, colour if is_raw else colour_of("paper")
+                x, y, tooltip = 100 * confidence, 100 * accuracy, chart.title(title)
+                axes.plot(x, y, "o", ms=size, mec=colour, mew=1.4, mfc=face, gid=tooltip)
         return chart.markup()
 
 

@@ -10,19 +10,7 @@ from collections.abc import Sequence
 from rococo_jax.benchmarks.variants import ALL_KINDS, UNCORRUPTED, Variant
 from rococo_jax.metrics import metric_of
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
-from rococo_jax.report.blocks import (
-    Block,
-    Cell,
-    Folded,
-    Head,
-    HeatMap,
-    Note,
-    Part,
-    Scale,
-    Table,
-    Tiles,
-    estimate_cell,
-)
+from rococo_jax.report.blocks import Block, Cell, Folded, Head, HeatMap, Note, Part, Scale, Table, Tiles, estimate_cell
 from rococo_jax.report.collection import Estimate, Run, corrupted_by, pooled_severities, tasks_of
 from rococo_jax.report.sections import ordered, section_of
 from rococo_jax.report.tables import has_any, heads_of, tile
@@ -36,7 +24,7 @@ _QUESTION = (
 )
 _MEANS = (
     "Mean over the kinds of each severity, and the relative drop from the result on uncorrupted images, each with its "
-    "95 % bootstrap interval. The drop rate is [ours]."
+    "95 % bootstrap interval. The drop rate is a definition of this project."
 )
 _MAP = (
     "Relative drop by kind and severity, in per cent of the result on uncorrupted images (the same images, cropped to "
@@ -127,9 +115,13 @@ def _means(runs: Sequence[Run], tracks: Sequence[_Track]) -> Part | None:
 def _maps(
     runs: Sequence[Run], tracks: Sequence[_Track], kinds: Sequence[str], severities: Sequence[int]
 ) -> list[Block]:
-    variants = [(kind, severity) for kind in kinds for severity in severities]
-    drops = [run.estimate(task, _name(*each, part), "drop").value
-             for run in runs for task, part in tracks for each in variants]  # fmt: skip
+    drops = [
+        run.estimate(task, _name(kind, severity, part), "drop").value
+        for run in runs
+        for task, part in tracks
+        for kind in kinds
+        for severity in severities
+    ]
     top = top_of_scale(drops)
     maps = [[_map(run, track, kinds, severities, top) for track in tracks if _has(run, track)] for run in runs]
     scale = Scale("no drop", f"{top:.0f} %")
@@ -156,13 +148,16 @@ def _map(run: Run, track: _Track, kinds: Sequence[str], severities: Sequence[int
     by_group = {group: [] for group in dict.fromkeys(kind.group for kind in CORRUPTIONS.values())}
     for kind in kinds:
         by_group[CORRUPTIONS[kind].group].append(kind)
+
+    def cells_of(kind: str) -> list[Cell]:
+        return [_cell(run, task, _name(kind, severity, part), top) for severity in severities]
+
     rows = [
-        (group.capitalize(), variant_label(kind),
-         [_cell(run, task, _name(kind, severity, part), top) for severity in severities])
+        (group.capitalize(), variant_label(kind), cells_of(kind))
         for group, members in by_group.items()
         for kind in members
-    ]  # fmt: skip
-    means = [_cell(run, task, _name(ALL_KINDS, severity, part), top) for severity in severities]
+    ]
+    means = cells_of(ALL_KINDS)
     if any(cell.text != percent(None) for cell in means):
         rows.insert(0, ("", f"Mean of {len(kinds)} kinds", means))
     name = _lead([run], task)
@@ -208,7 +203,7 @@ _RAS = (
     "Compared with the same images without corruption. RAS is 0 where nothing changes and negative where probabilities "
     "move away from the correct class; it is the sum of its parts. Erroneous confidence: wrong after corruption, with "
     "lower entropy. Hesitation: right before and after, with higher entropy. Means over kinds where there are several. "
-    "The formula of RAS is [ours]."
+    "The formula of RAS is a definition of this project."
 )
 
 
@@ -224,12 +219,7 @@ def change_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
                 if estimates[0].value is not None:
                     label = Cell(variant_label(name), words=True, title=name)
                     rows.append(
-                        [
-                            Cell(run.label),
-                            Cell(task_label(task), words=True),
-                            label,
-                            *map(estimate_cell, estimates),
-                        ]
+                        [Cell(run.label), Cell(task_label(task), words=True), label, *map(estimate_cell, estimates)]
                     )
     if not rows:
         return None

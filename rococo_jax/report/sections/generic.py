@@ -4,12 +4,23 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from rococo_jax.benchmarks.baselines import BASELINES
+from rococo_jax.benchmarks.pooling import OURS
 from rococo_jax.benchmarks.variants import ALL, MEAN
 from rococo_jax.errors import object_of
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Block, Cell, Folded, Head, Note, Notes, Part, Table, Tiles, estimate_cell, rich
-from rococo_jax.report.collection import Estimate, Run, label_of, variants_of
-from rococo_jax.report.tables import Lead, extreme, folded_if_long, has_any, heads_of, leaderboard, model_table, tile
+from rococo_jax.report.collection import Run, label_of, variants_of
+from rococo_jax.report.tables import (
+    Lead,
+    extreme,
+    folded_if_long,
+    has_any,
+    heads_of,
+    humans_of,
+    leaderboard,
+    model_table,
+    tile,
+)
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label, variant_note
 
 TABLE_NOTE = "Percentages, each with its 95 % bootstrap interval (images are resampled)."
@@ -101,7 +112,7 @@ def tiles_of(section: TaskSection, runs: Sequence[Run], task: str) -> Tiles | No
     parts = [name for name in variants_of(runs, task) if name not in pooled]
     variants_by_name = {
         "lead": [lead],
-        "attacks": variants_of(runs, task, which=lambda each: each.is_attack),
+        "attacks": variants_of(runs, task, condition=lambda each: each.is_attack),
         "parts": parts if len(parts) > 1 else [],
         "part": parts if len(parts) == 1 and parts != [lead] else [],
     }
@@ -123,9 +134,16 @@ def headline_note(section: TaskSection, runs: Sequence[Run], task: str) -> str:
     headline = next((each for run in runs if (each := run.headline(task)) is not None), None)
     if headline is None:
         return ""
-    return (
-        f" Headline: {metric_of(headline.metric).label}, {label_of(runs, task, headline.variant)} ({headline.source})."
-    )
+    source = headline.source.replace(OURS, "our choice")
+    return f" Headline: {metric_of(headline.metric).label}, {label_of(runs, task, headline.variant)} ({source})."
+
+
+def humans_note(runs: Sequence[Run], task: str) -> str:
+    """Return the source of the results of people in the last row; empty without such results."""
+    humans = humans_of(runs, task)
+    if humans is None:
+        return ""
+    return f" Humans: {humans.items} ({humans.source}). They are a reference, and are not ranked or tested."
 
 
 def results_of(section: TaskSection, runs: Sequence[Run], task: str) -> Part:
@@ -134,8 +152,9 @@ def results_of(section: TaskSection, runs: Sequence[Run], task: str) -> Part:
     note = TABLE_NOTE + section.note + BOARD_NOTE * (len(runs) > 1) + _seeds(runs, task)
     pooled = pooled_variants(section, runs, task)
     note += "".join(text for name, text in POOLED_NOTES.items() if name in pooled and name in variants)
-    note += headline_note(section, runs, task)
-    note += f" {HOW_TO_READ}" if has_any(runs, task, variants, "blind") else ""
+    note += headline_note(section, runs, task) + humans_note(runs, task)
+    if has_any(runs, task, variants, "blind"):
+        note += " Blind and Grounding are explained below, under Grounded or blind."
     variant_notes = [(name, variant_note(name)) for name in variants]
     lines = [rich("<b>{}</b>: {}.", variant_label(name), text) for name, text in variant_notes if text is not None]
     before = [Note(note), Notes(lines) if lines else None]
@@ -164,7 +183,7 @@ HOW_TO_READ = (
     "Blind is how often an unrelated image (or caption) also prefers the original to its altered version: 50 is "
     "unbiased, and above 50 the alteration is recognised without the image. Grounding is how often the matching image "
     "(or caption) prefers the original by more than an unrelated one does: 50 is no grounding, 100 is perfect. Both "
-    "are [ours]."
+    "are definitions of this project."
 )
 _NAMES = ("preference", "blind", "grounding", "difference_r1")
 # The metric of the ranking or the choice that they explain.
@@ -191,24 +210,17 @@ def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
             label = Cell(label_of(runs, task, variant), words=len(runs) > 1, title=variant)
             row = [Cell(run.label), label] if len(runs) > 1 else [label]
             row += [estimate_cell(run.estimate(task, variant, name)) for name in names]
-            row += [_soft(_baseline(run, task, variant, name), edge=name == baselines[0]) for name in baselines]
+            for name in baselines:
+                value = _baselines(run, task, variant).get(name, {}).get("preference")
+                row.append(Cell(percent(value), value=value, edge=name == baselines[0], soft=True))
             rows.append(row)
     note = HOW_TO_READ + (f" {_BASELINES}" if baselines else "")
     groups = [("", len(names), ""), ("Without the image", len(baselines), "")] if baselines else []
-    table = Table(f"Grounded or blind, {task}", heads, rows, groups, len(heads) - len(names) - len(baselines),
-                  sortable=len(rows) > 1, filterable=True)  # fmt: skip
+    lead = len(heads) - len(names) - len(baselines)
+    table = Table(f"Grounded or blind, {task}", heads, rows, groups, lead, sortable=len(rows) > 1, filterable=True)
     return Part("Grounded or blind", [Note(note), folded_if_long(table)])
 
 
 def _baselines(run: Run, task: str, variant: str) -> dict[str, dict]:
     of_task = object_of(object_of(object_of(run.results.get("baselines")).get("tasks")).get(task))
     return {name: object_of(each) for name, each in object_of(of_task.get(variant)).items()}
-
-
-def _baseline(run: Run, task: str, variant: str, name: str) -> Estimate:
-    baseline = _baselines(run, task, variant).get(name, {})
-    return Estimate(baseline.get("preference"), *(baseline.get("interval") or (None, None)))
-
-
-def _soft(estimate: Estimate, edge: bool) -> Cell:
-    return Cell(percent(estimate.value), value=estimate.value, edge=edge, soft=True)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from rococo_jax.errors import is_whole, object_of
-from rococo_jax.evaluation.model_list import name_at_image_size
+from rococo_jax.evaluation.model_list import size_suffix
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table, estimate_cell
 from rococo_jax.report.charts import common_ticks, short_number
@@ -30,37 +30,27 @@ _OF_SIZE = ("spec", "preprocessing")
 _Sizes = dict[str, dict[int, Run]]
 
 
-def _image_size(run: Run) -> int | None:
-    size = object_of(run.results.get("about")).get("image_size")
-    return size if is_whole(size) else None
-
-
-def _model(run: Run) -> str:
-    """Return a hash of everything that decides a model's results but its image size."""
-    model = object_of(run.results["fingerprint"].get("model"))
-    return hash_json({name: value for name, value in model.items() if name not in _OF_SIZE})
-
-
 def runs_by_size(runs: Sequence[Run]) -> _Sizes:
     """Return the runs of each model that was evaluated at two or more image sizes, by its name and the size."""
     by_model: dict[str, dict[int, Run]] = {}
     for run in runs:
-        size = _image_size(run)
-        if size is not None:
-            by_model.setdefault(_model(run), {}).setdefault(size, run)
-    named = {}
-    for of_size in by_model.values():
-        if len(of_size) > 1:
-            size = min(of_size)
-            name = of_size[size].label.removesuffix(name_at_image_size("", size))
-            named[name] = dict(sorted(of_size.items()))
-    return named
+        size = object_of(run.results.get("about")).get("image_size")
+        if is_whole(size):
+            model = object_of(run.results["fingerprint"].get("model"))
+            key = hash_json({name: value for name, value in model.items() if name not in _OF_SIZE})
+            by_model.setdefault(key, {}).setdefault(size, run)
+    several = (dict(sorted(of_size.items())) for of_size in by_model.values() if len(of_size) > 1)
+    return {_name(*next(iter(of_size.items()))): of_size for of_size in several}
+
+
+def _name(size: int, run: Run) -> str:
+    return run.label.removesuffix(size_suffix(size))
 
 
 def one_size_each(runs: Sequence[Run]) -> list[Run]:
     """Return the runs without further image sizes of the same model, which are no further models."""
-    others = {id(run) for of_size in runs_by_size(runs).values() for run in list(of_size.values())[1:]}
-    return [run for run in runs if id(run) not in others]
+    further_sizes = {id(run) for of_size in runs_by_size(runs).values() for run in list(of_size.values())[1:]}
+    return [run for run in runs if id(run) not in further_sizes]
 
 
 def image_sizes_part(runs: Sequence[Run], anchor: str) -> Part | None:

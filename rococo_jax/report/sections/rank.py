@@ -14,8 +14,8 @@ from rococo_jax.report.vocabulary import ALTERED, QUERIES, percent, variant_labe
 _LEAD = (CLEAN, "r1")
 _SPLIT = ("top1_own", "top1_own_altered", "top1_other_altered", "top1_other")
 _DROP = (
-    "The share of its clean R@1 that a model loses: 100 × (clean − altered) / clean, in per cent. The formula is "
-    "[ours]: the paper reports a drop rate without a formula. Whiskers span the 95 % interval."
+    "The share of its clean R@1 that a model loses: 100 × (clean − altered) / clean, in per cent. The paper reports a "
+    "drop rate without a formula; this one is a definition of this project. Whiskers span the 95 % interval."
 )
 _SCATTER = (
     "R@1 on the clean gallery (horizontal) and on the altered gallery (vertical), in per cent. On the dashed line "
@@ -55,8 +55,10 @@ def _scatters(runs: Sequence[Run], task: str) -> Charts | None:
     runs = best_first(runs, task, _LEAD)
     points_of: dict[str, list[tuple[int, Run, Estimate, Estimate]]] = {}
     for variant in variants_of(runs, task, "r1", lambda each: not (each.is_clean or each.unseen))[:MOST_PANELS]:
-        pairs = [(place, run, run.estimate(task, *_LEAD), run.estimate(task, variant, "r1"))
-                 for place, run in enumerate(runs, 1)]  # fmt: skip
+        pairs = [
+            (place, run, run.estimate(task, *_LEAD), run.estimate(task, variant, "r1"))
+            for place, run in enumerate(runs, 1)
+        ]
         points_of[variant] = [each for each in pairs if None not in (each[2].value, each[3].value)]
     points_of = {variant: points for variant, points in points_of.items() if len(points) > 1}
     if not points_of:

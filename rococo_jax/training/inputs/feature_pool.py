@@ -85,8 +85,8 @@ def make_features(context: InputContext, augmentation: Augmentation, cache: Embe
     encoder, source, data = context.encoder, context.source, context.config.data
     preprocessing = training_preprocessing(context.config, encoder.preprocessing)
     skip = data.on_decode_error == "skip"
-    crops, chosen = decode(source, range(len(source)), resize_with(preprocessing), skip)
-    samples = [source[index] for index in chosen]
+    crops, readable_numbers = decode(source, range(len(source)), resize_with(preprocessing), skip)
+    samples = [source[index] for index in readable_numbers]
     views = {"crop": with_hashes(crops)}
     captions = [caption for sample in samples for caption in sample.captions]
     first = np.cumsum([0, *(len(sample.captions) for sample in samples)])
@@ -126,18 +126,18 @@ def decode(
 
     # The array for all images is filled as they arrive: a list of them and then their stack would take twice as much.
     pixels = np.empty((0, 0, 0, 3), np.uint8)
-    chosen: list[int] = []
+    readable_numbers: list[int] = []
     with progress("decoding", len(numbers), "images") as advance:
         tasks = (Task(1, lambda number=number: pixels_of(number)) for number in numbers)
         for number, image in zip(numbers, run_tasks(tasks), strict=True):
             advance(1)
             if image is None:
                 continue
-            if not chosen:
+            if not readable_numbers:
                 pixels = np.empty((len(numbers), *image.shape), np.uint8)
-            pixels[len(chosen)] = image
-            chosen.append(number)
-    return pixels[: len(chosen)], chosen
+            pixels[len(readable_numbers)] = image
+            readable_numbers.append(number)
+    return pixels[: len(readable_numbers)], readable_numbers
 
 
 def resize_with(preprocessing: Preprocessing) -> Callable[[Image.Image], UInt8[np.ndarray, "h w 3"]]:
@@ -155,22 +155,22 @@ def with_hashes(pixels: UInt8[np.ndarray, "images h w 3"]) -> Pixels:
 class ChosenPairs(PairSource):
     """A selection of the images of a source."""
 
-    def __init__(self, source: PairSource, chosen: Sequence[int]):
-        self.source, self.chosen = source, np.asarray(chosen, np.int64)
+    def __init__(self, source: PairSource, numbers: Sequence[int]):
+        self.source, self.numbers = source, np.asarray(numbers, np.int64)
 
     def __len__(self) -> int:
-        return len(self.chosen)
+        return len(self.numbers)
 
     def __getitem__(self, index: int) -> PairSample:
-        return self.source[int(self.chosen[index])]
+        return self.source[int(self.numbers[index])]
 
     def captioned(self, index: int) -> CaptionedImage:
         """Return name and captions of an image, as the source has them."""
-        return self.source.captioned(int(self.chosen[index]))
+        return self.source.captioned(int(self.numbers[index]))
 
     def hash(self) -> str:
         """Return the hash of the source's hash and the chosen numbers."""
-        return hash_json([self.source.hash(), hash_bytes(self.chosen.tobytes())])
+        return hash_json([self.source.hash(), hash_bytes(self.numbers.tobytes())])
 
 
 def locked_features(context: InputContext, cache: EmbeddingCache) -> tuple[Float[np.ndarray, "images f"], PairSource]:
@@ -181,15 +181,15 @@ def locked_features(context: InputContext, cache: EmbeddingCache) -> tuple[Float
     Raises InputError as `decode`, and if all images are broken.
     """
     encoder, source, skip = context.encoder, context.source, context.config.data.on_decode_error == "skip"
-    features, chosen = [], []
+    features, readable_numbers = [], []
     for numbers in chunks(range(len(source)), _IMAGES_AT_A_TIME):
         pixels, decoded = decode(source, numbers, resize_with(encoder.preprocessing), skip)
-        chosen += decoded
+        readable_numbers += decoded
         is_last_chance = not features and numbers[-1] + 1 == len(source)
         if len(pixels) or is_last_chance:
             description = f"images (from {numbers[0]:,} on)"
             features.append(image_features(encoder, *with_hashes(pixels), cache, description))
-    readable = source if len(chosen) == len(source) else ChosenPairs(source, chosen)
+    readable = source if len(readable_numbers) == len(source) else ChosenPairs(source, readable_numbers)
     return np.concatenate(features), readable
 
 
@@ -258,12 +258,12 @@ class FeatureInput:
             places = loss_input.draw(field, (len(all_images), pool.valid.shape[1]), self.config, random)[self.rows]
             item = items[field.tower][:, None]
             # The noise of the pair itself, so that the difference to it stays as it is.
-            drawn = pool.features[item, places] + noise[field.tower][:, None]
+            noisy_features = pool.features[item, places] + noise[field.tower][:, None]
             valid = pool.valid[item, places]
             if not self.items[field]:
-                drawn, valid = drawn[:, 0], valid[:, 0]
+                noisy_features, valid = noisy_features[:, 0], valid[:, 0]
             kind = Images if field.tower == "vision" else Texts
-            batch = batch.with_field(field, kind(features=drawn), valid)
+            batch = batch.with_field(field, kind(features=noisy_features), valid)
         return batch
 
     def _image_features(self, images: Int[np.ndarray, " rows"], step: int) -> Float[np.ndarray, "rows f"]:

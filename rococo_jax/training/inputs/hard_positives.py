@@ -64,10 +64,10 @@ def read_hard_positives(path: str | os.PathLike) -> dict[str, Partners]:
 
 
 def _read_triples(path: str | os.PathLike) -> Iterator[tuple[str, str | None, str | None]]:
-    for where, entry in _read_entries(path):
-        caption = _text(entry, "caption", where, path)
+    for location, entry in _read_entries(path):
+        caption = _text(entry, "caption", location, path)
         partners = [
-            None if entry.get(key) is None else _text(entry, key, where, path)
+            None if entry.get(key) is None else _text(entry, key, location, path)
             for key in ("hard_positive", "hard_negative")
         ]
         yield caption, *partners
@@ -84,10 +84,10 @@ def _read_entries(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]
         if not isinstance(value, list):
             raise InputError(path, "captions", json_type(value), "a list")
         entries = ((f"item {number}", entry) for number, entry in enumerate(value))
-    for where, entry in entries:
+    for location, entry in entries:
         if not isinstance(entry, dict):
-            raise InputError(path, where, json_type(entry), "an object")
-        yield where, entry
+            raise InputError(path, location, json_type(entry), "an object")
+        yield location, entry
 
 
 def _annotated(item: Any, number: int, path: str | os.PathLike) -> list[dict[str, Any]]:
@@ -103,11 +103,11 @@ def _annotated(item: Any, number: int, path: str | os.PathLike) -> list[dict[str
     return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _text(entry: Mapping[str, Any], key: str, where: str, source: object) -> str:
+def _text(entry: Mapping[str, Any], key: str, location: str, source: object) -> str:
     if key not in entry:
-        raise InputError(source, where, f"the keys {list(entry)}", f'the key "{key}"')
+        raise InputError(source, location, f"the keys {list(entry)}", f'the key "{key}"')
     if not isinstance(entry[key], str):
-        raise InputError(source, f"{key} of {where}", json_type(entry[key]), "a string")
+        raise InputError(source, f"{key} of {location}", json_type(entry[key]), "a string")
     return entry[key]
 
 
@@ -125,10 +125,10 @@ class AddHardPositives(grain.RandomMapTransform):
 
     def random_map(self, sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         """Return the sample with a hard positive and hard negatives drawn from the partners of its caption."""
-        own = self.partners.get(sample["caption"], Partners((), ()))
-        positive = own.positives[int(rng.integers(len(own.positives)))] if own.positives else None
-        drawn = [own.negatives[i] for i in rng.permutation(len(own.negatives))[: self.negatives]]
-        padded = (*drawn, *[None] * (self.negatives - len(drawn)))
+        partners = self.partners.get(sample["caption"], Partners((), ()))
+        positive = partners.positives[int(rng.integers(len(partners.positives)))] if partners.positives else None
+        negatives = [partners.negatives[i] for i in rng.permutation(len(partners.negatives))[: self.negatives]]
+        padded = (*negatives, *[None] * (self.negatives - len(negatives)))
         return {**sample, "hard_positive": positive, "hard_negatives": padded}
 
 

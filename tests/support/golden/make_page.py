@@ -44,8 +44,8 @@ def pages_of(folder: Path) -> str:
 
 
 def digests(pages: str) -> dict[str, str]:
-    """Of each chart and table, by its number and title."""
-    found = {"matplotlib": matplotlib.__version__}
+    """Return a digest of each chart and table, by its number and title."""
+    hashes = {"matplotlib": matplotlib.__version__}
     for tag, content in re.findall(r"<(svg|table)\b(.*?)</\1>", pages, re.DOTALL):
         title = re.search(r"<title[^>]*>(.*?)</title>|<caption[^>]*>(.*?)</caption>", content, re.DOTALL)
         words = re.sub(r"<[^>]*>|\s+", " ", "".join(filter(None, title.groups()))).split() if title else []
@@ -53,9 +53,9 @@ def digests(pages: str) -> dict[str, str]:
         if tag == "svg":
             content = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.0f}", content)
         if "jax" not in content:  # versions
-            name = f"{len(found)}: {tag}: {' '.join(words)}"
-            found[name] = hashlib.sha256(content.encode()).hexdigest()[:12]
-    return found
+            name = f"{len(hashes)}: {tag}: {' '.join(words)}"
+            hashes[name] = hashlib.sha256(content.encode()).hexdigest()[:12]
+    return hashes
 
 
 if __name__ == "__main__":

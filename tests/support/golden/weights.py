@@ -1,4 +1,4 @@
-"""Weights and inputs that both the golden script and the tests make from nothing but names and shapes.
+"""Make weights and inputs that both the golden script and the tests make from nothing but names and shapes.
 
 Golden files so hold shapes and results only. `RandomState` gives the same numbers in every NumPy there will be.
 """

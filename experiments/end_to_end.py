@@ -1,0 +1,191 @@
+"""Test models that were trained whole on drawn scenes, plain and with the recipe, on attacks unlike those of training.
+
+    python experiments/end_to_end.py data --out scenes
+    python experiments/end_to_end.py table --runs runs/end-to-end --evaluations evaluations --out end_to_end.csv
+
+`data` draws 1,000 test scenes and writes
+
+    images/, captions.json        the scenes and their captions
+    first.json                    the first caption of each scene, for the adaptive attack
+    lexicon.json                  nouns of training: those of captions and half of the others
+    attack_lexicon.json           all nouns of the demo, for the adaptive attack
+    seen/, unseen/                captions in which a noun is replaced by one of the nouns that no caption contains:
+                                  those in lexicon.json, or the other half (`HELD_OUT`)
+    choices/items.jsonl           a caption of each scene beside an altered caption of each of six kinds
+
+`table` compares the arms of the sweep `runs` with the functions of `defence_folds`: seeds and images are both random.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from defence_folds import Claim, Runs, compare, equivalence_p, verdict
+
+from rococo_jax.benchmarks.readers.plain_choices import text_choice
+from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
+from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.demo.captions import captions_of, demo_lexicon
+from rococo_jax.demo.objects import OBJECTS, PLACES
+from rococo_jax.demo.scenes import draw_scene, make_scene
+from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
+from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
+from rococo_jax.metrics.correlation import holm
+from rococo_jax.metrics.image_counts import mean_over_parts
+from rococo_jax.perturb.text.kinds import KINDS, KindAlterer
+from rococo_jax.perturb.text.lexicon import Group, Lexicon
+from rococo_jax.report.across_seeds import over_draws
+from rococo_jax.storage import read_json, write_csv_rows, write_json, write_json_lines
+
+SCENES, SEED = 1000, 61
+VARIANTS = ("same_concept", "diff_concept")
+# Every second noun that no caption contains, in the order of the demo's lexicon.
+HELD_OUT = frozenset(
+    """
+    lion wolf ostrich ambulance van doctor teacher queen bread armchair hat ladder drum basket hut rose airport museum
+    library tunnel market office
+    """.split()
+)
+ARMS = ("plain", "recipe")
+# A claim and the evaluation that has its results.
+CLAIMS = (
+    ("clean", Claim("R@1, image to text", "image_to_text", ("clean",), "r1", "higher", "equivalence", 3.0)),
+    ("clean", Claim("R@1, text to image", "text_to_image", ("clean",), "r1", "higher", None, 3.0)),
+    ("clean", Claim("FR@1, nouns of training", "image_to_text", VARIANTS, "fr1", "lower", "difference", 3.0)),
+    ("unseen", Claim("FR@1, unseen nouns", "image_to_text", VARIANTS, "fr1", "lower", "difference", 3.0)),
+    ("choices", Claim("accuracy, unseen kinds", "choices", KINDS, "ota", "higher", "difference", 3.0)),
+    ("greedy", Claim("FR@1, adaptive attack", "image_to_text", VARIANTS[:1], "fr1", "lower", "difference", 3.0)),
+    ("clean", Claim("blind, nouns of training", "image_to_text", VARIANTS, "blind", None, None, 5.0, target=50.0)),
+    ("unseen", Claim("blind, unseen nouns", "image_to_text", VARIANTS, "blind", None, None, 5.0, target=50.0)),
+    ("choices", Claim("grounding, unseen kinds", "choices", KINDS, "grounding", "higher", None, 3.0)),
+    *(("choices", Claim(f"accuracy, {kind}", "choices", (kind,), "ota", "higher", None, 3.0)) for kind in KINDS),
+)
+
+
+def nouns_of_captions() -> frozenset[str]:
+    """Return the nouns that captions of scenes contain."""
+    of_objects = (word for kind in OBJECTS for word in kind.nouns)
+    of_places = (word for place in PLACES for word in place.nouns)
+    return frozenset((*of_objects, *of_places))
+
+
+def lexicon_of(inserted: Iterable[str], name: str) -> Lexicon:
+    """Return the demo's lexicon with the nouns of captions, and these others as the only replacements."""
+    kept = nouns_of_captions() | frozenset(inserted)
+    groups = [
+        Group(group.concept, group.kind, tuple(noun for noun in group.nouns if noun.name in kept))
+        for group in demo_lexicon().groups.values()
+    ]
+    # Synonyms never replace each other.
+    return Lexicon(groups, [sorted(nouns_of_captions())], name=name)
+
+
+def training_lexicon() -> dict[str, Any]:
+    """Return the demo's lexicon without the held-out nouns, as JSON."""
+    lexicon = demo_lexicon().to_json()
+    for group in lexicon["groups"]:
+        group["nouns"] = {noun: plural for noun, plural in group["nouns"].items() if noun not in HELD_OUT}
+    return lexicon
+
+
+def write_data(out: Path) -> None:
+    """Write the scenes, the lexicon and the altered captions."""
+    scenes = [make_scene("test", SEED, index) for index in range(SCENES)]
+    items = [CaptionedImage(f"{scene.name}.png", tuple(captions_of(scene))) for scene in scenes]
+    (out / "images").mkdir(parents=True)
+    write_json(out / "captions.json", [{"image": each.image, "caption": list(each.captions)} for each in items])
+    write_json(out / "first.json", [{"image": each.image, "caption": [each.captions[0]]} for each in items])
+    write_json(out / "lexicon.json", training_lexicon())
+    write_json(out / "attack_lexicon.json", demo_lexicon().to_json())
+    other = frozenset(noun.name for noun in demo_lexicon().nouns) - nouns_of_captions()
+    if not other > HELD_OUT:
+        raise ValueError(f"not among the nouns outside captions: {sorted(HELD_OUT - other)}")
+    for name, inserted in (("seen", other - HELD_OUT), ("unseen", HELD_OUT)):
+        lexicon = lexicon_of(inserted, name)
+        sets = alter_captions(None, items, VARIANTS, lexicon=lexicon, seed=SEED, select="random", fit_article=True)
+        for variant, altered in sets.items():
+            write_altered(out / name / f"{variant}.json", altered, {"lexicon": lexicon.hash(), "seed": SEED})
+            print(f"{name}, {variant}: {dict(altered.unaltered)} unaltered of {5 * SCENES}")
+    lines = []
+    for kind in KINDS:
+        alterer = KindAlterer(kind, demo_lexicon(), seed=SEED)
+        for item in items:
+            pairs = ((caption, alterer.alter(caption, item.captions)) for caption in item.captions)
+            pair = next(((caption, altered[0].caption) for caption, altered in pairs if altered), None)
+            if pair is not None:
+                lines.append(text_choice(f"{kind} {item.image}", kind, pair[:1], pair[1], item.image))
+    write_json_lines(out / "choices" / "items.jsonl", lines)
+    print("items by kind:", dict(Counter(line["part"] for line in lines)))
+    counts = Counter(caption for item in items for caption in item.captions)
+    shared = [item for item in items if all(counts[caption] > 1 for caption in item.captions)]
+    print(f"{len(counts)} distinct captions of {5 * SCENES}; {len(shared)} scenes without a caption of their own")
+    for scene in scenes:
+        draw_scene(scene, 256).save(out / "images" / f"{scene.name}.png", compress_level=3)
+
+
+def read_counts(folder: Path) -> CountsByVariant:
+    """Return the counts of each image of an evaluation."""
+    return read_image_counts(folder / PER_QUERY, read_results(folder / RESULTS))
+
+
+def runs_of(claim: Claim, counts: dict[str, CountsByVariant], names: list[str]) -> Runs:
+    """Return the metric of a claim of these runs, averaged over its variants."""
+    runs = [mean_over_parts([counts[name][claim.task, variant] for variant in claim.variants]) for name in names]
+    return Runs(*over_draws(runs, claim.metric))
+
+
+def table(runs: Path, evaluations: Path, out: Path) -> None:
+    """Write and print a row for each claim."""
+    points = read_json(runs / "sweep.json", "a sweep")["points"]
+    names = {arm: [point["run"] for point in points if point["arm"] == arm] for arm in ARMS}
+    both = [*names["plain"], *names["recipe"]]
+    half, rows = len(names["plain"]), []
+    for evaluation, claim in CLAIMS:
+        folders = {
+            name: runs / "points" / name / "evaluation" if evaluation == "clean" else evaluations / evaluation / name
+            for name in both
+        }
+        counts = {name: read_counts(folder) for name, folder in folders.items()}
+        values, drawn = runs_of(claim, counts, both)
+        plain, recipe = Runs(values[:half], drawn[:, :half]), Runs(values[half:], drawn[:, half:])
+        of_difference = compare(recipe, plain)
+        p_equivalence = equivalence_p(recipe, plain, claim.margin)
+        p = of_difference.p if claim.test == "difference" else p_equivalence
+        row: dict[str, object] = {"claim": claim.name, "seeds": half}
+        for arm, each in ((ARMS[0], plain), (ARMS[1], recipe)):
+            row |= {arm: f"{each.values.mean():.2f}", f"{arm} SD of seeds": f"{each.values.std(ddof=1):.2f}"}
+        row |= {"difference": f"{of_difference.points:+.2f}", "low": f"{of_difference.low:+.2f}"}
+        row |= {"high": f"{of_difference.high:+.2f}", "p of difference": f"{of_difference.p:.2g}"}
+        row |= {"margin": f"{claim.margin:g}", "p of equivalence": f"{p_equivalence:.2g}", "test": claim.test or ""}
+        rows.append((claim, row, of_difference, p_equivalence, p))
+    tested = [each for each in rows if each[0].test is not None]
+    corrected = holm(np.array([p for *_, p in tested]))
+    for (claim, row, of_difference, p_equivalence, _), value in zip(tested, corrected, strict=True):
+        row |= {"p by Holm": f"{value:.2g}", "verdict": verdict(claim, of_difference, float(value), p_equivalence)}
+    columns = list(dict.fromkeys(name for _, row, *_ in rows for name in row))
+    write_csv_rows(out, [columns, *([row.get(name, "") for name in columns] for _, row, *_ in rows)])
+    for _, row, *_ in rows:
+        print("; ".join(f"{name} {value}" for name, value in row.items()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    writer = commands.add_parser("data", help="draw the test scenes and write altered captions")
+    writer.add_argument("--out", type=Path, required=True)
+    tabulator = commands.add_parser("table", help="compare the arms")
+    tabulator.add_argument("--runs", type=Path, required=True, help="working folder of the sweep")
+    tabulator.add_argument("--evaluations", type=Path, required=True, help="folders unseen, choices and greedy")
+    tabulator.add_argument("--out", type=Path, required=True, help="the table, CSV")
+    arguments = parser.parse_args()
+    if arguments.command == "data":
+        write_data(arguments.out)
+    else:
+        table(arguments.runs, arguments.evaluations, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

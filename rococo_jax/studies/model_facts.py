@@ -1,0 +1,168 @@
+"""Facts about models: a table by the user of architecture, training data and its size, fine-tuning, loss, prompts, ...
+
+A column of numbers is a further variable of a study. A column of words divides the models into groups. The groups are
+compared in each variable by the Kruskal-Wallis test (SciPy), which needs no normal distribution, with Holm's correction
+over all tests of the study. A group of few models says little, and models of one group often share more than the fact.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy import stats
+
+from rococo_jax.errors import InputError
+from rococo_jax.metrics.correlation import holm
+from rococo_jax.progress import say
+from rococo_jax.report.blocks import Block, Cell, Head, Note, Part, Table
+from rococo_jax.report.comparison import p_value
+from rococo_jax.studies.number_columns import MODEL_COLUMNS, is_number_column, read_numbers
+from rococo_jax.texts import open_table
+
+COLUMNS = ("fact", "group", "models", "variable", "mean", "sd", "p", "p_holm")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFacts:
+    """Facts about models, in the order of the models.
+
+    Attributes:
+        numbers: values of each column of numbers.
+        groups: group of each model, for each column of words; empty if the cell is.
+    """
+
+    numbers: dict[str, list[float]]
+    groups: dict[str, list[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """The models of one group in one variable: their number, mean and standard deviation (NaN for one model)."""
+
+    name: str
+    models: int
+    mean: float
+    sd: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One variable in the groups of one fact, with the p-value of the test and after the correction."""
+
+    fact: str
+    variable: str
+    groups: tuple[Group, ...]
+    p: float
+    p_holm: float
+
+    def record(self) -> dict[str, Any]:
+        """Return the comparison as JSON values; the standard deviation of a single model is None."""
+        record = dataclasses.asdict(self)
+        for group in record["groups"]:
+            group["sd"] = None if np.isnan(group["sd"]) else group["sd"]
+        return record
+
+
+def read_facts(path: Path, models: Sequence[str]) -> ModelFacts:
+    """Read the facts of some models. Rows of other models are ignored with a message.
+
+    Raises:
+        InputError: the file is no table with a column that names models and one more, a model has two rows or none, or
+            a cell in a column of numbers is no number.
+    """
+    header, lines = open_table(path, "a table with a column `model` and facts")
+    rows = [row for _, row in lines]
+    name_column = next((head for head in header if head and head.lower() in MODEL_COLUMNS), None)
+    if name_column is None or len(header) < 2:
+        raise InputError(path, "columns", ", ".join(header), "`model`, and at least one fact")
+    row_of_model: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row[name_column].strip() in row_of_model:
+            raise InputError(path, "model", f"{row[name_column].strip()!r} twice", "one row for each model")
+        row_of_model[row[name_column].strip()] = row
+    if missing := [model for model in models if model not in row_of_model]:
+        problem = f"no row for {missing[0]!r}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+        raise InputError(path, "model", problem, f"one row for each of the {len(models)} models")
+    if others := len(row_of_model) - len(models):
+        say(f"{path.name}: {others} rows of models without results are not used")
+    facts = ModelFacts({}, {})
+    for column in header:
+        cells = [row_of_model[model][column].strip() for model in models]
+        if column == name_column:
+            continue
+        if is_number_column(cells):
+            facts.numbers[column] = read_numbers(path, column, cells)
+        else:
+            facts.groups[column] = cells
+    return facts
+
+
+def compare_groups(
+    facts: ModelFacts, variables: Sequence[str], values: Float[np.ndarray, "variables models"]
+) -> list[Comparison]:
+    """Compare the groups of every fact in every variable. A fact is left out if no two groups differ or none has two.
+
+    Models with an empty cell are left out of that fact.
+    """
+    tests = []
+    for fact, group_of_model in facts.groups.items():
+        names = [name for name in dict.fromkeys(group_of_model) if name]
+        members = {name: [row for row, group in enumerate(group_of_model) if group == name] for name in names}
+        if len(names) < 2 or max(map(len, members.values())) < 2:
+            say(f"{fact}: not compared: it needs two groups, one of them of two models or more")
+            continue
+        for variable, row in zip(variables, values, strict=True):
+            samples = {name: row[members[name]] for name in names}
+            p = float(stats.kruskal(*samples.values()).pvalue) if np.ptp(np.concatenate([*samples.values()])) else 1.0
+            groups = [
+                Group(name, len(sample), float(sample.mean()), float(sample.std(ddof=1)) if len(sample) > 1 else np.nan)
+                for name, sample in samples.items()
+            ]
+            tests.append((fact, variable, tuple(groups), p))
+    corrected = holm(np.array([p for *_, p in tests]))
+    return [Comparison(*test, float(p_holm)) for test, p_holm in zip(tests, corrected, strict=True)]
+
+
+def csv_rows(comparisons: Sequence[Comparison]) -> list[list[object]]:
+    """Return the heading and a row for each group and variable."""
+    rows: list[list[object]] = [[*COLUMNS]]
+    for each in comparisons:
+        for group in each.record()["groups"]:
+            name, models, mean, sd = group.values()
+            rows.append([each.fact, name, models, each.variable, mean, "" if sd is None else sd, each.p, each.p_holm])
+    return rows
+
+
+def facts_parts(comparisons: Sequence[Comparison]) -> list[Part]:
+    """Return a part of the page for each fact: a table of variables by groups."""
+    note = Note(
+        f"Mean over the models of a group, and their standard deviation. p is of the Kruskal-Wallis test, with Holm's "
+        f"correction for all {len(comparisons)} tests; below it the raw one. Models of one group may share more than "
+        "this fact, so a difference is not an effect of it."
+    )
+    return [
+        Part(f"By {fact}", _blocks(fact, [each for each in comparisons if each.fact == fact], note), "group")
+        for fact in dict.fromkeys(each.fact for each in comparisons)
+    ]
+
+
+def _blocks(fact: str, comparisons: Sequence[Comparison], note: Note) -> list[Block]:
+    groups = comparisons[0].groups
+    heads = [Head("Variable", words=True), *(Head(f"{group.name} ({group.models})") for group in groups)]
+    heads.append(Head("p, Holm", edge=True))
+    rows = []
+    for each in comparisons:
+        cells = [
+            Cell(f"{group.mean:.1f}", () if np.isnan(group.sd) else (f"± {group.sd:.1f}",), group.mean)
+            for group in each.groups
+        ]
+        rows.append([Cell(each.variable, words=True), *cells, _p_cell(each)])
+    return [note, Table(f"By {fact}", heads, rows, sortable=True)]
+
+
+def _p_cell(comparison: Comparison) -> Cell:
+    corrected, raw = p_value(comparison.p_holm), p_value(comparison.p)
+    return Cell(corrected, (f"raw {raw}",), comparison.p_holm, edge=True, strong=comparison.p_holm < 0.05)

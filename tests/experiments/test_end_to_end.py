@@ -1,0 +1,49 @@
+"""Nouns and claims of the experiment with all parameters trained."""
+
+import runpy
+from types import SimpleNamespace
+
+import pytest
+
+from rococo_jax.benchmarks.rococo.generate import alter_captions
+from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.demo.captions import captions_of, demo_lexicon
+from rococo_jax.demo.scenes import make_scene
+from rococo_jax.perturb.text.lexicon import Lexicon
+from rococo_jax.perturb.text.words import caption_words
+from tests.support.paths import CHECKOUT
+
+
+@pytest.fixture(scope="module")
+def script():
+    path = CHECKOUT / "experiments/end_to_end.py"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(path.parent))
+        return SimpleNamespace(**runpy.run_path(str(path)))
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    scenes = [make_scene("test", 2, index) for index in range(60)]
+    return [CaptionedImage(f"{scene.name}.png", tuple(captions_of(scene))) for scene in scenes]
+
+
+def inserted_words(lexicon, items, variants):
+    sets = alter_captions(None, items, variants, lexicon=lexicon, seed=3, select="random", fit_article=True)
+    records = [each for altered in sets.values() for item in altered.records() for each in item if each is not None]
+    return {lexicon.find(each["new"]).name for each in records}
+
+
+def test_training_never_inserts_a_held_out_noun_and_the_test_inserts_nothing_else(script, scenes):
+    training = Lexicon.from_json(script.training_lexicon())
+    assert not inserted_words(training, scenes, script.VARIANTS) & script.HELD_OUT
+    unseen = inserted_words(script.lexicon_of(script.HELD_OUT, "unseen"), scenes, script.VARIANTS)
+    assert unseen and unseen <= script.HELD_OUT
+
+
+def test_no_caption_contains_a_held_out_noun(script):
+    words = {word for index in range(500) for word in caption_words(captions_of(make_scene("train", 0, index)))}
+    forms = {
+        form for noun in demo_lexicon().nouns if noun.name in script.HELD_OUT for form in (noun.singular, noun.plural)
+    }
+    assert len(script.HELD_OUT) == 22 and not words & forms
