@@ -1,7 +1,7 @@
 """Compare a defence with plain training over five folds of images and several seeds, both random.
 
     python experiments/defence_folds.py split --data DATA --out folds
-    python experiments/defence_folds.py table runs/fold0 runs/fold1 ... --out docs/research/defence_folds.csv
+    python experiments/defence_folds.py table runs/fold? --seeds 10 --out docs/research/defence_folds.csv
 
 `split` divides all images of DATA/coco/captions_{train,test}.json into five folds. Fold K is trained on
 `folds/K/train.json`, the images of the four others, and evaluated on `folds/K/data`: a data folder in the documented
@@ -80,6 +80,9 @@ CLAIMS = (
     Claim("SugarCrepe grounding", "sugarcrepe", (), "grounding", "higher", "difference", 1.0),
     Claim("SugarCrepe accuracy", "sugarcrepe", (), "ota", "higher", "difference", 2.0),
     Claim("SugarCrepe++ ITT", "sugarcrepe_pp", (), "ata", "higher", "difference", 2.0),
+    # Described without a test.
+    Claim("grounding", "image_to_text", ALTERED, "grounding", "higher", None, 2.0),
+    Claim("SugarCrepe blind", "sugarcrepe", (), "blind", None, None, 5.0, target=50.0),
 )
 
 
@@ -110,13 +113,14 @@ def split(data: Path, out: Path) -> None:
         print(f"fold {fold}: {len(training)} images to train on, {len(held_out)} held out")
 
 
-def read_sweep(folder: Path) -> dict[tuple[str, int], CountsByVariant]:
-    """Return the counts of each run of a sweep by arm and seed."""
+def read_sweep(folder: Path, seeds: Sequence[int]) -> dict[tuple[str, int], CountsByVariant]:
+    """Return the counts of the evaluated runs of a sweep with these seeds, by arm and seed."""
     counts = {}
-    for point in json.loads((folder / "sweep.json").read_text())["points"]:
-        evaluation = folder / "points" / point["run"] / "evaluation"
-        results = read_results(evaluation / RESULTS)
-        counts[point["arm"], point["seed"]] = read_image_counts(evaluation / PER_QUERY, results)
+    for path in sorted(folder.glob(f"points/*/evaluation/{RESULTS}")):
+        name = path.parent.parent.name  # ARM-steps_N-SEED
+        arm, seed = name.partition("-steps_")[0], int(name.rpartition("-")[2])
+        if seed in seeds:
+            counts[arm, seed] = read_image_counts(path.parent / PER_QUERY, read_results(path))
     return counts
 
 
@@ -205,13 +209,10 @@ def row_of(
     reference = plain if claim.target is None else constant(claim.target, plain)
     of_difference = compare(defence, plain)
     p_equivalence = equivalence_p(defence, reference, claim.margin)
-    first = folds[0][REFERENCE, seeds[0]]
-    variant = variants_of(claim, first)[0]
-    row: dict[str, object] = {
-        "claim": claim.name,
-        "images": sum(len(fold[REFERENCE, seeds[0]][claim.task, variant].images) for fold in folds),
-        "seeds": len(seeds),
-    }
+    first_runs = [fold[REFERENCE, seeds[0]] for fold in folds]
+    variants = variants_of(claim, first_runs[0])
+    images = {name for run in first_runs for variant in variants for name in run[claim.task, variant].images}
+    row: dict[str, object] = {"claim": claim.name, "images": len(images), "seeds": len(seeds)}
     for arm, runs in ((REFERENCE, plain), (DEFENCE, defence)):
         row |= {arm: f"{runs.values.mean():.2f}", f"{arm} SD of seeds": f"{runs.values.std(ddof=1):.2f}"}
     low, high = interval(*defence)
@@ -228,12 +229,13 @@ def row_of(
     return row, of_difference, p_equivalence
 
 
-def table(folders: Sequence[Path], out: Path) -> None:
+def table(folders: Sequence[Path], seeds: Sequence[int], out: Path) -> None:
     """Write and print a row for each claim."""
-    folds = [read_sweep(folder) for folder in folders]
-    seeds = sorted({seed for _, seed in folds[0]})
-    if any(set(fold) != set(folds[0]) for fold in folds):
-        raise ValueError("the sweeps have different arms or seeds")
+    folds = [read_sweep(folder, seeds) for folder in folders]
+    expected = {(arm, seed) for arm in (REFERENCE, DEFENCE) for seed in seeds}
+    for folder, fold in zip(folders, folds, strict=True):
+        if missing_runs := sorted(expected - set(fold)):
+            raise ValueError(f"{folder}: no results of {missing_runs}")
     described = [(claim, *row_of(claim, folds, seeds)) for claim in CLAIMS]
     tested = [each for each in described if each[0].test is not None]
     p = [
@@ -258,12 +260,13 @@ def main() -> None:
     splitter.add_argument("--out", type=Path, required=True)
     tabulator = commands.add_parser("table", help="compare the arms over all folds and seeds")
     tabulator.add_argument("folders", nargs="+", type=Path, metavar="SWEEP", help="working folders of the sweeps")
+    tabulator.add_argument("--seeds", type=int, required=True, metavar="N", help="compare the seeds 1 to N")
     tabulator.add_argument("--out", type=Path, required=True, help="the table, CSV")
     arguments = parser.parse_args()
     if arguments.command == "split":
         split(arguments.data, arguments.out)
     else:
-        table(arguments.folders, arguments.out)
+        table(arguments.folders, range(1, arguments.seeds + 1), arguments.out)
 
 
 if __name__ == "__main__":

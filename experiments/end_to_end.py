@@ -74,9 +74,9 @@ def nouns_of_captions() -> frozenset[str]:
 
 def lexicon_of(inserted: Iterable[str], name: str) -> Lexicon:
     """Return the demo's lexicon with the nouns of captions, and these others as the only replacements."""
-    kept = nouns_of_captions() | frozenset(inserted)
+    allowed = nouns_of_captions() | frozenset(inserted)
     groups = [
-        Group(group.concept, group.kind, tuple(noun for noun in group.nouns if noun.name in kept))
+        Group(group.concept, group.kind, tuple(noun for noun in group.nouns if noun.name in allowed))
         for group in demo_lexicon().groups.values()
     ]
     # Synonyms never replace each other.
@@ -149,8 +149,8 @@ def table(runs: Path, evaluations: Path, out: Path) -> None:
             for name in both
         }
         counts = {name: read_counts(folder) for name, folder in folders.items()}
-        values, drawn = runs_of(claim, counts, both)
-        plain, recipe = Runs(values[:half], drawn[:, :half]), Runs(values[half:], drawn[:, half:])
+        values, resampled = runs_of(claim, counts, both)
+        plain, recipe = Runs(values[:half], resampled[:, :half]), Runs(values[half:], resampled[:, half:])
         of_difference = compare(recipe, plain)
         p_equivalence = equivalence_p(recipe, plain, claim.margin)
         p = of_difference.p if claim.test == "difference" else p_equivalence
