@@ -26,8 +26,7 @@ def test_the_ablations_that_come_with_the_project_differ_in_what_they_say(name):
     swept = {key for axis in plan.axes for key in axis.keys} | {key for arm in plan.arms for key in arm.overrides}
     if "batch_size" in swept:
         swept |= {"steps", "optimizer.learning_rate", "log.every", "checkpoint.every"}
-        samples = 49_152 if name == "batch_size_scenes.py" else 102_400
-        assert {point.work for point in plan.points} == {samples}
+        assert {point.work for point in plan.points} == {SAMPLES[name]}
     swept |= {"init.spec" for key in swept if key.startswith("init.spec.")}  # one leaf
     swept |= {"seed"} if len(plan.seeds) > 1 else set()
     base = flat(plan.base)
