@@ -72,7 +72,12 @@ def _has_16_bits(decoder_arguments: Any) -> bool:
 
 def image_size(file: ImageFile) -> tuple[int, int]:
     """Return width and height without decoding the image. Raises InputError as `open_image`."""
-    return _open_header(_read_bytes(file), file).size
+    return encoded_size(_read_bytes(file), file)
+
+
+def encoded_size(data: bytes, source: object) -> tuple[int, int]:
+    """Return width and height from the bytes of an image file, without decoding. Raises InputError as `open_image`."""
+    return _open_header(data, source).size
 
 
 def image_format(data: bytes, source: object) -> str:

@@ -9,13 +9,13 @@ import dataclasses
 import functools
 import hashlib
 import importlib.resources
-import io
 from collections.abc import Sequence
 
 import jinja2
 from markupsafe import Markup
-from PIL import Image
 
+from rococo_jax.data.pictures import encoded_size
+from rococo_jax.errors import InputError
 from rococo_jax.report.collection import Estimate
 from rococo_jax.report.svg import palette_css
 from rococo_jax.report.vocabulary import percent, printable, sort_key
@@ -327,8 +327,8 @@ def data_uri(jpeg: bytes) -> str:
 def jpeg_size(jpeg: bytes | None) -> tuple[int, int]:
     """Return width and height of a JPEG; (0, 0) if it is absent or damaged."""
     try:
-        return Image.open(io.BytesIO(jpeg or b"")).size
-    except OSError:
+        return encoded_size(jpeg or b"", "picture of the page")
+    except InputError:
         return 0, 0
 
 
