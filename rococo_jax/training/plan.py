@@ -190,7 +190,7 @@ def _topology_devices(topology: str) -> list[Any]:
     try:
         return list(topologies.get_topology_desc(topology, "cuda" if gpus else "tpu", **options).devices)
     except (RuntimeError, NotImplementedError) as error:
-        expected = "v5e:4x4 and the like with jax[tpu] installed, or h100:8 with jax[cuda12]"
+        expected = "v5e:4x4 and the like (pip install 'jax[tpu]'), or h100:8 (pip install 'jax[cuda12]')"
         raise InputError("topology", "devices", f"{topology!r} ({first_line(error)})", expected) from None
 
 
