@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from rococo_jax.cli.inputs import CaptionOptions
+from rococo_jax.cli.inputs import CaptionOptions, PairOptions
 from rococo_jax.cli.outputs import output_file, output_file_or_folder
 from rococo_jax.options import Option
 from rococo_jax.perturb.text import VARIANTS
@@ -135,22 +135,13 @@ def _attack(options: Options, lexicon: "Lexicon", lexicon_record: Mapping[str, o
     """Write the altered captions that the model finds most similar to their images."""
     from rococo_jax.benchmarks.rococo.generate import make_alterers
     from rococo_jax.benchmarks.rococo.greedy_attack import attack_captions
-    from rococo_jax.data.caption_tables import parse_columns
-    from rococo_jax.data.captioned_images import read_captioned_images
     from rococo_jax.encoders import load_model
     from rococo_jax.encoders.cache import EmbeddingCache
     from rococo_jax.encoders.embedding import embed_images
     from rococo_jax.progress import progress
     from rococo_jax.runtime import cache_folder
 
-    source = options.source
-    data = read_captioned_images(
-        options.images,
-        source.captions,
-        columns=parse_columns(source.columns),
-        split=source.split,
-        text_files=source.text_files,
-    )
+    data = PairOptions(images=options.images, **vars(options.source)).read()
     model = load_model(options.model, dtype=options.dtype)
     embeddings = embed_images(model, data.paths, EmbeddingCache(cache_folder() / "embeddings"))
     settings = {"seed": options.seed, "fit_article": True}
