@@ -28,7 +28,7 @@ from defence_folds import ALPHA, Runs, compare, equivalence_p, read_sweep
 from rococo_jax.benchmarks.readers.plain_choices import text_choice
 from rococo_jax.evaluation.stored_counts import CountsByVariant
 from rococo_jax.metrics.correlation import holm
-from rococo_jax.perturb.text.kinds import _OBJECTS, KindAlterer
+from rococo_jax.perturb.text.kinds import ADDED_OBJECTS, KindAlterer
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
 from rococo_jax.report.across_seeds import interval, over_draws
 from rococo_jax.storage import write_csv_rows
@@ -63,7 +63,7 @@ CLAIMS = (
 def held_lexicon(lexicon: Lexicon) -> Lexicon:
     """Return the lexicon in which no noun may be replaced by an object that half-truths add."""
     value = lexicon.to_json()
-    objects = {noun.name for word in _OBJECTS if (noun := lexicon.find(word)) is not None}
+    objects = {noun.name for word in ADDED_OBJECTS if (noun := lexicon.find(word)) is not None}
     general = value["more_general"]
     value["more_general"] = {noun.name: sorted({*general.get(noun.name, ()), *objects}) for noun in lexicon.nouns}
     return Lexicon.from_json(value, "held")

@@ -34,7 +34,7 @@ def prepared(tmp_path, monkeypatch):
 @pytest.mark.parametrize("variant", ["same_concept", "diff_concept"])
 def test_the_lexicon_leaves_out_the_objects_and_changes_no_other_replacement(script, prepared, variant):
     lexicons = shipped_lexicon(), read_lexicon(prepared / "held.json")
-    objects = {noun.name for word in script["_OBJECTS"] if (noun := lexicons[0].find(word))}
+    objects = {noun.name for word in script["ADDED_OBJECTS"] if (noun := lexicons[0].find(word))}
     assert len(objects) == 49
     left_out = 0
     for caption in CAPTIONS:

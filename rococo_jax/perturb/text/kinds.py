@@ -44,7 +44,7 @@ _RELATIONS = (
     ("rides", "feeds", "chases", "washes", "pets", "pulls", "pushes"),
 )
 _COUNTS = ("two", "three", "four", "five", "six")
-_OBJECTS = """
+ADDED_OBJECTS = """
 dog cat horse bird cow bicycle car bus truck boat chair table bed lamp clock book phone laptop ball kite umbrella hat
 backpack suitcase bottle cup bowl plate knife spoon banana apple orange pizza sandwich cake flower tree bench sign
 ladder basket box towel pillow mirror guitar camera bucket fence tent
@@ -188,7 +188,7 @@ def _negations(caption: str, words: Sequence[Word], present: frozenset[str], lex
 
 def _additions(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Span]:
     adjectives = [word for group in _ADDED_ADJECTIVES for word in ATTRIBUTES[group] if is_new(word, present, lexicon)]
-    objects = [word for word in _OBJECTS if is_new(word, present, lexicon)]
+    objects = [word for word in ADDED_OBJECTS if is_new(word, present, lexicon)]
     for _, word in _single_nouns(words, lexicon):
         yield _Span(word.start, word.start, [f"{adjective} " for adjective in adjectives])
         yield _Span(word.end, word.end, [f" and {article_of(noun)} {noun}" for noun in objects])
