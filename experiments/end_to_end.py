@@ -1,7 +1,7 @@
 """Test models that were trained whole on drawn scenes, plain and with the recipe, on attacks unlike those of training.
 
     python experiments/end_to_end.py data --out scenes
-    python experiments/end_to_end.py table --runs runs/end-to-end --evaluations evaluations --out end_to_end.csv
+    python experiments/end_to_end.py table --runs runs/seed-? --evaluations evaluations --out end_to_end.csv
 
 `data` draws 1,000 test scenes and writes
 
@@ -13,12 +13,12 @@
                                   those in lexicon.json, or the other half (`HELD_OUT`)
     choices/items.jsonl           a caption of each scene beside an altered caption of each of six kinds
 
-`table` compares the arms of the sweep `runs` with the functions of `defence_folds`: seeds and images are both random.
+`table` compares the arms of the sweeps `runs` with the functions of `defence_folds`: seeds and images are both random.
 """
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,15 +137,27 @@ def runs_of(claim: Claim, counts: dict[str, CountsByVariant], names: list[str]) 
     return Runs(*over_draws(runs, claim.metric))
 
 
-def table(runs: Path, evaluations: Path, out: Path) -> None:
+def folders_by_arm(sweeps: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return the folders of the runs of each arm, in the order of the sweeps."""
+    folders: dict[str, list[Path]] = {arm: [] for arm in ARMS}
+    for sweep in sweeps:
+        for point in read_json(sweep / "sweep.json", "a sweep")["points"]:
+            folders[point["arm"]].append(sweep / "points" / point["run"])
+    return folders
+
+
+def table(sweeps: Sequence[Path], evaluations: Path, out: Path) -> None:
     """Write and print a row for each claim."""
-    points = read_json(runs / "sweep.json", "a sweep")["points"]
-    names = {arm: [point["run"] for point in points if point["arm"] == arm] for arm in ARMS}
+    runs = folders_by_arm(sweeps)
+    folder_of = {folder.name: folder for arm in ARMS for folder in runs[arm]}
+    names = {arm: [folder.name for folder in runs[arm]] for arm in ARMS}
     both = [*names["plain"], *names["recipe"]]
+    if len(folder_of) < len(both) or len(names["plain"]) != len(names["recipe"]):
+        raise ValueError(f"not one run of each arm and seed: {both}")
     half, rows = len(names["plain"]), []
     for evaluation, claim in CLAIMS:
         folders = {
-            name: runs / "points" / name / "evaluation" if evaluation == "clean" else evaluations / evaluation / name
+            name: folder_of[name] / "evaluation" if evaluation == "clean" else evaluations / evaluation / name
             for name in both
         }
         counts = {name: read_counts(folder) for name, folder in folders.items()}
@@ -177,7 +189,7 @@ def main() -> None:
     writer = commands.add_parser("data", help="draw the test scenes and write altered captions")
     writer.add_argument("--out", type=Path, required=True)
     tabulator = commands.add_parser("table", help="compare the arms")
-    tabulator.add_argument("--runs", type=Path, required=True, help="working folder of the sweep")
+    tabulator.add_argument("--runs", nargs="+", type=Path, required=True, help="working folders of the sweeps")
     tabulator.add_argument("--evaluations", type=Path, required=True, help="folders unseen, choices and greedy")
     tabulator.add_argument("--out", type=Path, required=True, help="the table, CSV")
     arguments = parser.parse_args()
