@@ -27,7 +27,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from rococo_jax.cli.main import main
+from rococo_jax.cli.main import COMMANDS, main
 from rococo_jax.cores import usable_cores
 from rococo_jax.runtime import enable_compilation_cache
 from tests.support.paths import require_real_data
@@ -114,15 +114,31 @@ def real_data() -> Path:
 
 @pytest.fixture
 def refusal(capsys) -> Callable[..., str]:
-    """Run a command that is refused, with exit code 2 and one line; return its standard error."""
+    """Run a command, one argument per word, that is refused with exit code 2 and one line; return its standard error.
+
+    A command line in one string, or the name of no command, would be refused for that alone.
+    """
 
     def error_of(*words: object) -> str:
+        assert words[0] in COMMANDS
         assert main([str(word) for word in words]) == 2
         error = capsys.readouterr().err
         assert error.splitlines()[-1].startswith("rococo: ")
         return error
 
     return error_of
+
+
+@pytest.fixture
+def expect_refusal(refusal) -> Callable[..., None]:
+    """Run a command line without spaces in its arguments; the last line of its error contains each of some texts."""
+
+    def expect(command: str, *texts: str) -> None:
+        assert texts
+        line = refusal(*command.split()).splitlines()[-1]
+        assert [text for text in texts if text not in line] == [], line
+
+    return expect
 
 
 @pytest.fixture(scope="session")

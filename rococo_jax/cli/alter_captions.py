@@ -43,7 +43,7 @@ class Options:
             most similar to the image (an adaptive attack; needs --images)
         images: folder of the images, for --attack
         budget: largest number of altered captions that --attack tries for a caption, drawn by the seed (default: 256)
-        lexicon: concept groups as JSON (default: the shipped ones)
+        lexicon: concept groups as JSON, or demo, that of the drawn scenes (default: the shipped lexicon)
         influence: table of `rococo influence`, which is computed otherwise
         dtype: dtype of the tower
         source: captions
@@ -65,6 +65,7 @@ class Options:
 
 
 def run(options: Options) -> None:
+    import rococo_jax.demo  # noqa: F401 - registers the lexicon `demo`
     from rococo_jax.benchmarks.readers.half_truths import image_side
     from rococo_jax.benchmarks.readers.plain_choices import as_json
     from rococo_jax.benchmarks.rococo.generate import HALF_TRUTH, add_details, alter_captions

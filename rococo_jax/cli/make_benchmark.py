@@ -27,7 +27,7 @@ class Options:
             selected at random, and rand_voca uses nouns of the lexicon)
         select: noun to replace, by influence (default: lowest with --model, else random)
         seed: seed of the replacements (default: 0)
-        lexicon: concept groups as JSON (default: the shipped lexicon)
+        lexicon: concept groups as JSON, or demo, that of the drawn scenes (default: the shipped lexicon)
         licence: licence of your data, for the data card
         mixed: also write mixed images with manifests: mix_R, patch_R (not needed for evaluate, which mixes images
             itself)
@@ -50,6 +50,7 @@ class Options:
 def run(options: Options) -> None:
     from pathlib import Path
 
+    import rococo_jax.demo  # noqa: F401 - registers the lexicon `demo`
     from rococo_jax.benchmarks.excluded_input import exif_rotated_images
     from rococo_jax.benchmarks.own import check_name, write_mixed_galleries, write_own
     from rococo_jax.benchmarks.rococo.generate import alter_captions

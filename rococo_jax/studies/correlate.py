@@ -28,6 +28,7 @@ from rococo_jax.report.correlations import (
     study_of_values,
 )
 from rococo_jax.report.markdown import write_page
+from rococo_jax.report.sections.image_sizes import check_one_size_each
 from rococo_jax.storage import write_csv_rows, write_json, write_text
 from rococo_jax.studies.model_facts import compare_groups, csv_rows, facts_parts, read_facts
 from rococo_jax.studies.number_columns import MODEL_COLUMNS, is_number_column, read_numbers
@@ -55,8 +56,8 @@ def write_correlations(
             divide the models into groups.
 
     Raises:
-        InputError: results that differ in anything but the model, or as `correlate_runs`, `correlate_table` and
-            `read_facts`.
+        InputError: results that differ in anything but the model, results of a model at two image sizes, or as
+            `correlate_runs`, `correlate_table` and `read_facts`.
     """
     study = _study_of(sources, names, given)
     groups: list[Part] = []
@@ -97,6 +98,7 @@ def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | 
         differing = ", ".join(field for field, *_ in groups[1].differences[:3])
         problem = f"{len(groups)} kinds that differ in {differing}"
         raise InputError("RESULTS", "results", problem, "results that differ only in the model")
+    check_one_size_each(groups[0].runs)
     return correlate_runs(groups[0].runs, names, given)
 
 

@@ -28,6 +28,7 @@ from rococo_jax.progress import say
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Page, Part, Table, estimate_cell
 from rococo_jax.report.collection import Estimate, Run, group_by_fingerprint, load_results
 from rococo_jax.report.markdown import write_page
+from rococo_jax.report.sections.image_sizes import check_one_size_each
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
 from rococo_jax.storage import write_json
@@ -120,7 +121,8 @@ def write_factors(
     With a table of facts about the models, effective robustness is also compared between the groups of its columns of
     words.
 
-    Raises InputError: results of different data, no task with classes, or as `_read_factors` and `read_facts`.
+    Raises InputError: results of different data or of a model at two image sizes, no task with classes, or as
+    `_read_factors` and `read_facts`.
     """
     groups = group_by_fingerprint(load_results(sources))
     if len(groups) != 1:
@@ -128,6 +130,7 @@ def write_factors(
         found = f"{len(groups)} sets of results that differ in {difference}"
         raise InputError("RESULTS", "results", found, "results of one data set and protocol")
     runs = groups[0].runs
+    check_one_size_each(runs)
     task = task or next((name for name in runs[0].tasks if runs[0].kind(name) == "classify"), None)
     if task is None or any(task not in run.tasks for run in runs):
         raise InputError("RESULTS", "task", task or "none with classes", "one that all results have")

@@ -155,8 +155,14 @@ def _blocks(fact: str, comparisons: Sequence[Comparison], note: Note) -> list[Bl
     heads.append(Head("p, Holm", edge=True))
     rows = []
     for each in comparisons:
+        # RAS and the like are fractions of one; percentages have one decimal.
+        decimals = 1 if max(abs(group.mean) for group in each.groups) >= 1 else 3
         cells = [
-            Cell(f"{group.mean:.1f}", () if np.isnan(group.sd) else (f"± {group.sd:.1f}",), group.mean)
+            Cell(
+                f"{group.mean:.{decimals}f}",
+                () if np.isnan(group.sd) else (f"± {group.sd:.{decimals}f}",),
+                group.mean,
+            )
             for group in each.groups
         ]
         rows.append([Cell(each.variable, words=True), *cells, _p_cell(each)])

@@ -1,6 +1,7 @@
 """A benchmark of one's own is made whole, found again, and asked; known layouts are found where people have them."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from PIL import Image
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.main import main
+from rococo_jax.demo.captions import demo_lexicon
 from rococo_jax.evaluation.inputs import layout_folders, open_benchmarks
-from rococo_jax.perturb.text import VARIANTS
+from rococo_jax.perturb.text import VARIANTS, lexicon
 from tests.benchmarks.published_forms import FORMS, write
 from tests.support.refusals import refused
 from tests.support.world import write_pictures
@@ -114,3 +116,17 @@ def test_all_variants_are_altered_at_once_as_one_by_one(photos):
     assert main([*words, "--variant", "danger", "--out", str(photos.parent / "danger.json")]) == 0
     assert sorted(path.stem for path in out.iterdir()) == sorted(VARIANTS)
     assert (out / "danger.json").read_bytes() == (photos.parent / "danger.json").read_bytes()
+
+
+@pytest.mark.parametrize("command", ["make-benchmark", "alter-captions"])
+def test_the_lexicon_of_the_drawn_scenes_has_a_name(command, photos, monkeypatch):
+    # As in a new process, in which nothing has imported the demo.
+    monkeypatch.delitem(sys.modules, "rococo_jax.demo", raising=False)
+    monkeypatch.setattr(lexicon, "_OPENERS", {})
+    data = photos.parent / "DATA"
+    if command == "make-benchmark":
+        assert make(photos, "--lexicon", "demo") == 0
+    else:
+        words = f"alter-captions demo:plain --captions {photos}.csv --select random --lexicon demo"
+        assert main([*words.split(), "--variant", "same_concept", "--out", f"{data}/same_concept.json"]) == 0
+    assert any(demo_lexicon().hash() in path.read_text() for path in data.rglob("*.json*"))

@@ -105,12 +105,25 @@ def test_sizes_are_no_further_models(world, tmp_path):
     assert image_sizes_part(group.runs, "sizes") is None and len(one_size_each(group.runs)) == 2
 
 
-def test_models_that_cannot_change_their_size_are_refused_in_one_line(world, tmp_path, refusal):
+def test_a_study_over_models_refuses_two_sizes_of_one(world, tmp_path, expect_refusal):
+    (tmp_path / "factors.csv").write_text("file_name,dark\na.png,1\n")
+    runs = " ".join(f"{world}/out/{name}@{size}px" for name in ("one", "two") for size in SIZES)
+    problem = "image size: found one at 24, 32, 48 pixels; wanted one size for each model"
+    expect_refusal(f"correlate {runs} --out {tmp_path}/correlations", problem)
+    expect_refusal(f"factors {runs} --factors {tmp_path}/factors.csv --out {tmp_path}/factors.html", problem)
+    assert [path.name for path in tmp_path.iterdir()] == ["factors.csv"]
+
+
+def test_models_that_cannot_change_their_size_are_refused_in_one_line(world, tmp_path, expect_refusal):
     start = command(world, "one")
-    refusal(f"{start} --image-size 24,4 --out {tmp_path}/a", "image size: pixels: found 4; wanted at least 8")
-    refusal(f"{start} --image-size 24,x --out {tmp_path}/b", "--image-size: numbers: found 24,x")
-    refusal(f"{start} --image-size 0 --out {tmp_path}/c", "--image-size: numbers: found 0")
+    expect_refusal(f"{start} --image-size 24,4 --out {tmp_path}/a", "image size: pixels: found 4; wanted at least 8")
+    expect_refusal(f"{start} --image-size 24,x --out {tmp_path}/b", "--image-size: numbers: found 24,x")
+    expect_refusal(f"{start} --image-size 0 --out {tmp_path}/c", "--image-size: numbers: found 0")
     foreign = start.replace(str(world / "one"), "tests.checkpoints.test_image_size:Library")
-    refusal(f"{foreign} --image-size 24,32 --out {tmp_path}/d", "image_size: found 24", "own library decides the size")
+    expect_refusal(
+        f"{foreign} --image-size 24,32 --out {tmp_path}/d", "image_size: found 24", "own library decides the size"
+    )
     stored = start.replace(str(world / "one"), "embeddings:vectors.npz")
-    refusal(f"{stored} --image-size 24,32 --out {tmp_path}/e", "image_size: found 24", "size that they were computed")
+    expect_refusal(
+        f"{stored} --image-size 24,32 --out {tmp_path}/e", "image_size: found 24", "size that they were computed"
+    )
