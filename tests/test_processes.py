@@ -64,6 +64,20 @@ def test_two_processes_evaluate_as_one(data, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.thorough
+def test_two_processes_evaluate_a_list_at_two_sizes_as_one(data, tmp_path, monkeypatch):
+    listed = tmp_path / "listed.txt"
+    listed.write_text("\n".join(sorted(path.name for path in (data / "images").iterdir())[::2]))
+    words = ["evaluate", data / "start", "--images", data / "images", "--annotations", data / "annotations"]
+    words += ["--only", listed, "--image-size", "24,32", "--mixed-galleries", "none", "--no-cache", "--no-report"]
+    one, two = run_both(tmp_path, monkeypatch, *words)
+    for size in (24, 32):
+        for name in ("results.json", "per_query.parquet"):
+            place = f"start@{size}px/{name}"
+            assert (two / place).read_bytes() == (one / place).read_bytes(), place
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_processes_write_the_influence_table_of_one(data, tmp_path, monkeypatch):
     captions = data / "annotations" / "coco_karpathy_test.json"
     one, two = run_both(tmp_path, monkeypatch, "influence", data / "start", "--captions", captions)
