@@ -73,7 +73,6 @@ def run(options: Options) -> None:
     from rococo_jax.errors import InputError
     from rococo_jax.perturb.text.influence_table import influences_from_table, read_influence_table
     from rococo_jax.perturb.text.lexicon import open_lexicon
-    from rococo_jax.progress import progress
     from rococo_jax.runtime import enable_compilation_cache
 
     _check_attack(options)
@@ -99,17 +98,7 @@ def run(options: Options) -> None:
         influences = influences_from_table(read_influence_table(options.influence), images, options.influence)
     encoder = load_model(options.model, dtype=options.dtype)
     settings = {"seed": options.seed, "select": options.select, "fit_article": True}
-    total = sum(len(image.captions) for image in images)
-    with progress("influence", total, "captions") as advance:
-        by_variant = alter_captions(
-            encoder,
-            images,
-            _variants(options),
-            lexicon=lexicon,
-            influences=influences,
-            on_progress=advance,
-            **settings,
-        )
+    by_variant = alter_captions(encoder, images, _variants(options), lexicon=lexicon, influences=influences, **settings)
     provenance = {"model": encoder.describe(), "lexicon": lexicon_record, **settings}
     _write_items(options, [_write(options, altered, provenance) for altered in by_variant.values()])
 

@@ -1,6 +1,7 @@
 """A benchmark of one's own is made whole, found again, and asked; known layouts are found where people have them."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from huggingface_hub import metadata_load
 from PIL import Image
 
+from rococo_jax import progress as shown
 from rococo_jax.benchmarks.benchmark import find_benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.main import main
@@ -130,3 +132,9 @@ def test_the_lexicon_of_the_drawn_scenes_has_a_name(command, photos, monkeypatch
         words = f"alter-captions demo:plain --captions {photos}.csv --select random --lexicon demo"
         assert main([*words.split(), "--variant", "same_concept", "--out", f"{data}/same_concept.json"]) == 0
     assert any(demo_lexicon().hash() in path.read_text() for path in data.rglob("*.json*"))
+
+
+def test_the_influence_of_a_model_shows_its_progress(photos, monkeypatch, capsys):
+    monkeypatch.setattr(shown, "_QUIET_SECONDS", 0.0)
+    assert make(photos, "--model", "demo:plain") == 0
+    assert re.search(r"^influence: 4 of 4 captions", capsys.readouterr().err, re.MULTILINE)

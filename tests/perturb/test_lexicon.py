@@ -97,10 +97,17 @@ def test_a_wrong_lexicon_is_refused_by_field(tmp_path, groups, field):
     assert error.value.field.startswith(field)
 
 
-@pytest.mark.parametrize("value", [[], {"format": "another"}, {"format": "rococo_jax.lexicon", "version": 2}])
-def test_other_files_are_no_lexicon(tmp_path, value):
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([], "format: found list; wanted an object with "),
+        ({"format": "another"}, "format: found 'another'; wanted an object with "),
+        ({"format": "rococo_jax.lexicon", "version": 2}, "version: found 2; wanted 1"),
+    ],
+)
+def test_other_files_are_no_lexicon(tmp_path, value, message):
     (tmp_path / "other.json").write_text(json.dumps(value))
-    refused("", read_lexicon, tmp_path / "other.json")
+    refused(message, read_lexicon, tmp_path / "other.json")
 
 
 def test_a_noun_without_singular_is_named_by_its_plural():

@@ -185,7 +185,12 @@ def test_rand_voca_takes_whole_words_of_the_tokenizer():
 
 def test_unknown_choices_are_refused():
     for choice in ({"variant": "worse_concept"}, {"select": "lower"}):
-        refused("", CaptionAlterer, **{"variant": "danger", "lexicon": LEXICON, **choice})
+        ((name, value),) = choice.items()
+        refused(
+            f"{name}: found '{value}'; wanted one of ",
+            CaptionAlterer,
+            **{"variant": "danger", "lexicon": LEXICON, **choice},
+        )
 
 
 def test_training_gets_k_altered_captions_a_sample_the_same_ones_when_it_resumes():

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rococo_jax.perturb.text.kinds import KindAlterer
 from rococo_jax.perturb.text.lexicon import Lexicon, shipped_lexicon
 from rococo_jax.perturb.text.replacement import Alteration, CaptionAlterer, find_candidates, vocabulary_words
 from rococo_jax.perturb.text.words import split_words
+from rococo_jax.progress import progress
 from rococo_jax.version import __version__
 
 NO_CANDIDATE, NO_REPLACEMENT = "no noun of the lexicon", "no replacement that is not in the image's captions"
@@ -105,18 +106,13 @@ def add_details(images: Iterable[CaptionedImage], lexicon: Lexicon, seed: int = 
     return AlteredSet(HALF_TRUTH, tuple(items), tuple(alterations), {NO_PLACE: unaltered} if unaltered else {})
 
 
-def candidate_influence(
-    encoder: Encoder,
-    images: Sequence[CaptionedImage],
-    lexicon: Lexicon,
-    *,
-    on_progress: Callable[[int], None] | None = None,
-) -> list[np.ndarray]:
-    """Return the influence of the candidate words of each caption, NaN for its other words."""
+def candidate_influence(encoder: Encoder, images: Sequence[CaptionedImage], lexicon: Lexicon) -> list[np.ndarray]:
+    """Return the influence of the candidate words of each caption, NaN for its other words. Shows progress."""
     captions = [caption for image in images for caption in image.captions]
     candidates = ([each.index for each in find_candidates(split_words(caption), lexicon)] for caption in captions)
     # Without shared prefixes: not even the last digit may depend on the other captions of a batch.
-    return list(word_influence(encoder, captions, wanted=candidates, share_prefix=False, on_progress=on_progress))
+    with progress("influence", len(captions), "captions") as advance:
+        return list(word_influence(encoder, captions, wanted=candidates, share_prefix=False, on_progress=advance))
 
 
 def alter_captions(
@@ -126,7 +122,6 @@ def alter_captions(
     *,
     lexicon: Lexicon | None = None,
     influences: Sequence[np.ndarray] | None = None,
-    on_progress: Callable[[int], None] | None = None,
     **choices: Any,
 ) -> dict[str, AlteredSet]:
     """Alter every caption in every variant. The influence of words is computed once.
@@ -138,7 +133,6 @@ def alter_captions(
         variants: any of same_concept, diff_concept, rand_voca and danger.
         lexicon: the concept groups; the shipped ones by default.
         influences: influence of the words of all captions, if already computed.
-        on_progress: called with the number of captions whose influence has been computed.
         choices: `seed`, `select` and `fit_article` of `CaptionAlterer`.
 
     Raises:
@@ -152,7 +146,7 @@ def alter_captions(
     if influences is None and choices.get("select") == "random":
         influences = [None] * sum(len(image.captions) for image in images)
     elif influences is None:
-        influences = candidate_influence(encoder, images, lexicon, on_progress=on_progress)
+        influences = candidate_influence(encoder, images, lexicon)
     return {alterer.variant: alter_images(images, influences, alterer) for alterer in alterers}
 
 
