@@ -69,37 +69,50 @@ def select(
         raise InputError("select", task, "no corruption that all results have", "results with corruptions")
     keys = sorted(set.intersection(*(set(each.base) for each in answers)))
     images = sorted({key[0] for key in keys})
-    row = {image: place for place, image in enumerate(images)}
-    sums, total, reasons = np.zeros(len(images)), np.zeros(len(images)), [{} for _ in images]
-    for each in answers:
-        for condition in conditions:
-            for key in keys:
-                other = each.corrupted[condition].get(key)
-                if other is None:
-                    continue
-                place = row[key[0]]
-                total[place] += 1
-                if other != each.base[key]:
-                    sums[place] += 1
-                    reasons[place].setdefault(each.model, {})[condition] = [each.base[key], other]
-    inconsistency = sums / np.maximum(total, 1)
+    inconsistency, changed = _changed_answers(answers, conditions, keys, images)
     vectors = None if embeddings is None else _vectors(embeddings, images)
     selected, distances, nearest = select_greedily(inconsistency, vectors, count, weight)
     if not len(selected):
         raise InputError("select", task, "no image whose answer any corruption changes", "at least one")
-    listed = [
-        {
-            "image": images[one],
-            "inconsistency": round(float(inconsistency[one]), 6),
-            "distance": None if not np.isfinite(far) else round(float(far), 6),
-            "nearest": None if near < 0 else images[near],
-            "changed": reasons[one],
-        }
-        for one, far, near in zip(selected.tolist(), distances.tolist(), nearest.tolist(), strict=True)
-    ]
+    chosen = []
+    for row, distance, nearest_row in zip(selected.tolist(), distances.tolist(), nearest.tolist(), strict=True):
+        chosen.append(
+            {
+                "image": images[row],
+                "inconsistency": round(float(inconsistency[row]), 6),
+                "distance": round(float(distance), 6) if np.isfinite(distance) else None,
+                "nearest": images[nearest_row] if nearest_row >= 0 else None,
+                "changed": changed[row],
+            }
+        )
     about = {"task": task, "models": [each.model for each in answers], "corruptions": conditions, "weight": weight}
     about |= {"images": len(images), "inconsistent": int((inconsistency > 0).sum())}
-    return {"format": "rococo_jax.selection", "version": 1, **about, "chosen": listed}
+    return {"format": "rococo_jax.selection", "version": 1, **about, "chosen": chosen}
+
+
+def _changed_answers(
+    answers: Sequence[Answers], conditions: Sequence[str], keys: Sequence[tuple], images: Sequence[str]
+) -> tuple[Float[np.ndarray, " images"], list[dict[str, dict[str, list]]]]:
+    """Return the inconsistency of each image, and its changed answers: `[before, after]` by model and corruption.
+
+    Args:
+        keys: the answers to compare; the first entry of a key is its image.
+    """
+    row_of_image = {image: row for row, image in enumerate(images)}
+    changes, comparisons = np.zeros(len(images)), np.zeros(len(images))
+    changed: list[dict[str, dict[str, list]]] = [{} for _ in images]
+    for of_model in answers:
+        for condition in conditions:
+            for key in keys:
+                answer = of_model.corrupted[condition].get(key)
+                if answer is None:
+                    continue
+                row = row_of_image[key[0]]
+                comparisons[row] += 1
+                if answer != of_model.base[key]:
+                    changes[row] += 1
+                    changed[row].setdefault(of_model.model, {})[condition] = [of_model.base[key], answer]
+    return changes / np.maximum(comparisons, 1), changed
 
 
 def _has_corruptions(results: dict[str, Any], task: str) -> bool:
