@@ -1,5 +1,6 @@
 """Nouns and claims of the experiment with all parameters trained."""
 
+import json
 import runpy
 from types import SimpleNamespace
 
@@ -47,3 +48,17 @@ def test_no_caption_contains_a_held_out_noun(script):
         form for noun in demo_lexicon().nouns if noun.name in script.HELD_OUT for form in (noun.singular, noun.plural)
     }
     assert len(script.HELD_OUT) == 22 and not words & forms
+
+
+def test_runs_of_several_sweeps_are_found_by_arm(script, tmp_path):
+    for seed in (2, 1):
+        points = [{"run": f"{arm}-{seed}", "arm": arm} for arm in ("recipe", "plain")]
+        (tmp_path / f"seed-{seed}").mkdir()
+        (tmp_path / f"seed-{seed}" / "sweep.json").write_text(json.dumps({"points": points}))
+    sweeps = [tmp_path / "seed-1", tmp_path / "seed-2"]
+    assert script.folders_by_arm(sweeps) == {
+        arm: [tmp_path / f"seed-{seed}" / "points" / f"{arm}-{seed}" for seed in (1, 2)] for arm in ("plain", "recipe")
+    }
+    # Twice the same sweep is no further seed.
+    with pytest.raises(ValueError, match="not one run of each arm and seed"):
+        script.table([sweeps[0], sweeps[0]], tmp_path, tmp_path / "out.csv")
