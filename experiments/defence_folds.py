@@ -8,68 +8,33 @@
 layout that contains the images of fold K only, so that no benchmark has an item on a training image.
 
 `table` reads the folders of five sweeps, one per fold, with the same arms and seeds. Every image is held out once. The
-counts of all folds with training seed s are one run of 2,851 images, and `report.across_seeds` compares the runs of
-the two arms: Welch's variance over seeds plus the variance over images, which all runs share.
+counts of all folds with training seed s are one run of 2,851 images. `claims` has the tests. The row of FR@1 also has
 
-    difference     two-sided p of the defence minus plain
-    equivalence    two one-sided tests that the difference (of blind: the distance from 50) is within the margin
     ratio          percentile bootstrap of FR@1 of the defence / FR@1 of plain: the images are drawn once for all
                    runs, the seeds of each arm independently
-
-Every claim has one test that was named in advance; Holm's correction covers these. A claim that is tested for
-equivalence and not significant may still be better or worse, and a claim that is tested for a difference and not
-significant may still be equivalent; both by their uncorrected p.
 """
 
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import numpy as np
+from claims import Claim, Comparison, Runs, compare_arms, write_claims
 
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
-from rococo_jax.metrics.correlation import holm
 from rococo_jax.metrics.image_counts import ImageCounts, mean_over_parts
-from rococo_jax.report.across_seeds import SeedDifference, difference, interval, over_draws
-from rococo_jax.storage import write_csv_rows
+from rococo_jax.report.across_seeds import over_draws
 
 FOLDS = 5
 SEED = 0
-ALPHA = 0.05
 CAPTIONS = ("captions_train.json", "captions_test.json")
 # Folders of DATA that every fold needs, besides the images.
 ANNOTATIONS = ("rococo", "sugar_crepe", "sugarcrepe_pp")
 REFERENCE, DEFENCE = "plain", "kinds-no-sc"
 ALTERED = ("same_concept", "diff_concept", "rand_voca", "danger")
-
-
-@dataclasses.dataclass(frozen=True)
-class Claim:
-    """A claim about the defence, with the test that was named in advance.
-
-    Attributes:
-        name: heading in the table.
-        task: task of the results.
-        variants: variants or parts over whose mean the metric is computed; all parts if empty.
-        metric: name of the metric.
-        better: the end of the metric that is better; None for blind, which is compared with `target`.
-        test: the test that Holm's correction covers; None for a row that is only described.
-        margin: differences smaller than this many points are equivalent.
-        target: value that the defence is compared with instead of plain.
-    """
-
-    name: str
-    task: str
-    variants: tuple[str, ...]
-    metric: str
-    better: Literal["higher", "lower"] | None
-    test: Literal["difference", "equivalence"] | None
-    margin: float
-    target: float | None = None
 
 
 CLAIMS = (
@@ -84,13 +49,6 @@ CLAIMS = (
     Claim("grounding", "image_to_text", ALTERED, "grounding", "higher", None, 2.0),
     Claim("SugarCrepe blind", "sugarcrepe", (), "blind", None, None, 5.0, target=50.0),
 )
-
-
-class Runs(NamedTuple):
-    """A metric of each run of an arm, and the same on every draw of the images."""
-
-    values: np.ndarray
-    drawn: np.ndarray
 
 
 def split(data: Path, out: Path) -> None:
@@ -113,13 +71,13 @@ def split(data: Path, out: Path) -> None:
         print(f"fold {fold}: {len(training)} images to train on, {len(held_out)} held out")
 
 
-def read_sweep(folder: Path, seeds: Sequence[int]) -> dict[tuple[str, int], CountsByVariant]:
-    """Return the counts of the evaluated runs of a sweep with these seeds, by arm and seed."""
+def read_sweep(folder: Path, seeds: Collection[int] | None = None) -> dict[tuple[str, int], CountsByVariant]:
+    """Return the counts of the evaluated runs of a sweep with these seeds, or with all, by arm and seed."""
     counts = {}
     for path in sorted(folder.glob(f"points/*/evaluation/{RESULTS}")):
         name = path.parent.parent.name  # ARM-steps_N-SEED
         arm, seed = name.partition("-steps_")[0], int(name.rpartition("-")[2])
-        if seed in seeds:
+        if seeds is None or seed in seeds:
             counts[arm, seed] = read_image_counts(path.parent / PER_QUERY, read_results(path))
     return counts
 
@@ -153,30 +111,6 @@ def runs_of(claim: Claim, folds: Sequence[dict[tuple[str, int], CountsByVariant]
     return [Runs(values[:half], drawn[:, :half]), Runs(values[half:], drawn[:, half:])]
 
 
-def compare(model: Runs, reference: Runs) -> SeedDifference:
-    """Return `report.across_seeds.difference`."""
-    result = difference(model.values, model.drawn, reference.values, reference.drawn)
-    if result is None:
-        raise ValueError("a single seed: no comparison over seeds")
-    return result
-
-
-def constant(value: float, like: Runs) -> Runs:
-    """Return runs that all have the same value."""
-    return Runs(np.full_like(like.values, value), np.full_like(like.drawn, value))
-
-
-def equivalence_p(model: Runs, reference: Runs, margin: float) -> float:
-    """Return p of two one-sided tests that the difference is within the margin: the larger of the two."""
-    p = []
-    for sign in (1.0, -1.0):
-        # H0 of this side: sign * difference <= -margin.
-        shifted = compare(Runs(model.values + sign * margin, model.drawn + sign * margin), reference)
-        is_on_this_side = sign * shifted.points > 0
-        p.append(shifted.p / 2 if is_on_this_side else 1 - shifted.p / 2)
-    return max(p)
-
-
 def bootstrap_ratio(model: Runs, reference: Runs, seed: int = SEED) -> tuple[float, float, float]:
     """Return 100 * the ratio of the means over seeds, and its 95 % interval over seeds and images."""
     generator = np.random.default_rng(seed)
@@ -189,44 +123,23 @@ def bootstrap_ratio(model: Runs, reference: Runs, seed: int = SEED) -> tuple[flo
     return float(100 * model.values.mean() / reference.values.mean()), float(low), float(high)
 
 
-def verdict(claim: Claim, of_difference: SeedDifference, corrected: float, p_equivalence: float) -> str:
-    """Return better, worse, equivalent or undecided."""
-    p_difference = corrected if claim.test == "difference" else of_difference.p
-    p_equivalence = corrected if claim.test == "equivalence" else p_equivalence
-    has_difference = claim.better is not None and p_difference < ALPHA
-    direction = "better" if (of_difference.points > 0) == (claim.better == "higher") else "worse"
-    in_order = [("equivalent", p_equivalence < ALPHA), (direction, has_difference)]
-    if claim.test == "difference":
-        in_order.reverse()
-    return next((name for name, is_shown in in_order if is_shown), "undecided")
-
-
-def row_of(
+def compare_folds(
     claim: Claim, folds: Sequence[dict[tuple[str, int], CountsByVariant]], seeds: Sequence[int]
-) -> tuple[dict[str, object], SeedDifference, float]:
-    """Return the row of a claim without its verdict, the difference, and p of equivalence."""
+) -> Comparison:
+    """Compare the arms over all folds, with the difference in each fold and for FR@1 the ratio."""
     plain, defence = runs_of(claim, folds, seeds)
-    reference = plain if claim.target is None else constant(claim.target, plain)
-    of_difference = compare(defence, plain)
-    p_equivalence = equivalence_p(defence, reference, claim.margin)
+    comparison = compare_arms(claim, {REFERENCE: plain, DEFENCE: defence})
     first_runs = [fold[REFERENCE, seeds[0]] for fold in folds]
     variants = variants_of(claim, first_runs[0])
     images = {name for run in first_runs for variant in variants for name in run[claim.task, variant].images}
-    row: dict[str, object] = {"claim": claim.name, "images": len(images), "seeds": len(seeds)}
-    for arm, runs in ((REFERENCE, plain), (DEFENCE, defence)):
-        row |= {arm: f"{runs.values.mean():.2f}", f"{arm} SD of seeds": f"{runs.values.std(ddof=1):.2f}"}
-    low, high = interval(*defence)
-    row |= {f"{DEFENCE} low": f"{low:.2f}", f"{DEFENCE} high": f"{high:.2f}"}
-    row |= {"difference": f"{of_difference.points:+.2f}", "low": f"{of_difference.low:+.2f}"}
-    row |= {"high": f"{of_difference.high:+.2f}", "p of difference": f"{of_difference.p:.2g}"}
-    row |= {"margin": f"{claim.margin:g}", "p of equivalence": f"{p_equivalence:.2g}"}
+    row = comparison.row | {"images": len(images)}
     for number, fold in enumerate(folds):
         fold_plain, fold_defence = runs_of(claim, [fold], seeds)
         row[f"fold {number}"] = f"{fold_defence.values.mean() - fold_plain.values.mean():+.2f}"
     if claim.metric == "fr1":
         ratio, ratio_low, ratio_high = bootstrap_ratio(defence, plain)
         row |= {"ratio, %": f"{ratio:.1f}", "ratio low": f"{ratio_low:.1f}", "ratio high": f"{ratio_high:.1f}"}
-    return row, of_difference, p_equivalence
+    return dataclasses.replace(comparison, row=row)
 
 
 def table(folders: Sequence[Path], seeds: Sequence[int], out: Path) -> None:
@@ -236,20 +149,7 @@ def table(folders: Sequence[Path], seeds: Sequence[int], out: Path) -> None:
     for folder, fold in zip(folders, folds, strict=True):
         if missing_runs := sorted(expected - set(fold)):
             raise ValueError(f"{folder}: no results of {missing_runs}")
-    described = [(claim, *row_of(claim, folds, seeds)) for claim in CLAIMS]
-    tested = [each for each in described if each[0].test is not None]
-    p = [
-        of_difference.p if claim.test == "difference" else p_equivalence
-        for claim, _, of_difference, p_equivalence in tested
-    ]
-    for (claim, row, of_difference, p_equivalence), corrected in zip(tested, holm(np.array(p)), strict=True):
-        row |= {"test": claim.test, "p by Holm": f"{corrected:.2g}"}
-        row["verdict"] = verdict(claim, of_difference, float(corrected), p_equivalence)
-    rows = [row for _, row, _, _ in described]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    write_csv_rows(out, [columns, *([row.get(name, "") for name in columns] for row in rows)])
-    for row in rows:
-        print("; ".join(f"{name} {value}" for name, value in row.items()))
+    write_claims([compare_folds(claim, folds, seeds) for claim in CLAIMS], out)
 
 
 def main() -> None:

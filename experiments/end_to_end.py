@@ -13,7 +13,7 @@
                                   those in lexicon.json, or the other half (`HELD_OUT`)
     choices/items.jsonl           a caption of each scene beside an altered caption of each of six kinds
 
-`table` compares the arms of the sweeps `runs` with the functions of `defence_folds`: seeds and images are both random.
+`table` compares the arms of the sweeps `runs` as `claims` does: seeds and images are both random.
 """
 
 import argparse
@@ -22,8 +22,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from defence_folds import Claim, Runs, compare, equivalence_p, verdict
+from claims import Claim, Runs, compare_arms, write_claims
 
 from rococo_jax.benchmarks.readers.plain_choices import text_choice
 from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
@@ -33,12 +32,11 @@ from rococo_jax.demo.objects import OBJECTS, PLACES
 from rococo_jax.demo.scenes import draw_scene, make_scene
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
-from rococo_jax.metrics.correlation import holm
 from rococo_jax.metrics.image_counts import mean_over_parts
 from rococo_jax.perturb.text.kinds import KINDS, KindAlterer
 from rococo_jax.perturb.text.lexicon import Group, Lexicon
 from rococo_jax.report.across_seeds import over_draws
-from rococo_jax.storage import read_json, write_csv_rows, write_json, write_json_lines
+from rococo_jax.storage import read_json, write_json, write_json_lines
 
 SCENES, SEED = 1000, 61
 VARIANTS = ("same_concept", "diff_concept")
@@ -154,7 +152,7 @@ def table(sweeps: Sequence[Path], evaluations: Path, out: Path) -> None:
     both = [*names["plain"], *names["recipe"]]
     if len(folder_of) < len(both) or len(names["plain"]) != len(names["recipe"]):
         raise ValueError(f"not one run of each arm and seed: {both}")
-    half, rows = len(names["plain"]), []
+    seeds, comparisons = len(names["plain"]), []
     for evaluation, claim in CLAIMS:
         folders = {
             name: folder_of[name] / "evaluation" if evaluation == "clean" else evaluations / evaluation / name
@@ -162,25 +160,12 @@ def table(sweeps: Sequence[Path], evaluations: Path, out: Path) -> None:
         }
         counts = {name: read_counts(folder) for name, folder in folders.items()}
         values, resampled = runs_of(claim, counts, both)
-        plain, recipe = Runs(values[:half], resampled[:, :half]), Runs(values[half:], resampled[:, half:])
-        of_difference = compare(recipe, plain)
-        p_equivalence = equivalence_p(recipe, plain, claim.margin)
-        p = of_difference.p if claim.test == "difference" else p_equivalence
-        row: dict[str, object] = {"claim": claim.name, "seeds": half}
-        for arm, each in ((ARMS[0], plain), (ARMS[1], recipe)):
-            row |= {arm: f"{each.values.mean():.2f}", f"{arm} SD of seeds": f"{each.values.std(ddof=1):.2f}"}
-        row |= {"difference": f"{of_difference.points:+.2f}", "low": f"{of_difference.low:+.2f}"}
-        row |= {"high": f"{of_difference.high:+.2f}", "p of difference": f"{of_difference.p:.2g}"}
-        row |= {"margin": f"{claim.margin:g}", "p of equivalence": f"{p_equivalence:.2g}", "test": claim.test or ""}
-        rows.append((claim, row, of_difference, p_equivalence, p))
-    tested = [each for each in rows if each[0].test is not None]
-    corrected = holm(np.array([p for *_, p in tested]))
-    for (claim, row, of_difference, p_equivalence, _), value in zip(tested, corrected, strict=True):
-        row |= {"p by Holm": f"{value:.2g}", "verdict": verdict(claim, of_difference, float(value), p_equivalence)}
-    columns = list(dict.fromkeys(name for _, row, *_ in rows for name in row))
-    write_csv_rows(out, [columns, *([row.get(name, "") for name in columns] for _, row, *_ in rows)])
-    for _, row, *_ in rows:
-        print("; ".join(f"{name} {value}" for name, value in row.items()))
+        arms = {
+            "plain": Runs(values[:seeds], resampled[:, :seeds]),
+            "recipe": Runs(values[seeds:], resampled[:, seeds:]),
+        }
+        comparisons.append(compare_arms(claim, arms))
+    write_claims(comparisons, out)
 
 
 def main() -> None:

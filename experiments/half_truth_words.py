@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from defence_folds import ALPHA, Runs, compare, equivalence_p, read_sweep
+from claims import ALPHA, Runs, compare, equivalence_p
+from defence_folds import read_sweep
 
 from rococo_jax.benchmarks.readers.plain_choices import text_choice
 from rococo_jax.evaluation.stored_counts import CountsByVariant
@@ -114,7 +115,10 @@ def summary(runs: dict[tuple[str, str, str], Runs]) -> list[list[str]]:
              "grounding", "against plain (grounding)", "blind"]]  # fmt: skip
     for part, arm in itertools.product(PARTS, ARMS):
         of_arm = {metric: runs[arm, part, metric] for metric in METRICS}
-        means = {metric: cell(of.values.mean(), *interval(*of)) for metric, of in of_arm.items()}
+        means = {}
+        for metric, of_metric in of_arm.items():
+            low, high = interval(*of_metric)
+            means[metric] = cell(float(of_metric.values.mean()), low, high)
 
         def against(reference: str, metric: str, part: str = part, arm: str = arm) -> str:
             if reference == arm:

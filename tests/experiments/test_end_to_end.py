@@ -1,8 +1,6 @@
 """Nouns and claims of the experiment with all parameters trained."""
 
 import json
-import runpy
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,15 +10,11 @@ from rococo_jax.demo.captions import captions_of, demo_lexicon
 from rococo_jax.demo.scenes import make_scene
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.perturb.text.words import caption_words
-from tests.support.paths import CHECKOUT
 
 
 @pytest.fixture(scope="module")
-def script():
-    path = CHECKOUT / "experiments/end_to_end.py"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(path.parent))
-        return SimpleNamespace(**runpy.run_path(str(path)))
+def script(experiment):
+    return experiment("end_to_end")
 
 
 @pytest.fixture(scope="module")

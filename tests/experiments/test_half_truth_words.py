@@ -1,8 +1,6 @@
 """Half-truths on unseen false words: the lexicon that never puts them in, and the items."""
 
 import json
-import runpy
-import sys
 
 import pytest
 
@@ -16,10 +14,8 @@ CAPTIONS = ["A dog on a bed near a lamp", "Two men ride horses", "a woman with a
 
 
 @pytest.fixture(scope="module")
-def script():
-    sys.path.insert(0, str(SCRIPT.parent))
-    yield runpy.run_path(str(SCRIPT))
-    sys.path.remove(str(SCRIPT.parent))
+def script(experiment):
+    return experiment("half_truth_words")
 
 
 @pytest.fixture
@@ -34,7 +30,7 @@ def prepared(tmp_path, monkeypatch):
 @pytest.mark.parametrize("variant", ["same_concept", "diff_concept"])
 def test_the_lexicon_leaves_out_the_objects_and_changes_no_other_replacement(script, prepared, variant):
     lexicons = shipped_lexicon(), read_lexicon(prepared / "held.json")
-    objects = {noun.name for word in script["ADDED_OBJECTS"] if (noun := lexicons[0].find(word))}
+    objects = {noun.name for word in script.ADDED_OBJECTS if (noun := lexicons[0].find(word))}
     assert len(objects) == 49
     left_out = 0
     for caption in CAPTIONS:
