@@ -11,6 +11,7 @@
     attack_lexicon.json           all nouns of the demo, for the adaptive attack
     seen/, unseen/                captions in which a noun is replaced by one of the nouns that no caption contains:
                                   those in lexicon.json, or the other half (`HELD_OUT`)
+    known/                        captions in which a noun is replaced by a noun of other captions
     choices/items.jsonl           a caption of each scene beside an altered caption of each of six kinds
 
 `table` compares the arms of the sweeps `runs` as `claims` does: seeds and images are both random.
@@ -18,7 +19,7 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,18 @@ CLAIMS = (
     ("unseen", Claim("FR@1, unseen nouns", "image_to_text", VARIANTS, "fr1", "lower", "difference", 3.0)),
     ("choices", Claim("accuracy, unseen kinds", "choices", KINDS, "ota", "higher", "difference", 3.0)),
     ("greedy", Claim("FR@1, adaptive attack", "image_to_text", VARIANTS[:1], "fr1", "lower", "difference", 3.0)),
+    ("known", Claim("FR@1, nouns of captions", "image_to_text", VARIANTS, "fr1", "lower", None, 3.0)),
+    ("clean", Claim("R@1 among altered, nouns of training", "image_to_text", VARIANTS, "r1", "higher", None, 3.0)),
+    ("unseen", Claim("R@1 among altered, unseen nouns", "image_to_text", VARIANTS, "r1", "higher", None, 3.0)),
+    ("known", Claim("R@1 among altered, nouns of captions", "image_to_text", VARIANTS, "r1", "higher", None, 3.0)),
+    ("greedy", Claim("R@1, adaptive attack", "image_to_text", VARIANTS[:1], "r1", "higher", None, 3.0)),
     ("clean", Claim("blind, nouns of training", "image_to_text", VARIANTS, "blind", None, None, 5.0, target=50.0)),
     ("unseen", Claim("blind, unseen nouns", "image_to_text", VARIANTS, "blind", None, None, 5.0, target=50.0)),
+    ("known", Claim("blind, nouns of captions", "image_to_text", VARIANTS, "blind", None, None, 5.0, target=50.0)),
+    ("clean", Claim("grounding, nouns of training", "image_to_text", VARIANTS, "grounding", "higher", None, 3.0)),
+    ("unseen", Claim("grounding, unseen nouns", "image_to_text", VARIANTS, "grounding", "higher", None, 3.0)),
+    ("known", Claim("grounding, nouns of captions", "image_to_text", VARIANTS, "grounding", "higher", None, 3.0)),
+    ("greedy", Claim("grounding, adaptive attack", "image_to_text", VARIANTS[:1], "grounding", "higher", None, 3.0)),
     ("choices", Claim("grounding, unseen kinds", "choices", KINDS, "grounding", "higher", None, 3.0)),
     *(("choices", Claim(f"accuracy, {kind}", "choices", (kind,), "ota", "higher", None, 3.0)) for kind in KINDS),
 )
@@ -81,12 +92,18 @@ def lexicon_of(inserted: Iterable[str], name: str) -> Lexicon:
     return Lexicon(groups, [sorted(nouns_of_captions())], name=name)
 
 
-def training_lexicon() -> dict[str, Any]:
-    """Return the demo's lexicon without the held-out nouns, as JSON."""
+def demo_lexicon_with(is_included: Callable[[str], bool]) -> dict[str, Any]:
+    """Return the demo's lexicon with these nouns only, as JSON."""
     lexicon = demo_lexicon().to_json()
     for group in lexicon["groups"]:
-        group["nouns"] = {noun: plural for noun, plural in group["nouns"].items() if noun not in HELD_OUT}
+        group["nouns"] = {noun: plural for noun, plural in group["nouns"].items() if is_included(noun)}
+    lexicon["groups"] = [group for group in lexicon["groups"] if group["nouns"]]
     return lexicon
+
+
+def training_lexicon() -> dict[str, Any]:
+    """Return the demo's lexicon without the held-out nouns, as JSON."""
+    return demo_lexicon_with(lambda noun: noun not in HELD_OUT)
 
 
 def write_data(out: Path) -> None:
@@ -101,8 +118,12 @@ def write_data(out: Path) -> None:
     other = frozenset(noun.name for noun in demo_lexicon().nouns) - nouns_of_captions()
     if not other > HELD_OUT:
         raise ValueError(f"not among the nouns outside captions: {sorted(HELD_OUT - other)}")
-    for name, inserted in (("seen", other - HELD_OUT), ("unseen", HELD_OUT)):
-        lexicon = lexicon_of(inserted, name)
+    lexicons = {
+        "seen": lexicon_of(other - HELD_OUT, "seen"),
+        "unseen": lexicon_of(HELD_OUT, "unseen"),
+        "known": Lexicon.from_json(demo_lexicon_with(nouns_of_captions().__contains__), "known"),
+    }
+    for name, lexicon in lexicons.items():
         sets = alter_captions(None, items, VARIANTS, lexicon=lexicon, seed=SEED, select="random", fit_article=True)
         for variant, altered in sets.items():
             write_altered(out / name / f"{variant}.json", altered, {"lexicon": lexicon.hash(), "seed": SEED})
@@ -175,7 +196,7 @@ def main() -> None:
     writer.add_argument("--out", type=Path, required=True)
     tabulator = commands.add_parser("table", help="compare the arms")
     tabulator.add_argument("--runs", nargs="+", type=Path, required=True, help="working folders of the sweeps")
-    tabulator.add_argument("--evaluations", type=Path, required=True, help="folders unseen, choices and greedy")
+    tabulator.add_argument("--evaluations", type=Path, required=True, help="folders unseen, known, choices and greedy")
     tabulator.add_argument("--out", type=Path, required=True, help="the table, CSV")
     arguments = parser.parse_args()
     if arguments.command == "data":

@@ -36,6 +36,14 @@ def test_training_never_inserts_a_held_out_noun_and_the_test_inserts_nothing_els
     assert unseen and unseen <= script.HELD_OUT
 
 
+def test_nouns_of_captions_are_replaced_by_nouns_of_captions_that_change_the_meaning(script, scenes):
+    known = Lexicon.from_json(script.demo_lexicon_with(script.nouns_of_captions().__contains__))
+    inserted = inserted_words(known, scenes, script.VARIANTS)
+    assert inserted and inserted <= script.nouns_of_captions()
+    car, automobile, bird, duck = (known.find(word) for word in ("car", "automobile", "bird", "duck"))
+    assert not known.alters(car, automobile) and not known.alters(duck, bird) and known.alters(bird, duck)
+
+
 def test_no_caption_contains_a_held_out_noun(script):
     words = {word for index in range(500) for word in caption_words(captions_of(make_scene("train", 0, index)))}
     forms = {
