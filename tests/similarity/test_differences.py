@@ -169,3 +169,19 @@ def test_non_finite_embeddings_and_unequal_widths_are_refused(counted):
     message = r"given\.npy: embeddings: found NaN or infinite values"
     refused(message, difference_statistics, queries, right, broken, **groups, source="given.npy")
     refused("width: found 16 and 15 and 16", difference_statistics, queries, right[:, 1:], wrong, **groups)
+
+
+def test_a_neutral_embedding_of_every_altered_text_passes_for_grounding():
+    """A limit that docs/explanation/grounding.md states: recognised texts that are equally far from all images."""
+    generator = np.random.default_rng(3)
+    images = generator.standard_normal((200, WIDTH)).astype(np.float32)
+    captions = images + generator.standard_normal(images.shape).astype(np.float32)
+    rows = np.arange(len(images))
+    found = difference_statistics(images, captions, np.zeros_like(captions), query_group=rows, pair_group=rows)
+    unrelated = ~np.eye(len(images), dtype=bool)
+    scores = images.astype(float) @ captions.astype(float).T
+    assert found.preference.mean() == np.mean(np.diag(scores) > 0) > 0.97
+    assert found.blind.mean() == pytest.approx(np.mean(scores[unrelated] > 0)) == pytest.approx(0.5, abs=0.02)
+    # Grounding is how well the true captions alone separate their image from the others.
+    above = [np.mean(scores[row, row] > scores[unrelated[:, row], row]) for row in rows]
+    assert found.grounding.mean() == pytest.approx(np.mean(above)) and np.mean(above) > 0.97
