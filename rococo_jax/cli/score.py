@@ -1,4 +1,4 @@
-"""`rococo score`: compute the metrics of a model of any framework from its similarities, embeddings or class logits.
+"""`rococo score`: compute the metrics of a model of any framework from its similarities, embeddings or logits.
 
 `--data`, or `--images` and `--annotations`, name whole benchmarks, whose results can be compared with those of
 `rococo evaluate`. `--annotation` names one file of captions. `--logits` are those of classes, compared with labels, or
@@ -63,7 +63,7 @@ class LogitsOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Score the similarities, embeddings or class logits of any model on benchmarks, an annotation file or labels.
+    """Score the similarities, embeddings or logits of any model on benchmarks, an annotation file, labels or questions.
 
     Attributes:
         similarities: images by captions, higher is more similar; for whole benchmarks a folder with SET.npy for each
@@ -75,7 +75,7 @@ class Options:
         name: name of the model in tables (default: name of the file or folder, without its ending)
         per_query: also write one row per query, with its ranks and what ranked first; rococo report compares
             models by it if it is named per_query.parquet and stands beside the results
-        classes: class logits
+        classes: logits of classes or options
         data: data
         settings: questions
     """
