@@ -216,6 +216,9 @@ def _results_under(source: Path) -> list[Path]:
     if not source.is_dir():
         if not source.exists():
             raise InputError(source, "results", "nothing there", f"a {RESULTS} or a folder that contains one")
+        if source.suffix != ".json":  # as with out/*, which also names the report and the journal
+            expected = f"a {RESULTS} or a folder that contains some, such as {source.parent}"
+            raise InputError(source, "results", f"a file {source.suffix or 'without a suffix'}", expected)
         return [source]
     below = [path for path in sorted(source.rglob(RESULTS)) if path.is_file()]
     # A folder whose name starts with a dot is still being written, and will be renamed or removed.

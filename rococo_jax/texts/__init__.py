@@ -175,10 +175,9 @@ def parse_json(text: str, source: object, expected: str, field: str = "JSON") ->
         raise InputError(source, field, "values nested too deeply", expected) from None
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if field == "JSON" else ""
-        is_many = error.msg == "Extra data" and field == "JSON"
         problem = f"{error.msg} at {line}column {error.colno}"
         wanted = f"{expected}, complete"
-        if is_many:
+        if error.msg == "Extra data" and field == "JSON" and Path(str(source)).suffix not in JSON_LINES:
             wanted += "; a file of JSON lines, with a value in each line, is named .jsonl"
         raise InputError(source, field, problem, wanted) from None
     except ValueError as error:  # a number with more digits than Python converts

@@ -88,5 +88,13 @@ def test_bad_options_are_refused_in_one_line(folders, refusal, arguments, part):
     assert part in refusal("compare", *folders, *arguments)
 
 
+def test_files_beside_the_results_are_refused_with_the_folder_to_name(folders, tmp_path, refusal):
+    # As a shell expands out/*.
+    (tmp_path / "journal.jsonl").write_text("{}\n{}\n")
+    error = refusal("compare", tmp_path / "journal.jsonl", *folders)
+    found = "journal.jsonl: results: found a file .jsonl; wanted a results.json or a folder that contains some"
+    assert f"{found}, such as {tmp_path}" in error
+
+
 def test_one_model_is_refused(folders, refusal):
     assert "at least two models" in refusal("compare", folders[0])
