@@ -8,6 +8,7 @@
     images/, captions.json        the scenes and their captions
     first.json                    the first caption of each scene, for the adaptive attack
     lexicon.json                  nouns of training: those of captions and half of the others
+    known_lexicon.json            nouns of captions only
     attack_lexicon.json           all nouns of the demo, for the adaptive attack
     seen/, unseen/                captions in which a noun is replaced by one of the nouns that no caption contains:
                                   those in lexicon.json, or the other half (`HELD_OUT`)
@@ -114,6 +115,7 @@ def write_data(out: Path) -> None:
     write_json(out / "captions.json", [{"image": each.image, "caption": list(each.captions)} for each in items])
     write_json(out / "first.json", [{"image": each.image, "caption": [each.captions[0]]} for each in items])
     write_json(out / "lexicon.json", training_lexicon())
+    write_json(out / "known_lexicon.json", demo_lexicon_with(nouns_of_captions().__contains__))
     write_json(out / "attack_lexicon.json", demo_lexicon().to_json())
     other = frozenset(noun.name for noun in demo_lexicon().nouns) - nouns_of_captions()
     if not other > HELD_OUT:
