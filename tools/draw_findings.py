@@ -147,11 +147,40 @@ def corruptions() -> str:
         return chart.file()
 
 
+def end_to_end() -> str:
+    """Draw FR@1 of both arms for each way of choosing the false word."""
+    rows = {row["claim"].removeprefix("FR@1, "): row for row in read("end_to_end") if row["claim"].startswith("FR@1")}
+    labels = {
+        "nouns of training": "foreign nouns",
+        "unseen nouns": "unseen nouns",
+        "nouns of captions": "nouns of captions",
+        "adaptive attack": "adaptive attack",
+    }
+    with chart_of("FR@1 by how the false word is chosen", 660, 280) as chart:
+        axes = chart.axes(44, 34, 500, 210)
+        axes.set(xlim=(-0.6, len(labels) - 0.4), ylim=(0, 75))
+        axes.grid(axis="x", visible=False)
+        axes.set_xticks(range(len(labels)), labels.values())
+        up = "↑ FR@1, %: an altered caption ranks first (lower is better)"
+        axes.text(-40 / 500, 1 + 10 / 210, up, fontsize=11, transform=axes.transAxes, color=colour_of("soft"))
+        for side, arm, colour in ((-0.17, "plain", "own"), (0.17, "recipe", "own-altered")):
+            for place, name in enumerate(labels):
+                value = float(rows[name][arm])
+                tooltip = f"{arm}, {name}: FR@1 {value}"
+                axes.bar(place + side, value, 0.3, color=colour_of(colour), gid=chart.title(tooltip))
+                axes.annotate(f"{value:.0f}", (place + side, value), (0, 4), textcoords="offset pixels", ha="center",
+                              fontsize=11)  # fmt: skip
+        for height, (arm, colour) in enumerate((("plain", "own"), ("recipe", "own-altered"))):
+            axes.text(1.04, 0.9 - 0.1 * height, arm, weight="bold", color=colour_of(colour), transform=axes.transAxes)
+        return chart.file()
+
+
 FIGURES = {
     "corruptions.svg": corruptions,
     "defence_carry.svg": defence_carry,
     "defence_carry_test.svg": defence_carry_test,
     "defences.svg": defences,
+    "end_to_end.svg": end_to_end,
     "ranking_cost.svg": ranking_cost,
 }
 
