@@ -110,6 +110,7 @@ def test_a_study_over_models_refuses_two_sizes_of_one(world, tmp_path, expect_re
     runs = " ".join(f"{world}/out/{name}@{size}px" for name in ("one", "two") for size in SIZES)
     problem = "image size: found one at 24, 32, 48 pixels; wanted one size for each model"
     expect_refusal(f"correlate {runs} --out {tmp_path}/correlations", problem)
+    expect_refusal(f"select {runs} --out {tmp_path}/selection.json", problem)
     expect_refusal(f"factors {runs} --factors {tmp_path}/factors.csv --out {tmp_path}/factors.html", problem)
     assert [path.name for path in tmp_path.iterdir()] == ["factors.csv"]
 
