@@ -65,7 +65,6 @@ class Options:
 
 
 def run(options: Options) -> None:
-    import rococo_jax.demo  # noqa: F401 - registers the lexicon `demo`
     from rococo_jax.benchmarks.readers.half_truths import image_side
     from rococo_jax.benchmarks.readers.plain_choices import as_json
     from rococo_jax.benchmarks.rococo.generate import HALF_TRUTH, add_details, alter_captions

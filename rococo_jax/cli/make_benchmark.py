@@ -50,7 +50,6 @@ class Options:
 def run(options: Options) -> None:
     from pathlib import Path
 
-    import rococo_jax.demo  # noqa: F401 - registers the lexicon `demo`
     from rococo_jax.benchmarks.excluded_input import exif_rotated_images
     from rococo_jax.benchmarks.own import check_name, write_mixed_galleries, write_own
     from rococo_jax.benchmarks.rococo.generate import alter_captions

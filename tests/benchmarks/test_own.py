@@ -15,7 +15,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.main import main
 from rococo_jax.demo.captions import demo_lexicon
 from rococo_jax.evaluation.inputs import layout_folders, open_benchmarks
-from rococo_jax.perturb.text import VARIANTS, lexicon
+from rococo_jax.perturb.text import VARIANTS
 from tests.benchmarks.published_forms import FORMS, write
 from tests.support.refusals import refused
 from tests.support.world import write_pictures
@@ -123,8 +123,8 @@ def test_all_variants_are_altered_at_once_as_one_by_one(photos):
 @pytest.mark.parametrize("command", ["make-benchmark", "alter-captions"])
 def test_the_lexicon_of_the_drawn_scenes_has_a_name(command, photos, monkeypatch):
     # As in a new process, in which nothing has imported the demo.
-    monkeypatch.delitem(sys.modules, "rococo_jax.demo", raising=False)
-    monkeypatch.setattr(lexicon, "_OPENERS", {})
+    for name in ("rococo_jax.demo", "rococo_jax.demo.captions"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     data = photos.parent / "DATA"
     if command == "make-benchmark":
         assert make(photos, "--lexicon", "demo") == 0

@@ -18,8 +18,9 @@ The shipped lexicon is built from WordNet by `tools/build_lexicon.py`; WordNet's
 """
 
 import functools
+import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,21 +169,18 @@ def shipped_lexicon() -> Lexicon:
     return read_lexicon(SHIPPED)
 
 
-_OPENERS: dict[str, Callable[[], Lexicon]] = {}
-
-
-def register_lexicon(name: str, opener: Callable[[], Lexicon]) -> None:
-    """Register a lexicon for `open_lexicon` under a name."""
-    _OPENERS[name] = opener
+# Lexicons by name: module and function. The module is imported when its lexicon is opened.
+_NAMED = {"demo": ("rococo_jax.demo.captions", "demo_lexicon")}
 
 
 def open_lexicon(source: str = "") -> Lexicon:
-    """Return a registered lexicon by name, the lexicon of a file, or the shipped one for an empty name.
+    """Return the lexicon of a name (`demo`) or of a file, or the shipped one for an empty name.
 
     Raises InputError as `read_lexicon`.
     """
-    if source in _OPENERS:
-        return _OPENERS[source]()
+    if source in _NAMED:
+        module, function = _NAMED[source]
+        return getattr(importlib.import_module(module), function)()
     return read_lexicon(source) if source else shipped_lexicon()
 
 
