@@ -12,6 +12,8 @@ import re
 import sys
 from pathlib import Path
 
+from matplotlib.axes import Axes
+
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.storage import atomic_write
 
@@ -73,7 +75,7 @@ def dots(
     with chart_of(title, 760, 430) as chart:
         axes = chart.axes(44, 34, 476, 340)
         axes.set(xlim=xlim, ylim=ylim, xlabel=label)
-        axes.text(-40 / 476, 1 + 10 / 340, up, fontsize=11, transform=axes.transAxes, color=colour_of("soft"))
+        write_above(axes, up, 476, 340)
         axes.axvline(line, color=colour_of("soft"), lw=1, ls=(0, (4, 4)))
         for name, across, height in rows:
             colour = colour_of(COLOURED.get(name, "other"))
@@ -93,6 +95,11 @@ def dots(
         return chart.file()
 
 
+def write_above(axes: Axes, text: str, width: int, height: int) -> None:
+    """Write what the vertical axis shows above axes of this size in px, from the left edge of the chart."""
+    axes.text(-40 / width, 1 + 10 / height, text, fontsize=11, transform=axes.transAxes, color=colour_of("soft"))
+
+
 def ranking_cost() -> str:
     """Draw the seconds of ranking and of the bare product against the number of similarities."""
     entries = json.loads((DOCS / "performance.json").read_text(encoding="utf-8"))
@@ -104,8 +111,7 @@ def ranking_cost() -> str:
         axes.minorticks_off()
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:,g}")
-        axes.text(-40 / 440, 1 + 10 / 210, "↑ seconds, two cores", fontsize=11, transform=axes.transAxes,
-                  color=colour_of("soft"))  # fmt: skip
+        write_above(axes, "↑ seconds, two cores", 440, 210)
         for what, label, colour, up, weight in (("product", "the bare product", "other", 8, "normal"),
                                                 ("ranking", "ranking", "own", -16, "bold")):  # fmt: skip
             seconds = [each["seconds"][what] for each in figures]
@@ -161,8 +167,7 @@ def end_to_end() -> str:
         axes.set(xlim=(-0.6, len(labels) - 0.4), ylim=(0, 75))
         axes.grid(axis="x", visible=False)
         axes.set_xticks(range(len(labels)), labels.values())
-        up = "↑ FR@1, %: an altered caption ranks first (lower is better)"
-        axes.text(-40 / 500, 1 + 10 / 210, up, fontsize=11, transform=axes.transAxes, color=colour_of("soft"))
+        write_above(axes, "↑ FR@1, %: an altered caption ranks first (lower is better)", 500, 210)
         for side, arm, colour in ((-0.17, "plain", "own"), (0.17, "recipe", "own-altered")):
             for place, name in enumerate(labels):
                 value = float(rows[name][arm])
