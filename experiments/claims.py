@@ -10,14 +10,18 @@ equivalent; both by their uncorrected p.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
+from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
 from rococo_jax.metrics.correlation import holm
-from rococo_jax.report.across_seeds import SeedDifference, difference, interval
+from rococo_jax.metrics.image_counts import ImageCounts
+from rococo_jax.report.across_seeds import SeedDifference, difference, interval, over_draws
 from rococo_jax.storage import write_csv_rows
 
 ALPHA = 0.05
@@ -63,6 +67,20 @@ class Comparison:
     difference: SeedDifference
     p_equivalence: float
     row: dict[str, object]
+
+
+@functools.cache
+def read_counts(folder: Path) -> CountsByVariant:
+    """Return the counts of each image of an evaluation, which several claims read."""
+    return read_image_counts(folder / PER_QUERY, read_results(folder / RESULTS))
+
+
+def runs_by_arm(counts: dict[str, list[ImageCounts]], metric: str) -> dict[str, Runs]:
+    """Return a metric of the runs of each arm. The images are drawn once for all runs."""
+    values, drawn = over_draws([run for runs in counts.values() for run in runs], metric)
+    ends = np.cumsum([len(runs) for runs in counts.values()])[:-1]
+    parts = zip(np.split(values, ends), np.split(drawn, ends, axis=1), strict=True)
+    return {arm: Runs(*part) for arm, part in zip(counts, parts, strict=True)}
 
 
 def compare(model: Runs, reference: Runs) -> SeedDifference:

@@ -21,12 +21,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
-from claims import Claim, Comparison, Runs, compare_arms, write_claims
+from claims import Claim, Comparison, Runs, compare_arms, read_counts, runs_by_arm, write_claims
 
-from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
-from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
+from rococo_jax.evaluation.results import RESULTS
+from rococo_jax.evaluation.stored_counts import CountsByVariant
 from rococo_jax.metrics.image_counts import ImageCounts, mean_over_parts
-from rococo_jax.report.across_seeds import over_draws
 
 FOLDS = 5
 SEED = 0
@@ -78,7 +77,7 @@ def read_sweep(folder: Path, seeds: Collection[int] | None = None) -> dict[tuple
         name = path.parent.parent.name  # ARM-steps_N-SEED
         arm, seed = name.partition("-steps_")[0], int(name.rpartition("-")[2])
         if seeds is None or seed in seeds:
-            counts[arm, seed] = read_image_counts(path.parent / PER_QUERY, read_results(path))
+            counts[arm, seed] = read_counts(path.parent)
     return counts
 
 
@@ -98,17 +97,17 @@ def variants_of(claim: Claim, counts: CountsByVariant) -> tuple[str, ...]:
     return claim.variants or tuple(name for task, name in counts if task == claim.task and name not in pooled)
 
 
-def runs_of(claim: Claim, folds: Sequence[dict[tuple[str, int], CountsByVariant]], seeds: Sequence[int]) -> list[Runs]:
+def runs_of(
+    claim: Claim, folds: Sequence[dict[tuple[str, int], CountsByVariant]], seeds: Sequence[int]
+) -> dict[str, Runs]:
     """Return the runs of plain and of the defence; each is the mean over the variants of all folds with one seed."""
     variants = variants_of(claim, folds[0][REFERENCE, seeds[0]])
-    runs = []
-    for arm in (REFERENCE, DEFENCE):
+    counts: dict[str, list[ImageCounts]] = {REFERENCE: [], DEFENCE: []}
+    for arm, runs in counts.items():
         for seed in seeds:
             parts = [stack_folds([fold[arm, seed][claim.task, name] for fold in folds]) for name in variants]
             runs.append(mean_over_parts(parts))
-    values, drawn = over_draws(runs, claim.metric)
-    half = len(seeds)
-    return [Runs(values[:half], drawn[:, :half]), Runs(values[half:], drawn[:, half:])]
+    return runs_by_arm(counts, claim.metric)
 
 
 def bootstrap_ratio(model: Runs, reference: Runs, seed: int = SEED) -> tuple[float, float, float]:
@@ -127,17 +126,17 @@ def compare_folds(
     claim: Claim, folds: Sequence[dict[tuple[str, int], CountsByVariant]], seeds: Sequence[int]
 ) -> Comparison:
     """Compare the arms over all folds, with the difference in each fold and for FR@1 the ratio."""
-    plain, defence = runs_of(claim, folds, seeds)
-    comparison = compare_arms(claim, {REFERENCE: plain, DEFENCE: defence})
+    arms = runs_of(claim, folds, seeds)
+    comparison = compare_arms(claim, arms)
     first_runs = [fold[REFERENCE, seeds[0]] for fold in folds]
     variants = variants_of(claim, first_runs[0])
     images = {name for run in first_runs for variant in variants for name in run[claim.task, variant].images}
     row = comparison.row | {"images": len(images)}
     for number, fold in enumerate(folds):
-        fold_plain, fold_defence = runs_of(claim, [fold], seeds)
-        row[f"fold {number}"] = f"{fold_defence.values.mean() - fold_plain.values.mean():+.2f}"
+        of_fold = runs_of(claim, [fold], seeds)
+        row[f"fold {number}"] = f"{of_fold[DEFENCE].values.mean() - of_fold[REFERENCE].values.mean():+.2f}"
     if claim.metric == "fr1":
-        ratio, ratio_low, ratio_high = bootstrap_ratio(defence, plain)
+        ratio, ratio_low, ratio_high = bootstrap_ratio(arms[DEFENCE], arms[REFERENCE])
         row |= {"ratio, %": f"{ratio:.1f}", "ratio low": f"{ratio_low:.1f}", "ratio high": f"{ratio_high:.1f}"}
     return dataclasses.replace(comparison, row=row)
 

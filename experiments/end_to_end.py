@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from claims import Claim, Runs, compare_arms, write_claims
+from claims import Claim, compare_arms, read_counts, runs_by_arm, write_claims
 
 from rococo_jax.benchmarks.readers.plain_choices import text_choice
 from rococo_jax.benchmarks.rococo.generate import alter_captions, write_altered
@@ -32,12 +32,9 @@ from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.captions import captions_of, demo_lexicon
 from rococo_jax.demo.objects import OBJECTS, PLACES
 from rococo_jax.demo.scenes import draw_scene, make_scene
-from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
-from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
-from rococo_jax.metrics.image_counts import mean_over_parts
+from rococo_jax.metrics.image_counts import ImageCounts, mean_over_parts
 from rococo_jax.perturb.text.kinds import KINDS, KindAlterer
 from rococo_jax.perturb.text.lexicon import Group, Lexicon
-from rococo_jax.report.across_seeds import over_draws
 from rococo_jax.storage import read_json, write_json, write_json_lines
 
 SCENES, SEED = 1000, 61
@@ -147,17 +144,6 @@ def write_data(out: Path) -> None:
         draw_scene(scene, 256).save(out / "images" / f"{scene.name}.png", compress_level=3)
 
 
-def read_counts(folder: Path) -> CountsByVariant:
-    """Return the counts of each image of an evaluation."""
-    return read_image_counts(folder / PER_QUERY, read_results(folder / RESULTS))
-
-
-def runs_of(claim: Claim, counts: dict[str, CountsByVariant], names: list[str]) -> Runs:
-    """Return the metric of a claim of these runs, averaged over its variants."""
-    runs = [mean_over_parts([counts[name][claim.task, variant] for variant in claim.variants]) for name in names]
-    return Runs(*over_draws(runs, claim.metric))
-
-
 def folders_by_arm(sweeps: Sequence[Path]) -> dict[str, list[Path]]:
     """Return the folders of the runs of each arm, in the order of the sweeps."""
     folders: dict[str, list[Path]] = {arm: [] for arm in ARMS}
@@ -169,25 +155,19 @@ def folders_by_arm(sweeps: Sequence[Path]) -> dict[str, list[Path]]:
 
 def table(sweeps: Sequence[Path], evaluations: Path, out: Path) -> None:
     """Write and print a row for each claim."""
-    runs = folders_by_arm(sweeps)
-    folder_of = {folder.name: folder for arm in ARMS for folder in runs[arm]}
-    names = {arm: [folder.name for folder in runs[arm]] for arm in ARMS}
-    both = [*names["plain"], *names["recipe"]]
-    if len(folder_of) < len(both) or len(names["plain"]) != len(names["recipe"]):
-        raise ValueError(f"not one run of each arm and seed: {both}")
-    seeds, comparisons = len(names["plain"]), []
+    folders = folders_by_arm(sweeps)
+    names = [folder.name for arm in ARMS for folder in folders[arm]]
+    if len(set(names)) < len(names) or len({len(folders[arm]) for arm in ARMS}) > 1:
+        raise ValueError(f"not one run of each arm and seed: {names}")
+    comparisons = []
     for evaluation, claim in CLAIMS:
-        folders = {
-            name: folder_of[name] / "evaluation" if evaluation == "clean" else evaluations / evaluation / name
-            for name in both
-        }
-        counts = {name: read_counts(folder) for name, folder in folders.items()}
-        values, resampled = runs_of(claim, counts, both)
-        arms = {
-            "plain": Runs(values[:seeds], resampled[:, :seeds]),
-            "recipe": Runs(values[seeds:], resampled[:, seeds:]),
-        }
-        comparisons.append(compare_arms(claim, arms))
+        counts: dict[str, list[ImageCounts]] = {arm: [] for arm in ARMS}
+        for arm in ARMS:
+            for folder in folders[arm]:
+                is_of_sweep = evaluation == "clean"
+                of_run = read_counts(folder / "evaluation" if is_of_sweep else evaluations / evaluation / folder.name)
+                counts[arm].append(mean_over_parts([of_run[claim.task, variant] for variant in claim.variants]))
+        comparisons.append(compare_arms(claim, runs_by_arm(counts, claim.metric)))
     write_claims(comparisons, out)
 
 
