@@ -19,6 +19,7 @@ from rococo_jax.errors import InputError, is_number, object_of
 from rococo_jax.evaluation.results import RESULTS, described_variants, read_results
 from rococo_jax.metrics import digits_of
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
+from rococo_jax.report.conditions import Conditions
 from rococo_jax.report.vocabulary import (
     SPREAD,
     TASKS,
@@ -28,10 +29,6 @@ from rococo_jax.report.vocabulary import (
     printable,
     variant_label,
 )
-from rococo_jax.storage import hash_json
-
-# Field of the fingerprint with a digest of the other conditions; it differs only if one of them does.
-_DIGEST = "comparable"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +243,7 @@ def _checked(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 
 def group_by_fingerprint(results: Sequence[tuple[Path, dict[str, Any]]]) -> list[Group]:
     """Return groups in the order in which their first result (path and content of a results.json) was named."""
-    conditions = [_Conditions.of(content) for _, content in results]
+    conditions = [Conditions.of(content) for _, content in results]
     groups: list[list[int]] = []
     for place, each in enumerate(conditions):
         fitting = (group for group in groups if all(each.fits(conditions[member]) for member in group))
@@ -263,70 +260,6 @@ def group_by_fingerprint(results: Sequence[tuple[Path, dict[str, Any]]]) -> list
     return comparable_groups
 
 
-@dataclasses.dataclass(frozen=True)
-class _Conditions:
-    """Conditions that must be equal for results of one table.
-
-    Attributes:
-        everywhere: hash of the conditions of all benchmarks: protocol and versions.
-        benchmarks: hash of the data of each benchmark.
-        variants: conditions of single variants: hashes of named inputs, and the seeds and kinds of a mean.
-        flat: all conditions for readers, one line per field.
-    """
-
-    everywhere: str
-    benchmarks: dict[str, str]
-    variants: dict[str, str]
-    flat: dict[str, str]
-
-    @classmethod
-    def of(cls, content: dict[str, Any]) -> "_Conditions":
-        """Return the conditions of the contents of a results.json."""
-        conditions = {name: value for name, value in content["fingerprint"].items() if name not in ("model", _DIGEST)}
-        conditions = {"protocol": content["protocol"]} | conditions
-        rest = {name: value for name, value in conditions.items() if name != "data"}
-        data = {name: hash_json(value) for name, value in object_of(conditions.get("data")).items()}
-        variants = {**_contents(content), **_means_over(content)}
-        return cls(hash_json(rest), data, variants, _flat(conditions) | variants)
-
-    def fits(self, other: "_Conditions") -> bool:
-        """Whether both may share a table: everything that both have was measured under the same conditions."""
-        shared = self.benchmarks.keys() & other.benchmarks.keys()
-        return (
-            self.everywhere == other.everywhere
-            and (bool(shared) or self.benchmarks == other.benchmarks)
-            and all(self.benchmarks[name] == other.benchmarks[name] for name in shared)
-            and all(value == other.variants.get(name, value) for name, value in self.variants.items())
-        )
-
-
-def _contents(content: dict[str, Any]) -> dict[str, str]:
-    """Return hashes of template sets and of out-of-distribution images, by benchmark and name."""
-    hashes = {}
-    for benchmark, about in object_of(content.get("benchmarks")).items():
-        for option, names in object_of(object_of(about).get("request")).items():
-            for name, each in object_of(names).items():
-                hashes[f"{benchmark}: {option} {name}"] = str(object_of(each).get("sha256"))
-    return hashes
-
-
-def _means_over(content: dict[str, Any]) -> dict[str, str]:
-    """Return seeds and kinds of corruption of the variants that are means over them."""
-    means = {}
-    sizes = object_of(content.get("sizes"))
-    for task in content["tasks"]:
-        for name, about in object_of(sizes.get(task)).items():
-            if seeds := object_of(about).get("seeds"):
-                means[f"seeds of {task}, {name}"] = json.dumps(seeds)
-        described = described_variants(content, task)
-        for name, variant in described.items():
-            if variant.corruption == ALL_KINDS:
-                single = [each for each in described.values() if each.corruption != ALL_KINDS]
-                members = [each for each in single if dataclasses.replace(each, corruption=ALL_KINDS) == variant]
-                means[f"kinds of {task}, {name}"] = ", ".join(sorted(each.corruption for each in members))
-    return means
-
-
 def _labelled(members: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Run, ...]:
     """Return runs with unique labels: a repeated name gets its folder, and a number if that is not enough."""
     names = [printable(content["model"]) for _, content in members]
@@ -337,15 +270,3 @@ def _labelled(members: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Run, ...]
         candidates = [label, *(f"{label} #{number}" for number in range(2, len(members) + 2))]
         runs.append(Run(next(each for each in candidates if each not in labels), path, content))
     return tuple(runs)
-
-
-def flat_fingerprint(content: dict[str, Any]) -> dict[str, str]:
-    """Return the whole fingerprint of a result, one entry per field: `{"versions.jax": "0.10.2"}`."""
-    return _flat(content["fingerprint"])
-
-
-def _flat(value: Any, name: str = "") -> dict[str, str]:
-    if isinstance(value, dict) and value:
-        parts = [_flat(child, f"{name}.{key}" if name else str(key)) for key, child in value.items()]
-        return {field: text for part in parts for field, text in part.items()}
-    return {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}

@@ -10,8 +10,9 @@ from rococo_jax.errors import is_whole, object_of
 from rococo_jax.evaluation.examples import EXAMPLES, Example, read_examples
 from rococo_jax.metrics import METRICS
 from rococo_jax.report.blocks import Alert, Block, Cards, Folded, Note, Notes, Page, Part, PlainTable, Terms, Text, rich
-from rococo_jax.report.collection import Group, Run, corrupted_by, flat_fingerprint, tasks_of
+from rococo_jax.report.collection import Group, Run, corrupted_by, tasks_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
+from rococo_jax.report.conditions import flat_fingerprint
 from rococo_jax.report.correlations import correlations_part
 from rococo_jax.report.examples import ERROR, WON, WON_NOTE, choose_examples, example_cards
 from rococo_jax.report.first_screen import first_screen
