@@ -84,7 +84,7 @@ def runs_by_arm(counts: dict[str, list[ImageCounts]], metric: str) -> dict[str, 
 
 
 def compare(model: Runs, reference: Runs) -> SeedDifference:
-    """Return `report.across_seeds.difference`."""
+    """Return the difference of the means over seeds, with its interval and p over seeds and images."""
     result = difference(model.values, model.drawn, reference.values, reference.drawn)
     if result is None:
         raise ValueError("a single seed: no comparison over seeds")
