@@ -90,18 +90,31 @@ def test_the_next_holder_removes_what_a_killed_one_left_and_nothing_else(tmp_pat
         assert not kept[-1].exists() and all(path.exists() for path in kept[:-1])
 
 
-def test_a_folder_that_threads_of_a_failed_write_still_fill_is_removed(tmp_path, monkeypatch):
-    late, remove = [1, 2], shutil.rmtree
+def test_a_folder_that_threads_of_a_failed_write_make_again_is_removed(tmp_path, monkeypatch):
+    """One thread adds to the folder while it is being removed; another makes it again when it had gone."""
+    late, threads, remove = [1, 2], [], shutil.rmtree
 
     def remove_before_a_thread_writes(path, ignore_errors):
         remove(path, ignore_errors=ignore_errors)
         if late:
-            (path / f"deep/{late.pop()}").mkdir(parents=True)
+            written = path / f"deep/{late.pop()}"
+            threads.append(threading.Timer(0.1 if late else 0, written.mkdir, kwargs={"parents": True}))
+            threads[-1].start()
 
     monkeypatch.setattr(storage.shutil, "rmtree", remove_before_a_thread_writes)
     with pytest.raises(KeyError), atomic_directory(tmp_path / "out"):
         raise KeyError
-    assert not list(tmp_path.iterdir()) and not late
+    for thread in threads:
+        thread.join()
+    assert not list(tmp_path.iterdir()) and len(threads) == 2
+
+
+def test_a_folder_that_cannot_be_removed_ends_the_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage.shutil, "rmtree", lambda path, ignore_errors: None)
+    monkeypatch.setattr(storage, "_SECONDS_TO_REMOVE", 0.1)
+    with pytest.raises(KeyError), atomic_directory(tmp_path / "out"):
+        raise KeyError
+    assert list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

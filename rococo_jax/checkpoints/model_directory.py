@@ -9,6 +9,7 @@ training_images.txt    the images that the model was trained on, if they are kno
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def write_model(path: str | os.PathLike, checkpoint: Checkpoint) -> None:
     provenance = {**checkpoint.provenance, "weights_sha256": hash_parameters(parameters), "written_by": __version__}
     # Check free space first: Orbax's threads each raise on a full disk.
     check_free_space(path, sum(array.nbytes for array in parameters.values()))
-    with atomic_directory(path) as folder:
+    with quiet_orbax(), atomic_directory(path) as folder:
         # One process writes, without waiting for the others.
         single_process = ocp.options.MultiprocessingOptions(
             primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="model"
@@ -59,7 +60,7 @@ def write_model(path: str | os.PathLike, checkpoint: Checkpoint) -> None:
         options = {"multiprocessing_options": single_process} if jax.process_count() > 1 else {}
         if options:
             parameters = jax.device_get(parameters)
-        with quiet_orbax(), ocp.StandardCheckpointer(**options) as checkpointer:
+        with ocp.StandardCheckpointer(**options) as checkpointer:
             checkpointer.save((folder / PARAMETERS).absolute(), dict(parameters))
         # Orbax records the temporary folder in it; here the rename marks the model as complete.
         (folder / PARAMETERS / "commit_success.txt").unlink(missing_ok=True)
@@ -136,11 +137,21 @@ def _compare(path: Path, stored: dict[str, tuple[int, ...]], shapes: dict[str, t
 
 @contextlib.contextmanager
 def quiet_orbax() -> Iterator[None]:
-    """Hide the log of Orbax, which repeats the errors that it raises."""
-    logger = logging.getLogger("absl")
+    """Hide what Orbax prints besides the error that it raises.
+
+    It logs that error, too, and closes the event loop in which its other threads then report that they are done.
+    """
+    logger, report = logging.getLogger("absl"), sys.unraisablehook
     level = logger.level
+
+    def report_others(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            report(unraisable)
+
     logger.setLevel(logging.CRITICAL)
+    sys.unraisablehook = report_others
     try:
         yield
     finally:
         logger.setLevel(level)
+        sys.unraisablehook = report

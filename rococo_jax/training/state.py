@@ -32,7 +32,7 @@ from rococo_jax.encoders.loading import best_step
 from rococo_jax.errors import InputError, as_input_error, first_line
 from rococo_jax.models.fsdp import partition_of, place_parameters
 from rococo_jax.processes import broadcast_from_process_0
-from rococo_jax.storage import check_free_space, remove_folder
+from rococo_jax.storage import check_free_space, remove_failed_write
 from rococo_jax.training.freezing import join_parameters
 
 # Upper bound on what Orbax writes to a checkpoint besides its arrays.
@@ -285,4 +285,4 @@ class TrainingCheckpoints:
         """Remove incomplete checkpoints of a run that was killed or had no space while it wrote them."""
         if jax.process_index() == 0:
             for folder in self.folder.glob("*.orbax-checkpoint-tmp"):
-                remove_folder(folder)
+                remove_failed_write(folder)

@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import shutil
+import sys
 import tempfile
 import types
 from pathlib import Path
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import pytest
 
 from rococo_jax import locks, storage
+from rococo_jax.checkpoints.model_directory import quiet_orbax
 from rococo_jax.cli.main import build_parser
 from rococo_jax.encoders import cache
 from rococo_jax.errors import DiskFull, InputError
@@ -147,6 +149,17 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_
         checkpoints.save(3, state, {})
     checkpoints.close()
     assert TrainingCheckpoints(tmp_path / "run", 2, {}).latest() == 2
+
+
+def test_threads_that_report_to_a_closed_event_loop_are_not_printed(monkeypatch):
+    """TensorStore's threads do so after a save that failed, and Python prints each with a traceback."""
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: printed.append(str(unraisable.exc_value)))
+    for said in ("Event loop is closed", "anything else"):
+        with quiet_orbax():
+            sys.unraisablehook(types.SimpleNamespace(exc_value=RuntimeError(said)))
+    sys.unraisablehook(types.SimpleNamespace(exc_value=RuntimeError("Event loop is closed")))
+    assert printed == ["anything else", "Event loop is closed"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, None])
