@@ -15,7 +15,7 @@
     known/                        captions in which a noun is replaced by a noun of other captions
     choices/items.jsonl           a caption of each scene beside an altered caption of each of six kinds
 
-`table` compares the arms of the sweeps `runs` as `claims` does: seeds and images are both random.
+`table` compares an arm of the sweeps `runs` with `plain` as `claims` does: seeds and images are both random.
 """
 
 import argparse
@@ -46,7 +46,6 @@ HELD_OUT = frozenset(
     library tunnel market office
     """.split()
 )
-ARMS = ("plain", "recipe")
 # A claim and the evaluation that has its results.
 CLAIMS = (
     ("clean", Claim("R@1, image to text", "image_to_text", ("clean",), "r1", "higher", "equivalence", 3.0)),
@@ -144,29 +143,30 @@ def write_data(out: Path) -> None:
         draw_scene(scene, 256).save(out / "images" / f"{scene.name}.png", compress_level=3)
 
 
-def folders_by_arm(sweeps: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return the folders of the runs of each arm, in the order of the sweeps."""
-    folders: dict[str, list[Path]] = {arm: [] for arm in ARMS}
+def folders_by_arm(sweeps: Sequence[Path], arms: Sequence[str]) -> dict[str, list[Path]]:
+    """Return the folders of the runs of some arms, in the order of the sweeps."""
+    folders: dict[str, list[Path]] = {arm: [] for arm in arms}
     for sweep in sweeps:
         for point in read_json(sweep / "sweep.json", "a sweep")["points"]:
-            folders[point["arm"]].append(sweep / "points" / point["run"])
+            if point["arm"] in folders:
+                folders[point["arm"]].append(sweep / "points" / point["run"])
     return folders
 
 
-def table(sweeps: Sequence[Path], evaluations: Path, out: Path) -> None:
-    """Write and print a row for each claim."""
-    folders = folders_by_arm(sweeps)
-    names = [folder.name for arm in ARMS for folder in folders[arm]]
-    if len(set(names)) < len(names) or len({len(folders[arm]) for arm in ARMS}) > 1:
+def table(sweeps: Sequence[Path], evaluations: Path, out: Path, arm: str = "recipe") -> None:
+    """Write and print a row for each claim about an arm."""
+    folders = folders_by_arm(sweeps, ("plain", arm))
+    names = [folder.name for of_arm in folders.values() for folder in of_arm]
+    if len(set(names)) < len(names) or len(folders["plain"]) != len(folders[arm]):
         raise ValueError(f"not one run of each arm and seed: {names}")
     comparisons = []
     for evaluation, claim in CLAIMS:
-        counts: dict[str, list[ImageCounts]] = {arm: [] for arm in ARMS}
-        for arm in ARMS:
-            for folder in folders[arm]:
+        counts: dict[str, list[ImageCounts]] = {arm: [] for arm in folders}
+        for arm_of_runs, of_arm in folders.items():
+            for folder in of_arm:
                 is_of_sweep = evaluation == "clean"
                 of_run = read_counts(folder / "evaluation" if is_of_sweep else evaluations / evaluation / folder.name)
-                counts[arm].append(mean_over_parts([of_run[claim.task, variant] for variant in claim.variants]))
+                counts[arm_of_runs].append(mean_over_parts([of_run[claim.task, variant] for variant in claim.variants]))
         comparisons.append(compare_arms(claim, runs_by_arm(counts, claim.metric)))
     write_claims(comparisons, out)
 
@@ -176,15 +176,16 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     writer = commands.add_parser("data", help="draw the test scenes and write altered captions")
     writer.add_argument("--out", type=Path, required=True)
-    tabulator = commands.add_parser("table", help="compare the arms")
+    tabulator = commands.add_parser("table", help="compare an arm with plain")
     tabulator.add_argument("--runs", nargs="+", type=Path, required=True, help="working folders of the sweeps")
     tabulator.add_argument("--evaluations", type=Path, required=True, help="folders unseen, known, choices and greedy")
+    tabulator.add_argument("--arm", default="recipe", help="the arm that is compared with plain")
     tabulator.add_argument("--out", type=Path, required=True, help="the table, CSV")
     arguments = parser.parse_args()
     if arguments.command == "data":
         write_data(arguments.out)
     else:
-        table(arguments.runs, arguments.evaluations, arguments.out)
+        table(arguments.runs, arguments.evaluations, arguments.out, arguments.arm)
 
 
 if __name__ == "__main__":

@@ -54,11 +54,11 @@ def test_no_caption_contains_a_held_out_noun(script):
 
 def test_runs_of_several_sweeps_are_found_by_arm(script, tmp_path):
     for seed in (2, 1):
-        points = [{"run": f"{arm}-{seed}", "arm": arm} for arm in ("recipe", "plain")]
+        points = [{"run": f"{arm}-{seed}", "arm": arm} for arm in ("recipe", "plain", "another")]
         (tmp_path / f"seed-{seed}").mkdir()
         (tmp_path / f"seed-{seed}" / "sweep.json").write_text(json.dumps({"points": points}))
     sweeps = [tmp_path / "seed-1", tmp_path / "seed-2"]
-    assert script.folders_by_arm(sweeps) == {
+    assert script.folders_by_arm(sweeps, ("plain", "recipe")) == {
         arm: [tmp_path / f"seed-{seed}" / "points" / f"{arm}-{seed}" for seed in (1, 2)] for arm in ("plain", "recipe")
     }
     # Twice the same sweep is no further seed.
