@@ -178,7 +178,7 @@ class Launch:
         return self.slice.ssh("all", as_shell(["bash", self.script, "stop"]))
 
     def write_archive(self) -> None:
-        with tarfile.open(self.archive, "w:gz") as archive:
+        with tarfile.open(self.archive, "w:gz", compresslevel=1) as archive:
             for name in COPIED:
                 archive.add(CHECKOUT / name, name, filter=_without_caches)
             archive.add(CHECKOUT / self.config, self.config)
