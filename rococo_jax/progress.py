@@ -19,10 +19,15 @@ _quiet = False
 _compilations = 0
 
 
-def be_quiet(quiet: bool = True) -> None:
-    """Turn progress and `say` off or on. Errors and warnings are still printed."""
+@contextlib.contextmanager
+def be_quiet(quiet: bool = True) -> Iterator[None]:
+    """Turn progress and `say` off, or on, while the block runs. Errors and warnings are still printed."""
     global _quiet
-    _quiet = quiet
+    before, _quiet = _quiet, quiet
+    try:
+        yield
+    finally:
+        _quiet = before
 
 
 def say(text: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rococo_jax import progress as shown
 from rococo_jax import runtime  # noqa: F401  reports compilations
-from rococo_jax.progress import Count, be_quiet, progress, report_compilation
+from rococo_jax.progress import Count, be_quiet, progress, report_compilation, say
 
 
 @pytest.fixture
@@ -87,8 +87,18 @@ def test_jax_reports_its_compilations(clock):
     assert rates == ["3", "6 (3.0/s)", "10 (3.0/s)", "14 (3.5/s)"]
 
 
+def test_a_quiet_command_leaves_later_ones_of_the_process_as_they_are(tmp_path, refusal, capsys):
+    refusal("evaluate", tmp_path, "--data", tmp_path, "--benchmarks", "rococo", "--out", tmp_path / "out", "--quiet")
+    say("heard")
+    with be_quiet():
+        say("not heard")
+        with be_quiet(False):
+            say("heard again")
+        say("not heard either")
+    assert capsys.readouterr().err.split("\n") == ["heard", "heard again", ""]
+
+
 def test_a_bar_and_a_line_show_the_same_words(clock, monkeypatch, capsys):
-    be_quiet(False)
     said = {}
     for terminal in (False, True):
         monkeypatch.setattr(shown.sys.stderr, "isatty", lambda terminal=terminal: terminal, raising=False)

@@ -146,8 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
             refuse_overwriting(parsed)
             _refuse_float64()
             _choose_device(getattr(parsed, "device", None))
-            be_quiet(getattr(parsed, "quiet", False))
-            with hold_output(parsed):
+            with be_quiet(getattr(parsed, "quiet", False)), hold_output(parsed):
                 code = parsed.module.run(options, *([parsed.overrides] if takes_overrides else [])) or 0
             sys.stdout.flush()
             if interrupted:

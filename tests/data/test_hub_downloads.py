@@ -14,7 +14,6 @@ import pytest
 
 from rococo_jax.data.downloads import DOWNLOADS, Download
 from rococo_jax.data.hub_downloads import fetch_files
-from rococo_jax.progress import be_quiet
 from tests.support.file_server import COMMIT, a_hub, publish
 from tests.support.paths import CHECKOUT
 from tests.support.refusals import refused
@@ -43,7 +42,6 @@ def expected(version=FILES):
 
 def test_the_files_that_fit_come_together_and_once(hub, tmp_path, capsys):
     counted = []
-    be_quiet(False)
     assert fetch_files(SHARDS, tmp_path, counted.append) and sum(counted) == 600_000
     assert files_of(tmp_path) == expected()
     assert f"owner/set: main is commit {COMMIT} now" in capsys.readouterr().err
