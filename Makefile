@@ -26,7 +26,8 @@ PYTEST = $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadsco
 demo: $(VENV)/.installed
 	$(VENV)/bin/rococo demo --out demo-out
 
-test: lint
+test: $(VENV)/.installed-dev
+	$(MAKE) -j2 lint $(VENV)/.compiled
 	$(PYTEST)
 
 test-all: lint
@@ -84,6 +85,11 @@ $(VENV)/.installed-dev: $(VENV)/bin/python setup.cfg pyproject.toml
 	@if $(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then $(INSTALL) torch==2.13.0; fi
 	$(INSTALL) --editable '.[$(EXTRAS)]'
 	touch $@ $(VENV)/.installed
+
+# Once, beside the lint; on a new machine each worker would compile for itself what all of them import.
+$(VENV)/.compiled: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m pytest --collect-only -qq >/dev/null || true
+	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/bin/python setup.cfg pyproject.toml
 	$(INSTALL) --editable '.[docs]'

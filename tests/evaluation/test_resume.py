@@ -586,6 +586,7 @@ def test_sets_of_one_name_and_other_contents_are_not_compared(folder, world):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_two_processes_add_what_is_missing_as_one(world, tmp_path):
     """Process 0 decides what is missing, and both embed and score it."""
     tasks = ["--benchmarks", "cue_conflict", "--templates", "1", "--tasks", "edges", "--no-report"]

@@ -258,6 +258,7 @@ def test_the_interval_of_one_seed_is_that_of_its_results(data, swept):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_two_processes_sweep_as_one(data, swept, tmp_path):
     """Sweep points one after another on all hosts, with the table of one process of eight devices."""
     said = run_command_together(command_of(data, tmp_path, "--no-cache", "--over", "batch_size=16"), 2)
