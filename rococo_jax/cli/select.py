@@ -36,16 +36,12 @@ class Options:
 
 def run(options: Options) -> None:
     """Select images, write the list, and print their number."""
-    from rococo_jax.report.collection import group_by_fingerprint, load_results
-    from rococo_jax.report.sections.image_sizes import check_one_size_each
     from rococo_jax.storage import write_json
+    from rococo_jax.studies.runs import runs_of_the_same_data
     from rococo_jax.studies.select import select
 
-    results = load_results(options.results)
-    for group in group_by_fingerprint(results):
-        check_one_size_each(group.runs)
-    paths = [path for path, _ in results]
-    selection = select(paths, options.task, options.count, options.weight, options.embeddings)
+    runs = runs_of_the_same_data(options.results)
+    selection = select(runs, options.task, options.count, options.weight, options.embeddings)
     write_json(options.out, selection)
     selected, inconsistent, images = len(selection["chosen"]), selection["inconsistent"], selection["images"]
     print(f"{options.out}: {selected} of {inconsistent} inconsistent images of {images}")

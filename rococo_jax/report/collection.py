@@ -256,12 +256,15 @@ def group_by_fingerprint(results: Sequence[tuple[Path, dict[str, Any]]]) -> list
         first, this = conditions[0].flat, conditions[group[0]].flat
         rows = [(name, first.get(name, "not recorded"), this.get(name, "not recorded")) for name in {**first, **this}]
         differences = tuple(row for row in rows if row[1] != row[2])
-        comparable_groups.append(Group(_labelled([results[place] for place in group]), differences))
+        comparable_groups.append(Group(label_runs([results[place] for place in group]), differences))
     return comparable_groups
 
 
-def _labelled(members: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Run, ...]:
-    """Return runs with unique labels: a repeated name gets its folder, and a number if that is not enough."""
+def label_runs(members: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Run, ...]:
+    """Return runs (path and content of a results.json) with unique labels.
+
+    A repeated name gets its folder, and a number if that is not enough.
+    """
     names = [printable(content["model"]) for _, content in members]
     runs: list[Run] = []
     for (path, content), name in zip(members, names, strict=True):

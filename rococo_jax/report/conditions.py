@@ -39,14 +39,19 @@ class Conditions:
         variants = {**_contents(content), **_means_over(content)}
         return cls(hash_json(rest), data, variants, _flat(conditions) | variants)
 
-    def fits(self, other: "Conditions") -> bool:
-        """Whether both may share a table: everything that both have was measured under the same conditions."""
+    def has_the_data_of(self, other: "Conditions") -> bool:
+        """Whether protocol, versions and the data of all benchmarks that both have are the same, at least one."""
         shared = self.benchmarks.keys() & other.benchmarks.keys()
         return (
             self.everywhere == other.everywhere
             and (bool(shared) or self.benchmarks == other.benchmarks)
             and all(self.benchmarks[name] == other.benchmarks[name] for name in shared)
-            and all(value == other.variants.get(name, value) for name, value in self.variants.items())
+        )
+
+    def fits(self, other: "Conditions") -> bool:
+        """Whether both may share a table: everything that both have was measured under the same conditions."""
+        return self.has_the_data_of(other) and all(
+            value == other.variants.get(name, value) for name, value in self.variants.items()
         )
 
 

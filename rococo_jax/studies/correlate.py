@@ -13,7 +13,6 @@ from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.progress import say
 from rococo_jax.report.blocks import Page, Part
 from rococo_jax.report.charts import correlation_map
-from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.correlations import (
     COLUMNS,
     MIN_MODELS,
@@ -28,10 +27,10 @@ from rococo_jax.report.correlations import (
     study_of_values,
 )
 from rococo_jax.report.markdown import write_page
-from rococo_jax.report.sections.image_sizes import check_one_size_each
 from rococo_jax.storage import write_csv_rows, write_json, write_text
 from rococo_jax.studies.model_facts import compare_groups, csv_rows, facts_parts, read_facts
 from rococo_jax.studies.number_columns import MODEL_COLUMNS, is_number_column, read_numbers
+from rococo_jax.studies.runs import comparable_runs
 from rococo_jax.texts import TABLES, file_suffix, open_table
 
 FORMAT = "rococo_jax.correlations 1"
@@ -93,13 +92,7 @@ def _study_of(sources: Sequence[str], names: Sequence[str] | None, given: str | 
         if len(sources) > 1:
             raise InputError("RESULTS", "a table and more", sources[0], "a single table of scores")
         return correlate_table(Path(sources[0]), names, given)
-    groups = group_by_fingerprint(load_results(sources))
-    if len(groups) > 1:
-        differing = ", ".join(field for field, *_ in groups[1].differences[:3])
-        problem = f"{len(groups)} kinds that differ in {differing}"
-        raise InputError("RESULTS", "results", problem, "results that differ only in the model")
-    check_one_size_each(groups[0].runs)
-    return correlate_runs(groups[0].runs, names, given)
+    return correlate_runs(comparable_runs(sources), names, given)
 
 
 def correlate_table(path: Path, names: Sequence[str] | None = None, given: str | None = None) -> Study:

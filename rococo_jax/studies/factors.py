@@ -26,13 +26,13 @@ from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.metrics.intervals import draw_blocks
 from rococo_jax.progress import say
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Page, Part, Table, estimate_cell
-from rococo_jax.report.collection import Estimate, Run, group_by_fingerprint, load_results
+from rococo_jax.report.collection import Estimate, Run
 from rococo_jax.report.markdown import write_page
-from rococo_jax.report.sections.image_sizes import check_one_size_each
 from rococo_jax.report.svg import chart_of, colour_of
 from rococo_jax.report.vocabulary import percent, variant_label
 from rococo_jax.storage import write_json
 from rococo_jax.studies.model_facts import Comparison, compare_groups, facts_parts, read_facts
+from rococo_jax.studies.runs import comparable_runs
 from rococo_jax.texts import TABLES, file_suffix
 
 _NAMES = ("file_name", "image", "filename")
@@ -121,16 +121,9 @@ def write_factors(
     With a table of facts about the models, effective robustness is also compared between the groups of its columns of
     words.
 
-    Raises InputError: results of different data or of a model at two image sizes, no task with classes, or as
-    `_read_factors` and `read_facts`.
+    Raises InputError: no task with classes, or as `comparable_runs`, `_read_factors` and `read_facts`.
     """
-    groups = group_by_fingerprint(load_results(sources))
-    if len(groups) != 1:
-        difference = groups[1].differences[0][0] if len(groups) > 1 else "nothing"
-        found = f"{len(groups)} sets of results that differ in {difference}"
-        raise InputError("RESULTS", "results", found, "results of one data set and protocol")
-    runs = groups[0].runs
-    check_one_size_each(runs)
+    runs = comparable_runs(sources)
     task = task or next((name for name in runs[0].tasks if runs[0].kind(name) == "classify"), None)
     if task is None or any(task not in run.tasks for run in runs):
         raise InputError("RESULTS", "task", task or "none with classes", "one that all results have")

@@ -8,7 +8,6 @@ The rule is this project's; Bench-C (arXiv 2511.19032) selects by inconsistency,
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,9 @@ from jaxtyping import Float, Int
 
 from rococo_jax.benchmarks.variants import UNCORRUPTED, Variant
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.results import PER_QUERY, described_variants, read_results
+from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.evaluation.table_metadata import read_rows
+from rococo_jax.report.collection import Run
 from rococo_jax.storage import load_arrays
 
 # Columns with the answer, by kind of task, and with the text that won if the answer is only right or wrong.
@@ -36,12 +36,12 @@ class Answers:
 
 
 def select(
-    results: Sequence[Path], task: str | None, count: int, weight: float, embeddings: str | None = None
+    runs: Sequence[Run], task: str | None, count: int, weight: float, embeddings: str | None = None
 ) -> dict[str, Any]:
     """Return the selection: `chosen` lists image, inconsistency, distance, nearest image and the changed answers.
 
     Args:
-        results: paths of `results.json`, with `per_query.parquet` beside them.
+        runs: the results of each model; see `runs_of_the_same_data`.
         task: the task; by default the first with corrupted images that all results have.
         count: maximum number of images.
         weight: weight of inconsistency against distance, from 0 to 1.
@@ -55,15 +55,12 @@ def select(
         raise InputError("select", "weight", weight, "a number from 0 to 1")
     if count < 1:
         raise InputError("select", "count", count, "1 or more")
-    if len(results) < 2:
-        raise InputError("select", "results", len(results), "those of two models or more")
-    all_results = [read_results(path) for path in results]
-    task = task or next(
-        (name for name in all_results[0]["tasks"] if all(_has_corruptions(each, name) for each in all_results)), None
-    )
-    if task is None or not all(task in each["tasks"] for each in all_results):
+    if len(runs) < 2:
+        raise InputError("select", "results", len(runs), "those of two models or more")
+    task = task or next((name for name in runs[0].tasks if all(_has_corruptions(run, name) for run in runs)), None)
+    if task is None or not all(task in run.tasks for run in runs):
         raise InputError("select", "task", task or "none with corrupted images", "one that all results have")
-    answers = [_answers(path, each["model"], task) for path, each in zip(results, all_results, strict=True)]
+    answers = [_answers(run, task) for run in runs]
     conditions = sorted(set.intersection(*(set(each.corrupted) for each in answers)))
     if not conditions:
         raise InputError("select", task, "no corruption that all results have", "results with corruptions")
@@ -115,14 +112,14 @@ def _changed_answers(
     return changes / np.maximum(comparisons, 1), changed
 
 
-def _has_corruptions(results: dict[str, Any], task: str) -> bool:
-    return task in results["tasks"] and any(each.corruption for each in described_variants(results, task).values())
+def _has_corruptions(run: Run, task: str) -> bool:
+    return any(variant.corruption for variant in run.described.get(task, {}).values())
 
 
-def _answers(path: Path, model: str, task: str) -> Answers:
+def _answers(run: Run, task: str) -> Answers:
     import pyarrow.compute
 
-    file = path.parent / PER_QUERY
+    file = run.path.parent / PER_QUERY
     table = read_rows(file, "the rows that `rococo evaluate` writes")
     table = table.filter(pyarrow.compute.field("task") == task)
     answer = next((name for name in _ANSWERS if name in table.column_names
@@ -146,7 +143,7 @@ def _answers(path: Path, model: str, task: str) -> Answers:
             answers.setdefault(images, {})[(*key, part or "")] = given_answer
     if UNCORRUPTED not in answers:
         raise InputError(file, task, "no uncorrupted images", "results with corruptions")
-    return Answers(model, answers.pop(UNCORRUPTED), answers)
+    return Answers(run.label, answers.pop(UNCORRUPTED), answers)
 
 
 def _vectors(path: str, images: Sequence[str]) -> np.ndarray:

@@ -25,7 +25,7 @@ KEYS = {"corruption": None, "severity": None}
 ANSWERS = {True: {"predicted": "cat", "chosen": "right"}, False: {"predicted": "dog", "chosen": "wrong"}}
 
 
-def made_run(folder, name, right, changed=None):
+def made_run(folder, name, right, changed=None, data="x", model=None):
     """Write results of one model: which images it gets right, and which answers fog changes."""
     variants = {"clean": right, "uncorrupted": right} | ({} if changed is None else {"fog_3": right ^ changed})
     rows = [
@@ -34,9 +34,10 @@ def made_run(folder, name, right, changed=None):
         for image, one in zip(NAMES, hits.tolist(), strict=True)
     ]
     tasks = {"pets": {variant: {"top1": 100 * float(hits.mean())} for variant, hits in variants.items()}}
-    fingerprint = {"model": {"weights": name}, "data": {"pets": "x"}, "protocol": "paper"}
-    results = {"format": "rococo_jax.results", "version": 2, "model": name, "protocol": "paper", "tasks": tasks}
-    results |= {"kinds": {"pets": "classify"}, "intervals": {}, "fingerprint": fingerprint, "data": {}}
+    fingerprint = {"model": {"weights": name}, "data": {"pets": data}, "protocol": "paper"}
+    results = {"format": "rococo_jax.results", "version": 2, "protocol": "paper", "tasks": tasks}
+    results |= {"model": model or name, "fingerprint": fingerprint, "data": {}}
+    results |= {"kinds": {"pets": "classify"}, "intervals": {}}
     results |= {"variants": {"pets": {variant: FIELDS[variant] for variant in variants}}}
     write_json(folder / name / "results.json", with_checksum(results))
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), folder / name / "per_query.parquet")
@@ -88,6 +89,23 @@ def test_a_choice_is_changed_where_another_wrong_text_wins(tmp_path):
     assert main(f"select {tmp_path}/runs --out {tmp_path}/s.json".split()) == 0
     (one,) = json.loads((tmp_path / "s.json").read_text())["chosen"]
     assert one["image"] == "0.jpg" and one["changed"]["a"] == {"fog_3": ["wrong: a cat", "wrong: a cow"]}
+
+
+def test_results_of_other_data_are_refused_also_where_images_have_the_same_names(tmp_path, refusal):
+    for name, data in (("a", "x"), ("b", "y")):
+        made_run(tmp_path / "runs", name, np.ones(IMAGES, bool), np.ones(IMAGES, bool), data=data)
+    error = refusal("select", tmp_path / "runs", "--out", tmp_path / "s.json")
+    assert "/b/results.json, which differs from" in error and "in data.pets; wanted results that differ only" in error
+    assert not (tmp_path / "s.json").exists()
+
+
+def test_two_models_of_one_name_are_two_models(tmp_path):
+    for folder in ("first", "second"):
+        made_run(tmp_path / "runs", folder, np.ones(IMAGES, bool), np.ones(IMAGES, bool), model="a")
+    assert main(f"select {tmp_path}/runs --out {tmp_path}/s.json".split()) == 0
+    found = json.loads((tmp_path / "s.json").read_text())
+    assert found["models"] == ["a (first)", "a (second)"]
+    assert all({*one["changed"]} == {*found["models"]} for one in found["chosen"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
-from rococo_jax.errors import InputError, is_whole, object_of
+from rococo_jax.errors import is_whole, object_of
 from rococo_jax.evaluation.model_list import size_suffix
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Cell, Charts, Head, Note, Part, Table, estimate_cell
@@ -51,13 +51,6 @@ def one_size_each(runs: Sequence[Run]) -> list[Run]:
     """Return the runs without further image sizes of the same model, which are no further models."""
     further_sizes = {id(run) for of_size in runs_by_size(runs).values() for run in list(of_size.values())[1:]}
     return [run for run in runs if id(run) not in further_sizes]
-
-
-def check_one_size_each(runs: Sequence[Run]) -> None:
-    """Raise InputError if a model has results at two image sizes, which a study over models would count as two."""
-    for model, of_size in runs_by_size(runs).items():
-        sizes = ", ".join(map(str, of_size))
-        raise InputError("RESULTS", "image size", f"{model} at {sizes} pixels", "one size for each model")
 
 
 def image_sizes_part(runs: Sequence[Run], anchor: str) -> Part | None:
