@@ -212,12 +212,13 @@ class Launch:
 
     def run(self) -> int:
         """Runs to the end, restarting after preemption. Returns the run's exit code."""
+        # Once, so that a restart runs the same code although the checkout has changed meanwhile.
+        self.write_archive()
         code = STOPPED
         for restart in range(self.options.restarts + 1):
             if restart:
                 log(f"stopped; restart {restart} of {self.options.restarts}")
             self.get_slice()
-            self.write_archive()
             if not self.run_on_hosts(self.copy()) or not self.run_on_hosts(self.start()):
                 continue
             code = self.follow_run()

@@ -152,6 +152,7 @@ case "$*" in
     *" describe "*) [[ -e state ]] || { echo "ERROR: NOT_FOUND: no such resource" >&2; exit 1; }; cat state ;;
     *" create "*) echo ACTIVE > state ;;
     *" delete "*) rm state ;;
+    *" scp "*) stat --format=%y *.tar.gz >> packed ;;
     *" follow "*)
         read -r code state < ends; sed -i 1d ends
         if [[ -n "$state" ]]; then echo "$state" > state; fi
@@ -184,6 +185,9 @@ def test_tpu_makes_follows_restarts_and_gives_back(programs, tmp_path, monkeypat
     assert done.returncode == code, done.stderr
     counts = [calls.read_text().count(f" {word} ") for word in ("create", "follow", "start")]
     assert counts == [made, len(ends), len(ends)]
+    # Every start is of the checkout as it was packed at first.
+    packed = (tmp_path / "packed").read_text().splitlines()
+    assert len(packed) == len(ends) and len(set(packed)) == 1
     assert (tmp_path / "state").exists() == bool(own)
 
 
