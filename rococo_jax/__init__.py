@@ -30,8 +30,6 @@ __all__ = ["__version__", *_PUBLIC]
 
 def __getattr__(name: str):
     if name in _PUBLIC:
-        if name == "train":
-            importlib.import_module("rococo_jax.demo")  # registers `scenes:COUNT` as training data
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module 'rococo_jax' has no attribute {name!r}")
 

@@ -72,7 +72,6 @@ class Options:
 
 def run(options: Options, overrides: Sequence[str]) -> int:
     """Train and evaluate the points that are not done, and write the table and the charts."""
-    import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
     from rococo_jax.processes import distributed_run
     from rococo_jax.runtime import enable_compilation_cache, set_gpu_options
     from rococo_jax.sweep.plan import make_plan

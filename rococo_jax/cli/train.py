@@ -65,7 +65,6 @@ def run(options: Options, overrides: Sequence[str]) -> int:
     """Start the run, or resume it if the working directory has one."""
     if options.plan and not options.dry_run:
         return _plan(options, overrides)
-    import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
     from rococo_jax.processes import distributed_run
     from rococo_jax.runtime import enable_compilation_cache, set_gpu_options
     from rococo_jax.training.config import flat, read_config
@@ -93,7 +92,6 @@ def _plan(options: Options, overrides: Sequence[str]) -> int:
             jax.config.update("jax_platforms", "cpu")
             for name, value in _LIBTPU_WITHOUT_CHIPS.items():
                 os.environ.setdefault(name, value)
-        import rococo_jax.demo  # noqa: F401 - registers `scenes:COUNT` as training data
         from rococo_jax.runtime import set_gpu_options
         from rococo_jax.training.config import read_config
         from rococo_jax.training.plan import describe, plan

@@ -3,11 +3,13 @@
 open_pairs("coco/images,flickr8k/images", "captions_train.json,flickr8k/captions.json")
 open_pairs("cc12m-{00000..01242}.tar")          tars in the WebDataset format, or a folder of them (`tar_pairs`)
 open_pairs("tfds:coco_captions/2014?split=train")       TensorFlow Datasets, without TensorFlow (`tfds_pairs`)
+open_pairs("scenes:20000")                              drawn scenes (`demo.training_scenes`)
 
 `caption_forms` lists the forms of captions, and `register_source` adds a kind of source.
 """
 
 import dataclasses
+import importlib
 import itertools
 import os
 from collections import Counter
@@ -56,7 +58,13 @@ def register_source(prefix: str, open_source: Callable[[str], PairSource]) -> No
     SOURCE_KINDS[:] = [kind, *(other for other in SOURCE_KINDS if other.label != kind.label)]
 
 
+def _open_scenes(name: str) -> PairSource:
+    # Imported when it is needed: the demo is built on the other packages.
+    return importlib.import_module("rococo_jax.demo.training_scenes").open_scenes(name)
+
+
 register_source("tfds:", open_tfds)
+register_source("scenes:", _open_scenes)
 
 
 def _kind_of(name: str) -> SourceKind | None:
@@ -68,7 +76,7 @@ def open_pairs(images: str, captions: str = "", **options: Any) -> PairSource:
 
     Args:
         images: folders of images; whatever `caption_forms` reads together with its images; tars (`.tar`, with ranges in
-            braces) or folders of them; names with a registered prefix (`tfds:NAME?split=...`).
+            braces) or folders of them; names with a registered prefix (`tfds:NAME?split=...`, `scenes:COUNT`).
         captions: of the folders; each applies to all folders that contain its images. Without it, the folders have
             their own captions, as tars and registered sources always do.
         options: the attributes of `ReadOptions`.

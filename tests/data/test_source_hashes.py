@@ -181,8 +181,6 @@ def test_examples_of_tfds_decide_the_hash(tmp_path):
 
 
 def test_drawn_scenes_that_were_changed_have_another_hash(tmp_path):
-    import rococo_jax.demo.training_scenes  # noqa: F401 (registers scenes:)
-
     first = open_pairs("scenes:3").hash()
     (pictures,) = (tmp_path / "cache").rglob("pngs")
     data = np.fromfile(pictures, np.uint8)
