@@ -11,7 +11,7 @@ import importlib
 
 from rococo_jax.version import __version__
 
-# Public names and the rooms they live in; loaded on first use, so that importing the package imports no JAX.
+# Public names and the modules that have them, imported on first use, so that importing the package imports no JAX.
 _PUBLIC = {
     "load_model": "rococo_jax.encoders",
     "save_model": "rococo_jax.checkpoints",

@@ -31,7 +31,7 @@ from rococo_jax.cli.main import COMMANDS, main
 from rococo_jax.cores import usable_cores
 from rococo_jax.runtime import enable_compilation_cache
 from tests.support.paths import require_real_data
-from tests.support.programs import QUICK_ROOMS, compile_quickly
+from tests.support.programs import QUICK_FOLDERS, compile_quickly
 
 WORKER_GB = 2.0  # at its peak
 
@@ -175,7 +175,7 @@ def workers_share_programs_and_made_runs(tmp_path_factory):
 def programs_of_a_file(request):
     """Compile as the file's folder or mark says; drop its programs at its end, which would take gigabytes."""
     types.begin_file()
-    compile_quickly(request.path.parent.name in QUICK_ROOMS or request.node.get_closest_marker("quick") is not None)
+    compile_quickly(request.path.parent.name in QUICK_FOLDERS or request.node.get_closest_marker("quick") is not None)
     yield
     jax.clear_caches()
     memory.end_file()

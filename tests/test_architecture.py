@@ -1,4 +1,4 @@
-"""The order of the rooms: imports only go down, function-local ones and those for type checkers included.
+"""The order of the subpackages: imports only go down, function-local ones and those for type checkers included.
 
     cli ─┬─> demo, sweep, studies ─> report ─┐
          ├─> evaluation ─┬─> benchmarks ─────┼─> perturb ──> encoders ──> checkpoints ──> models, data
@@ -21,7 +21,7 @@ import pytest
 from tests.support.paths import CHECKOUT
 
 PACKAGE = "rococo_jax"
-# A room may import what stands beside it, and whatever that may import.
+# A subpackage may import those named beside it, and whatever these may import.
 BELOW = {
     "models": (),
     "data": (),
@@ -40,12 +40,12 @@ BELOW = {
     "sweep": ("report", "training"),
     "cli": ("demo", "sweep", "studies"),
 }
-# One file each, beside the rooms: they import no room, and every room may import them.
+# One file each, beside the subpackages: they import none of them, and each of them may import these files.
 FOUNDATION = (
     "config_files cores errors hub_files locks npz options process_group processes progress runtime safe_paths storage "
     "texts version"
 ).split()
-# What a room must not know, although the order would allow it.
+# What a subpackage must not know, although the order would allow it.
 NOT_KNOWN = {"report": ("encoders", "checkpoints", "models", "training"), "benchmarks": ("models", "checkpoints")}
 
 
@@ -80,7 +80,7 @@ def graph() -> dict[str, set[str]]:
     return {name: set(imports(name)) - {name} for name in MODULES}
 
 
-def room(name: str) -> str:
+def subpackage(name: str) -> str:
     """`rococo_jax.data.images` -> `data`."""
     return name.split(".")[1] if "." in name else ""
 
@@ -90,16 +90,16 @@ def all_below(name: str) -> set[str]:
     return {name, *FOUNDATION}.union(*(all_below(other) for other in BELOW[name]))
 
 
-def test_every_room_has_its_place():
-    assert {room(name) for name in MODULES} - {"", "__main__"} == {*BELOW, *FOUNDATION}
+def test_every_subpackage_has_its_place():
+    assert {subpackage(name) for name in MODULES} - {"", "__main__"} == {*BELOW, *FOUNDATION}
 
 
 @pytest.mark.parametrize("name", [*BELOW, *FOUNDATION])
 def test_imports_only_go_down(name):
     allowed = all_below(name) if name in BELOW else {*FOUNDATION}
     allowed = allowed - {*NOT_KNOWN.get(name, ())} | {"version", ""}
-    inside = [(module, other) for module, others in graph().items() if room(module) == name for other in others]
-    assert [f"{module} imports {other}" for module, other in inside if room(other) not in allowed] == []
+    inside = [(module, other) for module, others in graph().items() if subpackage(module) == name for other in others]
+    assert [f"{module} imports {other}" for module, other in inside if subpackage(other) not in allowed] == []
 
 
 def test_no_circle_of_files():
@@ -126,7 +126,7 @@ def test_messages_below_the_commands_name_arguments_and_no_flags():
     named = {
         f"{name}:{node.lineno}: {node.value[:60]!r}"
         for name, tree in trees().items()
-        if room(name) not in ("cli", "options")
+        if subpackage(name) not in ("cli", "options")
         for node in set(ast.walk(tree)) - docstrings(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         and re.search(r"(?<![-\w])--[a-z]", NO_MESSAGE.sub("", node.value))

@@ -6,7 +6,7 @@ import jax
 from jax._src import compiler
 
 # No test of these promises bits to users, who compile otherwise.
-QUICK_ROOMS = (
+QUICK_FOLDERS = (
     *("benchmarks", "checkpoints", "cli", "data", "docs", "evaluation", "faults", "launch", "metrics", "report"),
     *("sweep", "training"),
 )
