@@ -180,6 +180,41 @@ def end_to_end() -> str:
         return chart.file()
 
 
+def recipe_weights() -> str:
+    """Draw clean R@1, accuracy and FR@1 against the weight of the recipe, from plain to full weight."""
+    tables = {
+        "plain": "end_to_end",
+        "sixteenth": "end_to_end_sixteenth",
+        "quarter": "end_to_end_quarter",
+        "recipe": "end_to_end",
+    }
+    curves = {
+        "accuracy, unseen kinds": ("accuracy, unseen kinds", "other"),
+        "R@1, image to text": ("clean R@1", "own"),
+        "FR@1, adaptive attack": ("FR@1, adaptive attack", "own-altered"),
+        "FR@1, nouns of captions": ("FR@1, nouns of captions", "own-altered"),
+        "FR@1, unseen nouns": ("FR@1, unseen nouns", "own-altered"),
+    }
+    values = {
+        arm: {row["claim"]: float(row[arm]) for row in read(table) if row["claim"] in curves}
+        for arm, table in tables.items()
+    }
+    with chart_of("Clean R@1, accuracy and FR@1 against the weight of the recipe", 660, 330) as chart:
+        axes = chart.axes(44, 34, 420, 250)
+        axes.set(xlim=(-0.3, 3.2), ylim=(0, 100), xlabel="weight of the recipe's losses; 0: plain")
+        axes.set_xticks(range(4), ["0", "1/16", "1/4", "1"])
+        write_above(axes, "↑ %", 420, 250)
+        for claim, (label, colour) in curves.items():
+            heights = [values[arm][claim] for arm in tables]
+            axes.plot(range(4), heights, color=colour_of(colour), lw=1.6)
+            for place, (arm, height) in enumerate(zip(tables, heights, strict=True)):
+                gid = chart.title(f"{arm}: {label} {height}")
+                axes.plot(place, height, "o", ms=7, mfc=colour_of(colour), mec=colour_of("paper"), gid=gid)
+            axes.annotate(label, (3, heights[-1]), (12, -4), textcoords="offset pixels", fontsize=11,
+                          annotation_clip=False, color=colour_of(colour))  # fmt: skip
+        return chart.file()
+
+
 FIGURES = {
     "corruptions.svg": corruptions,
     "defence_carry.svg": defence_carry,
@@ -187,6 +222,7 @@ FIGURES = {
     "defences.svg": defences,
     "end_to_end.svg": end_to_end,
     "ranking_cost.svg": ranking_cost,
+    "recipe_weights.svg": recipe_weights,
 }
 
 
