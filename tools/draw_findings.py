@@ -211,7 +211,7 @@ def recipe_weights() -> str:
                 gid = chart.title(f"{arm}: {label} {height}")
                 axes.plot(place, height, "o", ms=7, mfc=colour_of(colour), mec=colour_of("paper"), gid=gid)
             axes.annotate(label, (3, heights[-1]), (12, -4), textcoords="offset pixels", fontsize=11,
-                          annotation_clip=False, color=colour_of(colour))  # fmt: skip
+                          annotation_clip=False, color=colour_of("soft" if colour == "other" else colour))  # fmt: skip
         return chart.file()
 
 
