@@ -7,6 +7,7 @@ training_images.txt    the images that the model was trained on, if they are kno
 """
 
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -124,7 +125,7 @@ def restore_parameters(folder: Path, spec: ModelSpec, mesh: Mesh) -> dict[str, j
     except InputError:
         raise
     except Exception as error:  # Orbax and TensorStore raise many classes for missing and truncated files
-        raise InputError(path, "parameters", first_line(error), "a folder that Orbax can read") from None
+        raise InputError(path, "parameters", orbax_problem(error), "a folder that Orbax can read") from None
 
 
 def _compare(path: Path, stored: dict[str, tuple[int, ...]], shapes: dict[str, tuple[int, ...]]) -> None:
@@ -135,23 +136,44 @@ def _compare(path: Path, stored: dict[str, tuple[int, ...]], shapes: dict[str, t
         raise InputError(path, "parameters", problem, "those of the spec in model.json")
 
 
+def orbax_problem(error: BaseException) -> str:
+    """Return what an error of Orbax says: the first line of its cause, as its own lists TensorStore's settings."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return first_line(error)
+
+
 @contextlib.contextmanager
 def quiet_orbax() -> Iterator[None]:
-    """Hide what Orbax prints besides the error that it raises.
-
-    It logs that error, too, and closes the event loop in which its other threads then report that they are done.
-    """
-    logger, report = logging.getLogger("absl"), sys.unraisablehook
+    """Hide what Orbax prints besides the error that it raises: its log, and what its threads and tasks report later."""
+    _hide_late_errors()
+    logger = logging.getLogger("absl")
     level = logger.level
-
-    def report_others(unraisable: Any) -> None:
-        if str(unraisable.exc_value) != "Event loop is closed":
-            report(unraisable)
-
     logger.setLevel(logging.CRITICAL)
-    sys.unraisablehook = report_others
     try:
         yield
+    except BaseException:
+        hide_failed_tasks()
+        raise
     finally:
         logger.setLevel(level)
-        sys.unraisablehook = report
+
+
+def hide_failed_tasks() -> None:
+    """After an error of Orbax: do not log its other tasks that failed, which asyncio does when they are freed."""
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+
+@functools.cache
+def _hide_late_errors() -> None:
+    """For the rest of the process: do not print exceptions of Orbax that no code can catch, each with a traceback."""
+    report = sys.unraisablehook
+
+    def report_others(unraisable: Any) -> None:
+        coroutine = getattr(unraisable.object, "cr_code", None)
+        is_of_coroutine = coroutine is not None and "orbax" in coroutine.co_filename
+        # Said by threads that end after the event loop of the operation.
+        if not is_of_coroutine and str(unraisable.exc_value) != "Event loop is closed":
+            report(unraisable)
+
+    sys.unraisablehook = report_others

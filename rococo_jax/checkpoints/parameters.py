@@ -131,7 +131,9 @@ def check_parameters(parameters: Mapping[str, Any], source: object, recorded: st
     for path, array in parameters.items():
         values = np.asarray(array)
         # The sum is finite exactly if every value is: float64 does not overflow.
-        if not np.isfinite(values.sum(dtype=np.float64)):
+        with np.errstate(invalid="ignore"):
+            total = values.sum(dtype=np.float64)
+        if not np.isfinite(total):
             count = int((~np.isfinite(values)).sum())
             raise InputError(source, path, f"{count} NaN or infinite values of {values.size}", "finite numbers")
         if path in _MAPS_OF_HEADS and not values.any():

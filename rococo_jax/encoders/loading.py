@@ -30,6 +30,7 @@ from rococo_jax.checkpoints.model_directory import (
     MODEL_FILE,
     PARAMETERS,
     TOKENIZER_FILE,
+    orbax_problem,
     quiet_orbax,
     read_description,
     restore_parameters,
@@ -58,7 +59,7 @@ from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.encoders.token_scoring import TokenScorer
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import InputError
 from rococo_jax.models.fsdp import sharding_of
 from rococo_jax.runtime import cache_folder, make_mesh
 from rococo_jax.storage import is_url
@@ -315,4 +316,4 @@ def _trained_parameters(path: Path, sharding: Callable[[str], NamedSharding]) ->
             args = ocp.args.PyTreeRestore({part: shapes}, restore_args=restore_args, partial_restore=True)
             return checkpointer.restore(path, args)[part]
     except Exception as error:  # Orbax and TensorStore raise many classes for files that are missing or cut short
-        raise InputError(path, "state", first_line(error), "a checkpoint that Orbax can read") from None
+        raise InputError(path, "state", orbax_problem(error), "a checkpoint that Orbax can read") from None

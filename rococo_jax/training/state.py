@@ -12,7 +12,6 @@ A state is restored with the shardings of the current run, so the number of devi
 """
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,9 +26,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import checkpoint_managers as managers
 
-from rococo_jax.checkpoints.model_directory import quiet_orbax
+from rococo_jax.checkpoints.model_directory import hide_failed_tasks, orbax_problem, quiet_orbax
 from rococo_jax.encoders.loading import best_step
-from rococo_jax.errors import InputError, as_input_error, first_line
+from rococo_jax.errors import InputError, as_input_error
 from rococo_jax.models.fsdp import partition_of, place_parameters
 from rococo_jax.processes import broadcast_from_process_0
 from rococo_jax.storage import check_free_space, remove_failed_write
@@ -236,8 +235,9 @@ class TrainingCheckpoints:
         try:
             args = ocp.args.Composite(input=ocp.args.JsonRestore(), run=ocp.args.JsonRestore())
             restored = self.manager.restore(step, args=args)
-        except (ValueError, KeyError, FileNotFoundError) as error:
-            raise InputError(path, "checkpoint", first_line(error), "a complete checkpoint of a run") from None
+        except Exception as error:  # Orbax and TensorStore raise many classes for files that are missing or cut short
+            hide_failed_tasks()
+            raise InputError(path, "checkpoint", orbax_problem(error), "a complete checkpoint of a run") from None
         for name in sorted({*self.run, *restored["run"]}):
             saved, current = restored["run"].get(name), self.run.get(name)
             if saved != current:
@@ -245,8 +245,9 @@ class TrainingCheckpoints:
         try:
             args = ocp.args.Composite(state=ocp.args.StandardRestore(like._asdict()))
             state = self.manager.restore(step, args=args)["state"]
-        except (ValueError, KeyError, FileNotFoundError) as error:
-            raise InputError(path, "state", first_line(error), "the state of this model") from None
+        except Exception as error:
+            hide_failed_tasks()
+            raise InputError(path, "state", orbax_problem(error), "the state of this model") from None
         for name, saved_step in (("step", int(state["step"])), ("input", restored["input"].get("next_step", step))):
             if saved_step != step:
                 raise InputError(path, name, f"step {saved_step}", f"step {step}, as the folder is named")
@@ -275,8 +276,7 @@ class TrainingCheckpoints:
             refused = as_input_error(error)
             if refused is None:
                 raise
-            # Other tasks that failed would each be logged when the process ends.
-            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+            hide_failed_tasks()
             self._remove_unfinished()
             expected = f"{refused.wanted}; {self.describe_latest()}"
             raise type(refused)(refused.source, refused.field, refused.found, expected) from None

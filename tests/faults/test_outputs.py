@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import types
@@ -15,13 +16,13 @@ import jax.numpy as jnp
 import pytest
 
 from rococo_jax import locks, storage
-from rococo_jax.checkpoints.model_directory import quiet_orbax
 from rococo_jax.cli.main import build_parser
 from rococo_jax.encoders import cache
 from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.runtime import cache_folder
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
 from tests.support.faults import COMMANDS, Fault, each_of, no_file_above, undamaged
+from tests.support.paths import CHECKOUT
 from tests.support.refusals import refused
 
 WRITERS = [name for name in COMMANDS if name not in ("make", "inspect")]
@@ -151,15 +152,22 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_
     assert TrainingCheckpoints(tmp_path / "run", 2, {}).latest() == 2
 
 
-def test_threads_that_report_to_a_closed_event_loop_are_not_printed(monkeypatch):
-    """TensorStore's threads do so after a save that failed, and Python prints each with a traceback."""
-    printed = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: printed.append(str(unraisable.exc_value)))
-    for said in ("Event loop is closed", "anything else"):
-        with quiet_orbax():
-            sys.unraisablehook(types.SimpleNamespace(exc_value=RuntimeError(said)))
-    sys.unraisablehook(types.SimpleNamespace(exc_value=RuntimeError("Event loop is closed")))
-    assert printed == ["anything else", "Event loop is closed"]
+@pytest.mark.parametrize("command", ["embed", "train"])
+def test_what_a_failed_read_reports_later_is_not_printed(command, world):
+    """In a process of its own, whose threads and tasks end after the one line of the error."""
+    if command == "train":
+        world.run("train", "--config.steps=1", out="run")
+        shutil.rmtree(world / "run/model")
+    for path in (world / {"embed": "model/params", "train": "run/checkpoints/1/state"}[command]).rglob("d/*"):
+        os.truncate(path, path.stat().st_size // 3)
+    words = world.command(command, *(["--config.steps=2"] if command == "train" else []), out="run")
+    environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
+    ended = subprocess.run(
+        [sys.executable, "-m", "rococo_jax", *words], capture_output=True, text=True, cwd=world.root, env=environment
+    )
+    assert ended.returncode == 2, ended.stderr
+    (line,) = [line for line in ended.stderr.splitlines() if not line.startswith(("captions.json: ", "training in"))]
+    assert re.match(r"rococo: .*: (parameters|state): found (?!Encountered).*; wanted ", line)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, None])
