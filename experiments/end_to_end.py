@@ -161,12 +161,12 @@ def table(sweeps: Sequence[Path], evaluations: Path, out: Path, arm: str = "reci
         raise ValueError(f"not one run of each arm and seed: {names}")
     comparisons = []
     for evaluation, claim in CLAIMS:
-        counts: dict[str, list[ImageCounts]] = {arm: [] for arm in folders}
-        for arm_of_runs, of_arm in folders.items():
-            for folder in of_arm:
-                is_of_sweep = evaluation == "clean"
-                of_run = read_counts(folder / "evaluation" if is_of_sweep else evaluations / evaluation / folder.name)
-                counts[arm_of_runs].append(mean_over_parts([of_run[claim.task, variant] for variant in claim.variants]))
+        counts: dict[str, list[ImageCounts]] = {}
+        for name, of_arm in folders.items():
+            is_of_sweep = evaluation == "clean"
+            results = [each / "evaluation" if is_of_sweep else evaluations / evaluation / each.name for each in of_arm]
+            runs = map(read_counts, results)
+            counts[name] = [mean_over_parts([run[claim.task, part] for part in claim.variants]) for run in runs]
         comparisons.append(compare_arms(claim, runs_by_arm(counts, claim.metric)))
     write_claims(comparisons, out)
 

@@ -117,15 +117,10 @@ def restore_parameters(folder: Path, spec: ModelSpec, mesh: Mesh) -> dict[str, j
         name: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding_of(name, shape, mesh))
         for name, shape in shapes.items()
     }
-    try:
-        with quiet_orbax(), ocp.StandardCheckpointer() as checkpointer:
-            stored = {name: tuple(leaf.shape) for name, leaf in dict(checkpointer.metadata(path).item_metadata).items()}
-            _compare(path, stored, shapes)
-            return checkpointer.restore(path, targets)
-    except InputError:
-        raise
-    except Exception as error:  # Orbax and TensorStore raise many classes for missing and truncated files
-        raise InputError(path, "parameters", orbax_problem(error), "a folder that Orbax can read") from None
+    with reading(path, "parameters", "a folder that Orbax can read"), ocp.StandardCheckpointer() as checkpointer:
+        stored = {name: tuple(leaf.shape) for name, leaf in dict(checkpointer.metadata(path).item_metadata).items()}
+        _compare(path, stored, shapes)
+        return checkpointer.restore(path, targets)
 
 
 def _compare(path: Path, stored: dict[str, tuple[int, ...]], shapes: dict[str, tuple[int, ...]]) -> None:
@@ -136,11 +131,22 @@ def _compare(path: Path, stored: dict[str, tuple[int, ...]], shapes: dict[str, t
         raise InputError(path, "parameters", problem, "those of the spec in model.json")
 
 
-def orbax_problem(error: BaseException) -> str:
-    """Return what an error of Orbax says: the first line of its cause, as its own lists TensorStore's settings."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return first_line(error)
+@contextlib.contextmanager
+def reading(path: Path, field: str, expected: str) -> Iterator[None]:
+    """Raise InputError for any error while Orbax reads in the block, with the first line of its cause.
+
+    Orbax and TensorStore raise many classes for missing and truncated files, and Orbax's own text lists settings.
+    """
+    try:
+        with quiet_orbax():
+            yield
+    except InputError:
+        raise
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise InputError(path, field, first_line(cause), expected) from None
 
 
 @contextlib.contextmanager
@@ -153,20 +159,16 @@ def quiet_orbax() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        hide_failed_tasks()
+        # Other tasks that failed would each be logged when they are freed.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         raise
     finally:
         logger.setLevel(level)
 
 
-def hide_failed_tasks() -> None:
-    """After an error of Orbax: do not log its other tasks that failed, which asyncio does when they are freed."""
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-
-
 @functools.cache
 def _hide_late_errors() -> None:
-    """For the rest of the process: do not print exceptions of Orbax that no code can catch, each with a traceback."""
+    """Stop the process from printing, with a traceback each, exceptions of Orbax that no code can catch."""
     report = sys.unraisablehook
 
     def report_others(unraisable: Any) -> None:

@@ -30,9 +30,8 @@ from rococo_jax.checkpoints.model_directory import (
     MODEL_FILE,
     PARAMETERS,
     TOKENIZER_FILE,
-    orbax_problem,
-    quiet_orbax,
     read_description,
+    reading,
     restore_parameters,
 )
 from rococo_jax.checkpoints.parameters import (
@@ -304,16 +303,13 @@ def _read_checkpoint(folder: Path, mesh: Mesh) -> tuple[Path, dict[str, Any], di
 
 def _trained_parameters(path: Path, sharding: Callable[[str], NamedSharding]) -> dict[str, jax.Array]:
     """Return the averaged parameters of a checkpoint, or the parameters if it has no average."""
-    try:
-        with quiet_orbax(), ocp.PyTreeCheckpointer() as checkpointer:
-            stored = checkpointer.metadata(path).item_metadata
-            part = "average" if stored["average"] else "parameters"
-            shapes = {
-                name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding(name))
-                for name, leaf in stored[part].items()
-            }
-            restore_args = ocp.checkpoint_utils.construct_restore_args({part: shapes})
-            args = ocp.args.PyTreeRestore({part: shapes}, restore_args=restore_args, partial_restore=True)
-            return checkpointer.restore(path, args)[part]
-    except Exception as error:  # Orbax and TensorStore raise many classes for files that are missing or cut short
-        raise InputError(path, "state", orbax_problem(error), "a checkpoint that Orbax can read") from None
+    with reading(path, "state", "a checkpoint that Orbax can read"), ocp.PyTreeCheckpointer() as checkpointer:
+        stored = checkpointer.metadata(path).item_metadata
+        part = "average" if stored["average"] else "parameters"
+        shapes = {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding(name))
+            for name, leaf in stored[part].items()
+        }
+        restore_args = ocp.checkpoint_utils.construct_restore_args({part: shapes})
+        args = ocp.args.PyTreeRestore({part: shapes}, restore_args=restore_args, partial_restore=True)
+        return checkpointer.restore(path, args)[part]

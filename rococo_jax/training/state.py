@@ -13,7 +13,7 @@ A state is restored with the shardings of the current run, so the number of devi
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,12 +26,12 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import checkpoint_managers as managers
 
-from rococo_jax.checkpoints.model_directory import hide_failed_tasks, orbax_problem, quiet_orbax
+from rococo_jax.checkpoints.model_directory import quiet_orbax, reading
 from rococo_jax.encoders.loading import best_step
 from rococo_jax.errors import InputError, as_input_error
 from rococo_jax.models.fsdp import partition_of, place_parameters
 from rococo_jax.processes import broadcast_from_process_0
-from rococo_jax.storage import check_free_space, remove_failed_write
+from rococo_jax.storage import check_free_space, remove_failed_write, remove_folder
 from rococo_jax.training.freezing import join_parameters
 
 # Upper bound on what Orbax writes to a checkpoint besides its arrays.
@@ -193,7 +193,7 @@ class TrainingCheckpoints:
             policies.append(managers.EveryNSteps(keep_every))
         policy = managers.AnyPreservationPolicy(policies)
         options = ocp.CheckpointManagerOptions(preservation_policy=policy, enable_async_checkpointing=True)
-        self._remove_unfinished()
+        self._remove_unfinished(remove_folder)
         # Orbax writes in the background, and logs until the manager is closed.
         self._quiet = contextlib.ExitStack()
         self._quiet.enter_context(quiet_orbax())
@@ -232,22 +232,16 @@ class TrainingCheckpoints:
         Raises InputError: it belongs to another model, or its parameters differ in name or shape.
         """
         path = self.folder / str(step)
-        try:
+        with reading(path, "checkpoint", "a complete checkpoint of a run"):
             args = ocp.args.Composite(input=ocp.args.JsonRestore(), run=ocp.args.JsonRestore())
             restored = self.manager.restore(step, args=args)
-        except Exception as error:  # Orbax and TensorStore raise many classes for files that are missing or cut short
-            hide_failed_tasks()
-            raise InputError(path, "checkpoint", orbax_problem(error), "a complete checkpoint of a run") from None
         for name in sorted({*self.run, *restored["run"]}):
             saved, current = restored["run"].get(name), self.run.get(name)
             if saved != current:
                 raise InputError(path, name, saved, f"{current}, which this run starts from")
-        try:
+        with reading(path, "state", "the state of this model"):
             args = ocp.args.Composite(state=ocp.args.StandardRestore(like._asdict()))
             state = self.manager.restore(step, args=args)["state"]
-        except Exception as error:
-            hide_failed_tasks()
-            raise InputError(path, "state", orbax_problem(error), "the state of this model") from None
         for name, saved_step in (("step", int(state["step"])), ("input", restored["input"].get("next_step", step))):
             if saved_step != step:
                 raise InputError(path, name, f"step {saved_step}", f"step {step}, as the folder is named")
@@ -271,18 +265,18 @@ class TrainingCheckpoints:
     def _writing(self) -> Iterator[None]:
         """Raise InputError for errors of the disk, with the checkpoint from which the run can resume."""
         try:
-            yield
+            with quiet_orbax():
+                yield
         except (InputError, OSError, ValueError) as error:
             refused = as_input_error(error)
             if refused is None:
                 raise
-            hide_failed_tasks()
-            self._remove_unfinished()
+            self._remove_unfinished(remove_failed_write)
             expected = f"{refused.wanted}; {self.describe_latest()}"
             raise type(refused)(refused.source, refused.field, refused.found, expected) from None
 
-    def _remove_unfinished(self) -> None:
-        """Remove incomplete checkpoints of a run that was killed or had no space while it wrote them."""
+    def _remove_unfinished(self, remove: Callable[[Path], None]) -> None:
+        """Remove incomplete checkpoints: of a killed run, or of this one if a write fails and threads go on."""
         if jax.process_index() == 0:
             for folder in self.folder.glob("*.orbax-checkpoint-tmp"):
-                remove_failed_write(folder)
+                remove(folder)

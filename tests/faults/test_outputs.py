@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import pytest
 
 from rococo_jax import locks, storage
+from rococo_jax.checkpoints import model_directory
 from rococo_jax.cli.main import build_parser
 from rococo_jax.encoders import cache
 from rococo_jax.errors import DiskFull, InputError
@@ -168,6 +169,15 @@ def test_what_a_failed_read_reports_later_is_not_printed(command, world):
     assert ended.returncode == 2, ended.stderr
     (line,) = [line for line in ended.stderr.splitlines() if not line.startswith(("captions.json: ", "training in"))]
     assert re.match(r"rococo: .*: (parameters|state): found (?!Encountered).*; wanted ", line)
+
+
+def test_other_errors_that_no_code_can_catch_are_still_printed(monkeypatch):
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: printed.append(str(unraisable.exc_value)))
+    model_directory._hide_late_errors.__wrapped__()
+    for said in ("Event loop is closed", "anything else"):
+        sys.unraisablehook(types.SimpleNamespace(exc_value=RuntimeError(said), object=None))
+    assert printed == ["anything else"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, None])
