@@ -9,6 +9,7 @@ import errno
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -72,6 +73,26 @@ def unknown_name(source: object, field: str, name: str, known: Iterable[str], co
     wanted = f"one of {', '.join(names)}" if len(names) <= _FEW else many
     hint = f" (did you mean {plain[near[0]]}?)" if near else ""
     return InputError(source, field, repr(name), wanted + hint)
+
+
+def missing_library(source: object, field: str, library: str, extra: str) -> InputError:
+    """Return the error for a library that is not installed, with the command that installs it.
+
+    The command names the requirements of one of this package's extras, never the package itself, which is on no index.
+
+    Args:
+        source, field: arguments of `InputError`.
+        library: name of the module that cannot be imported.
+        extra: the extra in `setup.cfg` that requires it.
+    """
+    import importlib.metadata  # takes as long to import as everything else here
+
+    try:
+        requirements = importlib.metadata.requires("rococo-jax") or []
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        requirements = []
+    of_extra = [text.partition(";")[0].strip() for text in requirements if f'extra == "{extra}"' in text]
+    return InputError(source, field, f"no {library} installed", f"pip install {shlex.join(of_extra or [library])}")
 
 
 def _plain(name: str) -> str:

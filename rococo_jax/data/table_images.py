@@ -41,7 +41,7 @@ from rococo_jax.data.parquet_table import ImageTable, ParquetTable, image_column
 from rococo_jax.data.pictures import image_format
 from rococo_jax.data.read_options import ReadOptions
 from rococo_jax.data.table_splits import ALL, USUAL_SPLITS, ChosenTables, choose_tables
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import InputError, first_line, missing_library
 from rococo_jax.runtime import cache_folder
 from rococo_jax.storage import hash_json, is_url, remove_folder
 
@@ -264,7 +264,7 @@ def _load(name: str, path: str, split: str | None) -> Any:
     try:
         import datasets
     except ImportError:
-        raise InputError(name, "datasets", "not installed", "pip install 'rococo-jax[datasets]'") from None
+        raise missing_library(name, "library", "datasets", "datasets") from None
     dataset, _, config = path.partition(":")
     is_folder = Path(dataset).is_dir()
     try:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rococo_jax.data.content_hashes import hash_files, hash_in_threads
 from rococo_jax.data.pair_source import PairSample, PairSource
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, missing_library
 from rococo_jax.storage import hash_bytes, hash_json
 
 # Features of TFDS's captioning datasets, by role.
@@ -110,8 +110,7 @@ def _open_examples(name: str, dataset: str, split: str, options: Mapping[str, st
     try:
         import tensorflow_datasets as tfds
     except ImportError:
-        expected = "pip install 'rococo_jax[tfds]' (TensorFlow is not needed)"
-        raise InputError(name, "tensorflow_datasets", "not installed", expected) from None
+        raise missing_library(name, "library", "tensorflow_datasets", "tfds") from None  # which needs no TensorFlow
     skip: Any = tfds.decode.SkipDecoding()
     for part in reversed(options.get("image", "image").split("/")):
         skip = {part: skip}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, missing_library
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.collection import Group, group_by_fingerprint, load_results
 from rococo_jax.report.comparison import Comparisons
@@ -70,7 +70,7 @@ def read_results(*sources: Any) -> Any:
     try:
         import pandas as pd
     except ImportError:
-        raise InputError("read_results", "library", "no pandas", "pip install 'rococo-jax[pandas]'") from None
+        raise missing_library("read_results", "library", "pandas", "pandas") from None
     named = [(name, content) for each in sources if isinstance(each, Mapping) for name, content in each.items()]
     results = load_results(each for each in sources if not isinstance(each, Mapping))
     results += [(Path(name), dict(content) | {"model": name}) for name, content in named]

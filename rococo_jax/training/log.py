@@ -22,7 +22,7 @@ from typing import Any
 import jax
 
 from rococo_jax.encoders.loading import EVALUATIONS
-from rococo_jax.errors import InputError
+from rococo_jax.errors import missing_library
 from rococo_jax.progress import say
 from rococo_jax.storage import atomic_write
 from rococo_jax.training.program import peak_flops
@@ -85,8 +85,7 @@ class RunLog:
 def check_wandb(project: str) -> None:
     """Raise InputError if a project is named but wandb, or tensorboard, which it needs, is not installed."""
     if project and not all(map(importlib.util.find_spec, ("wandb", "tensorboard"))):
-        expected = "'' or wandb installed: pip install 'rococo-jax[wandb]'"
-        raise InputError("config", "config.log.wandb", repr(project), expected)
+        raise missing_library("config", "config.log.wandb", "wandb and tensorboard", "wandb")
 
 
 def _wandb_run(folder: Path, arguments: Mapping[str, Any]) -> Any:

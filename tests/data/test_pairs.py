@@ -174,7 +174,7 @@ def test_what_tfds_does_not_have_is_named(dataset_folder, name, message):
 
 def test_without_tfds_the_way_to_install_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    missing = r"tensorflow_datasets: found not installed; wanted pip install 'rococo_jax\[tfds\]'"
+    missing = "library: found no tensorflow_datasets installed; wanted pip install 'tensorflow-datasets>="
     refused(missing, open_tfds, "tfds:coco_captions/2014")
 
 

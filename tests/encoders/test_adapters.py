@@ -89,13 +89,13 @@ def test_mteb_encoders_are_evaluated_here_and_ours_there(tiny, pictures):
     assert ours.similarity(both, both).diagonal() == pytest.approx(ours.similarity_pairwise(both, both))
 
 
-def test_a_missing_library_is_one_line_with_the_extra(tmp_path, monkeypatch, refusal):
+def test_a_missing_library_is_one_line_with_its_package(tmp_path, monkeypatch, refusal):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "open_clip" else object())
     write_world(tmp_path, [["a dog"]])
     images, captions = tmp_path / "images", tmp_path / "captions.json"
     source, out = "open_clip:ViT-B-32/openai", tmp_path / "E.npz"
     error = refusal("embed", source, "--images", images, "--captions", captions, "--out", out)
-    said = f"rococo: {source}: library: found no open_clip installed; wanted pip install 'rococo-jax[open-clip]'"
+    said = f"rococo: {source}: library: found no open_clip installed; wanted pip install 'open_clip_torch>=3'"
     assert said in error
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.encoders.foreign_model import run_user_code
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, missing_library
 
 # Prefix -> file, function, and library, which must be installed. The extra is the library's name with dashes.
 ADAPTERS = {
@@ -50,8 +50,7 @@ def load_adapted(source: str, arguments: Mapping[str, Any] | None = None) -> Any
     file, function, library = ADAPTERS[prefix]
     for module in ("torch", library):
         if importlib.util.find_spec(module) is None:
-            extra = library.replace("_", "-")
-            raise InputError(source, "library", f"no {module} installed", f"pip install 'rococo-jax[{extra}]'")
+            raise missing_library(source, "library", module, library.replace("_", "-"))
     load = getattr(importlib.import_module(f"rococo_jax.encoders.adapters.{file}"), function)
     return run_user_code(source, lambda: load(model, **(arguments or {})))
 

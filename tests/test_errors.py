@@ -1,0 +1,29 @@
+"""Test what errors tell users to do."""
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+
+from rococo_jax.errors import missing_library
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def test_no_message_says_to_install_a_name_that_is_on_no_index():
+    """Whoever registers this project's name on an index could run code on the machine of everybody who follows it."""
+    commands = re.compile(r"pip install [^\n]*rococo[-_]jax(?! @)")
+    for path in (PACKAGE / "rococo_jax").rglob("*.py"):
+        assert not commands.search(path.read_text()), path
+
+
+@pytest.mark.parametrize("extra", ["wandb", "pandas", "datasets", "tfds", "open-clip", "transformers", "mteb"])
+def test_a_missing_library_names_all_requirements_of_its_extra(extra):
+    settings = configparser.ConfigParser()
+    settings.read(PACKAGE / "setup.cfg")
+    requirements = settings["options.extras_require"][extra].split()
+    message = str(missing_library("source", "library", "module", extra))
+    command = message.partition("pip install ")[2].replace("'", "")
+    assert "source: library: found no module installed; wanted" in message
+    assert sorted(command.split()) == sorted(requirements)
