@@ -106,7 +106,8 @@ def _texts(docstring: str) -> dict[str, str]:
     return {name: text.rstrip(".").replace("`", "") for name, text in texts.items()}
 
 
-def _selected(options: type, group: Group) -> Iterable[Declared]:
+def selected(options: type, group: Group) -> Iterable[Declared]:
+    """Yield the options of a dataclass that a group takes, with the flags that they have there."""
     for each in declared(options):
         if group.only is None or each.name in group.only:
             flag = group.flags.get(each.name)
@@ -116,7 +117,7 @@ def _selected(options: type, group: Group) -> Iterable[Declared]:
 
 def add_options(parser: Any, options: type, group: Group = Group()) -> None:
     """Add the options of a dataclass to an `argparse` parser; those of nested dataclasses get a heading."""
-    for each in _selected(options, group):
+    for each in selected(options, group):
         if each.is_group:
             add_options(parser.add_argument_group(each.help or each.name), each.kind, each.option)
         else:
@@ -146,13 +147,13 @@ def _add(parser: Any, each: Declared) -> None:
 
 
 def parse(options: type, values: dict[str, Any], group: Group = Group()) -> Any:
-    """The dataclass of the words of an `argparse.Namespace`, which gets the defaults of absent ones.
+    """Build the dataclass from parsed arguments. Defaults of options that were not given are added to `values`.
 
     Raises:
-        InputError, OSError: a text is none of its option's.
+        InputError, OSError: a value is invalid for its option.
     """
     values_by_name = {}
-    for each in _selected(options, group):
+    for each in selected(options, group):
         if each.is_group:
             values_by_name[each.name] = parse(each.kind, values, each.option)
         elif each.place in values:
@@ -164,13 +165,13 @@ def parse(options: type, values: dict[str, Any], group: Group = Group()) -> Any:
 
 
 def read(options: type, texts: Mapping[str, Any], label: Callable[[str], str]) -> Any:
-    """The dataclass of a config's texts; an empty one of an option that is nothing by default is not given.
+    """Build the dataclass from the texts of a config; an empty text for an option without a default is ignored.
 
     Args:
-        label: what errors call an option, by its attribute.
+        label: returns the name of an option in errors, by its attribute.
 
     Raises:
-        InputError: a text is none of its option's.
+        InputError: a value is invalid for its option.
     """
     texts_by_option = {each: texts[each.name] for each in declared(options) if each.name in texts}
     texts_by_option = {

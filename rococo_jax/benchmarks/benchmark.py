@@ -12,6 +12,7 @@ import importlib.metadata
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rococo_jax.benchmarks.excluded_input import ExcludedInput, excluded_by_list, select_images
@@ -85,8 +86,10 @@ class Benchmark:
         """Return a phrase for messages: the numbers of images and texts, the tasks, and files that are not read."""
         total = self.data.get("coverage", {}).get("wanted", len(self.images))
         images = f"{len(self.images):,}" if len(self.images) == total else f"{len(self.images):,} of {total:,}"
+        altered = sum(len(images) for images in self.image_sets.values()) - len(self.images)
         tasks = ", ".join(dict.fromkeys(task.name for task in self.tasks))
-        phrase = f"{self.name}: {images} images, {len(self.texts):,} texts; tasks: {tasks}"
+        and_altered = f" and {altered:,} mixed, corrupted or control copies" if altered > 0 else ""
+        phrase = f"{self.name}: {images} images{and_altered}, {len(set(self.texts)):,} different texts; tasks: {tasks}"
         phrase += f"; {listed}" if (listed := phrase_of(self.data)) else ""
         return f"{phrase}; not read: {', '.join(self.ignored_files)}" if self.ignored_files else phrase
 
@@ -179,11 +182,14 @@ def known_benchmarks() -> dict[str, BenchmarkInfo]:
     return {name: _REGISTRY[name] for name in ORDER} | _REGISTRY
 
 
-def find_benchmark(name: str) -> BenchmarkInfo:
-    """Return the benchmark of a name. Raises InputError, which suggests the nearest name, for an unknown name."""
-    benchmarks = known_benchmarks()
+def find_benchmark(name: str, user_benchmarks: Mapping[str, BenchmarkInfo] = MappingProxyType({})) -> BenchmarkInfo:
+    """Return the benchmark of a name, one of the user's own or a registered one.
+
+    Raises InputError, which suggests the nearest name, for an unknown name.
+    """
+    benchmarks = known_benchmarks() | user_benchmarks
     if name not in benchmarks:
-        raise unknown_name("benchmarks", "name", name, benchmarks, "rococo benchmarks")
+        raise unknown_name("benchmarks", "name", name, benchmarks, "rococo benchmarks --data DIR")
     return benchmarks[name]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rococo_jax.checkpoints.parameters import missing_choice
 from rococo_jax.data.tokenizer_files import TOKENIZER_FILES
 from rococo_jax.data.tokenizers import Tokenizer
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, unknown_name
 
 _NO_TOKENIZER = "none"
 
@@ -68,5 +68,5 @@ def demo_folder(source: str | os.PathLike) -> Path | None:
     models = shipped_models()
     name = str(source).removeprefix(PREFIX)
     if name not in models:
-        raise InputError(source, "model", repr(name), " or ".join(f"{PREFIX}{model}" for model in models))
+        raise unknown_name(source, "model", f"{PREFIX}{name}", [f"{PREFIX}{model}" for model in models])
     return models[name]

@@ -51,7 +51,7 @@ def run(options: Options) -> None:
     user_benchmarks = {} if data is None else own_benchmarks(data)
     if options.names:
         for name in options.names:
-            _print_details(user_benchmarks.get(name) or find_benchmark(name), data)
+            _print_details(find_benchmark(name, user_benchmarks), data)
     else:
         _print_list([*known_benchmarks().values(), *user_benchmarks.values()], data)
 

@@ -91,12 +91,9 @@ def _run(options: Options) -> int:
     benchmarks = run_on_all_processes("benchmarks", lambda: options.data.open(settings))
 
     def begin() -> None:
-        images = sum(len(images) for benchmark in benchmarks for images in benchmark.image_sets.values())
-        texts = len({text for benchmark in benchmarks for text in benchmark.texts})
         models_phrase = "1 model" if len(models) == 1 else f"{len(models)} models"
         models_phrase += f" at {len(sizes)} image sizes" if len(sizes) > 1 else ""
-        counts = f"{models_phrase}, {images:,} images and {texts:,} texts each"
-        say(f"evaluating {counts}: {compute.summary()}, protocol {settings.protocol}")
+        say(f"evaluating {models_phrase}: {compute.summary()}, protocol {settings.protocol}")
         for benchmark in benchmarks:
             say(benchmark.summary())
         if not alone:

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import itertools
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ from typing import NoReturn
 
 from rococo_jax.cli.outputs import hold_output, refuse_overwriting
 from rococo_jax.errors import InputError, first_line, report_in_one_line, unknown_name
-from rococo_jax.options import Group, add_options, declared, parse
+from rococo_jax.options import Group, add_options, parse, selected
 from rococo_jax.progress import be_quiet
 from rococo_jax.version import __version__
 
@@ -34,7 +35,7 @@ COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 EXAMPLES = """\
   rococo demo
   rococo evaluate models/clip-b32 --data DATA --out out
-  rococo train --config configs/scenes_tiny.py --workdir runs/first
+  rococo train --config scenes_tiny --workdir runs/first
   rococo COMMAND --help         options and examples of a command"""
 
 
@@ -64,13 +65,12 @@ def build_parser(*only: str, grouped: bool = False) -> argparse.ArgumentParser:
             description=_summary(module),
             epilog="examples:\n" + module.EXAMPLES,
             formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=30),
+            allow_abbrev=False,  # a script with an abbreviation breaks when a second option begins like it
         )
         if only or not grouped:  # the list of commands shows none of their options
             add_options(command, module.Options)
             command.usage = _usage(command)
-        command.set_defaults(
-            module=module, flags=[option for action in command._actions for option in action.option_strings]
-        )
+        command.set_defaults(module=module)
     return parser
 
 
@@ -120,7 +120,8 @@ class _Parser(argparse.ArgumentParser):
     """Parser of `rococo` and of each command, whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        usage = f"; usage: {self.usage}" if self.usage and "required" in message else ""
+        self.exit(2, f"{self.prog}: {message}{usage}; see {self.prog} --help\n")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -138,10 +139,14 @@ def main(arguments: list[str] | None = None) -> int:
             if not words:
                 parser.print_help()
                 return 0
+            if only:
+                _refuse_unknown_options(*words)
             parsed, parsed.overrides = parser.parse_known_args(words)
-            takes_overrides = "overrides" in inspect.signature(parsed.module.run).parameters
+            takes_overrides = _takes_overrides(parsed.module)
             if parsed.overrides and not takes_overrides:
-                _refuse_unknown(parsed)
+                word = parsed.overrides[0]
+                wanted = f"an option; `rococo {parsed.command} --help` lists them"
+                raise InputError(parsed.command, "argument", repr(word), wanted)
             options = parse(parsed.module.Options, vars(parsed))
             refuse_overwriting(parsed)
             _refuse_float64()
@@ -164,12 +169,20 @@ def main(arguments: list[str] | None = None) -> int:
             return code
 
 
-def _refuse_unknown(parsed: argparse.Namespace) -> None:
-    """Raise InputError for the first unknown argument."""
-    source, word = f"rococo {parsed.command}", parsed.overrides[0]
-    if not word.startswith("-"):
-        raise InputError(source, "argument", repr(word), f"an option; `{source} --help` lists them")
-    raise unknown_name(source, "option", word.partition("=")[0], parsed.flags, f"{source} --help")
+def _takes_overrides(module: ModuleType) -> bool:
+    """Return whether a command takes overrides of config keys, such as `--config.seed=1`, besides its options."""
+    return "overrides" in inspect.signature(module.run).parameters
+
+
+def _refuse_unknown_options(command: str, *words: str) -> None:
+    """Raise InputError for the first unknown option, before argparse complains about what is then missing."""
+    module = importlib.import_module(f"rococo_jax.cli.{command.replace('-', '_')}")
+    flags = ["--help", *dict.fromkeys(flag for _, flag in _flags_by_argument(module.Options, Group()))]
+    for word in itertools.takewhile(lambda word: word != "--", words):
+        name, is_assignment, _ = word.partition("=")
+        is_override = _takes_overrides(module) and (is_assignment or name.startswith("--config."))
+        if name.startswith("--") and name not in flags and not is_override:
+            raise unknown_name(command, "option", name, flags, f"rococo {command} --help")
 
 
 @contextlib.contextmanager
@@ -231,7 +244,7 @@ def _for_the_command_line(error: BaseException, parsed: argparse.Namespace | Non
         return error
     if isinstance(error, InputError):
         # An argument of the command itself takes precedence over one of a group with the same name.
-        flags = dict(reversed([*_flags_by_argument(parsed.module.Options, {})]))
+        flags = dict(reversed([*_flags_by_argument(parsed.module.Options, Group())]))
 
         def with_flags(text: str) -> str:
             return re.sub(r"`(\w+)(?:=(\w+))?`", lambda match: _as_option(match, flags), text)
@@ -244,14 +257,13 @@ def _for_the_command_line(error: BaseException, parsed: argparse.Namespace | Non
     return InputError("--device", "kind", f"no {kind} that JAX can use: {first_line(error)}", "an available kind")
 
 
-def _flags_by_argument(options: type, renamed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each argument of a dataclass of options, and its flag; `renamed` has other flags for some."""
-    for each in declared(options):
-        if isinstance(each.option, Group):
-            yield from _flags_by_argument(each.kind, each.option.flags)
+def _flags_by_argument(options: type, group: Group) -> Iterator[tuple[str, str]]:
+    """Yield the name of each argument that a command takes from a dataclass of options, and its flag."""
+    for each in selected(options, group):
+        if each.is_group:
+            yield from _flags_by_argument(each.kind, each.option)
         elif not each.option.positional:
-            flag = renamed.get(each.name)
-            yield each.name, f"--{flag.replace('_', '-')}" if flag else each.flag
+            yield each.name, each.flag
 
 
 def _as_option(match: re.Match[str], flags: Mapping[str, str]) -> str:

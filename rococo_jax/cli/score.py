@@ -73,8 +73,8 @@ class Options:
         annotation: one annotation file: published form, our own form, or plain captions
         out: results file; for whole benchmarks a folder, to which missing results are added
         name: name of the model in tables (default: name of the file or folder, without its ending)
-        per_query: also write one row per query, with its ranks and what ranked first; rococo report compares
-            models by it if it is named per_query.parquet and stands beside the results
+        per_query: also write one row per query, with its ranks and what ranked first; name it per_query.parquet and
+            put it next to the results, and rococo report and rococo compare use it
         classes: logits of classes or options
         data: data
         settings: questions

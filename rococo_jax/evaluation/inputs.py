@@ -164,7 +164,7 @@ def _under(
     layout = {place for info in available.values() for place in info.folders.values()}
     check_known("folders", list(folders), [*available, *sorted(layout)], "evaluate")
     if names:
-        selected = [user_benchmarks.get(name) or find_benchmark(name) for name in dict.fromkeys(names)]
+        selected = [find_benchmark(name, user_benchmarks) for name in dict.fromkeys(names)]
     else:
         selected = [info for info in available.values() if not info.missing(layout_folders(info, data, folders))]
         selected = [info for info in selected if any(map(settings.wants, info.tasks))]

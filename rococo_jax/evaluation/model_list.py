@@ -18,8 +18,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rococo_jax.checkpoints.hub import PREFIX
-from rococo_jax.checkpoints.zoo import ZOO
+from rococo_jax.checkpoints.hub import PREFIX, demo_folder
+from rococo_jax.checkpoints.zoo import ZOO, find_published
 from rococo_jax.encoders.adapters import is_adapted, name_of
 from rococo_jax.encoders.foreign import is_factory
 from rococo_jax.errors import InputError
@@ -130,7 +130,7 @@ def _models_of(location: str, entry: str) -> list[NamedModel]:
         name, source = name.strip(), source.strip()
         if not name or not source or name in (".", ".."):
             raise InputError(location, "model", repr(entry), "name=source")
-        return [NamedModel(source, name, renamed=True)]
+        return [dataclasses.replace(_named(source), name=name, renamed=True)]
     if not glob.has_magic(entry):
         return [_named(entry)]
     paths = sorted(glob.glob(entry, recursive=True))  # noqa: PTH207 (a Path takes no absolute pattern)
@@ -148,7 +148,11 @@ def _exists(entry: str) -> bool:
 
 
 def _named(source: str) -> NamedModel:
-    if source.startswith((PREFIX, ZOO)) or is_adapted(source):
+    if source.startswith((PREFIX, ZOO)):
+        # Refuse an unknown name now, and not when the model is loaded, after all data have been read.
+        _ = demo_folder(source) or find_published(source)
+        return NamedModel(source, name_of(source))
+    if is_adapted(source):
         return NamedModel(source, name_of(source))
     if is_factory(source):
         return NamedModel(source, source.rpartition(":")[2])

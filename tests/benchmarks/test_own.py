@@ -138,3 +138,11 @@ def test_the_influence_of_a_model_shows_its_progress(photos, monkeypatch, capsys
     monkeypatch.setattr(shown, "_QUIET_SECONDS", 0.0)
     assert make(photos, "--model", "demo:plain") == 0
     assert re.search(r"^influence: 4 of 4 captions", capsys.readouterr().err, re.MULTILINE)
+
+
+def test_a_misspelt_name_of_a_benchmark_of_your_own_gets_a_suggestion(photos):
+    assert make(photos) == 0
+    data = photos.parent / "DATA"
+    message = r"'mine_choice'; wanted one of the \d+ that `rococo benchmarks --data DIR` lists"
+    hint = r" \(did you mean mine_choices\?\)"
+    refused(message + hint, lambda: open_benchmarks(SETTINGS, data=data, names=["mine_choice"]))

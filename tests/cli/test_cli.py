@@ -104,9 +104,15 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_no_file(words, size, bal
     [
         ("evaluat", ["rococo: command: found 'evaluat'; wanted one of the", "`rococo --help` lists", "evaluate?)"]),
         ("zzz", ["command: found 'zzz'; wanted one of the", "that `rococo --help` lists\n"]),
-        ("inspect m --imgae-size 32", ["rococo inspect: option: found '--imgae-size'; wanted", "mean --image-size?"]),
-        ("inspect a b", ["rococo inspect: argument: found 'b'; wanted an option; `rococo inspect --help`"]),
-        ("join --zzz=1", ["rococo join: ", "; see rococo join --help"]),
+        ("inspect m --imgae-size 32", ["rococo: inspect: option: found '--imgae-size'; wanted", "mean --image-size?"]),
+        ("inspect a b", ["rococo: inspect: argument: found 'b'; wanted an option; `rococo inspect --help`"]),
+        # An option is not abbreviated, and a wrong one is named before what is missing because of it.
+        ("evaluate m --data D --benchmark b", ["option: found '--benchmark'", "(did you mean --benchmarks?)"]),
+        ("evaluate m --outt D", ["option: found '--outt'", "(did you mean --out?)"]),
+        ("train --confg scenes_tiny --workdir w", ["option: found '--confg'", "(did you mean --config?)"]),
+        ("evaluate", ["required: --out; usage: rococo evaluate [MODEL ...] --out DIR", "see rococo evaluate --help"]),
+        ("evaluate demo:plian --data D --out out", ["found 'demo:plian'; wanted", "(did you mean demo:plain?)"]),
+        ("evaluate a=zoo:fare3 --data D --out out", ["found 'fare3'; wanted", "(did you mean fare"]),
         ("demo --protocol papr", ["rococo demo: argument --protocol: invalid choice: 'papr'"]),
     ],
 )
