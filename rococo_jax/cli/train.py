@@ -76,10 +76,21 @@ def run(options: Options, overrides: Sequence[str]) -> int:
         return 0
     if options.topology or options.json:
         raise InputError("--topology" if options.topology else "--json", "option", "no --plan", "--plan beside it")
+    _note_settings_without_effect(config, overrides)
     set_gpu_options()
     with distributed_run(preemptible=True):
         enable_compilation_cache()
         return _run(config, Path(options.workdir))
+
+
+def _note_settings_without_effect(config, overrides: Sequence[str]) -> None:
+    """Print which settings of the command line have no effect: those of losses that are off."""
+    from rococo_jax.progress import say
+    from rococo_jax.training.config import settings_without_effect
+
+    for name, need in settings_without_effect(config):
+        if any(word.lstrip("-").removeprefix("config.").partition("=")[0] == name for word in overrides):
+            say(f"config.{name} has no effect {need.otherwise}")
 
 
 def _plan(options: Options, overrides: Sequence[str]) -> int:

@@ -25,13 +25,20 @@ from rococo_jax.losses.terms import (
     Key,
     LossTerm,
     LossValue,
+    Need,
     at_least,
     below_one,
     one_of,
+    several_of,
 )
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 MIXED = Field("mixed", "vision")
+# Names of the alterations of `perturb.text`.
+ALTERATIONS = (
+    *("same_concept", "diff_concept", "rand_voca", "danger"),
+    *("attribute", "relation", "count", "order", "negation", "addition"),
+)
 
 
 def semantic_contrastive(
@@ -146,18 +153,32 @@ SC = LossTerm(
             "Negatives of the pair's own caption (`local`) or of the whole batch (`global`).",
             one_of("local", "global"),
             affects="run",
+            needs=(
+                Need(lambda config: config.losses.sc.weight, "with config.losses.sc.weight=0", allows_presets=True),
+            ),
         ),
         "count": Key(1, "Altered captions per caption.", COUNT, affects="run"),
         "variants": Key(
             "same_concept,diff_concept,rand_voca",
             "Alterations, separated by commas: of nouns (`same_concept`, ...) or of other kinds (`attribute`, ...).",
+            several_of(*ALTERATIONS),
         ),
         "select": Key(
             "lowest",
             "Word to replace, by its influence: `lowest`, `highest` or `random`.",
             one_of("lowest", "highest", "random"),
         ),
-        "influence": Key("", "A table written by `rococo influence`; computed once by default."),
+        "influence": Key(
+            "",
+            "A table written by `rococo influence`; computed once by default.",
+            needs=(
+                Need(
+                    lambda config: config.losses.sc.select != "random",
+                    "with config.losses.sc.select='random'",
+                    allows_presets=True,
+                ),
+            ),
+        ),
         "lexicon": Key(
             "", "A lexicon file in the format of `perturb/text/assets/lexicon.json`; the shipped one by default."
         ),
@@ -188,8 +209,15 @@ VC = LossTerm(
         ),
         "partner_group": Key(
             8,
-            "Size of the groups of consecutive images that are mixed with each other; a group stays on one device.",
+            "Size of the groups of consecutive images that are mixed with each other. A group may span devices, which "
+            "then gather its images.",
             at_least(2),
+            needs=(
+                Need(
+                    lambda config: not config.data.cached_features,
+                    "with config.data.cached_features, whose mixed images are made beforehand",
+                ),
+            ),
         ),
     },
     reads=(MIXED,),

@@ -25,13 +25,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
-from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, Key, LossTerm, LossValue, one_of
+from rococo_jax.losses.terms import Embeddings, Field, FieldEmbeddings, Key, LossTerm, LossValue, Need, one_of
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
 # Altered captions: a word was replaced, so that they are wrong for every image. `losses.sc` configures them.
 ALTERED = Field("altered", "text")
 # Hard negatives read from a file, which `losses.hard_positives` configures.
 NEGATIVES = Field("negative", "text")
+
+
+def without_sigmoid(columns: str) -> Need:
+    """Return the need of a key that adds columns of negatives to the softmax loss."""
+    return Need(
+        lambda config: config.losses.contrastive.kind != "sigmoid",
+        f"with config.losses.contrastive.kind 'sigmoid', which has no columns for {columns}",
+    )
 
 
 def softmax_contrastive(
@@ -193,6 +201,7 @@ CONTRASTIVE = LossTerm(
             False,
             "Add the altered captions that `losses.sc` describes as negatives of every image (NegCLIP, arXiv "
             "2210.01936).",
+            needs=(without_sigmoid("altered captions"),),
         ),
     },
     optional_reads={"altered_columns": ALTERED},

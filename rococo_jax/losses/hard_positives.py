@@ -17,7 +17,14 @@ from jaxtyping import Array, Bool, Float, Int
 from ml_collections import ConfigDict
 
 from rococo_jax.losses.altered import local_nll
-from rococo_jax.losses.contrastive import NEGATIVES, mean_over_batch, paired_cosines, softmax_nll, zero_masked
+from rococo_jax.losses.contrastive import (
+    NEGATIVES,
+    mean_over_batch,
+    paired_cosines,
+    softmax_nll,
+    without_sigmoid,
+    zero_masked,
+)
 from rococo_jax.losses.terms import COUNT, NOT_NEGATIVE, Embeddings, Field, Key, LossTerm, LossValue
 from rococo_jax.similarity import ON_ONE_DEVICE, Items, ShardedLogits
 
@@ -95,7 +102,12 @@ HARD_POSITIVES = LossTerm(
     "hard_positives",
     _hard_positives_term,
     keys={
-        "weight": Key(0.0, "Weight of the loss with hard positives and negatives (arXiv 2409.17958).", NOT_NEGATIVE),
+        "weight": Key(
+            0.0,
+            "Weight of the loss with hard positives and negatives (arXiv 2409.17958).",
+            NOT_NEGATIVE,
+            needs=(without_sigmoid("hard negatives"),),
+        ),
         "negative_weight": Key(1.0, "Weight of the negatives relative to the positives.", NOT_NEGATIVE, affects="run"),
         "count": Key(1, "Hard negatives per caption in a step; a caption has one hard positive.", COUNT, affects="run"),
         "negatives": Key(

@@ -121,20 +121,43 @@ def one_of(*names: str) -> Check:
     return Check(lambda value: value in names, " or ".join(map(repr, names)))
 
 
+def several_of(*names: str) -> Check:
+    """Accept one or several of these names, separated by commas."""
+    return Check(lambda value: set(value.split(",")) <= {*names}, f"names among {', '.join(names)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """Condition on the whole config without which a key has no effect. Another value than the default is then refused.
+
+    Attributes:
+        holds: the condition.
+        otherwise: describes a config in which it does not hold: "with config.X", "without config.Y".
+        allows_presets: accept the value all the same, because configs preset the settings of losses that a command line
+            turns on.
+    """
+
+    holds: Callable[[ConfigDict], Any]
+    otherwise: str
+    allows_presets: bool = False
+
+
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """Config key: default value, help text and an optional check of the value.
+    """Config key: default value, help text, an optional check of the value, and what it needs to have an effect.
 
     Attributes:
         affects: what changes with the value. "nothing": neither the model nor any result beyond rounding, so a run may
             resume with another value. "run": the run, but not the features of frozen towers, which other runs may
             share. "features": both. A new key affects features unless it says otherwise, which is always safe.
+        needs: conditions that must all hold.
     """
 
     default: Any
     help: str
     check: Check | None = None
     affects: Literal["features", "run", "nothing"] = "features"
+    needs: tuple[Need, ...] = ()
 
 
 LossValue = tuple[Float[Array, ""], Mapping[str, Float[Array, ""]]]

@@ -13,7 +13,7 @@ import os
 import re
 import runpy
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from rococo_jax.config_files import find_config
 from rococo_jax.errors import InputError
+from rococo_jax.losses.terms import Need
 from rococo_jax.storage import read_json_object, write_json
 from rococo_jax.training.config_keys import all_keys, profiled_steps
 from rococo_jax.training.freezing import cached_sides
@@ -179,7 +180,10 @@ def flat(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> dict[str, 
 
 
 def check_config(config: ConfigDict, source: object = "config") -> None:
-    """Raise InputError for an unknown key, a value out of range, or values that do not go together."""
+    """Raise InputError for an unknown key, a value out of range, or values that do not go together.
+
+    A value that has no effect is one of these (`Key.needs`).
+    """
     _check_keys(source, config)
     leaves = flat(config)
     for key, value in leaves.items():
@@ -191,6 +195,11 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
         if key.check is not None and not key.check.holds(leaves[name]):
             raise InputError(source, f"config.{name}", repr(leaves[name]), key.check.expected)
     _check_combinations(source, config)
+    for name, need in settings_without_effect(config):
+        if not need.allows_presets:
+            default = flat(all_keys())[name].default
+            expected = f"{default:g}" if isinstance(default, float) else repr(default)
+            raise InputError(source, f"config.{name}", repr(leaves[name])[:80], f"{expected} {need.otherwise}")
     # Imported late: it imports encoders, which other users of this module do not need.
     from rococo_jax.training.inputs import check_inputs
 
@@ -199,7 +208,7 @@ def check_config(config: ConfigDict, source: object = "config") -> None:
 
 def _check_combinations(source: object, config: ConfigDict) -> None:
     """Raise InputError for values that do not go together."""
-    data, optimizer, train, losses = config.data, config.optimizer, config.train, config.losses
+    data, train = config.data, config.train
     leaves = flat(config)
 
     def require(key: str, holds: Any, expected: str, problem: str = "") -> None:
@@ -214,48 +223,26 @@ def _check_combinations(source: object, config: ConfigDict) -> None:
     problem = f"{config.batch_size} in {config.micro_batches} parts"
     require("micro_batches", config.batch_size % config.micro_batches == 0, "a divisor of batch_size", problem)
 
-    has_evaluation = config.eval.data or config.eval.images
-    expected = "0 without eval.data, or eval.images and eval.annotations"
-    require("eval.every", has_evaluation or not config.eval.every, expected)
-
     expected = f"at most {config.steps}, the number of steps"
-    require("optimizer.warmup_steps", optimizer.warmup_steps <= config.steps, expected)
-    takes_cooldown = optimizer.schedule in ("constant", "rsqrt")
-    expected = f"0 with the schedule {optimizer.schedule!r}, which has its own decay"
-    require("optimizer.cooldown_fraction", takes_cooldown or not optimizer.cooldown_fraction, expected)
-
-    is_sigmoid = losses.contrastive.kind == "sigmoid"
-    expected = "0.0 with config.losses.contrastive.kind 'sigmoid', which has no columns for hard negatives"
-    require("losses.hard_positives.weight", not (is_sigmoid and losses.hard_positives.weight), expected)
-    expected = "false with config.losses.contrastive.kind 'sigmoid', which has no columns for altered captions"
-    require("losses.contrastive.altered_columns", not (is_sigmoid and losses.contrastive.altered_columns), expected)
+    require("optimizer.warmup_steps", config.optimizer.warmup_steps <= config.steps, expected)
 
     sides = cached_sides(config)
-    expected = "0 unless config.data.cached_features holds both towers' features"
-    require("data.feature_noise", "text" in sides or not data.feature_noise, expected)
-    if not sides:
-        return
-
-    # From here on: what training on cached features cannot do.
-    condition = "with config.data.cached_features"
     problem = f"true, and the towers train {train.vision!r} and {train.text!r}"
     expected = "config.train.vision 'none', and .text too for features of both"
-    require("data.cached_features", train.vision == "none", expected, problem)
-    require("patch_dropout", not config.patch_dropout, f"0 {condition}")
-    expected = f"none {condition}: an image has one feature"
-    for key in ("random_crop_min_scale", "flip", "color_jitter", "grayscale_prob"):
-        require(f"data.{key}", not data[key], expected)
-    resizes = data.resize_prob and "text" not in sides
-    require("data.resize_prob", not resizes, f"{expected} if the text tower is trained")
-    expected = f"the default {condition}, which holds all features in memory"
-    require("data.order", data.order == "shuffled", expected)
-    require("data.weights", not data.weights, expected)
-    if "text" in sides:
-        condition += " of both towers"
-        require("data.text_length", not data.text_length, f"0 {condition}, which are features of whole texts")
-        require("data.workers", data.workers in ("auto", 0), f"'auto' or 0 {condition}: no images are decoded")
-        expected = f"'one' {condition}, the only choice there"
-        require("data.captions_per_image", data.captions_per_image == "one", expected)
+    require("data.cached_features", not sides or train.vision == "none", expected, problem)
+    expected = "'auto' or 0 with config.data.cached_features of both towers: no images are decoded"
+    require("data.workers", "text" not in sides or data.workers in ("auto", 0), expected)
+
+
+def settings_without_effect(config: ConfigDict) -> Iterator[tuple[str, Need]]:
+    """Yield the names of keys that have another value than their default but no effect, with the need that is not met.
+
+    A key is named once for each of its needs.
+    """
+    leaves = flat(config)
+    for name, key in flat(all_keys()).items():
+        if leaves[name] != key.default:
+            yield from ((name, need) for need in key.needs if not need.holds(config))
 
 
 def write_config(path: Path, config: ConfigDict) -> None:

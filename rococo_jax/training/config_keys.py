@@ -11,7 +11,35 @@ from typing import Any
 from ml_collections import FieldReference
 
 from rococo_jax.losses import TERMS
-from rococo_jax.losses.terms import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, Check, Key, below_one, between, one_of
+from rococo_jax.losses.terms import (
+    FRACTION,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Check,
+    Key,
+    below_one,
+    between,
+    one_of,
+)
+from rococo_jax.training.config_needs import (
+    CACHED_TEXTS,
+    COLOR_JITTER,
+    DECAY,
+    EVALUATION,
+    EVALUATION_NEEDS,
+    IMAGES_AT_EACH_STEP,
+    IMAGES_IN_ORDER,
+    LOADED_MODEL,
+    NEW_TOWERS,
+    NO_DECAY_YET,
+    NO_WANDB,
+    NO_WARMUP_STEPS,
+    SEVERAL_VIEWS,
+    TEXTS_AT_EACH_STEP,
+    TRAINED_TOWER,
+    pool_size,
+    settings_of,
+)  # fmt: skip
 from rococo_jax.training.optimizer import SCHEDULES
 
 SEED = Check(lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295")
@@ -81,6 +109,7 @@ def all_keys() -> dict[str, Any]:
             "What the backward pass of a block recomputes instead of storing it: `none`, `dots` (all but products with "
             "parameters) or `full`.",
             one_of("none", "dots", "full"),
+            needs=(TRAINED_TOWER,),
         ),
         "fsdp": _free_key(1, "Devices that share one copy of the parameters.", POSITIVE),
         "ema": _run_key(
@@ -95,12 +124,15 @@ def all_keys() -> dict[str, Any]:
                 "Model to start from: a model directory, Hugging Face folder or hub name; empty with the three keys "
                 "below.",
             ),
-            "spec": Key({}, "Sizes of new towers, with `init.preprocessing` and `init.tokenizer`."),
-            "preprocessing": Key({}, "Preprocessing of new towers."),
+            "spec": Key(
+                {}, "Sizes of new towers, with `init.preprocessing` and `init.tokenizer`.", needs=(NEW_TOWERS,)
+            ),
+            "preprocessing": Key({}, "Preprocessing of new towers.", needs=(NEW_TOWERS,)),
             "tokenizer": Key(
                 "",
                 "Tokenizer of new towers: a folder or file with a tokenizer.json, a model, a hub name, or "
                 "package.module:function.",
+                needs=(NEW_TOWERS,),
             ),
             "residual_head_width": Key(
                 0, "Width of a residual MLP that is added to both heads; 0 for none.", between(0, 2**20)
@@ -109,10 +141,14 @@ def all_keys() -> dict[str, Any]:
                 0,
                 "Side of the images in pixels, 0 for the model's own; position embeddings are resampled.",
                 between(0, 2**14),
+                needs=(LOADED_MODEL,),
             ),
         },
         "patch_dropout": Key(
-            0.0, "Share of an image's patches that the tower does not see in a step (FLIP).", below_one("share")
+            0.0,
+            "Share of an image's patches that the tower does not see in a step (FLIP).",
+            below_one("share"),
+            needs=(IMAGES_AT_EACH_STEP,),
         ),
         "train": {
             "vision": Key("all", "Trained part: `all`, `last:N` blocks and the final norm, or `none`.", TRAINED),
@@ -132,26 +168,46 @@ def all_keys() -> dict[str, Any]:
                 "`shuffled`: every image can be anywhere in an epoch; `shards`: shards are in a new order every epoch "
                 "and read from front to back, several at a time.",
                 one_of("shuffled", "shards"),
+                needs=(IMAGES_IN_ORDER,),
             ),
-            "weights": Key("", "Share of the samples that come from each source, as `0.7,0.3`; by size by default."),
+            "weights": Key(
+                "",
+                "Share of the samples that come from each source, as `0.7,0.3`; by size by default.",
+                needs=(IMAGES_IN_ORDER,),
+            ),
             "captions_per_image": Key(
                 "one",
                 "`one`: an image with one of its captions, drawn anew every epoch; `all`: its captions in turn.",
                 one_of("one", "all"),
+                needs=(TEXTS_AT_EACH_STEP,),
             ),
             "random_crop_min_scale": Key(
-                0.0, "Smallest fraction of an image's area in a random crop; 0 for no cropping.", FRACTION
+                0.0,
+                "Smallest fraction of an image's area in a random crop; 0 for no cropping.",
+                FRACTION,
+                needs=(IMAGES_AT_EACH_STEP,),
             ),
-            "flip": Key(False, "Mirror half of the images."),
+            "flip": Key(False, "Mirror half of the images.", needs=(IMAGES_AT_EACH_STEP,)),
             "color_jitter": Key(
-                "", "Strengths of brightness, contrast, saturation and hue, as `0.4,0.4,0.4,0.1`.", JITTER
+                "",
+                "Strengths of brightness, contrast, saturation and hue, as `0.4,0.4,0.4,0.1`.",
+                JITTER,
+                needs=(IMAGES_AT_EACH_STEP,),
             ),
-            "color_jitter_prob": Key(0.8, "Probability of changing the colors.", FRACTION),
-            "grayscale_prob": Key(0.0, "Probability of converting an image to grayscale.", FRACTION),
+            "color_jitter_prob": Key(
+                0.8,
+                "Probability of changing the colors.",
+                FRACTION,
+                needs=(COLOR_JITTER,),
+            ),
+            "grayscale_prob": Key(
+                0.0, "Probability of converting an image to grayscale.", FRACTION, needs=(IMAGES_AT_EACH_STEP,)
+            ),
             "resize_prob": Key(
                 0.0,
                 "Probability of resizing an image to the tower's size without cropping, as published mixed images are.",
                 FRACTION,
+                needs=(SEVERAL_VIEWS,),
             ),
             "on_decode_error": Key(
                 "skip",
@@ -163,6 +219,7 @@ def all_keys() -> dict[str, Any]:
                 "Tokens to which every text is padded or cut; 0: 48, or the tower's context if it is shorter. It must "
                 "be 0 with features of both towers, and for towers of one fixed length.",
                 NOT_NEGATIVE,
+                needs=(TEXTS_AT_EACH_STEP,),
             ),
             "workers": _free_key(
                 FieldReference("auto", field_type=object),
@@ -176,17 +233,18 @@ def all_keys() -> dict[str, Any]:
                 "the text tower is not, texts are encoded at every step (LiT).",
             ),
             "feature_pool": {
-                "captions": Key(4, "Altered captions per caption that are encoded beforehand.", COUNT),
-                "mixed": Key(4, "Mixed images per image that are encoded beforehand.", COUNT),
+                "captions": pool_size("text", "Altered captions per caption that are encoded beforehand."),
+                "mixed": pool_size("vision", "Mixed images per image that are encoded beforehand."),
             },
             "feature_noise": _run_key(
                 0.0,
                 "Noise on cached features, in standard deviations of each feature. A caption and its altered captions "
                 "have the same noise, and so do an image and its mixed images.",
                 NOT_NEGATIVE,
+                needs=(CACHED_TEXTS,),
             ),
         },
-        "losses": {term.name: dict(term.keys) for term in TERMS},
+        "losses": {term.name: settings_of(term) for term in TERMS},
         "optimizer": {
             "moments": _run_key(
                 "float32",
@@ -195,11 +253,24 @@ def all_keys() -> dict[str, Any]:
             ),
             "learning_rate": _run_key(1e-3, "Highest learning rate, after the warmup.", NOT_NEGATIVE),
             "schedule": _run_key("cosine", "`cosine`, `constant` or `rsqrt`.", one_of(*SCHEDULES)),
-            "warmup_fraction": _run_key(0.05, "Fraction of the steps in which the learning rate rises.", FRACTION),
+            "warmup_fraction": _run_key(
+                0.05,
+                "Fraction of the steps in which the learning rate rises.",
+                FRACTION,
+                needs=(NO_WARMUP_STEPS,),
+            ),
             "warmup_steps": _run_key(0, "Steps of the warmup; 0: by `warmup_fraction`.", NOT_NEGATIVE),
-            "final_lr_fraction": _run_key(0.0, "Fraction of the learning rate that remains at the end.", FRACTION),
+            "final_lr_fraction": _run_key(
+                0.0,
+                "Fraction of the learning rate that remains at the end, after the decay of `cosine` or the cooldown.",
+                FRACTION,
+                needs=(DECAY,),
+            ),
             "cooldown_fraction": _run_key(
-                0.0, "Fraction of the steps, at the end, in which `constant` and `rsqrt` fall to that.", FRACTION
+                0.0,
+                "Fraction of the steps, at the end, in which `constant` and `rsqrt` fall to that.",
+                FRACTION,
+                needs=(NO_DECAY_YET,),
             ),
             "b1": _run_key(0.9, "Decay of first moments.", below_one("number")),
             "b2": _run_key(0.98, "Decay of second moments.", below_one("number")),
@@ -211,13 +282,22 @@ def all_keys() -> dict[str, Any]:
                 1.0, "Norm to which larger gradients are scaled down; 0 for no clipping.", NO_CLIPPING
             ),
             "layer_decay": _run_key(
-                1.0, "Factor of the learning rate from a block to the one below it; heads have the full rate.", FRACTION
+                1.0,
+                "Factor of the learning rate from a block to the one below it; heads have the full rate.",
+                FRACTION,
+                needs=(TRAINED_TOWER,),
             ),
-            "tower_lr_scale": _run_key(1.0, "Learning rate of the towers relative to that of heads.", NOT_NEGATIVE),
+            "tower_lr_scale": _run_key(
+                1.0, "Learning rate of the towers relative to that of heads.", NOT_NEGATIVE, needs=(TRAINED_TOWER,)
+            ),
         },
         "log": {
             "every": _free_key(10, "Steps between lines of metrics.jsonl.", POSITIVE),
-            "tensorboard": _free_key(True, "Write TensorBoard's files too."),
+            "tensorboard": _free_key(
+                True,
+                "Write TensorBoard's files too.",
+                needs=(NO_WANDB,),
+            ),
             "wandb": _free_key("", "Name of a Weights & Biases project; empty for none."),
         },
         "profile": {"steps": _free_key("", "Steps to trace, as `10:13` for the 11th to the 13th.")},
@@ -229,13 +309,17 @@ def all_keys() -> dict[str, Any]:
         },
         "eval": {
             "every": _free_key(
-                0, "Steps between evaluations, besides the one at the end; 0: only at the end.", NOT_NEGATIVE
+                0,
+                "Steps between evaluations, besides the one at the end; 0: only at the end.",
+                NOT_NEGATIVE,
+                needs=(EVALUATION,),
             ),
             **{
                 name: _free_key(
                     default,
                     f"`--{name.replace('_', '-')}` of `rococo evaluate`.",
                     NOT_NEGATIVE if name == "limit" else None,
+                    needs=() if name in ("data", "images") else (EVALUATION, *EVALUATION_NEEDS.get(name, ())),
                 )
                 for name, default in _EVALUATE.items()
             },

@@ -10,6 +10,7 @@ Hooks are called in the order in which they were added.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from rococo_jax.processes import broadcast_from_process_0
@@ -29,6 +30,7 @@ class StepInfo:
         counts: counts of the input on this process.
         seconds_waiting: seconds that the host waited for the batch.
         seconds_idle: seconds of these in which the device had no step to compute.
+        finished: the time (`time.perf_counter`) at which the device has computed the step.
     """
 
     step: int
@@ -39,6 +41,7 @@ class StepInfo:
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
     seconds_waiting: float = 0.0
     seconds_idle: float = 0.0
+    finished: Future[float] | None = None
 
 
 class Hook:

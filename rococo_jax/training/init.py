@@ -54,9 +54,6 @@ def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
             encoder = _with_model(encoder, build_model(spec, parameters, encoder.model.dtype))
         if encoder.spec.matching is not None:
             encoder = _with_model(encoder, without_matching(encoder.model))
-    elif config.init.spec and config.init.image_size:
-        expected = "0 with config.init.spec, which has an image size of its own"
-        raise InputError("config", "config.init.image_size", config.init.image_size, expected)
     elif config.init.spec:
         encoder = _random_encoder(config, mesh)
     else:

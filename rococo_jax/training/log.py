@@ -141,9 +141,9 @@ class Meter:
         self.overhead_seconds: Counter[str] = Counter()
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, now: float | None = None) -> None:
         """Start a new measurement."""
-        self.start, self.steps, self.seconds_waiting = time.perf_counter(), 0, 0.0
+        self.start, self.steps, self.seconds_waiting = time.perf_counter() if now is None else now, 0, 0.0
 
     def count(self, seconds_waiting: float = 0.0, seconds_idle: float | None = None) -> None:
         """Count one step.
@@ -177,13 +177,17 @@ class Meter:
         ]
         return share, ", ".join([f"{share:.0%} of {total:.0f} s in steps", *overhead])
 
-    def read(self) -> dict[str, float]:
-        """Return speed and memory since the last call."""
-        now = time.perf_counter()
+    def read(self, now: float | None = None) -> dict[str, float]:
+        """Return speed and memory since the last call.
+
+        Args:
+            now: when the device had computed the last step that was counted; the time of the call by default.
+        """
+        now = time.perf_counter() if now is None else now
         steps = max(self.steps, 1)
         seconds_per_step = max(now - self.start, 1e-9) / steps
         seconds_waiting = self.seconds_waiting / steps
-        self.restart()
+        self.restart(now)
         rate = self.images / seconds_per_step
         numbers = {
             "images_per_second": rate,

@@ -107,9 +107,10 @@ class DeviceClock:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="device clock")
         self._finished: Future[float] | None = None
 
-    def begin(self, results: Any) -> None:
-        """Watch a dispatched step; its results are ready when the device has computed it."""
+    def begin(self, results: Any) -> Future[float]:
+        """Watch a dispatched step, and return the time at which its results are ready: the device has computed it."""
         self._finished = self._thread.submit(_wait_for, results)
+        return self._finished
 
     def idle_since(self, start: float) -> float:
         """Return the seconds since `start` in which the device had nothing to compute."""
@@ -168,11 +169,12 @@ def run_loop(
             hooks.before_step(number, state)
             with jax.transfer_guard("disallow"):
                 state, metrics = compiled_step(state, device_batch)
-            device_clock.begin(metrics)
+            finished = device_clock.begin(metrics)
             step = number + 1
             is_last = step == steps
             on_step(step, state)
-            info = StepInfo(step, state, is_last, None, metrics, batches.counts, seconds_waiting, seconds_idle)
+            waits = {"seconds_waiting": seconds_waiting, "seconds_idle": seconds_idle}
+            info = StepInfo(step, state, is_last, None, metrics, batches.counts, **waits, finished=finished)
             # The last step is the end of the run: a signal does not change what happens there.
             stop_signal = None if is_last else stop.signal_after(step)
             if is_last or stop_signal is not None:

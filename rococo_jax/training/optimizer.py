@@ -38,6 +38,7 @@ import optax
 from jaxtyping import Array, Int
 from ml_collections import ConfigDict
 
+from rococo_jax.errors import InputError
 from rococo_jax.models import ModelSpec
 from rococo_jax.training.freezing import SIDES, after_blocks
 
@@ -54,9 +55,18 @@ def make_optimizer(
     spec: ModelSpec,
     parameters: Mapping[str, Parameter],
 ) -> optax.GradientTransformation:
-    """Return the optimizer of `parameters`, the trained ones."""
+    """Return the optimizer of `parameters`, the trained ones.
+
+    Raises InputError: rates decay by layer, but no trained parameter lies below a trained block.
+    """
     decays = {path: _is_matrix(path, array) for path, array in parameters.items()}
     rates = {path: rate_of(path, array, spec, config) for path, array in parameters.items()}
+    without_decay = {**config, "layer_decay": 1.0}
+    if config.layer_decay != 1 and rates == {
+        path: rate_of(path, array, spec, ConfigDict(without_decay)) for path, array in parameters.items()
+    }:
+        expected = "1: no trained parameter lies below a trained block"
+        raise InputError("config", "config.optimizer.layer_decay", config.layer_decay, expected)
     chain = optax.chain(
         optax.clip_by_global_norm(config.grad_clip_norm) if config.grad_clip_norm else optax.identity(),
         optax.scale_by_adam(config.b1, config.b2, config.eps, mu_dtype=jnp.dtype(config.moments)),

@@ -86,8 +86,9 @@ class Log(Hook):
 
     def after_step(self, info: StepInfo) -> None:
         """Log the step before this one, whose metrics are ready by now."""
-        self.meter.count(info.seconds_waiting, info.seconds_idle)
+        # The step before is read first: its interval ends when the device has computed it, and contains no later step.
         self.flush()
+        self.meter.count(info.seconds_waiting, info.seconds_idle)
         self._pending = info
         self._advance(1, self.loss)
 
@@ -107,7 +108,7 @@ class Log(Hook):
             problem = f"loss {values['loss']}, gradient norm {values['gradient_norm']}"
             raise Diverged(f"step {info.step}: {problem}; {self.checkpoints.describe_latest()}")
         if self.is_logged(info):
-            speed = self.meter.read()
+            speed = self.meter.read(None if info.finished is None else info.finished.result())
             self._mfu = f", MFU {speed['mfu']:.1%}" if "mfu" in speed else ""
             self.file.write(METRICS, info.step, {**values, **speed, **sum_over_processes(info.counts)})
 

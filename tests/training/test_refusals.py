@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from rococo_jax.checkpoints.parameters import parameters_of
+from rococo_jax.cli.main import main
 from rococo_jax.errors import InputError
+from rococo_jax.losses.altered import ALTERATIONS
+from rococo_jax.perturb.text import VARIANTS
+from rococo_jax.perturb.text.kinds import KINDS
 from rococo_jax.training.config import check_config, default_config, read_config
+from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.inputs.batches import text_length
+from rococo_jax.training.optimizer import make_optimizer
 from tests.support.paths import CHECKOUT
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_runs import CAPTIONS, DEFAULTS, write_config_file
@@ -35,12 +42,12 @@ REFUSED = {
     "data.color_jitter=0.4,0.4": "config.data.color_jitter: found '0.4,0.4'; wanted '' or four strengths",
     "data.color_jitter=1,1,1,0.6": "the last one (hue) at most 0.5",
     "data.cached_features=true": "config.data.cached_features: found true, and the towers train 'all'",
-    f"data.flip=true {LIT}": "config.data.flip: found True; wanted none with config.data.cached_features",
-    f"data.random_crop_min_scale=0.5 {FEATURES}": "data.random_crop_min_scale: found 0.5; wanted none with",
+    f"data.flip=true {LIT}": "config.data.flip: found True; wanted False with config.data.cached_features",
+    f"data.random_crop_min_scale=0.5 {FEATURES}": "data.random_crop_min_scale: found 0.5; wanted 0 with",
     "data.feature_noise=0.5": "0 unless config.data.cached_features",
     f"data.feature_noise=0.1 {LIT}": "config.data.feature_noise: found 0.1; wanted 0 unless",
-    f"data.order=shards {LIT}": "config.data.order: found 'shards'; wanted the default with",
-    f"data.weights=0.5,0.5 {LIT}": "config.data.weights: found '0.5,0.5'; wanted the default with",
+    f"data.order=shards {LIT}": "config.data.order: found 'shards'; wanted 'shuffled' with",
+    f"data.weights=0.5,0.5 {LIT}": "config.data.weights: found '0.5,0.5'; wanted '' with",
     "losses.contrastive.kind=sigmoid": "logit bias",
     "losses.sc.scope=all": "'local' or 'global'",
     f"losses.vc.weight=1 {LIT}": "config.losses.vc.weight: found 1.0; wanted 0.0 with",
@@ -107,8 +114,72 @@ def test_a_model_with_random_parameters_does_not_choose_words_by_their_influence
     weight = f"losses.{weight}"
     with pytest.raises(InputError, match=r"config\.losses\.sc\.select: found 'lowest'; wanted 'random' with"):
         read_config(CHECKOUT / "configs" / "web_pretrain.py", [weight])
-    for other in ("losses.sc.select=random", "losses.sc.influence=table.jsonl", "init.model=models/clip"):
+    for other in ("losses.sc.select=random", "losses.sc.influence=table.jsonl", "losses.sc.variants=attribute,order"):
         read_config(CHECKOUT / "configs" / "web_pretrain.py", [weight, other])
+
+
+# Settings that would have no effect, by config and overrides, with what is wanted.
+WITHOUT_EFFECT = {
+    "scenes_tiny init.model=demo:plain": "config.init.spec: found .*; wanted {} with config.init.model",
+    "scenes_tiny init.model=demo:plain init.spec={}": "config.init.preprocessing: .*; wanted {} with config.init.model",
+    "lit_text init.tokenizer=demo:plain": "config.init.tokenizer: found 'demo:plain'; wanted '' with config.init.model",
+    "scenes_tiny init.image_size=96": "config.init.image_size: found 96; wanted 0 without config.init.model",
+    "coco_lit remat=full": "config.remat: found 'full'; wanted 'none' with .* no block is trained",
+    "coco_lit optimizer.layer_decay=0.5": "config.optimizer.layer_decay: found 0.5; wanted 1 with .* no block",
+    "coco_lit optimizer.tower_lr_scale=0.5": "config.optimizer.tower_lr_scale: found 0.5; wanted 1 with .* no block",
+    "coco_lit losses.vc.partner_group=16": "config.losses.vc.partner_group: found 16; wanted 8 with .*cached_features",
+    "lit_text data.feature_pool.captions=9": "config.data.feature_pool.captions: found 9; wanted 4 unless",
+    "scenes_tiny data.feature_pool.mixed=9": "config.data.feature_pool.mixed: found 9; wanted 4 unless",
+    "lit_text data.resize_prob=0.5": "config.data.resize_prob: found 0.5; wanted 0 with .* of images alone",
+    "scenes_tiny data.color_jitter_prob=0.3": "found 0.3; wanted 0.8 without config.data.color_jitter",
+    "scenes_tiny optimizer.schedule=constant optimizer.final_lr_fraction=0.1": "final_lr_fraction: found 0.1; wanted 0",
+    "scenes_tiny optimizer.warmup_steps=5 optimizer.warmup_fraction=0.9": "warmup_fraction: found 0.9; wanted 0.05",
+    "scenes_tiny log.wandb=project log.tensorboard=false": "config.log.tensorboard: found False; wanted True",
+    "scenes_tiny eval.every=10": "config.eval.every: found 10; wanted 0 without config.eval.data",
+    "scenes_tiny eval.limit=5": "config.eval.limit: found 5; wanted 0 without config.eval.data",
+    "scenes_tiny eval.annotations=folder": "config.eval.annotations: found 'folder'; wanted '' without",
+    "scenes_tiny eval.data=DATA eval.severities=2": "config.eval.severities: found '2'; wanted '1,3,5' with",
+    "scenes_tiny eval.data=DATA eval.seeds=1": "config.eval.seeds: found '1'; wanted '1,10,100' with",
+    "scenes_tiny losses.sc.variants=nonsense": "config.losses.sc.variants: found 'nonsense'; wanted names among same",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WITHOUT_EFFECT)
+def test_a_setting_without_effect_is_refused_when_the_config_is_read(words):
+    config, *overrides = words.split()
+    with pytest.raises(InputError, match=WITHOUT_EFFECT[words]):
+        read_config(config, overrides)
+
+
+def test_settings_of_a_loss_that_is_off_are_accepted_and_named(tmp_path, capsys, monkeypatch):
+    """Configs preset them for runs that turn the loss on; the command line is told."""
+    monkeypatch.setattr("rococo_jax.cli.train._run", lambda config, workdir: 0)
+    words = ["--config.losses.vc.scope=local", "--config.losses.sc.fit_article=false"]
+    assert main(["train", "--config", "scenes_tiny", "--workdir", str(tmp_path), *words]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "config.losses.vc.scope has no effect with config.losses.vc.weight=0"
+    ]
+    words.append("--config.losses.vc.weight=1")
+    assert main(["train", "--config", "scenes_tiny", "--workdir", str(tmp_path), *words]) == 0
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("trained", [("all", "all"), ("last:2", "none"), ("last:1", "none"), ("none", "last:1")])
+def test_a_layer_decay_needs_a_trained_block_above_another_parameter(trained):
+    config = default_config()
+    config.train.vision, config.train.text = trained
+    config.optimizer.layer_decay = 0.5
+    encoder = tiny_encoder()
+    parameters, _ = split_parameters(parameters_of(encoder.model), encoder.spec, config.train)
+    if "last:1" in trained:
+        with pytest.raises(InputError, match=r"config.optimizer.layer_decay: found 0.5; wanted 1"):
+            make_optimizer(config.optimizer, 5, encoder.spec, parameters)
+    else:
+        make_optimizer(config.optimizer, 5, encoder.spec, parameters)
+
+
+def test_the_names_of_alterations_are_those_that_are_made():
+    assert (*VARIANTS, *KINDS) == ALTERATIONS
 
 
 def test_the_length_of_a_tower_of_one_length_is_no_choice():

@@ -17,7 +17,8 @@ from rococo_jax.training import hooks, log, loop, program
 from rococo_jax.training.batch import Batch, Images, Texts
 from rococo_jax.training.inputs.batches import PairInput
 from rococo_jax.training.log import METRICS, TENSORBOARD, Meter, RunLog
-from rococo_jax.training.state import TrainState
+from rococo_jax.training.run_hooks import Log
+from rococo_jax.training.state import TrainingCheckpoints, TrainState
 from tests.support.tiny_runs import mesh_of
 
 
@@ -112,7 +113,7 @@ def test_the_share_of_time_in_steps_has_reasons_for_the_rest(monkeypatch):
 
 
 class Busy:
-    """The metrics of a step on a device that works on one step after another."""
+    """A number that a device, which works on one step after another, has computed at `until`."""
 
     def __init__(self, until: float):
         self.until = until
@@ -120,12 +121,15 @@ class Busy:
     def block_until_ready(self):
         time.sleep(max(0.0, self.until - time.perf_counter()))
 
+    def __array__(self, dtype=None, copy=None):
+        self.block_until_ready()
+        return np.ones((), dtype)
 
-@pytest.mark.parametrize(("device", "host", "idle"), [(0.10, 0.06, 0.0), (0.05, 0.15, 0.10)])
-def test_a_wait_for_data_is_lost_only_while_the_device_has_nothing_to_do(monkeypatch, device, host, idle):
-    """An input beside a slower step costs nothing; of a slower input the difference is lost."""
-    steps, meter, state = 6, Meter(8), TrainState(jnp.zeros((), jnp.int32), {}, {}, {})
-    free_at, nothing = [time.perf_counter()], np.zeros(0, np.int32)
+
+def run_on_slow_device(monkeypatch, steps, device, host, hook):
+    """Run the loop with a device that takes `device` seconds a step and an input that takes `host` seconds a batch."""
+    state, nothing = TrainState(jnp.zeros((), jnp.int32), {}, {}, {}), np.zeros(0, np.int32)
+    free_at = [time.perf_counter()]
     batch = Batch(Images(), Texts(), nothing, {}, {})
 
     class Slow:
@@ -138,25 +142,46 @@ def test_a_wait_for_data_is_lost_only_while_the_device_has_nothing_to_do(monkeyp
         def get_state(self):
             return {}
 
-    class Count(hooks.Hook):
-        def after_step(self, info):
-            meter.count(info.seconds_waiting, info.seconds_idle)
-            if info.step > 1:
-                time.sleep(max(0.0, free_at[-2] - time.perf_counter()))  # as the log, which fetches the step before
-
     def program(state, batch):
         free_at.append(max(time.perf_counter(), free_at[-1]) + device)
-        return state, {"loss": Busy(free_at[-1])}
+        return state, {"loss": Busy(free_at[-1]), "gradient_norm": Busy(free_at[-1])}
 
     monkeypatch.setattr(loop, "place_batch", lambda batch, mesh: batch)
     registry = hooks.Hooks(RunLog(None, 0, tensorboard=False))
-    registry.add(Count(), every=1)
+    registry.add(hook, every=1)
     with contextlib.closing(loop.StopOnSignal()) as stop:
         compile_step = lambda state, batch: program  # noqa: E731
         loop.run_loop(steps, state, Slow(), mesh_of(1), compile_step, registry, stop, lambda done, state: None)
+
+
+def log_of(file: RunLog, every: int, steps: int, meter: Meter) -> Log:
+    """The hook that reads the meter; the loss is finite, so that it needs no checkpoints."""
+    return Log(file, every, range(steps), meter, object.__new__(TrainingCheckpoints))
+
+
+@pytest.mark.parametrize(("device", "host", "idle"), [(0.10, 0.06, 0.0), (0.05, 0.15, 0.10)])
+def test_a_wait_for_data_is_lost_only_while_the_device_has_nothing_to_do(monkeypatch, device, host, idle):
+    """An input beside a slower step costs nothing; of a slower input the difference is lost."""
+    steps, meter = 6, Meter(8)
+    log_hook = log_of(RunLog(None, 0, tensorboard=False), steps, steps, meter)
+    run_on_slow_device(monkeypatch, steps, device, host, log_hook)
     # A busy machine adds some; every wait would be 0.36 s and 0.9 s.
     assert meter.overhead_seconds["waiting for data"] == pytest.approx((steps - 1) * idle, abs=0.12)
-    assert meter.seconds_waiting >= steps * host
+
+
+@pytest.mark.parametrize(("device", "host"), [(0.10, 0.0), (0.01, 0.10)])
+def test_every_line_has_the_speed_of_its_own_steps(tmp_path, monkeypatch, device, host):
+    """The first line is of one step and the last of half a period, beside a slow device and behind a slow input."""
+    meter = Meter(8)
+    log_hook = log_of(RunLog(tmp_path, 0, tensorboard=False), 4, 10, meter)
+    meter.restart()
+    run_on_slow_device(monkeypatch, 10, device, host, log_hook)
+    log_hook.flush()  # as saving does at the end
+    lines = map(json.loads, (tmp_path / METRICS).read_text().splitlines())
+    speeds = {line["step"]: line["seconds_per_step"] for line in lines}
+    assert list(speeds) == [1, 4, 8, 10]
+    # One step too many or too few would give 0.05 or 0.2 in the first line, and 0.067 or 0.2 in the last.
+    assert speeds == pytest.approx(dict.fromkeys(speeds, 0.1), abs=0.03)
 
 
 def test_counts_of_a_resumed_run_go_on_from_those_of_its_checkpoint():

@@ -56,19 +56,19 @@ class AlteredCaptions(LossInput):
     def check(self, source: object, config: ConfigDict) -> None:
         check_count(source, config, "sc")
         sc = config.losses.sc
-        if config.init.spec and not config.init.model and sc.select != "random" and not sc.influence:
+        if config.init.spec and chooses_by_influence(sc) and not sc.influence:
             wanted = "'random' with config.init.spec, or a table in config.losses.sc.influence: the influence of words"
             wanted += " on the embeddings of a model with random parameters has no meaning"
             raise InputError(source, "config.losses.sc.select", repr(sc.select), wanted)
 
     def file_hashes(self, context: InputContext) -> dict[str, str]:
         sc = context.config.losses.sc
-        table = {} if sc.select == "random" else {"influence": hash_file(_table_path(context))}
+        table = {"influence": hash_file(_table_path(context))} if chooses_by_influence(sc) else {}
         return {"lexicon": open_lexicon(sc.lexicon).hash(), **table}
 
     def needs_encoder(self, config: ConfigDict, folder: Path) -> bool:
         sc = config.losses.sc
-        return sc.select != "random" and not sc.influence and not (folder / INFLUENCE).exists()
+        return chooses_by_influence(sc) and not sc.influence and not (folder / INFLUENCE).exists()
 
     def transform(self, context: InputContext) -> AlterCaptions:
         alterers = make_alterers(context)
@@ -90,10 +90,15 @@ class AlteredCaptions(LossInput):
         return {ALTERED.name: Pool(features.reshape(*valid.shape, -1), valid)}
 
 
+def chooses_by_influence(sc: ConfigDict) -> bool:
+    """Return whether the influence of words decides which one is replaced. Only nouns are chosen by it."""
+    return sc.select != "random" and any(variant not in KINDS for variant in sc.variants.split(","))
+
+
 def make_alterers(context: InputContext) -> list[Alterer]:
     """Return an alterer for each of `losses.sc.variants`, which replaces nouns or alters captions in another way.
 
-    Raises InputError: an unknown variant, or a lexicon that cannot be read.
+    Raises InputError: the lexicon cannot be read.
     """
     config, encoder = context.config, context.encoder
     lexicon = open_lexicon(config.losses.sc.lexicon)
@@ -109,12 +114,12 @@ def make_alterers(context: InputContext) -> list[Alterer]:
 
 
 def influence_of_words(context: InputContext) -> Influence | None:
-    """Return the influence of the words of each caption, computing it if necessary; None if words are drawn at random.
+    """Return the influence of the words of each caption, computing it if necessary; None if no word is chosen by it.
 
     All processes must call it.
     """
     sc = context.config.losses.sc
-    if sc.select == "random":
+    if not chooses_by_influence(sc):
         return None
     path = _table_path(context)
     if not sc.influence and not broadcast_from_process_0("influence", lambda: _is_computed(path, context)):
