@@ -108,17 +108,33 @@ _HARMLESS = ("--xla_force_host_platform_device_count", "--xla_dump", "--xla_gpu_
              "--xla_gpu_enable_latency_hiding", "--xla_tpu_enable_latency_hiding")  # fmt: skip
 
 
-def numeric_flags() -> dict[str, str]:
-    """Return settings of the environment that may change the last bits of a result; usually there are none.
+# Variables that drivers and compilers read, and settings of JAX with their defaults.
+_NUMERIC_VARIABLES = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
+_NUMERIC_SETTINGS = {
+    "jax_default_matmul_precision": None,
+    "jax_enable_x64": False,
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+    "jax_random_seed_offset": 0,
+    "jax_disable_jit": False,
+    "jax_disable_most_optimizations": False,
+    "jax_optimization_level": "UNKNOWN",
+    "jax_exec_time_optimization_effort": 0.0,
+    "jax_allow_f16_reductions": True,
+}
 
-    Fingerprints and cache keys contain them.
+
+def numeric_flags() -> dict[str, str]:
+    """Return settings of JAX and of the environment that may change a result; usually there are none.
+
+    Fingerprints and cache keys contain them. Settings are those at the time of the call, however they were made: by the
+    environment, `jax.config.update` or a context such as `jax.default_matmul_precision`.
     """
     flags = sorted(flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(_HARMLESS))
-    precision = os.environ.get("JAX_DEFAULT_MATMUL_PRECISION")
-    return {
-        **({"xla_flags": " ".join(flags)} if flags else {}),
-        **({"matmul_precision": precision} if precision else {}),
-    }
+    variables = {name.lower(): os.environ[name] for name in _NUMERIC_VARIABLES if os.environ.get(name)}
+    settings = {name: getattr(jax.config, name, default) for name, default in _NUMERIC_SETTINGS.items()}
+    changed = {name: str(value) for name, value in settings.items() if value != _NUMERIC_SETTINGS[name]}
+    return {**({"xla_flags": " ".join(flags)} if flags else {}), **variables, **changed}
 
 
 def make_mesh(devices: Sequence[jax.Device] | None = None, fsdp: int = 1) -> jax.sharding.Mesh:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from rococo_jax.version import USERS_OF_EMBEDDINGS
 from tests.support.paths import CHECKOUT
 
 PACKAGE = "rococo_jax"
@@ -110,6 +111,22 @@ def test_no_circle_of_files():
 def test_no_file_is_too_long():
     lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert {name: count for name, count in lines.items() if count > 400} == {}
+
+
+def test_all_code_of_an_embedding_is_part_of_its_cache_key():
+    """Encoders, image sets, and everything that they import, except for the metrics of a benchmark."""
+    sets = {name for name, tree in trees().items() if "content" in methods(tree)}
+    todo, reached = [*sets, *(name for name in MODULES if subpackage(name) in ("encoders", "perturb"))], set()
+    while todo:
+        if (name := todo.pop()) not in reached and subpackage(name) not in ("metrics", "similarity"):
+            reached.add(name)
+            todo += graph()[name]
+    assert {subpackage(name) for name in reached} & USERS_OF_EMBEDDINGS == set()
+    assert {"data", "models", "checkpoints", "benchmarks", "runtime"} < {subpackage(name) for name in reached}
+
+
+def methods(tree: ast.Module) -> set[str]:
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
 # Flags in texts that are not messages: XLA's, CSS variables, overrides of a config, and commands in full.

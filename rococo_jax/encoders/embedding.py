@@ -14,6 +14,7 @@ that only one process finds in its cache folder is sent to the others.
 import contextlib
 import importlib.metadata
 import itertools
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import PIL.features
 from jaxtyping import Float
 
 from rococo_jax.data.images import IMAGES_PER_RUN, ORIGINALS, FileImages, ImageSet, chunks, read_images
@@ -31,7 +33,7 @@ from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.processes import gather
 from rococo_jax.progress import progress
 from rococo_jax.runtime import numeric_flags
-from rococo_jax.version import __version__
+from rococo_jax.version import __version__, code_hash
 
 _TEXTS_PER_PART = 4096
 # Parts that a process encodes between two exchanges with the others. An exchange interrupts the batches, and limits the
@@ -40,7 +42,9 @@ _PARTS_PER_ROUND = 16
 # Decoded pixels that may wait while the devices do other work.
 _PREFETCHED_BYTES = 2**28
 
-_INPUT_LIBRARIES = ("pillow", "tokenizers", "ftfy")
+_LIBRARIES = ("jax", "jaxlib", "flax", "numpy", "pillow", "tokenizers", "ftfy")
+# Read when this module is imported: later changes of the files do not change the code that runs.
+_CODE = code_hash()
 _SIDES = {"images": "vision", "captions": "text"}
 
 # Yields indices into the given items and their features, batch by batch.
@@ -169,7 +173,7 @@ class EmbeddingPass:
         # Only the side is part of the key: the words in brackets may contain a seed, which decides nothing.
         side = _SIDES[kind.split(" (")[0]]
         tower = None if cache.folder is None else encoder.describe_tower(side)
-        self.cache_key = {"kind": f"{side} features", "tower": tower, "versions": encoding_versions()}
+        self.cache_key = cache_key(f"{side} features", encoder, tower)
         # Without a description of everything that decides the features, nothing is cached.
         self.has_no_fingerprint = tower is None and cache.folder is not None
         self.cache = EmbeddingCache(None) if tower is None else cache
@@ -274,17 +278,31 @@ class EmbeddingPass:
         self.table[rows], self.is_done[rows] = features, True
 
 
-def encoding_versions() -> dict[str, str]:
+def cache_key(kind: str, model: LoadedModel, identity: dict[str, Any] | None) -> dict[str, Any]:
+    """Return everything that decides the values of a kind that a model computes, for `EmbeddingCache`.
+
+    Args:
+        kind: of the values, such as "text features".
+        model: the model; its mesh decides the device.
+        identity: everything that the model itself contributes, from its `describe_tower` or `describe`.
+    """
+    return {"kind": kind, "model": identity, "versions": encoding_versions(model.mesh.devices.flat[0])}
+
+
+def encoding_versions(device: jax.Device | None = None) -> dict[str, str]:
     """Return everything that can change an embedding without a change of the model.
 
-    This covers this project, JAX and the kind of device, the libraries that decode images and tokenize texts, and the
-    rules by which images are converted to RGB.
+    This covers the code of this project, libraries that compute, decode images or tokenize texts, the kinds of the
+    processor and of the device (by default JAX's first), and the rules by which images are converted to RGB.
     """
+    device = device or jax.devices()[0]
     return {
         "rococo_jax": __version__,
-        "jax": jax.__version__,
-        "device": jax.devices()[0].device_kind,
-        **{library: importlib.metadata.version(library) for library in _INPUT_LIBRARIES},
+        "code": _CODE,
+        "processor": platform.machine(),
+        "device": f"{device.device_kind}, {device.client.platform_version}",
+        **{library: importlib.metadata.version(library) for library in _LIBRARIES},
+        "jpeg": f"{PIL.features.version('libjpeg_turbo')} {PIL.features.version('jpg')}",
         "pictures": str(DECODING_VERSION),
         **numeric_flags(),
     }

@@ -1,7 +1,7 @@
 """A model's parameters on a mesh with their hashes, both of the weights at the time when the model was placed.
 
 JAX arrays are immutable: whoever changes a model replaces its arrays. So a model is unchanged as long as it holds the
-same array objects, and their values need not be read.
+same array objects, and their values need not be read. A model with arrays of NumPy is placed again for each call.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ class PlacedModel:
         graph, state = nnx.split(model)
         arrays = jax.tree.leaves(state)
         same_arrays = len(arrays) == len(self.arrays) and all(map(operator.is_, arrays, self.arrays))
-        return same_arrays and graph == self.graph
+        return same_arrays and graph == self.graph and all(isinstance(array, jax.Array) for array in arrays)
 
     def hash(self, prefix: str = "") -> str:
         """Return the hash of the parameters whose paths begin with a prefix.

@@ -29,7 +29,7 @@ from rococo_jax.benchmarks.tasks import Outcome, RankTask
 from rococo_jax.benchmarks.tasks.rank import RankOutcome
 from rococo_jax.data.images import ImageSet
 from rococo_jax.encoders.cache import EmbeddingCache
-from rococo_jax.encoders.embedding import encoding_versions
+from rococo_jax.encoders.embedding import cache_key
 from rococo_jax.encoders.protocol import LoadedModel, OnProgress
 from rococo_jax.processes import broadcast_from_process_0, gather
 from rococo_jax.progress import progress
@@ -192,7 +192,7 @@ def _scored(
     runs = list(_runs(benchmark, numbers, image, at_once))
     process, processes = jax.process_index(), jax.process_count()
     described = {key: value for key, value in scorer.describe().items() if key != "name"}
-    about = {"kind": "pair scores", "model": described, "versions": encoding_versions()}
+    about = cache_key("pair scores", scorer, described)
     cache = EmbeddingCache(None) if described.get("fingerprint", "") is None else cache
 
     def score() -> list[np.ndarray]:

@@ -35,6 +35,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, HeadSpec, ModelSpec
 from rococo_jax.progress import progress
 from rococo_jax.storage import hash_bytes
+from rococo_jax.version import code_hash
 
 RIDGES = (1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 POWERS = (0.5, 1.0, 1.5, 2.0)
@@ -146,7 +147,8 @@ def choose_regularisation(
     fold_of_image = np.random.default_rng(seed).permutation(len(images)) % folds
     choices = [Regularisation(*each) for each in product(ridges, ridges, powers)]
     content = hash_bytes(*(np.ascontiguousarray(each).tobytes() for each in (images, texts, text_image)))
-    about = {"scores": "cca 2", "dim": dim, "folds": folds, "seed": seed, "features": content}
+    code = code_hash(excluded=frozenset())
+    about = {"scores": "cca 2", "code": code, "dim": dim, "folds": folds, "seed": seed, "features": content}
     about |= {"sample": [HELD_OUT_IMAGES, SAMPLED_TEXTS, _SAMPLE_SEED]}
     about |= {"shapes": [images.shape, texts.shape], "choices": [dataclasses.astuple(each) for each in choices]}
     total = np.zeros(len(choices))

@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
+from rococo_jax import version
 from rococo_jax.benchmarks import image_sets
 from rococo_jax.benchmarks.benchmark import Benchmark, with_corrupted_images
 from rococo_jax.benchmarks.image_sets import CorruptedImages
@@ -133,8 +136,31 @@ def test_a_part_of_the_cache_is_found_by_tower_versions_and_every_item(encoder, 
     for name in embedding_module.encoding_versions():
         versions = {**embedding_module.encoding_versions(), name: "other"}
         with monkeypatch.context() as patch:
-            patch.setattr(embedding_module, "encoding_versions", lambda versions=versions: versions)
+            patch.setattr(embedding_module, "encoding_versions", lambda device, versions=versions: versions)
             assert computes() and not computes()
+
+
+def test_a_change_of_any_code_that_an_embedding_depends_on_is_another_key(tmp_path, monkeypatch):
+    package = tmp_path / "rococo_jax"
+    shutil.copytree(Path(version.__file__).parent, package, ignore=shutil.ignore_patterns("shipped", "__pycache__"))
+    monkeypatch.setattr(version, "__file__", str(package / "version.py"))
+    hashes = [version.code_hash.__wrapped__()]
+    assert hashes[0] == embedding_module.encoding_versions()["code"]
+    names = ["models/dual_encoder.py", "encoders/programs.py", "data/naflex.py", "benchmarks/image_sets.py"]
+    names += ["perturb/images/corruptions/blur.py", "runtime.py", "texts/__init__.py", "checkpoints/zoo.toml"]
+    for name in names:
+        with (package / name).open("a") as file:
+            file.write("# another value\n")
+        hashes.append(version.code_hash.__wrapped__())
+    (package / "models" / "new.py").touch()
+    hashes.append(version.code_hash.__wrapped__())
+    (package / "models" / "new.py").rename(package / "models" / "other.py")
+    hashes.append(version.code_hash.__wrapped__())
+    assert len(set(hashes)) == len(hashes)
+    with (package / "report" / "page.py").open("a") as file:
+        file.write("# another page\n")
+    assert version.code_hash.__wrapped__() == hashes[-1]
+    assert version.code_hash.__wrapped__(frozenset()) != hashes[-1]
 
 
 @pytest.fixture(scope="module")

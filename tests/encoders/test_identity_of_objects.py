@@ -132,6 +132,17 @@ def test_weights_that_are_changed_in_place_are_computed_with_and_have_another_ke
     np.testing.assert_array_equal(encoder.encode_text(TEXTS), before)
 
 
+def test_weights_in_arrays_of_numpy_are_read_at_each_call():
+    encoder = tiny_encoder()
+    words = getattr(encoder.model.text.words, "embedding", encoder.model.text.words)
+    values = np.array(words[...])
+    words.set_value(values)
+    before = encoder.fingerprint(), encoder.describe_tower("text"), encoder.encode_text(TEXTS)
+    values[:, 0] += 0.5
+    assert encoder.fingerprint() != before[0] and encoder.describe_tower("text") != before[1]
+    assert not np.allclose(encoder.encode_text(TEXTS), before[2])
+
+
 def test_provenance_name_and_devices_of_an_encoder_leave_its_identity():
     encoder = tiny_encoder()
     parts = encoder.model, encoder.preprocessing, encoder.tokenizer

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import pytest
 
 from rococo_jax.cli.main import main
@@ -128,5 +129,10 @@ def test_flags_that_change_arithmetic_are_in_fingerprints_and_cache_keys(monkeyp
     for flags in ("--xla_cpu_enable_fast_math=true", "--xla_allow_excess_precision=false"):
         fingerprint, key = now(f"--xla_force_host_platform_device_count=2 {flags}")
         assert fingerprint["comparable"] != usual[0]["comparable"] and key["xla_flags"] == flags
-    monkeypatch.setenv("JAX_DEFAULT_MATMUL_PRECISION", "bfloat16")
-    assert now("")[1] != usual[1]
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    assert now("")[1] == usual[1] | {"nvidia_tf32_override": "1"}
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
+    with jax.default_matmul_precision("bfloat16"):  # as by JAX_DEFAULT_MATMUL_PRECISION and `jax.config.update`
+        assert now("")[1] == usual[1] | {"jax_default_matmul_precision": "bfloat16"}
+    with jax.threefry_partitionable(False):
+        assert now("")[1] == usual[1] | {"jax_threefry_partitionable": "False"}

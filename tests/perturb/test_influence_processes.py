@@ -10,6 +10,7 @@ from rococo_jax.perturb.text import influence_table
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.perturb.text.influence_table import write_influence_table
 from rococo_jax.perturb.text.lexicon import shipped_lexicon
+from rococo_jax.runtime import make_mesh
 from tests.support.threads import Threads
 from tests.support.tiny import tiny_encoder
 
@@ -26,7 +27,7 @@ def test_every_caption_is_computed_by_one_process_and_written_in_order(processes
 
     monkeypatch.setattr(influence_table, "word_influence", made_up)
     encoder = object.__new__(Encoder)  # what it would compute is made up above
-    encoder.describe = lambda: {"name": "none"}
+    encoder.describe, encoder.mesh = lambda: {"name": "none"}, make_mesh()
 
     def write(name: str) -> int:
         return write_influence_table(encoder, images, tmp_path / name, captions_at_once=2)

@@ -1,14 +1,18 @@
 """Read the contents of another library's objects as JSON: all attributes that decide its results.
 
 Models, processors, tokenizers, image transforms and prompts are read attribute by attribute, so that two objects that
-compute the same have equal contents, whatever their paths and devices. Weights are left to `hash_weights`, which hashes
-gigabytes once; buffers outside of the state dict are read here.
+compute the same have equal contents, whatever their paths and devices.
 
     tokenizers of Rust         their serialised form: vocabulary in its order, merges, added tokens, normaliser
     sentencepiece models       their serialised form
     arrays and tensors         dtype, shape and bytes
-    functions                  qualified name, defaults, values in their closures, and the code of nameless ones
+    functions                  their code, defaults, and the values in their closures and the global ones that they use
+    classes                    their members, as far as they are functions or values, and their bases
+    torch modules              class, attributes, hooks, submodules in order, and the hash of the state dict
     other objects              class, and the contents of all attributes but those in `_NOT_DECISIVE`
+
+Functions and classes of an installed release are identified by their names and the release instead of their code. What
+a user assigned to a class of a release is read as well.
 """
 
 import enum
@@ -19,17 +23,19 @@ import json
 import logging
 import pickle
 import sys
+import sysconfig
 import types
-from collections.abc import Callable, Mapping
-from pathlib import Path, PurePath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 import tokenizers
 
-from rococo_jax.storage import hash_bytes, hash_json
+from rococo_jax.storage import hash_json
 
-# Attributes of objects of other libraries that decide no result.
+# Attributes that decide no result, of objects of libraries that wrap models.
+_WRAPPERS = frozenset({"transformers", "sentence_transformers", "mteb", "open_clip", "timm"})
 _NOT_DECISIVE = frozenset({
     # source of the object, and release that wrote the file
     "name_or_path", "_name_or_path", "_commit_hash", "transformers_version", "vocab_file", "merges_file",
@@ -45,20 +51,29 @@ _NOT_DECISIVE = frozenset({
 })  # fmt: skip
 # Libraries whose release may change the results of a torch model.
 _LIBRARIES = ("torch", "torchvision", "transformers", "tokenizers", "sentencepiece", "sentence-transformers",
-              "open_clip_torch", "timm", "mteb", "ftfy", "pillow")  # fmt: skip
-# `transformers` puts code of a model's folder into a package named after the folder.
-_CODE_OF_MODELS = "transformers_modules"
+              "open_clip_torch", "timm", "mteb", "ftfy", "pillow", "numpy")  # fmt: skip
+# Members of classes that decide nothing.
+_CLASS_RECORDS = frozenset({
+    "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate_func__",
+    "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "__slotnames__",
+    "_abc_impl",
+})  # fmt: skip
+# Words of a tensor that are summed at once: they and their products stay in the processor's cache.
+_SUMMED_ON_CPU, _SUMMED_ON_DEVICES = 2**16, 2**22
+_PRIME, _BASE = 2**61 - 1, 0x9E3779B97F4A7C15
 
 
 def contents_of(value: Any) -> Any:
-    """Return the contents of an object as JSON, with hashes of nested objects and without weights."""
-    return _Reader().read(value)
-
-
-def hash_with_weights(value: Any) -> str:
-    """Return the SHA-256 of an object's contents and of the weights of all nested torch modules."""
+    """Return the contents of an object as JSON, with hashes of nested objects and of the weights of torch modules."""
     reader = _Reader()
-    return hash_json({"contents": reader.read(value), "weights": [hash_weights(each) for each in reader.modules]})
+    contents = reader.read(value)
+    return [contents, [hash_weights(each) for each in reader.modules]] if reader.modules else contents
+
+
+def contents_and_modules(value: Any) -> tuple[Any, list[Any]]:
+    """Return the contents of an object without weights, and the torch modules in it that have them."""
+    reader = _Reader()
+    return reader.read(value), reader.modules
 
 
 @functools.cache
@@ -73,27 +88,100 @@ def library_versions() -> dict[str, str]:
     return versions
 
 
+@functools.cache
+def release_of(module: str) -> str | None:
+    """Return the installed release that a module belongs to; None for other code, such as a user's or a checkout's.
+
+    >>> release_of("json.decoder"), release_of("__main__"), release_of("tokenizers").partition(" ")[0]
+    ('Python', None, 'tokenizers')
+    """
+    package = module.partition(".")[0]
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    if package in sys.stdlib_module_names and file.startswith(("", sysconfig.get_path("stdlib"))[bool(file)]):
+        return "Python"
+    for distribution in _distributions_of(package):
+        is_from_index = distribution.read_text("direct_url.json") is None
+        if is_from_index and file.startswith(str(distribution.locate_file("")) if file else ""):
+            return f"{distribution.name} {distribution.version}"
+    return None
+
+
+def _distributions_of(package: str) -> list[importlib.metadata.Distribution]:
+    try:
+        return [importlib.metadata.distribution(package)]  # most have the name of their package
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return [importlib.metadata.distribution(name) for name in _names_by_package().get(package, ())]
+
+
+@functools.cache
+def _names_by_package() -> Mapping[str, Sequence[str]]:
+    return importlib.metadata.packages_distributions()
+
+
+class CurrentWeights:
+    """The hashes of the weights that torch modules have at the moment, computed again only after a change."""
+
+    def __init__(self, modules: Sequence[Any]):
+        self._modules = modules
+        self._state: list[Any] | None = None
+        self._hashes: list[str] = []
+
+    def hashes(self) -> list[str]:
+        """Return the `hash_weights` of each module."""
+        state = [state_of_weights(module) for module in self._modules]
+        if state != self._state:
+            self._hashes, self._state = [hash_weights(module) for module in self._modules], state
+        return self._hashes
+
+
 def hash_weights(module: Any) -> str:
     """Return the SHA-256 of a torch module's state dict: parameters, buffers and its other entries by name."""
     return hash_json({name: contents_of(value) for name, value in module.state_dict(keep_vars=True).items()})
 
 
-def state_of_weights(module: Any) -> list[tuple[int, int, int]]:
+def state_of_weights(module: Any) -> list[tuple[str, str, int, list[int]]]:
     """Return a value that changes when a tensor of a torch module's state dict is replaced or modified.
 
-    It is computed at the speed of memory, much faster than `hash_weights`. Torch counts modifications of a tensor, but
-    not of its `data`; those change the sum of its bits.
+    It is computed at the speed of memory, where the tensors are. Torch counts modifications of a tensor, but not of its
+    `data`; those change the weighted sum of its bits.
     """
     import torch
 
-    def state(tensor: Any) -> tuple[int, int, int]:
-        integer_dtypes = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-        integer_dtype = integer_dtypes.get(tensor.element_size(), torch.int64)
-        bits = tensor.detach().contiguous().reshape(-1).view(integer_dtype)
-        version = 0 if tensor.is_inference() else tensor._version
-        return tensor.data_ptr(), version, int(bits.sum(dtype=torch.int64))
+    tensors = [item for item in module.state_dict(keep_vars=True).items() if isinstance(item[1], torch.Tensor)]
+    return [
+        (name, str(_about_tensor(tensor)), 0 if tensor.is_inference() else tensor._version, _sums_of(tensor))
+        for name, tensor in tensors
+    ]
 
-    return [state(value) for value in module.state_dict(keep_vars=True).values() if isinstance(value, torch.Tensor)]
+
+def _sums_of(tensor: Any) -> list[int]:
+    return [_sum_bits(part) for part in _dense_parts(tensor)]
+
+
+def _sum_bits(tensor: Any) -> int:
+    """Return a sum of the words of a dense tensor, each with a weight that depends on its position.
+
+    Weights are random numbers of 64 bits, so that other bits at one place, and bits that change places, give another
+    sum. The sums of many words are the coefficients of a polynomial modulo a prime.
+    """
+    import torch
+
+    values = tensor.contiguous().reshape(-1)
+    start, size = (count * values.element_size() for count in (values.storage_offset(), values.numel()))
+    dtypes = (torch.int32, torch.int16, torch.uint8)
+    words = values.view(next(each for each in dtypes if start % each.itemsize == size % each.itemsize == 0))
+    weights = _word_weights(words.device)
+    sums = [(part.to(torch.int64) * weights[: len(part)]).sum() for part in words.split(len(weights))]
+    return functools.reduce(lambda total, each: (total * _BASE + each) % _PRIME, torch.stack(sums).tolist(), size)
+
+
+@functools.cache
+def _word_weights(device: Any) -> Any:
+    import torch
+
+    count = _SUMMED_ON_CPU if device.type == "cpu" else _SUMMED_ON_DEVICES
+    weights = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, count, np.int64)
+    return torch.from_numpy(weights).to(device)
 
 
 class _Reader:
@@ -109,18 +197,25 @@ class _Reader:
         self.modules: list[Any] = []
         # Readers of types whose attributes do not contain all of their contents.
         self._readers: dict[Any, Callable[[Any], Any]] = {
-            bytes | bytearray: lambda value: {"bytes": hashlib.sha256(value).hexdigest()},
-            np.ndarray | np.generic: _read_array,
+            Mapping: self._read_mapping,
+            list | tuple: lambda value: [self._read_subclass(value), list(map(self.read, value))],
+            set | frozenset: lambda value: {"set": sorted(map(self.read, value), key=_sorting_key)},
+            bytes | bytearray | memoryview: lambda value: {"bytes": hashlib.sha256(value).hexdigest()},
+            np.ma.MaskedArray: lambda value: {"masked": self.read([value.data, np.ma.getmaskarray(value)])},
+            np.ndarray | np.generic: self._read_array,
             torch.Tensor: _read_tensor,
             torch.dtype | np.dtype: str,
             torch.device | PurePath | logging.Logger: lambda value: {},
             torch.nn.Module: self._read_outermost_module,
             tokenizers.Tokenizer: lambda value: {"tokenizer": json.loads(value.to_str())},
-            type: class_contents,
-            types.ModuleType: lambda value: {"module": value.__name__},
+            type: self._read_class,
+            types.ModuleType: lambda value: {"module": value.__name__, "release": release_of(value.__name__)},
             functools.partial: lambda value: {"partial": self.read([value.func, value.args, value.keywords])},
-            types.MethodType: lambda value: {"method": value.__name__, "of": self.read(value.__self__)},
+            types.MethodType: lambda value: {"method": self.read(value.__func__), "of": self.read(value.__self__)},
             types.FunctionType: self._read_function,
+            types.CodeType: self._read_code,
+            property: lambda value: {"property": self.read([value.fget, value.fset])},
+            staticmethod | classmethod: lambda value: {type(value).__name__: self.read(value.__func__)},
         }
         self._hashes: dict[int, str] = {}
         # References, so that no other object gets the `id` of an object that was read.
@@ -128,18 +223,12 @@ class _Reader:
 
     def read(self, value: Any) -> Any:
         """Return the contents of one value."""
+        if type(value) is str:
+            return value.encode(errors="backslashreplace").decode()
+        if type(value) in (int, float, bool, type(None)):
+            return value
         if isinstance(value, enum.Enum):
             return self.read(value.value)
-        if isinstance(value, str):
-            return value.encode(errors="backslashreplace").decode()
-        if isinstance(value, int | float | bool | None):
-            return value
-        if isinstance(value, Mapping):
-            return {"mapping": sorted(([self.read(k), self.read(v)] for k, v in value.items()), key=_sorting_key)}
-        if isinstance(value, list | tuple):
-            return [self.read(each) for each in value]
-        if isinstance(value, set | frozenset):
-            return {"set": sorted(map(self.read, value), key=_sorting_key)}
         if id(value) not in self._hashes:
             self._objects.append(value)
             self._hashes[id(value)] = "an object that refers to itself"
@@ -147,62 +236,128 @@ class _Reader:
         return self._hashes[id(value)]
 
     def _read_object(self, value: Any) -> Any:
+        for kind in (str, int, float):
+            if isinstance(value, kind):
+                return [self._read_subclass(value), self.read(kind(value))]
         for kinds, read in self._readers.items():
             if isinstance(value, kinds):
                 return read(value)
         return self._read_attributes(value)
+
+    def _read_subclass(self, value: Any) -> Any:
+        """Return class and attributes of a number, text or container of a user's class; None if it is of another."""
+        if release_of(type(value).__module__) is not None:
+            return None
+        return [self.read(type(value)), self.read(getattr(value, "__dict__", None))]
+
+    def _read_mapping(self, value: Mapping) -> Any:
+        items = sorted(([self.read(key), self.read(each)] for key, each in value.items()), key=_sorting_key)
+        return {"mapping": items, "class": self._read_subclass(value)}
 
     def _read_outermost_module(self, module: Any) -> Any:
         self.modules.append(module)
         return self._read_module(module)
 
     def _read_module(self, module: Any) -> Any:
-        """Return class, attributes and nested modules of a torch module, without weights and torch's own records."""
-        submodules = {name: each for name, each in module._modules.items() if each is not None}
+        """Return class, attributes, hooks and nested modules of a torch module, without weights."""
+        hooks = (module._forward_pre_hooks, module._forward_hooks)
         return {
             **self._read_attributes(module, _attributes_of_modules()),
             "buffers": {name: self.read(module._buffers[name]) for name in module._non_persistent_buffers_set},
-            "modules": {name: hash_json(self._read_module(each)) for name, each in submodules.items()},
+            "hooks": [self.read(list(each.values())) for each in hooks],
+            "modules": [
+                [name, hash_json(self._read_module(each))] for name, each in module._modules.items() if each is not None
+            ],
         }
 
     def _read_function(self, function: Any) -> Any:
-        closed_over = [_cell_contents(cell) for cell in function.__closure__ or ()]
-        values = [function.__defaults__, function.__kwdefaults__, *closed_over]
-        # Nested functions have the same qualified name.
-        code = self._read_code(function.__code__) if "<" in function.__qualname__ else None
-        return {"function": f"{function.__module__}.{function.__qualname__}", "values": self.read(values), "code": code}
+        module, code = function.__globals__.get("__name__") or "", function.__code__
+        release = release_of(module)
+        closed_over = dict(zip(code.co_freevars, map(_cell_contents, function.__closure__ or ()), strict=True))
+        contents = {
+            # Not `__module__` and `__qualname__`: a wrapper has those of the wrapped function.
+            "function": code.co_qualname if release is None else f"{module}.{code.co_qualname}",
+            "release": release,
+            "values": self.read([function.__defaults__, function.__kwdefaults__, closed_over]),
+        }
+        # Functions of a release with one qualified name, such as lambdas, differ in their code.
+        if release is None or "<" in code.co_qualname:
+            contents["code"] = self.read(code)
+        if release is None:
+            contents["attributes"] = self.read({k: v for k, v in vars(function).items() if k != "__wrapped__"})
+            contents["used"] = self._read_used(code, function.__globals__, closed_over)
+        return contents
+
+    def _read_used(self, code: types.CodeType, scope: Mapping[str, Any], closed_over: Mapping[str, Any]) -> Any:
+        """Return the contents of the global values that code uses, and of what it uses of a user's modules."""
+        names = {name for each in _nested_codes(code) for name in each.co_names}
+        values = {name: scope[name] for name in names & scope.keys()}
+        modules = [value for value in [*values.values(), *closed_over.values()] if isinstance(value, types.ModuleType)]
+        members = [
+            {name: getattr(module, name) for name in names if hasattr(module, name)}
+            for module in modules
+            if release_of(module.__name__) is None
+        ]
+        return self.read([values, sorted(map(self.read, members))])
 
     def _read_code(self, code: types.CodeType) -> Any:
-        nested = [self._read_code(each) for each in code.co_consts if isinstance(each, types.CodeType)]
-        constants = [each for each in code.co_consts if not isinstance(each, types.CodeType)]
-        return [code.co_code.hex(), list(code.co_names), self.read(constants), nested]
+        return [code.co_code.hex(), code.co_exceptiontable.hex(), list(code.co_names), self.read(code.co_consts)]
+
+    def _read_class(self, kind: type) -> Any:
+        """Return name and release of a class, with what a user assigned to it; for other classes, their members."""
+        release = release_of(kind.__module__)
+        members = {name: each for name, each in vars(kind).items() if name not in _CLASS_RECORDS}
+        if release is None:
+            name = kind.__qualname__
+        else:
+            name = f"{kind.__module__}.{kind.__qualname__}"
+            members = {name: each for name, each in members.items() if _is_function_of_user(each)}
+        contents = {name: self.read(each) for name, each in sorted(members.items()) if not _is_slot(each)}
+        return {"class": name, "release": release, "members": contents, "bases": list(map(self.read, kind.__bases__))}
+
+    def _read_array(self, array: Any) -> Any:
+        shape, kind, array = list(np.shape(array)), np.asarray(array).dtype, np.ascontiguousarray(array)
+        if kind.hasobject:
+            return {"array": str(kind), "shape": shape, "values": self.read(array.tolist())}
+        return {"array": str(kind), "shape": shape, "values": hashlib.sha256(array.tobytes()).hexdigest()}
 
     def _read_attributes(self, value: Any, without: frozenset[str] = frozenset()) -> Any:
         if hasattr(value, "serialized_model_proto"):
             return {"sentencepiece": hashlib.sha256(value.serialized_model_proto()).hexdigest()}
-        declared = [getattr(kind, "__slots__", ()) for kind in type(value).__mro__]
+        kinds = type(value).__mro__
+        declared = [getattr(kind, "__slots__", ()) for kind in kinds]
         slots = [name for names in declared for name in ([names] if isinstance(names, str) else names)]
         attributes = {name: getattr(value, name) for name in slots if name[:2] != "__" and hasattr(value, name)}
         attributes |= getattr(value, "__dict__", {})
         if not attributes:
-            return {"class": class_contents(type(value)), "pickled": _pickled(value)}
-        decisive = {k: v for k, v in attributes.items() if k not in _NOT_DECISIVE and k not in without}
+            return {"class": self.read(type(value)), "pickled": _pickled(value)}
+        if any(kind.__module__.partition(".")[0] in _WRAPPERS for kind in kinds):
+            without |= _NOT_DECISIVE
+        decisive = {name: each for name, each in attributes.items() if name not in without}
         if isinstance(arguments := decisive.get("init_kwargs"), dict):  # arguments of a tokenizer's constructor
-            decisive["init_kwargs"] = {k: v for k, v in arguments.items() if k not in _NOT_DECISIVE}
+            decisive["init_kwargs"] = {name: each for name, each in arguments.items() if name not in without}
         return {
-            "class": class_contents(type(value)),
+            "class": self.read(type(value)),
             "attributes": {str(name): self.read(each) for name, each in sorted(decisive.items())},
         }
 
 
-def class_contents(kind: type) -> Any:
-    """Return module and name of a class; for a class in a model's folder, its name and source code."""
-    package, _, _ = kind.__module__.rpartition(".")
-    if not package.startswith(_CODE_OF_MODELS):
-        return f"{kind.__module__}.{kind.__qualname__}"
-    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith(f"{package}.")]
-    files = [Path(module.__file__) for module in modules if getattr(module, "__file__", None)]
-    return {"class": kind.__qualname__, "code": {file.name: hash_bytes(file.read_bytes()) for file in files}}
+def _is_function_of_user(member: Any) -> bool:
+    """Return whether a member of a class is a function that is no code of a release."""
+    function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+    return isinstance(function, types.FunctionType) and release_of(function.__globals__.get("__name__") or "") is None
+
+
+def _is_slot(member: Any) -> bool:
+    return isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType)
+
+
+def _nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield the code of a function, and of the functions and classes that are defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested_codes(constant)
 
 
 @functools.cache
@@ -213,17 +368,53 @@ def _attributes_of_modules() -> frozenset[str]:
     return frozenset(vars(torch.nn.Module()))
 
 
-def _read_tensor(tensor: Any) -> dict[str, Any]:
+def _read_tensor(tensor: Any) -> list[Any]:
     import torch
 
-    values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return {"tensor": str(tensor.dtype), "shape": list(tensor.shape), "values": hashlib.sha256(values).hexdigest()}
+    parts = [part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for part in _dense_parts(tensor)]
+    return [_about_tensor(tensor), [hashlib.sha256(part).hexdigest() for part in parts]]
 
 
-def _read_array(array: Any) -> dict[str, Any]:
-    array = np.ascontiguousarray(array)
-    values = array.tolist() if array.dtype == object else hashlib.sha256(array.reshape(-1).view(np.uint8)).hexdigest()
-    return {"array": array.dtype.str, "shape": list(array.shape), "values": str(values)}
+def _about_tensor(tensor: Any) -> list[Any]:
+    """Return dtype, shape and layout of a tensor, and how the values of a quantised one are scaled."""
+    about = [str(tensor.dtype), list(tensor.shape), str(tensor.layout)]
+    if tensor.is_quantized:
+        about.append(str(tensor.qscheme()))
+        about += (
+            [tensor.q_scale(), tensor.q_zero_point()] if "per_tensor" in about[-1] else [tensor.q_per_channel_axis()]
+        )
+    if hasattr(tensor, "__tensor_flatten__"):
+        about.append(str(tensor.__tensor_flatten__()[1]))
+    return about
+
+
+# Methods that return the dense tensors of a sparse one, by its layout.
+_SPARSE_PARTS = {
+    "sparse_coo": ("_indices", "_values"),
+    "sparse_csr": ("crow_indices", "col_indices", "values"),
+    "sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+
+
+def _dense_parts(tensor: Any) -> list[Any]:
+    """Return the dense tensors that hold the values of a tensor: itself, or those of a sparse or a quantised one."""
+    tensor = tensor.detach()
+    layout = str(tensor.layout).removeprefix("torch.")
+    if hasattr(tensor, "__tensor_flatten__"):  # a class that computes with tensors in its attributes
+        parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    elif layout in _SPARSE_PARTS:
+        parts = [getattr(tensor, name)() for name in _SPARSE_PARTS[layout]]
+    elif tensor.is_quantized:
+        is_per_tensor = "per_tensor" in str(tensor.qscheme())
+        scales = [] if is_per_tensor else [tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
+        parts = [tensor.int_repr(), *scales]
+    elif layout != "strided":
+        parts = [tensor.to_dense()]
+    else:
+        return [] if tensor.is_meta or not tensor.numel() else [tensor.resolve_conj().resolve_neg()]
+    return [dense for part in parts for dense in _dense_parts(part)]
 
 
 def _cell_contents(cell: Any) -> Any:

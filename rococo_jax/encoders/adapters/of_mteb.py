@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from rococo_jax.data.pictures import as_rgb
-from rococo_jax.encoders.adapters.contents import hash_with_weights, library_versions
+from rococo_jax.encoders.adapters.contents import CurrentWeights, contents_and_modules, library_versions
 from rococo_jax.encoders.foreign_model import as_numpy
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
@@ -73,12 +73,19 @@ class FromMteb:
     def __post_init__(self):
         self.name = self.name or type(self.encoder).__name__
         if self.identity is not None:
-            self.fingerprint = functools.cache(self._fingerprint)
+            self.fingerprint = self._fingerprint
+
+    @functools.cached_property
+    def _contents(self) -> tuple[Any, CurrentWeights]:
+        """The contents of the object and of the task, with prompts and without weights, and the weights."""
+        contents, modules = contents_and_modules([self.encoder, self.task_metadata])
+        return contents, CurrentWeights(modules)
 
     def _fingerprint(self) -> str:
-        """Return a hash of the object with its weights and prompts, and of its other arguments."""
-        contents = hash_with_weights([self.encoder, self.task_metadata])
-        return hash_json({**self.identity, "role": self.role, "contents": contents, "versions": library_versions()})
+        """Return a hash of the object with its current weights, and of its other arguments."""
+        contents, weights = self._contents
+        about = {"role": self.role, "contents": contents, "weights": weights.hashes(), "versions": library_versions()}
+        return hash_json({**self.identity, **about})
 
     def with_prompt(self, prompt: str, role: str) -> "FromMteb":
         """Return the model with `prompt` in place of its own prompt for that role.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rococo_jax.data.pictures import as_rgb
-from rococo_jax.encoders.adapters.contents import contents_of, hash_weights, library_versions, state_of_weights
+from rococo_jax.encoders.adapters.contents import CurrentWeights, contents_and_modules, contents_of, library_versions
 from rococo_jax.encoders.foreign_model import as_numpy
 from rococo_jax.errors import InputError
 from rococo_jax.storage import hash_json
@@ -73,8 +73,9 @@ class TorchModule:
         self.module, self.batch_size = module.eval(), options.batch_size
         # Read before the first call, because libraries store caches and the last padding in the same objects.
         self.settings = {name: contents_of(value) for name, value in settings.items()}
-        self.settings |= {"module": contents_of(module), "dtype": options.dtype, "versions": library_versions()}
-        self._hashed_state: list[tuple[int, int]] | None = None
+        contents, modules = contents_and_modules(module)
+        self.settings |= {"module": contents, "dtype": options.dtype, "versions": library_versions()}
+        self._weights = CurrentWeights(modules)
         for name, function in methods.items():
             setattr(self, name, functools.partial(self._in_batches, function))
 
@@ -88,15 +89,7 @@ class TorchModule:
 
     def fingerprint(self) -> str:
         """Return a hash of the current weights and of the settings at the time of loading."""
-        state = state_of_weights(self.module)
-        if state != self._hashed_state:
-            self.__dict__.pop("_weights", None)
-            self._hashed_state = state
-        return hash_json({**self.settings, "weights": self._weights})
-
-    @functools.cached_property
-    def _weights(self) -> str:
-        return hash_weights(self.module)
+        return hash_json({**self.settings, "weights": self._weights.hashes()})
 
 
 def with_prompt_support(load: Callable[..., TorchModule], prompts: Mapping[str, str]) -> TorchModule:

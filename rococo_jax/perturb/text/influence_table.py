@@ -36,6 +36,7 @@ from jaxtyping import Float
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.data.file_state import local_stamp
 from rococo_jax.encoders import Encoder
+from rococo_jax.encoders.embedding import cache_key
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.text.influence import word_influence
 from rococo_jax.perturb.text.lexicon import Lexicon
@@ -87,7 +88,8 @@ def write_influence_table(
     row_hash = hashlib.sha256()
     for row in rows():
         row_hash.update(hash_json(row).encode())
-    identity = {"model": encoder.describe(), "rows": row_hash.hexdigest(), "at_once": captions_at_once}
+    identity = cache_key("influence", encoder, encoder.describe())
+    identity |= {"rows": row_hash.hexdigest(), "at_once": captions_at_once}
     identity |= {} if lexicon is None else {"lexicon": lexicon.hash()}
     unfinished = _UnfinishedTable(Path(path), hash_json(identity))
     resume = partial(unfinished.resume, rows(), captions_at_once)
