@@ -26,10 +26,9 @@ from rococo_jax.benchmarks.tasks.options import OptionTask
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.arrays import sum_of_probabilities
 from rococo_jax.evaluation.models.class_logits import corrupted_tasks
-from rococo_jax.evaluation.models.logits_file import EXPECTED_LOGITS
 from rococo_jax.evaluation.models.model import Model
+from rococo_jax.evaluation.models.probabilities import check_logits
 from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.evaluation.sections import Evaluated
 from rococo_jax.storage import hash_json
@@ -62,10 +61,11 @@ class OptionLogits(Model):
     Args:
         name: name of the model in tables.
         logits: by variant, `clean` first: the logits of each question of the task.
+        notes: further notes for readers of the results.
     """
 
-    def __init__(self, name: str, logits: Mapping[str, Sequence[Float[np.ndarray, "_"]]]):
-        self.name, self.logits, self.notes = name, logits, ["scored from logits"]
+    def __init__(self, name: str, logits: Mapping[str, Sequence[Float[np.ndarray, "_"]]], notes: Sequence[str] = ()):
+        self.name, self.logits, self.notes = name, logits, ["scored from logits", *notes]
 
     def describe(self) -> dict[str, Any]:
         """Return the hash of the logits of each variant."""
@@ -103,6 +103,7 @@ def score_questions(
             has other questions, or a listed image or id does not exist.
     """
     clean = read_answers(Path(logits))
+    notes = _check_logits(clean, logits)
     # The order of the questions in the file does not matter.
     questions = sorted(clean, key=lambda each: (each.image, each.id))
     data = {}
@@ -111,6 +112,7 @@ def score_questions(
     variants = {CLEAN: [clean[each] for each in questions]}
     for variant, path in (corrupted or {}).items():
         answers = read_answers(Path(path))
+        notes += _check_logits(answers, path)
         _check_same_questions(path, answers, logits, clean)
         variants[variant] = [answers[each] for each in questions]
     images = sorted({each.image for each in questions})
@@ -127,7 +129,7 @@ def score_questions(
     )
     conditions = {"questions": hash_json([dataclasses.astuple(each) for each in questions])}
     benchmark = Benchmark("questions", tuple(images), (), {}, (multiple_choice,), data=data, conditions=conditions)
-    model = OptionLogits(name or Path(logits).stem, variants)
+    model = OptionLogits(name or Path(logits).stem, variants, notes)
     return evaluate_model(model, [benchmark], Settings(), EmbeddingCache(None))
 
 
@@ -149,13 +151,15 @@ def read_answers(path: Path) -> Answers:
             raise record.error("question", f"{question.id!r} more than once", "every question once, or with its own id")
         ids.add(question.id)
         answers[question] = logits
+    return answers
+
+
+def _check_logits(answers: Answers, path: str) -> list[str]:
+    """Check the logits of a file and return notes on them (`probabilities.check_logits`)."""
     by_size: dict[int, list[np.ndarray]] = {}
     for logits in answers.values():
         by_size.setdefault(len(logits), []).append(logits)
-    if None not in {sum_of_probabilities(np.stack(same_size)) for same_size in by_size.values()}:
-        problem = "probabilities: none below 0, and those of every question sum to 1 or 100"
-        raise InputError(path, "logits", problem, EXPECTED_LOGITS)
-    return answers
+    return check_logits([*map(np.stack, by_size.values())], path)
 
 
 def _question(record: Record) -> tuple[Question, np.ndarray]:
