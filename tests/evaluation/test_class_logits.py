@@ -272,12 +272,90 @@ def test_log_probabilities_are_logits(classes, tmp_path):
         assert numbers["nll"] == pytest.approx(-np.log(p).mean(), rel=1e-9), name
 
 
-def test_logits_that_are_not_probabilities_in_every_row_are_taken(tmp_path):
+def rounded_to_bfloat16(values):
+    return ((values.astype(np.float32).view(np.uint32) + 0x8000) & 0xFFFF0000).view(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        (lambda z: softmax(z)[:, :20], "probabilities or cosines: all numbers are between"),
+        (lambda z: softmax(z).round(2), "probabilities"),
+        (lambda z: (100 * softmax(2 * z)).round(1), "probabilities in percent"),
+        (lambda z: 100 * softmax(4 * z)[:, :20], "percentages: all numbers are between"),
+        (lambda z: rounded_to_bfloat16(softmax(z)), "probabilities"),
+        (lambda z: 1 / (1 + np.exp(-z)), "probabilities or cosines: all numbers are between"),
+        (lambda z: 100 / (1 + np.exp(-3 * z)), "percentages: all numbers are between"),
+        (lambda z: 0.2 + z / 40, "probabilities or cosines: all numbers are between"),
+        (lambda z: np.vstack([softmax(z)[1:], z[:1]]), "and 299 of 300 rows sum to 1"),
+    ],
+)
+def test_probabilities_in_other_forms_are_refused(form, said, tmp_path, refusal):
+    z, label = likely(100)
+    values = form(z)
+    write_labels(tmp_path / "y.csv", label % values.shape[1])
+    np.save(tmp_path / "z.npy", values)
+    where = ["--labels", tmp_path / "y.csv", "--out", tmp_path / "out.json"]
+    error = refusal("score", "--logits", tmp_path / "z.npy", *where)
+    assert f"z.npy: logits: found {said}" in error or ("logits: found probabilities" in error and said in error)
+    assert "wanted logits as they are before the softmax" in error
+
+
+@pytest.mark.parametrize(
+    "form",
+    [lambda z: z.round(3), lambda z: 2 * z + 30, lambda z: z - z.min(), lambda z: np.log(softmax(z))],
+)
+def test_logits_of_any_range_are_taken_without_a_note(form, tmp_path):
+    """Softmax ignores a constant: logits may be all positive, as CLIP's are, and may be rounded."""
     z, label = likely(10)
     write_labels(tmp_path / "y.csv", label)
-    small = np.random.default_rng(0).random(z.shape)  # cosines, or sigmoids of each class: from 0 to 1, of any sum
-    mixed = np.where(np.arange(len(z))[:, None] == len(z) - 1, z, softmax(z))
-    for values in (small, mixed):
-        np.save(tmp_path / "z.npy", values)
-        numbers = clean(score(tmp_path / "z.npy", tmp_path / "y.csv"))
-        assert numbers["ece"] == pytest.approx(equal_width_ece(softmax(values), label), abs=1e-9)
+    np.save(tmp_path / "z.npy", form(z))
+    results = score(tmp_path / "z.npy", tmp_path / "y.csv").results
+    assert results["tasks"]["classes"]["clean"]["ece"] == pytest.approx(equal_width_ece(softmax(form(z)), label))
+    assert not any("cosines" in note for note in results["notes"])
+
+
+def test_cosines_without_the_scale_of_the_model_are_noted(tmp_path):
+    z, label = likely(10)
+    write_labels(tmp_path / "y.csv", label)
+    np.save(tmp_path / "z.npy", z / 10)
+    notes = score(tmp_path / "z.npy", tmp_path / "y.csv").results["notes"]
+    assert any("multiply them by the model's logit scale" in note for note in notes)
+
+
+def test_masked_classes_are_never_predicted(tmp_path, refusal):
+    """Logits of many classes with -inf outside of those of the labels equal the logits of these columns alone."""
+    z, label = likely(10)
+    write_labels(tmp_path / "y.csv", label)
+    wide = np.full((len(z), 40), -np.inf, np.float32)
+    wide[:, :10] = z
+    np.save(tmp_path / "wide.npy", wide)
+    np.save(tmp_path / "z.npy", wide[:, :10])
+    masked, alone = (score(tmp_path / name, tmp_path / "y.csv").results for name in ("wide.npy", "z.npy"))
+    assert masked["tasks"] == alone["tasks"]
+    assert any("30 of 40 classes left out: their logits are -inf for every image" in each for each in masked["notes"])
+    # In some rows only: the softmax, and everything that depends on it, is that of the other classes.
+    some = z.copy()
+    some[::3, [1, 2]] = np.where(label[::3, None] == [1, 2], some[::3, [1, 2]], -np.inf)
+    np.save(tmp_path / "z.npy", some)
+    metrics = clean(score(tmp_path / "z.npy", tmp_path / "y.csv"))
+    assert metrics["ece"] == pytest.approx(equal_width_ece(softmax(some), label))
+    assert metrics["nll"] == pytest.approx(-np.log(softmax(some)[np.arange(len(z)), label]).mean())
+    where = ["--labels", tmp_path / "y.csv", "--out", tmp_path / "out.json"]
+    some[4, label[4]] = -np.inf
+    np.save(tmp_path / "z.npy", some)
+    error = refusal("score", "--logits", tmp_path / "z.npy", *where)
+    assert "z.npy: logits of row 4: found -inf for '4', the class of its label" in error
+    np.save(tmp_path / "wide.npy", np.nan_to_num(wide, neginf=-9.0))
+    error = refusal("score", "--logits", tmp_path / "wide.npy", *where)
+    assert "no image, as for 30 of 40 classes; wanted" in error and "are -inf in every row" in error
+
+
+def test_labels_may_be_positions_of_named_columns(world, tmp_path):
+    folder, results, _ = world
+    header, *rows = (folder / "labels.csv").read_text().split("\n")
+    numbered = [f"{row.split(',')[0]},{COLUMNS.index(row.split(',')[1])}" for row in rows]
+    (tmp_path / "numbers.csv").write_text("\n".join([header, *numbered]))
+    scored = score(folder / "logits.npz", tmp_path / "numbers.csv")
+    assert clean(scored) == pytest.approx(results["tasks"]["pets"]["clean"], abs=1e-5)
+    assert "the labels are positions of the columns of the logits, from 0" in scored.results["notes"]

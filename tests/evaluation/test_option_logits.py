@@ -288,3 +288,49 @@ def test_probabilities_and_options_of_class_logits_are_refused(tmp_path, refusal
     assert "--labels: found --labels with" in refusal(*labels)
     clean = ["--corrupted", f"clean={logits}"]
     assert "--corrupted: found clean" in refusal("score", "--logits", logits, *clean, "--out", tmp_path / "r.json")
+
+
+COUNTING = {"image": "b.jpg", "question": "How many?", "options": ["1", "2", "3"], "logits": [0.0, 5.0, -1.0]}
+
+
+@pytest.mark.parametrize("options", [["1", "2", "3"], ["1.0", "2.0", "3.0"], ["one", " 2 ", "3"]])
+def test_a_number_is_the_option_that_is_written_like_it(tmp_path, options):
+    file = write(tmp_path / "answers.jsonl", [COUNTING | {"options": options, "answer": 2}])
+    assert score_questions(str(file)).results["tasks"]["questions"]["clean"]["top1"] == 100
+    pq.write_table(pa.Table.from_pylist([COUNTING | {"options": options, "answer": 2}]), tmp_path / "a.parquet")
+    assert score_questions(str(tmp_path / "a.parquet")).results["tasks"]["questions"]["clean"]["top1"] == 100
+
+
+def test_a_number_with_two_meanings_is_refused(tmp_path, refusal):
+    """A position of options that are numbers; and numbers that are positions of other questions of the file."""
+    for records, said in (
+        ([COUNTING | {"answer": 0}], "answer: found 0; wanted one of ['1', '2', '3']\n"),
+        ([LINE, COUNTING | {"answer": 1}], "numbers that are positions of options in some questions"),
+    ):
+        file = write(tmp_path / "answers.jsonl", records)
+        error = refusal("score", "--logits", file, "--out", tmp_path / "r.json")
+        assert said in error and error.count("\n") == 1
+    # Both meanings are the same option.
+    same = COUNTING | {"options": ["0", "1", "2"], "answer": 1}
+    assert score_questions(str(write(tmp_path / "answers.jsonl", [LINE, same])))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([[1 / 3, 2 / 3], [0.33, 0.33, 0.33]], "found probabilities: none below 0, and every row sums to 1"),
+        ([[33.3, 66.7], [80.0, 10.0, 9.9]], "found probabilities in percent"),
+        ([[0.4, 0.6], [0.7, 0.3], [2.5, -1.0]], "2 of 3 rows sum to 1"),
+    ],
+)
+def test_probabilities_of_some_questions_are_refused(tmp_path, refusal, options, said):
+    records = [
+        LINE | {"question": f"What is {place}?", "options": ["a", "b", "c"][: len(logits)], "logits": logits}
+        for place, logits in enumerate(options)
+    ]
+    other = [record | {"logits": [4.0, -2.0, 1.0][: len(record["logits"])]} for record in records]
+    clean = write(tmp_path / "clean.jsonl", other)
+    for file in (["p.jsonl"], [clean, "--corrupted", f"fog_3={tmp_path / 'p.jsonl'}"]):
+        write(tmp_path / "p.jsonl", records)
+        files = [tmp_path / "p.jsonl" if each == "p.jsonl" else each for each in file]
+        assert said in refusal("score", "--logits", *files, "--out", tmp_path / "r.json")

@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rococo_jax.cli.main import main
+from rococo_jax.errors import InputError
+from rococo_jax.evaluation.models.probabilities import check_similarities
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.metrics.grounding import METRICS as GROUNDING
 from rococo_jax.metrics.retrieval import METRICS
@@ -234,10 +236,45 @@ def test_similarities_after_a_softmax_are_refused(small, tmp_path, refusal):
         np.save(tmp_path / "P.npy", values)
         error = refusal("score", "--similarities", tmp_path / "P.npy", *where)
         assert f"P.npy: similarities: found {form}" in error and not (tmp_path / "never.json").exists()
+    # Rounded, in percent with one digit, and of logarithms with two.
+    for values in (over_captions.round(4), (100 * over_captions).round(1), np.log(over_images).round(2)):
+        np.save(tmp_path / "P.npy", values)
+        assert "probabilities over the" in refusal("score", "--similarities", tmp_path / "P.npy", *where)
     # Scores of pairs that are judged one by one, such as of a matching head, have no such sum; nor has a perfect model.
     for values in (1 / (1 + np.exp(-scores)), (scores == scores.max(1, keepdims=True)).astype(float)):
         np.save(tmp_path / "P.npy", values)
         assert score(small, "--similarities", tmp_path / "P.npy")
+
+
+def noisy_cosines(images, noise):
+    """Return cosines of images with five captions each, which are the image's vector with noise."""
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(images, 64))
+    captions = np.repeat(vectors, 5, axis=0) + noise * rng.normal(size=(5 * images, 64))
+    unit = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in (vectors, captions)]
+    return 0.2 + 0.2 * unit[0] @ unit[1].T
+
+
+def test_part_of_a_softmax_is_refused_and_what_may_be_one_is_noted():
+    """The softmax was over twice as many captions as the benchmark has, so rows sum to less than 1."""
+    cosines = noisy_cosines(200, 2.0)
+    softmax = np.exp(100 * cosines) / np.exp(100 * cosines).sum(1, keepdims=True)
+    for values in (softmax[:, :500], softmax[:, :500].round(3), np.log(softmax[:, :500])):
+        with pytest.raises(InputError, match="probabilities over the captions of an image"):
+            check_similarities(values, "S.npy")
+    flat = np.exp(20 * cosines) / np.exp(20 * cosines).sum(1, keepdims=True)
+    note, *_ = check_similarities(flat[:, :500], "S.npy")
+    assert "the captions of an image sum to at most 1" in note
+
+
+@pytest.mark.parametrize("images", [2, 3, 10, 200])
+@pytest.mark.parametrize("noise", [0.5, 2.0])
+def test_cosines_logits_and_probabilities_of_pairs_are_similarities(images, noise):
+    cosines = noisy_cosines(images, noise)
+    sigmoids = 1 / (1 + np.exp(-(200 * cosines - 60)))
+    for values in (cosines, cosines.round(3), 100 * cosines, (100 * cosines).round(1), sigmoids, sigmoids.round(3),
+                   cosines - 0.3, np.log(sigmoids), cosines.astype(np.float16), 400 * cosines - 150):  # fmt: skip
+        check_similarities(values, "S.npy")
 
 
 def test_pickled_objects_are_never_loaded(small, tmp_path, refusal):

@@ -20,9 +20,6 @@ from rococo_jax.storage import hash_bytes, hash_file, read_json
 # Vectors with a length this close to 1 are used unchanged: float32 rounding of a unit vector is 1,000 times smaller.
 _UNIT_TOLERANCE = 1e-4
 _ROWS_AT_ONCE = 4096
-# In float16, probabilities of 1,000 classes sum to 1 within half of this tolerance.
-_SUM_TOLERANCE = 1e-3
-_NUMBERS_AT_ONCE = 2**20
 LISTS = "one for each line of rococo export-inputs, run with the same options"
 
 
@@ -93,39 +90,6 @@ def check_shape(
     if any(length not in (size, None) for size, length in zip(array.shape, expected, strict=True)):
         lengths = ", ".join("any" if length is None else str(length) for length in expected)
         raise InputError(path, "shape", array.shape, f"({lengths}) for ({axes}) of {of}")
-
-
-def sum_of_probabilities(table: np.ndarray, are_logarithms: bool = False) -> float | None:
-    """Return 1 or 100 if every row consists of probabilities or percentages that sum to it, else None.
-
-    With `are_logarithms`, the exponentials of the numbers are tested.
-    """
-    totals, step = [1.0, 100.0], max(1, _NUMBERS_AT_ONCE // table.shape[1])
-    for start in range(0, len(table), step):
-        block = table[start : start + step].astype(np.float64)
-        if are_logarithms:
-            with np.errstate(over="ignore"):
-                block = np.exp(block)
-        sums = block.sum(axis=1)
-        totals = [total for total in totals if np.abs(sums - total).max() <= total * _SUM_TOLERANCE]
-        if not totals or not block.min() >= 0:
-            return None
-    return totals[0]
-
-
-def refuse_normalised(similarities: np.ndarray, path: str | os.PathLike) -> None:
-    """Raise InputError for similarities after a softmax over the captions of an image, or the images of a caption.
-
-    A softmax keeps the order within each row (or column) and changes it between them, so one direction of retrieval
-    would be wrong. A matrix with a single 1 in each row or column, as a perfect model may have, is accepted.
-    """
-    for over, table in (("captions of an image", similarities), ("images of a caption", similarities.T)):
-        if table.shape[1] < 2:
-            continue
-        is_softmax = sum_of_probabilities(table) is not None and not np.isin(table, (0, 1)).all()
-        if is_softmax or sum_of_probabilities(table, are_logarithms=True) is not None:
-            problem = f"{'' if is_softmax else 'logarithms of '}probabilities over the {over}"
-            raise InputError(path, "similarities", problem, "similarities, or logits, before the softmax")
 
 
 def to_unit_length(rows: np.ndarray, path: str | os.PathLike, notes: list[str]) -> np.ndarray:

@@ -27,8 +27,9 @@ from rococo_jax.benchmarks.variants import ALL_KINDS, CLEAN, UNCORRUPTED, Varian
 from rococo_jax.data.caption_tables import USUAL
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.logits_file import LogitsFile, open_logits, refuse_probabilities
+from rococo_jax.evaluation.models.logits_file import NEVER, LogitsFile, open_logits
 from rococo_jax.evaluation.models.model import Model
+from rococo_jax.evaluation.models.probabilities import check_logits
 from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.evaluation.sections import Evaluated
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics
@@ -36,6 +37,7 @@ from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
 from rococo_jax.storage import hash_json, read_json
 from rococo_jax.texts import JSON_LINES, TABLES, file_suffix
 
+_ROWS_AT_ONCE = 4096
 AnyTask = TypeVar("AnyTask", bound=Task)
 # Corruptions by the names that variants of them have.
 _CORRUPTED = {
@@ -68,6 +70,7 @@ class ClassLogits(Model):
         gather: reads rows of a file, one column per class.
         columns: names of the columns of the logits.
         groups: names of the columns of each coarse class; empty if the columns are the classes.
+        notes: further notes for readers of the results.
     """
 
     def __init__(
@@ -78,10 +81,11 @@ class ClassLogits(Model):
         gather: "Gather",
         columns: Sequence[str],
         groups: Mapping[str, Sequence[str]],
+        notes: Sequence[str] = (),
     ):
         self.name, self.files, self.outside, self.gather = name, files, outside, gather
         self.columns, self.groups = columns, groups
-        self.notes = ["scored from logits"]
+        self.notes = ["scored from logits", *notes]
         if files[CLEAN].names is None:
             self.notes.append("the logits do not name their images: rows are taken to be in the order of the labels")
 
@@ -96,14 +100,18 @@ class ClassLogits(Model):
     def outcomes(self, benchmark: Benchmark, settings: Settings, cache: EmbeddingCache) -> list[Outcome]:
         """Return the outcomes of each task: clean, then every corruption and every set of other images.
 
-        Raises InputError: a logit is not a number.
+        Raises InputError: a logit is not a number, or -inf for the class of the image's label.
         """
         return [outcome for task in benchmark.tasks for outcome in self._outcomes_of(task)]
 
     def _outcomes_of(self, task: ClassifyTask) -> Iterator[Outcome]:
         def measured(file: LogitsFile, label: np.ndarray, half: np.ndarray, temperatures=None) -> ClassStatistics:
             block = functools.partial(self.gather, file)
-            return class_statistics(block, label, half, len(task.classes), 1.0, temperatures)
+            statistics = class_statistics(block, label, half, len(task.classes), 1.0, temperatures)
+            if len(rows := np.flatnonzero(statistics.nll >= NEVER / 2)):
+                problem = f"-inf for {task.classes[label[rows[0]]]!r}, the class of its label"
+                raise InputError(file.source, f"logits of row {rows[0]}", problem, "a number for each class of a label")
+            return statistics
 
         clean = measured(self.files[CLEAN], task.label, task.half)
         for name, variant in corrupted_tasks(task, [*self.files][1:]):
@@ -179,9 +187,9 @@ def score_logits(
     with contextlib.ExitStack() as stack:
         clean = open_logits(logits, stack)
         columns, name_by_label = _columns(clean, classes)
-        truth = _in_order_of(read_labels(Path(labels)), clean, labels)
+        truth, notes = _in_order_of(read_labels(Path(labels)), clean, labels), []
         if groups is None:
-            truth = _with_class_names(truth, columns, name_by_label, labels)
+            truth = _with_class_names(truth, columns, name_by_label, labels, notes)
         files = {CLEAN: clean, **{each: open_logits(path, stack) for each, path in (corrupted or {}).items()}}
         outside_files = {each: open_logits(path, stack) for each, path in (outside or {}).items()}
         for file in (*files.values(), *outside_files.values()):
@@ -195,14 +203,15 @@ def score_logits(
             if file.names not in (None, truth.images):
                 raise InputError(file.source, "names", "other images, or in another order", f"those of {logits}")
         for file in (*files.values(), *outside_files.values()):
-            refuse_probabilities(file)
+            notes += check_logits([file.table()], file.source)
         coarse = {} if groups is None else _read_groups(groups)
-        class_names, gather = _grouped(columns, coarse, groups)
+        predicted = _predicted_columns(clean, columns, notes)
+        class_names, gather = _grouped(columns, coarse, groups) if coarse else _sorted_by_name(columns, predicted)
         classify = _task(task, class_names, truth, labels)
         answers = {"images": list(truth.images), "labels": list(truth.labels)}
         conditions = {"labels": hash_json(answers), "groups": hash_json(coarse)}
         benchmark = Benchmark("classes", classify.names, (), {}, (classify,), conditions=conditions)
-        model = ClassLogits(name or Path(logits).stem, files, outside_files, gather, columns, coarse)
+        model = ClassLogits(name or Path(logits).stem, files, outside_files, gather, columns, coarse, notes)
         return evaluate_model(model, [benchmark], Settings(), EmbeddingCache(None))
 
 
@@ -260,11 +269,19 @@ def _columns(file: LogitsFile, classes: str | None) -> tuple[list[str], Mapping[
     return names, name_by_label
 
 
-def _with_class_names(labels: Labels, columns: Sequence[str], name_by_label: Mapping[str, str], source: str) -> Labels:
-    """Replace labels of the file of classes by the names of their classes.
+def _with_class_names(
+    labels: Labels, columns: Sequence[str], name_by_label: Mapping[str, str], source: str, notes: list[str]
+) -> Labels:
+    """Replace labels of the file of classes, or positions of the columns from 0, by the names of their classes.
+
+    Labels are positions if all are whole numbers, and no class has a number as its name or label; a note says so.
 
     Raises InputError: a label is also the name of another class.
     """
+    has_numbers = any(map(str.isdecimal, (*columns, *name_by_label)))
+    if not has_numbers and all(each.isdecimal() and int(each) < len(columns) for each in labels.labels):
+        notes.append("the labels are positions of the columns of the logits, from 0")
+        return Labels(labels.images, tuple(columns[int(each)] for each in labels.labels))
     names = []
     for image, label in zip(labels.images, labels.labels, strict=True):
         name = name_by_label.get(label, label)
@@ -278,6 +295,17 @@ def _with_class_names(labels: Labels, columns: Sequence[str], name_by_label: Map
 Gather = Callable[[LogitsFile, slice], np.ndarray]
 
 
+def _predicted_columns(file: LogitsFile, columns: Sequence[str], notes: list[str]) -> list[int]:
+    """Return the places of all columns but those that are -inf in every row; a note says how many these are."""
+    table = file.table()
+    masked = np.flatnonzero(np.isneginf(table[0]))
+    for start in range(0, len(table) if len(masked) else 0, _ROWS_AT_ONCE):
+        masked = masked[np.isneginf(table[start : start + _ROWS_AT_ONCE, masked]).all(axis=0)]
+    if len(masked):
+        notes.append(f"{len(masked):,} of {len(columns):,} classes left out: their logits are -inf for every image")
+    return [place for place in range(len(columns)) if place not in {*masked.tolist()}]
+
+
 def _read_groups(groups: str) -> dict[str, Any]:
     """Return the classes of each coarse class. Raises InputError: there are fewer than two coarse classes."""
     classes_by_group = read_json(Path(groups), "coarse classes: {coarse: [class, ...]}")
@@ -286,17 +314,19 @@ def _read_groups(groups: str) -> dict[str, Any]:
     return classes_by_group
 
 
+def _sorted_by_name(columns: Sequence[str], predicted: Sequence[int]) -> tuple[tuple[str, ...], Gather]:
+    """Return the names of the classes that are predicted, sorted, and a function that reads their logits."""
+    order = np.array(sorted(predicted, key=lambda place: columns[place]), int)
+    return tuple(columns[place] for place in order), lambda file, run: file.block(order, run)
+
+
 def _grouped(
     columns: Sequence[str], classes_by_group: Mapping[str, Any], groups: str | None
 ) -> tuple[tuple[str, ...], Gather]:
-    """Return the names of the classes, sorted, and a function that reads their logits.
+    """Return the names of the coarse classes, sorted, and a function that reads their logits.
 
     Raises InputError: the file `groups` names no class of the logits, or one twice.
     """
-    order = np.array(sorted(range(len(columns)), key=lambda place: columns[place]))
-    names = tuple(columns[place] for place in order)
-    if groups is None:
-        return names, lambda file, run: file.block(order, run)
     place = {name: number for number, name in enumerate(columns)}
     members = []
     for coarse in sorted(classes_by_group):
@@ -333,7 +363,9 @@ def _task(name: str, classes: tuple[str, ...], truth: Labels, source: str) -> Cl
     label = np.array([place[each] for each in truth.labels])
     without = np.flatnonzero(np.bincount(label, minlength=len(classes)) == 0)
     if len(without):
-        raise InputError(source, f"class {classes[without[0]]!r}", "no image", "at least one image of every class")
+        problem = f"no image, as for {len(without):,} of {len(classes):,} classes"
+        expected = "at least one image of every class; logits of a class that is not predicted are -inf in every row"
+        raise InputError(source, f"class {classes[without[0]]!r}", problem, expected)
     rows = np.arange(len(label))
     prompts = np.zeros((len(classes), 0), int)
     return ClassifyTask(name, CLEAN, classes, prompts, Rows.of(ORIGINALS, rows), rows, truth.images, label)

@@ -14,12 +14,12 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.arrays import sum_of_probabilities
 from rococo_jax.npz import open_arrays
 from rococo_jax.progress import say
 from rococo_jax.storage import check_free_space, hash_file, hash_json, whole_file
 
-EXPECTED_LOGITS = "logits as they are before the softmax, or log-probabilities"
+# The distance of the logit of a class that is not predicted.
+NEVER = 1e30
 _EXPECTED = "an .npz file with 'logits' (images, classes) of float16, float32 or float64, or such an .npy file"
 
 
@@ -44,28 +44,26 @@ class LogitsFile:
         """Return the SHA-256 of the table and of the names of its rows."""
         return hash_json([hash_file(self.path), self.names])
 
+    def table(self) -> Float[np.ndarray, "images columns"]:
+        """Map the table into memory."""
+        return np.lib.format.open_memmap(self.path, mode="r")
+
     def block(self, order: Int[np.ndarray, " columns"], run: slice) -> Float[np.ndarray, "images columns"]:
         """Return some rows in float64, with columns in another order. Several threads may call it.
 
-        Raises InputError: a number is NaN or infinite.
+        A logit of -inf stands for a class that is not predicted. It is returned as a number so far below the others
+        that its probability is 0 at every temperature.
+
+        Raises InputError: a number is NaN or +inf, or a row has none but -inf.
         """
         # Mapped anew for each block: pages that stay mapped count as memory of this process.
-        block = np.lib.format.open_memmap(self.path, mode="r")[run].astype(np.float64)[:, order]
-        if not np.isfinite(block).all():
-            row = run.start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
-            raise InputError(self.source, f"logits of row {row}", "NaN or infinite values", "numbers")
-        return block
-
-
-def refuse_probabilities(file: LogitsFile) -> None:
-    """Raise InputError if the numbers are probabilities, whose softmax is flatter than the model's.
-
-    Logarithms of probabilities are logits.
-    """
-    total = sum_of_probabilities(np.lib.format.open_memmap(file.path, mode="r"))
-    if total is not None:
-        problem = f"probabilities{' in percent' * (total == 100)}: none below 0, and every row sums to {total:g}"
-        raise InputError(file.source, "logits", problem, EXPECTED_LOGITS)
+        block = self.table()[run].astype(np.float64)[:, order]
+        top = block.max(axis=1)  # NaN if one of the numbers is
+        if not np.isfinite(top).all():
+            row = run.start + int(np.flatnonzero(~np.isfinite(top))[0])
+            expected = "numbers, or -inf for classes that are not predicted"
+            raise InputError(self.source, f"logits of row {row}", "NaN or infinite values", expected)
+        return np.maximum(block, (top - NEVER)[:, None])
 
 
 def open_logits(path: str | Path, stack: contextlib.ExitStack) -> LogitsFile:

@@ -6,7 +6,8 @@ A file (.jsonl, .json, .parquet, .csv or .tsv) has a record for each question; o
      "logits": [2.5, 0.5, -1.0], "answer": "a cat"}
 
 `logits` are scores before the softmax, or log-probabilities, one for each option. `answer` is the text of an option, or
-its position from 0 as a number. A question is identified by its `id`, or by image and question if it has none.
+its position from 0 as a number; where options are numbers themselves, a number is the option. A question is identified
+by its `id`, or by image and question if it has none.
 """
 
 import dataclasses
@@ -26,10 +27,9 @@ from rococo_jax.benchmarks.tasks.options import OptionTask
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.arrays import sum_of_probabilities
 from rococo_jax.evaluation.models.class_logits import corrupted_tasks
-from rococo_jax.evaluation.models.logits_file import EXPECTED_LOGITS
 from rococo_jax.evaluation.models.model import Model
+from rococo_jax.evaluation.models.probabilities import check_logits
 from rococo_jax.evaluation.runner import evaluate_model
 from rococo_jax.evaluation.sections import Evaluated
 from rococo_jax.storage import hash_json
@@ -62,10 +62,11 @@ class OptionLogits(Model):
     Args:
         name: name of the model in tables.
         logits: by variant, `clean` first: the logits of each question of the task.
+        notes: further notes for readers of the results.
     """
 
-    def __init__(self, name: str, logits: Mapping[str, Sequence[Float[np.ndarray, "_"]]]):
-        self.name, self.logits, self.notes = name, logits, ["scored from logits"]
+    def __init__(self, name: str, logits: Mapping[str, Sequence[Float[np.ndarray, "_"]]], notes: Sequence[str] = ()):
+        self.name, self.logits, self.notes = name, logits, ["scored from logits", *notes]
 
     def describe(self) -> dict[str, Any]:
         """Return the hash of the logits of each variant."""
@@ -103,6 +104,7 @@ def score_questions(
             has other questions, or a listed image or id does not exist.
     """
     clean = read_answers(Path(logits))
+    notes = _check_logits(clean, logits)
     # The order of the questions in the file does not matter.
     questions = sorted(clean, key=lambda each: (each.image, each.id))
     data = {}
@@ -111,6 +113,7 @@ def score_questions(
     variants = {CLEAN: [clean[each] for each in questions]}
     for variant, path in (corrupted or {}).items():
         answers = read_answers(Path(path))
+        notes += _check_logits(answers, path)
         _check_same_questions(path, answers, logits, clean)
         variants[variant] = [answers[each] for each in questions]
     images = sorted({each.image for each in questions})
@@ -127,7 +130,7 @@ def score_questions(
     )
     conditions = {"questions": hash_json([dataclasses.astuple(each) for each in questions])}
     benchmark = Benchmark("questions", tuple(images), (), {}, (multiple_choice,), data=data, conditions=conditions)
-    model = OptionLogits(name or Path(logits).stem, variants)
+    model = OptionLogits(name or Path(logits).stem, variants, notes)
     return evaluate_model(model, [benchmark], Settings(), EmbeddingCache(None))
 
 
@@ -143,42 +146,77 @@ def read_answers(path: Path) -> Answers:
     """Read a file of questions with the logits of their options. Raises InputError: as `score_questions`."""
     answers: dict[Question, np.ndarray] = {}
     ids: set[str] = set()
+    is_position: bool | None = None
     for record in read_records(path)[1]:
-        question, logits = _question(record)
+        question, logits, answer_is_position = _question(record)
+        if None not in (is_position, answer_is_position) and answer_is_position is not is_position:
+            problem = "numbers that are positions of options in some questions, and options in others"
+            raise record.error("answer", problem, "the text of an option in every question")
+        is_position = answer_is_position if is_position is None else is_position
         if question.id in ids:
             raise record.error("question", f"{question.id!r} more than once", "every question once, or with its own id")
         ids.add(question.id)
         answers[question] = logits
-    by_size: dict[int, list[np.ndarray]] = {}
-    for logits in answers.values():
-        by_size.setdefault(len(logits), []).append(logits)
-    if None not in {sum_of_probabilities(np.stack(same_size)) for same_size in by_size.values()}:
-        problem = "probabilities: none below 0, and those of every question sum to 1 or 100"
-        raise InputError(path, "logits", problem, EXPECTED_LOGITS)
     return answers
 
 
-def _question(record: Record) -> tuple[Question, np.ndarray]:
-    """Return the question of a record, and its logits in the order of the sorted options."""
+def _check_logits(answers: Answers, path: str) -> list[str]:
+    """Check the logits of a file and return notes on them (`probabilities.check_logits`)."""
+    by_size: dict[int, list[np.ndarray]] = {}
+    for logits in answers.values():
+        by_size.setdefault(len(logits), []).append(logits)
+    return check_logits([*map(np.stack, by_size.values())], path)
+
+
+def _question(record: Record) -> tuple[Question, np.ndarray, bool | None]:
+    """Return the question of a record, its logits in the order of the sorted options, and how its answer was read.
+
+    The last value is whether a number was read as a position, or None if both readings give the same option.
+    """
     options, text = record.texts("options"), record.text("question")
     if len(set(options)) < max(2, len(options)):
         raise record.error("options", str(list(options))[:80], "at least 2, each once")
     logits = np.array(record.numbers("logits"))
     if len(logits) != len(options):
         raise record.error("logits", f"{len(logits)} numbers", f"{len(options)}, one for each option")
-    answer = record.get("answer", "the text of an option, or its position from 0")
-    if type(answer) is int and 0 <= answer < len(options):
-        answer = options[answer]
-    if answer not in options:
-        expected = f"one of {list(options)}"[:120] + f", or a position from 0 to {len(options) - 1} as a number"
-        raise record.error("answer", repr(answer)[:80], expected)
+    answer, is_position = _answer(record, options)
     image, own_id = (record.label(name) if record.value.get(name) not in (None, "") else "" for name in ("image", "id"))
     if not image and not own_id:
         raise record.error("image", "nothing", "an image or an id for each question")
     order = sorted(range(len(options)), key=lambda place: options[place])
     sorted_options = tuple(options[place] for place in order)
     question_id = own_id or f"{image}: {text}"
-    return Question(question_id, image or question_id, text, sorted_options, answer), logits[order]
+    return Question(question_id, image or question_id, text, sorted_options, answer), logits[order], is_position
+
+
+def _answer(record: Record, options: Sequence[str]) -> tuple[str, bool | None]:
+    """Return the correct option, and how a number was read (`_question`).
+
+    Raises InputError: it is no option and no position, or a position of options that are numbers themselves.
+    """
+    answer = record.get("answer", "the text of an option, or its position from 0")
+    if isinstance(answer, str) and answer in options:
+        return answer, None
+    number = answer if type(answer) is int else None
+    by_position = options[number] if number is not None and 0 <= number < len(options) else None
+    values = [_number_of(option) for option in options]
+    if number is not None and values.count(number) == 1:
+        option = options[values.index(number)]
+        return option, None if option == by_position else False
+    are_numbers = any(value is not None for value in values)
+    if by_position is not None and not are_numbers:
+        return by_position, True
+    expected = f"one of {list(options)}"[:120]
+    expected += "" if are_numbers else f", or a position from 0 to {len(options) - 1} as a number"
+    raise record.error("answer", repr(answer)[:80], expected)
+
+
+def _number_of(option: str) -> float | None:
+    """Return the number that an option is, or None if it is another text."""
+    try:
+        return float(option)
+    except ValueError:
+        return None
 
 
 def _check_same_questions(path: str, answers: Answers, clean_path: str, clean: Answers) -> None:

@@ -15,8 +15,9 @@ from rococo_jax.benchmarks.tables import ORIGINALS
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.models.arrays import check_shape, file_order_notes, read_array, refuse_normalised
+from rococo_jax.evaluation.models.arrays import check_shape, file_order_notes, read_array
 from rococo_jax.evaluation.models.model import Model
+from rococo_jax.evaluation.models.probabilities import check_similarities
 from rococo_jax.storage import hash_file
 
 _KIND = "stored similarities"
@@ -58,14 +59,14 @@ class StoredSimilarities(Model):
         """
         sizes = {ORIGINALS: len(benchmark.images)} if self.is_file else {}
         sizes |= {name: len(images) for name, images in benchmark.image_sets.items()}
-        matrices, texts = {}, len(benchmark.texts)
+        matrices, texts, notes = {}, len(benchmark.texts), []
         for name, count in sizes.items():
             if name not in self.files:
                 raise InputError(self.path / f"{name}.npy", "similarities", "nothing there", f"the images of {name}")
             matrices[name] = read_array(self.files[name])
             of = "the annotation" if self.is_file else benchmark.name
             check_shape(matrices[name], self.files[name], (count, texts), "images, captions", of)
-            refuse_normalised(matrices[name], self.files[name])
-        self.notes = file_order_notes(settings) if self.is_file else ()
+            notes += check_similarities(matrices[name], self.files[name])
+        self.notes = [*(file_order_notes(settings) if self.is_file else ()), *notes]
         scores = MatrixScores(matrices, str(self.path))
         return [task.score_by_pairs(scores) for task in benchmark.tasks]
