@@ -5,7 +5,7 @@ transformers             `AutoTokenizer`: the class named by `tokenizer_config.j
 sentence-transformers    the same, with `sentence_bert_config.json`
 open_clip                the same after a cleaning, if `hf_tokenizer_name` is set, cut at open_clip's length; else
                          OpenAI's tokenizer, which any file with CLIP's vocabulary provides
-SigLIP                   its tokenizer is written in Python; `siglip_tokenizer` converts its sentencepiece model
+SigLIP                   its tokenizer is written in Python; `siglip_tokenizer` converts it, with its cleaning
 """
 
 import dataclasses
@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tokenizers
+from tokenizers import normalizers
 
-from rococo_jax.data.siglip_tokenizer import read_siglip_tokenizer
+from rococo_jax.data.siglip_tokenizer import CANONICALIZE, put_normalizer_first, read_siglip_tokenizer
 from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, read_rust_tokenizer
 from rococo_jax.errors import InputError, first_line
 from rococo_jax.hub_files import find_folder
@@ -89,7 +90,13 @@ _REQUIRED_SETTINGS = {
     "split_special_tokens": False,
     "sp_model_kwargs": {},
 }
-_CLEANINGS = ("whitespace", "lower", "canonicalize")
+_NFC, _ONE_SPACE = normalizers.NFC(), normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
+# open_clip's cleanings, and what they are without the repair of broken Unicode and entities.
+_CLEANINGS = {
+    "whitespace": normalizers.Sequence([_NFC, _ONE_SPACE, normalizers.Strip()]),
+    "lower": normalizers.Sequence([_NFC, _ONE_SPACE, normalizers.Lowercase()]),  # CLIP's in `transformers`
+    "canonicalize": CANONICALIZE,
+}
 _SENTENCE_SETTINGS = "sentence_bert_config.json"
 
 
@@ -105,7 +112,7 @@ def read_huggingface_tokenizer(source: str | Path, config: Mapping[str, Any]) ->
     _require_vocabulary(folder, family)
     cleaning = "none"
     if family == "siglip":
-        rust, cleaning = read_siglip_tokenizer(folder)
+        rust = read_siglip_tokenizer(folder)
         if str(settings.get("tokenizer_class", "")).startswith("Gemma"):
             _check_settings(folder, {"padding_side": "left", **settings})  # the default of that class
         if settings.get("do_lower_case") is False:
@@ -163,8 +170,7 @@ def read_open_clip_tokenizer(
     if "tokenizer_class" not in settings and (folder / "tokenizer.json").is_file():
         rust = read_rust_tokenizer(folder / "tokenizer.json")
     elif family == "siglip" and (folder / "spiece.model").is_file():
-        rust, siglip_cleaning = read_siglip_tokenizer(folder)
-        cleaning = f"{cleaning}+{siglip_cleaning}"
+        rust = read_siglip_tokenizer(folder)
     else:
         rust, settings = _through_transformers(folder, kind, settings)
     if simple:
@@ -186,7 +192,7 @@ def _check_open_clip_arguments(arguments: Mapping[str, Any], kind: str, simple: 
     for name, value in arguments.items():
         is_off = value in (None, False, "", [])
         is_supported = {
-            "clean": value in _CLEANINGS,
+            "clean": value in tuple(_CLEANINGS),
             "strip_sep_token": is_off or (value is True and not simple),
             "language": is_off or (isinstance(value, str) and kind == "m2m_100"),
         }
@@ -212,28 +218,31 @@ def with_padded_end(tokenizer: Tokenizer) -> Tokenizer:
 def for_transformers(tokenizer: Tokenizer) -> Tokenizer:
     """Return the tokenizer in a form that `transformers` can express.
 
-    Of open_clip's cleaning `lower`, that is lower case and white space. Raises InputError: it has another cleaning of
-    open_clip.
+    open_clip's cleaning becomes the first normaliser of the Rust tokenizer, without the repair of broken Unicode.
     """
     if tokenizer.spec.cleaning not in _CLEANINGS:
         return tokenizer
-    if tokenizer.spec.cleaning != "lower":
-        raise InputError("tokenizer", "cleaning", tokenizer.spec.cleaning, "what a tokenizer.json can express")
-    steps = tokenizers.normalizers
-    replace = steps.Replace(tokenizers.Regex(r"\s+"), " ")
-    return _with_cleaning(tokenizer, "none", steps.Sequence([steps.NFC(), replace, steps.Lowercase()]))
+    cleaned = _with_cleaning(tokenizer, "none")
+    put_normalizer_first(cleaned.rust, _CLEANINGS[tokenizer.spec.cleaning])
+    return cleaned
 
 
 def for_open_clip(tokenizer: Tokenizer) -> Tokenizer:
-    """Return the tokenizer as open_clip's own; without a cleaning, it gets `lower` instead of its normaliser."""
+    """Return the tokenizer as open_clip's own; without a cleaning, it gets `lower` instead of its normaliser.
+
+    Raises InputError: it is no tokenizer of CLIP, whose vocabulary open_clip uses whatever files an export has.
+    """
+    if tokenizer.spec.family != "clip":
+        raise InputError("tokenizer", "family", tokenizer.spec.family, "clip, whose vocabulary open_clip's own has")
     if tokenizer.spec.cleaning != "none":
         return tokenizer
-    return _with_cleaning(tokenizer, "lower", tokenizers.normalizers.Sequence([]))
+    changed = _with_cleaning(tokenizer, "lower")
+    changed.rust.normalizer = tokenizers.normalizers.Sequence([])
+    return changed
 
 
-def _with_cleaning(tokenizer: Tokenizer, cleaning: str, normalizer: Any) -> Tokenizer:
+def _with_cleaning(tokenizer: Tokenizer, cleaning: str) -> Tokenizer:
     rust = tokenizers.Tokenizer.from_str(tokenizer.rust.to_str())
-    rust.normalizer = normalizer
     return Tokenizer(rust, dataclasses.replace(tokenizer.spec, cleaning=cleaning))
 
 

@@ -13,10 +13,8 @@ HTML entities are unescaped twice ("&amp;amp;" becomes "&"), then `whitespace`, 
 """
 
 import dataclasses
-import functools
 import html
 import os
-import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -44,7 +42,7 @@ class TokenizerSpec:
 
     Attributes:
         family: of the model, such as `clip`, `siglip`, `siglip2` or `bert`.
-        cleaning: applied to a text before the Rust tokenizer: `none`, or names of `CLEANINGS` joined by +, in order.
+        cleaning: applied to a text before the Rust tokenizer: `none`, or a name of `CLEANINGS`.
         context_length: largest number of tokens of a text, including special tokens; longer texts are cut, keeping the
             end token.
         pad_id: the id of padding.
@@ -60,8 +58,8 @@ class TokenizerSpec:
     fixed_length: int | None = None
 
     def __post_init__(self):
-        if self.cleaning != "none" and not set(self.cleaning.split("+")) <= set(CLEANINGS):
-            raise InputError("tokenizer", "cleaning", self.cleaning, f"none, or of {', '.join(CLEANINGS)}")
+        if self.cleaning not in CLEANINGS:
+            raise InputError("tokenizer", "cleaning", self.cleaning, f"one of {', '.join(CLEANINGS)}")
         if self.fixed_length is not None and self.fixed_length < self.context_length:
             raise InputError("tokenizer", "fixed_length", self.fixed_length, f"{self.context_length} or more")
 
@@ -106,7 +104,7 @@ class Tokenizer:
 
     def encode_with_truncation(self, texts: Sequence[str]) -> TokenRows:
         """Return the ids of each text, as `encode`, and whether each text was cut."""
-        clean = cleaner(self.spec.cleaning)
+        clean = CLEANINGS[self.spec.cleaning]
         ids: list[list[int]] = []
         is_cut: list[bool] = []
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
@@ -149,12 +147,6 @@ class Tokenizer:
         return hash_json({"tokenizer": self.rust.to_str(), "spec": self.spec.to_json()})
 
 
-def clean_like_siglip(text: str) -> str:
-    """Clean a text like SigLIP: leading word mark, lower case, no ASCII punctuation, white space as one space."""
-    text = (WORD_MARK + text.replace(WORD_MARK, " ")).lower().translate(_WITHOUT_PUNCTUATION)
-    return re.sub(r"\s+", " ", text).strip()
-
-
 def _repair(text: str) -> str:
     import ftfy
 
@@ -165,26 +157,14 @@ def _canonicalise(text: str) -> str:
     return " ".join(_repair(text).replace("_", " ").translate(_WITHOUT_PUNCTUATION).lower().split())
 
 
-# Rust lower-cases letter by letter; Python has a special case for a sigma at the end of a word. Libraries use either.
 CLEANINGS: dict[str, Callable[[str], str]] = {
-    "lowercase": tokenizers.normalizers.Lowercase().normalize_str,
-    "siglip": clean_like_siglip,
+    "none": lambda text: text,
     "str_lower": str.lower,  # sentence-transformers
     # OpenAI's code (`lower`) and open_clip, where they are values of `clean` in `tokenizer_kwargs`.
     "whitespace": _repair,
     "lower": lambda text: _repair(text).lower(),
     "canonicalize": _canonicalise,
 }
-
-
-def cleaner(cleaning: str) -> Callable[[str], str]:
-    """Return the function for a `TokenizerSpec.cleaning`.
-
-    >>> cleaner("canonicalize")("A red_bus, &amp;amp; “two” dogs.")
-    'a red bus two dogs'
-    """
-    steps = [] if cleaning == "none" else [CLEANINGS[name] for name in cleaning.split("+")]
-    return functools.partial(functools.reduce, lambda text, step: step(text), steps)
 
 
 def read_rust_tokenizer(path: Path) -> tokenizers.Tokenizer:

@@ -27,6 +27,7 @@ SOURCES = {
         transformers.CLIPVisionModelWithProjection(transformers.CLIPVisionConfig(**hf.VISION))
     ),
     "clip_text": lambda: hf.perturbed(transformers.CLIPTextModel(transformers.CLIPTextConfig(**hf.TEXT))),
+    "metaclip2": hf.metaclip2,
     "siglip": hf.siglip,
     "siglip_text": lambda: hf.perturbed(transformers.SiglipTextModel(transformers.SiglipTextConfig(**hf.TEXT))),
     "dinov2": lambda: hf.dinov2(mlp_ratio=3, qkv_bias=False),
@@ -161,7 +162,7 @@ def test_a_hugging_face_clip_becomes_an_open_clip_folder_with_its_tokenizer(tmp_
         (export_huggingface, changed("vision", patch_bias=True), "vision.patch_bias"),
         (export_huggingface, changed("vision", layer_scale=True), "towers"),
         (export_huggingface, dataclasses.replace(changed("text", eos_id=3), logit_bias=True), "logit_bias"),
-        (export_huggingface, tiny_spec(), "text.pooling"),
+        (export_huggingface, changed("text", pooling="last"), "text.pooling"),
         (export_huggingface, tiny_spec(attention="masked"), "towers"),
         (export_huggingface, ModelSpec(None, BERT, text_head=HeadSpec("linear", 5, hidden=4)), "text_head.kind"),
         (export_huggingface, ModelSpec(DINOV2, None), "vision.pooling"),

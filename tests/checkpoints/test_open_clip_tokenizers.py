@@ -8,8 +8,13 @@ import tokenizers
 
 from rococo_jax.checkpoints.formats.open_clip import read_open_clip
 from rococo_jax.checkpoints.parameters import ConversionOptions
-from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer, read_open_clip_tokenizer, with_padded_end
-from rococo_jax.data.tokenizers import Tokenizer, cleaner
+from rococo_jax.data.tokenizer_files import (
+    for_transformers,
+    read_huggingface_tokenizer,
+    read_open_clip_tokenizer,
+    with_padded_end,
+)
+from rococo_jax.data.tokenizers import CLEANINGS, Tokenizer
 from tests.support.open_clip_files import NAMES, open_clip_folder
 from tests.support.reference_models import save_words, transformers
 from tests.support.refusals import refused
@@ -105,10 +110,15 @@ CLEANED = {
 
 @pytest.mark.parametrize("name", CLEANED)
 def test_a_text_is_cleaned_as_open_clip_cleans_it(name, tmp_path):
-    assert [cleaner(name)(text) for text in ODD] == CLEANED[name]
+    assert [CLEANINGS[name](text) for text in ODD] == CLEANED[name]
     folder = save_clip(tmp_path)
     simple = read_open_clip_tokenizer(folder, "clip", 9, {"clean": name}, simple=True)
     assert simple.spec.cleaning == name and simple.encode(["a  dog"]) == [[2, 0, 1, 3]]
+    # In a tokenizer.json, but for the repair of broken Unicode and entities.
+    texts = [" a  dog\tA Dog ", "A_dog “a” dog’s", ""]
+    assert for_transformers(simple).encode(texts[:1]) == simple.encode(texts[:1])
+    if name == "canonicalize":
+        assert for_transformers(simple).encode(texts) == simple.encode(texts)
     for simple, default in ((True, "lower"), (False, "whitespace")):
         assert read_open_clip_tokenizer(folder, "clip", 9, {}, simple=simple).spec.cleaning == default
 

@@ -69,7 +69,7 @@ OTHER_PREPROCESSING = {
     "mean": {"mean": (0.5, 0.4, 0.5)}, "std": {"std": (0.25, 0.25, 0.3)},
 }  # fmt: skip
 OTHER_TOKENIZER = {
-    "family": "bert", "cleaning": "lowercase", "context_length": 23, "pad_id": 3, "eos_id": 1, "fixed_length": 24,
+    "family": "bert", "cleaning": "str_lower", "context_length": 23, "pad_id": 3, "eos_id": 1, "fixed_length": 24,
 }  # fmt: skip
 
 

@@ -11,8 +11,9 @@ import tokenizers
 from flax import nnx
 
 from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.siglip_tokenizer import SIGLIP_CLEANING
 from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer
-from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, clean_like_siglip
+from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
 from rococo_jax.perturb.text.influence import WordTokenizer, without_word, word_influence
 from rococo_jax.perturb.text.influence_table import read_influence_table, write_influence_table
 from rococo_jax.perturb.text.shared_prefix import build_prefix_trees, can_share_prefix
@@ -129,7 +130,8 @@ def siglip_like() -> Tokenizer:
     rust.normalizer = tokenizers.normalizers.Replace(tokenizers.Regex("[ ▁]+$"), "")
     rust.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="never")
     rust.post_processor = tokenizers.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return Tokenizer(rust, TokenizerSpec("siglip", "siglip", 24, pad_id=1, eos_id=1, fixed_length=24))
+    rust.normalizer = SIGLIP_CLEANING
+    return Tokenizer(rust, TokenizerSpec("siglip", "none", 24, pad_id=1, eos_id=1, fixed_length=24))
 
 
 @pytest.mark.parametrize("make", [tiny_tokenizer, siglip_like])
@@ -143,7 +145,7 @@ def test_a_caption_less_a_words_tokens_is_the_shortened_caption_tokenised(make):
 def test_a_word_that_shares_tokens_with_its_surroundings_is_tokenised_anew():
     words = WordTokenizer(siglip_like())
     joined, apart = words(["the man's dog", "the man dog"])
-    assert clean_like_siglip("man's") == "▁mans"
+    assert SIGLIP_CLEANING.normalize_str("man's") == "▁mans"
     assert joined.spans is None and apart.spans == [(0, 1), (1, 2), (2, 3)]
 
 

@@ -75,6 +75,13 @@ def clip(text=None, vision=None, projection_dim: int = 16, seed: int = 0) -> tra
     return perturbed(transformers.CLIPModel(config), seed)
 
 
+def metaclip2(text=None) -> transformers.MetaClip2Model:
+    """Texts end with the id 2, as those of the published models."""
+    text = {**TEXT, "eos_token_id": 2, **(text or {})}
+    config = transformers.MetaClip2Config(text_config=text, vision_config=VISION, projection_dim=16)
+    return perturbed(transformers.MetaClip2Model(config))
+
+
 def siglip(text=None, vision=None, seed: int = 0) -> transformers.SiglipModel:
     text = {**TEXT, "projection_size": {**VISION, **(vision or {})}["hidden_size"], **(text or {})}
     config = transformers.SiglipConfig(text_config=text, vision_config={**VISION, **(vision or {})})

@@ -47,7 +47,7 @@ class Clip(ExportableFamily):
     """Configurations before July 2023 all have the end token 2; the reference then pools at the highest id of a text.
 
     Attributes:
-        classes: configuration classes of the image tower, the text tower and the whole.
+        classes: how the names of its classes in `transformers` begin.
         highest_id_of_eos: the end token that means this pooling, None if no end token does.
     """
 
@@ -59,14 +59,14 @@ class Clip(ExportableFamily):
     fixed_text: ClassVar = {"attention": "causal", "norm_after_blocks": False}
     processor: ClassVar = {"image_processor_type": "CLIPImageProcessor"}
     lower_case = True
-    classes: ClassVar[tuple[str, str, str]] = ("CLIPVisionConfig", "CLIPTextConfig", "CLIPConfig")
+    classes: ClassVar[str] = "CLIP"
     highest_id_of_eos: ClassVar[int | None] = 2
 
     def spec(self, config: Mapping[str, Any], path: Path, names: Collection[str], pooling: str | None) -> ModelSpec:
-        vision_class, text_class, model_class = self.classes
-        vision = tower_section(config, path, "vision", vision_class)
-        text = tower_section(config, path, "text", text_class)
-        head = HeadSpec("linear", Section(path, "", config, library_defaults(model_class)).integer("projection_dim"))
+        vision = tower_section(config, path, "vision", f"{self.classes}VisionConfig")
+        text = tower_section(config, path, "text", f"{self.classes}TextConfig")
+        defaults = library_defaults(f"{self.classes}Config")
+        head = HeadSpec("linear", Section(path, "", config, defaults).integer("projection_dim"))
         is_pair = vision is not None and text is not None
         return ModelSpec(
             vision=vision and self.vision_spec(vision),
@@ -85,7 +85,8 @@ class Clip(ExportableFamily):
         return tower.pooling != "attention" and not tower.layer_scale
 
     def has_text_tower(self, tower: TextSpec) -> bool:
-        return tower.attention == "causal"
+        is_read_differently = tower.pooling == "first_eos" and tower.eos_id == self.highest_id_of_eos
+        return tower.attention == "causal" and not is_read_differently
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:
         dim = {"projection_dim": spec.dim}
@@ -94,10 +95,11 @@ class Clip(ExportableFamily):
         text = spec.text and {**self.text_config(spec.text), "eos_token_id": eos_id, **dim}
         if vision and text:
             parts = {"vision_config": vision, "text_config": text, **dim}
-            return {"model_type": "clip", "architectures": ["CLIPModel"], **parts}
+            return {"model_type": self.model_types[0], "architectures": [f"{self.classes}Model"], **parts}
         part, name, head = ("vision", "Vision", spec.vision_head) if vision else ("text", "Text", spec.text_head)
         suffix = "" if head.kind == "none" else "WithProjection"
-        return {"model_type": f"clip_{part}_model", "architectures": [f"CLIP{name}Model{suffix}"], **(vision or text)}
+        architectures = [f"{self.classes}{name}Model{suffix}"]
+        return {"model_type": f"{self.model_types[0]}_{part}_model", "architectures": architectures, **(vision or text)}
 
     def export_prefixes(self, spec: ModelSpec) -> tuple[str, str]:
         is_single = spec.vision is None or spec.text is None
@@ -106,14 +108,15 @@ class Clip(ExportableFamily):
 
 
 class MetaClip2(Clip):
-    """MetaCLIP 2: the towers of CLIP with the vocabulary of XLM-V. Exported as a CLIP if a CLIP can express it.
+    """MetaCLIP 2: the towers of CLIP with the vocabulary of XLM-V.
 
-    Texts are pooled at the first end token for every id. In a configuration of CLIP the id 2 means another pooling.
+    Texts are pooled at the first end token for every id. In a configuration of CLIP the id 2, which is XLM-V's, means
+    another pooling; a model that ends its texts with another id is exported as a CLIP.
     """
 
     name = "metaclip2"
     model_types = ("metaclip_2", "metaclip_2_vision_model", "metaclip_2_text_model")
-    classes: ClassVar = ("MetaClip2VisionConfig", "MetaClip2TextConfig", "MetaClip2Config")
+    classes: ClassVar = "MetaClip2"
     highest_id_of_eos: ClassVar = None
     lower_case = False
 

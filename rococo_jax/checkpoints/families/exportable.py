@@ -113,6 +113,10 @@ class ExportableFamily(Family):
             self.end_token: token(tokenizer.spec.eos_id),
             "pad_token": token(tokenizer.spec.pad_id),
             "model_max_length": tokenizer.spec.context_length,
+            "padding_side": "right",
+            # Padding of a fixed length is read like text. Other towers get the mask, and nothing else that libraries
+            # add by default, such as token types.
+            "model_input_names": ["input_ids", *([] if tokenizer.spec.fixed_length else ["attention_mask"])],
         }
         write_json(folder / "tokenizer_config.json", settings)
 

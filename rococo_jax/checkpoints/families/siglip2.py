@@ -46,10 +46,9 @@ class Siglip2(Siglip):
 
     def write_tokenizer(self, folder: Path, tokenizer: Tokenizer) -> None:
         super().write_tokenizer(folder, tokenizer)
-        # The class that `transformers` uses for every SigLIP 2 rebuilds the tokenizer and pads on the left.
+        # The class that `transformers` uses for every SigLIP 2 rebuilds the tokenizer.
         settings = read_json_object(folder / "tokenizer_config.json", "tokenizer settings")
-        changes = {"tokenizer_class": "Siglip2Tokenizer", "padding_side": "right"}
-        write_json(folder / "tokenizer_config.json", {**settings, **changes})
+        write_json(folder / "tokenizer_config.json", {**settings, "tokenizer_class": "Siglip2Tokenizer"})
 
     def processor_size(self, preprocessing: Preprocessing) -> dict[str, Any]:
         return {"patch_size": preprocessing.patch_size, "max_num_patches": preprocessing.max_patches}

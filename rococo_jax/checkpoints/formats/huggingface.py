@@ -34,6 +34,7 @@ from rococo_jax.checkpoints.tensors import write_safetensors
 from rococo_jax.checkpoints.weight_files import PICKLES, SAFETENSORS, find_weights, open_weights
 from rococo_jax.data.preprocessing import Preprocessing
 from rococo_jax.data.tokenizer_files import for_open_clip, for_transformers
+from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.data.training_images import write_training_images
 from rococo_jax.errors import InputError
 from rococo_jax.hub_files import commit_of, find_folder
@@ -211,11 +212,22 @@ def export_huggingface(encoder: Any, out: str | os.PathLike) -> str:
             family.write_processor(folder, preprocessing)
         if tokenizer is not None and spec.text is not None:
             family.write_tokenizer(folder, tokenizer)
+            write_json(folder / "config.json", _with_token_ids(config, tokenizer))
         family.write_more(folder, spec, parameters)
         write_training_images(folder, checkpoint.training_images)
         expected = "a model that the Hugging Face format can express"
         check_round_trip(read_huggingface(folder, ConversionOptions()), checkpoint, name, expected)
     return family.name
+
+
+def _with_token_ids(config: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return a `config.json` with the ids of special tokens that it lacks; its library's defaults are those of CLIP."""
+    first_id, end_id = tokenizer.encode([""])[0][:1], tokenizer.spec.eos_id
+    start_id = first_id[0] if first_id and first_id[0] != end_id else None
+    ids = {"bos_token_id": start_id, "eos_token_id": end_id, "pad_token_id": tokenizer.spec.pad_id}
+    if "text_config" not in config:
+        return {**ids, **config}
+    return {**config, "text_config": {**ids, **config["text_config"]}}
 
 
 def check_spec_round_trip(back: ModelSpec, spec: ModelSpec, name: str, expected: str) -> None:
