@@ -1,7 +1,7 @@
 """The order of the subpackages: imports only go down, function-local ones and those for type checkers included.
 
     cli ─┬─> demo, sweep, studies ─> report ─┐
-         ├─> evaluation ─┬─> benchmarks ─────┼─> perturb ──> encoders ──> checkpoints ──> models, data
+         ├─> evaluation ─┬─> benchmarks ─────┼─> attacks ──> perturb ──> encoders ──> checkpoints ──> models, data
          │               └─> metrics ────────┘
          └─> training ───┬─> losses ─> similarity
                          └─> perturb, checkpoints, data
@@ -33,7 +33,8 @@ BELOW = {
     "metrics": ("similarity",),
     "perturb": ("encoders",),
     "training": ("losses", "perturb"),
-    "benchmarks": ("perturb", "metrics"),
+    "attacks": ("perturb", "metrics"),
+    "benchmarks": ("attacks",),
     "evaluation": ("benchmarks",),
     "report": ("evaluation",),
     "studies": ("report", "training"),

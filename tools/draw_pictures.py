@@ -27,6 +27,7 @@ LAYERS = (
     ("report",),
     ("evaluation", "training"),
     ("benchmarks", "losses"),
+    ("attacks",),
     ("metrics", "perturb", "similarity"),
     ("encoders",),
     ("checkpoints",),

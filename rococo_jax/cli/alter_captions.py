@@ -4,14 +4,13 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from rococo_jax.cli.inputs import CaptionOptions, PairOptions
+from rococo_jax.cli.inputs import CaptionOptions
 from rococo_jax.cli.outputs import output_file, output_file_or_folder
 from rococo_jax.options import Option
 from rococo_jax.perturb.text import VARIANTS
 
 if TYPE_CHECKING:
     from rococo_jax.benchmarks.rococo.generate import AlteredSet
-    from rococo_jax.perturb.text.lexicon import Lexicon
 
 EXAMPLES = """\
   rococo alter-captions models/clip-b32 --captions captions.json --variant same_concept --out same_concept.json
@@ -19,12 +18,8 @@ EXAMPLES = """\
   rococo alter-captions models/clip-b32 --captions captions.json --variant danger --select highest --out danger.json
   rococo alter-captions models/clip-b32 --captions captions.json --variant rand_voca --influence table.jsonl \\
       --lexicon nouns.json --seed 1 --out rand_voca.json
-  rococo alter-captions models/clip-b32 --captions captions.json --images coco/images --attack greedy \\
-      --variant same_concept --out worst/same_concept.json
   rococo alter-captions --captions captions.json --variant half_truth --out half_truth.json --items half/items.jsonl
 """
-
-DEFAULT_BUDGET = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,10 +34,6 @@ class Options:
             also two nouns of an image, and images that share one of them
         seed: seed of the replacements (default: 0)
         select: noun to replace, by influence
-        attack: greedy tries every allowed replacement of every noun, and keeps the altered caption that the model finds
-            most similar to the image (an adaptive attack; needs --images)
-        images: folder of the images, for --attack
-        budget: largest number of altered captions that --attack tries for a caption, drawn by the seed (default: 256)
         lexicon: concept groups as JSON, or demo, that of the drawn scenes (default: the shipped lexicon)
         influence: table of `rococo influence`, which is computed otherwise
         dtype: dtype of the tower
@@ -55,9 +46,6 @@ class Options:
     items: Annotated[str | None, Option("F.jsonl", check=output_file)] = None
     seed: Annotated[int, Option("N")] = 0
     select: Literal["lowest", "highest", "random"] = "lowest"
-    attack: Literal["greedy"] | None = None
-    images: Annotated[str | None, Option("DIR")] = None
-    budget: Annotated[int | None, Option("N", least=1)] = None
     lexicon: Annotated[str | None, Option("F")] = None
     influence: Annotated[str | None, Option("F.jsonl")] = None
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -74,7 +62,6 @@ def run(options: Options) -> None:
     from rococo_jax.perturb.text.lexicon import open_lexicon
     from rococo_jax.runtime import enable_compilation_cache
 
-    _check_attack(options)
     enable_compilation_cache()
     lexicon = open_lexicon(options.lexicon or "")
     lexicon_record = {"name": lexicon.name, "sha256": lexicon.hash()}
@@ -89,8 +76,6 @@ def run(options: Options) -> None:
         return _write_items(options, sets, map(as_json, image_side(images, lexicon, options.seed)))
     if options.model is None:
         raise InputError("MODEL", "model", "none", f"a model, whose influence selects the noun for {options.variant}")
-    if options.attack:
-        return _attack(options, lexicon, lexicon_record)
     images = options.source.read()
     influences = None
     if options.influence and options.select != "random":
@@ -100,54 +85,6 @@ def run(options: Options) -> None:
     by_variant = alter_captions(encoder, images, _variants(options), lexicon=lexicon, influences=influences, **settings)
     provenance = {"model": encoder.describe(), "lexicon": lexicon_record, **settings}
     _write_items(options, [_write(options, altered, provenance) for altered in by_variant.values()])
-
-
-def _check_attack(options: Options) -> None:
-    """Raise InputError for options that only apply with --attack, or only without it."""
-    from rococo_jax.errors import InputError
-
-    if options.attack is None:
-        if options.images is not None or options.budget is not None:
-            raise InputError("--images, --budget", "option", "one without --attack", "--attack greedy, or neither")
-        return
-    if options.variant == "half_truth":
-        raise InputError("--attack", "option", "greedy with half_truth", "a variant that replaces a noun")
-    if options.influence or options.select != "lowest":
-        raise InputError(
-            "--select, --influence", "option", "one with --attack", "neither: the attack tries every noun of a caption"
-        )
-    if options.images is None:
-        raise InputError("--images", "option", "none", "the folder of the images, which --attack greedy embeds")
-
-
-def _attack(options: Options, lexicon: "Lexicon", lexicon_record: Mapping[str, object]) -> None:
-    """Write the altered captions that the model finds most similar to their images."""
-    from rococo_jax.benchmarks.rococo.generate import make_alterers
-    from rococo_jax.benchmarks.rococo.greedy_attack import attack_captions
-    from rococo_jax.encoders import load_model
-    from rococo_jax.encoders.cache import EmbeddingCache
-    from rococo_jax.encoders.embedding import embed_images
-    from rococo_jax.progress import progress
-    from rococo_jax.runtime import cache_folder
-
-    data = PairOptions(images=options.images, **vars(options.source)).read()
-    model = load_model(options.model, dtype=options.dtype)
-    embeddings = embed_images(model, data.paths, EmbeddingCache(cache_folder() / "embeddings"))
-    settings = {"seed": options.seed, "fit_article": True}
-    budget = options.budget or DEFAULT_BUDGET
-    provenance = {"model": model.describe(), "lexicon": lexicon_record, **settings}
-    provenance |= {"attack": {"name": options.attack, "budget": budget}}
-    sets = []
-    for alterer in make_alterers(_variants(options), lexicon, model.tokenizer, **settings):
-        with progress(f"attacking captions ({alterer.variant})", len(data.captions), "captions") as advance:
-            attack = attack_captions(model, data.items, embeddings, alterer, budget, advance)
-        sets.append(_write(options, attack.altered, provenance))
-        attacked = len(data.captions) - sum(attack.altered.unaltered.values())
-        print(
-            f"  {attack.tried:,} altered captions tried; {attack.preferred:,} of {attacked:,} are more similar to their"
-            " image than every caption of that image"
-        )
-    _write_items(options, sets)
 
 
 def _variants(options: Options) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ GROUPS = {
     "Models": "convert export inspect join interpolate embed".split(),
     "Train": "train sweep pack".split(),
     "Alter": "alter-captions make-benchmark mix-images corrupt-images influence".split(),
-    "Inspect": "verify attention".split(),
+    "Inspect": "verify attack attention".split(),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 EXAMPLES = """\

@@ -21,6 +21,7 @@ TAKE_A_MODEL = {
     "alter-captions": "{model} --captions {captions} --variant danger --out {out}.json",
     "make-benchmark": f"--model {{model}} {PAIRS} --out {{out}}",
     "influence": "{model} --captions {captions} --out {out}.jsonl",
+    "attack": f"{{model}} {PAIRS} --out {{out}}",
     "attention": "{model} --images {images} --out {out}.html",
 }
 

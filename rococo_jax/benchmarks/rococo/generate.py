@@ -60,19 +60,11 @@ def alter_images(
         alterer: alters one caption.
     """
     influences = iter(influences)
-    by_image = []
-    for image in images:
-        altered = (alterer.alter(caption, image.captions, next(influences)) for caption in image.captions)
-        by_image.append((image, [next(iter(alterations), None) for alterations in altered]))
-    return collect_set(alterer, by_image)
-
-
-def collect_set(
-    alterer: CaptionAlterer, by_image: Iterable[tuple[CaptionedImage, Sequence[Alteration | None]]]
-) -> AlteredSet:
-    """Return the set of images with an alteration, or None, for each of their captions."""
     items, all_alterations, unaltered = [], [], Counter()
-    for image, alterations in by_image:
+    for image in images:
+        alterations = [
+            next(iter(alterer.alter(caption, image.captions, next(influences))), None) for caption in image.captions
+        ]
         for caption, alteration in zip(image.captions, alterations, strict=True):
             if alteration is None:
                 candidates = find_candidates(split_words(caption), alterer.lexicon)

@@ -19,27 +19,21 @@ A value depends neither on the other captions nor on the number of devices, to t
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice, repeat
+from itertools import islice, repeat
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import tokenizers
-from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Float
 
 from rococo_jax.data.tokenizers import Tokenizer
 from rococo_jax.encoders import Encoder
-from rococo_jax.encoders.programs import one_ahead
 from rococo_jax.errors import InputError
-from rococo_jax.perturb.text.shared_prefix import Tree, build_prefix_trees, can_share_prefix, embed_trees
+from rococo_jax.perturb.text.shared_prefix import PrefixEncoder, can_share_prefix
 from rococo_jax.perturb.text.words import Word, split_words
-from rococo_jax.runtime import AXES
 
 # About 40 MB of embeddings with ten words per caption and 512 dimensions.
 _CAPTIONS_AT_ONCE = 2048
-_CPU_TOKENS, _ACCELERATOR_TOKENS = 1024, 32768
 _CACHED_PIECES = 200_000
 
 
@@ -100,14 +94,9 @@ class _InfluenceEngine:
     def __init__(self, encoder: Encoder, share_prefix: bool):
         if encoder.spec.text is None:
             raise InputError(encoder.name, "text tower", "none", "a model with a text tower")
-        self.encoder, self.mesh, self.words = encoder, encoder.mesh, WordTokenizer(encoder.tokenizer)
+        self.encoder, self.words = encoder, WordTokenizer(encoder.tokenizer)
         can_share = can_share_prefix(encoder.spec.text, self.words.prefix, self.words.suffix)
-        self.share_prefix = share_prefix and can_share
-        if self.share_prefix:
-            self.graph, state = nnx.split(encoder.model)
-            self.state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
-        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
-        self.tokens = _CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS
+        self.prefix_encoder = PrefixEncoder(encoder) if share_prefix and can_share else None
 
     def __call__(self, captions: list[str], wanted: list[Sequence[int] | None]) -> list[np.ndarray]:
         tokenized = self.words(captions)
@@ -123,29 +112,13 @@ class _InfluenceEngine:
             if not shortened:
                 continue
             ends_once = caption.spans is not None and self.words.suffix[0] not in caption.ids
-            texts = sharing_texts if self.share_prefix and ends_once else separate_texts
+            texts = sharing_texts if self.prefix_encoder is not None and ends_once else separate_texts
             texts.extend([_Text(number, None, full_ids), *shortened])
         if separate_texts:
             _compare(separate_texts, self.encoder.encode_text([text.ids for text in separate_texts]), influences)
         if sharing_texts:
-            _compare(sharing_texts, self._embed_sharing([text.ids for text in sharing_texts]), influences)
+            _compare(sharing_texts, self.prefix_encoder.encode([text.ids for text in sharing_texts]), influences)
         return influences
-
-    def _embed_sharing(self, texts: list[list[int]]) -> Float[np.ndarray, "texts dim"]:
-        output = np.empty((len(texts), self.encoder.spec.text_dim), np.float32)
-        trees = build_prefix_trees(texts, self.tokens, self.encoder.tokenizer.spec.context_length)
-
-        def run(batch: list[Tree]):
-            inputs = [self._place(np.stack(arrays)) for arrays in zip(*(tree[:-1] for tree in batch), strict=True)]
-            return batch, embed_trees(self.graph, self.state, *inputs)
-
-        for batch, vectors in one_ahead(map(run, _batches_of_one_shape(trees, self.mesh.size))):
-            for tree, values in zip(batch, np.asarray(vectors), strict=True):
-                output[tree.texts] = values[: len(tree.texts)]
-        return output
-
-    def _place(self, rows: np.ndarray) -> jax.Array:
-        return jax.device_put(rows, NamedSharding(self.mesh, PartitionSpec(AXES)))
 
 
 def _compare(texts: list[_Text], vectors: np.ndarray, influences: list[np.ndarray]) -> None:
@@ -156,13 +129,6 @@ def _compare(texts: list[_Text], vectors: np.ndarray, influences: list[np.ndarra
             complete = vector
         else:
             influences[text.caption][text.word] = np.square(complete - vector).sum() / 2
-
-
-def _batches_of_one_shape(trees: Iterable[Tree], count: int) -> Iterator[list[Tree]]:
-    """Yield batches of `count` trees of one shape; a short batch repeats its first tree without texts."""
-    for _, group in groupby(trees, key=lambda tree: tree.paths.shape):
-        while batch := list(islice(group, count)):
-            yield [*batch, *[batch[0]._replace(texts=[])] * (count - len(batch))]
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ _NEGATED = {"is": "is not", "are": "are not", "with": "without", "has": "has no"
 _ARTICLES = ("a", "an")
 
 
-class _Span(NamedTuple):
+class Span(NamedTuple):
     """A span of a caption, and the texts that may replace it."""
 
     start: int
@@ -83,9 +83,7 @@ class KindAlterer:
         >>> [each.caption for each in alterer.alter("A dog behind a car", ["A dog behind a car"])]
         ['A car behind a dog']
         """
-        words = split_words(caption)
-        present = caption_words((caption, *originals))
-        spans = [span for span in _FIND_SPANS[self.kind](caption, words, present, self.lexicon) if span.texts]
+        words, spans = split_words(caption), self.spans(caption, originals)
         rng = np.random.default_rng(hash_key([self.seed, self.kind, caption, draw]))
         alterations: dict[str, Alteration] = {}
         for span, new in _shuffle(spans, rng):
@@ -98,8 +96,14 @@ class KindAlterer:
                 break
         return list(alterations.values())
 
+    def spans(self, caption: str, originals: Iterable[str]) -> list[Span]:
+        """Return every span of a caption that may be replaced, with all of its texts."""
+        present = caption_words((caption, *originals))
+        spans = _FIND_SPANS[self.kind](caption, split_words(caption), present, self.lexicon)
+        return [span for span in spans if span.texts]
 
-def _shuffle(spans: Sequence[_Span], rng: np.random.Generator) -> Iterator[tuple[_Span, str]]:
+
+def _shuffle(spans: Sequence[Span], rng: np.random.Generator) -> Iterator[tuple[Span, str]]:
     """Yield each span with each of its texts in random order, one text of every span before the second of any."""
     shuffled = []
     for index in rng.permutation(len(spans)):
@@ -109,34 +113,34 @@ def _shuffle(spans: Sequence[_Span], rng: np.random.Generator) -> Iterator[tuple
         yield from (pair for pair in turn if pair is not None)
 
 
-def _attributes(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Span]:
+def _attributes(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[Span]:
     for word, slot in _slots(words, lexicon):
         if slot.noun is None and slot.concept in _ADJECTIVES:
             texts = _alternatives(plain(word.text), ATTRIBUTES[slot.concept], present, lexicon)
-            yield _Span(word.start, word.end, texts)
+            yield Span(word.start, word.end, texts)
 
 
-def _relations(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Span]:
+def _relations(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[Span]:
     for index, word in enumerate(words):
         old = plain(word.text)
         if index + 1 < len(words) and plain(words[index + 1].text) in ("front", "top", "back"):
             continue
         group = next((group for group in _RELATIONS if group[0] == old), None)
         group = group or next((group for group in _RELATIONS if old in group), ())
-        yield _Span(word.start, word.end, _alternatives(old, group, present, lexicon))
+        yield Span(word.start, word.end, _alternatives(old, group, present, lexicon))
 
 
-def _counts(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Span]:
+def _counts(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[Span]:
     for word in words:
         if plain(word.text) in _COUNTS:
-            yield _Span(word.start, word.end, _alternatives(plain(word.text), _COUNTS, present, lexicon))
+            yield Span(word.start, word.end, _alternatives(plain(word.text), _COUNTS, present, lexicon))
     for article, word in _single_nouns(words, lexicon):
         plural = lexicon.find(word.text).plural
         numbers = [number for number in _COUNTS[:3] if number not in present]
-        yield _Span(article.start, word.end, [f"{number} {plural}" for number in numbers if plural])
+        yield Span(article.start, word.end, [f"{number} {plural}" for number in numbers if plural])
 
 
-def _orders(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Span]:
+def _orders(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[Span]:
     for (first, first_slot), (second, second_slot) in itertools.combinations(list(_slots(words, lexicon)), 2):
         if not _can_swap(caption, words, (first, first_slot), (second, second_slot), lexicon):
             continue
@@ -145,7 +149,7 @@ def _orders(caption: str, words: Sequence[Word], present: frozenset[str], lexico
             offset, span = first.start, caption[first.start : second.end]
             swapped = replace_span(span, second.start - offset, second.end - offset, first_text)
             swapped = like_case(first.text, second_text) + swapped[first.end - offset :]
-            yield _Span(first.start, second.end, [swapped])
+            yield Span(first.start, second.end, [swapped])
 
 
 def _can_swap(
@@ -169,29 +173,29 @@ def _can_swap(
     return are_adjectives and any(lexicon.find(word.text) for word in words[first_slot.index + 1 : second_slot.index])
 
 
-def _negations(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Span]:
+def _negations(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[Span]:
     if present & {"no", "not", "without"}:
         return
     for word, next_word in itertools.pairwise(words):
         old = plain(word.text)
         has_article = plain(next_word.text) in (*_ARTICLES, "some")
         if old in ("with", "is", "are") and (old != "with" or has_article):
-            yield _Span(word.start, word.end, [_NEGATED[old]])
+            yield Span(word.start, word.end, [_NEGATED[old]])
         if old in ("has", "have") and has_article:
-            yield _Span(word.start, next_word.end, [_NEGATED[old]])
+            yield Span(word.start, next_word.end, [_NEGATED[old]])
     for word in words[1:]:
         if plain(word.text) in _ACTIONS:
-            yield _Span(word.start, word.start, ["not "])
+            yield Span(word.start, word.start, ["not "])
     for article, _ in _single_nouns(words, lexicon):
-        yield _Span(article.start, article.end, ["no"])
+        yield Span(article.start, article.end, ["no"])
 
 
-def _additions(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[_Span]:
+def _additions(caption: str, words: Sequence[Word], present: frozenset[str], lexicon: Lexicon) -> Iterator[Span]:
     adjectives = [word for group in _ADDED_ADJECTIVES for word in ATTRIBUTES[group] if is_new(word, present, lexicon)]
     objects = [word for word in ADDED_OBJECTS if is_new(word, present, lexicon)]
     for _, word in _single_nouns(words, lexicon):
-        yield _Span(word.start, word.start, [f"{adjective} " for adjective in adjectives])
-        yield _Span(word.end, word.end, [f" and {article_of(noun)} {noun}" for noun in objects])
+        yield Span(word.start, word.start, [f"{adjective} " for adjective in adjectives])
+        yield Span(word.end, word.end, [f" and {article_of(noun)} {noun}" for noun in objects])
 
 
 _FIND_SPANS = {"attribute": _attributes, "relation": _relations, "count": _counts, "order": _orders,

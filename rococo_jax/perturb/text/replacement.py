@@ -159,20 +159,11 @@ class CaptionAlterer:
         by_word = (self._alterations_of(each, caption, words, present, influence, draw) for each in ranked)
         return list(itertools.islice(itertools.chain.from_iterable(by_word), count))
 
-    def alter_in_turn(self, caption: str, originals: Iterable[str], count: int) -> list[Alteration]:
-        """Return up to `count` alterations that take the candidate words in turn, whatever their influence.
-
-        Each word contributes its replacements in the order that the seed draws, so a small `count` is a random sample
-        of every word's replacements. A `count` above the number of possible alterations returns all of them.
-        """
-        words = split_words(caption)
-        present = caption_words(originals)
-        by_word = [
-            self._alterations_of(candidate, caption, words, present, None, 0)
-            for candidate in find_candidates(words, self.lexicon)
-        ]
-        turns = itertools.chain.from_iterable(itertools.zip_longest(*by_word))
-        return list(itertools.islice((each for each in turns if each is not None), count))
+    def all_replacements(self, caption: str, originals: Iterable[str]) -> Iterator[tuple[Word, list[str]]]:
+        """Yield every word of a caption that may be replaced, with all of its replacements in alphabetical order."""
+        words, present = split_words(caption), caption_words(originals)
+        for candidate in find_candidates(words, self.lexicon):
+            yield words[candidate.index], sorted(self._replacements(candidate, caption, present, 0))
 
     def _alterations_of(
         self, old: Candidate, caption: str, words: Sequence[Word], present: frozenset[str], influence, draw: int

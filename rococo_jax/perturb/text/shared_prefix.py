@@ -16,25 +16,31 @@ after attention is computed only for the last tokens of texts, since no other to
 Attention to ancestors alone is the "tree attention" of Miao et al. (SpecInfer, arXiv 2305.09781).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
+from rococo_jax.encoders import Encoder
+from rococo_jax.encoders.programs import one_ahead
 from rococo_jax.models import DualEncoder, TextSpec
 from rococo_jax.models.attention import attend
 from rococo_jax.models.transformer import Block
+from rococo_jax.runtime import AXES
 
 _RUN = 32
 # Depths of trees. Texts of similar length share a tree, so that short texts do not attend to padding.
 _DEPTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 # A tree holds up to one text per this many tokens; a text of COCO captions adds about 7 tokens.
 _TOKENS_PER_TEXT = 5
+_CPU_TOKENS, _ACCELERATOR_TOKENS = 1024, 32768
 
 
 class Tree(NamedTuple):
@@ -59,6 +65,44 @@ class Tree(NamedTuple):
 def can_share_prefix(spec: TextSpec, prefix: Sequence[int], suffix: Sequence[int]) -> bool:
     """Return whether a tower is causal and pools at the single token that ends a text."""
     return spec.attention == "causal" and spec.pooling in ("first_eos", "highest_id") and len(suffix) == 1
+
+
+class PrefixEncoder:
+    """The text tower of an encoder for which `can_share_prefix` holds, placed on its mesh with the current weights."""
+
+    def __init__(self, encoder: Encoder):
+        self.encoder, self.mesh = encoder, encoder.mesh
+        self.graph, state = nnx.split(encoder.model)
+        self.state = jax.device_put(state, NamedSharding(self.mesh, PartitionSpec()))
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        self.tokens = _CPU_TOKENS if on_cpu else _ACCELERATOR_TOKENS
+
+    def encode(self, texts: Sequence[list[int]]) -> Float[np.ndarray, "texts dim"]:
+        """Return unit vectors of texts, float32; the last bits depend on the other texts, not on the devices.
+
+        A text is its token ids with special tokens; the end token occurs only at its end.
+        """
+        output = np.empty((len(texts), self.encoder.spec.text_dim), np.float32)
+        trees = build_prefix_trees(texts, self.tokens, self.encoder.tokenizer.spec.context_length)
+
+        def run(batch: list[Tree]):
+            inputs = [self._place(np.stack(arrays)) for arrays in zip(*(tree[:-1] for tree in batch), strict=True)]
+            return batch, embed_trees(self.graph, self.state, *inputs)
+
+        for batch, vectors in one_ahead(map(run, _batches_of_one_shape(trees, self.mesh.size))):
+            for tree, values in zip(batch, np.asarray(vectors), strict=True):
+                output[tree.texts] = values[: len(tree.texts)]
+        return output
+
+    def _place(self, rows: np.ndarray) -> jax.Array:
+        return jax.device_put(rows, NamedSharding(self.mesh, PartitionSpec(AXES)))
+
+
+def _batches_of_one_shape(trees: Iterable[Tree], count: int) -> Iterator[list[Tree]]:
+    """Yield batches of `count` trees of one shape; a short batch repeats its first tree without texts."""
+    for _, group in groupby(trees, key=lambda tree: tree.paths.shape):
+        while batch := list(islice(group, count)):
+            yield [*batch, *[batch[0]._replace(texts=[])] * (count - len(batch))]
 
 
 def build_prefix_trees(texts: Sequence[Sequence[int]], tokens: int, context: int) -> Iterator[Tree]:

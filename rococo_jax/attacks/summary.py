@@ -1,0 +1,119 @@
+"""Results of attacks as numbers: R@1 under attack by budget, survivors, FR@1, certificates, curves, paired tests.
+
+R@1 under attack     queries that are right and stay right / all queries
+survival             queries that stay right / queries that were right before; 0 if none was
+FR@1 under attack    queries, right before or not, for which an altered item reaches the goal / all queries
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from rococo_jax.attacks.captions import certificate
+from rococo_jax.metrics.image_counts import image_counts
+from rococo_jax.metrics.intervals import ItemCounts, intervals
+from rococo_jax.metrics.metric import Metric, Shares, percent
+from rococo_jax.metrics.paired import PairedCounts, paired_differences
+
+Record = Mapping[str, Any]
+RIGHT = "r1"
+
+
+def counts_of(records: Sequence[Record], budgets: Sequence[int | float]) -> ItemCounts:
+    """Return the counts of each query: right before, right after and fooled at each budget."""
+    names = sorted({record["image"] for record in records})
+    place = {name: number for number, name in enumerate(names)}
+    right = np.array([record["right"] for record in records], float)
+    columns, metrics = {RIGHT: right}, [percent(RIGHT, "R@1", "higher", "right before the attack", "ours")]
+    for budget, label in zip(budgets, labels_of(budgets), strict=True):
+        fooled = np.array([record["smallest"] is not None and record["smallest"] <= budget for record in records])
+        columns |= {f"r1_{label}": right * ~fooled, f"fr1_{label}": fooled.astype(float)}
+        metrics += [
+            percent(f"r1_{label}", f"R@1, {label}", "higher", "right before and after the attack", "ours"),
+            Metric(
+                f"survival_{label}", f"Survival, {label}", "higher", "%", "right after / right before", "ours",
+                lambda shares, name=f"r1_{label}": _survival(shares, name),
+            ),
+            percent(f"fr1_{label}", f"FR@1, {label}", "lower", "fooled, of all queries", "ours"),
+        ]  # fmt: skip
+    group = np.array([place[record["image"]] for record in records])
+    return ItemCounts(np.column_stack(list(columns.values())), tuple(columns), group, tuple(metrics))
+
+
+def _survival(shares: Shares, name: str) -> Float[np.ndarray, "*draws"]:
+    before, after = np.asarray(shares[RIGHT]), np.asarray(shares[name])
+    return np.where(before > 0, 100.0 * after / np.where(before > 0, before, 1.0), 0.0)
+
+
+def labels_of(budgets: Sequence[int | float]) -> list[str]:
+    """Return budgets as texts: whole numbers, or a fraction of 255 where it is whole.
+
+    >>> labels_of([1, 2 / 255, 0.5])
+    ['1', '2/255', '0.5']
+    """
+    labels = []
+    for budget in budgets:
+        of_255 = round(budget * 255, 6)
+        is_fraction = budget < 1 and of_255 == round(of_255)
+        labels.append(f"{of_255:.0f}/255" if is_fraction else f"{budget:g}")
+    return labels
+
+
+def summarise(
+    records: Sequence[Record], budgets: Sequence[int | float], steps: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """Return the numbers of an attack as JSON.
+
+    Args:
+        records: of `attack_captions` or `attack_pixels`.
+        budgets: ascending numbers of changes, or radii.
+        steps: numbers of queries or of gradient steps of the curve; by default powers of two.
+    """
+    counts = counts_of(records, budgets)
+    tried = [record["tried"] for record in records]
+    steps = steps or [2**power for power in range(max(tried, default=1).bit_length())] + [max(tried, default=0)]
+    right = [record for record in records if record["right"]]
+    return {
+        "queries": len(records),
+        "right_before": len(right),
+        "without_changes": sum(record.get("candidates", 1) == 0 for record in records),
+        "tried": sum(tried),
+        "values": counts.values(),
+        "intervals": intervals([counts]),
+        "certificates": {
+            label: dict(Counter(certificate(record, budget) for record in right))
+            for budget, label in zip(budgets, labels_of(budgets), strict=True)
+        },
+        "curve": [curve_point(records, step) for step in sorted(set(steps))],
+    }
+
+
+def curve_point(records: Sequence[Record], queries: int) -> dict[str, int | float]:
+    """Return R@1 and FR@1 after this number of queries or steps, at the largest budget of changes."""
+    fooled = np.array([record["first"] is not None and record["first"] <= queries for record in records])
+    right = np.array([record["right"] for record in records])
+    return {"queries": queries, "r1": 100.0 * float((right & ~fooled).mean()), "fr1": 100.0 * float(fooled.mean())}
+
+
+def compare(models: Mapping[str, Sequence[Record]], budgets: Sequence[int | float]) -> list[dict[str, Any]]:
+    """Return the paired difference of each model from the first, for each metric, as JSON.
+
+    All differences are corrected together. The models must have been attacked on the same queries.
+    """
+    names = sorted({record["image"] for records in models.values() for record in records})
+    by_model = {name: image_counts([counts_of(records, budgets)], names) for name, records in models.items()}
+    reference, *others = by_model
+    before = by_model[reference]
+    comparisons = [PairedCounts(by_model[name].counts, before.counts, before.metrics) for name in others]
+    return [
+        {
+            "model": name, "reference": reference, "metric": metric, "points": each.points, "low": each.low,
+            "high": each.high, "p": each.p, "p_corrected": each.corrected, "mde": each.mde,
+            "verdict": each.verdict("lower" if metric.startswith("fr1") else "higher"),
+        }
+        for name, differences in zip(others, paired_differences(comparisons), strict=True)
+        for metric, each in differences.items()
+    ]  # fmt: skip

@@ -1,0 +1,275 @@
+"""`rococo attack`: the smallest change of a caption that fools a model, for each image or caption."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from rococo_jax.cli.inputs import PairOptions
+from rococo_jax.cli.outputs import output_folder
+from rococo_jax.evaluation.options import EmbeddingOptions, ModelOptions
+from rococo_jax.options import Option
+
+if TYPE_CHECKING:  # JAX takes a second
+    from rococo_jax.attacks.run import AttackedModel
+    from rococo_jax.attacks.settings import CaptionAttack
+    from rococo_jax.benchmarks.benchmark import Benchmark
+    from rococo_jax.data.captions import CaptionedImage
+    from rococo_jax.encoders.protocol import LoadedModel
+
+EXAMPLES = """\
+  rococo attack demo:plain --images photos --captions captions.json --out out/attack
+  rococo attack models/a models/b --data DATA --benchmarks mine --words 1,2 --search beam --out out/attack
+  rococo attack models/a --images photos --captions captions.json --words 1 --changes same_concept,attribute \\
+      --inserted captions --lexicon nouns.json --out out/nouns
+  rococo attack my_models.py:make_clip --images photos --captions captions.json --characters 1 --queries 500 --out out/x
+Next: `rococo evaluate MODEL --images photos --annotations out/attack/annotations --out OUT`.
+If this command is interrupted, run it again: it resumes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AttackedPairs(PairOptions):
+    """Images and captions.
+
+    Attributes:
+        images: folder of images, or a source with captions, instead of --data
+    """
+
+    images: Annotated[str, Option("DIR")] = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Attack models: find the smallest change of a caption that makes a right query wrong, or prove that none does.
+
+    Attributes:
+        models: models, as `rococo evaluate` takes them; several are compared with the first, and attacks transferred
+        out: output folder: attack.json, items.parquet and annotations/, which `rococo evaluate` reads; of several
+            models in a folder each, beside comparison.json
+        data: folder in the documented layout, instead of --images and --captions
+        benchmarks: the benchmark under --data whose captions are attacked (default: the only one that ranks captions)
+        words: numbers of changed words, such as 1,2 (default: 1, without --characters)
+        characters: numbers of changed letters of the queries of text-to-image retrieval, such as 1,2
+        goal: the altered caption must be as similar as every caption (gallery), or as the image's own captions (own)
+        changes: replace a noun (same_concept, diff_concept, danger), replace an attribute, relation or count, swap two
+            words (order), add a word (negation, addition), remove a negation (deletion)
+        inserted: insert any word of the lexicon and of the rules, or only words that captions of the data contain
+        lexicon: concept groups as JSON, or demo, that of the drawn scenes (default: the shipped lexicon)
+        search: try all changes; change the best candidates again; or change words in the order of their influence
+        width: candidates of each caption that a beam keeps
+        queries: largest number of altered captions that are scored for a query (default: no limit)
+        universal: also search this number of altered captions that rank first for most images
+        seed: seed of the order in which changes are tried (default: 0)
+        pairs: images and captions
+        model: model
+        embedding: embedding
+    """
+
+    models: Annotated[tuple[str, ...], Option("MODEL", positional=True)]
+    out: Annotated[str, Option("DIR", check=output_folder)]
+    data: Annotated[str | None, Option("DATA")] = None
+    benchmarks: Annotated[tuple[str, ...], Option("NAME")] = ()
+    words: Annotated[tuple[int, ...], Option("N,N", least=1)] = ()
+    characters: Annotated[tuple[int, ...], Option("N,N", least=1)] = ()
+    goal: Literal["gallery", "own"] = "gallery"
+    changes: Annotated[tuple[str, ...], Option("A,B")] = (
+        "same_concept", "attribute", "relation", "count", "order", "negation", "addition",
+    )  # fmt: skip
+    inserted: Literal["all", "captions"] = "all"
+    lexicon: Annotated[str | None, Option("F")] = None
+    search: Literal["exhaustive", "beam", "greedy"] = "exhaustive"
+    width: Annotated[int, Option("N", flag="beam-width", least=1)] = 8
+    queries: Annotated[int | None, Option("N", least=1)] = None
+    universal: Annotated[int | None, Option("N", least=1)] = None
+    seed: Annotated[int, Option("N")] = 0
+    pairs: AttackedPairs
+    model: ModelOptions
+    embedding: EmbeddingOptions
+
+
+def run(options: Options) -> None:
+    from rococo_jax.attacks.run import AttackedData, attack_models
+    from rococo_jax.encoders.loading import load_encoder
+    from rococo_jax.evaluation.model_list import read_models
+    from rococo_jax.runtime import enable_compilation_cache, set_gpu_options
+    from rococo_jax.storage import write_json
+
+    set_gpu_options()
+    enable_compilation_cache()
+    compute, load_options = options.embedding.compute(), options.model.load_options()
+    sources = {model.name: model.source for model in read_models(options.models)}
+    attacks = _attacks(options)
+    items, files, content = _data(options)
+    folders = {name: Path(options.out) / (name if len(sources) > 1 else "") for name in sources}
+
+    def load(name: str) -> "LoadedModel":
+        model = load_encoder(sources[name], compute=compute, options=load_options)
+        model.name = name
+        return model
+
+    models, comparison = attack_models(
+        load,
+        folders,
+        AttackedData(items, files, content),
+        attacks,
+        options.embedding.open_cache(),
+        by_pairs=options.model.by == "pairs",
+        universal=options.universal or 0,
+    )
+    for name, each in models.items():
+        _write_annotations(folders[name], items, each)
+    if comparison:
+        write_json(Path(options.out) / "comparison.json", comparison)
+    if not options.embedding.quiet:
+        _print(models, comparison)
+
+
+def _attacks(options: Options) -> "list[CaptionAttack]":
+    """Return the requested attacks."""
+    from rococo_jax.attacks.settings import CaptionAttack
+    from rococo_jax.perturb.text.lexicon import open_lexicon
+
+    budgets = {"words": options.words, "characters": options.characters}
+    if not any(budgets.values()):
+        budgets["words"] = (1,)
+    attack = CaptionAttack(
+        "words", (), options.goal, open_lexicon(options.lexicon or ""), options.changes, options.inserted == "captions",
+        options.search, options.width, options.queries, options.seed,
+    )  # fmt: skip
+    return [
+        dataclasses.replace(
+            attack,
+            unit=unit,
+            budgets=tuple(sorted(set(numbers))),
+            goal=options.goal if unit == "words" else "image",
+        )
+        for unit, numbers in budgets.items()
+        if numbers
+    ]
+
+
+def _data(options: Options) -> "tuple[Sequence[CaptionedImage], Sequence[Any], str]":
+    """Return names and captions, files, and a hash of both.
+
+    Raises InputError: neither or both ways of naming data are used, or not one benchmark ranks captions.
+    """
+    from rococo_jax.benchmarks.settings import Settings
+    from rococo_jax.errors import InputError
+    from rococo_jax.evaluation.inputs import open_benchmarks
+    from rococo_jax.storage import hash_json
+
+    if bool(options.data) == bool(options.pairs.images):
+        found = "both" if options.data else "neither"
+        raise InputError("rococo attack", "data", found, "--data, or --images and --captions")
+    if options.pairs.images:
+        pairs = options.pairs.read()
+        return pairs.items, pairs.paths, pairs.hash()
+    opened = open_benchmarks(Settings(mixed_galleries=()), data=options.data, names=options.benchmarks)
+    ranked = {benchmark.name: items for benchmark in opened if (items := captioned_images(benchmark))}
+    if len(ranked) != 1:
+        found = ", ".join(ranked) or "none that ranks captions"
+        raise InputError(options.data, "benchmarks", found, "one that ranks captions, named by --benchmarks")
+    (benchmark,) = (each for each in opened if each.name in ranked)
+    items, files = ranked[benchmark.name]
+    return items, files, hash_json(benchmark.fingerprint())
+
+
+def captioned_images(benchmark: "Benchmark") -> "tuple[list[CaptionedImage], list[Any]] | None":
+    """Return the images of a benchmark's clean retrieval task with their captions, and the files; None without one."""
+    import numpy as np
+
+    from rococo_jax.benchmarks.tables import ORIGINALS
+    from rococo_jax.benchmarks.tasks.rank import IMAGE_TO_TEXT
+    from rococo_jax.benchmarks.variants import CLEAN
+    from rococo_jax.data.captions import CaptionedImage
+
+    tasks = (task for task in benchmark.tasks if task.name == IMAGE_TO_TEXT and task.variant == CLEAN)
+    task, files = next(tasks, None), benchmark.image_sets.get(ORIGINALS)
+    if task is None or not hasattr(files, "paths"):
+        return None
+    texts = np.array(benchmark.texts, object)[task.gallery.index]
+    images = task.query_group.tolist()
+    items = [
+        CaptionedImage(benchmark.images[image], tuple(texts[(task.gallery_group == image) & ~task.gallery_altered]))
+        for image in images
+    ]
+    return items, [files.paths[image] for image in images]
+
+
+def _write_annotations(folder: Path, items: "Sequence[CaptionedImage]", model: "AttackedModel") -> None:
+    """Write captions and attacked captions as a benchmark annotation, one altered caption for each image."""
+    from rococo_jax.benchmarks.rococo.annotations import AlteredCaptions, write_annotation
+    from rococo_jax.storage import write_json
+
+    records = model.records.get("words")
+    if records is None:
+        return
+    attacked, changes = [], []
+    for item, record in zip(items, records, strict=True):
+        places = range(len(item.captions))
+        attacked.append(
+            AlteredCaptions(
+                item.image, item.captions, tuple(record["text"] if n == record["caption"] else None for n in places)
+            )
+        )
+        about = {key: record[key] for key in ("smallest", "margin", "right", "changes")}
+        changes.append([about if number == record["caption"] else None for number in places])
+    annotations = folder / "annotations"
+    write_json(annotations / "captions.json", [{"image": i.image, "caption": list(i.captions)} for i in items])
+    made_by = {key: model.summary[key] for key in ("rococo_jax", "model", "attacks", "fingerprint")}
+    write_annotation(annotations / "attacked.json", "attacked", attacked, made_by=made_by, changes=changes)
+
+
+def _print(models: "Mapping[str, AttackedModel]", comparison: Mapping[str, Any]) -> None:
+    """Print R@1, survival and certificates for each model and budget, then differences and transfer."""
+    from rich.console import Console
+
+    from rococo_jax.evaluation.summary import new_table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    names = (
+        "Model",
+        "Attack",
+        "Changes",
+        "R@1",
+        "R@1 after",
+        "95 %",
+        "Survival",
+        "95 % ",
+        "FR@1",
+        "Proved, broken, open",
+    )
+    table = new_table(names, names[2:])
+    for name, model in models.items():
+        for unit, results in model.summary["results"].items():
+            for label, certificates in results.get("certificates", {}).items():
+                values, intervals = results["values"], results["intervals"]
+                cells = [f"{values['r1']:.1f}"]
+                for metric in (f"r1_{label}", f"survival_{label}"):
+                    low, high = intervals[metric] or (float("nan"),) * 2
+                    cells += [f"{values[metric]:.1f}", f"{low:.1f} to {high:.1f}"]
+                counts = ", ".join(str(certificates.get(kind, 0)) for kind in ("proved", "broken", "open"))
+                table.add_row(name, unit, label, *cells, f"{values[f'fr1_{label}']:.1f}", counts)
+    console.print(table, crop=False)
+    for name, model in models.items():
+        for unit, results in model.summary["results"].items():
+            if results.get("without_changes"):
+                print(f"{name}, {unit}: {results['without_changes']} queries have no allowed change")
+            for each in results.get("captions", ()):
+                print(
+                    f"{name}: {each['text']!r} and those above rank first for {each['found']:.1f} % of the images "
+                    f"where they were found, {each['tested']:.1f} % of the others"
+                )
+    for unit, compared in comparison.items():
+        if not isinstance(compared, Mapping):
+            continue
+        for each in compared["differences"]:
+            print(
+                f"{unit}: {each['model']} against {each['reference']}, {each['metric']}: {each['points']:+.1f} "
+                f"({each['low']:+.1f} to {each['high']:+.1f}), p {each['p_corrected']:.3g}, {each['verdict']}"
+            )
+        for made_against, tested in compared["transfer"].items():
+            cells = ", ".join(f"{name} {each['r1']:.1f}" for name, each in tested.items())
+            print(f"{unit}: R@1 under the captions made against {made_against}: {cells}")

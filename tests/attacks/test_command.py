@@ -1,0 +1,108 @@
+"""The command `rococo attack`: outputs that other commands read, the same bytes on other devices, bad input."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rococo_jax import read_results
+from rococo_jax.cli.main import main
+from tests.attacks.worlds import ITEMS, LEXICON_JSON
+from tests.support.paths import CHECKOUT
+
+
+@pytest.fixture(scope="module")
+def world(paths, tmp_path_factory):
+    """Images, captions and a lexicon, and the attack of two models on them."""
+    folder = tmp_path_factory.mktemp("world")
+    captions = [{"image": item.image, "caption": list(item.captions)} for item in ITEMS]
+    (folder / "captions.json").write_text(json.dumps(captions))
+    (folder / "lexicon.json").write_text(json.dumps(LEXICON_JSON))
+    (folder / "images").symlink_to(paths[0].parent)
+    assert main([*words(folder, "demo:plain demo:sc-vc", "out"), "--words", "1,2", "--search", "beam"]) == 0
+    return folder
+
+
+def words(folder, models, out, images="images", captions="captions.json"):
+    data = f"--images {folder}/{images} --captions {folder}/{captions} --lexicon {folder}/lexicon.json"
+    return f"attack {models} {data} --no-cache --out {folder}/{out}".split()
+
+
+def test_evaluate_reads_the_attacked_captions_and_finds_the_same_recall(world):
+    out = world / "evaluated"
+    command = (
+        f"evaluate demo:plain --images {world}/images --annotations {world}/out/plain/annotations --protocol strict"
+    )
+    assert main([*command.split(), "--mixed-galleries", "none", "--no-report", "--out", str(out)]) == 0
+    summary = json.loads((world / "out/plain/attack.json").read_text())
+    frame = read_results(out)
+    rows = frame[(frame.metric == "r1") & (frame.task == "image_to_text")].set_index("variant").value
+    assert rows["clean"] == pytest.approx(summary["results"]["words"]["values"]["r1"])
+    # The gallery has the captions made for all images; each image is fooled at least by its own.
+    assert rows["attacked"] <= summary["results"]["words"]["values"]["r1_2"] + 1e-9
+
+
+def test_several_models_are_compared_and_attacks_transferred(world):
+    comparison = json.loads((world / "out/comparison.json").read_text())["words"]
+    assert {(row["model"], row["reference"]) for row in comparison["differences"]} == {("sc-vc", "plain")}
+    values = {
+        name: json.loads((world / f"out/{name}/attack.json").read_text())["results"]["words"]["values"]
+        for name in ("plain", "sc-vc")
+    }
+    for row in comparison["differences"]:
+        expected = values["sc-vc"][row["metric"]] - values["plain"][row["metric"]]
+        assert row["points"] == pytest.approx(expected)
+    for name, tested in comparison["transfer"].items():
+        assert set(tested) == {"plain", "sc-vc"}
+        # Against the model itself the final captions leave what the search left.
+        assert tested[name]["r1"] == pytest.approx(values[name]["r1_2"])
+
+
+def test_results_have_the_same_bytes_on_any_number_of_devices_and_for_any_batch(world):
+    command = [
+        sys.executable,
+        "-m",
+        "rococo_jax",
+        *words(world, "demo:plain", "two"),
+        "--words",
+        "1",
+        "--batch-size",
+        "3",
+    ]
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_cpu_parallel_codegen_split_count=1"}
+    subprocess.run(command, check=True, cwd=CHECKOUT, env={**os.environ, **flags}, capture_output=True)
+    assert main([*words(world, "demo:plain", "eight")]) == 0
+    for name in ("attack.json", "items.parquet", "annotations/attacked.json"):
+        assert (world / "two" / name).read_bytes() == (world / "eight" / name).read_bytes()
+
+
+def test_a_benchmark_in_the_documented_layout_is_attacked(world, capsys):
+    make = f"make-benchmark --images {world}/images --captions {world}/captions.json --lexicon {world}/lexicon.json"
+    assert main([*make.split(), "--out", str(world / "data")]) == 0
+    command = f"attack demo:plain --data {world}/data --lexicon {world}/lexicon.json --no-cache --out {world}/of_data"
+    assert main([*command.split(), "--benchmarks", "mine"]) == 0
+    one, two = (json.loads((world / name / "attack.json").read_text()) for name in ("of_data", "out/plain"))
+    assert one["results"]["words"]["values"]["r1"] == two["results"]["words"]["values"]["r1"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lexicon": {"groups": [{"concept": "fish", "nouns": ["carp", "eel"]}]}}, "nouns of the lexicon: found none"),
+        ({"captions": [{"image": "0.png", "caption": ["Nothing here"]}], "options": "--changes attribute,order"},
+         "captions: words: found no word that attribute, order can change"),
+        ({"options": "--changes nouns"}, "attack: changes: found 'nouns'"),
+        ({"options": "--words 0"}, "--words: numbers: found 0"),
+        ({"options": "--data x"}, "rococo attack: data: found both; wanted --data, or --images and --captions"),
+        ({"options": "--by pairs"}, "score_pairs: found none"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(world, tmp_path, refusal, changes, message):
+    captions = [{"image": item.image, "caption": list(item.captions)} for item in ITEMS]
+    (tmp_path / "captions.json").write_text(json.dumps(changes.get("captions", captions)))
+    (tmp_path / "lexicon.json").write_text(json.dumps({**LEXICON_JSON, **changes.get("lexicon", {})}))
+    (tmp_path / "images").symlink_to(world / "images")
+    line = refusal(*words(tmp_path, "demo:plain", "out"), *changes.get("options", "").split())
+    assert message in line and not (tmp_path / "out").exists()
