@@ -1,4 +1,4 @@
-"""`rococo benchmarks`: list the benchmarks, and show whether their data are available."""
+"""`rococo benchmarks`: list the benchmarks, show whether their data are available, and how to cite them."""
 
 import dataclasses
 from pathlib import Path
@@ -14,6 +14,7 @@ EXAMPLES = """\
   rococo benchmarks
   rococo benchmarks --data DATA
   rococo benchmarks valse sugarcrepe --data DATA
+  rococo benchmarks rococo winoground --cite > papers.bib
   rococo benchmarks --data DATA --items valse --out items.jsonl
 """
 
@@ -25,18 +26,20 @@ class Options:
     Attributes:
         names: show the details of these benchmarks (default: list all, one line each)
         data: data folder; also show whether each benchmark is ready, partly available or missing
+        cite: print BibTeX of the named benchmarks, or of all, and of this software
         items: write the items of this multiple-choice benchmark as JSON lines, in the form of your own items
         out: with --items: the JSON lines file
     """
 
     names: Annotated[tuple[str, ...], Option("NAME", positional=True)] = ()
     data: Annotated[str | None, Option("DIR")] = None
+    cite: bool = False
     items: Annotated[str | None, Option("NAME")] = None
     out: Annotated[str | None, Option("FILE", check=output_file)] = None
 
 
 def run(options: Options) -> None:
-    """Print one line per benchmark, or the details of the named ones."""
+    """Print one line per benchmark, the details of the named ones, or BibTeX."""
     from rococo_jax.benchmarks.benchmark import find_benchmark, known_benchmarks
     from rococo_jax.benchmarks.own import own_benchmarks
     from rococo_jax.errors import InputError
@@ -49,9 +52,14 @@ def run(options: Options) -> None:
         _write_items(options.items, data, options.out)
         return
     user_benchmarks = {} if data is None else own_benchmarks(data)
-    if options.names:
-        for name in options.names:
-            _print_details(find_benchmark(name, user_benchmarks), data)
+    infos = [find_benchmark(name, user_benchmarks) for name in options.names]
+    if options.cite:
+        from rococo_jax.benchmarks.citations import bibtex
+
+        print(bibtex(infos or known_benchmarks().values()))
+    elif infos:
+        for info in infos:
+            _print_details(info, data)
     else:
         _print_list([*known_benchmarks().values(), *user_benchmarks.values()], data)
 

@@ -56,4 +56,4 @@ def run(options: Options) -> None:
     print(f"{options.out}: {family} from {options.model}")
     if card is not None:
         write_card(options.out, card, options.card)
-        print(f"{options.out}/README.md: model card with {len(card.data.eval_results)} results")
+        print(f"{options.out}/README.md: model card")

@@ -1,31 +1,23 @@
-"""Model card of the Hugging Face hub from results: `model-index` metadata, tables and a chart."""
+"""Model card of the Hugging Face hub from results: tables and a chart."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from rococo_jax.benchmarks.pooling import coverage_phrase
 from rococo_jax.benchmarks.variants import CLEAN
 from rococo_jax.errors import InputError
-from rococo_jax.metrics import METRICS, metric_of
+from rococo_jax.metrics import metric_of
 from rococo_jax.report.collection import Run, group_by_fingerprint, label_of, load_results
 from rococo_jax.report.comparison import compare_groups
 from rococo_jax.report.markdown import markdown_lines
 from rococo_jax.report.page import report_page
 from rococo_jax.report.vocabulary import order_metrics, task_label
-from rococo_jax.storage import atomic_write, hash_json
+from rococo_jax.storage import atomic_write
 from rococo_jax.version import __version__
 
 CARD, PICTURE = "README.md", "figures.png"
-_TASK_TYPE = {
-    "rank": "image-text-retrieval",
-    **dict.fromkeys(("choice", "image_choice", "group_choice", "mixed"), "image-text-choice"),
-    "text_choice": "sentence-similarity",
-    **dict.fromkeys(("classify", "shape"), "zero-shot-image-classification"),
-    "options": "visual-question-answering",
-}
 # The chart shows the first of these that is measured and not always 0.
 _CHARTED = ("fr1", "ota", "group_score", "r1", "top1")
 
@@ -59,42 +51,10 @@ def model_card(results: Sequence[str | Path], licence: str = "other", weights: s
         pipeline_tag="zero-shot-image-classification",
         tags=["rococo-jax", "robustness", "image-text"],
         model_name=names[0],
-        eval_results=[result for run in runs for result in _eval_results(run)],
     )
     text = "\n".join(markdown_lines(report_page(groups, "", compare_groups(groups)).blocks))
     intro = f"Evaluated by rococo_jax {__version__}. Percentages; 95 % intervals by bootstrap."
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n# {names[0]}\n\n{intro}\n\n![Figures]({PICTURE})\n{text}\n")
-
-
-def _eval_results(run: Run) -> Iterator:
-    from huggingface_hub import EvalResult
-
-    data = run.results["fingerprint"].get("data", {})
-    # A benchmark's tasks are NAME or NAME_WHAT; `image_to_text` and `text_to_image` are of one that has none such.
-    owners = {
-        task: max((name for name in data if f"{task}_".startswith(f"{name}_")), key=len, default=None)
-        for task in run.tasks
-    }
-    rankings = next((name for name in data if name not in owners.values()), next(iter(data), "unknown"))
-    for task, variants in run.tasks.items():
-        benchmark, sizes = owners[task] or rankings, run.sizes(task)
-        about = {"protocol": run.results["protocol"], "fingerprint": hash_json(data.get(benchmark))}
-        for variant, metrics in variants.items():
-            for name in metrics:
-                estimate, measured_parts = (run.estimate(task, variant, name), coverage_phrase(sizes.get(variant, {})))
-                if estimate.value is not None and name in METRICS:
-                    yield EvalResult(
-                        task_type=_TASK_TYPE.get(run.kind(task), "image-text-evaluation"),
-                        task_name=task,
-                        dataset_type=benchmark,
-                        dataset_name=f"{benchmark} ({task}, {variant}{measured_parts})",
-                        dataset_config=f"{task}/{variant}",
-                        dataset_args=about,
-                        metric_type=name,
-                        metric_name=metric_of(name).label,
-                        metric_value=estimate.value,
-                        metric_args={"low": estimate.low, "high": estimate.high} if estimate.has_interval else None,
-                    )
 
 
 def write_card(folder: str | Path, card, results: Sequence[str | Path]) -> None:
