@@ -1,7 +1,7 @@
 """`rococo alter-captions`: replace one noun of every caption, or add a false detail, as a benchmark annotation."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from rococo_jax.cli.inputs import CaptionOptions
@@ -30,8 +30,7 @@ class Options:
         model: model directory, Hugging Face folder, or hub name; not needed for half_truth
         variant: kind of replacement; all writes --out/VARIANT.json for each; half_truth adds a false detail instead
         out: output file; for all variants a folder
-        items: also write items of the benchmark `choices`: each caption against its altered caption; with half_truth
-            also two nouns of an image, and images that share one of them
+        items: also write items of the benchmark `choices`: each caption against its altered caption
         seed: seed of the replacements (default: 0)
         select: noun to replace, by influence
         lexicon: concept groups as JSON, or demo, that of the drawn scenes (default: the shipped lexicon)
@@ -53,8 +52,6 @@ class Options:
 
 
 def run(options: Options) -> None:
-    from rococo_jax.benchmarks.readers.half_truths import image_side
-    from rococo_jax.benchmarks.readers.plain_choices import as_json
     from rococo_jax.benchmarks.rococo.generate import HALF_TRUTH, add_details, alter_captions
     from rococo_jax.encoders import load_model
     from rococo_jax.errors import InputError
@@ -73,7 +70,7 @@ def run(options: Options) -> None:
         images = options.source.read()
         provenance = {"lexicon": lexicon_record, "seed": options.seed}
         sets = [_write(options, add_details(images, lexicon, options.seed), provenance)]
-        return _write_items(options, sets, map(as_json, image_side(images, lexicon, options.seed)))
+        return _write_items(options, sets)
     if options.model is None:
         raise InputError("MODEL", "model", "none", f"a model, whose influence selects the noun for {options.variant}")
     images = options.source.read()
@@ -106,11 +103,11 @@ def _write(options: Options, altered: "AlteredSet", provenance: Mapping[str, obj
     return altered
 
 
-def _write_items(options: Options, sets: Sequence["AlteredSet"], more: Iterable[Mapping[str, object]] = ()) -> None:
+def _write_items(options: Options, sets: Sequence["AlteredSet"]) -> None:
     if options.items:
         from rococo_jax.benchmarks.own import choice_items
         from rococo_jax.storage import write_json_lines
 
-        items = [*(item for altered in sets for item in choice_items(altered)), *more]
+        items = [item for altered in sets for item in choice_items(altered)]
         write_json_lines(options.items, items)
         print(f"{options.items}: {len(items):,} items")

@@ -165,17 +165,9 @@ def test_half_truths_add_a_detail_to_captions_without_a_model(tmp_path, refusal)
 
     annotation, items = made("one")
     assert (annotation, items) == made("again") and made("other", "--seed", "1")[0]["items"] != annotation["items"]
-    assert annotation["items"][6]["altered"][0] is None and len(items) == 13 + 6
-    for item in items[13:]:
-        right, *others = (int(image["file"][0]) for image in item["images"])
-        shared, own = re.fullmatch("an? (.+) and an? (.+)", item["texts"][0]).groups()
-        named = [" ".join(image["caption"]) for image in images]
-        assert all(shared in named[k] for k in (right, *others)) and own in named[right] and own != shared
-        assert not any(own in named[k] for k in others) and len({right, *others}) == 6
-        assert (item["part"], item["match"]) == ("half_truth_images", [[0, 0]])
-    assert len({item["images"][0]["file"] for item in items[13:]}) == 6
+    assert annotation["items"][6]["altered"][0] is None and len(items) == 13
     details = set()
-    for item in items[:13]:
+    for item in items:
         short, long = (text.replace("an ", "a ").split() for text in item["texts"])
         detail = list((Counter(long) - Counter(short)).elements())
         kind = "object" if "and" in detail else "attribute"

@@ -82,3 +82,14 @@ def test_a_draw_decides_all_and_draws_differ(kind):
 
 def test_an_unknown_kind_is_refused():
     refused("kind", KindAlterer, "noun", LEXICON)
+
+
+def test_an_added_detail_is_none_that_a_caption_says_in_another_word():
+    caption, others = "a dog on a rug", ["a mug near a poodle", "a large grey animal"]
+    alterer = KindAlterer("addition", LEXICON)
+    made = alterer.alter(caption, [caption, *others], count=500)
+    added = {each.new.split()[-1] for each in made}
+    assert added.isdisjoint({"gray", "grey", "large", "big", "huge", "dog"}) and "small" in added
+    for noun in filter(None, map(LEXICON.find, sorted(added))):
+        said = [LEXICON.find(word) for word in ("dog", "rug", "mug", "poodle", "animal")]
+        assert all(LEXICON.alters(each, noun) for each in said if each is not None)
