@@ -1,4 +1,4 @@
-"""Code that launchers share: the `rococo` command of a run, the hash of its config, the disk of a cloud run, errors.
+"""Code that launchers share: the `rococo` command of a run, the hash of its config, errors.
 
 A launcher is called as `python launch/NAME.py [its own options] -- train --config FILE [--config.key=value ...]`, or
 with `sweep` and its options: all points of the sweep, one after another, by all processes.
@@ -7,19 +7,18 @@ hash, so that the same command finds the same run again, wherever it is launched
 """
 
 import argparse
-import posixpath
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-# A launcher may run where nothing is installed, such as a laptop with gcloud: import from the package only modules that
-# need the standard library alone.
+# A launcher may run where nothing is installed: import from the package only modules that need the standard library
+# alone.
 sys.path.insert(0, str(CHECKOUT))
 
 from rococo_jax.config_files import find_config  # noqa: E402
@@ -32,14 +31,8 @@ USAGE = "-- train|sweep --config FILE [--workdir DIR] [--config.key=value ...]"
 RESULT = {"train": "model", "sweep": "sweep.json"}
 # Options of `rococo sweep` that train nothing here.
 NOT_HERE = ("--dry-run", "--print-commands", "--collect")
-MOUNT = "/mnt/rococo"
 # Cache of compiled programs, on storage that all hosts mount: process 0 writes it, and all read it at the next start.
 CACHE_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
-MOUNTED_CACHE = f"{MOUNT}/compiled"
-FORMS = {
-    "bucket": re.compile(r"gs://(?P<host>[a-z0-9][a-z0-9._-]+)(?:/(?P<folder>.*))?"),
-    "share": re.compile(r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<folder>/.*)"),
-}
 
 
 @dataclass(frozen=True)
@@ -72,19 +65,6 @@ class RunCommand:
     def result(self) -> str:
         """Name of what the command writes to the working folder when it is finished."""
         return RESULT[self.command]
-
-    def on(self, disk: "Disk") -> "RunCommand":
-        """Return the command for a run with this disk mounted.
-
-        With gcsfuse every seek is a request, so shards are read from front to back unless `data.order` is set.
-        """
-        values = dict(word.removeprefix("--config.").split("=", 1) for word in self.overrides)
-        images = values.get("data.images", "").split(",")
-        reads_from_disk = any(path.startswith(MOUNT) for path in images)
-        if disk.kind != "bucket" or "data.order" in values or not reads_from_disk:
-            return self
-        overrides = (*self.overrides, "--config.data.order=shards")
-        return replace(self, overrides=overrides, hash=config_hash(self.config.read_bytes(), overrides, self.options))
 
     def words(self, workdir: str, config: str | None = None) -> list[str]:
         """Return the words after `rococo`. `config` is the path of the config where the command will run."""
@@ -147,98 +127,21 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def path_in_checkout(config: Path) -> str:
-    """Return the path of the config relative to the checkout, which is copied to other machines.
-
-    Raises:
-        InputError: the config is not in the checkout.
-    """
-    path = config.resolve()
-    if not path.is_relative_to(CHECKOUT):
-        raise InputError(config, "config", "a file outside the checkout", f"one inside {CHECKOUT}, which is copied")
-    return path.relative_to(CHECKOUT).as_posix()
-
-
-@dataclass(frozen=True)
-class Disk:
-    """Storage that all hosts of a cloud run mount at `MOUNT`. It exists longer than the machines.
-
-    gs://BUCKET[/FOLDER]   a Cloud Storage bucket through gcsfuse
-    HOST:/SHARE            an NFS share (Filestore)
-
-    Args:
-        kind: bucket or share.
-        host: name of the bucket or host.
-        folder: the folder on it; "" for the root.
-    """
-
-    kind: str
-    host: str
-    folder: str
-
-    def __str__(self) -> str:
-        return {
-            "bucket": f"gs://{self.host}" + (f"/{self.folder}" if self.folder else ""),
-            "share": f"{self.host}:{self.folder}",
-        }[self.kind]
-
-
-def read_disk(text: str) -> Disk:
-    """Parse `--disk`.
-
-    Raises:
-        InputError: the text has none of the forms.
-    """
-    for kind, form in FORMS.items():
-        if match := form.fullmatch(text):
-            folder = match["folder"] or ""
-            return Disk(kind, match["host"], folder.strip("/") if kind == "bucket" else folder)
-    raise InputError("command line", "--disk", repr(text), "gs://BUCKET or HOST:/SHARE")
-
-
-def mounted_workdir(command: RunCommand, disk: Disk) -> str:
-    """Return the path of the run's working folder on the hosts.
-
-    Raises:
-        InputError: `--workdir` names a folder that is not on the disk.
-    """
-    workdir = command.workdir
-    if workdir is None:
-        return f"{MOUNT}/runs/{command.name}"
-    if disk.kind == "bucket" and (workdir + "/").startswith(f"{disk}/"):
-        workdir = workdir.removeprefix(str(disk)).lstrip("/")
-    elif workdir.startswith("gs://"):
-        raise InputError("command line", "--workdir", repr(workdir), f"a folder of --disk {disk}")
-    path = posixpath.normpath(posixpath.join(MOUNT, workdir))
-    if not path.startswith(MOUNT + "/"):
-        raise InputError("command line", "--workdir", repr(workdir), f"a folder below {MOUNT}, where {disk} is mounted")
-    return path
-
-
 def as_shell(words: Sequence[str], environment: Mapping[str, str] = {}) -> str:
     """Quote words as one line for a shell, with environment variables before them."""
     variables = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
     return " ".join([*variables, shlex.join(words)])
 
 
-def call(words: Sequence[str], needs: str, text: str | None = None) -> subprocess.CompletedProcess:
-    """Run a program and capture its output. `needs` names what provides the program; `text` is its input.
-
-    Raises:
-        InputError: there is no such program.
-    """
-    if shutil.which(words[0]) is None:
-        raise InputError(words[0], "program", "nothing of that name on the PATH", needs)
-    return subprocess.run(words, input=text, capture_output=True, text=True)
-
-
 def call_or_refuse(words: Sequence[str], needs: str, text: str | None = None) -> str:
-    """Run a program and return its output.
+    """Run a program and return its output. `needs` names what provides the program; `text` is its input.
 
     Raises:
         InputError: there is no such program, or it failed; the error quotes its last line.
     """
-    result = call(words, needs, text)
+    if shutil.which(words[0]) is None:
+        raise InputError(words[0], "program", "nothing of that name on the PATH", needs)
+    result = subprocess.run(words, input=text, capture_output=True, text=True)
     if result.returncode:
         last_line = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
         raise InputError(as_shell(words), f"exit code {result.returncode}", last_line, "0")

@@ -2,9 +2,8 @@
 # Runs a command on a preemptible host, forwards SIGTERM to it, and exits with its exit code.
 #
 # After SIGTERM, `rococo train` saves and exits with 0, as if done. This script then exits with 75 ("temporary failure;
-# try again", sysexits.h), so that the launcher starts the run again; likewise for 143, death by SIGTERM before there
-# was anything to save.
-# With EXIT_CODE_FILE, the exit code is also written there.
+# try again", sysexits.h), so that JobSet, xpk or SkyPilot starts the run again; likewise for 143, death by SIGTERM before
+# there was anything to save.
 
 # Before the child starts: without a trap a signal ends this script alone, and the child goes on.
 child='' signals=0
@@ -21,8 +20,5 @@ code=0
 wait "$child" || code=$?
 if [ "$signals" -gt 0 ] && { [ "$code" -eq 0 ] || [ "$code" -eq 143 ]; }; then
     code=75
-fi
-if [ -n "${EXIT_CODE_FILE:-}" ]; then
-    echo "$code" > "$EXIT_CODE_FILE"
 fi
 exit "$code"

@@ -3,7 +3,7 @@
 Three things are added to JAX's coordination service, which `jax.distributed` starts at process 0:
 
     loss        JAX aborts every process with a C++ stack trace when heartbeats stop. Here each process writes a
-                heartbeat to the coordination service every two seconds; a process that is silent for half the timeout
+                heartbeat to the coordination service every second; a process that is silent for half the timeout
                 is lost, and all others name it with its host and exit within the timeout.
     failure     JAX does not tell the others why a process failed. Here the error and the exit code reach all of them.
     waiting     A barrier has no time limit while all processes are alive. After each timeout, one of the waiting
@@ -27,7 +27,7 @@ import jax
 
 from rococo_jax.errors import as_input_error, report_in_one_line
 
-_HEARTBEAT_SECONDS = 2.0
+_HEARTBEAT_SECONDS = 1.0
 # JAX requires a limit for a barrier; a lost process ends the wait much earlier.
 _BARRIER_MILLISECONDS = 7 * 24 * 3600 * 1000
 
@@ -86,24 +86,38 @@ class Group:
             code = 1
             traceback.print_exception(error)
         # A collective raises these when another process is lost. The heartbeats then name that process and end this
-        # one; this error is the cause only where all processes have raised one.
+        # one; this error is the cause only where all processes have raised one, or the others are alive.
         in_collective = isinstance(error, jax.errors.JaxRuntimeError | ValueError)
-        if not (in_collective and len(self.gather_errors("yes")) == self.count):
-            with contextlib.suppress(jax.errors.JaxRuntimeError):
-                self._put("ended", f"{code} ended with {' '.join(reason.split())[:500]}")
+        if not (in_collective and len(self.gather_errors("yes", while_silent=True)) == self.count):
+            self.end(code, f"ended with {' '.join(reason.split())[:500]}")
         self._exit(code)
 
-    def gather_errors(self, error: str) -> dict[int, str]:
-        """Return the errors by process, once all have one, or the others have had time to report one."""
+    def end(self, code: int, reason: str) -> NoReturn:
+        """End this process, and tell the others why; they stop, too."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            self._put("ended", f"{code} {reason}")
+        self._exit(code)
+
+    def gather_errors(self, error: str, while_silent: bool = False) -> dict[int, str]:
+        """Return the errors by process, once all have one, or the others have had time to report one.
+
+        Args:
+            while_silent: wait only as long as a process without an error gives no sign of life.
+        """
         print(f"rococo: {self.name(self.number)} failed; checking the other processes", file=sys.stderr, flush=True)
         limit = time.monotonic() + self.silence_limit + 3 * self.interval
         topic, errors = f"failed-{next(self.failures)}", {}
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             self._put(topic, error)
+            first_beats = self._all("alive")
             while len(errors) < self.count and time.monotonic() < limit:
                 if errors:
                     time.sleep(self.interval)
-                errors = self._all(topic)
+                errors, beats = self._all(topic), self._all("alive")
+                # Two beats later, an error that a lost process causes has reached the others, too.
+                is_alive = (int(beats[number]) >= int(beat) + 2 for number, beat in first_beats.items())
+                if while_silent and len(first_beats) == self.count and all(is_alive):
+                    break
         return errors
 
     def name(self, number: int) -> str:
@@ -172,6 +186,7 @@ class Group:
 
     def _exit(self, code: int) -> NoReturn:
         """End this process at once, since an orderly shutdown may wait for a lost process."""
+        self.has_left.set()  # so that this process prints no second reason
         sys.stdout.flush()
         sys.stderr.flush()
         if self.number == 0:

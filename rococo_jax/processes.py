@@ -14,11 +14,12 @@ Start, barriers, messages and data go through JAX: `jax.distributed`, its coordi
 import contextlib
 import os
 import pickle
+import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import jax
 import numpy as np
@@ -36,12 +37,8 @@ _GRACE_SECONDS = 10
 _group: Group | None = None
 
 
-def initialize_distributed(preemptible: bool = False) -> None:
+def initialize_distributed() -> None:
     """Join the group of processes that the environment describes, if it describes one.
-
-    Args:
-        preemptible: SIGTERM does not end the process: JAX's preemption service records it for
-            `reached_preemption_sync_point`.
 
     Raises:
         InputError: a variable of the environment is bad.
@@ -59,7 +56,8 @@ def initialize_distributed(preemptible: bool = False) -> None:
         this_name, other_names = f"process {number} of {count}", f"all others at {coordinator}"
     # Collectives between processes on CPU; other devices ignore it.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", preemptible)
+    # It would take SIGTERM away from `end_together_on_signals`.
+    jax.config.update("jax_enable_preemption_service", False)
     message = f"{this_name} ({socket.gethostname()}) has waited {seconds} s for {other_names}"
     limit = threading.Timer(seconds, _give_up, [message])
     limit.daemon = True
@@ -95,29 +93,81 @@ def _give_up(message: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def distributed_run(preemptible: bool = False) -> Iterator[None]:
+def distributed_run() -> Iterator[None]:
     """Run the block as one command on all processes of the environment, if it describes any.
 
     All processes end together, and all stop if one fails or is lost. An error that `gather` raised on all processes is
-    raised; any other error ends the process.
-
-    Args:
-        preemptible: SIGTERM does not end the block, which calls `reached_preemption_sync_point` instead.
+    raised; any other error ends the process, as SIGTERM and Ctrl-C do unless the block handles them.
     """
-    initialize_distributed(preemptible)
-    if _group is None:
+    if "ROCOCO_COORDINATOR" not in os.environ:
         yield
         return
+    with end_together_on_signals():
+        initialize_distributed()
+        if _group is None:
+            yield
+            return
+        try:
+            yield
+            barrier("the end")
+        except BaseException as error:
+            if not getattr(error, "is_on_all_processes", False):
+                _group.fail(error)
+            barrier("the end")
+            _group.leave()
+            raise
+        _group.leave()
+
+
+@contextlib.contextmanager
+def end_together_on_signals() -> Iterator[None]:
+    """End this process and the others on SIGTERM or Ctrl-C, also while the main thread is in a call of a library.
+
+    Python runs a signal handler only when such a call returns: after a compilation, or never in an exchange with a
+    process that has ended. So a thread waits for the signals. `signals_handled_by` hands them to other handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    threading.Thread(target=_end_on_signal, args=(read_end,), daemon=True, name="signals").start()
+    try:
+        with signals_handled_by(lambda *_: None, write_end):
+            yield
+    finally:
+        os.close(write_end)  # ends the thread
+
+
+@contextlib.contextmanager
+def signals_handled_by(handler: Callable[..., None], wakeup_fd: int = -1) -> Iterator[None]:
+    """Let `handler` receive SIGTERM and Ctrl-C while the block runs. Outside the main thread, change nothing.
+
+    Args:
+        wakeup_fd: as of `signal.set_wakeup_fd`.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous_fd = signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
+    previous_handlers = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
-        barrier("the end")
-    except BaseException as error:
-        if not getattr(error, "is_on_all_processes", False):
-            _group.fail(error)
-        barrier("the end")
-        _group.leave()
-        raise
-    _group.leave()
+    finally:
+        for number, previous in previous_handlers.items():
+            signal.signal(number, previous)
+        signal.set_wakeup_fd(previous_fd)
+
+
+def _end_on_signal(read_end: int) -> None:
+    for number in iter(lambda: os.read(read_end, 1), b""):
+        if number[0] in (signal.SIGTERM, signal.SIGINT):
+            name = signal.Signals(number[0]).name
+            print(f"rococo: {name}: stopped; the same command starts again", file=sys.stderr, flush=True)
+            if _group is None:
+                os._exit(128 + number[0])
+            _group.end(128 + number[0], f"received {name}")
+    os.close(read_end)
 
 
 def raised_everywhere(error: Exception) -> bool:
@@ -154,18 +204,9 @@ def gather(name: str, make: Callable[[], T]) -> list[T]:
     """
     if jax.process_count() == 1:
         return [make()]
-    error = None
-    try:
-        mine = pickle.dumps((True, make()), protocol=5)
-    except Exception as caught:
-        error, mine = caught, _pickle_error(caught)
-    results = [pickle.loads(part) for part in _exchange_bytes(name, mine)]
-    for number, (succeeded, value) in enumerate(results):
-        if not succeeded:
-            first = error if number == jax.process_index() else value
-            first.is_on_all_processes = True
-            raise first
-    return [value for _, value in results]
+    error, content = _call_and_pickle(make)
+    results = _exchange_bytes(name, content)
+    return [_result_of(number, result, error) for number, result in enumerate(results)]
 
 
 def run_on_all_processes(name: str, make: Callable[[], T]) -> T:
@@ -180,7 +221,15 @@ def broadcast_from_process_0(name: str, make: Callable[[], T]) -> T:
 
     All processes must call it.
     """
-    return gather(name, lambda: make() if jax.process_index() == 0 else None)[0]
+    if jax.process_count() == 1:
+        return make()
+    error, content = None, b""
+    if jax.process_index() == 0:
+        error, content = _call_and_pickle(make)
+    barrier(name)
+    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(content))))
+    padded = multihost_utils.broadcast_one_to_all(_padded(content, length))
+    return _result_of(0, padded[:length].tobytes(), error)
 
 
 def sum_over_processes(counts: Mapping[str, int]) -> dict[str, int]:
@@ -190,6 +239,24 @@ def sum_over_processes(counts: Mapping[str, int]) -> dict[str, int]:
     names = sorted(counts)
     sums = multihost_utils.process_allgather(np.array([counts[name] for name in names], np.int32)).sum(axis=0)
     return dict(zip(names, map(int, sums), strict=True))
+
+
+def _call_and_pickle(make: Callable[[], T]) -> tuple[Exception | None, bytes]:
+    """Return the error that `make` raises, or None, and the pickled pair of its success and its result or error."""
+    try:
+        return None, pickle.dumps((True, make()), protocol=5)
+    except Exception as error:
+        return error, _pickle_error(error)
+
+
+def _result_of(number: int, content: bytes, error: Exception | None) -> Any:
+    """Return the result of process `number`, or raise its error; `error` is that of this process."""
+    succeeded, value = pickle.loads(content)
+    if succeeded:
+        return value
+    first = error if number == jax.process_index() else value
+    first.is_on_all_processes = True
+    raise first
 
 
 def _pickle_error(error: Exception) -> bytes:
@@ -205,9 +272,14 @@ def _exchange_bytes(name: str, mine: bytes) -> list[bytes]:
     """Return the bytes of every process, gathered through the devices."""
     barrier(name)
     lengths = multihost_utils.process_allgather(np.int32(len(mine)))
-    # Each padded size is a program to compile, so round the longest up to three significant bits.
-    step = 1 << max(10, int(lengths.max()).bit_length() - 3)
-    padded = np.zeros(-(-int(lengths.max()) // step) * step, np.uint8)
-    padded[: len(mine)] = np.frombuffer(mine, np.uint8)
-    rows = multihost_utils.process_allgather(padded)
+    rows = multihost_utils.process_allgather(_padded(mine, int(lengths.max())))
     return [row[:length].tobytes() for row, length in zip(rows, lengths.tolist(), strict=True)]
+
+
+def _padded(content: bytes, length: int) -> np.ndarray:
+    """Return bytes in an array of at least `length`."""
+    # Each size is a program to compile, so round it up to three significant bits.
+    step = 1 << max(10, length.bit_length() - 3)
+    padded = np.zeros(-(-length // step) * step, np.uint8)
+    padded[: len(content)] = np.frombuffer(content, np.uint8)
+    return padded

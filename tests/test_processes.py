@@ -141,6 +141,27 @@ def test_an_error_of_one_process_is_the_exit_code_of_all():
     assert re.search(rf"process 1 \(.+\) ended with {said}; process 0 stops", ended[0][1])
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        ("raise ValueError('found on one host')", 1, "ended with ValueError: found on one host"),
+        ("raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED')", 1, "ended with JaxRuntimeError: RESOURCE_EXHAUSTED"),
+        # The main thread is in a call that does not return.
+        ("threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start(); barrier('the data')", 143,
+         "received SIGTERM"),
+        ("threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start(); barrier('the data')", 130,
+         "received SIGINT"),
+    ],
+    ids=["ValueError", "JAX", "SIGTERM", "SIGINT"],
+)  # fmt: skip
+def test_an_error_or_a_signal_during_set_up_ends_all_processes_within_seconds(error, code, said):
+    start = time.monotonic()
+    ended = run_lines(f"if me == 1: {error}\ntime.sleep(600)\n", 2, timeout=300, before="import jax, threading\n")
+    assert [each for each, _ in ended] == [code, code]
+    assert re.fullmatch(rf"rococo: process 1 \(.+\) {said}; process 0 stops, too\n", ended[0][1]), ended[0][1]
+    assert time.monotonic() - start < 60  # a machine that is busy with other tests may take long to join
+
+
 def test_gathered_arrays_keep_their_bits_and_errors_are_raised_on_all_processes():
     lines = """
 import numpy as np

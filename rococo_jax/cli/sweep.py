@@ -86,7 +86,7 @@ def run(options: Options, overrides: Sequence[str]) -> int:
         lr_scaling=options.lr_scaling,
     )
     set_gpu_options()
-    with distributed_run(preemptible=True):
+    with distributed_run():
         enable_compilation_cache()
         return _run(options, plan, Path(options.workdir))
 

@@ -78,7 +78,7 @@ def run(options: Options, overrides: Sequence[str]) -> int:
         raise InputError("--topology" if options.topology else "--json", "option", "no --plan", "--plan beside it")
     _note_settings_without_effect(config, overrides)
     set_gpu_options()
-    with distributed_run(preemptible=True):
+    with distributed_run():
         enable_compilation_cache()
         return _run(config, Path(options.workdir))
 
@@ -151,7 +151,7 @@ def _run(config, workdir: Path) -> int:
         devices += f", process {jax.process_index()} of {jax.process_count()}"
     say(f"training in {workdir}: {config.steps} steps of {config.batch_size} images on {devices}")
     try:
-        run = train(config, workdir)
+        run = train(config, workdir, raise_signal=False)
     except Diverged as error:
         print(f"rococo: {error}", file=sys.stderr)
         return DIVERGED

@@ -1,6 +1,7 @@
 """Train a model and evaluate it along the way, as its config requests: `rococo train` and `rococo_jax.train`."""
 
 import os
+import signal
 from collections.abc import Callable
 
 from jax.sharding import Mesh
@@ -20,6 +21,7 @@ def train(
     mesh: Mesh | None = None,
     evaluate: EvaluateModel | None = None,
     on_step: Callable[[int, TrainState], None] | None = None,
+    raise_signal: bool = True,
 ) -> Run:
     """Train in `workdir` until `config.steps`, or until SIGTERM or Ctrl-C; `load_model(run.model)` reads the model.
 
@@ -33,6 +35,9 @@ def train(
         evaluate: called with the model instead of the evaluation of the config; a `score` among its results selects
             the best checkpoint.
         on_step: called after every step with the number of steps and the state.
+        raise_signal: when a signal has stopped the run and the state is saved, raise the signal again, so that a script
+            that trains several models ends: SIGTERM ends the process, Ctrl-C raises KeyboardInterrupt. If False, return
+            a `Run` with `stopped` and without a model.
 
     Raises:
         InputError: the config (`config.stepz = 1` adds a key that does not exist), the data, the initial model or the
@@ -42,7 +47,10 @@ def train(
     check_config(config)
     evaluate = evaluate or make_evaluation_of(config)
     options = {name: value for name, value in (("mesh", mesh), ("on_step", on_step)) if value is not None}
-    return run.run_training(config, workdir, evaluate=evaluate, **options)
+    result = run.run_training(config, workdir, evaluate=evaluate, **options)
+    if result.stopped and raise_signal:
+        signal.raise_signal(signal.Signals[result.stopped])
+    return result
 
 
 def make_evaluation_of(config: ConfigDict) -> EvaluateModel | None:

@@ -10,7 +10,7 @@ positions: with half of the tokens attention costs a quarter, everything else ha
 
 import dataclasses
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -66,6 +66,7 @@ class Batch:
         image_id: number of the image of each pair; None in the part of a batch that only towers read.
         fields: further inputs of losses, by `losses.terms.Field.name`.
         valid: for each field, True for items that exist; the others are placeholders, which losses ignore.
+        counts: `encode_counts` of each process, whose sum the step returns; None for none.
     """
 
     images: Images
@@ -73,6 +74,7 @@ class Batch:
     image_id: Int[_AnyArray, " b"] | None
     fields: dict[str, Images | Texts]
     valid: dict[str, Bool[_AnyArray, "b ..."]]
+    counts: Int[_AnyArray, "devices counts 2"] | None = None
 
     def with_field(self, field: Field, items: Images | Texts, valid: Bool[_AnyArray, "b ..."]) -> "Batch":
         """Return the batch with one more field."""
@@ -93,6 +95,24 @@ class Batch:
     def rows(self, numbers: Int[np.ndarray, " rows"]) -> "Batch":
         """Return some of the rows."""
         return jax.tree.map(lambda array: array[numbers], self)
+
+
+# Name under which the step returns the sum of `Batch.counts` among its metrics.
+COUNTS = "counts"
+# Counts travel as two int32: with up to 2,048 processes, neither sum exceeds its range.
+_LOW = 2**20
+
+
+def encode_counts(counts: Mapping[str, int], devices: int) -> Int[np.ndarray, "devices counts 2"]:
+    """Return the counts of this process for `Batch.counts`: on the first of its `devices`, zeros on the others."""
+    rows = np.zeros((devices, len(counts), 2), np.int32)
+    rows[0] = np.array([divmod(count, _LOW) for count in counts.values()], np.int32).reshape(-1, 2)
+    return rows
+
+
+def decode_counts(names: Iterable[str], sums: Int[np.ndarray, "counts 2"]) -> dict[str, int]:
+    """Return the sums over all processes by name."""
+    return {name: int(high) * _LOW + int(low) for name, (high, low) in zip(names, sums, strict=True)}
 
 
 def batch_from_arrays(arrays: Mapping[str, np.ndarray], fields: Sequence[Field] = ()) -> Batch:

@@ -13,8 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import jax
+
 from rococo_jax.processes import broadcast_from_process_0
+from rococo_jax.training.batch import COUNTS, decode_counts
 from rococo_jax.training.log import RunLog
+
+# Names of requests among counts begin with this, so that they are not logged.
+REQUEST = "request:"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +33,8 @@ class StepInfo:
         is_last: whether it is the last step of the run.
         stop_signal: name of the signal that stops the run after this step, None if there is none.
         metrics: metrics of the step, on the devices.
-        counts: counts of the input on this process.
+        counts: counts and requests (`Hooks.requests`) of this process, which it sent with the step.
+        requested: the requests that came with the step before, from all processes.
         seconds_waiting: seconds that the host waited for the batch.
         seconds_idle: seconds of these in which the device had no step to compute.
         finished: the time (`time.perf_counter`) at which the device has computed the step.
@@ -39,9 +46,16 @@ class StepInfo:
     stop_signal: str | None = None
     metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    requested: frozenset[str] = frozenset()
     seconds_waiting: float = 0.0
     seconds_idle: float = 0.0
     finished: Future[float] | None = None
+
+    def total_counts(self) -> dict[str, int]:
+        """Return the sums of the counts over all processes. It waits until the device has computed the step."""
+        if COUNTS not in self.metrics:
+            return dict(self.counts)
+        return decode_counts(self.counts, jax.device_get(self.metrics[COUNTS]))
 
 
 class Hook:
@@ -61,10 +75,15 @@ class Hook:
 class _Entry:
     hook: Hook
     periods: tuple[int, ...]
-    also_when: Callable[[StepInfo], bool] | None
+    also_when: Callable[[], bool] | None
     on_signal: bool
     log_file: str | None
     last_step: int = 0
+
+    @property
+    def request(self) -> str:
+        """Name of the request to run the hook."""
+        return REQUEST + type(self.hook).__name__
 
     def is_due(self, info: StepInfo) -> bool:
         if self.last_step == info.step:
@@ -73,7 +92,7 @@ class _Entry:
             return self.on_signal
         if info.is_last or any(info.step % period == 0 for period in self.periods):
             return True
-        return self.also_when is not None and self.also_when(info)
+        return self.request in info.requested
 
 
 class Hooks:
@@ -92,7 +111,7 @@ class Hooks:
         hook: Hook,
         every: int | Sequence[int],
         *,
-        also_when: Callable[[StepInfo], bool] | None = None,
+        also_when: Callable[[], bool] | None = None,
         on_signal: bool = True,
         log_file: str | None = None,
     ) -> None:
@@ -100,7 +119,8 @@ class Hooks:
 
         Args:
             every: one period or several; a period of 0 is ignored.
-            also_when: a further condition, checked after steps at which the hook is not due otherwise.
+            also_when: a further condition, which process 0 checks before each step. If it holds, the hook runs after
+                the next step.
             on_signal: whether the hook is due when a signal stops the run; if not, it runs first when the run resumes.
             log_file: name of the file of the run's log to which the returned values are written.
         """
@@ -112,6 +132,11 @@ class Hooks:
         """Call all hooks before a step."""
         for entry in self._entries:
             entry.hook.before_step(step, state)
+
+    def requests(self) -> dict[str, int]:
+        """Return 1 for each hook whose further condition holds on process 0; all processes return the same names."""
+        conditions = {entry.request: entry.also_when for entry in self._entries if entry.also_when is not None}
+        return {name: int(jax.process_index() == 0 and condition()) for name, condition in conditions.items()}
 
     def after_step(self, info: StepInfo) -> None:
         """Call the hooks that are due after a step, each at most once per step."""

@@ -14,11 +14,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
-from jax.experimental.multihost_utils import reached_preemption_sync_point
 from jax.sharding import Mesh
 
-from rococo_jax.training.batch import Batch, place_batch
-from rococo_jax.training.hooks import Hooks, StepInfo
+from rococo_jax.processes import signals_handled_by
+from rococo_jax.training.batch import Batch, encode_counts, place_batch
+from rococo_jax.training.hooks import REQUEST, Hooks, StepInfo
 from rococo_jax.training.state import TrainState
 from rococo_jax.training.step import Metrics
 
@@ -52,31 +52,32 @@ class Outcome(NamedTuple):
 
 
 class StopOnSignal:
-    """Stop training after the current step on SIGTERM (preemption) or Ctrl-C.
+    """Stop training after the current step on SIGTERM (preemption) or Ctrl-C, from `handle` to `close`.
 
-    With several processes, JAX's preemption service (see `distributed_run(preemptible=True)`) forwards a SIGTERM from
-    any of them, so that all stop after the same step, a second or two later. A second Ctrl-C exits at once, without a
-    checkpoint.
+    With several processes, the request to stop travels with the next batch, so that all stop after the same step,
+    whichever of them received the signal. A second Ctrl-C exits at once, without a checkpoint.
     """
+
+    request = f"{REQUEST}stop"
 
     def __init__(self):
         self.received: str | None = None
         self.is_single_process = jax.process_count() == 1
-        self.previous_handlers: dict[int, Any] = {}
-        self._install(signal.SIGINT, self._on_interrupt)
-        if self.is_single_process:
-            self._install(signal.SIGTERM, self._on_terminate)
+        self._handlers = contextlib.ExitStack()
 
-    def _install(self, number: int, handler: Callable) -> None:
-        # signal.signal raises ValueError outside the main thread; there, signals are the caller's business.
-        with contextlib.suppress(ValueError):
-            self.previous_handlers[number] = signal.signal(number, handler)
+    def handle(self) -> None:
+        """Begin to handle signals. Before the first step there is nothing to save, and they end the process."""
+        self._handlers.enter_context(signals_handled_by(self._on_signal))
 
-    def signal_after(self, step: int) -> str | None:
-        """Return the signal that stops the run after `step` steps, or None. All processes must call it."""
+    def requests(self) -> dict[str, int]:
+        """Return 1 if this process received a signal, by the name of the request."""
+        return {self.request: int(self.received is not None)}
+
+    def signal_after(self, info: StepInfo) -> str | None:
+        """Return the signal that stops the run after a step, or None; the same on all processes."""
         if self.is_single_process:
             return self.received
-        return (self.received or TERMINATE) if reached_preemption_sync_point(step) else None
+        return (self.received or TERMINATE) if self.request in info.requested else None
 
     def local_signal(self) -> str | None:
         """Return the signal that this process received if no other process has to agree, else None."""
@@ -84,20 +85,17 @@ class StopOnSignal:
 
     def close(self) -> None:
         """Restore the previous signal handlers."""
-        for number, handler in self.previous_handlers.items():
-            signal.signal(number, handler)
+        self._handlers.close()
 
-    def _on_terminate(self, *_: Any) -> None:
-        self.received = TERMINATE
-
-    def _on_interrupt(self, *_: Any) -> None:
+    def _on_signal(self, number: int, *_: Any) -> None:
+        if number == signal.SIGTERM:
+            self.received = TERMINATE
+            return
         if self.received == INTERRUPT:
             raise KeyboardInterrupt
         # `print` is not safe in a signal handler.
         os.write(2, b"rococo: Ctrl-C: saving after this step; press Ctrl-C again to stop without saving\n")
         self.received = INTERRUPT
-        if not self.is_single_process:
-            os.kill(os.getpid(), signal.SIGTERM)  # tells JAX's preemption service
 
 
 class DeviceClock:
@@ -163,9 +161,12 @@ def run_loop(
                 break
             seconds_waiting = time.perf_counter() - wait_start
             seconds_idle = device_clock.idle_since(wait_start)
-            device_batch = place_batch(batch, mesh)
+            counts = {**stop.requests(), **hooks.requests(), **batches.counts}
+            encoded_counts = encode_counts(counts, len(mesh.local_devices))
+            device_batch = place_batch(dataclasses.replace(batch, counts=encoded_counts), mesh)
             if compiled_step is None:
                 compiled_step = compile_step(state, device_batch)
+                stop.handle()
             hooks.before_step(number, state)
             with jax.transfer_guard("disallow"):
                 state, metrics = compiled_step(state, device_batch)
@@ -174,12 +175,18 @@ def run_loop(
             is_last = step == steps
             on_step(step, state)
             waits = {"seconds_waiting": seconds_waiting, "seconds_idle": seconds_idle}
-            info = StepInfo(step, state, is_last, None, metrics, batches.counts, **waits, finished=finished)
+            requested = frozenset() if info is None else _requests_of(info)
+            info = StepInfo(step, state, is_last, None, metrics, counts, requested, **waits, finished=finished)
             # The last step is the end of the run: a signal does not change what happens there.
-            stop_signal = None if is_last else stop.signal_after(step)
+            stop_signal = None if is_last else stop.signal_after(info)
             if is_last or stop_signal is not None:
                 break
             hooks.after_step(info)
         if info is not None:
             hooks.after_step(dataclasses.replace(info, stop_signal=stop_signal))
     return Outcome(state, stop_signal)
+
+
+def _requests_of(info: StepInfo) -> frozenset[str]:
+    """Return the names of the requests that came with a step."""
+    return frozenset(name for name, count in info.total_counts().items() if count and name.startswith(REQUEST))

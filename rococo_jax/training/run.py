@@ -59,7 +59,7 @@ class Run(NamedTuple):
         step: number of steps of the run so far.
         model: the model directory if the run is finished, else None.
         resumed_from: the step from which this call resumed, 0 for a new run.
-        stopped: name of the signal that stopped the run, else None.
+        stopped: name of the signal that stopped the run, else None. By default `rococo_jax.train` raises it again.
     """
 
     step: int
@@ -240,6 +240,7 @@ def _loop(
     with contextlib.closing(hooks), contextlib.closing(StopOnSignal()) as stop:
         hooks.run_missing(StepInfo(steps.start, state, is_last=steps.start == config.steps))
         outcome = run_loop(config.steps, state, setup.batches, mesh, compile_first_step, hooks, stop, on_step)
+        checkpoints.wait()  # while another signal cannot end the process
     if jax.process_index() == 0 and log.loss:
         step = int(outcome.state.step)
         print(f"step {step} of {config.steps}: {log.loss}; {meter.goodput()[1]}", file=sys.stderr, flush=True)

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
-from jax.experimental.multihost_utils import broadcast_one_to_all
 
-from rococo_jax.processes import sum_over_processes
 from rococo_jax.progress import progress
-from rococo_jax.training.hooks import Hook, StepInfo
+from rococo_jax.training.batch import COUNTS
+from rococo_jax.training.hooks import REQUEST, Hook, StepInfo
 from rococo_jax.training.log import METRICS, Meter, RunLog
 from rococo_jax.training.state import TrainingCheckpoints, TrainState
 
@@ -100,7 +98,8 @@ class Log(Hook):
         if self._pending is None:
             return
         info, self._pending = self._pending, None
-        values = {name: float(value) for name, value in jax.device_get(dict(info.metrics)).items()}
+        metrics = {name: value for name, value in info.metrics.items() if name != COUNTS}
+        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
         self.loss = f"loss {values['loss']:.4f}{self._mfu}"
         is_finite = math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])
         if not is_finite:
@@ -110,7 +109,8 @@ class Log(Hook):
         if self.is_logged(info):
             speed = self.meter.read(None if info.finished is None else info.finished.result())
             self._mfu = f", MFU {speed['mfu']:.1%}" if "mfu" in speed else ""
-            self.file.write(METRICS, info.step, {**values, **speed, **sum_over_processes(info.counts)})
+            counts = {name: count for name, count in info.total_counts().items() if not name.startswith(REQUEST)}
+            self.file.write(METRICS, info.step, {**values, **speed, **counts})
 
     def is_logged(self, info: StepInfo) -> bool:
         """Return whether a step gets a line in `metrics.jsonl`: the first, the last, and every `every` steps."""
@@ -144,12 +144,12 @@ class Save(Hook):
             self.checkpoints.save(info.step, info.state, self.input_state())
         self.last_time = time.monotonic()
 
-    def minutes_elapsed(self, info: StepInfo) -> bool:
-        """Return whether it is time to save again. Process 0 decides for all, after steps that are logged."""
-        if not self.minutes or info.step % self.log.every:
-            return False
-        is_time = time.monotonic() - self.last_time > 60 * self.minutes
-        return bool(broadcast_one_to_all(np.asarray(is_time)))
+    def minutes_elapsed(self) -> bool:
+        """Return whether it is time to save again, once for each time."""
+        is_time = self.minutes > 0 and time.monotonic() - self.last_time > 60 * self.minutes
+        if is_time:
+            self.last_time = time.monotonic()
+        return is_time
 
 
 class Evaluate(Hook):

@@ -27,7 +27,7 @@ from rococo_jax.models.attention import use_fused_attention
 from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
-from rococo_jax.training.batch import Batch, Images, Texts, drop_patches, patches_per_image, pixel_shape
+from rococo_jax.training.batch import COUNTS, Batch, Images, Texts, drop_patches, patches_per_image, pixel_shape
 from rococo_jax.training.freezing import cached_sides, join_parameters, set_gradient_stops, split_parameters
 from rococo_jax.training.grad_cache import Parameters, divides_into_micro_batches, loss_and_gradients
 from rococo_jax.training.inputs import active_inputs, items_per_pair
@@ -80,6 +80,10 @@ def make_step(
             "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
             "logit_scale": jnp.exp(parameters["logit_scale"]),
         }
+        if batch.counts is not None:
+            metrics[COUNTS] = jax.lax.with_sharding_constraint(
+                batch.counts.sum(0), NamedSharding(mesh, PartitionSpec())
+            )
         state = TrainState(state.step + 1, parameters, moments, average)
         # Explicit, so that the results have the shardings of a restored checkpoint.
         return jax.lax.with_sharding_constraint(state, sharding_of_tree(state, mesh)), metrics

@@ -2,19 +2,38 @@
 
 import configparser
 import importlib.metadata
+import shlex
 
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.launchers import LAUNCH, check_by
+from rococo_jax.training.config import read_config
+from tests.support.launchers import LAUNCH, check_by, read_run_command
 from tests.support.paths import CHECKOUT
 
 
 def test_shell_scripts_pass_shellcheck():
     scripts = sorted(LAUNCH.glob("*.sh"))
-    assert len(scripts) == 2
+    assert [script.name for script in scripts] == ["until_stopped.sh"]
     for script in scripts:
         check_by("shellcheck", script)
+
+
+def test_files_of_cluster_engines_start_a_run_that_the_command_accepts(tmp_path):
+    """Their words after `rococo` are those of a config that comes with the project, and its keys exist."""
+    (job,) = yaml.safe_load((LAUNCH / "jobset.yaml").read_text())["spec"]["replicatedJobs"]
+    pods = job["template"]["spec"]
+    (container,) = pods["template"]["spec"]["containers"]
+    assert container["command"] == ["until_stopped", "rococo"] and pods["parallelism"] == pods["completions"]
+    sky = yaml.safe_load((LAUNCH / "skypilot.yaml").read_text())
+    (tmp_path / "run.sh").write_text(f"#!/bin/bash\n{sky['run']}")
+    check_by("shellcheck", tmp_path / "run.sh")
+    last_line = sky["run"].replace("\\\n", " ").strip().splitlines()[-1]
+    for words in (container["args"], shlex.split(last_line.partition(" rococo ")[2])):
+        command = read_run_command(words)
+        assert command.workdir.startswith("/mnt/rococo/")
+        assert read_config(command.config, command.overrides).data.order == "shards"
 
 
 def test_dockerfile_passes_hadolint_and_copies_what_is_there():
@@ -48,4 +67,3 @@ def test_constraints_pin_what_the_image_installs():
     for each in required:
         assert pins[canonicalize_name(each.name)] in each.specifier, each
     assert {"nvidia-nccl-cu12", "nvidia-cudnn-cu12", "libtpu"} <= pins.keys()
-    assert "pip install --quiet --constraint launch/constraints.txt" in (LAUNCH / "tpu_host.sh").read_text()

@@ -21,6 +21,7 @@ TRAIN = ["train", "--config", CONFIG, *AWKWARD]
 
 sys.path.append(str(LAUNCH))
 _command = importlib.import_module("command")
+read_run_command = _command.read_run_command
 
 
 def launch(name: str, *own: str, train: list[str] = TRAIN) -> subprocess.CompletedProcess:

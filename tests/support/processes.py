@@ -36,18 +36,16 @@ def run_lines(
     frozen: int | None = None,
     timeout: int = 20,
     before: str = "",
-    preemptible: bool = False,
 ) -> list[tuple[int, str]]:
     """Runs lines in several processes that join; returns the exit code and standard error of each.
 
     Args:
         frozen: a process that will not end by itself.
         before: lines that run before joining.
-        preemptible: SIGTERM is a notice, as for `rococo train`.
     """
     program = "import os, signal, time\nfrom rococo_jax.errors import InputError\n"
     program += "from rococo_jax.processes import broadcast_from_process_0, gather, distributed_run, barrier\n" + before
-    program += f"me = int(os.environ['ROCOCO_PROCESS'])\nwith distributed_run({preemptible}):\n"
+    program += "me = int(os.environ['ROCOCO_PROCESS'])\nwith distributed_run():\n"
     program += textwrap.indent(lines, "    ")
     return _run_all(program, processes, timeout, frozen)
 

@@ -83,11 +83,17 @@ def test_a_hook_runs_once_a_step_although_the_end_comes_after_the_step(log):
     assert calls == [("log", 1), ("save", 1)]
 
 
-def test_a_further_condition_makes_a_hook_due(log):
+def test_a_further_condition_makes_a_hook_due_after_the_next_step(log):
+    """The request travels to the other processes with the batch of a step."""
     calls: list = []
+    conditions = iter([False, True, False, False])
     hooks = Hooks(log)
-    hooks.add(Record("save", calls), every=10, also_when=lambda info: info.step == 3)
-    run_steps(hooks, steps=20, end=5)
+    hooks.add(Record("save", calls), every=10, also_when=lambda: next(conditions))
+    requested: frozenset[str] = frozenset()
+    for step in range(1, 5):
+        requests = hooks.requests()
+        hooks.after_step(StepInfo(step, None, requested=requested))
+        requested = frozenset(name for name, count in requests.items() if count)
     assert calls == [("save", 3)]
 
 

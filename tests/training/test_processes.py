@@ -130,7 +130,7 @@ except InputError as error:
 def test_parameters_sharded_over_two_processes_are_evaluated_where_they_are_saved_and_resumed(data):
     """A stop, a resumed run with an evaluation of the model that is as of one process, and a run without room."""
     lines = SHARDED.format(folder=str(data), images_per_run=IMAGES_PER_RUN)
-    for code, said in run_lines(lines, 2, timeout=60, preemptible=True):
+    for code, said in run_lines(lines, 2, timeout=60):
         assert code == 0, said
     started, trained = (trained_parameters(data / name) for name in ("start", "sharded/model"))
     assert started.keys() == trained.keys()

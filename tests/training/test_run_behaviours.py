@@ -16,6 +16,7 @@ import pytest
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.errors import InputError
+from rococo_jax.sweep.train import train
 from rococo_jax.training import program, run
 from rococo_jax.training.config import read_config
 from tests.support.tiny import random_captions, tiny_encoder, tiny_spec
@@ -81,7 +82,7 @@ def test_a_broken_image_stops_the_run_where_it_is_told_to(data, tmp_path):
 
 
 def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeypatch):
-    overrides = ["config.checkpoint.minutes=1", "config.checkpoint.every=100", "config.checkpoint.keep=9"]
+    overrides = "steps=10 checkpoint.minutes=1 checkpoint.every=100 checkpoint.keep=9".split()
     clock = types.SimpleNamespace(seconds=0.0, perf_counter=time.perf_counter)
     clock.monotonic = lambda: clock.seconds
     monkeypatch.setattr("rococo_jax.training.run_hooks.time", clock)
@@ -89,8 +90,23 @@ def test_minutes_between_checkpoints_count_from_the_last(data, tmp_path, monkeyp
     def on_step(done, state):
         clock.seconds += 40
 
-    run.run_training(read_config(data / "config.py", overrides), tmp_path / "run", on_step=on_step)
-    assert checkpointed(tmp_path / "run") == {2, 4, 6}
+    config = read_config(data / "config.py", [f"config.{each}" for each in overrides])
+    run.run_training(config, tmp_path / "run", on_step=on_step)
+    # A minute has passed before steps 3 and 7. The request travels with their batches, and is met one step later.
+    assert checkpointed(tmp_path / "run") == {4, 8, 10}
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_train_raises_the_signal_again_that_stopped_it(name, data, tmp_path, monkeypatch):
+    """A script that trains several models does not go on with the next one; the command returns."""
+    monkeypatch.setattr(run, "run_training", lambda *_, **__: run.Run(3, None, 0, name))
+    received = []
+    monkeypatch.setattr(signal, "raise_signal", received.append)
+    config = read_config(data / "config.py")
+    train(config, tmp_path / "run", raise_signal=False)
+    assert received == []
+    train(config, tmp_path / "run")
+    assert received == [signal.Signals[name]]
 
 
 def test_steps_are_profiled_and_logged_to_wandb(data, tmp_path, monkeypatch):
@@ -110,7 +126,7 @@ def test_steps_are_profiled_and_logged_to_wandb(data, tmp_path, monkeypatch):
         original = getattr(jax.profiler, name)
         monkeypatch.setattr(jax.profiler, name, lambda *a, name=name, do=original: (traced.append(name), do(*a)))
     steps_done = []
-    overrides = "profile.steps=2:4 log.wandb=robust log.tensorboard=false checkpoint.every=2".split()
+    overrides = "profile.steps=2:4 log.wandb=robust log.tensorboard=true checkpoint.every=2".split()
     config = read_config(data / "config.py", [f"config.{each}" for each in overrides])
 
     def on_step(done, state):

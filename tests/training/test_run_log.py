@@ -14,7 +14,7 @@ import pytest
 
 from rococo_jax.data.training_input import TrainingInput
 from rococo_jax.training import hooks, log, loop, program
-from rococo_jax.training.batch import Batch, Images, Texts
+from rococo_jax.training.batch import Batch, Images, Texts, decode_counts, encode_counts
 from rococo_jax.training.inputs.batches import PairInput
 from rococo_jax.training.log import METRICS, TENSORBOARD, Meter, RunLog
 from rococo_jax.training.run_hooks import Log
@@ -213,3 +213,11 @@ def test_counts_of_a_resumed_run_go_on_from_those_of_its_checkpoint():
     resumed.set_state(json.loads(json.dumps(stopped.get_state())))
     next(resumed)
     assert resumed.counts == {"skipped_images": 4, "cut_texts": 8, "twin_texts": 0} and resumed.arrays.step == 4
+
+
+def test_counts_of_many_processes_are_added_without_overflow():
+    """Their sum exceeds what 32 bits hold, although each part fits."""
+    counts = {"cut_texts": 2**31 - 1, "skipped_images": 3, "request:stop": 1}
+    rows = np.concatenate([encode_counts(counts, devices=2)] * 2048)
+    assert rows.dtype == np.int32 and rows.shape == (4096, 3, 2)
+    assert decode_counts(counts, rows.sum(0, dtype=np.int32)) == {name: 2048 * n for name, n in counts.items()}
