@@ -21,7 +21,8 @@ from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
 from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
 from rococo_jax.metrics.correlation import holm
 from rococo_jax.metrics.image_counts import ImageCounts
-from rococo_jax.report.across_seeds import SeedDifference, difference, interval, over_draws
+from rococo_jax.metrics.paired import PairedDifference
+from rococo_jax.report.across_seeds import difference, interval, over_draws
 from rococo_jax.storage import write_csv_rows
 
 ALPHA = 0.05
@@ -64,7 +65,7 @@ class Comparison:
     """A claim with the difference between the arms, p of equivalence, and its row of the table without the verdict."""
 
     claim: Claim
-    difference: SeedDifference
+    difference: PairedDifference
     p_equivalence: float
     row: dict[str, object]
 
@@ -83,11 +84,11 @@ def runs_by_arm(counts: dict[str, list[ImageCounts]], metric: str) -> dict[str, 
     return {arm: Runs(*part) for arm, part in zip(counts, parts, strict=True)}
 
 
-def compare(model: Runs, reference: Runs) -> SeedDifference:
+def compare(model: Runs, reference: Runs) -> PairedDifference:
     """Return the difference of the means over seeds, with its interval and p over seeds and images."""
     result = difference(model.values, model.drawn, reference.values, reference.drawn)
     if result is None:
-        raise ValueError("a single seed: no comparison over seeds")
+        raise ValueError("a single seed, or no variance: no comparison over seeds")
     return result
 
 
@@ -125,7 +126,7 @@ def compare_arms(claim: Claim, arms: dict[str, Runs]) -> Comparison:
     return Comparison(claim, of_difference, p_equivalence, row)
 
 
-def verdict(claim: Claim, of_difference: SeedDifference, corrected: float, p_equivalence: float) -> str:
+def verdict(claim: Claim, of_difference: PairedDifference, corrected: float, p_equivalence: float) -> str:
     """Return better, worse, equivalent or undecided."""
     p_difference = corrected if claim.test == "difference" else of_difference.p
     p_equivalence = corrected if claim.test == "equivalence" else p_equivalence

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rococo_jax.errors import InputError
 from rococo_jax.options import Option
@@ -31,9 +31,10 @@ class Options:
     Attributes:
         results: results.json files, or folders that contain them
         reference: the model to compare the others with (default: the first result)
-        metrics: names of metrics to compare instead of the primary ones (R@1 or accuracy, FR@1, grounding), such as
-            r5 or fr1; they are corrected together
+        metrics: names of metrics to compare instead of the primary ones (the headline, and R@1, FR@1, grounding and
+            blind of altered variants), such as r5 or fr1; they are corrected together
         margin: differences smaller than this many points do not matter; "equivalent" where that is shown
+        family: which primary differences are corrected together: those of each task, or all
         json: print the rows as JSON
     """
 
@@ -41,6 +42,7 @@ class Options:
     reference: Annotated[str | None, Option("NAME")] = None
     metrics: Annotated[tuple[str, ...], Option("A,B")] = ()
     margin: Annotated[float | None, Option("POINTS")] = None
+    family: Literal["task", "all"] = "task"
     json: bool = False
 
     def __post_init__(self):
@@ -64,15 +66,17 @@ def run(options: Options) -> None:
         expected = "at least two models that were evaluated on the same data with the same protocol and versions"
         raise InputError(", ".join(options.results), "models", conditions if models else "none", expected)
     try:
-        comparisons = compare_groups(groups, options.reference, options.metrics)
+        comparisons = compare_groups(
+            groups, options.reference, options.metrics, margin=options.margin, family=options.family
+        )
     except InputError as error:
-        source = f"--{error.source}" if error.source in ("reference", "metrics") else error.source
+        source = f"--{error.source}" if error.source in ("reference", "metrics", "margin") else error.source
         raise InputError(source, error.field, error.found, error.wanted) from None
     for group in groups[1:]:
         folders = ", ".join(str(run.path.parent) for run in group.runs)
         conditions = f"{', '.join(_fields(group))} differ from {groups[0].runs[0].path.parent}"
         print(f"rococo: {folders}: not compared with the first results: {conditions}", file=sys.stderr)
-    rows = verdict_rows(comparisons, options.margin)
+    rows = verdict_rows(comparisons)
     if not rows:
         expected = "results of `rococo evaluate` with their per_query.parquet"
         raise InputError(", ".join(options.results), "tables of counts", "none of the same queries", expected)

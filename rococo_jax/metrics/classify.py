@@ -7,6 +7,7 @@
                      set's class sizes
     ECE              sum_b |sum_{i in b} (1[right] - confidence)| / N over 15 bins of confidence: of equal width,
                      (lo, hi] (Guo et al., arXiv 1706.04599), or of equal numbers of images (Nixon et al., 1904.01685)
+    if calibrated    the mean ECE over 200 draws of the labels from the confidences: what so few images show by chance
     scaled           after temperature scaling with a temperature fitted on the other half of the images, which never
                      changes the predicted class
     majority class   always predicting the most frequent class, without looking at the image
@@ -14,7 +15,7 @@
     shape bias       N_shape / (N_shape + N_texture) over images whose outline and texture are of two classes;
                      predictions of neither class are excluded (Geirhos et al. 2019, arXiv 1811.12231)
 
-Other formulas: `class_statistics`. The bootstrap distribution of ECE lies slightly above the value on all images.
+Other formulas: `class_statistics`. The interval of ECE is that of `intervals.distance_interval`.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from jaxtyping import Bool, Float, Int
 
 from rococo_jax.metrics.choice import TIES
 from rococo_jax.metrics.class_statistics import ClassStatistics
-from rococo_jax.metrics.intervals import ItemCounts, places_among
+from rococo_jax.metrics.intervals import SEED, ItemCounts, places_among
 from rococo_jax.metrics.metric import Metric, Shares, percent
 
 BINS = 15
@@ -58,6 +59,10 @@ def _gaps(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
 def _bias(shares: Shares) -> np.ndarray:
     return np.asarray(100.0 * shares["saw_shape"] / (shares["saw_shape"] + shares["saw_texture"]))
 
+
+# Not a function of shares; it has no interval.
+CALIBRATED = "ece_calibrated"
+_LABEL_DRAWS = 200
 
 SHAPE = (
     Metric(
@@ -95,6 +100,15 @@ METRICS = (
         "expected calibration error, 15 bins (lo, hi] of equal width",
         "benchmark",
         _gaps("ece"),
+        is_distance=True,
+    ),
+    Metric(
+        CALIBRATED,
+        "ECE if calibrated",
+        None,
+        "%",
+        "mean ECE of a model with these confidences that is perfectly calibrated: what so few images show by chance",
+        "ours",
     ),
     Metric(
         "ece_mass",
@@ -104,6 +118,7 @@ METRICS = (
         "expected calibration error, 15 bins with equal numbers of images",
         "paper",
         _gaps("ece_mass"),
+        is_distance=True,
     ),
     Metric(
         "ece_scaled",
@@ -113,6 +128,7 @@ METRICS = (
         "ECE after temperature scaling, fitted on the other half of the images",
         "benchmark",
         _gaps("ece_scaled"),
+        is_distance=True,
     ),
     Metric(
         "nll",
@@ -157,6 +173,13 @@ class BinnedItemCounts(ItemCounts):
         default_factory=dict
     )
 
+    def values(self) -> dict[str, float]:
+        """Return every metric, in its unit, and the ECE that a calibrated model with these confidences would have."""
+        values = super().values()
+        if "ece" in self.bins:
+            values[CALIBRATED] = calibrated_ece(self.counts[:, self.columns.index("confidence")], self.bins["ece"][1])
+        return values
+
     def totals(self) -> Float[np.ndarray, " columns_and_count"]:
         """Return the sum of each column, and the number of items."""
         binned = [np.bincount(place, value, size) for size, place, value in self.bins.values()]
@@ -169,6 +192,25 @@ class BinnedItemCounts(ItemCounts):
         for size, of_item, value in self.bins.values():
             sums += list(np.bincount(place * size + of_item, value, len(images) * size).reshape(-1, size).T)
         return np.column_stack([*sums, np.bincount(place, minlength=len(images)).astype(np.float64)])
+
+
+def calibrated_ece(confidence: Float[np.ndarray, " images"], place: Int[np.ndarray, " images"]) -> float:
+    """Return the mean ECE of a perfectly calibrated model, in percent: labels are drawn from the confidences.
+
+    Args:
+        place: bin of each image.
+
+    >>> calibrated_ece(np.full(3, 1.0), np.zeros(3, int)), round(calibrated_ece(np.full(100, 0.5), np.zeros(100, int)))
+    (0.0, 4)
+    """
+    if not len(confidence):
+        return 0.0
+    generator = np.random.default_rng(SEED)
+    sums = [
+        np.abs(np.bincount(place, (generator.random(len(confidence)) < confidence) - confidence)).sum()
+        for _ in range(_LABEL_DRAWS)
+    ]
+    return float(100.0 * np.mean(sums) / len(confidence))
 
 
 def equal_width_bins(confidence: Float[np.ndarray, " images"]) -> Int[np.ndarray, " images"]:

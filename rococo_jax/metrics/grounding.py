@@ -4,6 +4,7 @@
 altered version and their matching queries. Pairs without an unrelated query do not count.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -22,13 +23,16 @@ METRICS = (
         "the matching image (or caption) scores the original higher than its altered version; ties count one half",
         "ours",
     ),
-    percent(
-        "blind",
-        "Blind",
-        None,
-        "an unrelated image (or caption) scores the original higher than its altered version: 50 "
-        "is unbiased; above 50, the alteration is recognised without the image",
-        "ours",
+    dataclasses.replace(
+        percent(
+            "blind",
+            "Blind",
+            None,
+            "an unrelated image (or caption) scores the original higher than its altered version: 50 "
+            "is unbiased; above 50, the alteration is recognised without the image",
+            "ours",
+        ),
+        neutral=50.0,
     ),
     percent(
         "grounding",

@@ -1,8 +1,12 @@
-"""Counts per query or item, metrics as functions of their shares, and bootstrap intervals by image.
+"""Counts per query or item, metrics as functions of their shares, and their 95 % intervals by image.
 
-Images are drawn with replacement, as many as there are. The queries of an image (its captions, in text-to-image) are
-resampled together, because they are not independent. A metric's interval runs from the 2.5th to the 97.5th percentile
-of its values over the draws (Efron's percentile interval). A drop compares two variants on the same draws.
+The queries of an image (its captions, in text-to-image) belong together, because they are not independent.
+
+    share      `share_interval`: Wilson's interval with the effective number of images. A bootstrap of few hits, or of
+               none, is too short.
+    distance   `distance_interval`: a sum of absolute values (ECE), which chance alone makes larger than it is
+    others     percentile bootstrap (Efron): from the 2.5th to the 97.5th percentile over the draws. Images are drawn
+               with replacement, as many as there are. A drop compares two variants on the same draws.
 
 A draw is a count for each image, so all draws of all metrics are one matrix product: counts times sums per image.
 Images are sorted by group before drawing, so the order of queries does not matter.
@@ -12,12 +16,14 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
+from statistics import NormalDist
 from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Int, UInt16
+from scipy import stats
 
-from rococo_jax.metrics.metric import Metric, drop
+from rococo_jax.metrics.metric import Metric, columns_of, drop
 
 RESAMPLES = 2000
 SEED = 0
@@ -25,6 +31,8 @@ LEVEL = 95.0
 # Maximum size of draws in memory, in bytes. Larger sets are drawn again each time, in blocks of at most this size.
 MAX_DRAW_BYTES = 2**27
 _DRAWS_AT_ONCE = 100
+# Halvings of the interval that a factor is known to lie in: to 1 in 4,096.
+_HALVINGS = 12
 
 Interval = list[float] | None
 
@@ -179,7 +187,8 @@ def intervals(
     A run is a `ItemCounts`, or is `has_own_bootstrap` and has `values()` and `drawn(resamples, seed)`.
     Several runs are resampled with the same images, which are those of any run or the baseline. `clean`, the
     baseline, adds `drop` and `drop_points`. The interval of `drop` is None if the primary metric of the baseline is 0
-    in any draw, because the drop is then undefined.
+    in any draw, because the drop is then undefined. A share of numbers that are not whole, such as probabilities, has
+    the bootstrap's interval.
     """
     tail = (100.0 - LEVEL) / 2
     ends = [tail, 100.0 - tail]
@@ -189,7 +198,8 @@ def intervals(
     every = [*runs, *([] if clean is None else [clean])]
     images = np.unique(np.concatenate([run.group for run in every]))
     widths = np.cumsum([len(run.columns) + 1 for run in every])[:-1]
-    sums = sums_over_draws(np.concatenate([run.per_image(images) for run in every], axis=1), resamples, seed)
+    per_image = [run.per_image(images) for run in every]
+    sums = sums_over_draws(np.concatenate(per_image, axis=1), resamples, seed)
     metrics_of_draws = [run.metrics_of(each) for run, each in zip(every, np.split(sums, widths, axis=1), strict=True)]
     of_runs = metrics_of_draws[: len(runs)]
     values = {name: np.mean([of_run[name] for of_run in of_runs], axis=0) for name in _common_metrics(of_runs)}
@@ -198,7 +208,122 @@ def intervals(
         points = before - values[clean.primary]
         values["drop"] = 100.0 * points / before if before.all() else None
         values["drop_points"] = points
-    return {name: None if of_draws is None else _ends(of_draws, ends) for name, of_draws in values.items()}
+    bounds = {name: None if of_draws is None else _ends(of_draws, ends) for name, of_draws in values.items()}
+    of_images = per_image[: len(runs)]
+    for metric in [metric for metric in runs[0].metrics if metric.name in bounds]:
+        if metric.is_distance:
+            of_draws = np.split(sums, widths, axis=1)[: len(runs)]
+            bounds[metric.name] = distance_interval(metric, [run.columns for run in runs], of_images, of_draws)
+        elif metric.is_share:
+            # A share is a sum of columns: of counts as of shares.
+            by_run = zip(runs, of_images, strict=True)
+            hits = np.stack([metric.function(dict(zip(run.columns, each.T, strict=False))) for run, each in by_run])
+            entries = np.stack([each[:, -1] for each in of_images])
+            if np.array_equal(hits, np.rint(hits)) and (hits >= 0).all() and (hits <= entries).all():
+                bounds[metric.name] = share_interval(hits, entries)
+    return bounds
+
+
+# Images of which all queries agree, which the observed agreement within images is averaged with.
+_AGREEING = 3.0
+# Up to so many hits (or misses), Wilson's lower (or upper) end is replaced by that of a Poisson count.
+_FEW = 3.5
+
+
+def share_interval(hits: Float[np.ndarray, "runs images"], entries: Float[np.ndarray, "runs images"]) -> Interval:
+    """Return the 95 % interval of a share, or of the mean of the shares of several runs, in percent.
+
+    It is Wilson's interval of n queries, n the effective number of images. With the share p, and its variance v over
+    images, n = p (1 - p) / v, at most the number of queries of a single run. Few images with a hit (or a miss) cannot
+    show how much the queries of an image agree, so 1 / n is averaged with that of images whose queries all agree, with
+    the weight of `_AGREEING` of the images with a hit; at p = 0 and 1 it is their number. For at most three hits
+    Wilson's lower end is too high; it is then that of a Poisson count (Brown, Cai and DasGupta 2001, Statistical
+    Science 16, 101).
+
+    >>> [round(end, 1) for end in share_interval(np.zeros((1, 30)), np.ones((1, 30)))]
+    [0.0, 11.4]
+    """
+    totals = entries.sum(axis=1, keepdims=True)
+    if not totals.all():
+        return None
+    rates = hits.sum(axis=1, keepdims=True) / totals
+    share = float(rates.mean())
+    weight = (entries / totals).mean(axis=0)
+    effect = ((hits - rates * entries) / totals).mean(axis=0)
+    agreeing, variance = 1.0 / float(np.square(weight).sum()), float(np.square(effect).sum())
+    decisive = min(_effective_number(hits / totals), _effective_number((entries - hits) / totals))
+    observed = share * (1 - share) / variance if variance else agreeing
+    if len(hits) == 1:
+        observed = min(observed, float(totals[0, 0]))
+    number = (decisive + _AGREEING) / (decisive / observed + _AGREEING / agreeing)
+    z = NormalDist().inv_cdf(0.5 + LEVEL / 200)
+    middle, shrink = share + z * z / (2 * number), 1 + z * z / number
+    half = z * np.sqrt(share * (1 - share) / number + (z / (2 * number)) ** 2)
+    low, high = (middle - half) / shrink, (middle + half) / shrink
+    if share * number < _FEW:
+        low = _poisson_end(share * number) / number
+    if (1 - share) * number < _FEW:
+        high = 1 - _poisson_end((1 - share) * number) / number
+    return [100.0 * max(0.0, float(low)), 100.0 * min(1.0, float(high))]
+
+
+def _effective_number(counts: Float[np.ndarray, "runs images"]) -> float:
+    """Return how many images have counts: as many as there are if all have the same."""
+    of_images = counts.mean(axis=0)
+    return float(of_images.sum() ** 2 / squares) if (squares := np.square(of_images).sum()) else 0.0
+
+
+def _poisson_end(count: float) -> float:
+    return float(stats.chi2.ppf(1 - LEVEL / 100, 2 * count) / 2) if count > 0 else 0.0
+
+
+def distance_interval(
+    metric: Metric,
+    columns: Sequence[Sequence[str]],
+    per_image: Sequence[Float[np.ndarray, "images columns_and_count"]],
+    of_draws: Sequence[Float[np.ndarray, "draws columns_and_count"]],
+) -> Interval:
+    """Return the 95 % interval of a sum of absolute values, which noise makes larger than that of the true shares.
+
+    The bootstrap gives the noise of the observed shares s: those of a draw minus s. If the true shares were x s, those
+    of a sample would be x s plus such noise. The interval is x times the observed value, over all x for which the
+    observed value lies between the 2.5th and the 97.5th percentile of the values of samples (inversion of a test).
+
+    Args:
+        columns, per_image, of_draws: of each run; the value is the mean over runs.
+    """
+    observed, noise = [], []
+    for names, of_images, draws in zip(columns, per_image, of_draws, strict=True):
+        places, totals = [names.index(name) for name in columns_of(metric, names)], of_images.sum(axis=0)
+        observed.append({names[place]: 100.0 * totals[place] / totals[-1] for place in places})
+        noise.append({names[place]: 100.0 * draws[:, place] / draws[:, -1] for place in places})
+        noise[-1] = {name: drawn - observed[-1][name] for name, drawn in noise[-1].items()}
+    value = float(np.mean([metric.function(each) for each in observed]))
+
+    def percentile(factor: float, level: float) -> float:
+        shares = [
+            {name: factor * share + of_run[name] for name, share in each.items()}
+            for each, of_run in zip(observed, noise, strict=True)
+        ]
+        values = np.mean([metric.function(each) for each in shares], axis=0)
+        return float(np.percentile(values[~np.isnan(values)], level))
+
+    def factor_at(level: float) -> float:
+        low, high = 0.0, 1.0
+        if percentile(low, level) >= value:
+            return low
+        while percentile(high, level) < value:
+            high *= 2
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if percentile(middle, level) < value else (low, middle)
+        return high
+
+    tail = (100.0 - LEVEL) / 2
+    lowest, highest = metric.bounds
+    # A value below those of noise alone excludes every factor; the truth is then at most that value.
+    high = value * (factor_at(tail) or 1.0)
+    return [max(lowest, value * factor_at(100.0 - tail)), min(highest, high)]
 
 
 def _common_metrics(runs: Sequence[dict[str, Any]]) -> list[str]:

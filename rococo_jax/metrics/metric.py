@@ -29,6 +29,8 @@ class Metric:
             it is not published.
         function: from the shares of the counted columns to the value; None if it needs a second variant (drops).
         is_share: whether it is a share or a sum of shares, so that the counts of an image's queries add up.
+        is_distance: whether it is a sum of absolute values, so that chance alone makes it larger.
+        neutral: the value that is best if neither end is; models are compared by their distance from it.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Metric:
     origin: Literal["benchmark", "paper", "ours"] | None
     function: Callable[[Shares], Float[np.ndarray, "*draws"]] | None = None
     is_share: bool = False
+    is_distance: bool = False
+    neutral: float | None = None
 
     @property
     def bounds(self) -> tuple[float, float]:

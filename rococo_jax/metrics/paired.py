@@ -5,27 +5,35 @@ c_i of the model, r_i of the reference, and d_i = c_i - r_i. All queries of an i
 stay together, because they are not independent.
 
     difference   D = f(sum_i c_i) - f(sum_i r_i)
-    interval     percentile bootstrap over images, with the draws of `metrics.intervals`
-    test         swap the counts of the two models on a random half of the images, `FLIPS` times:
-                 p = (1 + swaps with |D*| >= |D|) / (1 + FLIPS)
-    correction   step-down max-T over all tests of the family, on the same swaps
-    sigma        standard deviation of D under swapping: sqrt(sum_i e_i^2), where e_i is the effect of image i,
-                 f(m + d_i / 2) - f(m - d_i / 2), and m the mean of both models' sums; exact for a share
-    MDE          minimum detectable effect E of a two-sided test at 5 % with a power of 80 %:
-                 E = a sigma + b sqrt(sigma^2 - E^2 / images), a = 1.960, b = 0.842
-    equivalence  two one-sided t-tests at 5 % with the jackknife's standard error of D
+    swaps        D* = D after swapping the counts of the two models on a random half of the images, `FLIPS` times; the
+                 same images for all tests of a family. sigma = root mean square of D*
+    family       t* = max of |D*| / sigma over the tests of the family, for each swap
+    p            (1 + swaps with |D*| >= |D|) / (1 + FLIPS), of this test alone
+    corrected p  (1 + swaps with t* >= |D| / sigma) / (1 + FLIPS)
+    c            the smallest value of t* such that a test with |D| / sigma > c has a corrected p below 0.05
+    interval     D +- c sigma, simultaneous over the family, within the range of the metric
+    MDE          minimum detectable effect E of the corrected test with a power of 80 %:
+                 E = c sigma + 0.842 sqrt(sigma^2 - E^2 / images), which is (c + 0.842) sigma for many images
+    equivalence  two one-sided t-tests at 5 %, after adding two images of which each model wins one
+
+One number, c, decides everything: the corrected p is below 0.05 if and only if the interval excludes zero, and the MDE
+is that of this test. A test outside the family has the c of its own swaps.
 
 If two models were alike, an image's counts could as well be the other's, so every swap is as likely as its opposite
-(Fisher's randomisation test for pairs). The added one is Phipson and Smyth 2010: a p of zero would be wrong.
+(Fisher's randomisation test for pairs): p is exact for each test. The added one is Phipson and Smyth 2010: a p of zero
+would be wrong. The correction is single-step max-T (Westfall and Young 1993). All tests see the same swaps, so their
+correlation is taken into account: the smallest corrected p is 1 / (1 + FLIPS) whatever the number of tests. Step-down
+max-T rejects a little more, but has no intervals of the same level that agree with it: those of rejected tests would
+end at zero (Strassburger and Bretz 2008, Statistics in Medicine 27, 4914). Simultaneous intervals also keep the level
+for the claimed direction.
 
-Step-down max-T (Westfall and Young 1993, algorithm 2.8) compares the largest |D*| / sigma of all tests that are not yet
-decided with each |D| / sigma. All tests see the same swaps, so their correlation is taken into account: the smallest
-corrected p is 1 / (1 + FLIPS) whatever the number of models, variants and metrics.
+With sigma from the swaps, E is the sample size of McNemar's test (Connor 1987, Biometrics 43, 207) solved for the
+difference, with c instead of 1.96; for several queries an image and for other functions it is the same formula [ours].
+It takes sigma as it was observed: it states what the images can show, not what is true.
 
-The MDE of a share is the sample size of McNemar's test (Connor 1987, Biometrics 43, 207) solved for the difference; for
-several queries an image and for other functions it is the same formula with their sigma [ours]. It takes sigma as it
-was observed: it states what the images can show, not what is true. The jackknife's standard error is exact for means,
-where the equivalence test is the paired TOST (Schuirmann 1987).
+Without the two added images, few discordant images give no spread and so false proof of equivalence. They are the
+adjusted Wald interval of Bonett and Price 2012 (Journal of Educational and Behavioral Statistics 37, 479), with the
+jackknife's pseudo-values in place of the differences of single pairs, and half an image as correction for continuity.
 """
 
 import dataclasses
@@ -35,19 +43,33 @@ from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy import stats
 
 from rococo_jax.metrics.image_counts import Statistic
-from rococo_jax.metrics.intervals import LEVEL, RESAMPLES, SEED, rows_within, sums_over_draws
+from rococo_jax.metrics.intervals import SEED, rows_within
+from rococo_jax.metrics.metric import Metric
 
 FLIPS = 9999
 ALPHA = 0.05
+POWER = 0.8
 _FLIPS_PER_BLOCK = 256
+# Differences after swaps that are in memory at once: 80 MB.
+_MAX_SWAPPED = 10**7
 # Swaps that tie with the observed difference may differ from it in the last digits of a sum.
 _TIE = 1e-9
 
-Verdict = Literal["better", "worse", "equivalent", "undecided"]
+Verdict = Literal[
+    "better",
+    "worse",
+    "equivalent",
+    "undecided",
+    "identical answers",
+    "at chance",
+    "text bias",
+    "less text bias",
+    "different",
+]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,14 +77,27 @@ class PairedCounts:
     """Counts of two models on the same images, and the metrics that are computed from them.
 
     Attributes:
-        model, reference: counts of each image, in the same order of images for all comparisons of a family; an image
-            without queries has zeros.
+        model, reference: counts of each image; an image without queries has zeros.
         metrics: functions of the summed columns, by name.
+        images: number of each row's image, the same in all comparisons of a family; None if the rows are all images.
+        ranges: difference between the largest and the smallest possible value of a metric, where it is bounded.
     """
 
     model: Float[np.ndarray, "images columns"]
     reference: Float[np.ndarray, "images columns"]
     metrics: Mapping[str, Statistic]
+    images: Int[np.ndarray, " images"] | None = None
+    ranges: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def has_queries(self) -> Bool[np.ndarray, " images"]:
+        """Which images have a query."""
+        return np.logical_or(self.model.any(axis=1), self.reference.any(axis=1))
+
+    @property
+    def family_images(self) -> int:
+        """Number of images that the family has at least."""
+        return len(self.model) if self.images is None else int(self.images.max(initial=-1)) + 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,46 +106,49 @@ class PairedDifference:
 
     Attributes:
         points: model minus reference, in the unit of the metric.
-        low, high: the 95 % bootstrap interval of it.
-        p: of the two-sided swap test, not corrected.
-        corrected: p after step-down max-T over the family; None for a test outside of it.
+        low, high: 95 % interval, simultaneous over the family.
+        p: of the two-sided test alone.
+        p_corrected: corrected over the family; None for a test outside of it.
         mde: minimum detectable effect; None if no image differs, which says nothing about how often one would.
-        standard_error: by the jackknife over images.
         images: number of images with a query.
+        smallest_margin: the smallest margin within which the models are shown to be equivalent.
+        is_identical: whether no image differs; the interval is then that of the rule of three.
     """
 
     points: float
     low: float
     high: float
     p: float
-    corrected: float | None
-    mde: float | None
-    standard_error: float
-    images: int
+    p_corrected: float | None = None
+    mde: float | None = None
+    images: int = 0
+    smallest_margin: float = np.inf
+    is_identical: bool = False
 
-    def is_equivalent(self, margin: float) -> bool:
-        """Whether two one-sided t-tests at 5 % show that the true difference is smaller than `margin` either way."""
-        if self.images < 2:
-            return False
-        quantile = float(stats.t.ppf(1 - ALPHA, self.images - 1))
-        return abs(self.points) + quantile * self.standard_error < margin
-
-    def verdict(self, better: Literal["higher", "lower"], margin: float | None = None) -> Verdict:
+    def verdict(self, metric: Metric, margin: float | None = None) -> Verdict:
         """Judge the model against the reference.
 
         Args:
-            better: the end of the metric that is better.
+            metric: which end is better. Of a metric with a neutral value, `points` is the change of the distance from
+                it.
             margin: differences smaller than this do not matter; None to decide on significance alone.
 
         Returns:
-            `equivalent` if the difference is shown to be smaller than the margin, even where it is significant; else
-            `better` or `worse` if it is significant at 5 %; else `undecided`.
+            `equivalent` if the difference is shown to be smaller than the margin, even where it is significant;
+            `identical answers` if no image differs; `undecided` if the interval includes zero; else the direction of
+            the difference.
         """
-        if margin is not None and self.is_equivalent(margin):
+        if margin is not None and self.smallest_margin < margin:
             return "equivalent"
-        if (self.p if self.corrected is None else self.corrected) >= ALPHA:
+        if self.is_identical:
+            return "identical answers"
+        if self.low <= 0 <= self.high:
             return "undecided"
-        return "better" if (self.points > 0) == (better == "higher") else "worse"
+        if metric.neutral is not None:
+            return "text bias" if self.points > 0 else "less text bias"
+        if metric.better is None:
+            return "different"
+        return "better" if (self.points > 0) == (metric.better == "higher") else "worse"
 
 
 def paired_differences(
@@ -118,13 +156,11 @@ def paired_differences(
     in_family: Callable[[int, str], bool] = lambda comparison, metric: True,
     *,
     flips: int = FLIPS,
-    resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> list[dict[str, PairedDifference]]:
-    """Compare models in all metrics of all comparisons, with the same swaps and the same draws of images.
+    """Compare models in all metrics of all comparisons, with the same swaps; see the module for the formulas.
 
     Args:
-        comparisons: counts over the same images in the same order.
         in_family: whether a test (place of the comparison, name of the metric) is corrected with the others.
 
     Returns:
@@ -133,88 +169,136 @@ def paired_differences(
 
     >>> right, n = np.ones((1000, 1)), np.ones((1000, 1))
     >>> recall = {"r1": lambda sums: 100 * sums[..., 0] / sums[..., 1]}
-    >>> (result,) = paired_differences([PairedCounts(np.hstack([right, n]), np.hstack([0 * right, n]), recall)])
-    >>> result["r1"].points, result["r1"].low, result["r1"].p, round(result["r1"].mde, 2)
-    (100.0, 100.0, 0.0001, 8.85)
+    >>> counts = PairedCounts(np.hstack([right, n]), np.hstack([0 * right, n]), recall, ranges={"r1": 100.0})
+    >>> (result,) = paired_differences([counts])
+    >>> result["r1"].points, round(result["r1"].low), result["r1"].high, result["r1"].p, round(result["r1"].mde)
+    (100.0, 94, 100.0, 0.0001, 9)
     """
     observed = [_observed(counts) for counts in comparisons]
-    tests = [(place, name) for place, values in enumerate(observed) for name in values]
-    if not tests:
-        return [{} for _ in comparisons]
-    points = np.array([observed[place][name] for place, name in tests])
-    sigmas = np.array([_swap_deviation(comparisons[place], comparisons[place].metrics[name]) for place, name in tests])
-    swapped = np.abs(_swapped_differences(comparisons, tests, flips, seed))
-    family = np.array([in_family(*test) for test in tests])
-    p = _p_values(swapped, np.abs(points))
-    corrected = np.full(len(tests), np.nan)
-    if family.any():
-        corrected[family] = step_down_max_t(swapped[:, family], np.abs(points[family]), sigmas[family])
-    bounds = [
-        _bootstrap_intervals(counts, list(values), resamples, seed)
-        for counts, values in zip(comparisons, observed, strict=True)
-    ]
-    image_counts = [int(_has_queries(counts).sum()) for counts in comparisons]
+    images = max((counts.family_images for counts in comparisons), default=0)
+    family = [[name for name in values if in_family(place, name)] for place, values in enumerate(observed)]
+    maxima = np.zeros(flips)
+    alone: list[dict[str, _Swaps]] = [{} for _ in comparisons]
+    for places in _chunks(observed, flips):
+        tests = [(place, name) for place in places for name in observed[place]]
+        swapped = _swapped_differences(comparisons, tests, images, flips, seed)
+        for (place, name), column in zip(tests, swapped, strict=True):
+            is_finite = np.isfinite(column)
+            sigma = float(np.sqrt(np.mean(column[is_finite] ** 2))) if is_finite.any() else np.inf
+            if sigma <= _TIE * max(1.0, abs(observed[place][name])):
+                sigma = 0.0
+            statistics = np.abs(column, out=column)
+            p = _p_value(statistics, abs(observed[place][name]))
+            statistics = np.divide(statistics, sigma, out=statistics) if sigma else np.zeros(flips)
+            alone[place][name] = _Swaps(sigma, p, _critical_value(statistics))
+            if name in family[place]:
+                np.maximum(maxima, statistics, out=maxima)
+    size, critical = sum(map(len, family)), _critical_value(maxima)
     results: list[dict[str, PairedDifference]] = [{} for _ in comparisons]
-    for number, (place, name) in enumerate(tests):
-        counts = comparisons[place]
-        images = image_counts[place]
-        mde = minimum_detectable_effect(sigmas[number], images)
-        results[place][name] = PairedDifference(
-            float(points[number]),
-            *bounds[place][name],
-            p=float(p[number]),
-            corrected=float(corrected[number]) if family[number] else None,
-            mde=mde or None,
-            standard_error=_jackknife_error(counts, counts.metrics[name]),
-            images=images,
-        )
+    for place, (counts, values) in enumerate(zip(comparisons, observed, strict=True)):
+        has_queries = counts.has_queries
+        for name, points in values.items():
+            swaps, is_primary = alone[place][name], name in family[place]
+            results[place][name] = _difference(
+                points,
+                swaps,
+                critical if is_primary else swaps.critical,
+                _p_value(maxima, abs(points) / (swaps.sigma or np.inf)) if is_primary else None,
+                _pseudo_values(counts, name, has_queries),
+                counts.ranges.get(name, np.inf),
+                size if is_primary else 1,
+            )
     return results
 
 
-def minimum_detectable_effect(sigma: float, images: int) -> float:
-    """The smallest difference that a two-sided paired test at 5 % finds in 80 % of such samples; see the module.
+@dataclasses.dataclass(frozen=True)
+class _Swaps:
+    """What the swaps of one test give: the spread of D*, the uncorrected p, and c if the test were alone."""
+
+    sigma: float
+    p: float
+    critical: float
+
+
+def _difference(
+    points: float,
+    swaps: _Swaps,
+    critical: float,
+    p_corrected: float | None,
+    pseudo_values: Float[np.ndarray, " images"],
+    value_range: float,
+    family_size: int,
+) -> PairedDifference:
+    images, sigma = len(pseudo_values), swaps.sigma
+    # Of n images without a difference, an image differs in at most about 3 / n of the cases (rule of three).
+    half_width = critical * sigma if sigma else value_range * np.log(family_size / ALPHA) / images
+    mde = minimum_detectable_effect(sigma, images, critical) if np.isfinite(critical * sigma) else 0.0
+    return PairedDifference(
+        points,
+        float(max(points - half_width, -value_range)),
+        float(min(points + half_width, value_range)),
+        p=swaps.p,
+        p_corrected=p_corrected,
+        mde=mde or None,
+        images=images,
+        smallest_margin=smallest_margin(points, pseudo_values, value_range),
+        is_identical=sigma == 0.0,
+    )
+
+
+def minimum_detectable_effect(sigma: float, images: int, critical: float) -> float:
+    """The smallest difference that a test with this critical value finds in 80 % of such samples; see the module.
 
     At most the difference at which every image has the same effect: fewer images than that takes show nothing.
 
-    >>> round(minimum_detectable_effect(100 * (0.25 / 281) ** 0.5, 281), 2)  # a quarter of 281 images discordant
+    >>> round(minimum_detectable_effect(100 * (0.25 / 281) ** 0.5, 281, 1.96), 2)  # a quarter of 281 images discordant
     8.32
     """
-    a, b = NormalDist().inv_cdf(1 - ALPHA / 2), NormalDist().inv_cdf(0.8)
+    a, b = critical, NormalDist().inv_cdf(POWER)
     largest = sigma * np.sqrt(images)
     root = np.sqrt(max(0.0, images + b * b - a * a))
     return float(min(largest, largest * (a * np.sqrt(images) + b * root) / (images + b * b)))
 
 
-def step_down_max_t(
-    swapped: Float[np.ndarray, "flips tests"], observed: Float[np.ndarray, " tests"], sigma: Float[np.ndarray, " tests"]
-) -> Float[np.ndarray, " tests"]:
-    """Return p corrected over all tests by Westfall and Young's step-down max-T.
+def smallest_margin(points: float, pseudo_values: Float[np.ndarray, " images"], value_range: float) -> float:
+    """Return the smallest margin within which two one-sided tests at 5 % show equivalence; see the module.
 
     Args:
-        swapped: absolute differences after each random swap.
-        observed: absolute differences.
-        sigma: standard deviation of each difference under swapping; a test with 0 gets p = 1.
+        points: the difference.
+        pseudo_values: of the jackknife: the difference of each image, where the metric is a mean over images.
+        value_range: difference that an image can have at most; without a bound, the largest one that an image has.
     """
-    scale = np.where(sigma > 0, sigma, np.inf)
-    statistic = observed / scale
-    order = np.argsort(statistic, kind="stable")
-    # From the smallest statistic up: the largest of all tests that are decided later.
-    largest = np.zeros(len(swapped))
-    raw = np.empty(len(order))
-    for test in order:
-        np.maximum(largest, swapped[:, test] / scale[test], out=largest)
-        raw[test] = _p_values(largest[:, None], statistic[test : test + 1])[0]
-    falling = order[::-1]
-    corrected = np.empty(len(order))
-    corrected[falling] = np.maximum.accumulate(raw[falling])
-    return corrected
+    if not np.isfinite(value_range):
+        value_range = float(np.abs(pseudo_values).max(initial=0.0))
+    images = len(pseudo_values) + 2
+    if images < 4 or not value_range:
+        return np.inf
+    mean = points * (images - 2) / images
+    squares = np.square(pseudo_values - pseudo_values.mean() + points).sum() + 2 * value_range**2
+    error = np.sqrt(max(0.0, squares / images - mean**2) / (images - 1))
+    return float(abs(mean) + 0.5 * value_range / images + stats.t.ppf(1 - ALPHA, images - 1) * error)
 
 
-def _p_values(
-    swapped: Float[np.ndarray, "flips tests"], observed: Float[np.ndarray, " tests"]
-) -> Float[np.ndarray, " tests"]:
-    as_extreme = (swapped >= observed * (1 - _TIE)).sum(axis=0)
-    return (as_extreme + 1) / (len(swapped) + 1)
+def least_margin(images: int) -> float:
+    """Return the smallest margin, in percentage points, that this many images can show (rule of three).
+
+    >>> least_margin(30), least_margin(5000)
+    (10.0, 0.06)
+    """
+    return 300.0 / images
+
+
+def _critical_value(statistics: Float[np.ndarray, " flips"]) -> float:
+    """Return c: a test is significant at 5 % if and only if its statistic is larger; see the module."""
+    flips = len(statistics)
+    more_extreme = int(np.ceil(ALPHA * (flips + 1))) - 2  # so many swaps may be as extreme as a significant difference
+    if more_extreme < 0:
+        return np.inf
+    return float(np.partition(statistics, flips - 1 - more_extreme)[flips - 1 - more_extreme] / (1 - _TIE))
+
+
+def _p_value(swapped: Float[np.ndarray, " flips"], observed: float) -> float:
+    return (int((swapped >= observed * (1 - _TIE)).sum()) + 1) / (len(swapped) + 1)
 
 
 def _observed(counts: PairedCounts) -> dict[str, float]:
@@ -224,30 +308,49 @@ def _observed(counts: PairedCounts) -> dict[str, float]:
     return {name: value for name, value in values.items() if np.isfinite(value)}
 
 
-def _swap_deviation(counts: PairedCounts, metric: Statistic) -> float:
-    middle = (counts.model + counts.reference).sum(axis=0) / 2
-    half = (counts.model - counts.reference) / 2
-    effects = metric(middle + half) - metric(middle - half)
-    return float(np.sqrt((effects**2).sum()))
+def _chunks(observed: Sequence[Mapping[str, float]], flips: int) -> Iterator[list[int]]:
+    """Yield runs of comparisons whose differences after all swaps are in memory at once."""
+    places: list[int] = []
+    tests = 0
+    for place, values in enumerate(observed):
+        if places and (tests + len(values)) * flips > _MAX_SWAPPED:
+            yield places
+            places, tests = [], 0
+        places.append(place)
+        tests += len(values)
+    yield places
 
 
 def _swapped_differences(
-    comparisons: Sequence[PairedCounts], tests: Sequence[tuple[int, str]], flips: int, seed: int
-) -> Float[np.ndarray, "flips tests"]:
+    comparisons: Sequence[PairedCounts], tests: Sequence[tuple[int, str]], images: int, flips: int, seed: int
+) -> Float[np.ndarray, "tests flips"]:
     """Return differences after random swaps. An undefined value counts as more extreme than any other."""
-    halves = [(counts.model - counts.reference) / 2 for counts in comparisons]
-    middles = [(counts.model + counts.reference).sum(axis=0) / 2 for counts in comparisons]
-    ends = np.cumsum([half.shape[1] for half in halves])[:-1]
-    stacked = np.concatenate(halves, axis=1)
-    swapped, start = np.empty((flips, len(tests))), 0
-    for signs in _sign_blocks(len(stacked), flips, seed):
-        signed_halves = np.split(signs @ stacked, ends, axis=1)
-        rows = slice(start, start := start + len(signs))
-        for number, (place, name) in enumerate(tests):
-            metric, middle = comparisons[place].metrics[name], middles[place]
-            with np.errstate(invalid="ignore", divide="ignore"):
-                difference = metric(middle + signed_halves[place]) - metric(middle - signed_halves[place])
-            swapped[rows, number] = np.where(np.isfinite(difference), difference, np.inf)
+    names_of: dict[int, list[str]] = {}
+    for place, name in tests:
+        names_of.setdefault(place, []).append(name)
+    by_images: dict[int, list[int]] = {}
+    for place in names_of:
+        by_images.setdefault(id(comparisons[place].images), []).append(place)
+    halves = {
+        key: np.concatenate([(comparisons[place].model - comparisons[place].reference) / 2 for place in places], axis=1)
+        for key, places in by_images.items()
+    }
+    middles = {place: (comparisons[place].model + comparisons[place].reference).sum(axis=0) / 2 for place in names_of}
+    row = {test: number for number, test in enumerate(tests)}
+    swapped, start = np.empty((len(tests), flips)), 0
+    for signs in _sign_blocks(images, flips, seed):
+        block = slice(start, start := start + len(signs))
+        for key, places in by_images.items():
+            rows = comparisons[places[0]].images
+            ends = np.cumsum([comparisons[place].model.shape[1] for place in places])[:-1]
+            signed_halves = np.split((signs if rows is None else signs[:, rows]) @ halves[key], ends, axis=1)
+            for place, signed in zip(places, signed_halves, strict=True):
+                more, less = middles[place] + signed, middles[place] - signed
+                for name in names_of[place]:
+                    metric = comparisons[place].metrics[name]
+                    with np.errstate(invalid="ignore", divide="ignore"):
+                        difference = metric(more) - metric(less)
+                    swapped[row[place, name], block] = np.where(np.isfinite(difference), difference, np.inf)
     return swapped
 
 
@@ -270,33 +373,13 @@ def _bytes(images: int) -> int:
     return -(-images // 32) * 4
 
 
-def _bootstrap_intervals(
-    counts: PairedCounts, names: Sequence[str], resamples: int, seed: int
-) -> dict[str, tuple[float, float]]:
-    columns, tail = counts.model.shape[1], (100.0 - LEVEL) / 2
-    sums = sums_over_draws(np.concatenate([counts.model, counts.reference], axis=1), resamples, seed)
-    intervals = {}
-    for name in names:
-        metric = counts.metrics[name]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            resampled = metric(sums[:, :columns]) - metric(sums[:, columns:])
-        low, high = np.percentile(resampled[np.isfinite(resampled)], [tail, 100.0 - tail])
-        intervals[name] = float(low), float(high)
-    return intervals
-
-
-def _has_queries(counts: PairedCounts) -> Bool[np.ndarray, " images"]:
-    return np.logical_or(counts.model.any(axis=1), counts.reference.any(axis=1))
-
-
-def _jackknife_error(counts: PairedCounts, metric: Statistic) -> float:
-    """Return the jackknife standard error of the difference, which leaves out one image at a time."""
-    present = _has_queries(counts)
-    model, reference = counts.model[present], counts.reference[present]
+def _pseudo_values(
+    counts: PairedCounts, name: str, has_queries: Bool[np.ndarray, " images"]
+) -> Float[np.ndarray, " images"]:
+    """Return the jackknife's pseudo-values of the difference, which leave out one image at a time."""
+    metric, model, reference = counts.metrics[name], counts.model[has_queries], counts.reference[has_queries]
     images = len(model)
-    if images < 2:
-        return float("inf")
     with np.errstate(invalid="ignore", divide="ignore"):
         left_out = metric(model.sum(axis=0) - model) - metric(reference.sum(axis=0) - reference)
-    deviations = left_out - left_out.mean()
-    return float(np.sqrt((images - 1) / images * (deviations**2).sum()))
+        points = metric(model.sum(axis=0)) - metric(reference.sum(axis=0))
+    return images * points - (images - 1) * left_out

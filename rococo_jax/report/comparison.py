@@ -1,70 +1,44 @@
 """Differences between each model and the reference, paired by image, which overlapping intervals cannot show.
 
 The counts of `per_query.parquet` are summed by image and compared by `metrics.paired`. Every metric that is a function
-of such sums and has a better end is compared, and so is `blind`; variants that are pooled over parts are compared like
-any other. Only models of one group are compared, and only if both tables have the same queries and agree with the
-results.
+of such sums and has a better end is compared, and so is `blind`, by its distance from 50; variants that are pooled over
+parts are compared like any other. Only models of one group are compared, and only if both tables have the same queries
+and agree with the results.
 
-The primary tests of a task are corrected together: the metric that orders the leaderboard, FR@1 and grounding. All
-others are shown with their uncorrected p.
+The primary differences of a task are corrected together: the metric that orders the leaderboard, and R@1, FR@1,
+grounding and blind of each altered variant. The control is no altered variant. All others are shown with their
+uncorrected p and no verdict.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
-from rococo_jax.benchmarks.variants import ALL, CONTROL, MEAN
-from rococo_jax.errors import InputError, unknown_name
+from rococo_jax.benchmarks.pooling import coverage_phrase
+from rococo_jax.benchmarks.variants import CLEAN
+from rococo_jax.errors import InputError, object_of, unknown_name
 from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
 from rococo_jax.metrics import metric_of
-from rococo_jax.metrics.image_counts import ImageCounts
-from rococo_jax.metrics.paired import ALPHA, FLIPS, PairedCounts, PairedDifference, paired_differences
+from rococo_jax.metrics.image_counts import ImageCounts, Statistic
+from rococo_jax.metrics.paired import FLIPS, PairedCounts, PairedDifference, least_margin, paired_differences
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
 from rococo_jax.report.collection import Group, Run, label_of, tasks_of
+from rococo_jax.report.difference import Difference, difference_cells
 from rococo_jax.report.sections import ordered, section_of, section_of_kind
 from rococo_jax.report.sections.generic import pooled_variants
 from rococo_jax.report.tables import folded_if_long, heads_of
-from rococo_jax.report.vocabulary import order_metrics, percent, signed
+from rococo_jax.report.vocabulary import order_metrics
 
-# Compared although neither a higher nor a lower value is better.
-_WITHOUT_BETTER_END = ("blind",)
+Family = Literal["task", "all"]
+
 # Primary in every altered variant, beside the metric that orders the leaderboard.
-_PRIMARY = ("fr1", "grounding")
+_PRIMARY = ("r1", "fr1", "grounding", "blind")
+# Without meaning for a model that finds no more than chance without the alteration.
+_NEEDS_SKILL = frozenset(("fr1", "grounding", "drop", "drop_points"))
 _ROUNDING = 1e-6  # points, between the same count of hits divided in another order
-
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """Difference between one model and the reference in one metric of one variant."""
-
-    run: Run
-    variant: str
-    metric: str
-    paired: PairedDifference
-
-    @property
-    def corrected(self) -> float:
-        """The p-value corrected over all primary tests of the task; NaN for any other test."""
-        return np.nan if self.paired.corrected is None else self.paired.corrected
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether it is a primary test with a corrected p below 5 %."""
-        return self.corrected < ALPHA
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstTwo:
-    """The first two models of a leaderboard and the difference between them in the metric that orders it."""
-
-    first: Run
-    second: Run
-    task: str
-    variant: str
-    metric: str
-    paired: PairedDifference
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,114 +46,210 @@ class Comparison:
     """Comparison of all models of a group with the reference on one task.
 
     Attributes:
+        task: its name.
+        runs: the models that measured the task, in the order of the leaderboard.
         reference: the model that all others are compared with.
         rows: in the order of the leaderboard, variant by variant.
         left_out: labels of models whose queries could not be compared.
-        first_two: the first two models of the leaderboard; None if they have no common queries.
+        family: the differences that are corrected together, in words.
     """
 
+    task: str
+    runs: tuple[Run, ...]
     reference: Run
     rows: tuple[Difference, ...]
     left_out: tuple[str, ...]
-    first_two: FirstTwo | None
+    family: str
+
+    @property
+    def primary(self) -> tuple[Difference, ...]:
+        """The primary differences."""
+        return tuple(row for row in self.rows if row.is_primary)
 
 
 # By place of the group, and task.
 Comparisons = dict[tuple[int, str], Comparison]
 
 
-def compare_groups(groups: Sequence[Group], reference: str | None = None, metrics: Sequence[str] = ()) -> Comparisons:
+def compare_groups(
+    groups: Sequence[Group],
+    reference: str | None = None,
+    metrics: Sequence[str] = (),
+    *,
+    margin: float | None = None,
+    family: Family = "task",
+) -> Comparisons:
     """Compare every model with the reference in every task.
 
     Args:
         groups: comparable results.
         reference: label of the model to compare with; by default the first model that was named. It is the same for all
-            tasks, and never chosen by the results, which would favour it. A group without it uses its own first model.
+            tasks, and never chosen by the results, which would favour it. A group without it uses its own first model,
+            and a task that it was not evaluated on the first model that was.
         metrics: names of the metrics that are primary, in all variants, instead of the usual ones.
+        margin: largest difference, in points, that is equivalent to none; None to decide on significance alone.
+        family: whether primary differences are corrected within each task, or over all tasks.
 
-    Raises InputError: no model has that label or that metric, or a per_query.parquet is damaged.
+    Raises InputError: no model has that label or that metric, no task has enough images to show that margin, or a
+        per_query.parquet is damaged.
     """
     labels = [run.label for group in groups for run in group.runs]
     if reference is not None and reference not in labels:
         raise InputError("reference", "model", repr(reference), f"one of {', '.join(labels)}")
-    measured = {
-        name
-        for group in groups
-        for run in group.runs
-        for variants in run.tasks.values()
-        for values in variants.values()
-        for name in values
-    }
-    for name in metrics:
-        if name not in measured:
-            raise unknown_name("metrics", "name", name, sorted(measured), "results.json")
+    _check_metrics(groups, metrics)
     comparisons: Comparisons = {}
     for place, group in enumerate(groups):
-        base = next((run for run in group.runs if run.label == (reference or labels[0])), group.runs[0])
         if len(group.runs) == 1:
             continue
+        base = next((run for run in group.runs if run.label == (reference or labels[0])), group.runs[0])
         tables = {run.label: _counts_of(run) for run in group.runs}
-        for task in tasks_of([base]):
-            if comparison := _compare(ordered(group.runs, task), task, tables, base, metrics):
-                comparisons[place, task] = comparison
+        tests = [_TaskTests(group, task, tables, base, metrics) for task in tasks_of(group.runs)]
+        for together in [tests] if family == "all" else [[each] for each in tests]:
+            phrase = _family_phrase(metrics, len(together) if family == "all" else 1)
+            for each, differences in zip(together, _compare(together), strict=True):
+                if comparison := each.comparison(differences, margin, phrase):
+                    comparisons[place, each.task] = comparison
+    images = [row.images for comparison in comparisons.values() for row in comparison.primary]
+    if margin is not None and images and margin < (least := least_margin(max(images))):
+        wanted = f"at least {least:.2g}: {max(images)} images cannot show less (3 / {max(images)})"
+        raise InputError("margin", "points", f"{margin:g}", wanted)
     return comparisons
 
 
-def _compare(
-    runs: Sequence[Run], task: str, tables: Mapping[str, CountsByVariant], reference: Run, metrics: Sequence[str]
-) -> Comparison | None:
-    compared = [run for run in runs if run is not reference]
-    variants = [(run, variant) for run in compared for variant in (*run.variants(task), *run.mean_corruptions(task))]
-    shared = [_shared_counts(run, reference, task, variant, tables) for run, variant in variants]
-    images = sorted({name for each in shared for one in each.counts[:1] for name in one.images})
-    counts = [each.on(images) for each in shared]
-    is_primary = _primary_tests(runs, task, [variant for _, variant in variants], shared, metrics)
-    differences = paired_differences(counts, is_primary)
-    rows = tuple(
-        Difference(run, variant, metric, differences_of_variant[metric])
-        for (run, variant), differences_of_variant in zip(variants, differences, strict=True)
-        for metric in order_metrics(differences_of_variant)
-    )
-    if not rows:
-        return None
-    labels_with_rows = {row.run.label for row in rows}
-    left_out = tuple(run.label for run in compared if run.label not in labels_with_rows)
-    return Comparison(reference, rows, left_out, _first_two(runs, task, tables))
+def _check_metrics(groups: Sequence[Group], metrics: Sequence[str]) -> None:
+    """Raise InputError: no model has a metric of that name, or models cannot be compared by it."""
+    runs = [run for group in groups for run in group.runs]
+    variants = [values for run in runs for variants in run.tasks.values() for values in variants.values()]
+    measured = sorted({name for values in variants for name in values})
+    for name in metrics:
+        if name not in measured:
+            raise unknown_name("metrics", "name", name, measured, "results.json")
+        if not _is_compared(name, is_altered=True):
+            compared = ", ".join(each for each in measured if _is_compared(each, is_altered=True))
+            raise InputError("metrics", "name", f"{name}, of which no end is better", f"one of {compared}")
 
 
-def _first_two(runs: Sequence[Run], task: str, tables: Mapping[str, CountsByVariant]) -> FirstTwo | None:
-    (first, second), (variant, metric) = runs[:2], section_of(runs, task).ranked_by
-    shared = _shared_counts(first, second, task, variant, tables)
-    if metric not in shared.metrics:
-        return None
-    shared = dataclasses.replace(shared, metrics=(metric,))
-    (differences,) = paired_differences([shared.on(shared.counts[0].images)])
-    return FirstTwo(first, second, task, variant, metric, differences[metric]) if metric in differences else None
+def _family_phrase(metrics: Sequence[str], tasks: int) -> str:
+    names = " and ".join(metric_of(name).label for name in metrics)
+    variants = "R@1, FR@1, Grounding and Blind of each altered variant (the control is none)"
+    what = f"{names} of each variant" if metrics else f"its headline, and {variants}"
+    where = f"of all {tasks} tasks together" if tasks > 1 else "of each task"
+    return f"the primary differences {where}, over all models: {what}"
 
 
-def leader_sentence(pair: FirstTwo) -> str:
-    """Say whether the first model of a leaderboard is significantly ahead of the second, or no better than guessing."""
-    name = metric_of(pair.metric).label
-    label = label_of((pair.first, pair.second), pair.task, pair.variant).lower()
-    variant = "" if label in (ALL, MEAN) else f"{label} "
-    values = [percent(run.estimate(pair.task, pair.variant, pair.metric).value) for run in (pair.first, pair.second)]
-    p = p_value(pair.paired.p)
-    headline = (pair.task, pair.variant, pair.metric)
-    estimate, chance = pair.first.estimate(*headline), pair.first.chance(*headline)
-    if chance is not None and estimate.low is not None and estimate.low <= chance:
-        return (
-            f"No model can be distinguished from chance: by {variant}{name}, the 95 % interval of the first, "
-            f"{pair.first.label} ({values[0]}), is {estimate.bounds}, and guessing gives {percent(chance)} on average."
+class _TaskTests:
+    """The tests of one task: counts of each model and of the reference by variant, and which tests are primary."""
+
+    def __init__(
+        self, group: Group, task: str, tables: Mapping[str, CountsByVariant], base: Run, metrics: Sequence[str]
+    ):
+        self.task, self.runs = task, ordered(group.runs, task)
+        self.reference = base if base in self.runs else next(run for run in group.runs if task in run.tasks)
+        self.compared = [run for run in self.runs if run is not self.reference]
+        names = [(run, name) for run in self.compared for name in (*run.variants(task), *run.mean_corruptions(task))]
+        pairs = [(each, _shared_counts(each[0], self.reference, task, each[1], tables)) for each in names]
+        self.variants = [each for each, counts in pairs if counts is not None]
+        self.counts = [counts for _, counts in pairs if counts is not None]
+        self.is_primary = _primary_tests(self.runs, task, self.variants, self.counts, metrics)
+
+    def paired_counts(self, number_of: dict[str, int]) -> list[PairedCounts]:
+        """Return the counts of each variant on all images of the task.
+
+        Args:
+            number_of: number of each image of the family; new ones are added.
+        """
+        images = sorted({name for model, _ in self.counts for name in model.images})
+        numbers = np.array([number_of.setdefault(name, len(number_of)) for name in images], np.int64)
+        return [
+            PairedCounts(
+                model.on(images),
+                reference.on(images),
+                {name: _compared_statistic(name, statistic) for name, statistic in model.metrics.items()},
+                numbers,
+                {name: high - low for name in model.metrics for low, high in [metric_of(name).bounds]},
+            )
+            for model, reference in self.counts
+        ]
+
+    def comparison(
+        self, differences: Sequence[Mapping[str, PairedDifference]], margin: float | None, family: str
+    ) -> Comparison | None:
+        """Return the comparison; None without any difference."""
+        rows = tuple(
+            self._difference(run, variant, metric, paired[metric], self.is_primary(place, metric), margin)
+            for place, ((run, variant), paired) in enumerate(zip(self.variants, differences, strict=True))
+            for metric in order_metrics(paired)
         )
-    if pair.paired.p >= ALPHA:
-        return (
-            f"There is no clear best model: by {variant}{name} the first two, {pair.first.label} ({values[0]}) and "
-            f"{pair.second.label} ({values[1]}), do not differ significantly (p {p}, uncorrected)."
+        if not rows:
+            return None
+        models = {row.model for row in rows}
+        left_out = tuple(run.label for run in self.compared if run.label not in models)
+        return Comparison(self.task, tuple(self.runs), self.reference, rows, left_out, family)
+
+    def _difference(
+        self, run: Run, variant: str, metric: str, paired: PairedDifference, is_primary: bool, margin: float | None
+    ) -> Difference:
+        verdict = None
+        if is_primary:
+            pair = (run, self.reference)
+            no_skill = metric in _NEEDS_SKILL and any(is_at_chance(each, self.task, variant) for each in pair)
+            verdict = "at chance" if no_skill else paired.verdict(metric_of(metric), margin)
+        value, reference_value = (each.estimate(self.task, variant, metric).value for each in (run, self.reference))
+        return Difference(
+            model=run.label,
+            reference=self.reference.label,
+            benchmark=_benchmark_of(run, self.task),
+            task=self.task,
+            variant=variant,
+            metric=metric,
+            value=value,
+            reference_value=reference_value,
+            points=paired.points,
+            low=paired.low if np.isfinite(paired.low) else None,
+            high=paired.high if np.isfinite(paired.high) else None,
+            p=paired.p,
+            p_corrected=paired.p_corrected,
+            mde=paired.mde,
+            images=paired.images,
+            is_primary=is_primary,
+            verdict=verdict,
+            coverage=coverage_phrase(run.sizes(self.task).get(variant, {})),
         )
-    return (
-        f"By {variant}{name}, {pair.first.label} ({values[0]}) is first, significantly ahead of {pair.second.label} "
-        f"({values[1]}, p {p}, uncorrected)."
-    )
+
+
+def _compare(tasks: Sequence[_TaskTests]) -> list[list[dict[str, PairedDifference]]]:
+    """Return the differences of each task, whose primary ones are one family."""
+    number_of: dict[str, int] = {}
+    counts = [each.paired_counts(number_of) for each in tasks]
+    owner = [(task, place) for task, of_task in zip(tasks, counts, strict=True) for place in range(len(of_task))]
+
+    def in_family(number: int, metric: str) -> bool:
+        task, place = owner[number]
+        return task.is_primary(place, metric)
+
+    differences = iter(paired_differences([each for of_task in counts for each in of_task], in_family))
+    return [[next(differences) for _ in of_task] for of_task in counts]
+
+
+def _benchmark_of(run: Run, task: str) -> str:
+    """Return the benchmark of a task; empty where the results do not name it."""
+    for name, about in object_of(run.results.get("benchmarks")).items():
+        if task in object_of(about).get("tasks", ()):
+            return name
+    return next(iter(run.data)) if len(run.data) == 1 else ""
+
+
+def is_at_chance(run: Run, task: str, variant: str) -> bool:
+    """Whether a model cannot be told from chance on the unaltered variant: its interval reaches down to chance."""
+    described = object_of(object_of(object_of(run.results.get("variants")).get(task)).get(variant))
+    unaltered = described.get("baseline", CLEAN)
+    return any(reaches_chance(run, task, unaltered, name) for name in run.tasks[task].get(unaltered, {}))
+
+
+def reaches_chance(run: Run, task: str, variant: str, metric: str) -> bool:
+    """Whether the interval of a metric contains what guessing has, or is below it."""
+    chance, estimate = run.chance(task, variant, metric), run.estimate(task, variant, metric)
+    return chance is not None and estimate.low is not None and estimate.low <= chance
 
 
 def _counts_of(run: Run) -> CountsByVariant:
@@ -188,79 +258,77 @@ def _counts_of(run: Run) -> CountsByVariant:
     return read_image_counts(run.path.parent / PER_QUERY, run.results, variants)
 
 
-@dataclasses.dataclass(frozen=True)
-class SharedCounts:
-    """Counts of two models on the same queries.
-
-    Attributes:
-        counts: counts of the model and of the reference; empty if they have no metric in common.
-        metrics: the metrics that can be compared.
-    """
-
-    counts: tuple[ImageCounts, ...] = ()
-    metrics: tuple[str, ...] = ()
-
-    def on(self, images: Sequence[str]) -> PairedCounts:
-        """Return the counts of these images for a paired test."""
-        if not self.counts:
-            return PairedCounts(np.zeros((len(images), 0)), np.zeros((len(images), 0)), {})
-        model, reference = self.counts
-        metrics = {name: model.metrics[name] for name in self.metrics}
-        return PairedCounts(model.on(images), reference.on(images), metrics)
-
-
 def _shared_counts(
     run: Run, reference: Run, task: str, variant: str, tables: Mapping[str, CountsByVariant]
-) -> SharedCounts:
+) -> tuple[ImageCounts, ImageCounts] | None:
+    """Return the counts of a model, with the metrics that can be compared, and of the reference; None without any."""
     one = _agreeing_counts(run, task, variant, tables[run.label])
     other = _agreeing_counts(reference, task, variant, tables[reference.label])
     if one is None or other is None:
-        return SharedCounts()
+        return None
     is_altered = run.described[task][variant].is_altered
-    names = tuple(
-        name
-        for name in one.metrics
+    metrics = {
+        name: statistic
+        for name, statistic in one.metrics.items()
         if name in other.metrics and _is_compared(name, is_altered) and one.has_same_entries(other, name)
-    )
-    return SharedCounts((one, other), names) if names else SharedCounts()
+    }
+    return (dataclasses.replace(one, metrics=metrics), other) if metrics else None
 
 
 def _primary_tests(
-    runs: Sequence[Run], task: str, variants: Sequence[str], shared: Sequence[SharedCounts], metrics: Sequence[str]
+    runs: Sequence[Run],
+    task: str,
+    variants: Sequence[tuple[Run, str]],
+    counts: Sequence[tuple[ImageCounts, ImageCounts]],
+    metrics: Sequence[str],
 ) -> Callable[[int, str], bool]:
     """Return whether a test is primary, from the place of its variant and its metric.
 
-    Without `metrics` the primary tests are the metric that ranks models, in its variant or, if that is a mean without
-    counts, in every part; and FR@1 and grounding in all variants that are not pooled. If the ranking metric has no
+    Without `metrics` the primary tests are the metric that ranks models, in its variant or, if that has no counts, in
+    every altered variant and part; and R@1, FR@1, grounding and blind in all of these. If the ranking metric has no
     counts, the usual ranking metric of the kind of task replaces it.
     """
     section = section_of(runs, task)
     lead_variant, lead_metric = section.ranked_by
-    counted = {metric for each in shared for metric in each.metrics}
+    counted = {metric for model, _ in counts for metric in model.metrics}
     if lead_metric not in counted:
         usual = section_of_kind(next((run.kind(task) for run in runs), "")).lead[1]
         lead_metric = usual if usual in counted else lead_metric
-    pooled = pooled_variants(section, runs, task).union(*(run.mean_corruptions(task) for run in runs)) - {lead_variant}
-    with_lead = {variant for variant, each in zip(variants, shared, strict=True) if lead_metric in each.metrics}
-    leading = {lead_variant} if lead_variant in with_lead else with_lead - pooled
+    pooled = pooled_variants(section, runs, task)
+    # A part of a benchmark is an altered variant, too: its items choose between a true and an altered caption.
+    altered = {
+        name
+        for run, name in variants
+        for about in [run.described[task][name]]
+        if about.is_attack or (about.is_altered and not (about.alteration or about.unseen or name in pooled))
+    }
+    names = [name for _, name in variants]
+    with_lead = {name for name, (model, _) in zip(names, counts, strict=True) if lead_metric in model.metrics}
+    leading = {lead_variant} if lead_variant in with_lead else with_lead & altered
 
     def is_primary(place: int, metric: str) -> bool:
         if metrics:
             return metric in metrics
-        is_ranking = metric == lead_metric and variants[place] in leading
-        return is_ranking or (metric in _PRIMARY and variants[place] not in pooled)
+        is_ranking = metric == lead_metric and names[place] in leading
+        return is_ranking or (metric in _PRIMARY and names[place] in altered)
 
     return is_primary
 
 
 def _is_compared(metric: str, is_altered: bool) -> bool:
-    """Whether one end of a metric is better; without altered items in the gallery, false recall is always 0."""
-    has_better_end = metric_of(metric).better is not None or metric in _WITHOUT_BETTER_END
-    return has_better_end and (is_altered or metric != "fr1")
+    """Whether one value of a metric is best; without altered items in the gallery, false recall is always 0."""
+    about = metric_of(metric)
+    return (about.better is not None or about.neutral is not None) and (is_altered or metric != "fr1")
+
+
+def _compared_statistic(metric: str, statistic: Statistic) -> Statistic:
+    """Return what is compared: the metric, or its distance from its neutral value."""
+    neutral = metric_of(metric).neutral
+    return statistic if neutral is None else lambda sums: np.abs(statistic(sums) - neutral)
 
 
 def _agreeing_counts(run: Run, task: str, variant: str, table: CountsByVariant) -> ImageCounts | None:
-    """Return the counts of the metrics in the results; None if some give another value, because of another model."""
+    """Return the counts, or None if they belong to other results: a metric of them differs from `results.json`."""
     counts = table.get((task, variant))
     if counts is None:
         return None
@@ -277,19 +345,17 @@ def _agreeing_counts(run: Run, task: str, variant: str, table: CountsByVariant) 
 
 def comparison_note(comparison: Comparison) -> str:
     """Return the note above the table of differences."""
-    count = sum(row.paired.corrected is not None for row in comparison.rows)
     lowest = 1 / (FLIPS + 1)
     text = (
-        f"Each model minus {comparison.reference.label}, in percentage points, paired by image: 95 % bootstrap "
-        "interval, minimum detectable effect (MDE: the difference that this test would find in 80 % of such samples), "
-        "and p of a two-sided permutation test that swaps the two models on random images "
-        f"({FLIPS:,} swaps, so never below {lowest:.4f}). The {count} primary test{'s' * (count != 1)} of this table "
-        "(the metric that orders the leaderboard, FR@1 and grounding) are corrected together by step-down max-T "
-        "(Westfall and Young 1993), with the uncorrected p beside; those with a corrected p below 0.05 are bold. All "
-        "other p are uncorrected, and with many of them some are small by chance."
+        f"Each model minus {comparison.reference.label}, in percentage points, paired by image: 95 % interval, minimum "
+        "detectable effect (MDE: the difference that this test would find in 80 % of such samples), and p of a "
+        f"two-sided permutation test that swaps the two models on random images ({FLIPS:,} swaps, so never below "
+        f"{lowest:.4f}). {comparison.family[0].upper()}{comparison.family[1:]}; {len(comparison.primary)} of them are "
+        "in this table. They are corrected together by max-T (Westfall and Young 1993), interval and MDE included, "
+        "with the uncorrected p beside; those with a corrected p below 0.05 are bold. All other differences are "
+        "uncorrected, and with many of them some are significant by chance. For Blind, the difference is that of the "
+        "distances from 50."
     )
-    if any(row.variant == CONTROL for row in comparison.rows):
-        text += " The note on variants above explains the control."
     if comparison.left_out:
         text += f" Not compared, because they have no table of the same queries: {', '.join(comparison.left_out)}."
     return text
@@ -300,34 +366,13 @@ def comparison_part(comparison: Comparison, task: str) -> Part:
     heads = [*heads_of(["Model", "Variant", "Metric"]), Head("Difference", edge=True), Head("p, corrected")]
     rows = [
         [
-            Cell(row.run.label),
-            Cell(label_of([row.run], task, row.variant), words=True),
+            Cell(row.model),
+            Cell(label_of(comparison.runs, task, row.variant), words=True),
             Cell(metric_of(row.metric).label, words=True),
-            *_cells(row),
+            *difference_cells(row),
         ]
         for row in comparison.rows
     ]
     title = f"Differences from {comparison.reference.label}"
     table = Table(f"{title}, {task}", heads, rows, sortable=True, filterable=True)
     return Part(title, [Note(comparison_note(comparison)), folded_if_long(table)])
-
-
-def _cells(row: Difference) -> list[Cell]:
-    paired = row.paired
-    small = (f"{signed(paired.low)}\u00a0to {signed(paired.high)}", f"MDE\u00a0{percent(paired.mde)}")
-    difference = Cell(signed(paired.points), small, paired.points, edge=True, strong=row.is_significant)
-    uncorrected = (f"uncorrected\u00a0{p_value(paired.p)}",)
-    if paired.corrected is None:
-        return [difference, Cell("", uncorrected)]
-    return [difference, Cell(p_value(paired.corrected), uncorrected, paired.corrected)]
-
-
-def p_value(p: float) -> str:
-    """Return a p-value as text, with three decimals, or four if it is small.
-
-    >>> p_value(0.0301), p_value(0.0001), p_value(2e-9)
-    ('0.030', '0.0001', '<0.0001')
-    """
-    if p < 0.00005:
-        return "<0.0001"
-    return f"{p:.3f}" if p >= 0.001 else f"{p:.4f}"

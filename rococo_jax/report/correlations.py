@@ -18,7 +18,7 @@ from rococo_jax.metrics.correlation import Correlations, correlate, holm
 from rococo_jax.report.blocks import Block, Cell, Charts, Head, Note, Notes, Part, Table
 from rococo_jax.report.charts import correlation_map
 from rococo_jax.report.collection import Run, pooled_severities, tasks_of, variants_of
-from rococo_jax.report.comparison import p_value
+from rococo_jax.report.difference import p_value
 from rococo_jax.report.sections import section_of
 from rococo_jax.report.vocabulary import task_label, variant_label
 

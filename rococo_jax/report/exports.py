@@ -19,6 +19,8 @@ _COLUMNS = (
     *("label", "unit", "better"),
 )
 _DIFFERENCE = ("compared_with", "difference", "difference_low", "difference_high", "p", "p_corrected", "mde")
+# The same of a difference.
+_FIELDS = ("reference", "points", "low", "high", "p", "p_corrected", "mde")
 
 
 def write_csv(path: Path, groups: Sequence[Group], comparisons: Comparisons) -> None:
@@ -36,7 +38,7 @@ def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[st
         for task, variants in run.tasks.items():
             comparison = comparisons.get((place, task))
             rows = comparison.rows if comparison else ()
-            differences = {(row.variant, row.metric): row for row in rows if row.run is run}
+            differences = {(row.variant, row.metric): row for row in rows if row.model == run.label}
             for variant in order_variants(variants, run.described[task]):
                 for name in in_reading_order(variants[variant], METRICS):
                     estimate, metric = run.estimate(task, variant, name), metric_of(name)
@@ -44,9 +46,7 @@ def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[st
                     row |= {"unit": metric.unit, "better": metric.better}
                     row |= {"value": estimate.value, "low": estimate.low, "high": estimate.high}
                     if comparison and (difference := differences.get((variant, name))):
-                        paired = difference.paired
-                        numbers = (paired.points, paired.low, paired.high, paired.p, paired.corrected, paired.mde)
-                        row |= dict(zip(_DIFFERENCE, (comparison.reference.label, *numbers), strict=True))
+                        row |= dict(zip(_DIFFERENCE, [getattr(difference, name) for name in _FIELDS], strict=True))
                     yield about | row
 
 

@@ -4,6 +4,7 @@ The conclusion uses the primary tests of the first task alone; `report.verdicts`
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 from markupsafe import Markup
@@ -15,12 +16,13 @@ from rococo_jax.metrics.paired import Verdict
 from rococo_jax.report.blocks import Block, Cell, Charts, Head, Note, Part, Table, estimate_cell, rich
 from rococo_jax.report.charts import Dot, round_ticks, scatter
 from rococo_jax.report.collection import Estimate, Group, Run, best_first, label_of, tasks_of, variants_of
-from rococo_jax.report.comparison import Comparison, leader_sentence
+from rococo_jax.report.comparison import Comparison
+from rococo_jax.report.difference import Difference
 from rococo_jax.report.examples import example_cards
 from rococo_jax.report.model_lines import model_line
 from rococo_jax.report.sections import section_of
-from rococo_jax.report.tables import MOST_PANELS, interval_panels
-from rococo_jax.report.verdicts import COLUMNS, INTERVAL, VerdictRow, verdict_rows
+from rococo_jax.report.tables import MOST_PANELS, has_any, interval_panels
+from rococo_jax.report.verdicts import COLUMNS, INTERVAL, cells_of, leader_sentence
 from rococo_jax.report.vocabulary import (
     ALTERED,
     QUERIES,
@@ -34,9 +36,7 @@ from rococo_jax.report.vocabulary import (
 
 # More names than this are counted instead of listed.
 _MOST_NAMES = 4
-_SIGNIFICANT = (
-    "Significant: p below 0.05, paired by image and corrected over all primary tests of the task (step-down max-T)."
-)
+_SIGNIFICANT = "Significant: p below 0.05, paired by image and corrected (max-T) over {}."
 _BETTER_END = {"higher": "higher is better", "lower": "lower is better"}
 
 
@@ -47,7 +47,8 @@ class Focus:
     Attributes:
         runs: the models that were measured, in the order of the leaderboard.
         described: the reference of the comparison, else the first model.
-        variant, metric: of the main number; FR@1 of the hardest variant where altered items join a gallery.
+        variant, metric: of the main number: where altered items join a gallery, FR@1 of the first altered variant in
+            reading order, whatever the results, so that they do not choose what leads the page.
         comparison: of the task; None where there is one model.
     """
 
@@ -67,11 +68,14 @@ class Focus:
         """Return the main number of a model."""
         return run.estimate(self.task, self.variant, self.metric)
 
-    def difference(self, run: Run, variant: str, metric: str) -> VerdictRow | None:
+    def difference(self, run: Run, variant: str, metric: str) -> Difference | None:
         """Return the primary difference between a model and the reference, if it was tested."""
-        rows = verdict_rows({(0, self.task): self.comparison}) if self.comparison else []
-        key = (run.label, variant, metric)
-        return next((row for row in rows if (row.model, row.variant, row.metric) == key), None)
+        return self._differences.get((run.label, variant, metric))
+
+    @functools.cached_property
+    def _differences(self) -> dict[tuple[str, str, str], Difference]:
+        rows = self.comparison.primary if self.comparison else ()
+        return {(row.model, row.variant, row.metric): row for row in rows}
 
 
 def first_screen(
@@ -97,7 +101,7 @@ def first_screen(
     if not many:
         blocks.append(_models(focus))
     if focus.comparison:
-        blocks.append(Note(_SIGNIFICANT))
+        blocks.append(Note(_SIGNIFICANT.format(focus.comparison.family)))
     if focus.is_attack:
         blocks.append(_field(focus) if many else _bars(focus))
         blocks.append(_example(focus, examples))
@@ -107,12 +111,11 @@ def first_screen(
 def _focus(group: Group, compared: Mapping[str, Comparison]) -> Focus:
     tasks = tasks_of(group.runs)
     for task in tasks:
-        altered = variants_of(group.runs, task, "fr1", lambda each: each.is_attack)
-        runs = [run for run in best_first(group.runs, task, (CLEAN, "r1")) if _hardest(run, task, altered)]
-        if runs:
+        for variant in variants_of(group.runs, task, "fr1", lambda each: each.is_attack)[:1]:
+            runs = best_first(group.runs, task, (CLEAN, "r1"))
+            runs = [run for run in runs if run.estimate(task, variant, "fr1").value is not None]
             comparison = compared.get(task)
-            described = _described(runs, comparison)
-            return Focus(runs, described, task, _hardest(described, task, altered), "fr1", comparison)
+            return Focus(runs, _described(runs, comparison), task, variant, "fr1", comparison)
     task = tasks[0]
     variant, metric = section_of(group.runs, task).ranked_by
     runs, comparison = best_first(group.runs, task, (variant, metric)), compared.get(task)
@@ -121,12 +124,6 @@ def _focus(group: Group, compared: Mapping[str, Comparison]) -> Focus:
 
 def _described(runs: Sequence[Run], comparison: Comparison | None) -> Run:
     return comparison.reference if comparison and comparison.reference in runs else runs[0]
-
-
-def _hardest(run: Run, task: str, altered: Sequence[str]) -> str | None:
-    """Return the variant whose altered items rank first most often; None where none was measured."""
-    rates = {name: value for name in altered if (value := run.estimate(task, name, "fr1").value) is not None}
-    return max(rates, key=rates.get) if rates else None
 
 
 def _tested(focus: Focus) -> Markup:
@@ -186,9 +183,16 @@ def _range(name: str, values: Sequence[float | int]) -> Markup:
 
 # Endings of the sentence about the models of each verdict.
 _FOOLED: Mapping[Verdict, str] = {
+    "at chance": "not compared with {} in FR@1: one of the two finds no more than guessing does, even without "
+    "alterations",
     "better": "significantly less often fooled than {}",
     "worse": "significantly more often fooled than {}",
     "undecided": "not significantly different from {} in FR@1",
+    "identical answers": "equal to {} in FR@1 on every image",
+}
+_BLIND: Mapping[Verdict, str] = {
+    "text bias": "significantly further from 50 in Blind than {}: text bias, which recognises altered items without "
+    "looking",
 }
 _RECALL: Mapping[Verdict, str] = {
     "better": "significantly better than {} in clean R@1",
@@ -198,6 +202,7 @@ _OTHER: Mapping[Verdict, str] = {
     "better": "significantly better than {}",
     "worse": "significantly worse than {}",
     "undecided": "not significantly different from {}",
+    "identical answers": "equal to {} on every image",
 }
 
 
@@ -209,11 +214,12 @@ def _conclusion(focus: Focus) -> Markup:
     sentences = []
     if focus.is_attack:
         sentences += _by_verdict(focus, focus.variant, "fr1", reference, _FOOLED)
+        sentences += _by_verdict(focus, focus.variant, "blind", reference, _BLIND)
         sentences += _by_verdict(focus, CLEAN, "r1", reference, _RECALL)
     else:
         sentences += _by_verdict(focus, focus.variant, focus.metric, reference, _OTHER)
-    if focus.comparison.first_two:
-        sentences.append(rich("{}", leader_sentence(focus.comparison.first_two)))
+    if leader := leader_sentence(focus.comparison):
+        sentences.append(rich("{}", leader))
     if not sentences:
         name = metric_of(focus.metric).label
         return rich("The difference in {} was not tested: the models have no common items with counts.", name)
@@ -261,6 +267,9 @@ def _models(focus: Focus) -> Table:
     """Return a line for each model: what it is, the main number, and its difference from the reference."""
     columns = [(CLEAN, "r1")] if focus.is_attack else []
     columns.append((focus.variant, focus.metric))
+    if focus.is_attack:
+        looking = [(focus.variant, name) for name in ("blind", "grounding")]
+        columns += [each for each in looking if has_any(focus.runs, focus.task, [focus.variant], each[1])]
     heads = [Head("Model", words=True)]
     for variant, metric in columns:
         about = metric_of(metric)
@@ -269,15 +278,24 @@ def _models(focus: Focus) -> Table:
         heads.append(Head(label + direction, about.definition))
     reference = focus.comparison.reference if focus.comparison else None
     if reference is not None:
-        heads += [Head(f"Difference from {reference.label}"), Head("p (corrected)"), Head("Verdict", words=True)]
+        name = f"{metric_of(focus.metric).label}: difference from {reference.label}"
+        heads += [Head(name), Head("p (corrected)"), Head("Verdict", words=True)]
     rows = []
     for run in focus.runs:
         row = [Cell(run.label, tuple(filter(None, [model_line(run)])))]
-        row += [estimate_cell(run.estimate(focus.task, variant, metric)) for variant, metric in columns]
+        row += [_estimate_cell(focus, run, *column) for column in columns]
         if reference is not None:
             row += _verdict_cells(focus, run, reference)
         rows.append(row)
     return Table(f"Models in short, {focus.task}", heads, rows)
+
+
+def _estimate_cell(focus: Focus, run: Run, variant: str, metric: str) -> Cell:
+    """Return a number with its interval, and a mark where it shows more text bias than the reference has."""
+    cell = estimate_cell(run.estimate(focus.task, variant, metric))
+    difference = focus.difference(run, variant, metric)
+    is_biased = difference is not None and difference.verdict == "text bias"
+    return dataclasses.replace(cell, small=(*cell.small, "text bias")) if is_biased else cell
 
 
 def _verdict_cells(focus: Focus, run: Run, reference: Run) -> list[Cell]:
@@ -286,7 +304,7 @@ def _verdict_cells(focus: Focus, run: Run, reference: Run) -> list[Cell]:
         return [Cell("–"), Cell("–"), Cell("reference", words=True)]
     if difference is None:
         return [Cell("–"), Cell("–"), Cell("not tested", words=True)]
-    texts = dict(zip(COLUMNS, difference.cells(), strict=True))
+    texts = dict(zip(COLUMNS, cells_of(difference), strict=True))
     interval = texts[INTERVAL].replace(" to ", "\u00a0to ")  # two lines at most on a phone
     return [Cell(texts["Difference"], (interval,)), Cell(texts["p"]), Cell(texts["Verdict"], words=True)]
 
@@ -327,5 +345,5 @@ def _example(focus: Focus, examples: Mapping[str, Sequence[Example]]) -> Block |
     """Return one error of the described model, if possible an altered caption of the query itself."""
     of_model = examples.get(focus.described.label, ())
     errors = [each for each in of_model if each.role == "error" and each.task == focus.task]
-    errors = sorted(errors, key=lambda each: (each.kind != "own_altered", each.variant != focus.variant, each.order))
+    errors = sorted(errors, key=lambda each: (each.variant != focus.variant, each.kind != "own_altered", each.order))
     return example_cards(errors[:1], model=focus.described.label) if errors else None

@@ -1,106 +1,52 @@
-"""Primary differences between models as rows with a verdict, for the page, the terminal and JSON."""
+"""Primary differences between models with their verdicts, for the page and the terminal."""
 
-import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import get_args
 
-from rococo_jax.benchmarks.pooling import coverage_phrase
+from rococo_jax.benchmarks.variants import ALL, MEAN
 from rococo_jax.evaluation.summary import INTERVAL, new_table
 from rococo_jax.metrics import metric_of
-from rococo_jax.metrics.paired import Verdict
+from rococo_jax.metrics.paired import Verdict, least_margin
 from rococo_jax.report.blocks import Cell, Head, Note, Notes, Part, Table, rich
-from rococo_jax.report.comparison import Comparison, Comparisons, Difference, leader_sentence, p_value
+from rococo_jax.report.collection import label_of
+from rococo_jax.report.comparison import Comparison, Comparisons, reaches_chance
+from rococo_jax.report.difference import Difference
 from rococo_jax.report.markdown import escaped, table_lines
+from rococo_jax.report.sections import section_of
 from rococo_jax.report.vocabulary import percent, signed, task_label, variant_label
 
-LEGEND = (
-    "Difference: model minus reference, paired by image, with its 95 % bootstrap interval. p: permutation test, "
-    "corrected over all primary differences of a task (step-down max-T). MDE: the difference that the test would find "
-    "in 80 % of such samples. better, worse: the difference is significant (p below 0.05)."
+_LEGEND = (
+    "Difference: model minus reference, paired by image, with its 95 % interval; for Blind, of the distances from 50. "
+    "p: permutation test. MDE: the difference that the test would find in 80 % of such samples. p, interval and MDE "
+    "are corrected (max-T) over {}. better, worse: the difference is significant (p below 0.05), and the interval "
+    "excludes zero."
 )
+_MEANINGS: Mapping[Verdict, str] = {
+    "text bias": "the model recognises altered items without looking, significantly more than the reference; less text "
+    "bias: significantly less",
+    "at chance": "without alteration, the model or the reference finds no more than guessing does, so the difference "
+    "says nothing",
+    "identical answers": "no image differs",
+}
 COLUMNS = ("Model", "Task", "Variant", "Metric", "Value", "Reference", "Difference", INTERVAL, "p", "MDE", "Verdict")
 NUMBERS = ("Value", "Reference", "Difference", INTERVAL, "p", "MDE")
 # Of more models than this, one sentence counts the verdicts of all.
 _MOST_SENTENCES = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class VerdictRow:
-    """Primary difference between a model and the reference, with its verdict.
-
-    Attributes:
-        reference, model: labels of the two models.
-        value, reference_value: the metric of each model, in its unit.
-        difference, low, high: model minus reference and its 95 % interval.
-        p: p-value, corrected over all primary differences of the task.
-        mde: minimum detectable effect; None if no image differs.
-        verdict: see `PairedDifference.verdict`.
-        coverage: phrase with the number of the benchmark's parts, if some are absent.
-    """
-
-    reference: str
-    model: str
-    task: str
-    variant: str
-    metric: str
-    value: float
-    reference_value: float
-    difference: float
-    low: float
-    high: float
-    p: float
-    mde: float | None
-    verdict: Verdict
-    coverage: str = ""
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the row as text, in the order of `COLUMNS`."""
-        variant = variant_label(self.variant) + self.coverage
-        words = self.model, task_label(self.task), variant, metric_of(self.metric).label
-        bounds = f"{signed(self.low)} to {signed(self.high)}"
-        numbers = percent(self.value), percent(self.reference_value), signed(self.difference), bounds
-        return *words, *numbers, p_value(self.p), percent(self.mde), self.verdict
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the row with all digits."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name != "coverage"}
+def cells_of(row: Difference) -> tuple[str, ...]:
+    """Return a primary difference as text, in the order of `COLUMNS`."""
+    variant = variant_label(row.variant) + row.coverage
+    words = row.model, task_label(row.task), variant, metric_of(row.metric).label
+    numbers = percent(row.value), percent(row.reference_value), signed(row.points), row.bounds or "–"
+    return *words, *numbers, row.p_text, percent(row.mde), row.verdict or ""
 
 
-def verdict_rows(comparisons: Comparisons, margin: float | None = None) -> list[VerdictRow]:
-    """Return the primary differences of all comparisons, in the order of the page.
-
-    Args:
-        margin: largest difference, in points, that is equivalent to none; None to decide on significance alone.
-    """
-    return [
-        _verdict_row(comparison, task, row, margin)
-        for (_, task), comparison in comparisons.items()
-        for row in comparison.rows
-        if row.paired.corrected is not None and metric_of(row.metric).better is not None
-    ]
-
-
-def _verdict_row(comparison: Comparison, task: str, row: Difference, margin: float | None) -> VerdictRow:
-    model, reference = (run.estimate(task, row.variant, row.metric).value for run in (row.run, comparison.reference))
-    paired = row.paired
-    return VerdictRow(
-        reference=comparison.reference.label,
-        model=row.run.label,
-        task=task,
-        variant=row.variant,
-        metric=row.metric,
-        value=model,
-        reference_value=reference,
-        difference=paired.points,
-        low=paired.low,
-        high=paired.high,
-        p=paired.corrected,
-        mde=paired.mde,
-        verdict=paired.verdict(metric_of(row.metric).better, margin),
-        coverage=coverage_phrase(row.run.sizes(task).get(row.variant, {})),
-    )
+def verdict_rows(comparisons: Comparisons) -> list[Difference]:
+    """Return the primary differences of all comparisons, in the order of the page."""
+    return [row for comparison in comparisons.values() for row in comparison.primary]
 
 
 def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
@@ -109,24 +55,26 @@ def verdict_part(compared: Mapping[str, Comparison]) -> Part | None:
     Args:
         compared: the comparison of each task.
     """
-    rows = verdict_rows({(0, task): comparison for task, comparison in compared.items()})
+    comparisons = {(0, task): comparison for task, comparison in compared.items()}
+    rows = verdict_rows(comparisons)
     if not rows:
         return None
     heads = [Head(name, words=name not in NUMBERS) for name in COLUMNS]
     cells = [
         [
-            Cell(text, words=name not in NUMBERS, strong=name == "Verdict" and text != "undecided")
-            for name, text in zip(COLUMNS, row.cells(), strict=True)
+            Cell(text, words=name not in NUMBERS, strong=name == "Verdict" and row.is_significant)
+            for name, text in zip(COLUMNS, cells_of(row), strict=True)
         ]
         for row in rows
     ]
     reference = rows[0].reference
     table = Table(f"Verdicts against {reference}", heads, cells, sortable=len(rows) > 1, filterable=True)
-    hint = rich("{} <code>rococo compare --margin POINTS</code> also tests whether it is too small to matter.", LEGEND)
+    text = "{} <code>rococo compare --margin POINTS</code> also tests whether it is too small to matter."
+    hint = rich(text, legend(comparisons))
     return Part(f"Compared with {reference}", [Notes(summary_lines(rows)), table, Note(hint)], "task")
 
 
-def summary_lines(rows: Sequence[VerdictRow]) -> list[str]:
+def summary_lines(rows: Sequence[Difference]) -> list[str]:
     """Return a sentence for each model that counts its verdicts, or one for all of many models."""
     lines = []
     for reference in dict.fromkeys(row.reference for row in rows):
@@ -141,30 +89,80 @@ def summary_lines(rows: Sequence[VerdictRow]) -> list[str]:
     return lines
 
 
-def _counted_verdicts(rows: Sequence[VerdictRow]) -> str:
+def _counted_verdicts(rows: Sequence[Difference]) -> str:
     verdicts = Counter(row.verdict for row in rows)
-    names = [name for name in ("better", "worse", "equivalent", "undecided") if verdicts[name]]
-    counted = [f"{verdicts[name]} {name}" for name in names]
+    counted = [f"{verdicts[name]} {name}" for name in get_args(Verdict) if verdicts[name]]
     return f"{', '.join(counted)} of {len(rows)} primary difference{'s' * (len(rows) != 1)}"
+
+
+def leader_sentence(comparison: Comparison) -> str | None:
+    """Say whether the first model of a leaderboard is significantly ahead of the second, or no better than guessing.
+
+    Only the tests of the table count: two models of which none is the reference were not tested against each other.
+    None if the results do not have the metric that orders the leaderboard.
+    """
+    task, (first, second) = comparison.task, comparison.runs[:2]
+    variant, metric = section_of(comparison.runs, task).ranked_by
+    estimates = [run.estimate(task, variant, metric) for run in (first, second)]
+    if None in [estimate.value for estimate in estimates]:
+        return None
+    name, label = metric_of(metric).label, label_of((first, second), task, variant).lower()
+    by = f"{'' if label in (ALL, MEAN) else f'{label} '}{name}"
+    values = [percent(estimate.value) for estimate in estimates]
+    if reaches_chance(first, task, variant, metric):
+        chance = percent(first.chance(task, variant, metric))
+        return (
+            f"No model can be distinguished from chance: by {by}, the 95 % interval of the first, {first.label} "
+            f"({values[0]}), is {estimates[0].bounds}, and guessing gives {chance} on average."
+        )
+    labels = {first.label, second.label}
+    key = (variant, metric)
+    tested = [row for row in comparison.primary if {row.model, row.reference} == labels]
+    row = next((row for row in tested if (row.variant, row.metric) == key), None)
+    if row is None:
+        return (
+            f"By {by}, {first.label} ({values[0]}) is ahead of {second.label} ({values[1]}). These two were not tested "
+            "against each other, because neither is the reference."
+        )
+    if not row.is_significant:
+        return (
+            f"There is no clear best model: by {by} the first two, {first.label} ({values[0]}) and {second.label} "
+            f"({values[1]}), do not differ significantly (p {row.p_text})."
+        )
+    return (
+        f"By {by}, {first.label} ({values[0]}) is first, significantly ahead of {second.label} ({values[1]}, "
+        f"p {row.p_text})."
+    )
 
 
 def leader_lines(comparisons: Comparisons) -> list[str]:
     """Return a sentence for each task: which model is first, that none is clearly, or that none is above chance."""
-    return [
-        f"{task_label(task)}: {leader_sentence(comparison.first_two)}"
-        for (_, task), comparison in comparisons.items()
-        if comparison.first_two
-    ]
+    sentences = {task: leader_sentence(comparison) for (_, task), comparison in comparisons.items()}
+    return [f"{task_label(task)}: {sentence}" for task, sentence in sentences.items() if sentence]
+
+
+def margin_lines(comparisons: Comparisons, margin: float) -> list[str]:
+    """Return a sentence for each task that has too few images to show equivalence within this margin."""
+    lines = []
+    for (_, task), comparison in comparisons.items():
+        images = max((row.images for row in comparison.primary), default=0)
+        if images and margin < (least := least_margin(images)):
+            lines.append(
+                f"{task_label(task)}: {images} images cannot show equivalence within {margin:g} points, but within "
+                f"{least:.2g} or more (3 / {images})."
+            )
+    return lines
 
 
 def print_verdicts(comparisons: Comparisons, margin: float | None = None, hint: str = "") -> None:
     """Print the table of primary differences with its sentences; in a file or a pipe it is Markdown.
 
     Args:
+        margin: that the comparisons were made with.
         hint: sentence that ends the legend.
     """
-    rows = verdict_rows(comparisons, margin)
-    cells = [row.cells() for row in rows]
+    rows = verdict_rows(comparisons)
+    cells = list(map(cells_of, rows))
     if sys.stdout.isatty():
         _print_table(cells)
     else:
@@ -173,7 +171,8 @@ def print_verdicts(comparisons: Comparisons, margin: float | None = None, hint: 
         for line in table_lines(heads, [map(escaped, row) for row in cells])[1:]:
             print(line)
         print()
-    for line in (*leader_lines(comparisons), *summary_lines(rows), "", f"{legend(margin)} {hint}".rstrip()):
+    lines = [*leader_lines(comparisons), *([] if margin is None else margin_lines(comparisons, margin))]
+    for line in (*lines, *summary_lines(rows), "", f"{legend(comparisons, margin)} {hint}".rstrip()):
         print(line)
 
 
@@ -188,8 +187,12 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
     Console().print(table, crop=False)
 
 
-def legend(margin: float | None) -> str:
-    """Return what a reader must know about the columns, in plain text."""
+def legend(comparisons: Comparisons, margin: float | None = None) -> str:
+    """Return what a reader must know about the columns and the verdicts, in plain text."""
+    families = dict.fromkeys(comparison.family for comparison in comparisons.values())
+    verdicts = " ".join(row.verdict or "" for row in verdict_rows(comparisons))
+    text = _LEGEND.format("; ".join(families))
+    text += "".join(f" {name}: {meaning}." for name, meaning in _MEANINGS.items() if name in verdicts)
     if margin is None:
-        return LEGEND
-    return f"{LEGEND} equivalent: it is smaller than {margin:g} points (two one-sided tests at 5 %)."
+        return text
+    return f"{text} equivalent: it is smaller than {margin:g} points (two one-sided tests at 5 %, not corrected)."

@@ -18,7 +18,7 @@ from rococo_jax.errors import InputError
 from rococo_jax.metrics.correlation import holm
 from rococo_jax.progress import say
 from rococo_jax.report.blocks import Block, Cell, Head, Note, Part, Table
-from rococo_jax.report.comparison import p_value
+from rococo_jax.report.difference import p_value
 from rococo_jax.studies.number_columns import MODEL_COLUMNS, is_number_column, read_numbers
 from rococo_jax.texts import open_table
 

@@ -246,7 +246,7 @@ def estimates_of_values(
 ) -> dict[str, dict[str, Estimate]]:
     """Return mean, spread and interval of each metric; of a single seed the interval is that of its results."""
     estimates = {
-        variant: {name: _estimate_of_metric(name, of_metric) for name, of_metric in metrics.items()}
+        variant: {name: _estimate(*of_metric, name) for name, of_metric in metrics.items()}
         for variant, metrics in values.items()
     }
     for variant in results[0]["tasks"][task] if len(results) == 1 else ():
@@ -302,15 +302,6 @@ def _mean(of_variants: Sequence[SeedValues]) -> SeedValues:
     return SeedValues(values, np.mean(resampled, axis=0) if is_complete else None)
 
 
-def _estimate_of_metric(name: str, values: SeedValues) -> Estimate:
-    """Return the estimate of a metric; its interval ends at the bounds of the metric, which few seeds would exceed."""
-    estimate = _estimate(*values)
-    if not estimate.has_interval:
-        return estimate
-    lowest, highest = metric_of(name).bounds
-    return dataclasses.replace(estimate, low=max(estimate.low, lowest), high=min(estimate.high, highest))
-
-
-def _estimate(values: np.ndarray, resampled: np.ndarray | None = None) -> Estimate:
-    low, high = (None, None) if resampled is None else interval(values, resampled)
+def _estimate(values: np.ndarray, resampled: np.ndarray | None = None, metric: str = "") -> Estimate:
+    low, high = (None, None) if resampled is None else interval(values, resampled, metric_of(metric).bounds)
     return Estimate(float(values.mean()), low, high, spread(values))

@@ -1,14 +1,15 @@
 """Differences between settings of a sweep, tested over seeds and images (`report.across_seeds.difference`)."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.across_seeds import SeedDifference, difference
+from rococo_jax.report.across_seeds import difference
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
-from rococo_jax.report.comparison import p_value
+from rococo_jax.report.difference import Difference
 from rococo_jax.report.tables import heads_of
-from rococo_jax.report.vocabulary import percent, signed, task_label, variant_label
+from rococo_jax.report.vocabulary import signed, task_label, variant_label
 from rococo_jax.sweep.collect import Row, summary_columns
 from rococo_jax.sweep.plan import Plan, value_text
 
@@ -18,28 +19,40 @@ _NOTE = (
 )
 
 
-class SettingDifference(NamedTuple):
-    """Difference between a setting and the first one in one metric."""
-
-    row: Row
-    task: str
-    variant: str
-    metric: str
-    difference: SeedDifference
-
-
-def differences_of(rows: Sequence[Row]) -> list[SettingDifference]:
-    """Compare each setting with the first in the metrics of the summary, where both have several seeds."""
-    differences = []
+def differences_of(plan: Plan, rows: Sequence[Row]) -> Iterator[tuple[Row, Difference]]:
+    """Yield the differences of each setting from the first, in the metrics of the summary, where both have several
+    seeds.
+    """
     for row in rows[1:]:
-        for column in summary_columns(rows):
-            values, reference = row.values_of(*column), rows[0].values_of(*column)
+        for task, variant, metric in summary_columns(rows):
+            values, reference = (each.values_of(task, variant, metric) for each in (row, rows[0]))
             if values is None or reference is None or values.resampled is None or reference.resampled is None:
                 continue
-            compared = difference(values.values, values.resampled, reference.values, reference.resampled)
-            if compared is not None:
-                differences.append(SettingDifference(row, *column, compared))
-    return differences
+            about = metric_of(metric)
+            compared: list[np.ndarray] = [*values, *reference]
+            if about.neutral is not None:
+                compared = [np.abs(each - about.neutral) for each in compared]
+            paired = difference(*compared, about.bounds)
+            if paired is None:
+                continue
+            yield (
+                row,
+                Difference(
+                    model=setting_name(plan, row),
+                    reference=setting_name(plan, rows[0]),
+                    benchmark="",
+                    task=task,
+                    variant=variant,
+                    metric=metric,
+                    value=float(values.values.mean()),
+                    reference_value=float(reference.values.mean()),
+                    points=paired.points,
+                    low=paired.low,
+                    high=paired.high,
+                    p=paired.p,
+                    verdict=paired.verdict(about),
+                ),
+            )
 
 
 def setting_name(plan: Plan, row: Row) -> str:
@@ -50,25 +63,22 @@ def setting_name(plan: Plan, row: Row) -> str:
 
 def differences_part(plan: Plan, rows: Sequence[Row]) -> Part | None:
     """Return the table of differences; None if no two settings have several seeds."""
-    differences = differences_of(rows)
+    differences = [each for _, each in differences_of(plan, rows)]
     if not differences:
         return None
     heads = [*heads_of(["Setting", "Task", "Variant", "Metric"]), Head("Difference", edge=True), Head("p")]
     body = [
         [
-            Cell(setting_name(plan, each.row)),
+            Cell(each.model),
             Cell(task_label(each.task), words=True),
             Cell(variant_label(each.variant), words=True),
             Cell(metric_of(each.metric).label, words=True),
-            Cell(
-                signed(each.difference.points),
-                (f"{percent(each.difference.low)}\u00a0to {percent(each.difference.high)}",),
-                each.difference.points,
-                edge=True,
-            ),
-            Cell(p_value(each.difference.p), value=each.difference.p),
+            Cell(signed(each.points), (each.bounds.replace(" to ", "\u00a0to "),), each.points, edge=True),
+            Cell(each.p_text, value=each.p),
+            Cell(each.verdict or "", words=True),
         ]
         for each in differences
     ]
     title = f"Differences from {setting_name(plan, rows[0])}"
+    heads.append(Head("Verdict", words=True))
     return Part(title, [Note(_NOTE), Table(title, heads, body, sortable=len(body) > 1)])

@@ -65,17 +65,8 @@ def sweep_json(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str], state
             for row in rows
         ],
         "differences": [
-            {
-                "arm": each.row.arm,
-                "values": dict(zip(names, each.row.values, strict=True)),
-                "task": each.task,
-                "variant": each.variant,
-                "metric": each.metric,
-                "difference": each.difference.points,
-                "interval": [each.difference.low, each.difference.high],
-                "p": each.difference.p,
-            }
-            for each in differences_of(rows)
+            {"arm": row.arm, "values": dict(zip(names, row.values, strict=True)), **each.as_json()}
+            for row, each in differences_of(plan, rows)
         ],
         "points": [
             {

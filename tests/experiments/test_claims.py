@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rococo_jax.report.across_seeds import SeedDifference
+from rococo_jax.metrics.paired import PairedDifference
 from tests.support.made_runs import make_run
 
 ARMS = ("plain", "recipe")
@@ -59,7 +59,7 @@ def test_a_claim_with_a_target_is_compared_with_it_by_two_one_sided_t_tests(clai
 def test_a_verdict_follows_the_test_that_was_named_first(claims, test, points, p, corrected, p_equivalence, expected):
     better = "lower" if test == "difference" else "higher"
     claim = claims.Claim("a metric", "image_to_text", ("danger",), "fr1", better, test, 2.0)
-    of_difference = SeedDifference(points, 0.0, 0.0, p)
+    of_difference = PairedDifference(points, 0.0, 0.0, p)
     assert claims.verdict(claim, of_difference, corrected, p_equivalence) == expected
 
 

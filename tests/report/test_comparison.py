@@ -37,22 +37,25 @@ def test_differences_are_those_of_the_figures_and_of_the_queries(runs):
     assert set(found) == {(0, "image_to_text"), (0, "text_to_image")}
     for (_, task), comparison in found.items():
         assert not comparison.left_out
+        runs_by_label = {run.label: run for run in comparison.runs}
         for row in comparison.rows:
-            ours, theirs = (run.tasks[task][row.variant] for run in (row.run, comparison.reference))
-            assert row.paired.points == pytest.approx(ours[row.metric] - theirs[row.metric])
-            assert row.paired.low <= row.paired.points <= row.paired.high
+            both = [runs_by_label[name].tasks[task][row.variant][row.metric] for name in (row.model, row.reference)]
+            assert (row.value, row.reference_value) == tuple(both)
+            ours, theirs = (abs(each - 50) for each in both) if row.metric == "blind" else both
+            assert row.points == pytest.approx(ours - theirs)
+            assert row.low <= row.points <= row.high
     wanted = [("task", "=", "image_to_text"), ("variant", "=", "danger")]
     folders = (runs / "family-1-model-d", found[0, "image_to_text"].reference.path.parent)
     first, best = (np.array(pq.read_table(f / "per_query.parquet", filters=wanted)["rank"]) <= 1 for f in folders)
     each = first * 1.0 - best
     assert len(each) == IMAGES
-    points = {(r.run.label, r.variant, r.metric): r.paired.points for r in found[0, "image_to_text"].rows}
+    points = {(r.model, r.variant, r.metric): r.points for r in found[0, "image_to_text"].rows}
     assert points["family-1/model-d", "danger", "r1"] == pytest.approx(100 * each.mean())
 
 
 def test_a_clearly_worse_model_has_a_small_p_and_an_equal_one_has_not(runs):
     rows = comparisons(runs, reference="family-0/model-a")[0, "image_to_text"].rows
-    p = {row.run.label: row.paired.p for row in rows if (row.variant, row.metric) == ("clean", "r1")}
+    p = {row.model: row.p for row in rows if (row.variant, row.metric) == ("clean", "r1")}
     assert p["family-0/model-e"] < 0.001
     assert p["family-1/model-f"] > 0.05
 
@@ -69,7 +72,7 @@ def test_hits_that_do_not_give_the_results_figures_are_not_compared(tmp_path):
     (tmp_path / "b" / "per_query.parquet").write_bytes((tmp_path / "a" / "per_query.parquet").read_bytes())
     make_run(tmp_path / "c", "c", 0.8, seed=2)
     found = comparisons(tmp_path)[0, "image_to_text"]
-    assert {row.run.label for row in found.rows} == {"c"} and found.left_out == ("b",)
+    assert {row.model for row in found.rows} == {"c"} and found.left_out == ("b",)
 
 
 def test_the_csv_holds_every_difference_beside_its_figures(runs, page):
@@ -82,22 +85,26 @@ def test_the_csv_holds_every_difference_beside_its_figures(runs, page):
         comparison = found[0, row["task"]]
         assert row["compared_with"] == comparison.reference.label
         asked = (row["model"], row["variant"], row["metric"])
-        (same,) = (r for r in comparison.rows if (r.run.label, r.variant, r.metric) == asked)
-        wanted = same.paired
-        ends = (wanted.points, wanted.low, wanted.high, wanted.p, wanted.corrected, wanted.mde)
+        (same,) = (r for r in comparison.rows if (r.model, r.variant, r.metric) == asked)
+        ends = (same.points, same.low, same.high, same.p, same.p_corrected, same.mde)
         names = ("difference", "difference_low", "difference_high", "p", "p_corrected", "mde")
         assert [row[name] for name in names] == ["" if end is None else repr(end) for end in ends]
 
 
 def test_primary_tests_of_a_task_are_corrected_together_and_no_others(runs):
     for comparison in comparisons(runs).values():
-        primary = [row for row in comparison.rows if row.paired.corrected is not None]
-        assert {(row.metric, row.variant == "clean") for row in primary} <= {
-            ("r1", True), ("fr1", False), ("grounding", False)}  # fmt: skip
-        assert {row.metric for row in comparison.rows} > {row.metric for row in primary} >= {"r1", "fr1"}
-        assert all(row.paired.p <= row.paired.corrected for row in primary)
+        primary = comparison.primary
+        of_altered = {(name, False) for name in ("r1", "fr1", "grounding", "blind")}
+        assert {(row.metric, row.variant == "clean") for row in primary} == {("r1", True)} | of_altered
+        assert {row.metric for row in comparison.rows} > {row.metric for row in primary}
+        assert all(row.p <= row.p_corrected for row in primary)
+        others = [row for row in comparison.rows if not row.is_primary]
+        assert all(row.p_corrected is None and row.verdict is None for row in others)
+        # Uncorrected intervals belong to uncorrected p, as the corrected ones do to the corrected p.
+        for row, p in [*((row, row.p_corrected) for row in primary), *((row, row.p) for row in others)]:
+            assert (p < 0.05) == (not row.low <= 0 <= row.high)
         assert 0 < sum(row.is_significant for row in primary) < len(primary)
-        assert f"The {len(primary)} primary tests of this table" in comparison_note(comparison)
+        assert f"{len(primary)} of them are in this table" in comparison_note(comparison)
 
 
 def test_models_are_compared_with_the_first_that_was_named_in_every_task(runs):
@@ -159,5 +166,5 @@ def test_results_of_other_conditions_are_not_compared(runs, tmp_path):
     (other / "results.json").write_text(json.dumps(results))
     found = comparisons(runs, other)
     assert {place for place, _ in found} == {0}
-    assert "other" not in {row.run.label for comparison in found.values() for row in comparison.rows}
+    assert "other" not in {row.model for comparison in found.values() for row in comparison.rows}
     assert np.all([len(comparison.rows) % 5 == 0 for comparison in found.values()])

@@ -41,13 +41,14 @@ def test_the_first_screen_says_how_often_a_model_is_fooled_and_what_differs(runs
     folder, results = runs
     page = (folder / "report.html").read_text()
     tasks = results["good_model"]["tasks"]["image_to_text"]
-    hardest = max((name for name in tasks if name != "clean"), key=lambda name: tasks[name]["fr1"])
+    declared = "same_concept"  # the first altered variant in reading order, which is not the one of the highest FR@1
+    assert tasks["danger"]["fr1"] != tasks[declared]["fr1"]
     before, _, screen = page.partition('id="headline"')
     assert screen and "<table" not in before
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", screen))
     assert text.index("What was tested.") < text.index("What happened.") < text.index("What to conclude.")
-    assert f"With good_model, an altered caption ranks first for {tasks[hardest]['fr1']:.1f} %" in text
-    assert f"for {tasks['clean']['r1']:.1f} % before and {tasks[hardest]['r1']:.1f} % after." in text
+    assert f"With good_model, an altered caption ranks first for {tasks[declared]['fr1']:.1f} %" in text
+    assert f"for {tasks['clean']['r1']:.1f} % before and {tasks[declared]['r1']:.1f} % after." in text
     assert "poor</b> is significantly more often fooled than good_model" in screen
     assert "poor</b> is significantly worse than good_model in clean R@1" in screen
 

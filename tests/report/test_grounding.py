@@ -53,10 +53,11 @@ def test_paired_differences_of_pairs_are_those_of_the_figures(runs):
     assert {row.metric for row in comparison.rows} == set(shares)
     results = [json.loads((runs / str(place) / "results.json").read_text()) for place in range(2)]
     of_danger = [each["tasks"]["image_to_text"]["danger"] for each in results]
-    found = {row.metric: row.paired for row in comparison.rows if row.variant == "danger"}
+    found = {row.metric: row for row in comparison.rows if row.variant == "danger"}
     assert found.keys() == set(shares)
     for name in shares:
-        assert found[name].points == pytest.approx(of_danger[1][name] - of_danger[0][name])
+        values = [abs(each[name] - 50) if name == "blind" else each[name] for each in of_danger]
+        assert found[name].points == pytest.approx(values[1] - values[0])
         assert found[name].low <= found[name].points <= found[name].high
     assert found["grounding"].p < 0.01
     assert {row.metric for row in comparison.rows if row.variant == "clean"} == {"r1", "r5", "r10", "r_mean"}

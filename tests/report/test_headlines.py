@@ -117,7 +117,7 @@ def test_the_headline_is_the_primary_difference(two, runs):
     (group,) = group_by_fingerprint(load_results([two / "all"]))
     rows = verdict_rows(compare_groups([group], "parts"))
     assert [(row.variant, row.metric) for row in rows] == [("all", "group_score")]
-    assert rows[0].difference == pytest.approx(100 * (51 - 28) / 400)
+    assert rows[0].points == pytest.approx(100 * (51 - 28) / 400)
     assert "coverage" not in rows[0].as_json()
 
 
@@ -129,8 +129,8 @@ def test_a_mean_over_parts_is_compared_like_any_other_variant(two, tmp_path):
     groups = group_by_fingerprint(load_results([tmp_path]))
     (row,) = verdict_rows(compare_groups(groups, "parts"))
     first, other = (run.estimate("winoground", "mean", "group_score").value for run in groups[0].runs)
-    assert (row.variant, row.model) == ("mean", "items") and row.difference == pytest.approx(first - other)
-    assert row.low < row.difference < row.high and 0 < row.p < 1 and row.mde > 0
+    assert (row.variant, row.model) == ("mean", "items") and row.points == pytest.approx(first - other)
+    assert row.low < row.points < row.high and 0 < row.p_corrected < 1 and row.mde > 0
 
 
 def test_correlations_and_sweeps_use_the_headline(two, runs):

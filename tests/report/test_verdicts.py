@@ -1,12 +1,16 @@
 """`rococo compare` and the page's table of verdicts show the differences of the results, with the same digits."""
 
 import json
+import re
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.report import write_report
+from rococo_jax.report.difference import p_value
 from tests.support.made_runs import make_run
 
 
@@ -32,27 +36,56 @@ def test_json_rows_are_the_differences_of_the_results(folders, capsys):
     for row in rows:
         one, other = (values[name][row["task"]][row["variant"]][row["metric"]] for name in (row["model"], "base"))
         assert (row["value"], row["reference_value"]) == (one, other)
-        assert row["difference"] == pytest.approx(one - other)
-        assert row["low"] <= row["difference"] <= row["high"]
+        change = abs(one - 50) - abs(other - 50) if row["metric"] == "blind" else one - other
+        assert row["points"] == pytest.approx(change)
+        assert row["low"] <= row["points"] <= row["high"] and row["benchmark"] == "rococo"
     primary = {(row["metric"], row["variant"] == "clean") for row in rows}
-    assert primary == {("r1", True), ("fr1", False), ("grounding", False)}
+    assert primary == {("r1", True), *((name, False) for name in ("r1", "fr1", "grounding", "blind"))}
 
 
 def test_a_verdict_follows_the_corrected_p_and_the_better_end(folders, capsys):
     rows = json.loads(compare(capsys, *folders, "--json"))
     for row in rows:
-        higher_is_better = row["metric"] != "fr1"
-        is_better = (row["difference"] > 0) == higher_is_better
-        wanted = ("better" if is_better else "worse") if row["p"] < 0.05 else "undecided"
-        assert row["verdict"] == wanted
+        if row["metric"] == "blind":
+            directions = ("text bias", "less text bias")
+        else:
+            directions = ("better", "worse") if row["metric"] != "fr1" else ("worse", "better")
+        is_significant = row["p_corrected"] < 0.05
+        assert row["verdict"] == (directions[row["points"] < 0] if is_significant else "undecided")
+        assert is_significant == (not row["low"] <= 0 <= row["high"])
     assert {row["verdict"] for row in rows if row["model"] == "worse"} >= {"worse"}
 
 
 def test_models_are_equivalent_within_a_wide_margin_alone(folders, capsys):
     wide = json.loads(compare(capsys, *folders, "--margin", 99, "--json"))
     assert {row["verdict"] for row in wide} == {"equivalent"}
-    narrow = json.loads(compare(capsys, *folders, "--margin", 0.01, "--json"))
-    assert "equivalent" not in {row["verdict"] for row in narrow}
+    narrow = json.loads(compare(capsys, *folders, "--margin", 5.5, "--json"))
+    assert all(abs(row["points"]) < 5.5 for row in narrow if row["verdict"] == "equivalent")
+    assert {row["verdict"] for row in narrow} - {"equivalent"}
+
+
+def test_a_margin_that_the_images_cannot_show_is_refused_with_the_smallest_one(folders, refusal):
+    error = refusal("compare", *folders, "--margin", "4.9")
+    assert "--margin: points: found 4.9; wanted at least 5: 60 images cannot show less (3 / 60)" in error
+
+
+def test_one_family_of_all_tasks_is_corrected_for_more_tests(folders, capsys):
+    by_task, of_all = (
+        json.loads(compare(capsys, *folders, "--json", "--family", family)) for family in ("task", "all")
+    )
+    key = [(row["model"], row["task"], row["variant"], row["metric"], row["p"]) for row in by_task]
+    assert key == [(row["model"], row["task"], row["variant"], row["metric"], row["p"]) for row in of_all]
+    for one, other in zip(by_task, of_all, strict=True):
+        assert one["p_corrected"] <= other["p_corrected"] and one["mde"] < other["mde"]
+        assert (other["p_corrected"] < 0.05) == (not other["low"] <= 0 <= other["high"])
+    assert "of all 2 tasks together" in compare(capsys, *folders, "--family", "all")
+
+
+def test_blind_can_be_compared_alone_and_a_metric_without_a_best_value_is_refused(folders, capsys, refusal):
+    rows = json.loads(compare(capsys, *folders, "--metrics", "blind", "--json"))
+    assert {row["metric"] for row in rows} == {"blind"} and len(rows) == 6
+    error = refusal("compare", *folders, "--metrics", "top1_own")
+    assert "found top1_own, of which no end is better; wanted one of " in error and "blind" in error
 
 
 def test_the_named_reference_and_metrics_are_compared(folders, capsys):
@@ -69,10 +102,10 @@ def test_page_and_terminal_have_the_same_cells(folders, capsys, tmp_path):
     markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
     start = markdown.index("Compared with base")
     of_page = [line for line in markdown[start:].splitlines() if line.startswith("|")][2 : 2 + len(rows)]
-    assert header[-1] == "Verdict" and len(rows) == 16
+    assert header[-1] == "Verdict" and len(rows) == 28
     assert [[cell.replace("**", "").strip() for cell in line.strip("|").split("|")] for line in of_page] == rows
-    assert "worse against base: " in printed and "16 primary differences" not in printed
-    assert "8 primary differences" in printed
+    assert "worse against base: " in printed and "28 primary differences" not in printed
+    assert "14 primary differences" in printed
 
 
 @pytest.mark.parametrize(
@@ -98,3 +131,74 @@ def test_files_beside_the_results_are_refused_with_the_folder_to_name(folders, t
 
 def test_one_model_is_refused(folders, refusal):
     assert "at least two models" in refusal("compare", folders[0])
+
+
+def test_models_at_chance_are_not_called_less_often_fooled(tmp_path, capsys):
+    """Two models whose captions lie anywhere: neither finds more than guessing does."""
+    chance = [make_run(tmp_path / name, name, noise=60.0, seed=seed) for seed, name in enumerate(("blind", "deaf"))]
+    folders = [*chance, make_run(tmp_path / "good", "good", noise=1.0)]
+    rows = json.loads(compare(capsys, *folders, "--json"))
+    of_skill = [row for row in rows if row["metric"] in ("fr1", "grounding")]
+    # The good model is compared with one at chance, too.
+    assert {row["verdict"] for row in of_skill} == {"at chance"} and len(of_skill) == 12
+    assert all(row["verdict"] != "at chance" for row in rows if row not in of_skill)
+    assert {row["verdict"] for row in rows if (row["model"], row["metric"]) == ("good", "r1")} >= {"better"}
+    printed = compare(capsys, *chance)
+    assert "No model can be distinguished from chance" in printed and "significantly ahead" not in printed
+    assert "at chance: without alteration, the model or the reference finds no more than guessing does" in printed
+
+
+def test_a_model_and_its_copy_have_identical_answers(folders, tmp_path, capsys):
+    copy = make_run(tmp_path / "copy", "base", noise=1.0, seed=0)
+    rows = json.loads(compare(capsys, folders[0], copy, "--json"))
+    assert {row["verdict"] for row in rows} == {"identical answers"}
+    assert all(row["points"] == 0 and row["mde"] is None and row["low"] == -row["high"] < -5 for row in rows)
+
+
+def renamed(folder, old, new):
+    """Rename a variant in the results and in their rows."""
+    results = json.loads((folder / "results.json").read_text().replace(f'"{old}"', f'"{new}"'))
+    (folder / "results.json").write_text(json.dumps(results))
+    table = pq.read_table(folder / "per_query.parquet")
+    for name in ("variant", "alteration"):
+        column = pc.replace_substring(pc.cast(table[name], "string"), old, new)
+        table = table.set_column(table.column_names.index(name), name, column)
+    pq.write_table(table, folder / "per_query.parquet")
+    return folder
+
+
+def test_the_control_is_no_primary_difference(tmp_path, capsys):
+    made = [make_run(tmp_path / name, name, noise) for name, noise in (("base", 1.0), ("worse", 2.2))]
+    rows = json.loads(compare(capsys, *(renamed(folder, "danger", "control") for folder in made), "--json"))
+    assert {row["variant"] for row in rows} == {"clean", "same_concept", "mix_0.9"}
+
+
+@pytest.mark.parametrize("reference", ["base", "worse"])
+def test_the_sentence_on_the_leader_has_the_p_of_the_table(folders, capsys, reference):
+    folders = folders[:2]
+    rows = json.loads(compare(capsys, *folders, "--reference", reference, "--json"))
+    printed = compare(capsys, *folders, "--reference", reference)
+    for row in [row for row in rows if (row["variant"], row["metric"]) == ("clean", "r1")]:
+        (sentence,) = re.findall(f"{row['task'].replace('_', ' ').capitalize()}: .*", printed)
+        assert f"p {p_value(row['p_corrected'])})" in sentence
+        assert ("significantly ahead" in sentence) == (row["p_corrected"] < 0.05)
+
+
+def test_two_leaders_that_were_not_tested_are_not_called_significantly_different(folders, capsys):
+    printed = compare(capsys, *folders, "--reference", "worse")
+    assert "These two were not tested against each other" in printed and "significantly ahead" not in printed
+
+
+def test_a_task_that_the_reference_lacks_is_compared_with_the_first_model_that_has_it(folders, tmp_path, capsys):
+    made = [make_run(tmp_path / name, name, noise) for name, noise in (("first", 1.0), ("second", 1.2), ("third", 2.0))]
+    results = json.loads((made[0] / "results.json").read_text())
+    for part in ("tasks", "intervals", "sizes", "kinds", "variants", "chance"):
+        results[part].pop("text_to_image")
+    (made[0] / "results.json").write_text(json.dumps(results))
+    rows = json.loads(compare(capsys, *made, "--json"))
+    references = {(row["task"], row["model"]): row["reference"] for row in rows}
+    assert references == {
+        ("image_to_text", "second"): "first",
+        ("image_to_text", "third"): "first",
+        ("text_to_image", "third"): "second",
+    }
