@@ -7,21 +7,17 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from rococo_jax.errors import InputError
-from rococo_jax.storage import refuse_url
+from rococo_jax.storage import refuse_url, remove_path, target_name, temporary_files
 
 # Locks of this process, with the thread that holds each of them.
 _locks: dict[Path, int] = {}
 _locks_changed = threading.Condition()
-# Names that `storage.atomic_write` gives to temporary files.
-_TEMPORARY = re.compile(r"^\..*\.[0-9a-f]{8}\.part$")
 
 
 @contextlib.contextmanager
@@ -40,7 +36,7 @@ def hold(path: str | os.PathLike, beside: bool = False, wait: bool = False) -> I
     """
     refuse_url(path, "output")
     path = Path(path).absolute()
-    lock = path / ".lock" if path.is_dir() and not beside else path.with_name(f".{path.name}.lock")
+    lock = path / ".lock" if path.is_dir() and not beside else _lock_beside(path)
     _claim(path, lock, wait)
     try:
         file = _lock_file(path, lock, wait)
@@ -101,17 +97,25 @@ def _remove_leftovers(path: Path, deep: bool) -> None:
     """Remove the temporary files of a command that was killed; the holder of the lock knows that nobody uses them.
 
     If the lock is inside of the folder, other commands may write to its subfolders, which `deep=False` leaves alone.
+    What another command has locked inside of the folder is left alone in any case.
     """
-    leftovers = [each for each in path.parent.iterdir() if each.name.startswith(f".{path.name}.")]
+    leftovers = temporary_files(path)
     if path.is_dir():
-        leftovers += path.rglob(".*.part") if deep else path.glob(".*.part")
+        inside = path.rglob(".*.part") if deep else path.glob(".*.part")
+        leftovers += [each for each in inside if target_name(each) and not _is_locked(each, path)]
     for each in leftovers:
-        if not _TEMPORARY.search(each.name):
-            continue
-        if each.is_dir():
-            shutil.rmtree(each, ignore_errors=True)
-        else:
-            each.unlink(missing_ok=True)
+        remove_path(each)
+
+
+def _is_locked(temporary: Path, folder: Path) -> bool:
+    """Return whether there is a lock of the temporary file's target, or of a folder between it and `folder`."""
+    target = temporary.with_name(target_name(temporary) or "")
+    below = [target, *(parent for parent in target.parents if folder in parent.parents)]
+    return any((each / ".lock").exists() or _lock_beside(each).exists() for each in below)
+
+
+def _lock_beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
 
 
 def _is_at(file: int, path: Path) -> bool:

@@ -44,7 +44,7 @@ def atomic_write(path: str | os.PathLike) -> Iterator[Path]:
     refuse_url(path, "output")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    temporary = _temporary_path(path)
     try:
         with naming_output(path):
             yield temporary
@@ -60,7 +60,8 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
     path = Path(path)
     refuse_existing_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    remove_old(temporary_files(path))
+    temporary = _temporary_path(path)
     temporary.mkdir()
     try:
         with naming_output(path):
@@ -71,6 +72,45 @@ def atomic_directory(path: str | os.PathLike) -> Iterator[Path]:
     except BaseException:
         remove_failed_write(temporary)
         raise
+
+
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.part")
+_OLD_SECONDS = 24 * 60 * 60
+
+
+def _temporary_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+
+
+def target_name(temporary: Path) -> str | None:
+    """Return the name that a temporary file or folder of this module will get; None for the path of anything else.
+
+    >>> target_name(Path("runs/.a.json.0123abcd.part")), target_name(Path("runs/a.part"))
+    ('a.json', None)
+    """
+    match = _TEMPORARY.fullmatch(temporary.name)
+    return match[1] if match else None
+
+
+def temporary_files(path: Path) -> list[Path]:
+    """Return the temporary files and folders of writers of a path, running or killed."""
+    return [each for each in path.parent.glob(".*.part") if target_name(each) == path.name]
+
+
+def remove_old(paths: Iterable[Path]) -> None:
+    """Remove the files and folders in which nothing changed for a day, such as those of killed writers."""
+    for path in paths:
+        with contextlib.suppress(OSError):  # removed by another process, or not ours to remove
+            if time.time() - max(each.lstat().st_mtime for each in (path, *path.rglob("*"))) > _OLD_SECONDS:
+                remove_path(path)
+
+
+def remove_path(path: Path) -> None:
+    """Remove a file or a folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        remove_folder(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def remove_folder(path: Path) -> None:

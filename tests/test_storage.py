@@ -1,5 +1,6 @@
 """Locks on folders and files that a command writes."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from safetensors.numpy import save_file
 from rococo_jax import storage
 from rococo_jax.errors import DiskFull, as_input_error, is_disk_full
 from rococo_jax.locks import hold
-from rococo_jax.storage import atomic_directory
+from rococo_jax.storage import atomic_directory, atomic_write
 from tests.support.faults import no_file_above
 from tests.support.paths import CHECKOUT
 from tests.support.refusals import refused
@@ -88,6 +89,39 @@ def test_the_next_holder_removes_what_a_killed_one_left_and_nothing_else(tmp_pat
         assert set(run.rglob("*")) | set(tmp_path.glob(".*")) == {*kept, run / "other", run / ".lock"}
     with hold(run, beside=True):  # for a command that writes the whole folder
         assert not kept[-1].exists() and all(path.exists() for path in kept[:-1])
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.v2", "run.0123abcd.part", "run.1"])
+@pytest.mark.parametrize("write", [atomic_write, atomic_directory])
+def test_a_holder_leaves_the_temporary_files_of_another_running_command_alone(write, name, tmp_path):
+    (tmp_path / "run").mkdir()
+    with write(tmp_path / name) as temporary:
+        (temporary if write is atomic_write else temporary / "file").write_text("text")
+        for beside in (False, True):
+            with hold(tmp_path / "run", beside=beside):
+                pass
+    assert (tmp_path / name).exists()
+    # One that writes inside of the folder has a lock of its own.
+    inside = tmp_path / "run" / "other"
+    inside.mkdir()
+    for target, held in ((inside / name, inside), (tmp_path / "run" / name, tmp_path / "run" / name)):
+        with hold(held), write(target) as temporary:
+            (temporary if write is atomic_write else temporary / "file").write_text("text")
+            with hold(tmp_path / "run", beside=True):
+                pass
+        assert target.exists()
+
+
+def test_a_folder_is_written_beside_a_running_writer_and_what_was_left_days_ago_is_removed(tmp_path):
+    left, running = (tmp_path / f".a.{number}.part" for number in ("0123abcd", "89abcdef"))
+    other = tmp_path / ".a.v2.0123abcd.part"
+    for folder in (left, running, other):
+        (folder / "params").mkdir(parents=True)
+        (folder / "params" / "0").touch()
+    for path in (left / "params/0", left / "params", left, running, running / "params", other / "params/0", other):
+        os.utime(path, (1, 1))
+    with atomic_directory(tmp_path / "a"):
+        assert not left.exists() and running.exists() and other.exists()
 
 
 def test_a_folder_that_threads_of_a_failed_write_make_again_is_removed(tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ address.
 
 import contextlib
 import dataclasses
-import glob
 import hashlib
 import http.client
 import json
@@ -24,7 +23,7 @@ from pathlib import Path
 from rococo_jax.data.archives import DamagedArchive, copy_beside, unpack, without_links
 from rococo_jax.errors import DiskFull, InputError, first_line
 from rococo_jax.safe_paths import is_inner_name
-from rococo_jax.storage import atomic_write, check_free_space, remove_folder
+from rococo_jax.storage import atomic_write, check_free_space, remove_folder, temporary_files
 
 DOWNLOADS = ".downloads"
 _CHUNK = 1 << 20
@@ -120,7 +119,7 @@ def clear_leftovers(download: Download, data: str | os.PathLike) -> None:
     """Remove temporary files of a download that is complete, or was killed just before that."""
     part = _part_of(download, Path(data))
     complete, note = part.with_suffix(""), _note_of(part)
-    for leftover in (part, note, complete, *note.parent.glob(f".{glob.escape(note.name)}.*.part")):
+    for leftover in (part, note, complete, *temporary_files(note)):
         leftover.unlink(missing_ok=True)
     _remove_unpacked(_unpacked(complete))
     with contextlib.suppress(OSError):  # other downloads are running, or the folder does not exist

@@ -1,9 +1,12 @@
 """Read tables of images, and Parquet files as such tables.
 
 A Parquet file can only be decoded by row groups. Its images are therefore copied once to an Arrow file in the cache
-folder, as the `datasets` library does, and read there in any order. The copy is named by the contents of the Parquet
-file and has the SHA-256 of each image, which is verified at each read; a damaged copy is written again. Writing a copy
-removes the copies of tables that no longer exist, and of earlier versions of this table.
+folder, as the `datasets` library does, and read there in any order. The copy is named by path and contents of the
+Parquet file and has the SHA-256 of each image, which is verified at each read; a damaged copy is written again.
+
+Writing a copy removes this machine's copies of earlier versions of the table. The first copy that a process writes also
+removes those of tables that no longer exist, and what killed processes left. Copies of other machines, which may have
+mounted their tables elsewhere, are left alone.
 """
 
 import bisect
@@ -11,6 +14,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -27,10 +31,10 @@ from rococo_jax.errors import InputError, first_line
 from rococo_jax.locks import hold
 from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
-from rococo_jax.storage import atomic_write, check_free_space, hash_json, whole_file
+from rococo_jax.storage import atomic_write, check_free_space, hash_json, remove_old, target_name, whole_file
 
 _MAX_GROUPS_IN_MEMORY = 4
-_COPY_FORMAT = "rococo_jax.table_copy 2"
+_COPY_FORMAT = "rococo_jax.table_copy 3"
 _KINDS_OF_BYTES = (
     pa.types.is_binary,
     pa.types.is_large_binary,
@@ -158,7 +162,7 @@ def _copy(path: Path, column: str, state: FileState) -> pa.Table | None:
             if _read_copy(copy) is None:
                 check_free_space(copy, 2 * state.size)
                 _write_copy(path, column, copy)
-                _remove_outdated(copy, path, column)
+                _remove_outdated(copy)
         return _read_copy(copy)
     except (InputError, OSError, pa.ArrowException) as error:
         say(
@@ -172,8 +176,8 @@ _copying = threading.Lock()
 
 
 def _place_of(path: Path, column: str) -> Path:
-    key = hash_json([_COPY_FORMAT, str(path.resolve()), column, *hash_files([path])])
-    return cache_folder() / "tables" / f"{key[:32]}.arrow"
+    table, contents = hash_json([str(path.resolve()), column]), hash_json([_COPY_FORMAT, *hash_files([path])])
+    return cache_folder() / "tables" / f"{table[:16]}-{contents[:24]}.arrow"
 
 
 def _read_copy(copy: Path) -> pa.Table | None:
@@ -193,7 +197,7 @@ def _discard_copy(path: Path, column: str) -> None:
 
 
 def _write_copy(path: Path, column: str, copy: Path) -> None:
-    source = {"source": json.dumps([str(path.resolve()), column])}
+    source = {"source": json.dumps([socket.gethostname(), str(path.resolve())])}
     with atomic_write(copy) as temporary, contextlib.ExitStack() as stack:
         writer = None
         for group in range(_opened(path).num_row_groups):
@@ -209,23 +213,35 @@ def _digest(image: bytes | None) -> bytes | None:
     return None if image is None else hashlib.sha256(image).digest()
 
 
-def _remove_outdated(copy: Path, path: Path, column: str) -> None:
-    """Remove the copies of tables that no longer exist, and of earlier versions of a table."""
-    for other in copy.parent.glob("*.arrow"):
-        if other == copy:
-            continue
-        with contextlib.suppress(OSError):
-            source = _source_of(other)
-            if source is None or source == [str(path.resolve()), column] or not Path(source[0]).exists():
-                other.unlink()
+def _remove_outdated(copy: Path) -> None:
+    """Remove this machine's copies of earlier versions of the table, and once in a process all that are of no use."""
+    folder, table = copy.parent, copy.name.partition("-")[0]
+    for earlier in folder.glob(f"{table}-*.arrow"):
+        if earlier != copy and (_source_of(earlier) or [""])[0] == socket.gethostname():
+            earlier.unlink(missing_ok=True)
+    if folder in _cleaned_folders:
+        return
+    _cleaned_folders.add(folder)
+    remove_old(filter(target_name, folder.glob(".*.arrow.*.part")))
+    for other in folder.glob("*.arrow"):
+        source = _source_of(other)
+        if source is None:  # damaged, or of another format
+            remove_old([other])
+        elif source[0] == socket.gethostname() and not Path(source[1]).exists():
+            other.unlink(missing_ok=True)
+
+
+# Folders of copies that this process has cleaned.
+_cleaned_folders: set[Path] = set()
 
 
 def _source_of(copy: Path) -> list[str] | None:
-    """Return the table and the column of a copy, or None if it is damaged or has another format."""
+    """Return the machine that wrote a copy, and the path of its table; None if it is damaged or has another format."""
     try:
         with pa.memory_map(str(copy)) as file:
-            return json.loads(pa.ipc.open_file(file).schema.metadata[b"source"])
-    except (KeyError, TypeError, ValueError, pa.ArrowException):
+            host, path = json.loads(pa.ipc.open_file(file).schema.metadata[b"source"])
+            return [host, path]
+    except (OSError, KeyError, TypeError, ValueError, pa.ArrowException):
         return None
 
 

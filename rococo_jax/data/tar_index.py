@@ -31,7 +31,7 @@ from rococo_jax.data.verified_files import append_digest, map_content, map_verif
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
-from rococo_jax.storage import atomic_write, hash_json, is_url
+from rococo_jax.storage import atomic_write, hash_json, is_url, remove_old, temporary_files
 
 FORMAT = "rococo_jax.tar_index 5"
 # Starting processes takes longer than reading fewer bytes.
@@ -184,6 +184,7 @@ def _write(tar: _Tar, batch: pa.RecordBatch, summary: dict[str, Any]) -> Index:
     content = stream.getvalue().to_pybytes()
     for place in _places(tar.path):
         if _is_writable(place.parent):
+            remove_old(temporary_files(place))
             with contextlib.suppress(OSError):
                 with atomic_write(place) as temporary:
                     temporary.write_bytes(content)

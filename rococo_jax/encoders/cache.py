@@ -7,6 +7,9 @@ captions by their text, never by a file's name or date. If the folder cannot be 
 An index beside the parts lists their items, so that a new part computes only items that no other part has:
 `index/TOWER/KEY.npy` holds 128 bits of SHA-256 of each item of part KEY, for all parts of one tower. A run reads each
 of these files once.
+
+Opening a cache removes what killed processes left in it more than a day ago: temporary files, and parts without an
+index.
 """
 
 import contextlib
@@ -21,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from rococo_jax.storage import atomic_write, hash_bytes, refuse_url
+from rococo_jax.storage import atomic_write, hash_bytes, refuse_url, remove_old, target_name
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -47,6 +50,8 @@ class EmbeddingCache:
         self.computed = self.unidentified = self.read = 0
         self._is_writable = True
         self._indices: dict[Path, _Index] = {}
+        if self.folder is not None:
+            self._remove_leftovers()
 
     def key(self, description: dict, items: list[bytes]) -> str:
         """Return the key of the embeddings of `items` under everything in `description`."""
@@ -54,12 +59,12 @@ class EmbeddingCache:
 
     def get(self, key: str) -> np.ndarray | None:
         """Return the array of a key; None if there is none or it is damaged."""
-        return None if self.folder is None else self._load(self._path(key))
+        return None if self.folder is None else self._load(self.folder / "values" / f"{key}.npy")
 
     def put(self, key: str, array: np.ndarray) -> None:
         """Store an array under a key."""
         if self.folder is not None:
-            self._save(self._path(key), array)
+            self._save(self.folder / "values" / f"{key}.npy", array)
 
     def find(self, description: dict, items: list[bytes]) -> Iterator[tuple[Int[np.ndarray, " rows"], np.ndarray]]:
         """Yield the embeddings of the items that some part has, part by part, with their indices into `items`."""
@@ -83,8 +88,14 @@ class EmbeddingCache:
         """Store a part, the embeddings of some items, and its index file."""
         if self.folder is not None:
             key = self.key(description, items)
-            self.put(key, embeddings)
+            self._save(self._path(key), embeddings)
             self._save(self._index_folder(description) / f"{key}.npy", _digests(items))
+
+    def _remove_leftovers(self) -> None:
+        indexed = {path.name for path in self.folder.glob("index/*/*.npy")}
+        remove_old(path for path in self.folder.glob("??/*.npy") if path.name[0] != "." and path.name not in indexed)
+        for folder in ("??", "index/*", "values"):
+            remove_old(filter(target_name, self.folder.glob(f"{folder}/.*.npy.*.part")))
 
     def _updated_index(self, folder: Path) -> "_Index":
         """Return the index of a tower with all files that are in its folder now."""

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -322,20 +323,40 @@ def test_a_local_folder_that_the_library_reads_has_its_own_rows(cache, tmp_path,
         assert len(list(place.iterdir())) == 1
 
 
-def test_copies_of_tables_that_are_gone_or_changed_are_removed(cache, tmp_path):
-    for name in ("a.parquet", "b.parquet"):
+def test_copies_of_tables_that_are_gone_or_changed_are_removed(cache, tmp_path, monkeypatch):
+    for name in ("a.parquet", "b.parquet", "d.parquet"):
         parquet(name, rows(split=False))(tmp_path)
         again(tmp_path / name)
-    write(cache / "tables" / "old.arrow", b"of another format")
+    old = [write(cache / "tables" / name, b"half") for name in ("old.arrow", ".a-b.arrow.0123abcd.part")]
+    new = [write(cache / "tables" / name, b"half") for name in ("new.arrow", ".c-d.arrow.0123abcd.part", "notes.part")]
+    for path in [*old, new[-1]]:
+        os.utime(path, (1, 1))
     kept = {*copies(cache)}
-    assert len(kept) == 3
-    (tmp_path / "a.parquet").unlink()
+    for name in ("a.parquet", "d.parquet"):
+        (tmp_path / name).unlink()
     parquet("b.parquet", rows(split=False, numbers=range(3)))(tmp_path)
-    assert again(tmp_path / "b.parquet") == IMAGES[:3]
-    (copy,) = copies(cache)
-    assert copy not in kept
+    with monkeypatch.context() as other:  # tables that another machine mounted elsewhere, and one of the same path
+        other.setattr(socket, "gethostname", lambda: "another machine")
+        parquet_table._cleaned_folders.clear()
+        assert again(tmp_path / "b.parquet") == IMAGES[:3] and {*copies(cache)} > kept - {*old}
+    (of_other,) = {*copies(cache)} - kept
+    parquet("b.parquet", rows(split=False, numbers=range(2)))(tmp_path)
+    parquet_table._cleaned_folders.clear()  # as in another process
+    assert again(tmp_path / "b.parquet") == IMAGES[:2]
+    (copy,) = {*copies(cache)} - {of_other, new[0]}
+    assert copy not in kept and not any(path.exists() for path in old) and all(path.exists() for path in new)
     shutil.move(tmp_path / "b.parquet", tmp_path / "c.parquet")
-    assert again(tmp_path / "c.parquet") == IMAGES[:3] and len(copies(cache)) == 1
+    parquet_table._cleaned_folders.clear()
+    assert again(tmp_path / "c.parquet") == IMAGES[:2] and {*copies(cache)} & {copy, of_other} == {of_other}
+
+
+def test_only_the_first_copy_of_a_process_opens_the_others(cache, tmp_path, monkeypatch):
+    opened, source_of = [], parquet_table._source_of
+    monkeypatch.setattr(parquet_table, "_source_of", lambda copy: opened.append(copy) or source_of(copy))
+    for number in range(6):
+        parquet(f"{number}.parquet", rows(split=False, numbers=[number]))(tmp_path)
+        again(tmp_path / f"{number}.parquet")
+    assert len(copies(cache)) == 6 and len(opened) == 1
 
 
 def test_without_a_cache_folder_the_images_are_read_and_the_variable_is_named(tmp_path, monkeypatch, capsys):

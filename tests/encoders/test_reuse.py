@@ -1,5 +1,6 @@
 """An item is embedded once: other parts, of other benchmarks, read what some part has, and compute the rest."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -65,6 +66,28 @@ def test_a_whole_part_is_read_where_a_damaged_one_has_the_same_items(tmp_path):
     cache.add(about, next(part for part in parts if cache.key(about, part) > damaged.stem), np.ones((2, 5)))
     ((rows, vectors),) = EmbeddingCache(tmp_path).find(about, [b"a"])
     assert rows.tolist() == [0] and vectors.tolist() == [[1.0] * 5]
+
+
+def test_opening_a_cache_removes_what_killed_processes_left_days_ago(tmp_path):
+    about, cache = {"tower": "text"}, EmbeddingCache(tmp_path)
+    cache.put(cache.key(about, []), np.ones(3))  # has no index
+    for number in range(3):
+        cache.add(about, [bytes([number])], np.zeros((1, 5)))
+    parts = sorted(tmp_path.glob("??/*.npy"))
+    for orphan in parts[:2]:  # the process ended between the part and its index
+        next(tmp_path.glob(f"index/*/{orphan.name}")).unlink()
+    temporary = [folder / f".{parts[0].name}.0123abcd.part" for folder in (parts[2].parent, tmp_path / "values")]
+    temporary += [next(tmp_path.glob("index/*")) / f".{parts[0].name}.89abcdef.part"]
+    others = [parts[2].parent / "notes.part", tmp_path / ".a.npy.0123abcd.part"]
+    for path in (*temporary, *others):
+        path.write_bytes(b"half")
+    whole = {*tmp_path.rglob("*.npy")} - {*parts[:2]}
+    for path in (*whole, *others, parts[0], *temporary[:2]):
+        os.utime(path, (1, 1))
+    EmbeddingCache(tmp_path)
+    assert not any(path.exists() for path in (parts[0], *temporary[:2]))
+    assert all(path.exists() for path in (*whole, *others, parts[1], temporary[2]))  # these may be of running processes
+    assert cache.get(cache.key(about, [])).tolist() == [1.0] * 3
 
 
 def test_an_index_file_is_read_once_however_many_parts_ask_for_their_items(tmp_path, monkeypatch):

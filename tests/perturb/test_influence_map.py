@@ -1,6 +1,7 @@
 """The memory map of an influence table gives what the table says, and no worker holds it."""
 
 import json
+import os
 import pickle
 
 import numpy as np
@@ -48,9 +49,34 @@ def test_a_changed_table_is_mapped_anew_and_a_damaged_map_too(tmp_path, monkeypa
     with (tmp_path / ".t.jsonl.map").open("ab") as file:
         file.write(b"x")
     assert len(InfluenceTable(path)) == 3 and len(made) == 3
+    old = tmp_path / "..t.jsonl.map.0123abcd.part"  # of a process that was killed
+    old.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    place, wanted = tmp_path / ".t.jsonl.map", read_influence_table(path)
+    data = place.read_bytes()
+    for byte in range(0, len(data), 7):
+        place.write_bytes(data[:byte] + bytes([data[byte] ^ 0x40]) + data[byte + 1 :])
+        table = InfluenceTable(path)
+        for caption, values in wanted.items():
+            np.testing.assert_array_equal(table[caption], values)
+    assert place.read_bytes() == data and not old.exists()
     path.write_text('{"caption": "a"}\n')
     refused("line 1: found other keys", InfluenceTable, path)
     refused("nothing there", InfluenceTable, tmp_path / "none.jsonl")
+
+
+def test_a_table_that_changes_while_it_is_mapped_is_refused(tmp_path, monkeypatch):
+    path, read = tmp_path / "t.jsonl", influence_table.iterate_influence_table
+    write_table(path, ["a dog", "two cats"])
+
+    def read_and_replace(each):
+        yield from list(read(each))
+        write_table(path, ["a cat", "two dogs"])  # within the same tick of the clock, with the same size
+
+    monkeypatch.setattr(influence_table, "iterate_influence_table", read_and_replace)
+    refused("influence table: found changed while it was read", InfluenceTable, path)
+    monkeypatch.undo()
+    assert InfluenceTable(path)["a cat"].shape == (2,)
 
 
 def test_captions_of_a_source_are_read_without_its_images(tmp_path, monkeypatch):
