@@ -134,12 +134,6 @@ class _Reader:
             return value.encode(errors="backslashreplace").decode()
         if isinstance(value, int | float | bool | None):
             return value
-        if isinstance(value, Mapping):
-            return {"mapping": sorted(([self.read(k), self.read(v)] for k, v in value.items()), key=_sorting_key)}
-        if isinstance(value, list | tuple):
-            return [self.read(each) for each in value]
-        if isinstance(value, set | frozenset):
-            return {"set": sorted(map(self.read, value), key=_sorting_key)}
         if id(value) not in self._hashes:
             self._objects.append(value)
             self._hashes[id(value)] = "an object that refers to itself"
@@ -147,6 +141,12 @@ class _Reader:
         return self._hashes[id(value)]
 
     def _read_object(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {"mapping": sorted(([self.read(k), self.read(v)] for k, v in value.items()), key=_sorting_key)}
+        if isinstance(value, list | tuple):
+            return [self.read(each) for each in value]
+        if isinstance(value, set | frozenset):
+            return {"set": sorted(map(self.read, value), key=_sorting_key)}
         for kinds, read in self._readers.items():
             if isinstance(value, kinds):
                 return read(value)
