@@ -8,6 +8,7 @@ import zipfile
 
 import numpy as np
 import pytest
+import torch
 
 from rococo_jax.checkpoints.torch_archive import open_torch_archive
 from rococo_jax.npz import open_arrays
@@ -116,6 +117,67 @@ def test_a_damaged_storage_is_refused_though_a_part_of_it_is_read(place, tmp_pat
     path.write_bytes(raw)
     with open_torch_archive(path) as tensors:
         refused("archive: found Bad CRC-32", tensors.read, "w")
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_tensors_that_share_a_storage_are_read_from_it_once(compression, tmp_path, monkeypatch):
+    """Views of a flat buffer: the storage is read through once, for its checksum, and not once for each of them."""
+    flat, count = torch.arange(64 * 1024.0), 64
+    views = {f"w{place}": flat[place * 1024 : (place + 1) * 1024] for place in range(count)}
+    torch.save(views, tmp_path / "stored.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "stored.pt") as stored,
+        zipfile.ZipFile(tmp_path / "a.pt", "w", compression) as file,
+    ):
+        for name in stored.namelist():
+            file.writestr(name, stored.read(name))
+    unpacked = []
+    read = zipfile.ZipExtFile.read
+
+    def counted(file, *arguments):
+        unpacked.append(len(data := read(file, *arguments)))
+        return data
+
+    with open_torch_archive(tmp_path / "a.pt") as tensors:
+        monkeypatch.setattr(zipfile.ZipExtFile, "read", counted)
+        for name, view in views.items():
+            np.testing.assert_array_equal(tensors.read(name), view.numpy())
+    assert sum(unpacked) == flat.nbytes
+
+
+def body(value):
+    """Return a pickle without its first and last opcode."""
+    return pickle.dumps(value, 2)[2:-1]
+
+
+# Values whose parts share their own parts, so that they have 2^60 paths.
+DICTIONARIES, WITH_TENSOR, TUPLES = {}, {"w": torch.zeros(2)}, ()
+for _ in range(60):
+    DICTIONARIES, TUPLES = {"a": DICTIONARIES, "b": DICTIONARIES}, (TUPLES, TUPLES)
+    WITH_TENSOR = {"a": WITH_TENSOR, "b": WITH_TENSOR}
+
+
+@pytest.mark.parametrize(
+    ("pickled", "said"),
+    [
+        (b"\x80\x02" + body({"state_dict": DICTIONARIES}) + b".", "tensors: found none"),
+        (b"\x80\x02}" + body(TUPLES) + b"K\x01s.", "a dictionary with a key that is a tuple"),
+        (b"\x80\x02(" + body(TUPLES) + b"K\x01d.", "a dictionary with a key that is a tuple"),
+        (b"\x80\x02ccollections\nOrderedDict\n]" + body(TUPLES) + b"K\x01\x86a\x85R.", "a key that is a tuple"),
+        (b"\x80\x04}(" + body("w") + b"\x8f(" + body(TUPLES) + b"\x90u.", "tensors: found none"),
+        (b"\x80\x04}(" + body("w") + b"(" + body(TUPLES) + b"\x91u.", "tensors: found none"),
+        (b"\x80\x02ctorch\ndevice\n" + body(TUPLES) + b"\x85R.", "tensors: found none"),
+    ],
+    ids=["dictionaries", "key", "dict", "ordered", "set", "frozenset", "device"],
+)
+def test_a_pickle_of_shared_values_is_not_walked_as_a_tree(pickled, said, tmp_path):
+    """Python hashes and prints shared tuples as trees, too: a file of 400 bytes would take for ever."""
+    refused(said, open_torch_archive, torch_file(tmp_path / "a.pt", pickled, []))
+
+
+def test_shared_dictionaries_with_a_tensor_are_bounded(tmp_path):
+    torch.save(WITH_TENSOR, tmp_path / "a.pt")
+    refused("modules that contain each other", open_torch_archive, tmp_path / "a.pt")
 
 
 @pytest.mark.parametrize(("order", "form"), [("little", "<f4"), ("big", ">f4"), (None, "<f4")])

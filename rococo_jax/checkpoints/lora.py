@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import regex
 
 from rococo_jax.checkpoints.tensors import Tensors
 from rococo_jax.checkpoints.weight_files import find_weights, open_weights
@@ -26,6 +27,8 @@ ADAPTER = "adapter_config.json"
 _FILES = ("adapter_model.safetensors", "adapter_model.bin")
 ADAPTER_FILES = (ADAPTER, *_FILES)
 _MATRIX = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.(?!weight$)([^.]+))?(?:\.weight)?")
+# The longest time that a pattern of layers may take with one name; usual ones take microseconds.
+_SECONDS = 2.0
 _MERGED = "weights that were merged with merge_and_unload() of PEFT"
 _SUPPORTED_KEYS = {
     "alpha_pattern", "base_model_name_or_path", "init_lora_weights", "lora_alpha", "peft_type", "r", "revision",
@@ -157,13 +160,29 @@ def _sort_tensors(sources: Sequence[Tensors]) -> tuple[dict[str, _Pair], dict[st
 
 
 def _alpha(config: Mapping[str, Any], module: str, path: Path) -> float:
-    """Return the alpha of a module. Raises InputError if it is no number."""
+    """Return the alpha of a module, whose name PEFT compares with regular expressions (`get_pattern_key`).
+
+    Raises InputError if it is no number, or a pattern cannot be used.
+    """
     patterns = config.get("alpha_pattern") or {}
-    key = next((key for key in patterns if re.match(rf"(.*\.)?({key})$", module)), None)
+    if not isinstance(patterns, Mapping):
+        raise InputError(path, "alpha_pattern", repr(patterns)[:80], "an object of numbers by names of layers")
+    key = next((key for key in patterns if _fits(key, module, path)), None)
     alpha = config.get("lora_alpha") if key is None else patterns[key]
     if not is_number(alpha):
         raise InputError(path, "lora_alpha", repr(alpha), "a number")
     return float(alpha)
+
+
+def _fits(pattern: str, module: str, path: Path) -> bool:
+    """Return whether the name of a module ends with a pattern."""
+    try:
+        return regex.match(rf"(.*\.)?({pattern})$", module, timeout=_SECONDS) is not None
+    except regex.error as error:
+        raise InputError(path, "alpha_pattern", f"{pattern[:80]!r} ({error.msg})", "a regular expression") from None
+    except TimeoutError:
+        problem = f"{pattern[:80]!r}, which takes too long on {module[:80]!r}"
+        raise InputError(path, "alpha_pattern", problem, "a pattern without nested repetitions") from None
 
 
 def check_adapter(config: Mapping[str, Any], path: Path) -> None:

@@ -2,7 +2,8 @@
 
 An archive is a zip: `NAME/data.pkl` is a pickle of the object, in which every tensor is a call of one of torch's
 rebuilding functions on a storage, and `NAME/data/KEY` holds the bytes of a storage. `torch_pickle` reads the pickle.
-Only the bytes of a storage that a tensor covers are kept in memory.
+Only the bytes of a storage that a tensor covers are kept in memory. The checksum of a storage is compared when its
+first tensor is read; further tensors of the same storage (views of a flat buffer) are read at their place.
 
 Source of the format: `torch/serialization.py`, `torch/_utils.py` and TorchScript's serialisation notes.
 """
@@ -10,7 +11,10 @@ Source of the format: `torch/serialization.py`, `torch/_utils.py` and TorchScrip
 import collections
 import contextlib
 import io
+import os
 import pickle
+import struct
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -44,6 +48,10 @@ _LARGEST_PACKED_PICKLE = 1 << 26
 # Weights can hardly be compressed.
 _LARGEST_RATIO, _ALWAYS_UNPACKED = 100, 1 << 26
 _CHUNK = 1 << 20
+# Names of modules that contain each other grow exponentially in a pickle that shares them.
+_MOST_NAMES = 10**6
+# The lengths of name and extra field in the local header of a zip, which is followed by both.
+_LOCAL_HEADER = struct.Struct("<26xHH")
 
 
 def open_torch_archive(path: Path) -> Tensors:
@@ -65,7 +73,7 @@ def open_torch_archive(path: Path) -> Tensors:
         root = _root(path, archive)
         value = TensorUnpickler(io.BytesIO(_read_pickle(archive, f"{root}data.pkl"))).load()
         state, origin = _state_dict(path, value)
-        tensors = dict(_tensors(state))
+        tensors = _tensors(state)
         for tensor in tensors.values():
             tensor.check()
         if not tensors:
@@ -79,6 +87,7 @@ def open_torch_archive(path: Path) -> Tensors:
         members = {key: archive.getinfo(f"{root}data/{key}") for key in users}
         for key, member in members.items():
             _check_storage(member, path.stat().st_size, users[key])
+        storages = _StorageReader(path, archive, stack)
         close = stack.pop_all().close
 
     def read(name: str) -> np.ndarray:
@@ -87,8 +96,7 @@ def open_torch_archive(path: Path) -> Tensors:
             member = members[tensor.storage.key]
             if member.file_size < tensor.storage.count * tensor.dtype.itemsize:
                 raise ValueError(f"the storage of {name} is truncated")
-            data = _read_span(archive, member, tensor.span)
-            values = np.frombuffer(data, tensor.dtype)
+            values = np.frombuffer(storages.read(member, tensor.span), tensor.dtype)
             if big_endian:  # as integers, since bfloat16 has no byte order in NumPy
                 values = values.view(f"u{tensor.dtype.itemsize}").byteswap().view(tensor.dtype)
             return tensor.view(values)
@@ -132,20 +140,49 @@ def _check_storage(member: zipfile.ZipInfo, archive_size: int, tensors: list[Sto
         raise ValueError(f"the compressed storage {member.filename} of {sizes}")
 
 
-def _read_span(archive: zipfile.ZipFile, member: zipfile.ZipInfo, span: slice) -> bytes:
-    """Return these bytes of a member, which is read to its end so that its checksum is compared."""
-    with archive.open(member) as file:
-        _skip(file, span.start)
-        data = file.read(span.stop - span.start)
-        _skip(file, member.file_size - span.stop)
-        if len(data) < span.stop - span.start or file.read(1):
+class _StorageReader:
+    """Read storages of an archive, each of which is verified by its checksum when it is first read.
+
+    Args:
+        stack: closes the files.
+    """
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile, stack: contextlib.ExitStack):
+        self._archive, self._stack, self._file = archive, stack, stack.enter_context(path.open("rb"))
+        # Of verified storages: a file with the uncompressed bytes, and where they begin.
+        self._places: dict[str, tuple[Any, int]] = {}
+
+    def read(self, member: zipfile.ZipInfo, span: slice) -> bytes:
+        """Return these bytes of a storage. Raises ValueError or zipfile's errors: it is damaged."""
+        if member.filename not in self._places:
+            if member.compress_type == zipfile.ZIP_STORED:
+                data = self._read_through(member, span, io.BytesIO()).getvalue()
+                self._places[member.filename] = self._file, self._start(member)
+                return data
+            copy = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 (the stack closes it)
+            self._read_through(member, slice(0, member.file_size), copy).flush()
+            self._places[member.filename] = copy, 0
+        file, start = self._places[member.filename]
+        data = os.pread(file.fileno(), span.stop - span.start, start + span.start)
+        if len(data) < span.stop - span.start:
+            raise ValueError(f"the storage {member.filename} is truncated")
+        return data
+
+    def _read_through(self, member: zipfile.ZipInfo, span: slice, target: Any) -> Any:
+        """Write these bytes of a member to a file, and read it to its end, so that its checksum is compared."""
+        position = 0
+        with self._archive.open(member) as file:
+            while chunk := file.read(_CHUNK):
+                target.write(chunk[max(0, span.start - position) : max(0, span.stop - position)])
+                position += len(chunk)
+        if position != member.file_size or position < span.stop:
             raise ValueError(f"the storage {member.filename} has another length than its entry says")
-    return data
+        return target
 
-
-def _skip(file: zipfile.ZipExtFile, count: int) -> None:
-    while count > 0:
-        count -= len(file.read(min(count, _CHUNK))) or count
+    def _start(self, member: zipfile.ZipInfo) -> int:
+        """Return where the bytes of a member begin in the archive."""
+        header = os.pread(self._file.fileno(), _LOCAL_HEADER.size, member.header_offset)
+        return member.header_offset + _LOCAL_HEADER.size + sum(_LOCAL_HEADER.unpack(header))
 
 
 @contextlib.contextmanager
@@ -198,15 +235,30 @@ def _state_dict(path: Path, value: Any) -> tuple[Any, str]:
     return parts[state_key], f"{path.name}: {state_key}{remark}"
 
 
-def _tensors(value: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, StoredTensor]]:
-    """Yield the tensors of a module or a dictionary, with their dotted names."""
-    if depth > 64:
-        raise ValueError("objects that are nested too deep")
-    items = value.__dict__ if isinstance(value, Module) else value
-    if not isinstance(items, dict):
-        return
-    for key, item in items.items():
-        if isinstance(item, StoredTensor):
-            yield f"{prefix}{key}", item
-        else:
-            yield from _tensors(item, f"{prefix}{key}.", depth + 1)
+def _tensors(value: Any) -> dict[str, StoredTensor]:
+    """Return the tensors of a module or a dictionary by their dotted names."""
+    # By identity: a container that occurs under many names is walked once.
+    by_container: dict[int, dict[str, StoredTensor]] = {}
+    count = 0
+
+    def walk(value: Any, depth: int) -> dict[str, StoredTensor]:
+        nonlocal count
+        items = value.__dict__ if isinstance(value, Module) else value
+        if not isinstance(items, dict):
+            return {}
+        if depth > 64:
+            raise ValueError("objects that are nested too deep")
+        if id(value) not in by_container:
+            tensors = {}
+            for key, item in items.items():
+                if isinstance(item, StoredTensor):
+                    tensors[str(key)] = item
+                else:
+                    tensors |= {f"{key}.{name}": tensor for name, tensor in walk(item, depth + 1).items()}
+                if count + len(tensors) > _MOST_NAMES:
+                    raise ValueError(f"modules that contain each other, with more than {_MOST_NAMES:,} names")
+            count += len(tensors)
+            by_container[id(value)] = tensors
+        return by_container[id(value)]
+
+    return walk(value, 0)

@@ -31,6 +31,9 @@ _DTYPES = {
 }
 
 
+_SCALARS = (str, bytes, int, float, type(None))
+
+
 class _Ignored(dict):
     """An object that is no weight (a NumPy scalar, a path, a date); its content is dropped."""
 
@@ -102,9 +105,23 @@ def _parameter(tensor: Any, *_: Any) -> Any:
     return tensor
 
 
+def _check_key(key: Any) -> Any:
+    """Return the key of a dictionary. Raises UnpicklingError: it is neither a scalar nor a tuple of scalars.
+
+    Python hashes and prints nested tuples as trees, so a short pickle of shared ones would take for ever.
+    """
+    if not all(isinstance(each, _SCALARS) for each in (key if isinstance(key, tuple) else [key])):
+        raise pickle.UnpicklingError(f"a dictionary with a key that is a {type(key).__name__}")
+    return key
+
+
+def _ordered_dict(items: Any = ()) -> collections.OrderedDict:
+    return collections.OrderedDict((_check_key(key), value) for key, value in items)
+
+
 # Every name that a pickle may contain. The functions build the classes above, or return their argument.
 _ALLOWED: dict[tuple[str, str], Callable | type | str] = {
-    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("collections", "OrderedDict"): _ordered_dict,
     ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
     ("torch._utils", "_rebuild_parameter"): _parameter,
@@ -136,7 +153,7 @@ _ALLOWED: dict[tuple[str, str], Callable | type | str] = {
         )
     },
     ("torch", "Size"): tuple,
-    ("torch", "device"): str,
+    ("torch", "device"): _Ignored,
     # Types stay names.
     **{("torch", name): name for name in (*_DTYPES, "float64", "float32", "float16", "bfloat16", "int64")},
 }
@@ -158,6 +175,33 @@ class TensorUnpickler(pickle._Unpickler):
             raise pickle.UnpicklingError(f"attributes for a {type(target).__name__}")
 
     dispatch[pickle.BUILD[0]] = _build
+
+    def _set_items(self) -> None:
+        items = self.pop_mark()
+        self.stack[-1].update(_ordered_dict(zip(items[::2], items[1::2], strict=True)))
+
+    def _set_item(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self.stack[-1][_check_key(key)] = value
+
+    def _make_dict(self) -> None:
+        items = self.pop_mark()
+        self.append(dict(_ordered_dict(zip(items[::2], items[1::2], strict=True))))
+
+    def _ignore_items(self) -> None:
+        self.pop_mark()
+
+    def _make_set(self) -> None:
+        self.append(_Ignored())
+
+    def _make_frozenset(self) -> None:
+        self.pop_mark()
+        self.append(_Ignored())
+
+    dispatch |= {pickle.SETITEMS[0]: _set_items, pickle.SETITEM[0]: _set_item, pickle.DICT[0]: _make_dict}
+    # Sets have no weights, and would hash their items.
+    dispatch |= {pickle.EMPTY_SET[0]: _make_set, pickle.ADDITEMS[0]: _ignore_items}
+    dispatch[pickle.FROZENSET[0]] = _make_frozenset
     # It allocates as many bytes as the pickle claims before it reads them, and no state dict has one.
     del dispatch[pickle.BYTEARRAY8[0]]
 
@@ -174,6 +218,10 @@ class TensorUnpickler(pickle._Unpickler):
         if not isinstance(identity, tuple) or len(identity) < 5 or identity[0] != "storage":
             raise pickle.UnpicklingError("a reference that is not a storage")
         _, dtype, key, _, count = identity[:5]
-        if dtype not in _DTYPES or not isinstance(key, str) or not isinstance(count, int) or count < 0:
-            raise pickle.UnpicklingError(f"a storage of type {dtype}")
+        if not isinstance(dtype, str) or dtype not in _DTYPES:
+            raise pickle.UnpicklingError(
+                f"a storage of type {dtype if isinstance(dtype, str) else type(dtype).__name__}"
+            )
+        if not isinstance(key, str) or not isinstance(count, int) or count < 0:
+            raise pickle.UnpicklingError(f"a storage of type {dtype} without a key or a size")
         return _Storage(key, _DTYPES[dtype], count)

@@ -1,6 +1,7 @@
 """Test adapters of PEFT beside a model, alone, or unmerged in its weights; the formula is restated from the paper."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from rococo_jax.checkpoints import convert
-from rococo_jax.checkpoints.lora import check_adapter
+from rococo_jax.checkpoints.lora import _alpha, check_adapter
 from tests.support.reference_models import change_tensors, clip, safetensors_torch, saved, torch, transformers
 from tests.support.refusals import refused
 
@@ -146,3 +147,30 @@ def test_an_adapter_equals_merge_and_unload(base, tmp_path):
     adapted.save_pretrained(tmp_path / "adapter")
     adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
     assert_parameters(tmp_path / "adapter", tmp_path / "merged")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        ("v_proj", True),
+        ("1.self_attn.v_proj", True),
+        (r"layers\.(0|1)\..*v_proj", True),
+        ("proj", False),
+        (".*q_proj", False),
+    ],
+)
+def test_patterns_of_layers_are_compared_as_peft_does(pattern, fits, tmp_path):
+    """PEFT: `re.match(rf"(.*\\.)?({key})$", module)`."""
+    module = "text_model.encoder.layers.1.self_attn.v_proj"
+    assert fits == bool(re.match(rf"(.*\.)?({pattern})$", module))
+    assert _alpha({"alpha_pattern": {pattern: 7}, "lora_alpha": 1}, module, tmp_path) == (7 if fits else 1)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [("(", "a regular expression"), (r"((a|aa)+)+\1b", "which takes too long"), ([1], "an object of numbers")],
+)
+def test_patterns_of_layers_that_cannot_be_used_are_refused(pattern, said, tmp_path, monkeypatch):
+    monkeypatch.setattr("rococo_jax.checkpoints.lora._SECONDS", 0.1)
+    patterns = {pattern: 2} if isinstance(pattern, str) else pattern
+    refused(said, _alpha, {"alpha_pattern": patterns, "lora_alpha": 1}, "a" * 60, tmp_path)

@@ -190,6 +190,17 @@ def test_objects_are_identified_by_the_types_and_values_of_their_attributes():
     assert distinct([{"a": 1, "b": 2}, {"b": 2, "a": 1}]) == 1
 
 
+def test_containers_that_share_their_parts_are_read_once():
+    """A container with 2^60 paths; the contents do not depend on whether equal parts are one object."""
+    shared = [{}, [], ()]
+    for _ in range(60):
+        dictionary, items, values = shared
+        shared = [{"a": dictionary, "b": dictionary}, [items, items], (values, values)]
+    assert distinct(shared) == 2  # a list and a tuple of equal items are alike
+    part = {"a": [1]}
+    assert distinct([{"x": part, "y": part}, {"x": {"a": [1]}, "y": {"a": [1]}}]) == 1
+
+
 def test_buffers_outside_of_the_state_dict_and_settings_of_modules_decide():
     def module(heads=2, eps=1e-5, buffer=0.0, activation=torch.nn.functional.gelu):
         torch.manual_seed(0)
