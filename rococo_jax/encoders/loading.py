@@ -7,7 +7,7 @@ Checkpoints of `rococo train` are read from its working directory:
     RUN/evaluations.jsonl         the score of each evaluation
 
 Their names are `RUN/checkpoints/STEP`, `RUN@STEP`, `RUN@latest` and `RUN@best`. Frozen parameters are read from the
-model that the run started from.
+model that the run started from, whose hash must be the recorded one.
 """
 
 import contextlib
@@ -286,10 +286,18 @@ def _read_checkpoint(folder: Path, mesh: Mesh) -> tuple[Path, dict[str, Any], di
     provenance = dict(description["provenance"])
     if missing:
         source = provenance["trained"]["config"]["init.model"]
-        initial_model = load_model(source, mesh=mesh, image_size=spec.vision.image_size).model
-        initial = parameters_of(initial_model)
+        initial_encoder = load_model(source, mesh=mesh, image_size=spec.vision.image_size)
+        recorded, current = (
+            each.get("weights_sha256") for each in (provenance["started_from"], initial_encoder.provenance)
+        )
+        if current != recorded:
+            expected = (
+                f"{str(recorded)[:12]}..., from which {folder.parent.parent} was trained and has frozen parameters"
+            )
+            raise InputError(source, "weights", f"SHA-256 {str(current)[:12]}...", expected)
+        initial = parameters_of(initial_encoder.model)
         if spec.vision.position_grid is None:
-            _, initial = with_interpolated_positions(initial_model.spec, initial)
+            _, initial = with_interpolated_positions(initial_encoder.spec, initial)
         for name in missing:
             array = initial[name]
             if name in trained:  # the first blocks of the stack were frozen

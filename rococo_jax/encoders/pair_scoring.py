@@ -51,7 +51,7 @@ class ForeignPairScorer(ForeignModel):
 
         Raises InputError if a score is NaN, there are not as many as pairs, or the object raises an error.
         """
-        images, scores, start = list(images), np.empty(len(pairs[0]), np.float32), 0
+        images, scores, start = list(images), np.empty(len(pairs[0]), np.float64), 0
         while start < len(scores):
             batch = slice(start, start + self.pairs_at_once)
             batch_images = [images[index] for index in pairs[0][batch]]
@@ -102,7 +102,8 @@ class ForeignPairScorer(ForeignModel):
         array = self.call("score_pairs", expected, images, texts)
         if array.shape != (len(texts),) or not np.issubdtype(array.dtype, np.number):
             raise InputError(self.name, "score_pairs", f"shape {array.shape} of {array.dtype}", expected)
-        scores = array.astype(np.float32)
+        # Sums of log-probabilities can differ by less than float32 resolves.
+        scores = array.astype(np.float64)
         if not np.isfinite(scores).all():
             row = np.flatnonzero(~np.isfinite(scores))[0]
             raise InputError(self.name, "score_pairs", f"{array[row]} for {texts[row]!r}", "finite numbers")

@@ -176,7 +176,20 @@ def as_pixels(images: Any, preprocessing: Preprocessing) -> Iterator[np.ndarray]
 
     Raises InputError if this is not a list of images, float pixels have another size or range, or as `as_8bit`.
     """
-    return (_pixels(image, f"image {number}", preprocessing) for number, image in enumerate(separate_images(images)))
+    # The scale of float pixels is judged over all images of a call: one bright image may have no value below 0.
+    float_images, is_normalised = 0, preprocessing.limits[0] >= 0
+    for number, image in enumerate(separate_images(images)):
+        pixels = _pixels(image, f"image {number}", preprocessing)
+        if pixels.dtype != np.uint8 and not is_normalised:
+            float_images += 1
+            is_normalised = not _looks_unnormalised(pixels, preprocessing)
+            if float_images == _FLOAT_IMAGES_TO_JUDGE and not is_normalised:
+                break
+        yield pixels
+    if float_images and not is_normalised:
+        problem = f"pixels of {float_images} images that were never normalised, such as from 0 to 1"
+        expected = f"{_NORMALISED.format(*preprocessing.limits)}, as (255 * images).round().astype('uint8') makes them"
+        raise InputError("images", "float pixels", problem, expected)
 
 
 def separate_images(images: Any) -> Iterable[Any]:
@@ -192,6 +205,11 @@ def separate_images(images: Any) -> Iterable[Any]:
 
 # Float pixels above this multiple of the normalised range were never normalised.
 _MAX_RANGE_FACTOR = 10
+# What interpolation adds to a range of 0 to 1.
+_OVERSHOOT = 0.1
+# A call is refused after so many float images that all look unnormalised, or at its end.
+_FLOAT_IMAGES_TO_JUDGE = 64
+_NORMALISED = "normalised values from {:.3g} to {:.3g}; uint8 pixels are normalised here"
 
 
 def _pixels(image: Any, name: str, preprocessing: Preprocessing) -> np.ndarray:
@@ -205,12 +223,23 @@ def _pixels(image: Any, name: str, preprocessing: Preprocessing) -> np.ndarray:
     if pixels.shape != shape:
         raise InputError(name, "shape of float pixels", pixels.shape, f"{shape}, the model's input size")
     limit = max(map(abs, preprocessing.limits))
-    # The last patch of a packed sequence holds the grid size, not pixels.
-    colours = pixels if preprocessing.patch_size is None else pixels[: -preprocessing.patch_size]
-    if (largest := float(np.abs(colours).max())) > _MAX_RANGE_FACTOR * limit:
-        expected = f"normalised values, at most {limit:.3g}; uint8 pixels are normalised here"
-        raise InputError(name, "float pixels", f"values up to {largest:.4g}", expected)
+    if (largest := float(np.abs(_colours(pixels, preprocessing)).max())) > _MAX_RANGE_FACTOR * limit:
+        raise InputError(name, "float pixels", f"values up to {largest:.4g}", _NORMALISED.format(*preprocessing.limits))
     return pixels
+
+
+def _colours(pixels: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
+    """Return the part of an image that holds colours: the last patch of a packed sequence holds the grid size."""
+    return pixels if preprocessing.patch_size is None else pixels[: -preprocessing.patch_size]
+
+
+def _looks_unnormalised(pixels: np.ndarray, preprocessing: Preprocessing) -> bool:
+    """Return whether float pixels lie between 0 and 1, as torchvision's ToTensor gives them, or are whole numbers."""
+    colours = np.asarray(_colours(pixels, preprocessing), np.float32)
+    smallest, largest = colours.min(), colours.max()
+    return bool(smallest >= -_OVERSHOOT and largest <= 1 + _OVERSHOOT) or bool(
+        smallest >= 0 and (colours == np.rint(colours)).all()
+    )
 
 
 def token_ids(name: str, spec: TextSpec | None, tokenizer: Tokenizer | None, texts: Sequence[Any]) -> list[list[int]]:

@@ -192,7 +192,7 @@ def _scored(
     runs = list(_runs(benchmark, numbers, image, at_once))
     process, processes = jax.process_index(), jax.process_count()
     described = {key: value for key, value in scorer.describe().items() if key != "name"}
-    about = cache_key("pair scores", scorer, described)
+    about = cache_key("pair scores in float64", scorer, described)
     cache = EmbeddingCache(None) if described.get("fingerprint", "") is None else cache
 
     def score() -> list[np.ndarray]:
@@ -200,7 +200,7 @@ def _scored(
         with progress(f"{scorer.name}: scoring pairs", sum(len(run.places) for run in mine), "pairs") as advance:
             return [_score_run(run, text[run.places], benchmark.texts, scorer, cache, about, advance) for run in mine]
 
-    values = np.empty(len(pairs), np.float32)
+    values = np.empty(len(pairs), np.float64)
     for number, of_process in enumerate(gather("scoring pairs", score)):
         for run, of_run in zip(runs[number::processes], of_process, strict=True):
             values[run.places] = of_run
@@ -220,7 +220,7 @@ def _score_run(
     contents = [run.images.content(row) for row in run.rows]
     places = zip(run.row_of.tolist(), text.tolist(), strict=True)
     items = [contents[one] + b"\0" + texts[other].encode() for one, other in places]
-    scores, is_missing = np.empty(len(items), np.float32), np.ones(len(items), bool)
+    scores, is_missing = np.empty(len(items), np.float64), np.ones(len(items), bool)
     for rows, values in cache.find(about, items):
         scores[rows], is_missing[rows] = values, False
         advance(len(rows))

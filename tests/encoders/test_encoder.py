@@ -1,5 +1,7 @@
 """The encoder's promises: a vector does not depend on its company, on padding, on batches, or on devices."""
 
+import dataclasses
+import itertools
 import json
 import re
 
@@ -11,7 +13,7 @@ from PIL import Image
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.data.caption_forms import read_captions
-from rococo_jax.encoders import load_model
+from rococo_jax.encoders import Encoder, load_model
 from rococo_jax.encoders.programs import text_batches, text_tokens_at_once
 from tests.support import reference_models
 from tests.support.models import change_json, read_towers
@@ -69,6 +71,36 @@ def test_images_come_as_arrays_of_any_size_pixels_or_pil_images(encoder):
     large = random_images(2, size=50)
     resized = np.stack([encoder.preprocessing.resize(Image.fromarray(image)) for image in large])
     np.testing.assert_array_equal(encoder.encode_image(large), encoder.encode_image(resized))
+
+
+def test_float_pixels_that_were_never_normalised_are_refused(encoder):
+    """As torchvision's ToTensor gives them; whatever the container, with a black image, and for one colour alone."""
+    pixels = (random_images(5) / 255).astype(np.float32)
+    black = np.concatenate([pixels, np.zeros_like(pixels[:1])])
+    grey = np.full_like(pixels[:1], 0.5)
+    dark = np.full_like(pixels, 3)
+    for images in (pixels, jnp.asarray(pixels), list(pixels), pixels[:1], black, grey, dark, pixels.astype(np.float16)):
+        refused("float pixels: found pixels of .* never normalised", encoder.encode_image, images)
+    refused("float pixels: found pixels of 64 images", encoder.encode_image, itertools.repeat(pixels[0]))
+    # A normalised batch may have images without a value below the mean, and may be of one colour.
+    bright = np.full_like(pixels[:1], 0.3)
+    normalised = np.asarray(encoder.preprocessing.normalise(jnp.asarray(random_images(5))))
+    for images in (
+        normalised,
+        np.concatenate([bright, normalised]),
+        np.full_like(bright, 1.7),
+        -bright,
+        normalised[:1],
+    ):
+        assert np.isfinite(encoder.encode_image(images)).all()
+
+
+def test_a_model_that_reads_pixels_from_0_to_1_takes_them(encoder):
+    """As MobileCLIP."""
+    plain = dataclasses.replace(encoder.preprocessing, mean=(0.0,) * 3, std=(1.0,) * 3)
+    model, images = Encoder(encoder.model, plain, encoder.tokenizer, name="plain", mesh=encoder.mesh), random_images(3)
+    pixels = (images / 255).astype(np.float32)
+    np.testing.assert_allclose(model.encode_image(pixels), model.encode_image(images), atol=2e-6)
 
 
 def test_what_cannot_be_encoded_is_named(encoder):

@@ -72,6 +72,16 @@ class Both(Hashed, Cosines):
     name = "both"
 
 
+class CloseScores(Cosines):
+    """The cosines in differences that float32 does not hold."""
+
+    def score_pairs(self, images, texts):
+        return -1000 + 1e-9 * super().score_pairs(images, texts)
+
+    def fingerprint(self):
+        return "close"
+
+
 @pytest.fixture(scope="module")
 def coco(tmp_path_factory):
     """Six images with five captions each, and one variant."""
@@ -97,6 +107,14 @@ def hashed_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "hashed.py"
     path.write_text("from tests.evaluation.test_pairs import Hashed, Cosines, Both\n")
     return path
+
+
+def test_scores_are_ranked_in_float64_also_from_the_cache(coco, tmp_path):
+    ranks = {"r1", "r5", "fr1", "median_rank", "mean_rank"}
+    expected = {key: value for key, value in figures(evaluate(Cosines(), **coco)).items() if key[2] in ranks}
+    for _ in range(2):
+        results = figures(evaluate(CloseScores(), **coco, cache=tmp_path))
+        assert {key: results[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))

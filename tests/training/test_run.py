@@ -257,6 +257,20 @@ def test_a_working_folder_belongs_to_one_config_and_one_model(data, whole_run, t
         run_training(config, tmp_path / "run", mesh=mesh_of(1))
 
 
+def test_a_checkpoint_takes_its_frozen_parameters_from_no_other_model(data, tmp_path):
+    start = shutil.copytree(data / "start", tmp_path / "start")
+    config = changed(config_of(data, f"init.model={start}"), train__vision="none", steps=2)
+    run_training(config, tmp_path / "run", mesh=mesh_of(1))
+    names = (f"{tmp_path / 'run'}@latest", tmp_path / "run" / "checkpoints" / "2")
+    for name in names:
+        assert load_model(name).fingerprint() == load_model(tmp_path / "run" / "model").fingerprint()
+    shutil.rmtree(start)
+    save_model(start, tiny_encoder(seed=9, name="start"))
+    for name in names:
+        with pytest.raises(InputError, match=rf"^{start}: weights: found SHA-256 .*; wanted .*{tmp_path / 'run'} was"):
+            load_model(name)
+
+
 def test_a_step_that_a_device_has_no_room_for_is_refused_before_it_runs(data, tmp_path, monkeypatch):
     monkeypatch.setattr("rococo_jax.training.run.memory_of", lambda device: 10_000)
     takes = r"with which a step of texts of 24 tokens takes 0\.0\d GB of a device's 0\.00 GB"
