@@ -217,8 +217,8 @@ def how_to_read(groups: Sequence[Group]) -> Part:
     terms.append(
         (
             "Intervals",
-            "95 % bootstrap intervals, resampled by image, because the captions of one image are not independent. They "
-            "show what another sample of images would change, not what another training run would.",
+            "95 % intervals by image, because the captions of one image are not independent: Wilson's for shares, else "
+            "bootstrap. They show what another sample of images would change, not what another training run would.",
         )
     )
     if corrupted_by(runs)[0]:

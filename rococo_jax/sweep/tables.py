@@ -156,8 +156,8 @@ def summary(plan: Plan) -> str:
         at = f"{base.optimizer.learning_rate:g} at {base.batch_size}"
         words.append(f"Every point sees {samples}, with {_LR_SCALING[plan.lr_scaling]} ({at}).")
     words.append(
-        "Percentages are means over seeds ± their standard deviation; in brackets and bands 95 % bootstrap intervals, "
-        "resampled by image. Altered: mean over the altered variants, without the control; drop: 100 × (clean − "
+        "Percentages are means over seeds ± their standard deviation; in brackets and bands 95 % intervals, for "
+        "other seeds and images. Altered: mean over the altered variants, without the control; drop: 100 × (clean − "
         "altered) / clean of R@1, this project's definition."
     )
     return " ".join(words)

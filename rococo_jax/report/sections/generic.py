@@ -23,7 +23,7 @@ from rococo_jax.report.tables import (
 )
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label, variant_note
 
-TABLE_NOTE = "Percentages, each with its 95 % bootstrap interval (images are resampled)."
+TABLE_NOTE = "Percentages, each with its 95 % interval for other images of the same kind."
 BOARD_NOTE = (
     " Overlapping intervals do not rule out a difference; the paired tests are under Differences. The highest value of "
     "a column is not marked, because it would be chosen from the same data."

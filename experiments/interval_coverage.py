@@ -1,0 +1,194 @@
+"""Simulate how often intervals cover, tests raise false alarms and effects are found, with the package's functions.
+
+    python experiments/interval_coverage.py shares | equivalence | ece | mde | verdicts | seeds
+
+Each subcommand prints a CSV table. `docs/explanation/statistics.md` has the extremes of each.
+
+    shares       coverage of the interval of a share, for images with one caption or five that agree more or less
+    equivalence  how often models that differ by exactly the margin are called equivalent
+    ece          coverage of the interval of ECE, at three true values
+    mde          how often the corrected test finds an effect as large as the MDE that it prints
+    verdicts     rows whose interval and verdict contradict each other, false alarms of a family, and the verdicts that
+                 step-down max-T would add
+    seeds        false alarms of the comparison over seeds, for every pair of numbers of seeds
+"""
+
+import argparse
+import csv
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from rococo_jax.metrics import metric_of
+from rococo_jax.metrics.classify import count_images
+from rococo_jax.metrics.intervals import distance_interval, share_interval, sums_over_draws
+from rococo_jax.metrics.paired import PairedCounts, paired_differences, smallest_margin
+from rococo_jax.report.across_seeds import difference
+
+SEED = 0
+# Shares: (captions, intraclass correlation). Samples of each cell; the standard error of 90 % is 1.1 points.
+IMAGES, RATES = (50, 281, 1000, 5000), (0.2, 0.5, 1, 3, 10, 30, 50, 90, 97, 99, 99.8)
+CAPTIONS, SHARE_SAMPLES = ((1, 0.0), (5, 0.1), (5, 0.3), (5, 0.6)), 600
+# Equivalence: margins and how often the other model wins in points, captions of an image.
+EQUIVALENCE_IMAGES = (20, 50, 100, 200, 250, 281, 400, 500, 700, 1000, 2000, 5000)
+MARGINS, OTHER_WINS, EQUIVALENCE_SAMPLES = (1.0, 2.0, 3.0, 10.0), (0.0, 1.0, 5.0), 40_000
+# ECE: points by which confidences are too high.
+EXCESS, ECE_IMAGES, ECE_SAMPLES, ECE_DRAWS = (0.0, 0.03, 0.10), (281, 1000, 5000), 200, 300
+# MDE: primary tests of the family; the share of images on which two models differ.
+FAMILIES, MDE_IMAGES, DISCORDANT, MDE_SAMPLES, FLIPS = (1, 9, 32, 99), 300, 0.3, 300, 999
+MODELS, TESTS, FALSE_ALARM_SAMPLES = 10, 99, 200
+# Seeds: (standard deviation over seeds of each model, that of the difference over images).
+SEEDS, SPREADS, SEED_SAMPLES = (2, 3, 5, 10), ((1, 1, 0), (3, 1, 0), (1, 3, 0), (1, 1, 1), (3, 1, 1), (1, 3, 1)), 2000
+
+Rows = Iterator[Iterable[object]]
+
+
+def share(sums: np.ndarray) -> np.ndarray:
+    """Return the share of hits in percent, from sums of hits and queries."""
+    return 100 * sums[..., 0] / sums[..., 1]
+
+
+def shares(rng: np.random.Generator) -> Rows:
+    """Yield the coverage of each cell."""
+    yield "captions", "intraclass correlation", "images", "rate %", "coverage %", "mean width"
+    for (captions, agreement), images, rate in itertools.product(CAPTIONS, IMAGES, RATES):
+        covered, width, p, entries = 0, 0.0, rate / 100, np.full((1, images), float(captions))
+        for _ in range(SHARE_SAMPLES):
+            of_images = p
+            if agreement:
+                concentration = (1 - agreement) / agreement
+                of_images = rng.beta(p * concentration, (1 - p) * concentration, images)
+            hits = rng.binomial(captions, of_images, images).astype(float)
+            low, high = share_interval(hits[None], entries)
+            covered, width = covered + (low <= rate <= high), width + high - low
+        yield captions, agreement, images, rate, f"{100 * covered / SHARE_SAMPLES:.1f}", f"{width / SHARE_SAMPLES:.2f}"
+
+
+def equivalence(rng: np.random.Generator) -> Rows:
+    """Yield how often models are called equivalent whose difference is the margin."""
+    yield "images", "margin", "other model wins %", "called equivalent %"
+    for images, margin, other in itertools.product(EQUIVALENCE_IMAGES, MARGINS, OTHER_WINS):
+        wins = rng.multinomial(
+            images, np.array([margin + other, other, 100 - margin - 2 * other]) / 100, EQUIVALENCE_SAMPLES
+        )
+        outcomes, times = np.unique(wins[:, :2], axis=0, return_counts=True)
+        called = 0
+        for (won, lost), count in zip(outcomes, times, strict=True):
+            points = np.repeat([100.0, -100.0, 0.0], [won, lost, images - won - lost])
+            called += int(count) * (smallest_margin(100.0 * (won - lost) / images, points, 100.0) < margin)
+        yield images, margin, other, f"{100 * called / len(wins):.1f}"
+
+
+def ece(rng: np.random.Generator) -> Rows:
+    """Yield the coverage of the interval of ECE."""
+    yield "images", "true ECE", "mean ECE", "mean ECE if calibrated", "mean low", "mean high", "coverage %"
+    metric = metric_of("ece")
+
+    def counts_of(images: int, excess: float):
+        confidence = 0.1 + 0.9 * rng.beta(4, 2, images)
+        columns = dict.fromkeys(("nll", "brier", "scaled_nll"), confidence)
+        columns |= {"confidence": confidence, "scaled_confidence": confidence, "ties": np.zeros(images, bool)}
+        columns["top1"] = rng.random(images) < np.clip(confidence - excess, 0, 1)
+        return count_images(columns, np.arange(images))
+
+    for excess, images in itertools.product(EXCESS, ECE_IMAGES):
+        truth = counts_of(2_000_000, excess).values()["ece"] if excess else 0.0
+        rows = []
+        for _ in range(ECE_SAMPLES):
+            counts = counts_of(images, excess)
+            of_images = counts.per_image(np.arange(images))
+            draws = sums_over_draws(of_images, ECE_DRAWS)
+            low, high = distance_interval(metric, [counts.columns], [of_images], [draws])
+            values = counts.values()
+            rows.append((values["ece"], values["ece_calibrated"], low, high, 100.0 * (low <= truth <= high)))
+        yield images, f"{truth:.2f}", *(f"{mean:.1f}" for mean in np.mean(rows, axis=0))
+
+
+def pairs(rng: np.random.Generator, images: int, gains: np.ndarray) -> list[PairedCounts]:
+    """Return tests in which two models differ on `DISCORDANT` of the images, the first winning more by its gain."""
+    kinds = rng.random((images, len(gains)))
+    up, down = kinds < (DISCORDANT + gains) / 2, kinds >= 1 - (DISCORDANT - gains) / 2
+    ones = np.ones(images)
+    both = [[np.column_stack([each, ones]) for each in columns] for columns in zip(up.T, down.T, strict=True)]
+    return [PairedCounts(one * 1.0, other * 1.0, {"r1": share}, ranges={"r1": 100.0}) for one, other in both]
+
+
+def mde(rng: np.random.Generator) -> Rows:
+    """Yield how often the corrected test finds an effect of the size of the MDE that it prints."""
+    yield "primary tests", "mean MDE", "found by the corrected test %", "found by the uncorrected test %"
+    for tests in FAMILIES:
+        gains = np.zeros(tests)
+
+        def first(gains: np.ndarray = gains):
+            return paired_differences(pairs(rng, MDE_IMAGES, gains), flips=FLIPS)[0]["r1"]
+
+        effect = np.mean([first().mde for _ in range(30)])
+        gains[0] = effect / 100
+        results = [first() for _ in range(MDE_SAMPLES)]
+        found = [np.mean([p(each) < 0.05 for each in results]) for p in (lambda r: r.p_corrected, lambda r: r.p)]
+        yield tests, f"{effect:.1f}", *(f"{100 * each:.0f}" for each in found)
+
+
+def verdicts(rng: np.random.Generator) -> Rows:
+    """Yield contradictions of interval and verdict, false alarms of a family, and verdicts by step-down max-T."""
+    tests, metric = MODELS * TESTS, metric_of("r1")
+    gains = np.where(rng.random(tests) < 0.3, rng.uniform(-0.2, 0.2, tests), 0.0)
+    comparisons = pairs(rng, MDE_IMAGES, gains)
+    results = [each["r1"] for each in paired_differences(comparisons)]
+    excludes_zero = [not each.low <= 0 <= each.high for each in results]
+    decided = [each.verdict(metric) in ("better", "worse") for each in results]
+    yield "rows", "decided", "interval and verdict contradict each other", "decided by step-down"
+    yield tests, sum(decided), sum(a != b for a, b in zip(excludes_zero, decided, strict=True)), step_down(comparisons)
+    alarms = 0
+    for _ in range(FALSE_ALARM_SAMPLES):
+        family = paired_differences(pairs(rng, MDE_IMAGES, np.zeros(32)), flips=FLIPS)
+        alarms += any(each["r1"].p_corrected < 0.05 for each in family)
+    yield "families of 32 tests without any effect", FALSE_ALARM_SAMPLES
+    yield "with a false alarm %", f"{100 * alarms / FALSE_ALARM_SAMPLES:.1f}"
+
+
+def step_down(comparisons: list[PairedCounts]) -> int:
+    """Return how many tests step-down max-T decides: those that are decided leave the family, until no more are."""
+    decided = 0
+    while comparisons:
+        results = paired_differences(comparisons)
+        remaining = [
+            each for each, result in zip(comparisons, results, strict=True) if result["r1"].p_corrected >= 0.05
+        ]
+        if len(remaining) == len(comparisons):
+            break
+        decided, comparisons = decided + len(comparisons) - len(remaining), remaining
+    return decided
+
+
+def seeds(rng: np.random.Generator) -> Rows:
+    """Yield the false alarms of models whose runs have the same distribution."""
+    yield "seeds", "seeds of reference", "SD over seeds", "SD of reference", "SD over images", "false alarms %"
+    pairs_of_seeds = itertools.combinations_with_replacement(SEEDS, 2)
+    draws = rng.standard_normal((200, 1))
+    draws = (draws - draws.mean()) / draws.std(ddof=1)
+    for (one, other), (spread, of_other, of_images) in itertools.product(pairs_of_seeds, SPREADS):
+        alarms = 0
+        for _ in range(SEED_SAMPLES):
+            values = spread * rng.standard_normal(one) + of_images * rng.standard_normal()
+            reference = of_other * rng.standard_normal(other)
+            resampled = values + of_images * draws, reference + 0 * draws
+            alarms += difference(values, resampled[0], reference, resampled[1]).p < 0.05
+        yield one, other, spread, of_other, of_images, f"{100 * alarms / SEED_SAMPLES:.1f}"
+
+
+def main() -> None:
+    """Print the table of a simulation."""
+    simulations = {each.__name__: each for each in (shares, equivalence, ece, mde, verdicts, seeds)}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("simulation", choices=simulations)
+    writer = csv.writer(sys.stdout)
+    for row in simulations[parser.parse_args().simulation](np.random.default_rng(SEED)):
+        writer.writerow(row)
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
