@@ -11,6 +11,7 @@
      "data": {BENCHMARK: {...}}, "bootstrap": {...}, "notes": [...],
      "curves": {TASK: {VARIANT: data of charts}} if the kind of task has charts,
      "benchmarks": {BENCHMARK: {"request": {OPTION: ...}, "tasks": [...], "notes": [...]}},
+     "tables": {FILE: hash of a table beside it},
      "sha256": hash of all the rest}
 
 Metrics are percentages from 0 to 100 unless their unit says otherwise. `drop` is null if the clean value is 0. If
@@ -62,6 +63,8 @@ _ROWS_AT_ONCE = 2**19
 # Bytes; the names of a million images are still written once in each group of rows.
 _LARGEST_DICTIONARY = 2**26
 RESULTS, PER_QUERY, PAIRS = "results.json", "per_query.parquet", "pairs.parquet"
+# Part of the results: hashes of the files beside them.
+TABLES = "tables"
 _TOLERANCE = 1e-4
 # Description in the results of each metric of another package.
 _PARTS = {"label": str, "better": str | None, "unit": str, "definition": str}
@@ -230,11 +233,11 @@ def described_variants(results: Mapping[str, Any], task: str) -> dict[str, Varia
 
 def with_checksum(results: Mapping[str, Any]) -> dict[str, Any]:
     """Return the contents of `results.json` with the hash of all other entries as the last one."""
-    return {**results, "sha256": _checksum(results)}
+    return {**results, "sha256": results_hash(results)}
 
 
-def _checksum(results: Mapping[str, Any]) -> str:
-    """Hash of the values as they are read back from the file."""
+def results_hash(results: Mapping[str, Any]) -> str:
+    """Return the hash of all entries but `sha256`, of their values as they are read back from the file."""
     rest = {key: value for key, value in results.items() if key != "sha256"}
     return hash_json(json.loads(json.dumps(rest)))
 
@@ -280,7 +283,7 @@ def read_results(path: str | os.PathLike) -> dict[str, Any]:
                 raise InputError(path, f"metrics: {name}: {part}", repr(parts[part])[:80], "a string")
         describe([Metric(name, **parts, origin=None)])
     # Files that other programs write have no hash.
-    if "sha256" in results and results["sha256"] != _checksum(results):
+    if "sha256" in results and results["sha256"] != results_hash(results):
         raise InputError(path, "sha256", "values changed after they were written", "the file as it was written")
     return results
 

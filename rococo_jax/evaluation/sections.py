@@ -16,13 +16,14 @@ from rococo_jax.evaluation.results import (
     PAIRS,
     PER_QUERY,
     RESULTS,
+    TABLES,
     comparable_hash,
     per_query_table,
     with_checksum,
     write_per_query,
 )
 from rococo_jax.evaluation.table_metadata import numbers_hash, numbers_of, written_with
-from rococo_jax.storage import read_table, write_json
+from rococo_jax.storage import hash_file, read_table, write_json
 
 # Parts of results.json that have an entry for each task, and those that have one for each benchmark.
 _BY_TASK = (
@@ -40,6 +41,8 @@ _OPTIONAL = (
     ("training_images",),
     ("data",),
 )
+# Parts that describe files, and not the evaluation.
+_OF_FILES = (TABLES, "sha256")
 # Key of the metadata of per_query.parquet: the columns of each benchmark, in order.
 _COLUMNS = b"rococo_jax.columns"
 
@@ -70,14 +73,15 @@ def join(parts: Sequence[Evaluated]) -> Evaluated:
 
 
 def join_results(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the contents of `results.json` of benchmarks, one part each, without a checksum."""
+    """Join the contents of `results.json` of benchmarks, one part each, without hashes of files."""
     joined: dict[str, Any] = {}
     for part in parts:
         joined = merge(joined, part)
     benchmarks, conditions = joined["benchmarks"], joined["fingerprint"]
     joined["notes"] = list(dict.fromkeys(note for each in benchmarks.values() for note in each["notes"]))
     joined["fingerprint"] = conditions | {"comparable": comparable_hash(conditions)}
-    joined.pop("sha256", None)
+    for name in _OF_FILES:
+        joined.pop(name, None)
     return joined
 
 
@@ -103,10 +107,11 @@ def part_of(evaluated: Evaluated, benchmark: str) -> Evaluated:
 
 
 def results_of(results: Mapping[str, Any], benchmark: str) -> dict[str, Any]:
-    """Return the contents of `results.json` of one benchmark alone, without a checksum."""
+    """Return the contents of `results.json` of one benchmark alone, without hashes of files."""
     about = results["benchmarks"]
     tasks = about[benchmark]["tasks"]
-    part = {key: value for key, value in results.items() if key != "sha256"} | {"notes": about[benchmark]["notes"]}
+    part = {key: value for key, value in results.items() if key not in _OF_FILES}
+    part["notes"] = about[benchmark]["notes"]
     names = {metric for task in tasks for metrics in part["tasks"].get(task, {}).values() for metric in metrics}
     part = _filter(part, ("metrics",), names)
     for path in _BY_TASK:
@@ -179,11 +184,12 @@ def are_written_with(folder: Path, results: Mapping[str, Any]) -> bool:
 
 def write_evaluated(folder: Path, evaluated: Evaluated) -> dict[str, Any]:
     """Write all files of an evaluation, each by rename and `results.json` last, and return its contents."""
-    results = with_checksum(evaluated.results)
-    numbers = numbers_hash(results)
+    numbers = numbers_hash(evaluated.results)
     write_per_query(folder / PER_QUERY, written_with(evaluated.per_query, numbers))
     write_per_query(folder / PAIRS, written_with(evaluated.pairs, numbers))
     write_examples(folder, evaluated.examples, numbers)
+    hashes = {name: hash_file(folder / name) for name in (PER_QUERY, PAIRS, EXAMPLES)}
+    results = with_checksum({**evaluated.results, TABLES: hashes})
     # Last: tables that were written with other results are not kept.
     write_json(folder / RESULTS, results)
     return results

@@ -70,11 +70,19 @@ class StoredRows:
         path: the file.
         results: contents of the `results.json` beside it.
         bases: names of variants that are not pooled; other rows are not read. All by default.
+        any_results: whether the rows may belong to other results.
 
     Raises InputError: as `read_image_counts`.
     """
 
-    def __init__(self, path: Path, results: Mapping[str, Any], bases: Collection[str] | None = None):
+    def __init__(
+        self,
+        path: Path,
+        results: Mapping[str, Any],
+        bases: Collection[str] | None = None,
+        *,
+        any_results: bool = False,
+    ):
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet
@@ -88,7 +96,8 @@ class StoredRows:
         ]
         texts = [name for name in _TEXTS if name in columns and pa.types.is_string(schema.field(name).type)]
         filters = None if bases is None else [("variant", "in", sorted(bases))]
-        table = read_rows(path, _EXPECTED, columns=columns, dictionary_columns=texts, filters=filters)
+        options = {"columns": columns, "dictionary_columns": texts, "filters": filters}
+        table = read_rows(path, _EXPECTED, any_results=any_results, **options)
         for name in _REQUIRED:
             if name not in table.column_names:
                 raise InputError(path, "columns", f"no {name}", _EXPECTED)

@@ -33,8 +33,10 @@ def numbers_of(schema: Any) -> str | None:
     return None if stored is None else stored.decode()
 
 
-def read_rows(path: Path, expected: str, **options: Any) -> Any:
+def read_rows(path: Path, expected: str, *, any_results: bool = False, **options: Any) -> Any:
     """Read a table of results; `expected` describes it for errors, `options` are those of `read_table`.
+
+    With `any_results`, the table may have been written with other results than those beside it.
 
     Raises:
         InputError: the file is damaged, or was written with other results than the `results.json` beside it. Such files
@@ -42,7 +44,7 @@ def read_rows(path: Path, expected: str, **options: Any) -> Any:
     """
     table = read_table(path, expected, **options)
     numbers, results = numbers_of(table.schema), path.with_name(RESULTS)
-    if numbers is None or not results.exists():
+    if any_results or numbers is None or not results.exists():
         return table
     stored = read_json(results, "a results file")
     if isinstance(stored, dict) and numbers_hash(stored) != numbers:

@@ -204,12 +204,13 @@ def load_results(sources: Iterable[str | Path]) -> list[tuple[Path, dict[str, An
     """
     paths: dict[Path, Path] = {}
     for source in map(Path, sources):
-        for path in _results_under(source):
+        for path in results_under(source):
             paths.setdefault(path.resolve(), path)
     return [(path, _checked(path, read_results(path))) for path in paths.values()]
 
 
-def _results_under(source: Path) -> list[Path]:
+def results_under(source: Path) -> list[Path]:
+    """Return a results file, or all below a folder. Raises InputError: there is none."""
     if not source.is_dir():
         if not source.exists():
             raise InputError(source, "results", "nothing there", f"a {RESULTS} or a folder that contains one")

@@ -1,0 +1,150 @@
+"""Verification finds each changed number of a folder of results, by its place, and nothing in an unchanged one."""
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rococo_jax.cli import verify
+from rococo_jax.evaluation.sections import Evaluated, write_evaluated
+from rococo_jax.report import write_report
+from rococo_jax.storage import write_json
+from tests.support.commands import run_command
+from tests.support.made_runs import make_run
+from tests.support.refusals import refused
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Results of two models and their report."""
+    for name, noise in (("a", 0.5), ("b", 0.7)):
+        run = make_run(tmp_path / "out" / name, name, noise)
+        results = json.loads((run / "results.json").read_text())
+        tables = (pq.read_table(run / f"{table}.parquet") for table in ("per_query", "pairs"))
+        rows, pairs = tables
+        write_evaluated(run, Evaluated(results, rows, [], pairs))
+    write_report(tmp_path / "out", tmp_path / "out" / "report.html")
+    return tmp_path / "out"
+
+
+def verified(folder: Path, capsys, code: int = 1) -> list[str]:
+    """The lines that `rococo verify` prints about a folder."""
+    assert run_command(verify, folder) == code
+    return capsys.readouterr().out.splitlines()
+
+
+def test_an_unchanged_folder_is_verified_with_all_its_numbers(folder, capsys):
+    (line,) = verified(folder, capsys, code=0)
+    numbers = sum(
+        len(metrics) + len(json.loads(path.read_text())["intervals"][task][variant])
+        for path in folder.rglob("results.json")
+        for task, variants in json.loads(path.read_text())["tasks"].items()
+        for variant, metrics in variants.items()
+    )
+    assert line.endswith("all equal") and int(line.split()[0].replace(",", "")) > numbers > 200
+
+
+def changed(number: float | int) -> float | int:
+    """The number with another digit."""
+    return number + 1 if isinstance(number, int) else number + 0.001
+
+
+@pytest.mark.parametrize(
+    ("part", "task", "variant", "name"),
+    [
+        ("tasks", "image_to_text", "clean", "r1"),
+        ("tasks", "image_to_text", "danger", "drop"),
+        ("tasks", "image_to_text", "danger", "grounding"),
+        ("tasks", "text_to_image", "mix_0.9", "r1_std"),
+        ("intervals", "text_to_image", "mix_0.9", "fr1"),
+        ("intervals", "image_to_text", "danger", "drop_points"),
+        ("sizes", "image_to_text", "clean", "queries"),
+        ("sizes", "text_to_image", "mix_0.9", "images"),
+        ("sizes", "image_to_text", "danger", "gallery"),
+        ("chance", "image_to_text", "danger", "r1"),
+    ],
+)
+def test_a_changed_number_of_the_results_is_named_with_both_values(folder, capsys, part, task, variant, name):
+    path = folder / "a" / "results.json"
+    results = json.loads(path.read_text())
+    numbers = results[part][task][variant]
+    old = numbers[name]
+    numbers[name] = [old[0], changed(old[1])] if isinstance(old, list) else changed(old)
+    path.write_text(json.dumps(results))
+    lines = verified(folder, capsys)
+    assert f"{path}: sha256 of all other entries: stored {results['sha256']}, recomputed" in lines[0]
+    place = f"{path}: {part}: {task}: {variant}: {name}: stored {numbers[name]}, recomputed {old}"
+    # The rows do not tell the gallery and what guessing is expected to have.
+    assert (place in lines) == (name != "gallery" and part != "chance")
+    # The page is of other numbers than the results now have; it is named, too.
+    assert any("report.csv: all numbers" in line for line in lines) and lines[-1].endswith("differ")
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "place"),
+    [
+        ("per_query", "r1", "tasks: image_to_text: clean: r1"),
+        ("per_query", "top1_score", ""),
+        ("per_query", "caption", ""),
+        ("pairs", "difference", ""),
+    ],
+)
+def test_a_changed_value_of_a_table_is_found(folder, capsys, table, column, place):
+    path = folder / "b" / f"{table}.parquet"
+    rows = pq.read_table(path)
+    values = rows[column].to_pylist()
+    values[3] = not values[3] if isinstance(values[3], bool) else values[3] + type(values[3])("1")
+    field = rows.schema.get_field_index(column)
+    pq.write_table(
+        rows.set_column(field, rows.schema.field(field), pa.array(values, rows.schema.field(field).type)), path
+    )
+    lines = verified(folder, capsys)
+    assert f"{path}: sha256: stored" in lines[0]
+    assert any(f"b/results.json: {place}: stored" in line for line in lines) == bool(place)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "number", "place"),
+    [
+        (".csv", r"(?m)^1,a,.*?danger,.*?,fr1,\d", "report.csv: line"),
+        (".csv", r"(?m)^1,b,.*?fr1.*?,a,-?\d", "difference: stored"),
+        (".md", r"\d\d\.\d", "report.md: line"),
+        (".html", r"<td[^>]*>\d\d\.\d", "report.html: line"),
+    ],
+)
+def test_a_changed_digit_of_a_report_is_found(folder, capsys, suffix, number, place):
+    path = folder / f"report{suffix}"
+    text = path.read_text()
+    end = re.search(number, text).end()
+    path.write_text(f"{text[: end - 1]}{(int(text[end - 1]) + 1) % 10}{text[end:]}")
+    lines = verified(folder, capsys)
+    assert len(lines) == 2 and place in lines[0] and lines[-1].endswith("1 differ")
+
+
+def test_rows_that_are_missing_are_no_verification(folder, capsys):
+    (folder / "a" / "per_query.parquet").unlink()
+    lines = verified(folder, capsys)
+    assert any("per_query.parquet: sha256: stored" in line and "no such file" in line for line in lines)
+    assert any("a/results.json: rows: stored no per_query.parquet beside it" in line for line in lines)
+
+
+def test_other_tables_are_skipped_and_the_differences_are_written_as_json(folder, tmp_path, capsys):
+    (folder / "facts.csv").write_text("model,parameters\na,1\n")
+    results = json.loads((folder / "a" / "results.json").read_text())
+    results["tasks"]["image_to_text"]["clean"]["r5"] += 0.01
+    write_json(folder / "a" / "results.json", results)
+    assert run_command(verify, folder / "a", "--out", tmp_path / "verified.json") == 1
+    report = json.loads((tmp_path / "verified.json").read_text())
+    assert [each["place"].split(": ")[-1] for each in report["differences"]] == ["sha256 of all other entries", "r5"]
+    assert report["compared"] > 100
+    capsys.readouterr()
+
+
+def test_results_or_annotations_are_verified_and_never_both(folder):
+    refused("input: found neither; wanted RESULTS or --annotations", run_command, verify)
+    refused("input: found both", run_command, verify, folder, "--annotations", folder)
+    (folder / "empty").mkdir()
+    refused("a folder without results.json", run_command, verify, folder / "empty")
