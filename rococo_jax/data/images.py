@@ -7,7 +7,9 @@ pixels between processes nor fork a process that has started JAX.
 import abc
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -21,6 +23,37 @@ from rococo_jax.data.pixel_cache import PixelCache, PixelView
 from rococo_jax.errors import InputError
 
 _AHEAD = 128
+MOST_BYTES = 2**28
+# Assumed until the first result is known: an image of 8 megapixels.
+_FIRST_BYTES = 2**25
+# Pillow stores several bands in 4 bytes.
+_BYTES_PER_PIXEL = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}
+_ROWS_AT_ONCE = 8
+
+
+def size_in_memory(item: Any) -> int:
+    """Return the bytes that an image, an array, or a dictionary of them takes in memory."""
+    if isinstance(item, Image.Image):
+        return item.width * item.height * _BYTES_PER_PIXEL.get(item.mode, 4)
+    if isinstance(item, Mapping):
+        return sum(map(size_in_memory, item.values()))
+    return getattr(item, "nbytes", None) or sys.getsizeof(item)
+
+
+def batches_by_size(items: Iterable[Any], most: int, most_bytes: int | None = None) -> Iterator[list[Any]]:
+    """Yield the items in lists of at most `most` items, and of at most `most_bytes` (256 MB) if that is several."""
+    most_bytes = MOST_BYTES if most_bytes is None else most_bytes
+    batch: list[Any] = []
+    size = 0
+    for item in items:
+        item_size = size_in_memory(item)
+        if batch and (len(batch) == most or size + item_size > most_bytes):
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += item_size
+    if batch:
+        yield batch
 
 
 class Task(NamedTuple):
@@ -30,33 +63,94 @@ class Task(NamedTuple):
     make: Callable[[], list[Any]]
 
 
-def run_tasks(tasks: Iterable[Task], *, ahead: int | None = None) -> Iterator[Any]:
+class _Memory:
+    """Bound of the memory of tasks and their results.
+
+    A task begins if its results are requested next, or if there is space for results as large as the last ones, beside
+    those that wait and those of running tasks.
+    """
+
+    def __init__(self, most_bytes: int):
+        self._most_bytes, self._waiting, self._running, self._next = most_bytes, 0, 0, 0
+        self._expected_bytes, self._is_closed, self._changed = _FIRST_BYTES, False, threading.Condition()
+
+    def run(self, number: int, task: Task) -> list[Any]:
+        """Run a task when there is space for it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._may_begin(number))
+            if self._is_closed:
+                return []
+            self._running += 1
+        results: list[Any] = []
+        try:
+            results = task.make()
+        finally:
+            size = sum(map(size_in_memory, results))
+            with self._changed:
+                self._running -= 1
+                self._waiting += size
+                self._expected_bytes = size or self._expected_bytes
+                self._changed.notify_all()
+        return results
+
+    def _may_begin(self, number: int) -> bool:
+        space = self._most_bytes - self._waiting - self._running * self._expected_bytes
+        return self._is_closed or number <= self._next or self._expected_bytes <= space
+
+    def request(self, number: int) -> None:
+        """Let a task begin in any case, because its results are requested next."""
+        with self._changed:
+            self._next = number
+            self._changed.notify_all()
+
+    def release(self, result: Any) -> None:
+        """Release the memory of a result that is passed on."""
+        with self._changed:
+            self._waiting -= size_in_memory(result)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let no further task begin."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+
+def run_tasks(tasks: Iterable[Task], *, ahead: int | None = None, most_bytes: int = MOST_BYTES) -> Iterator[Any]:
     """Run the tasks in threads, one per usable CPU core, and yield the results image by image, in order.
 
     Args:
-        ahead: how many images may be in work or ready before they are requested, which bounds the memory; by default
-            128, or two tasks for each thread if that is more.
+        ahead: how many images may be in work or ready before they are requested; by default 128, or two tasks for each
+            thread if that is more.
+        most_bytes: how many bytes these may take, estimated from the last results; one task runs in any case.
 
     Raises the exception of the first task, in their order, that fails.
     """
     waiting: collections.deque[tuple[int, Future]] = collections.deque()
-    remaining, images_ahead, threads = iter(tasks), 0, usable_cores()
+    remaining, images_ahead, threads = enumerate(tasks), 0, usable_cores()
     max_images, min_tasks = (_AHEAD, 2 * threads) if ahead is None else (ahead, 0)
+    memory = _Memory(most_bytes)
     with ThreadPoolExecutor(threads, thread_name_prefix="images") as pool:
         try:
             while True:
                 while images_ahead < max_images or len(waiting) < min_tasks:
-                    task = next(remaining, None)
+                    number, task = next(remaining, (0, None))
                     if task is None:
                         break
-                    waiting.append((task.images, pool.submit(task.make)))
+                    waiting.append((number, pool.submit(memory.run, number, task)))
                     images_ahead += task.images
                 if not waiting:
                     return
-                for image in waiting.popleft()[1].result():
+                number, future = waiting.popleft()
+                memory.request(number)
+                results = future.result()[::-1]
+                del future  # it refers to all results, which are passed on one by one
+                while results:
                     images_ahead -= 1
-                    yield image
+                    memory.release(results[-1])
+                    yield results.pop()
         finally:
+            memory.close()
             for _, future in waiting:
                 future.cancel()
 
@@ -199,7 +293,7 @@ def source_files(images: ImageSet) -> FileImages | None:
 def read_images(requests: Iterable[tuple[ImageSet, Sequence[int]]], prepare: Prepare) -> Iterator[Any]:
     """Read rows of several sets, one set after the other, in one pool of threads.
 
-    The rows of a set with a method `tasks(rows, prepare)` are read in parallel; those of another set are one task.
+    The rows of a set with a method `tasks(rows, prepare)` are read in parallel; those of another set a few at once.
     """
 
     def tasks() -> Iterator[Task]:
@@ -207,7 +301,8 @@ def read_images(requests: Iterable[tuple[ImageSet, Sequence[int]]], prepare: Pre
             if hasattr(images, "tasks"):
                 yield from images.tasks(rows, prepare)
             else:
-                yield Task(len(rows), lambda images=images, rows=rows: list(images.read(rows, prepare)))
+                for some in chunks(rows, _ROWS_AT_ONCE):
+                    yield Task(len(some), lambda images=images, some=some: list(images.read(some, prepare)))
 
     return run_tasks(tasks())
 

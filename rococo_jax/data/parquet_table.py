@@ -4,6 +4,8 @@ A Parquet file can only be decoded by row groups. Its images are therefore copie
 folder, as the `datasets` library does, and read there in any order. The copy is named by path and contents of the
 Parquet file and has the SHA-256 of each image, which is verified at each read; a damaged copy is written again.
 
+Arrow files with compressed images (`arrow_table`) have copies as well.
+
 Writing a copy removes this machine's copies of earlier versions of the table. The first copy that a process writes also
 removes those of tables that no longer exist, and what killed processes left. Copies of other machines, which may have
 mounted their tables elsewhere, are left alone.
@@ -87,17 +89,18 @@ class ParquetTable(NamedTuple):
         """See `ImageTable`."""
         with whole_file(self.path, "a Parquet file"):
             state = local_state(self.path)
-        for _ in range(2):
-            copy = _copy(self.path, column, state)
-            if copy is None:
-                break
-            image = copy["image"][row].as_py()
-            if copy["sha256"][row].as_py() == _digest(image):
-                return image
-            _discard_copy(self.path, column)
+        return image_from_copy(self, row, column, state)
+
+    def image_without_copy(self, row: int, column: str, state: FileState) -> bytes | None:
+        """Return the bytes of an image file from its row group."""
         ends = _ends(self.path, state)
         group = bisect.bisect_right(ends, row)
         return _images(self.path, group, column, state)[row - (ends[group - 1] if group else 0)]
+
+    def pieces(self, column: str) -> Iterator[pa.ChunkedArray]:
+        """Yield the values of a column by row groups."""
+        for group in range(_opened(self.path).num_row_groups):
+            yield _read(self.path, group, [column])[column]
 
     def first_images(self, column: str, count: int) -> list[bytes | None]:
         """See `ImageTable`."""
@@ -148,12 +151,42 @@ def _holds_images(kind: pa.DataType) -> bool:
     return is_bytes or (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
 
 
+@runtime_checkable
+class CopiedTable(Protocol):
+    """A file whose images are read from a copy; hashable."""
+
+    path: Path
+
+    def pieces(self, column: str) -> Iterator[pa.ChunkedArray]:
+        """Yield the values of a column."""
+
+    def image_without_copy(self, row: int, column: str, state: FileState) -> bytes | None:
+        """Return the bytes of an image file from the file itself, which is in this state."""
+
+
+def image_from_copy(table: CopiedTable, row: int, column: str, state: FileState) -> bytes | None:
+    """Return the bytes of an image file from the table's copy, which is written if there is none.
+
+    A damaged copy is written again. Without a copy, the image is read from the table.
+    """
+    for _ in range(2):
+        copy = _copy(table, column, state)
+        if copy is None:
+            break
+        image = copy["image"][row].as_py()
+        if copy["sha256"][row].as_py() == _digest(image):
+            return image
+        _discard_copy(table.path, column)
+    return table.image_without_copy(row, column, state)
+
+
 @lru_cache(maxsize=256)
-def _copy(path: Path, column: str, state: FileState) -> pa.Table | None:
+def _copy(source: CopiedTable, column: str, state: FileState) -> pa.Table | None:
     """Open the copy of a column's images, mapped into memory; write it to the cache folder if there is none.
 
-    Return None if that fails or would take more than half of the disk's free space; then each row reads its row group.
+    Return None if that fails or would take more than half of the disk's free space.
     """
+    path = source.path
     try:
         copy = _place_of(path, column)
         if (table := _read_copy(copy)) is not None:
@@ -161,7 +194,7 @@ def _copy(path: Path, column: str, state: FileState) -> pa.Table | None:
         with _copying, hold(copy, wait=True):
             if _read_copy(copy) is None:
                 check_free_space(copy, 2 * state.size)
-                _write_copy(path, column, copy)
+                _write_copy(source, column, copy)
                 _remove_outdated(copy)
         return _read_copy(copy)
     except (InputError, OSError, pa.ArrowException) as error:
@@ -196,12 +229,11 @@ def _discard_copy(path: Path, column: str) -> None:
         _copy.cache_clear()
 
 
-def _write_copy(path: Path, column: str, copy: Path) -> None:
-    source = {"source": json.dumps([socket.gethostname(), str(path.resolve())])}
+def _write_copy(table: CopiedTable, column: str, copy: Path) -> None:
+    source = {"source": json.dumps([socket.gethostname(), str(table.path.resolve())])}
     with atomic_write(copy) as temporary, contextlib.ExitStack() as stack:
         writer = None
-        for group in range(_opened(path).num_row_groups):
-            values = _read(path, group, [column])[column]
+        for values in table.pieces(column):
             values = pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
             digests = pa.array([_digest(image.as_py()) for image in values], pa.binary())
             images = pa.table({"image": values, "sha256": digests}).replace_schema_metadata(source)

@@ -15,7 +15,6 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
+from rococo_jax.data.images import size_in_memory
 from rococo_jax.errors import InputError
 from rococo_jax.processes import gather
 from rococo_jax.runtime import AXES
@@ -35,8 +35,6 @@ Program = Callable[..., jax.Array]
 BatchFeatures = tuple[Int[np.ndarray, " rows"], Float[np.ndarray, "rows *features"]]
 
 _PREFETCHED_BATCHES = 2
-# Assumed size of items without `nbytes`, such as PIL images.
-_DEFAULT_ITEM_BYTES = 2**20
 _STEPS_IN_FLIGHT = 2
 
 
@@ -239,13 +237,13 @@ class Prefetch(Iterator[T]):
     Args:
         items: the items; they are closed at the end if they can be.
         count: number of items that may wait.
-        most_bytes: additional items may wait up to this size together, estimated from the first.
+        most_bytes: more items may wait as long as all of them take less memory.
     """
 
     def __init__(self, items: Iterator[T], count: int = _PREFETCHED_BATCHES, most_bytes: int = 0):
-        self._items, self._most_bytes, self._is_closed = items, most_bytes, False
-        self._queue: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-        self._free_places = threading.Semaphore(count)
+        self._items, self._count, self._most_bytes, self._is_closed = items, count, most_bytes, False
+        self._waiting: collections.deque[T] = collections.deque()
+        self._bytes, self._end, self._changed = 0, None, threading.Condition()
         self._thread = threading.Thread(target=self._iterate, daemon=True, name="batches")
         self._thread.start()
 
@@ -254,32 +252,39 @@ class Prefetch(Iterator[T]):
         can_close = hasattr(self._items, "close")
         try:
             with contextlib.closing(self._items) if can_close else contextlib.nullcontext():
-                for number, item in enumerate(self._items):
-                    if number == 0:
-                        self._allow_more(item)
-                    self._queue.put((item, None))
-                    self._free_places.acquire()
+                for item in self._items:
+                    self._put(item)
                     if self._is_closed:
                         break
         except BaseException as error:
             end = error
-        self._queue.put((None, end))
+        with self._changed:
+            self._end = end
+            self._changed.notify_all()
 
-    def _allow_more(self, item: T) -> None:
-        item_bytes = getattr(item, "nbytes", _DEFAULT_ITEM_BYTES) or 1
-        if additional := self._most_bytes // item_bytes:
-            self._free_places.release(additional)
+    def _put(self, item: T) -> None:
+        """Add an item, and wait until the next one may be computed."""
+        with self._changed:
+            self._waiting.append(item)
+            self._bytes += size_in_memory(item)
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._is_closed or len(self._waiting) < self._count or self._bytes < self._most_bytes
+            )
 
     def __next__(self) -> T:
-        item, end = self._queue.get()
-        if end is not None:
-            self._queue.put((None, end))  # for further calls
-            raise end
-        self._free_places.release()
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._end is not None)
+            if not self._waiting:
+                raise self._end
+            item = self._waiting.popleft()
+            self._bytes -= size_in_memory(item)
+            self._changed.notify_all()
         return item
 
     def close(self) -> None:
         """End the thread after its current item."""
-        self._is_closed = True
-        self._free_places.release()
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
         self._thread.join()

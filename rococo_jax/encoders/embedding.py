@@ -25,7 +25,7 @@ import numpy as np
 import PIL.features
 from jaxtyping import Float
 
-from rococo_jax.data.images import IMAGES_PER_RUN, ORIGINALS, FileImages, ImageSet, chunks, read_images
+from rococo_jax.data.images import IMAGES_PER_RUN, MOST_BYTES, ORIGINALS, FileImages, ImageSet, chunks, read_images
 from rococo_jax.data.pictures import DECODING_VERSION
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.device_steps import BatchFeatures, Prefetch
@@ -39,8 +39,6 @@ _TEXTS_PER_PART = 4096
 # Parts that a process encodes between two exchanges with the others. An exchange interrupts the batches, and limits the
 # wait for slower processes.
 _PARTS_PER_ROUND = 16
-# Decoded pixels that may wait while the devices do other work.
-_PREFETCHED_BYTES = 2**28
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "numpy", "pillow", "tokenizers", "ftfy")
 # Read when this module is imported: later changes of the files do not change the code that runs.
@@ -212,7 +210,7 @@ class EmbeddingPass:
             yield
             return
         rows = self._rows_to_encode(self.rounds[0][jax.process_index()])
-        self._first_items = Prefetch(iter(self.read(self._items(rows))), most_bytes=_PREFETCHED_BYTES)
+        self._first_items = Prefetch(iter(self.read(self._items(rows))), most_bytes=MOST_BYTES)
         with contextlib.closing(self._first_items):
             yield
 

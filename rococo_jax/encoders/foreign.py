@@ -12,7 +12,6 @@ object, or the object itself.
 import functools
 import importlib
 import importlib.util
-import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from rococo_jax.data.images import chunks
 from rococo_jax.encoders.device_steps import BatchFeatures
 from rococo_jax.encoders.foreign_model import ENCODER_METHODS, ForeignModel, run_user_code
 from rococo_jax.encoders.pair_scoring import ForeignPairScorer
@@ -44,11 +44,11 @@ class ForeignEncoder(ForeignModel):
 
     def image_batches(self, images: Any) -> Iterator[BatchFeatures]:
         """Yield indices into the images (PIL images or arrays of pixels) and unit embeddings, batch by batch."""
-        return self._encode("encode_image", map(self.prepare, separate_images(images)), self._images_at_once)
+        return self._encode("encode_image", self.batches(map(self.prepare, separate_images(images))))
 
     def text_batches(self, texts: Sequence[str]) -> Iterator[BatchFeatures]:
         """Yield indices into the texts and unit embeddings, batch by batch."""
-        return self._encode("encode_text", texts, _TEXTS_AT_ONCE)
+        return self._encode("encode_text", chunks(texts, _TEXTS_AT_ONCE))
 
     def prepare_texts(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
         """Return the texts unchanged, and their numbers of characters."""
@@ -65,9 +65,9 @@ class ForeignEncoder(ForeignModel):
         identity = self.identity()
         return None if identity["fingerprint"] is None else {"foreign": identity, "side": side}
 
-    def _encode(self, method: str, items: Iterable, at_once: int) -> Iterator[BatchFeatures]:
-        items, start, width = iter(items), 0, None
-        while batch := list(itertools.islice(items, at_once)):
+    def _encode(self, method: str, batches: Iterable[list]) -> Iterator[BatchFeatures]:
+        start, width = 0, None
+        for batch in batches:
             embeddings = self._embed(method, batch)
             self.compare_once(method, embeddings, lambda batch=batch: self._embed(method, batch[:1]))
             if width not in (None, embeddings.shape[1]):

@@ -1,7 +1,7 @@
 """Wrap models of users or of other libraries, and report errors of their code in one line."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from PIL import Image
 
+from rococo_jax.data.images import batches_by_size
 from rococo_jax.data.pictures import as_rgb
 from rococo_jax.data.tokenizers import TokenRows
 from rococo_jax.encoders.protocol import LoadedModel
@@ -29,7 +30,7 @@ class ForeignModel(LoadedModel):
         model: the object.
         name: what tables call it; by default the object's own name, or that of its class.
         mesh: the devices that similarities are computed on.
-        images_at_once: number of images in one call of `encode_image`; 64 by default.
+        images_at_once: number of images in one call of `encode_image`; by default 64, or fewer that take 256 MB.
 
     Attributes:
         methods: names of the methods that the object must have, with their arguments for messages.
@@ -50,7 +51,7 @@ class ForeignModel(LoadedModel):
         self.prompts: dict[str, str] = {}
         self.name = name or self.object_name or type(model).__name__
         self.mesh = make_mesh(jax.local_devices()) if mesh is None else mesh
-        self._images_at_once = images_at_once or _IMAGES_AT_ONCE
+        self._images_at_once = images_at_once
         self._compared_methods: set[str] = set()
         for method in self.methods:
             if not callable(getattr(model, method, None)):
@@ -71,6 +72,15 @@ class ForeignModel(LoadedModel):
         loaded = type(self)(prompted, self.name, self.mesh, self._images_at_once)
         loaded.prompts = {**self.prompts, role: prompt}
         return loaded
+
+    def batches(self, images: Iterable[Any], at_once: int = _IMAGES_AT_ONCE) -> Iterator[list[Any]]:
+        """Yield images for one call each: as many as were requested, or `at_once` if they do not take much memory.
+
+        Photographs are as large as their files, since the object itself resizes them.
+        """
+        if self._images_at_once is None:
+            return batches_by_size(images, at_once)
+        return batches_by_size(images, self._images_at_once, sys.maxsize)
 
     @property
     def logit_scale(self) -> float | None:

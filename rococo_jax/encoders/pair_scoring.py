@@ -7,12 +7,13 @@ class MyReranker:
 
 import numbers
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from rococo_jax.data.images import MOST_BYTES, size_in_memory
 from rococo_jax.encoders.device_steps import is_out_of_memory
 from rococo_jax.encoders.foreign_model import ForeignModel, run_user_code
 from rococo_jax.encoders.protocol import OnProgress, PairIndices
@@ -47,16 +48,18 @@ class ForeignPairScorer(ForeignModel):
     def score(
         self, images: Iterable[Any], texts: Sequence[str], pairs: PairIndices, on_progress: OnProgress
     ) -> Float[np.ndarray, " pairs"]:
-        """See `LoadedModel`.
+        """See `LoadedModel`. Images are read in order, and only those of the next pairs are held.
 
         Raises InputError if a score is NaN, there are not as many as pairs, or the object raises an error.
         """
-        images, scores, start = list(images), np.empty(len(pairs[0]), np.float64), 0
+        remaining, images_by_number = enumerate(images), {}
+        order, scores, start = np.argsort(pairs[0], kind="stable"), np.empty(len(pairs[0]), np.float64), 0
         while start < len(scores):
-            batch = slice(start, start + self.pairs_at_once)
-            batch_images = [images[index] for index in pairs[0][batch]]
-            batch_texts = [texts[index] for index in pairs[1][batch]]
-            count = len(batch_texts)
+            batch = order[start : start + self.pairs_at_once]
+            count = _read_images(pairs[0][batch].tolist(), remaining, images_by_number)
+            batch = batch[:count]
+            batch_images = [images_by_number[index] for index in pairs[0][batch].tolist()]
+            batch_texts = [texts[index] for index in pairs[1][batch].tolist()]
             try:
                 batch_scores = self._call_score_pairs(batch_images, batch_texts)
             except InputError as error:
@@ -69,6 +72,8 @@ class ForeignPairScorer(ForeignModel):
             self._compare_with_single_pairs(batch_images, batch_texts, batch_scores)
             scores[batch] = batch_scores
             start += count
+            for number in [number for number in images_by_number if number < pairs[0][batch[-1]]]:
+                del images_by_number[number]
             on_progress(count)
         return scores
 
@@ -108,3 +113,20 @@ class ForeignPairScorer(ForeignModel):
             row = np.flatnonzero(~np.isfinite(scores))[0]
             raise InputError(self.name, "score_pairs", f"{array[row]} for {texts[row]!r}", "finite numbers")
         return scores
+
+
+def _read_images(numbers: Sequence[int], remaining: Iterator[tuple[int, Any]], images: dict[int, Any]) -> int:
+    """Read the images of pairs into `images` until they take 256 MB; return the number of pairs, at least 1.
+
+    Args:
+        numbers: number of the image of each pair, ascending.
+        remaining: numbers and images that were not read yet.
+        images: images by number.
+    """
+    for count, number in enumerate(numbers):
+        while number not in images:
+            read_number, image = next(remaining)
+            images[read_number] = image
+        if count and sum(map(size_in_memory, images.values())) > MOST_BYTES:
+            return count
+    return len(numbers)

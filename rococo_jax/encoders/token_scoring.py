@@ -1,12 +1,12 @@
 """Score pairs by MaxSim with an encoder that returns a matrix of token embeddings for each image and text."""
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from rococo_jax.data.images import chunks
 from rococo_jax.encoders.foreign_model import ENCODER_METHODS, ForeignModel, as_numpy, run_user_code
 from rococo_jax.encoders.late_interaction import max_sim
 from rococo_jax.encoders.protocol import OnProgress, PairIndices
@@ -46,20 +46,20 @@ class TokenScorer(ForeignModel):
         self, images: Iterable[Any], texts: Sequence[str], pairs: PairIndices, on_progress: OnProgress
     ) -> Float[np.ndarray, " pairs"]:
         """See `LoadedModel`. Each text is encoded once. Raises InputError unless every item has a finite matrix."""
-        image_tokens = self._encode("encode_image", images)
+        image_tokens = self._encode("encode_image", self.batches(images, _ITEMS_AT_ONCE))
         if sum(matrix.size for matrix in self._texts.values()) > _CACHED_NUMBERS:
             self._texts = {}
         new = [text for text in dict.fromkeys(texts) if text not in self._texts]
-        self._texts |= zip(new, self._encode("encode_text", new), strict=True)
+        self._texts |= zip(new, self._encode("encode_text", chunks(new, _ITEMS_AT_ONCE)), strict=True)
         return max_sim(image_tokens, [self._texts[text] for text in texts], pairs, on_progress)
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the object, and the name of the score."""
         return {**super().describe(), "scores": "MaxSim"}
 
-    def _encode(self, method: str, items: Iterable[Any]) -> list[np.ndarray]:
-        items, matrices = iter(items), []
-        while batch := list(itertools.islice(items, _ITEMS_AT_ONCE)):
+    def _encode(self, method: str, batches: Iterable[list]) -> list[np.ndarray]:
+        matrices = []
+        for batch in batches:
             expected = f"{len(batch)} matrices of token embeddings, finite numbers"
             encode = getattr(self.model, method)
             arrays = run_user_code(

@@ -1,13 +1,15 @@
 """Image files are read in order, whatever is loaded ahead, and those that are no whole images are named."""
 
 import re
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from rococo_jax.data.images import FileImages, run_tasks
+from rococo_jax.data.images import FileImages, Task, batches_by_size, run_tasks, size_in_memory
 from rococo_jax.data.pictures import open_image
 from rococo_jax.data.preprocessing import Preprocessing
 from tests.support.refusals import refused
@@ -52,6 +54,53 @@ def test_loading_runs_ahead_by_no_more_than_requested(tmp_path, monkeypatch):
     assert len(opened) <= 31
     images.close()
     assert len(opened) <= 31
+
+
+RESULTS = {
+    "photograph": lambda: Image.new("RGB", (1000, 1000)),
+    "pixels": lambda: np.zeros((1000, 1000), np.float32),
+    "files": lambda: {"jpg": bytes(3 * 10**6), "txt": bytes(10**6)},
+}
+
+
+@pytest.mark.parametrize("per_task", [1, 7])
+@pytest.mark.parametrize("make_result", RESULTS.values(), ids=RESULTS)
+def test_results_that_wait_take_no_more_memory_than_allowed(make_result, per_task, monkeypatch):
+    """Each takes 4 MB; tasks of seven of them do not fit at all, and run one by one."""
+    monkeypatch.setattr("rococo_jax.data.images.usable_cores", lambda: 4)
+    lock, begun, consumed, most = threading.Lock(), 0, 0, 0
+
+    def make() -> list:
+        nonlocal begun, most
+        with lock:
+            begun += 1
+            most = max(most, begun - consumed)
+        return [make_result() for _ in range(per_task)]
+
+    for number, _ in enumerate(run_tasks([Task(per_task, make)] * 30, most_bytes=20_000_000), 1):
+        time.sleep(0.003)
+        with lock:
+            consumed += number % per_task == 0
+    assert begun == consumed == 30 and most <= (6 if per_task == 1 else 2)
+
+
+def test_images_of_many_sizes_are_read_in_order_within_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("rococo_jax.data.images.usable_cores", lambda: 7)
+    sizes = [1, 300, 2, 250, 250, 1, 1, 280] * 4
+    tasks = [Task(1, lambda size=size: [Image.new("RGB", (size, size))]) for size in sizes]
+    assert [image.width for image in run_tasks(tasks, most_bytes=400_000)] == sizes
+    reading = run_tasks(tasks, most_bytes=1)
+    assert next(reading).width == 1
+    reading.close()
+
+
+def test_photographs_of_full_size_are_batched_by_their_memory():
+    large, small = Image.new("RGB", (4000, 3000)), Image.new("L", (40, 30))
+    assert [size_in_memory(each) for each in (large, small, Image.new("F", (2, 2)))] == [48_000_000, 1200, 16]
+    batches = list(batches_by_size([large] * 12 + [small] * 100, 64))
+    assert [len(batch) for batch in batches] == [5, 5, 64, 38]
+    assert [len(batch) for batch in batches_by_size([large] * 2, 64, most_bytes=1)] == [1, 1]
+    assert list(batches_by_size([], 64)) == []
 
 
 def test_the_first_bad_file_in_order_is_named(tmp_path):

@@ -149,14 +149,19 @@ def test_the_first_bad_file_in_order_is_named_through_any_gallery(tmp_path):
         refused(f"{files[broken]}: image: found", list, reading)
 
 
-def test_sets_of_others_are_read_through_the_same_pool():
+def test_sets_of_others_are_read_through_the_same_pool_a_few_rows_at_once():
+    reads: list[int] = []
+
     class Made:
         name = "made"
         __len__ = runs = content = thumbnail = note = lambda self, *_: 4
 
         def read(self, rows, prepare=None):
+            reads.append(len(rows))
             return (prepare(Image.new("RGB", (8, 8), (row, 0, 0))) for row in rows)
 
     found = list(read_images([(Made(), [3, 1]), (Made(), [2])], lambda image: image.getpixel((0, 0))[0]))
     assert found == [3, 1, 2]
+    found = list(read_images([(Made(), range(50))], lambda image: image.getpixel((0, 0))[0]))
+    assert found == list(range(50)) and max(reads) <= 8
     assert list(run_tasks([])) == []

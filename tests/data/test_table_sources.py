@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas
+import pyarrow
 import pytest
+from pyarrow import feather
 
 from rococo_jax.cli.main import main
 from rococo_jax.data import parquet_table
@@ -357,6 +359,31 @@ def test_only_the_first_copy_of_a_process_opens_the_others(cache, tmp_path, monk
         parquet(f"{number}.parquet", rows(split=False, numbers=[number]))(tmp_path)
         again(tmp_path / f"{number}.parquet")
     assert len(copies(cache)) == 6 and len(opened) == 1
+
+
+@pytest.mark.parametrize("has_cache", [True, False])
+@pytest.mark.parametrize("compression", ["lz4", "zstd", "uncompressed"])
+def test_images_of_arrow_files_are_not_held_in_memory_whether_compressed_or_not(
+    compression, has_cache, cache, tmp_path, monkeypatch
+):
+    path, rng = tmp_path / "t.feather", np.random.default_rng(0)
+    if not has_cache:
+        monkeypatch.setenv("ROCOCO_CACHE", str(write(tmp_path / "file", b"")))
+    for number in range(2):  # a second time with the same size and time of modification
+        images = [IMAGES[number], *(b"\xff\xd8" + rng.bytes(50_000) for _ in range(40))]
+        images = [{"bytes": image, "path": f"{row}.jpg"} for row, image in enumerate(images)]
+        table = pyarrow.table({"image": images, "caption": ["a dog"] * 41})
+        feather.write_feather(table, path, compression=compression, chunksize=30)
+        os.utime(path, (1, 1))
+        wanted = [image["bytes"] for image in images]
+        del images, table
+        before = pyarrow.total_allocated_bytes()
+        pairs = open_pairs(str(path))
+        assert [pairs[row].image for row in (40, 0, 12)] == [wanted[row] for row in (40, 0, 12)]
+        if has_cache or compression == "uncompressed":
+            assert pyarrow.total_allocated_bytes() - before < 10**6
+        assert [pair.captions for pair in all_of(pairs)] == [("a dog",)] * 41
+    assert len(copies(cache)) == (has_cache and compression != "uncompressed")
 
 
 def test_without_a_cache_folder_the_images_are_read_and_the_variable_is_named(tmp_path, monkeypatch, capsys):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 from rococo_jax.encoders import programs
 from rococo_jax.encoders.cache import EmbeddingCache
@@ -144,6 +145,17 @@ def test_items_begun_ahead_are_bounded_and_end_with_what_ends_them():
     assert [int(row[0]) for row in itertools.islice(reading, 40)] == list(range(40))
     reading.close()
     assert threading.active_count() == threads and closed == [True]
+    del begun[:]
+
+    def photographs():  # of 40 kB each; the first one is no measure of the others
+        for number in range(100):
+            begun.append(number)
+            yield Image.new("RGB", (1, 1) if number == 0 else (100, 100))
+
+    reading = Prefetch(photographs(), most_bytes=200_000)
+    time.sleep(0.3)
+    reading.close()
+    assert 6 <= len(begun) <= 7
     del begun[:]
     few = Prefetch(items(), count=2)
     assert next(few)[0] == 0

@@ -2,6 +2,7 @@
 
 import json
 import types
+import weakref
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,8 +13,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 import rococo_jax
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
+from rococo_jax.data import images as images_module
 from rococo_jax.data.preprocessing import Preprocessing
-from rococo_jax.encoders import ForeignEncoder, load_encoder
+from rococo_jax.encoders import ForeignEncoder, load_encoder, pair_scoring
 from rococo_jax.encoders.foreign_model import as_numpy
 from rococo_jax.encoders.pair_scoring import ForeignPairScorer
 from tests.support import reference_models
@@ -151,6 +153,44 @@ def test_pairs_come_in_batches_as_large_as_the_object_says(batch_size, most):
     places = np.zeros(40, int), np.arange(40)
     ForeignPairScorer(pairs).score([None], list(map(str, range(40))), places, lambda count: None)
     assert max(pairs.counts) == most
+
+
+def test_photographs_are_held_for_a_few_pairs_only_and_in_calls_of_bounded_memory(monkeypatch):
+    """Each takes 40 kB, and the limit is 140 kB."""
+    for module in (images_module, pair_scoring):
+        monkeypatch.setattr(module, "MOST_BYTES", 140_000)
+    made, most, calls = [], 0, []
+
+    def photographs(count: int):
+        nonlocal most
+        for number in range(count):
+            image = Image.new("RGB", (100, 100), (number, 0, 0))
+            made.append(weakref.ref(image))
+            yield image
+            most = max(most, sum(reference() is not None for reference in made))
+
+    def score_pairs(images, texts):
+        calls.append(len({id(image) for image in images}))
+        return [image.getpixel((0, 0))[0] + len(text) / 100 for image, text in zip(images, texts, strict=True)]
+
+    rng = np.random.default_rng(0)
+    image, text = rng.permutation(np.repeat(np.arange(40), 5)), rng.integers(0, 9, 200)
+    texts = ["x" * number for number in range(9)]
+    scorer = ForeignPairScorer(types.SimpleNamespace(name="mine", score_pairs=score_pairs))
+    scores = scorer.score(photographs(40), texts, (image, text), lambda count: None)
+    np.testing.assert_allclose(scores, image + text / 100, atol=1e-5)
+    assert most <= 7 and max(calls) <= 4
+
+    def encode_image(images):
+        calls.append(len(images))
+        return np.ones((len(images), 4), np.float32)
+
+    encoder = types.SimpleNamespace(name="mine", encode_image=encode_image, encode_text=encode_image)
+    for at_once, expected in ((None, 3), (8, 8)):
+        most, calls[:] = 0, []
+        loaded = ForeignEncoder(encoder, None, None, at_once)
+        assert loaded.image_features(photographs(40)).shape == (40, 4)
+        assert max(calls) == expected and most <= 2 * expected + 2
 
 
 @pytest.mark.parametrize("batch_size", [0, -3, 2.5, "8", lambda: 8])

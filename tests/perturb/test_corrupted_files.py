@@ -10,6 +10,7 @@ from PIL import Image
 
 from rococo_jax.cli import corrupt_images
 from rococo_jax.errors import InputError
+from rococo_jax.perturb.images import image_folders
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.perturb.images.image_folders import image_id
 from tests.support.commands import run_command
@@ -63,7 +64,6 @@ def test_an_image_is_corrupted_alike_whatever_lies_beside_it(folder):
 
 def test_a_stopped_run_resumes_and_another_is_refused(folder, monkeypatch):
     whole = contents(run(folder, *NOISE, out="whole"))
-    from rococo_jax.perturb.images import image_folders
 
     write, count = image_folders.ResumableFolder.write, iter(range(10))
 
@@ -97,9 +97,28 @@ def test_jpeg_and_size_are_options_and_names_that_differ_in_their_suffix_do_not_
 
 
 def test_images_of_another_definition_are_not_continued(folder, monkeypatch):
-    from rococo_jax.perturb.images import image_folders
 
     run(folder, *NOISE)
     monkeypatch.setattr(image_folders, "DEFINITION_VERSION", 0)
     with pytest.raises(InputError, match="definition"):
         run(folder, *NOISE)
+
+
+def test_photographs_that_wait_for_others_of_their_size_take_bounded_memory(monkeypatch):
+    monkeypatch.setattr(image_folders, "_MOST_BYTES", 40_000)
+    shapes = [(100, 50 + number % 20, 3) for number in range(60)]
+    held = most = 0
+
+    def items():
+        nonlocal held, most
+        for number, shape in enumerate(shapes):
+            held += 1
+            most = max(most, held)
+            yield number, np.zeros(shape, np.uint8)
+
+    numbers = []
+    for batch in image_folders._batches_of_one_size(items(), 8):
+        held -= len(batch)
+        assert len({image.shape for _, image in batch}) == 1
+        numbers += [number for number, _ in batch]
+    assert sorted(numbers) == list(range(60)) and most <= 4

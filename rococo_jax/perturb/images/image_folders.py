@@ -9,6 +9,7 @@ import functools
 import hashlib
 import io
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from rococo_jax.data.image_files import ImageFile, hash_image, list_images
-from rococo_jax.data.images import chunks
+from rococo_jax.data.images import Task, chunks, run_tasks
 from rococo_jax.data.pictures import as_rgb, open_image
 from rococo_jax.errors import InputError
 from rococo_jax.perturb.images.corruptions import DEFINITION_VERSION, Corruption, check_severity
@@ -142,6 +143,7 @@ def versions() -> dict[str, str]:
 FORMAT, FORMAT_VERSION = "rococo_jax.corrupted_images", 1
 KINDS = ("png", "jpeg")
 _IMAGES_AT_ONCE = 32
+_MOST_BYTES = 2**27
 
 
 def image_id(name: str) -> int:
@@ -214,7 +216,8 @@ def write_corrupted(
     ):
         advance(len(names) - len(missing))
         for run in chunks(missing, _IMAGES_AT_ONCE):
-            pixels = pool.map(lambda item: rgb_pixels(open_image(Path(images) / item[0]), size), run)
+            tasks = (Task(1, lambda name=name: [rgb_pixels(open_image(Path(images) / name), size)]) for name, _ in run)
+            pixels = run_tasks(tasks, most_bytes=_MOST_BYTES)
             for batch in _batches_of_one_size(zip(run, pixels, strict=True), corruption.at_a_time):
                 ids = np.array([image_id(name) for (name, _), _ in batch], np.uint32)
                 try:
@@ -246,11 +249,13 @@ def _manifest(
 
 
 def _batches_of_one_size(items: Iterator, length: int) -> Iterator[list]:
-    """Yield batches of up to `length` images of one size."""
+    """Yield batches of up to `length` images of one size; all that wait for others take less than `_MOST_BYTES`."""
     waiting: dict[tuple[int, ...], list] = {}
     for item in items:
-        batch = waiting.setdefault(item[1].shape, [])
-        batch.append(item)
-        if len(batch) == length:
+        waiting.setdefault(item[1].shape, []).append(item)
+        sizes = {shape: len(batch) * math.prod(shape) for shape, batch in waiting.items()}
+        if len(waiting[item[1].shape]) == length:
             yield waiting.pop(item[1].shape)
+        elif sum(sizes.values()) > _MOST_BYTES:
+            yield waiting.pop(max(sizes, key=sizes.__getitem__))
     yield from waiting.values()
