@@ -32,3 +32,13 @@ def is_inner_name(name: str) -> bool:
         return False
     parts = name.split("/")
     return ".." not in parts and any(part not in ("", ".") for part in parts)
+
+
+def is_inner_file(name: str) -> bool:
+    """Return whether a name is that of a file inside a folder; both slashes separate folders, as on Windows.
+
+    >>> [name for name in ("a/b.jpg", "./b.jpg", ".", "..", "b.jpg/", "b.jpg/.") if is_inner_file(name)]
+    ['a/b.jpg', './b.jpg']
+    """
+    name = name.replace("\\", "/")
+    return is_inner_name(name) and name.rpartition("/")[2] not in ("", ".")

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,12 +14,13 @@ from rococo_jax.benchmarks.choices.records import holds_object, read_records, re
 from rococo_jax.benchmarks.classes import read_classes, templates_of
 from rococo_jax.benchmarks.readers.classes import read_own
 from rococo_jax.data.caption_forms import read_captions
+from rococo_jax.errors import InputError
 from rococo_jax.evaluation.model_list import read_models
 from rococo_jax.evaluation.models.class_logits import read_labels
 from rococo_jax.perturb.text.influence_table import read_influence_table
 from rococo_jax.perturb.text.lexicon import read_lexicon
 from rococo_jax.studies.correlate import correlate_table
-from rococo_jax.texts import iterate_lines, open_table, read_lines
+from rococo_jax.texts import iterate_lines, open_table, parse_json, read_lines
 from rococo_jax.training.inputs.hard_positives import read_hard_positives
 from tests.support.refusals import refused
 
@@ -244,3 +246,14 @@ def test_labels_of_a_table_keep_their_names(tmp_path):
     """A mark before the first heading is no part of it: images keep their names."""
     (tmp_path / "l.csv").write_bytes(b"\xef\xbb\xbfimage,label\r\nx.jpg,cat\r\n")
     assert read_labels(tmp_path / "l.csv").images == ("x.jpg",)
+
+
+def test_repeated_keys_and_columns_are_found_in_linear_time(tmp_path):
+    """Each name was counted among all others: minutes for the names of these."""
+    names = [f"key{number}" for number in range(60_000)]
+    start = time.process_time()
+    with pytest.raises(InputError, match="the key 'key59999' twice"):
+        parse_json("{" + ", ".join(f'"{name}": 1' for name in [*names, names[-1]]) + "}", "a.json", "an object")
+    (tmp_path / "a.csv").write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
+    assert len(open_table(tmp_path / "a.csv", "a table").header) == len(names)
+    assert time.process_time() - start < 20

@@ -12,6 +12,7 @@ used as name, with blanks instead of underscores. Names may repeat: OpenAI's nam
 
 import collections
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -246,9 +247,17 @@ def templates_of(name: str) -> tuple[str, ...]:
     if not lines:
         raise InputError(path, "templates", "none", "at least one, on a line of its own")
     for number, line in enumerate(lines, 1):
+        if _OF_PYTHON.fullmatch(line.strip()):
+            raise InputError(
+                path, f"line {number}", f"{line.strip()!r}, with marks of Python"[:80], "the template alone"
+            )
         if not _is_template(line):
             raise InputError(path, f"line {number}", repr(line)[:80], "a template with {} once, for the class")
     return tuple(lines)
+
+
+# A line of a list in Python or JSON.
+_OF_PYTHON = re.compile(r"""\[?\s*(['"]).*\1\s*(?:,|,?\s*\])|\[\s*(['"]).*\2,?""")
 
 
 def _is_template(line: str) -> bool:

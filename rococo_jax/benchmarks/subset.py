@@ -17,7 +17,7 @@ from rococo_jax.texts import parse_json, read_text, split_lines
 
 # Entry of a benchmark's data and conditions.
 ONLY = "only"
-_FORM = "one image or item per line, a JSON list of them, or a file of `rococo select`"
+_FORM = "one image or item per line, a JSON list or JSON lines of them, or a file of `rococo select`"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +65,18 @@ def phrase_of(data: Mapping[str, Any]) -> str:
 
 
 def read_subset(path: str | os.PathLike) -> Subset:
-    """Read a list: one key per line, a JSON list of keys, or a file of `rococo select`.
+    """Read a list: one key per line, a JSON list or JSON lines of keys, or a file of `rococo select`.
+
+    In JSON, an entry is a name, or an object with an `image` or an `id`.
 
     Raises InputError: the file has another form, no key, or a key twice.
     """
     text = read_text(path, _FORM)
     keys = [line.strip() for line in split_lines(text)]
     keys = [key for key in keys if key]
-    if text.lstrip()[:1] in ("[", "{"):
+    if len(keys) > 1 and all(key[0] + key[-1] in ('""', "{}") for key in keys):
+        keys = _keys_of_json(path, [parse_json(key, path, _FORM, f"line {n}") for n, key in enumerate(keys, 1)])
+    elif text.lstrip()[:1] in ("[", "{"):
         keys = _keys_of_json(path, parse_json(text, path, _FORM))
     if not keys:
         raise InputError(path, "entries", "none", f"at least one: {_FORM}")
@@ -87,7 +91,8 @@ def _keys_of_json(path: str | os.PathLike, value: Any) -> list[str]:
         entries = value.get("chosen") if value.get("format") == "rococo_jax.selection" else None
         if not isinstance(entries, list):
             raise InputError(path, "JSON", f"an object with {', '.join(map(repr, value)) or 'nothing'}"[:80], _FORM)
-        value = [object_of(each).get("image") for each in entries]
+        value = entries
+    value = [object_of(each).get("image", object_of(each).get("id", each)) for each in value]
     not_names = [each for each in value if not isinstance(each, str) or not each]
     if not_names:
         raise InputError(path, "entries", f"{not_names[0]!r}"[:80], "names of images or items, as strings")
@@ -103,6 +108,11 @@ def lists_by_benchmark(only: Sequence[str], names: Sequence[str]) -> dict[str, t
     for entry in only:
         is_file = "=" not in entry or Path(entry).exists()
         name, _, file = ("", "", entry) if is_file else entry.partition("=")
+        if not name and not Path(file).exists() and len(only) > len(names):
+            problem = f"{len(only):,} entries for {len(names)}, such as {entry!r}, which is no file"
+            raise InputError(
+                "evaluate", "only", problem, "a file for each benchmark: write the names to it, one per line"
+            )
         if not name and len(names) > 1:
             raise InputError("evaluate", "only", f"{entry!r} for {len(names)} benchmarks", "NAME=FILE, once for each")
         name = name or names[0]

@@ -150,8 +150,11 @@ def check_combination(options: Options) -> None:
     elif not has_folders:
         expected = "--annotation FILE, --data DIR, or --images DIR and --annotations DIR"
         raise InputError("rococo score", "data", "none", expected)
-    elif options.out.endswith(".json") or options.per_query:
+    elif options.out.endswith(".json"):
         raise InputError("--out", "path", options.out, "a folder, for whole benchmarks")
+    elif options.per_query:
+        expected = "none for whole benchmarks, whose rows are in per_query.parquet of the folder --out"
+        raise InputError("--per-query", "path", options.per_query, expected)
 
 
 def _check_logits(options: LogitsOptions, settings: Settings) -> None:

@@ -12,13 +12,14 @@ hf:NAME?split=test            a data set of the `datasets` library, or a folder 
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, get_args
 
 from rococo_jax.data.caption_json import is_one_value, open_json
 from rococo_jax.data.caption_rows import table_rows
-from rococo_jax.data.caption_tables import CaptionsFile, check_split_choice, collect_rows, parse_columns
+from rococo_jax.data.caption_tables import CaptionsFile, check_split_choice, collect_rows, parse_columns, refuse_columns
 from rococo_jax.data.captions import CaptionedImage, caption_lines
 from rococo_jax.data.image_files import image_names, is_hidden, list_images
 from rococo_jax.data.read_options import ReadOptions, TextFiles
@@ -62,6 +63,10 @@ def read_captions(source: str | os.PathLike, **options: Any) -> CaptionsFile:
 def open_captions(source: str, options: ReadOptions) -> CaptionsFile:
     """Read the captions of one source, as `read_captions`, without reporting."""
     form = next(form for form in CAPTION_FORMS if form.recognise(source))
+    if options.text_files == "whole" and form.open not in (_open_with_options, _open_metadata, _open_text_files):
+        raise InputError(
+            source, "text_files", "'whole'", "folders with NAME.txt; behind the name of one: ?text_files=whole"
+        )
     return form.open(source, options)
 
 
@@ -119,7 +124,18 @@ def _open_metadata(source: str, options: ReadOptions) -> CaptionsFile:
     folder = Path(source)
     metadata = find_file(folder, _METADATA)
     file = open_captions(str(metadata), dataclasses.replace(options, image_folders=(folder,)))
-    return dataclasses.replace(file, folder=folder)
+    remarks = file.remarks
+    if others := [name for name in _METADATA if name != metadata.name and find_file(folder, [name])]:
+        remarks += f", {' and '.join(others)} beside it not read"
+    named = {PurePosixPath(item.image).as_posix() for item in file.items}
+    unnamed = (
+        [] if options.row_split or file.image_files else [name for name in image_names(folder) if name not in named]
+    )
+    if unnamed and len(unnamed) < len(image_names(folder)):
+        remarks += (
+            f", {len(unnamed):,} images of the folder that it does not name left out; the first is {unnamed[0]!r}"
+        )
+    return dataclasses.replace(file, folder=folder, remarks=remarks)
 
 
 def _has_parquet_files(source: str) -> bool:
@@ -166,13 +182,21 @@ def _open_text_files(source: str, options: ReadOptions) -> CaptionsFile:
         problem = f"{len(missing)} of {len(names)} images without a text; the first is {missing[0]!r}"
         if len(missing) == len(names):
             problem = f"no captions file and no texts beside its {len(names)} images"
-        expected = "metadata.csv, .jsonl or .parquet, Parquet files, or NAME.txt beside NAME.jpg"
+        tables = sorted(path.name for path in folder.iterdir() if file_suffix(path) in (*TABLES, *JSON_LINES, ".json"))
+        problem += f", but {', '.join(tables[:3])}" if tables else ""
+        expected = (
+            "metadata.csv, .jsonl or .parquet, Parquet files, or NAME.txt beside NAME.jpg; or its captions file named"
+        )
         raise InputError(folder, "captions", problem, expected)
     check_split_choice(folder, options.row_split, {})
+    refuse_columns(folder, options.requested_columns, "none: NAME.txt has no columns")
     items = tuple(CaptionedImage(name, _captions_of(path, options.text_files)) for name, path in texts.items() if path)
     unused = len({path for path in folder.rglob("*") if file_suffix(path) == ".txt"} - {*texts.values()})
     remarks = ", each NAME.txt a caption" if options.text_files == "whole" else ", one caption per line of NAME.txt"
     remarks += f", {unused:,} texts without an image left out" if unused else ""
+    counts = Counter(texts.values())
+    if shared := [name for name, path in texts.items() if counts[path] > 1]:
+        remarks += f", {len(shared):,} images that share a text, such as {' and '.join(shared[:2])}"
     return CaptionsFile(source, items, folder=folder, remarks=remarks)
 
 

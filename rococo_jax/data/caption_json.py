@@ -142,8 +142,14 @@ def _open_coco(value: dict, source: str, options: ReadOptions) -> CaptionsFile:
     if annotations and not any("caption" in annotation for _, annotation in annotations):
         problem = f"no captions, but {', '.join(sorted(annotations[0][1]))}"[:120]
         raise InputError(source, "annotations", problem, "the captions of these images: COCO's captions_*.json")
+    for number, (image_id, _) in enumerate(annotations):
+        if image_id not in names:
+            problem = f"{image_id!r}, the id of no image"
+            raise InputError(
+                source, f"image_id of annotations {number}", problem, f"one of the {len(names):,} `images`"
+            )
     rows = (
-        (f"item {number}", {"image": names.get(image_id), "caption": annotation.get("caption")})
+        (f"item {number}", {"image": names[image_id], "caption": annotation.get("caption")})
         for number, (image_id, annotation) in enumerate(annotations)
     )
     file = collect_rows(source, rows, options)

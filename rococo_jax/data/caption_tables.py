@@ -31,6 +31,10 @@ USUAL = {
     "name": ("file_name", "filename", "image_name"),
     "split": ("split",),
 }  # fmt: skip
+# What `str` makes of a missing text.
+_MISSING = ("nan", "NaN", "<NA>")
+# The roles of a table without images.
+_TEXT_ROLES = ("image", "caption", "split")
 _LINKS = ("url", "image_url", "img_url", "photo_url", "coco_url", "flickr_url")
 _NUMBERED = re.compile(rf"({'|'.join(USUAL['caption'])})[ _-]?(\d+)")
 # Messages shorten the name of a column to this many characters.
@@ -49,6 +53,18 @@ def parse_columns(text: str) -> dict[str, str]:
             raise InputError("columns", "entry", repr(part), "image=COLUMN,caption=COLUMN, each once")
         columns[role] = column
     return columns
+
+
+def refuse_columns(source: object, columns: Columns, expected: str, but: Sequence[str] = ()) -> None:
+    """Raise InputError if the user names columns that a source does not have, except for the roles `but`."""
+    for role, column in columns.items():
+        if role not in but:
+            raise InputError(source, "columns", f"{role}={column}", expected)
+
+
+def refuse_name_column(source: object, columns: Columns) -> None:
+    """Raise InputError if the user names a column of names for a table without images, which has them as images."""
+    refuse_columns(source, columns, "image=, caption= or split=: names are of images inside a table", _TEXT_ROLES)
 
 
 def choose_column(role: str, header: Sequence[str], columns: Columns, source: object, field: str = "columns") -> str:
@@ -163,6 +179,8 @@ class CaptionsFile:
         parts = [f"{Path(self.source).name}: {len(self.items):,} images, {len(captions):,} captions"]
         if repeated:
             parts.append(f"{repeated:,} of them twice for one image")
+        if missing := sum(caption.strip() in _MISSING for caption in captions):
+            parts.append(f"{missing:,} captions are 'nan', as pandas writes missing texts")
         if self.skipped:
             parts.append(f"{self.skipped:,} images without a caption left out")
         if self.columns:
@@ -183,10 +201,12 @@ def collect_rows(source: str, rows: Rows, options: ReadOptions, must_choose: boo
     Raises InputError: names the file, and the column or the line with its field.
     """
     columns, requested_splits = options.requested_columns, splits_of(options.row_split) - {"all"}
+    refuse_name_column(source, columns)
     captions: list[tuple[str, list[str]]] = []
     columns_read: dict[str, None] = {}
     roles_by_header: dict[tuple[str, ...], _Roles] = {}
     split_counts = Counter[str]()
+    checked_names: dict[Any, str] = {}  # an image has several rows
     for location, row in rows:
         header = tuple(row)
         if header not in roles_by_header:
@@ -200,7 +220,11 @@ def collect_rows(source: str, rows: Rows, options: ReadOptions, must_choose: boo
             split_counts[split] += 1
             if requested_splits and split not in requested_splits:
                 continue
-        name = _image_name(row[roles.image], options.image_folders, f"{roles.image} of {location}", source)
+        cell = row[roles.image]
+        name = checked_names.get(cell) if isinstance(cell, str) else None
+        if name is None:
+            name = _image_name(cell, options.image_folders, f"{roles.image} of {location}", source)
+            checked_names[cell] = name
         captions.append((name, _captions_in_row(row, roles.captions, f"{location} ({name!r})", source)))
     remarks = check_split_choice(source, options.row_split, split_counts, must_choose)
     _refuse_unquoted_lists(captions, source)

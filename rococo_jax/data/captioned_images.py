@@ -2,6 +2,7 @@
 
 open_pairs("coco/images,flickr8k/images", "captions_train.json,flickr8k/captions.json")
 open_pairs("cc12m-{00000..01242}.tar")          tars in the WebDataset format, or a folder of them (`tar_pairs`)
+open_pairs("cc12m.tar?caption=re_caption")              with the captions in this key of NAME.json
 open_pairs("tfds:coco_captions/2014?split=train")       TensorFlow Datasets, without TensorFlow (`tfds_pairs`)
 open_pairs("scenes:20000")                              drawn scenes (`demo.training_scenes`)
 
@@ -18,12 +19,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from rococo_jax.data.caption_forms import read_captions
-from rococo_jax.data.caption_tables import CaptionsFile
+from rococo_jax.data.caption_tables import CaptionsFile, parse_columns, refuse_columns
 from rococo_jax.data.captions import CaptionedImage, check_no_image_twice
 from rococo_jax.data.image_files import find_images
 from rococo_jax.data.pair_source import CaptionedImages, ImageOfSource, JoinedPairs, PairSource
 from rococo_jax.data.read_options import ReadOptions
-from rococo_jax.data.tar_pairs import is_tars, open_tars, split_names
+from rococo_jax.data.tar_pairs import is_tars, open_tars, split_names, split_options
 from rococo_jax.data.tfds_pairs import open_tfds
 from rococo_jax.errors import InputError
 from rococo_jax.progress import say
@@ -45,7 +46,10 @@ class SourceKind(NamedTuple):
 
 
 def _open_tars(name: str, options: ReadOptions) -> PairSource:
-    return open_tars(name, allow_missing=options.allow_missing)
+    tars, query = split_options(name)
+    columns = {**options.requested_columns, **parse_columns(query.replace("&", ","))}
+    refuse_columns(tars, columns, "caption=KEY alone: a key of NAME.json, or txt for NAME.txt", but=("caption",))
+    return open_tars(tars, allow_missing=options.allow_missing, caption=columns.get("caption", ""))
 
 
 # The first kind that recognises a name opens it; other names are folders, or files with images inside.
@@ -54,7 +58,13 @@ SOURCE_KINDS = [SourceKind("tars", is_tars, _open_tars)]
 
 def register_source(prefix: str, open_source: Callable[[str], PairSource]) -> None:
     """Let `open_pairs` open names that start with `prefix`, such as `scenes:`, with `open_source(name)`."""
-    kind = SourceKind(f"{prefix}NAME", lambda name: name.startswith(prefix), lambda name, options: open_source(name))
+
+    def open_without_columns(name: str, options: ReadOptions) -> PairSource:
+        expected = "none: features are named behind ?" if prefix == "tfds:" else "none"
+        refuse_columns(name, options.requested_columns, expected)
+        return open_source(name)
+
+    kind = SourceKind(f"{prefix}NAME", lambda name: name.startswith(prefix), open_without_columns)
     SOURCE_KINDS[:] = [kind, *(other for other in SOURCE_KINDS if other.label != kind.label)]
 
 

@@ -8,11 +8,11 @@
 import dataclasses
 import re
 from collections.abc import Sequence
-from pathlib import PureWindowsPath
 from typing import Any
 
 from rococo_jax.data.read_options import TextFiles
 from rococo_jax.errors import InputError
+from rococo_jax.safe_paths import is_inner_file
 from rococo_jax.texts import split_lines
 
 # JPEG, PNG, GIF, WebP, BMP and TIFF files in base64 of either alphabet begin with these letters, and have no dot.
@@ -88,7 +88,7 @@ def check_image_name(image: Any, field: str, source: object) -> str:
         problem = "an empty string" if image == "" else json_type(image)
         raise InputError(source, field, problem, "the name of an image file")
     refuse_image_data(image, field, source)
-    if not stays_inside(image):
+    if not is_inner_file(image):
         raise InputError(source, field, repr(image), "a path inside the image folder")
     return image
 
@@ -100,13 +100,6 @@ def refuse_image_data(name: str, field: str, source: object) -> None:
         raise InputError(source, field, f"an image as base64 text ({len(name):,} characters)", expected)
     if max(len(part.encode("utf-8", "surrogatepass")) for part in name.split("/")) > _LONGEST_FILE_NAME:
         raise InputError(source, field, f"{len(name):,} characters: {name[:40]!r}...", "the name of an image file")
-
-
-def stays_inside(path: str) -> bool:
-    """Return whether a path is relative and does not lead out of its folder."""
-    # Parsed as a Windows path, in which both slashes separate folders, so that the answer is safe on every system.
-    parsed = PureWindowsPath(path)
-    return not (parsed.anchor or ".." in parsed.parts or "\0" in path)
 
 
 def read_texts(item: dict, key: str, location: str, source: object, *, may_be_null: bool = False) -> tuple:

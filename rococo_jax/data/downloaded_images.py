@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rococo_jax.data.caption_tables import CaptionsFile, by_image, caption_columns, captions_in_cell
+from rococo_jax.data.caption_tables import CaptionsFile, by_image, caption_columns, captions_in_cell, refuse_columns
 from rococo_jax.data.image_files import image_names
 from rococo_jax.data.parquet_table import ParquetTable, image_columns
 from rococo_jax.data.read_options import Columns
@@ -55,6 +55,8 @@ def read_downloads(source: str, files: Sequence[Path], columns: Columns) -> Capt
 
     Raises InputError: there is no column of captions, no download succeeded, or a caption is not a text.
     """
+    others = {role: column for role, column in columns.items() if (role, column) != ("image", _KEY)}
+    refuse_columns(source, others, f"caption= alone: the files of img2dataset are named by {_KEY}", ("caption",))
     captions: list[tuple[str, list[str]]] = []
     failed = blank = 0
     for path in files:

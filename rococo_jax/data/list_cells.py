@@ -26,7 +26,8 @@ _CALL = r"(?:(?:np|numpy)\.)?(?:array|list|tuple)\("
 _BEGINS_AS_LIST = re.compile(rf"""(?:{_CALL})?[\[{{](?:\s|[\[{{(]|{_CALL})*(?:[bBuUrR]?['"]|(?:np\.)?str_\()""")
 _SHORTENED = re.compile(r"\[[^\[\]]*(?:,\s*|\s)(?:\.\.\.|…)\s*\]")
 _NOTHING = re.compile(r"\[\s*(?:nan|NaN|None|null|<NA>)(?:[,\s]+(?:nan|NaN|None|null|<NA>))*\s*\]")
-_SERIES = re.compile(r"(?s)0 .*\n.*dtype: (?:object|str|string)")
+# The first characters of all forms; most captions begin with another one.
+_FIRST = tuple("[({0anlt")
 EXPECTED = "a text, or a list of texts as JSON writes it"
 
 _ABBREVIATED = "a list that was shortened when it was printed (...)"
@@ -45,6 +46,8 @@ def parse_list(cell: str) -> list[str] | None:
     (['a dog', 'a cat'], None)
     """
     text = cell.strip()
+    if text[:1] not in _FIRST:
+        return None
     if text.startswith("["):
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(text)
@@ -53,7 +56,7 @@ def parse_list(cell: str) -> list[str] | None:
             return value
     if text.startswith("("):
         return _from_tuple(text)
-    if _SERIES.fullmatch(text):
+    if text.startswith("0 ") and _is_series(text):
         raise MalformedList("a column that pandas printed")
     if _NOTHING.fullmatch(text):
         raise MalformedList("a list of missing values")
@@ -64,6 +67,12 @@ def parse_list(cell: str) -> list[str] | None:
     if _NUMPY.fullmatch(text):
         return [ast.literal_eval(literal) for literal in _LITERALS.findall(text)]
     return _from_python(text)
+
+
+def _is_series(text: str) -> bool:
+    """Return whether lines end with the type of a column, as in pandas' print of one."""
+    lines, _, kind = text.rpartition("dtype: ")
+    return "\n" in lines and kind in ("object", "str", "string")
 
 
 def _from_tuple(text: str) -> list[str] | None:

@@ -20,6 +20,7 @@ lanes, which depends only on the batch size: the order is the same for any numbe
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from jaxtyping import Int
 
 from rococo_jax.errors import InputError
 
+_OCTAL = re.compile(r"\\([0-7]{3})")
 # To increase when the orders change: a run resumes only with the order that it began with.
 _VERSION = 2
 _ROUNDS = 4
@@ -146,6 +148,17 @@ def is_object_storage(path: str, mounts: Path = Path("/proc/mounts")) -> bool:
     """Return whether a path lies in a bucket: behind a URL, or on a FUSE file system such as gcsfuse (Linux)."""
     if "://" in path or not mounts.is_file():
         return "://" in path
+    kind_by_point = _kinds_of_mounts(mounts)
+    resolved = Path(path).resolve()
+    above = next((each for each in (resolved, *resolved.parents) if str(each) in kind_by_point), None)
+    return above is not None and kind_by_point[str(above)].startswith("fuse")
+
+
+@functools.cache
+def _kinds_of_mounts(mounts: Path) -> dict[str, str]:
+    """Return the kind of file system at each mount point; the kernel writes blanks and backslashes in octal.
+
+    The mounts of a process are read once: a data set may have thousands of tars, and a machine a hundred mounts.
+    """
     rows = [line.split()[1:3] for line in mounts.read_text().splitlines()]
-    containing = [(len(point), kind) for point, kind in rows if Path(path).resolve().is_relative_to(point)]
-    return max(containing, default=(0, ""))[1].startswith("fuse")
+    return {_OCTAL.sub(lambda match: chr(int(match[1], 8)), point): kind for point, kind in rows}

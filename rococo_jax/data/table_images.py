@@ -30,10 +30,10 @@ from rococo_jax.data.caption_tables import (
     caption_columns,
     choose_column,
     collect_rows,
+    refuse_name_column,
     split_column,
     splits_of,
 )
-from rococo_jax.data.captions import stays_inside
 from rococo_jax.data.content_hashes import hash_files
 from rococo_jax.data.downloaded_images import STATUS, describe_failed_downloads, is_download_table, is_downloaded
 from rococo_jax.data.image_files import hash_image
@@ -43,6 +43,7 @@ from rococo_jax.data.read_options import ReadOptions
 from rococo_jax.data.table_splits import ALL, USUAL_SPLITS, ChosenTables, choose_tables
 from rococo_jax.errors import InputError, first_line, missing_library
 from rococo_jax.runtime import cache_folder
+from rococo_jax.safe_paths import is_inner_file
 from rococo_jax.storage import hash_json, is_url, remove_folder
 
 _CELLS_CHECKED = 8
@@ -103,6 +104,8 @@ def read_image_tables(source: str, selection: ChosenTables, options: ReadOptions
         image = inside[0]
     else:
         image = choose_column("image", schema.names, columns, source)
+    if image not in inside:
+        refuse_name_column(source, columns)
     texts, split = caption_columns(schema.names, columns, source), split_column(schema.names, columns, source)
     name = choose_column("name", schema.names, columns, source) if "name" in columns else image
     columns_read = {"image": image}
@@ -202,10 +205,10 @@ def _names_of(rows: Sequence[_Row], column: str) -> list[str]:
     values = [row.values[column] for row in rows]
     if all(values):
         names = [
-            value if stays_inside(value) and not is_url(value) else PurePosixPath(value).name
+            value if is_inner_file(value) and not is_url(value) else PurePosixPath(value).name
             for value in map(str, values)
         ]
-        if _are_unique(names, [row.image for row in rows]):
+        if all(names) and _are_unique(names, [row.image for row in rows]):
             return names
     return [_content_name(row.image) for row in rows]
 

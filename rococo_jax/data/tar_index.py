@@ -3,7 +3,7 @@
 An index is an Arrow file with one record batch: name, offset and size of each image, its captions, its SHA-256, and a
 checksum by which `tar_pairs` verifies at each read that the bytes are those that were indexed; about 200 bytes per
 sample. It lies beside its tar as `.NAME.tar.index.arrow`, or in the cache folder if the tar's folder is not writable,
-or in memory if neither is.
+or in memory if neither is. An index of captions that the user chooses has their key in its name.
 
 An index is valid for the contents of its tar. It records the state of the tar when it was read (`file_state`); a tar in
 another state is read again, unless the cache folder knows its contents in that state (`content_hashes`). Indexes are
@@ -33,7 +33,7 @@ from rococo_jax.progress import say
 from rococo_jax.runtime import cache_folder
 from rococo_jax.storage import atomic_write, hash_json, is_url, remove_old, temporary_files
 
-FORMAT = "rococo_jax.tar_index 5"
+FORMAT = "rococo_jax.tar_index 6"
 # Starting processes takes longer than reading fewer bytes.
 _BYTES_WORTH_PROCESSES = 2 * 10**9
 # The file of an index, or its content if it can be stored nowhere.
@@ -47,23 +47,28 @@ class _Tar(NamedTuple):
         path: of the tar, or its URL.
         state: of the file when it was opened.
         opened_at: the time of that.
+        caption: key of the captions (`tar_samples.read_tar`).
     """
 
     path: str
     state: FileState
     opened_at: float
+    caption: str
 
 
-def open_indexes(tars: Sequence[str], on_progress: Callable[[int], None] = lambda count: None) -> tuple[Index, ...]:
+def open_indexes(
+    tars: Sequence[str], on_progress: Callable[[int], None] = lambda count: None, caption: str = ""
+) -> tuple[Index, ...]:
     """Return the index of each tar; tars without a valid one are read.
 
     Args:
         on_progress: called with the number of tars that are done since the last call.
+        caption: key of the captions (`tar_samples.read_tar`).
 
     Raises InputError: a tar is missing, truncated, compressed or damaged, or changes while it is read.
     """
     opened_at = time.time()
-    opened = [_Tar(tar, file_state(tar, EXPECTED), opened_at) for tar in tars]
+    opened = [_Tar(tar, file_state(tar, EXPECTED), opened_at, caption) for tar in tars]
     indexes = {row: index for row, tar in enumerate(opened) if (index := _find_index(tar)) is not None}
     on_progress(len(indexes))
     missing = [row for row in range(len(opened)) if row not in indexes]
@@ -122,29 +127,31 @@ def _verified_summary(place: Path) -> dict[str, Any] | None:
     return summary if summary.get("format") == FORMAT else None
 
 
-def _places(tar: str) -> list[Path]:
+def _places(tar: _Tar) -> list[Path]:
     """Return where the index of a tar may lie, the preferred place first."""
-    location = tar if is_url(tar) else str(Path(tar).absolute())
-    name = f".{location.rpartition('/')[2]}.index.arrow"
+    location = tar.path if is_url(tar.path) else str(Path(tar.path).absolute())
+    key = f".{hash_json(tar.caption)[:8]}" if tar.caption else ""
+    name = f".{location.rpartition('/')[2]}{key}.index.arrow"
     in_cache = cache_folder() / "tar_indexes" / hash_json(location)[:16] / name
-    return [in_cache] if is_url(tar) else [Path(tar).parent / name, in_cache]
+    return [in_cache] if is_url(tar.path) else [Path(tar.path).parent / name, in_cache]
 
 
-def _hash_table(tar: str) -> HashTable:
-    return HashTable([tar if is_url(tar) else str(Path(tar).absolute())])
+def _hash_table(tar: _Tar) -> HashTable:
+    location = tar.path if is_url(tar.path) else str(Path(tar.path).absolute())
+    return HashTable([f"{location}?caption={tar.caption}" if tar.caption else location])
 
 
 def _find_index(tar: _Tar) -> Path | None:
     """Return the index of a tar that is valid for its contents, or None if the tar has to be read."""
     known_content = None
-    for place in _places(tar.path):
+    for place in _places(tar):
         summary = _verified_summary(place)
         if summary is None:
             continue
         if is_unchanged(summary["state"], summary["settled"], summary["read_at"], tar.state, tar.opened_at):
             return place
         if known_content is None:
-            table = _hash_table(tar.path)
+            table = _hash_table(tar)
             table.load()
             (known_content,) = table.lookup([tar.state])
         if summary["content"] == known_content:
@@ -160,14 +167,14 @@ def _make_index(tar: _Tar) -> Index:
     tar.state.wait_until_settled()
     read_at = time.time()
     is_settled = tar.state.is_settled(read_at)
-    batch = read_tar(tar.path)
+    batch = read_tar(tar.path, tar.caption)
     summary = {"format": FORMAT, "samples": batch.num_rows, **json.loads(batch.schema.metadata[b"tar"])}
-    table = _hash_table(tar.path)
+    table = _hash_table(tar)
     if is_settled:
         table.put(0, tar.state, summary["content"])
         if table.save():
             # An index of the same contents stays as it is: another machine may have recorded another state.
-            for place in _places(tar.path):
+            for place in _places(tar):
                 existing = _verified_summary(place)
                 if existing is not None and existing["content"] == summary["content"]:
                     return place
@@ -182,7 +189,7 @@ def _write(tar: _Tar, batch: pa.RecordBatch, summary: dict[str, Any]) -> Index:
     with pa.ipc.new_file(stream, schema) as writer:
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
     content = stream.getvalue().to_pybytes()
-    for place in _places(tar.path):
+    for place in _places(tar):
         if _is_writable(place.parent):
             remove_old(temporary_files(place))
             with contextlib.suppress(OSError):

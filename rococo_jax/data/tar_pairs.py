@@ -45,14 +45,35 @@ _MAX_COMMAS = 16
 
 
 def is_tars(name: str) -> bool:
-    """Return whether a name stands for tars: a file or pattern with that suffix, or a folder that contains some."""
-    return name.lower().endswith(".tar") or (not is_url(name) and bool(_tars_in(Path(name))))
+    """Return whether a name stands for tars: a file or pattern with that suffix, or a folder that contains some.
+
+    Compressed tars are recognised, so that `open_tars` can refuse them. Options may follow (`split_options`).
+    """
+    name, _ = split_options(name)
+    if name.lower().endswith(".tar") or _COMPRESSED.search(name):
+        return True
+    return not is_url(name) and (bool(_tars_in(Path(name))) or _has_only_compressed_tars(Path(name)))
+
+
+def split_options(name: str) -> tuple[str, str]:
+    """Return the tars of `cc-{00..99}.tar?caption=KEY`, and the options behind them; a file may have such a name."""
+    if "?" not in name or (not is_url(name) and os.path.lexists(name)):
+        return name, ""
+    tars, _, options = name.rpartition("?")
+    return (tars, options) if "=" in options else (name, "")
 
 
 def _tars_in(folder: Path) -> list[str]:
     """Return the tars of a folder, sorted by name; an empty list if it is not a folder."""
     names = [path for path in folder.iterdir() if not is_hidden(path.name)] if folder.is_dir() else []
     return sorted(str(path) for path in names if path.suffix.lower() == ".tar")
+
+
+def _has_only_compressed_tars(folder: Path) -> bool:
+    """Return whether a folder contains compressed tars, and beside them at most what img2dataset writes."""
+    names = [path.name for path in folder.iterdir() if not is_hidden(path.name)] if folder.is_dir() else []
+    compressed = [name for name in names if _COMPRESSED.search(name)]
+    return bool(compressed) and all(name.endswith((".json", ".parquet")) for name in {*names} - {*compressed})
 
 
 def _report_compressed_tars(folder: Path) -> None:
@@ -69,14 +90,27 @@ def split_names(names: str) -> list[str]:
     ['a-{00..11}.tar', 'b-{x,y}.tar']
     """
     pieces, parts = names.split(","), []
-    while pieces:
-        joined = list(itertools.accumulate(pieces, "{},{}".format))
-        existing = [part for part in joined[:_MAX_COMMAS] if _exists(part.strip())]
-        closed = [part for part in joined if part.count("{") == part.count("}")]
-        part = (existing[-1:] or closed[:1] or joined[-1:])[0]
+    start = 0
+    while start < len(pieces):
+        part, end = _first_name(pieces, start)
         parts.append(part.strip())
-        pieces = pieces[joined.index(part) + 1 :]
+        start = end
     return [part for part in parts if part]
+
+
+def _first_name(pieces: Sequence[str], start: int) -> tuple[str, int]:
+    """Return the name that begins at a piece, and the piece behind it: an existing file, or with closed braces."""
+    longest = pieces[start : start + _MAX_COMMAS]
+    for end in range(len(longest), 0, -1):
+        if _exists((name := ",".join(longest[:end])).strip()):
+            return name, start + end
+    open_braces, end = 0, start
+    while end < len(pieces):
+        open_braces += pieces[end].count("{") - pieces[end].count("}")
+        end += 1
+        if not open_braces:
+            break
+    return ",".join(pieces[start:end]), end
 
 
 def _exists(name: str) -> bool:
@@ -89,6 +123,9 @@ def expand_tars(name: str) -> list[str]:
     """Return the tars that a name stands for, in order. Raises InputError: none, or too many."""
     if is_url(name):
         forget_listings(name)
+    if _COMPRESSED.search(name) or (not is_url(name) and _has_only_compressed_tars(Path(name))):
+        expected = "tars that are not compressed, which can be read by index: decompress them (gunzip)"
+        raise InputError(name, "tars", "compressed tars", expected)
     if not name.lower().endswith(".tar"):
         _report_compressed_tars(Path(name))
         return _tars_in(Path(name))
@@ -253,10 +290,11 @@ def _fetch(path: str, start: int, end: int) -> bytes:
     return file_system(path).cat_file(path, start=start, end=end)
 
 
-def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
+def open_tars(name: str, *, allow_missing: bool = False, caption: str = "") -> TarPairs:
     """Open the pairs of the tars that a name stands for. The first time, the tars are read to build their indexes.
 
     Args:
+        caption: key of the captions in NAME.json, or `txt` for NAME.txt (`tar_samples.read_tar`).
         allow_missing: skip samples without an image or a caption, as long as others remain.
 
     Raises:
@@ -265,7 +303,8 @@ def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
     """
     tars = expand_tars(name)
     with progress("indexing", len(tars), "tars") as advance:
-        pairs = TarPairs(tars, open_indexes(tars, on_progress=advance))
+        pairs = TarPairs(tars, open_indexes(tars, on_progress=advance, caption=caption))
+    place = f"{caption!r} of NAME.json" if caption and caption != "txt" else "NAME.txt"
     counts = {key: sum(tar[key] for tar in pairs.summaries) for key in ("no_image", "no_caption")}
     incomplete_samples = f"{counts['no_image']} without an image and {counts['no_caption']} without a caption"
     for tar, summary in zip(tars, pairs.summaries, strict=True):
@@ -274,6 +313,7 @@ def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
             break
     if not len(pairs):
         expected = "a sample with both: consecutive members whose names agree up to the first dot"
+        expected += f"; the captions are {place}" if caption else ""
         raise InputError(name, "samples", incomplete_samples, expected)
     skipped = sum(counts.values())
     if skipped:
@@ -283,5 +323,6 @@ def open_tars(name: str, *, allow_missing: bool = False) -> TarPairs:
             )
         say(f"{name}: {skipped:,} samples left out: {incomplete_samples}")
     captions = sum(tar["captions"] for tar in pairs.summaries)
-    say(f"{name}: {len(pairs):,} images, {captions:,} captions, one per line of NAME.txt")
+    where = place if caption not in ("", "txt") else f"one per line of {place}"
+    say(f"{name}: {len(pairs):,} images, {captions:,} captions, {where}")
     return pairs

@@ -7,6 +7,8 @@ CC12M write them:
     000000012.txt     the captions, one per line; without this member, "caption" or "captions" of
     000000012.json
 
+The user may choose another key of NAME.json, such as that of new captions beside the old ones, or NAME.txt (`txt`).
+
 Captions keep their white space. A sample is skipped if it has no image, no caption that is not blank, or a text that
 cannot be decoded; skipped samples are counted, and the first one is reported.
 """
@@ -30,7 +32,7 @@ from rococo_jax.texts import decode_text
 
 IMAGES = ("jpg", "png", "jpeg", "webp", "gif", "bmp")
 SCHEMA = pa.schema([
-    ("name", pa.string()), ("offset", pa.uint64()), ("size", pa.uint32()), ("captions", pa.list_(pa.string())),
+    ("name", pa.string()), ("offset", pa.uint64()), ("size", pa.uint64()), ("captions", pa.list_(pa.string())),
     ("check", pa.binary(16)), ("sha256", pa.binary(32)),
 ])  # fmt: skip
 EXPECTED = "a complete, uncompressed tar of images and captions"
@@ -40,8 +42,11 @@ _NAME, _PREFIX = slice(0, 100), slice(345, 500)
 _SAMPLE = re.compile(r"((?:.*/)?[^/.]+)\.([^/]+)")
 
 
-def read_tar(path: str) -> pa.RecordBatch:
+def read_tar(path: str, caption: str = "") -> pa.RecordBatch:
     """Read the samples of a tar.
+
+    Args:
+        caption: key of the captions in NAME.json, or `txt` for NAME.txt; by default NAME.txt, else the usual keys.
 
     The metadata of the schema holds `hash`, of names, captions and images; the numbers of captions and of skipped
     samples; and `content`, the hash of everything that is read here, including the offsets of the members.
@@ -54,7 +59,7 @@ def read_tar(path: str) -> pa.RecordBatch:
     with open_binary(path) as file:
         for key, members in _samples(file, path):
             suffix = next((suffix for suffix in IMAGES if suffix in members), None)
-            texts = _captions(members)
+            texts = _captions(members, caption)
             if suffix is None or not texts:
                 skipped["no_image" if suffix is None else "no_caption"] += 1
                 skipped["first"] = skipped["first"] or key
@@ -139,15 +144,16 @@ def _describe_other_file(file: Any, error: Exception) -> str:
     return "a compressed file" if is_compressed else f"no tar ({first_line(error)})"
 
 
-def _captions(members: dict[str, _Member]) -> list[str]:
+def _captions(members: dict[str, _Member], key: str) -> list[str]:
     texts: Sequence[Any] = ()
-    if "txt" in members:
+    if key == "txt" or (not key and "txt" in members):
         with contextlib.suppress(InputError):
-            texts = caption_lines(decode_text(members["txt"].content, "", ""))
+            texts = caption_lines(decode_text(members["txt"].content, "", "")) if "txt" in members else ()
     else:
         value = {}
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(members["json"].content) if "json" in members else {}
-        captions = (value.get("captions") or value.get("caption")) if isinstance(value, dict) else None
+        value = value if isinstance(value, dict) else {}
+        captions = value.get(key) if key else value.get("captions") or value.get("caption")
         texts = captions if isinstance(captions, list) else [captions]
     return [text for text in texts if isinstance(text, str) and text.strip()]

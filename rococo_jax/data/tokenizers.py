@@ -148,6 +148,9 @@ class Tokenizer:
 
 
 def _repair(text: str) -> str:
+    if text.isascii() and text.isprintable() and "&" not in text:
+        return " ".join(text.split())  # equal to the following, and faster
+
     import ftfy
 
     return " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split())

@@ -126,6 +126,7 @@ def load_encoder(
         InputError: as `load_model`, or the object lacks `encode_image` or `encode_text`.
     """
     options, compute, name = options or LoadOptions(), compute or Compute(), None
+    requested = source
     if isinstance(source, str) and is_adapted(source):
         source, name = load_adapted(source, options.arguments), name_of(source)
     elif isinstance(source, str) and is_factory(source):
@@ -136,7 +137,7 @@ def load_encoder(
         return encoder
     if options.image_size is not None:
         expected = "none: the model's own library decides the size"
-        raise InputError(name or getattr(source, "name", source), "image_size", options.image_size, expected)
+        raise InputError(name or getattr(source, "name", requested), "image_size", options.image_size, expected)
     if isinstance(source, LoadedModel):
         return source
     kind = next((kind for kind in _FOREIGN_KINDS if kind.fits(source)), ForeignEncoder)

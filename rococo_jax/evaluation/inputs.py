@@ -117,6 +117,9 @@ def open_benchmark(info: BenchmarkInfo, folders: Mapping[str, Path], settings: S
     """
     benchmark = with_out_images(info.open(folders, settings), settings.out_images)
     benchmark = with_corrupted_images(benchmark, settings.corruptions_of(info.name), settings.severities)
+    if not benchmark.tasks and not any(map(settings.wants, info.tasks)):
+        problem = f"none of `tasks` ({', '.join(settings.tasks)})"
+        raise InputError(info.name, "tasks", problem, f"one of {', '.join(info.tasks)}; or `benchmarks` without it")
     if not benchmark.tasks:
         raise InputError(info.name, "tasks", "none that can be evaluated", f"one of {', '.join(info.tasks)}")
     if settings.only and ONLY not in benchmark.data:

@@ -131,6 +131,10 @@ def _models_of(location: str, entry: str) -> list[NamedModel]:
         if not name or not source or name in (".", ".."):
             raise InputError(location, "model", repr(entry), "name=source")
         return [dataclasses.replace(_named(source), name=name, renamed=True)]
+    if equals and (is_factory(source) or _exists(source)):
+        raise InputError(
+            location, "name", repr(name), "a name without a slash, since results have a folder of that name"
+        )
     if not glob.has_magic(entry):
         return [_named(entry)]
     paths = sorted(glob.glob(entry, recursive=True))  # noqa: PTH207 (a Path takes no absolute pattern)

@@ -137,15 +137,14 @@ def grounding_notes(results: Mapping[tuple[str, str], VariantResult]) -> list[st
 
 
 def chance_notes(outcome: Outcome, variant: str, result: VariantResult, why: str | None) -> list[str]:
-    """Note an unaltered variant that is no better than chance: its interval reaches down to it."""
+    """Note an unaltered variant that cannot be told from chance: its interval reaches down to it."""
     why = why or (
-        "the model is untrained, its weights, images or tokens are not read as in its training, or there are too few "
-        "images to tell"
+        "possible reasons are too few images, an untrained model, or weights, images or tokens that are not read as in "
+        "its training"
     )
-    notes = []
+    headlines = []
     for name, level in outcome.chance.items() if variant == CLEAN else ():
         interval, value = result.intervals.get(name), result.tasks.get(name)
         if interval and value is not None and interval[0] <= level:
-            headline = f"{outcome.task}: {metric_of(name).label} {value:.1f}"
-            notes.append(f"{headline} is no better than chance ({level:.2g}): {why}; its drops are not meaningful")
-    return notes
+            headlines.append(f"{metric_of(name).label} {value:.1f} cannot be told from chance ({level:.3g})")
+    return [f"{outcome.task}: {', '.join(headlines)}: {why}; its drops are not meaningful"] if headlines else []

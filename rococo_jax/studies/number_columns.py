@@ -9,7 +9,7 @@ from rococo_jax.errors import InputError
 
 # Headings of columns that name models, whatever is in them; pandas gives the numbers of rows none.
 MODEL_COLUMNS = ("", "model", "name", "model_name", "model name", "models", "checkpoint")
-_NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(\s*%)?", re.IGNORECASE)
+_NUMBER = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)(\s*%)?", re.IGNORECASE)
 _MISSING = ("", "-", "nan", "na", "n/a", "null", "none")
 
 

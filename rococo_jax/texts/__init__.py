@@ -15,7 +15,7 @@ import io
 import json
 import os
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -187,7 +187,7 @@ def parse_json(text: str, source: object, expected: str, field: str = "JSON") ->
 def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise KeyError(next(key for key in value if sum(key == other for other, _ in pairs) > 1))
+        raise KeyError(next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1))
     return value
 
 
@@ -234,7 +234,7 @@ def open_table(
     header, rows = layout.read(iterate_lines(path, expected), path)
     if not header:
         raise InputError(path, "header", "an empty file", f"{expected}, named in the first row")
-    repeated = next((name for name in header if name and header.count(name) > 1), None)
+    repeated = next((name for name, count in Counter(header).items() if name and count > 1), None)
     if repeated:
         raise InputError(path, f"column {repeated!r}", f"{header.count(repeated)} columns of that name", "one")
     return Table(header, rows)

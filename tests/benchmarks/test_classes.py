@@ -269,3 +269,11 @@ def test_the_real_stimuli_are_read_whole(real_data):
     counts = {task.name: len(task.label) for task in benchmark.tasks}
     assert counts == {"cue_conflict": 1280, "edges": 160, "silhouettes": 160}
     assert int((benchmark.tasks[0].label != benchmark.tasks[0].texture).sum()) == 1200
+
+
+@pytest.mark.parametrize("line", ["'a photo of a {}.',", '["a photo of a {}."]', "[ 'a photo of a {}.',"])
+def test_templates_copied_from_code_are_refused(line, tmp_path):
+    (tmp_path / "t.txt").write_text(f"a {{}}.\n{line}\n")
+    refused("line 2: found .*marks of Python; wanted the template alone", templates_of, str(tmp_path / "t.txt"))
+    (tmp_path / "t.txt").write_text("\"{}\"\nthe word '{}'\n")
+    assert len(templates_of(str(tmp_path / "t.txt"))) == 2

@@ -11,6 +11,7 @@ from PIL import Image
 
 import rococo_jax
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.subset import read_subset
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.inputs import open_benchmarks
@@ -288,3 +289,25 @@ def test_embeddings_from_elsewhere_are_scored_on_a_list(data, tmp_path, expect_r
     annotation = data / "rococo" / "annotations" / "danger.json"
     command = f"score --similarities {tmp_path}/S.npy --annotation {annotation} --only {file} --out {tmp_path}/F.json"
     expect_refusal(command, "--only: found a list with --annotation; wanted whole benchmarks")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"a.png"\n"b.png"\n', '{"image": "a.png"}\n\n{"image": "b.png", "id": "7"}\n', '{"id": "a.png"}\n{"id": "b.png"}',
+     '[{"image": "a.png"}, {"id": "b.png"}]'],
+)  # fmt: skip
+def test_lists_may_be_json_lines_and_objects(text, tmp_path):
+    (tmp_path / "list.jsonl").write_text(text)
+    assert [*read_subset(tmp_path / "list.jsonl").keys] == ["a.png", "b.png"]
+
+
+def test_a_list_of_names_in_place_of_files_is_called_one(data):
+    names = [f"{number:02}.png" for number in range(3)]
+    said = "only: found 3 entries for 1, such as '00.png', which is no file; wanted a file for each benchmark"
+    refused(said, open_benchmarks, Settings(only=tuple(names)), data=data, names=("classes",))
+
+
+def test_a_benchmark_without_the_requested_task_is_named_with_the_option(data, refusal, tmp_path):
+    command = ["evaluate", "demo:plain", "--data", data, "--benchmarks", "classes,rococo", "--tasks", "image_to_text"]
+    error = refusal(*command, "--out", tmp_path / "out")
+    assert "classes: tasks: found none of --tasks (image_to_text); wanted one of classes" in error

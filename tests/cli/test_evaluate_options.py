@@ -64,7 +64,7 @@ def test_a_model_at_chance_is_told_and_a_good_one_is_not(data, tmp_path, capsys)
     notes = json.loads((tmp_path / "results.json").read_text())["notes"]
     (told,) = [note for note in notes if note.startswith("image_to_text:")]
     # Five right captions of thirty for each image.
-    assert "is no better than chance (17): the model is untrained" in told
+    assert "cannot be told from chance (16.7): possible reasons are too few images, an untrained model" in told
     assert told in " ".join(capsys.readouterr().out.split())
     good = json.loads((make_run(tmp_path / "good", "good", 0.1) / "results.json").read_text())
     assert not any("chance" in note for note in good["notes"])

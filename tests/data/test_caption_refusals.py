@@ -43,6 +43,10 @@ BAD = {
     "a quote inside": ("c.csv", A + '3.png,"one" two\n', "row 2: found ',' expected after '\"'"),
     "absolute": ("c.csv", A + "/etc/3.png,x\n", "image of row 2: found '/etc/3.png'; wanted a path inside"),
     "a way out": ("c.csv", A + "../3.png,x\n", r"image of row 2: found '\.\./3.png'; wanted a path inside"),
+    "the folder": ("c.csv", A + ".,x\n", r"image of row 2: found '\.'; wanted a path inside"),
+    "the folder with a slash": ("c.csv", A + "./,x\n", r"image of row 2: found '\./'; wanted a path inside"),
+    "a file as a folder": ("c.csv", A + "1.png/,x\n", r"image of row 2: found '1.png/'; wanted a path inside"),
+    "a file as a folder, too": ("c.csv", A + "1.png/.,x\n", r"image of row 2: found '1.png/\.'; wanted a path inside"),
     "no image": ("c.csv", A + ",x\n", "image of row 2: found an empty string"),
     "an empty caption": ("c.csv", A + "3.png,  \n", r"caption of row 2 \('3.png'\): found an empty text"),
     "a missing image": ("c.csv", A + "9.png,x\n", "images: found 1 of 2 images in none of .*; the first is '9.png'"),
@@ -59,6 +63,10 @@ BAD = {
     "no image object": ("c.json", {"images": [1], "annotations": []}, "images 0: found a number"),
     "no annotation object": (
         "c.json", {"images": [{"id": 1, "file_name": "1.png"}], "annotations": [3]}, "annotations 0: found a number",
+    ),
+    "an annotation of no image": (
+        "c.json", {"images": [{"id": 1, "file_name": "1.png"}], "annotations": [{"image_id": 7, "caption": "x"}]},
+        "image_id of annotations 0: found 7, the id of no image; wanted one of the 1",
     ),
     "a list as id": ("c.json", {"images": [{"id": [1]}], "annotations": []}, "id of images 0: found a list"),
     "JSON cut short": ("c.json", json.dumps(GOOD)[:50], "JSON: found .* at line 1, column"),
@@ -180,3 +188,28 @@ def test_columns_that_the_user_names():
     assert parse_columns("image=a, caption=b c") == {"image": "a", "caption": "b c"} and parse_columns("") == {}
     for text in ("image", "image=", "image=a,image=b", "photo=a"):
         refused("wanted image=COLUMN,caption=COLUMN", parse_columns, text)
+
+
+def test_what_a_folder_of_images_does_not_use_is_reported(tmp_path, capsys):
+    """A table with another name, a second table, images that the table does not name, texts of two images."""
+    write_pictures(tmp_path / "photos", ["a.png", "b.png"])
+    (tmp_path / "photos" / "Metadata1.csv").write_text("file_name,text\na.png,x\n")
+    refused("no texts beside its 2 images, but Metadata1.csv", read_captioned_images, str(tmp_path / "photos"))
+    (tmp_path / "photos" / "metadata.csv").write_text("file_name,text\na.png,x\n")
+    (tmp_path / "photos" / "metadata.jsonl").write_text('{"file_name": "b.png", "text": "x"}\n')
+    read_captioned_images(str(tmp_path / "photos"))
+    said = capsys.readouterr().err
+    assert "metadata.jsonl beside it not read" in said
+    assert "1 images of the folder that it does not name left out; the first is 'b.png'" in said
+    write_pictures(tmp_path / "texts", ["a.png", "a.bmp"])
+    (tmp_path / "texts" / "a.txt").write_text("x")
+    read_captioned_images(str(tmp_path / "texts"))
+    assert "2 images that share a text, such as a.bmp and a.png" in capsys.readouterr().err
+
+
+def test_missing_texts_of_pandas_are_counted(tmp_path, capsys):
+    write_pictures(tmp_path / "photos", ["a.png", "b.png"])
+    frame = pandas.DataFrame({"image": ["a.png", "b.png"], "caption": map(str, ["a dog", float("nan")])})
+    frame.to_csv(tmp_path / "c.csv", index=False)
+    read_captioned_images(str(tmp_path / "photos"), str(tmp_path / "c.csv"))
+    assert "1 captions are 'nan', as pandas writes missing texts" in capsys.readouterr().err

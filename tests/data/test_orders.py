@@ -2,6 +2,7 @@
 
 import pickle
 from fractions import Fraction
+from pathlib import Path
 
 import grain.python as grain
 import numpy as np
@@ -84,12 +85,21 @@ HALVES = (Fraction(1, 2),) * 2
 @pytest.mark.parametrize(
     ("path", "request_each"),
     [("gs://bucket/cc12m-00000.tar", True), ("/data/gcs/cc12m", True), ("/data/gcs", True), ("/data/gcsx", False),
-     ("/data/gcs/disk/cc12m", False), ("cc12m", False)],
+     ("/data/gcs/disk/cc12m", False), ("cc12m", False), ("/data/my data/a.tar", True)],
 )  # fmt: skip
 def test_data_behind_gcsfuse_is_known(path, request_each, tmp_path):
-    rows = ("/dev/sda / ext4 rw 0 0", "bucket /data/gcs fuse.gcsfuse rw 0 0", "/dev/sdb /data/gcs/disk xfs rw 0 0")
+    rows = ("/dev/sda / ext4 rw 0 0", "bucket /data/gcs fuse.gcsfuse rw 0 0", "/dev/sdb /data/gcs/disk xfs rw 0 0",
+            r"b /data/my\040data fuse.gcsfuse rw 0 0")  # fmt: skip
     (tmp_path / "mounts").write_text("\n".join(rows) + "\n")
     assert is_object_storage(path, tmp_path / "mounts") == request_each
+
+
+def test_mounts_are_read_once_for_all_tars(tmp_path, monkeypatch):
+    (tmp_path / "mounts").write_text("".join(f"d /mnt/{number} ext4 rw 0 0\n" for number in range(100)))
+    resolved, resolve = [], Path.resolve
+    monkeypatch.setattr(Path, "resolve", lambda path: resolved.append(path) or resolve(path))
+    assert not any(is_object_storage(f"/data/{number}.tar", tmp_path / "mounts") for number in range(50))
+    assert len(resolved) == 50  # of the tars, and not again for each mount
 
 
 def test_orders_by_shard_refuse_what_the_others_refuse():

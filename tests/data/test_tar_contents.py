@@ -14,6 +14,7 @@ from PIL import Image
 from rococo_jax.cli.main import main
 from rococo_jax.data import tar_index
 from rococo_jax.data.captioned_images import open_pairs, read_captioned_images
+from rococo_jax.data.tar_pairs import split_names
 from tests.support.refusals import refused
 from tests.support.training_pairs import all_of
 
@@ -189,7 +190,7 @@ def test_every_byte_of_images_and_captions_decides_the_hash(tmp_path):
 def test_tars_that_did_not_change_are_not_read_again(tmp_path, monkeypatch):
     tars = [write(tmp_path / name, tar_bytes(name)) for name in ("aaa.tar", "bbb.tar")]
     pattern, opened, read_tar = f"{tmp_path}/{{aaa,bbb}}.tar", [], tar_index.read_tar
-    monkeypatch.setattr(tar_index, "read_tar", lambda path: opened.append(path) or read_tar(path))
+    monkeypatch.setattr(tar_index, "read_tar", lambda path, caption: opened.append(path) or read_tar(path, caption))
     for _ in range(3):
         open_pairs(pattern)
     assert opened == [str(tar) for tar in tars] or opened == [str(tar) for tar in tars[::-1]]
@@ -204,11 +205,11 @@ def test_tars_that_another_process_has_read_meanwhile_are_not_read_again(tmp_pat
     tars = [str(write(tmp_path / f"{name}.tar", tar_bytes(name * 3))) for name in "abcd"]
     opened, read_tar = [], tar_index.read_tar
 
-    def read_while_another_process_reads_all(path: str):
+    def read_while_another_process_reads_all(path: str, caption: str):
         opened.append(path)
         if len(opened) == 1:
             tar_index.open_indexes(tars)  # as the other process
-        return read_tar(path)
+        return read_tar(path, caption)
 
     monkeypatch.setattr(tar_index, "read_tar", read_while_another_process_reads_all)
     assert read(f"{tmp_path}/{{a,b,c,d}}.tar") == [each for tar in tars for each in contents(tar)]
@@ -244,7 +245,9 @@ def test_a_worker_does_not_read_tars_that_were_written_again_meanwhile(tmp_path)
 
 def test_a_tar_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
     tar, read_tar = write(tmp_path / "s.tar", tar_bytes("OLD")), tar_index.read_tar
-    monkeypatch.setattr(tar_index, "read_tar", lambda path: (read_tar(path), tar.write_bytes(tar_bytes("NEW")))[0])
+    monkeypatch.setattr(
+        tar_index, "read_tar", lambda path, caption: (read_tar(path, caption), tar.write_bytes(tar_bytes("NEW")))[0]
+    )
     refused("s.tar: tar: found changed while it was read", open_pairs, str(tar))
 
 
@@ -272,3 +275,81 @@ def test_without_a_place_for_the_index_it_is_kept_in_memory(tmp_path, monkeypatc
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "s.tar"]
     write(tar, tar_bytes("NEW"))
     assert read(tar) == contents(tar)
+
+
+def recaptioned(path: Path) -> Path:
+    """A tar with three captions of each image: in .txt, and under two keys of .json."""
+    with tarfile.open(path, "w") as tar:
+        for number in range(COUNT):
+            about = {"caption": f"short {number}", "re_caption": f"long {number}", "both": ["a", "b"]}
+            members = {"bmp": picture(number), "txt": f"alt {number}".encode(), "json": json.dumps(about).encode()}
+            for suffix, data in members.items():
+                member = tarfile.TarInfo(f"{number}.{suffix}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def test_captions_of_tars_are_those_of_the_key_that_the_user_names(tmp_path):
+    tar = recaptioned(tmp_path / "rc.tar")
+    firsts = {"": "alt 0", "txt": "alt 0", "caption": "short 0", "re_caption": "long 0", "both": "a"}
+    for _ in range(2):  # each has its own index
+        hashes = set()
+        for key, first in firsts.items():
+            columns = {"caption": key} if key else None
+            source = open_pairs(str(tar), columns=columns)
+            assert (
+                source[0].captions[0] == first and read_captioned_images(str(tar), columns=columns).captions[0] == first
+            )
+            hashes.add(source.hash())
+            if key:
+                assert open_pairs(f"{tar}?caption={key}").hash() == source.hash()
+        assert len(hashes) == 4
+    assert open_pairs(f"{tar}?caption=re_caption", columns={"caption": "caption"})[1].captions == ("long 1",)
+    refused("4 without a caption.*the captions are 'none' of NAME.json", open_pairs, f"{tar}?caption=none")
+    # The commands take it the same way.
+    pack = [
+        "pack",
+        "--images",
+        str(tar),
+        "--columns",
+        "caption=re_caption",
+        "--shards",
+        "1",
+        "--out",
+        f"{tmp_path}/out",
+    ]
+    assert main(pack) == 0
+    assert open_pairs(f"{tmp_path}/out")[0].captions == ("long 0",)
+
+
+def test_options_that_a_source_does_not_have_are_refused(tmp_path):
+    """None of them is dropped silently."""
+    tar = recaptioned(tmp_path / "rc.tar")
+    photos = tmp_path / "photos"
+    write(photos / "a.bmp", picture(0)), write(photos / "a.txt", b"one")
+    table = write(tmp_path / "c.csv", b"image,caption\na.bmp,one\n")
+    refused("columns: found image=x; wanted caption=KEY alone", open_pairs, str(tar), columns={"image": "x"})
+    refused("columns: found image=x; wanted caption=KEY alone", open_pairs, f"{tar}?image=x")
+    refused("columns: entry: found 'split=train'|split", open_pairs, f"{tar}?split=train")
+    refused("wanted none: NAME.txt has no columns", open_pairs, str(photos), columns={"caption": "x"})
+    refused("wanted none: NAME.txt has no columns", open_pairs, f"{photos}?caption=x")
+    refused("columns: found caption=x; wanted none", open_pairs, "scenes:20", columns={"caption": "x"})
+    refused("columns: found caption=x; wanted none", open_pairs, "tfds:coco", columns={"caption": "x"})
+    refused("columns: found name=x; wanted image=", open_pairs, str(photos), str(table), columns={"name": "x"})
+    refused("text_files: found 'whole'; wanted folders", open_pairs, str(photos), str(table), text_files="whole")
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.tgz", "shards"])
+def test_compressed_tars_are_refused_as_such(name, tmp_path):
+    write(tmp_path / "shards" / "a.tar.gz", b"\x1f\x8b"), write(tmp_path / "shards" / "a_stats.json", b"{}")
+    for each in ("a.tar.gz", "a.tgz"):
+        write(tmp_path / each, b"\x1f\x8b")
+    refused("tars: found compressed tars; wanted .*decompress them", open_pairs, str(tmp_path / name))
+
+
+def test_many_names_are_split_in_linear_time():
+    names = [f"/data/shards/{number:05}.tar" for number in range(20_000)]
+    assert split_names(",".join(names)) == names
+    pattern = "{" + ",".join(names) + "}.tar"
+    assert split_names(f"a.tar,{pattern},b.tar") == ["a.tar", pattern, "b.tar"]

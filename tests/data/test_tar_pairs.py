@@ -99,18 +99,18 @@ def test_the_index_is_made_once_and_an_interrupted_one_goes_on(world, tmp_path, 
     pattern, read, read_tar = f"{tmp_path}/cc-{{00..06}}.tar", [], tar_index.read_tar
     expected = open_tars(world.pattern, allow_missing=True).hash()
 
-    def interrupted(path):
+    def interrupted(path, caption):
         if len(read) == 3:
             raise KeyboardInterrupt
         read.append(path)
-        return read_tar(path)
+        return read_tar(path, caption)
 
     monkeypatch.setattr(tar_index, "read_tar", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_tars(pattern, allow_missing=True)
     assert len(list(tmp_path.glob("*.arrow"))) == 3
     first = set(read)
-    monkeypatch.setattr(tar_index, "read_tar", lambda path: read.append(path) or read_tar(path))
+    monkeypatch.setattr(tar_index, "read_tar", lambda path, caption: read.append(path) or read_tar(path, caption))
     made = open_tars(pattern, allow_missing=True)
     assert len(read) == 7 and not first & set(read[3:]) and made.hash() == expected
     indexes = sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".tar")

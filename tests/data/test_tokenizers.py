@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import html
 import json
 import random
 import shutil
@@ -11,6 +12,7 @@ import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
+import ftfy
 import numpy as np
 import pytest
 from transformers import AutoTokenizer, BertTokenizer, CLIPTokenizer, Siglip2Tokenizer, SiglipTokenizer
@@ -18,7 +20,7 @@ from transformers import AutoTokenizer, BertTokenizer, CLIPTokenizer, Siglip2Tok
 from rococo_jax.checkpoints.parameters import check_tokenizer
 from rococo_jax.data.siglip_tokenizer import SIGLIP_CLEANING
 from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer
-from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec
+from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, cleaner
 from rococo_jax.models import ModelSpec
 from tests.support.refusals import refused
 from tests.support.tiny import tiny_spec
@@ -233,3 +235,15 @@ def test_a_spec_with_missing_or_unknown_keys_is_refused():
         wrong = rf"tokenizer\.{key}: found {value!r}; wanted a whole number"
         refused(wrong, TokenizerSpec.from_json, {**whole, key: value})
     refused("cleaning: found polish", TokenizerSpec, "clip", "polish", 77, 0, 1)
+
+
+def test_texts_without_anything_to_repair_are_cleaned_as_by_ftfy():
+    rng = random.Random(0)
+    letters = [chr(code) for code in range(32, 127)]
+    texts = ["".join(rng.choices(letters, k=rng.randrange(80))) for _ in range(3000)] + [
+        "a\x0bb",
+        "a &amp; b",
+        "caf\u00c3\u00a9",
+    ]
+    for text in texts:
+        assert cleaner("whitespace")(text) == " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split())

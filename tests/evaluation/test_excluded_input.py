@@ -85,7 +85,7 @@ def test_a_variant_of_which_nothing_is_left_is_not_asked_and_no_weights_are_blam
     assert list(results["tasks"]["image_to_text"]) == ["clean"]
     left_out = "truncation makes them equal to their originals (image_to_text, mine: all 4, so it is not"
     assert any(left_out in note for note in results["notes"])
-    chance = [note for note in results["notes"] if "no better than chance" in note]
+    chance = [note for note in results["notes"] if "cannot be told from chance" in note]
     assert len(chance) == 1 and "(25): most texts were truncated; its drops" in chance[0]
     said = capsys.readouterr()
     assert (said.out + said.err).count("texts are longer than the model's 6 tokens") == 1
@@ -97,8 +97,8 @@ def test_images_that_are_one_file_are_the_reason_for_chance(tmp_path):
         (folders["images"] / f"{number}.png").write_bytes((folders["images"] / f"{IMAGES - 1}.png").read_bytes())
     notes = rococo_jax.evaluate(Telling(), **folders)["notes"]
     assert sum("12 of 12 images are 1 files under several names" in note for note in notes) == 1
-    chance = [note for note in notes if "no better than chance" in note]
-    assert len(chance) == 2 and all("(8.3): most images are the same files; its drops" in note for note in chance)
+    chance = [note for note in notes if "cannot be told from chance" in note]
+    assert len(chance) == 2 and all("(8.33): most images are the same files; its drops" in note for note in chance)
 
 
 def test_images_with_an_exif_turn_are_noted_once(tmp_path):

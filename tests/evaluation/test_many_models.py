@@ -156,6 +156,7 @@ def test_lists_name_what_is_wrong_with_them(tmp_path, monkeypatch):
     assert [model.source for model in read_models(["org/clip-b32", "here=org/other"])] == ["org/clip-b32", "org/other"]
     long = f"m={'a' * 300}"  # longer than any file system's names
     assert [model.name for model in read_models([long])] == ["m"]
+    refused("name: found .a/b.; wanted a name without a slash", read_models, ["a/b=file.py:f"])
     refused("'model' for b/model, which is also the name of a/model", read_models, ["[ab]/model"])
     refused(r"nothing matching 'x\*'", read_models, ["x*"])
     Path("list").write_text("# nothing yet\n")

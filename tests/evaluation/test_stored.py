@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -184,6 +185,11 @@ def test_bad_embeddings_are_one_line(world, tmp_path, refusal, change, said):
         (["--embeddings", "nothing"], "nothing: embeddings: found nothing there"),
         (["--similarities", "nothing"], "nothing: similarities: found none"),
         ([], "found none of them; wanted one of --similarities, --embeddings and --logits"),
+        (
+            ["--embeddings", "a", "--per-query", "q.parquet"],
+            "--per-query: path: found q.parquet; wanted none for whole",
+        ),
+        (["--embeddings", "clip"], "clip: embeddings: found img_emb/img_emb_0.npy, an array without names; wanted"),
         (["--embeddings", "a", "--annotation", "b.json"], "--annotation with --embeddings"),
         (["--embeddings", "a", "--similarities", "b"], "found --similarities and --embeddings"),
     ],
@@ -191,6 +197,8 @@ def test_bad_embeddings_are_one_line(world, tmp_path, refusal, change, said):
 def test_bad_combinations_are_one_line(world, tmp_path, refusal, monkeypatch, options, said):
     _, data, *_ = world
     monkeypatch.chdir(tmp_path)
+    Path("clip/img_emb").mkdir(parents=True)
+    np.save("clip/img_emb/img_emb_0.npy", np.zeros((2, 3)))
     data = () if "--annotation" in options else data
     assert said in refusal("score", *options, *data, "--out", "out").splitlines()[-1]
 

@@ -92,6 +92,24 @@ def test_the_same_command_resumes_and_further_sizes_read_the_cache_of_texts(worl
     assert "one@40px: 48 images and texts embedded, 16 read from the cache" in capsys.readouterr().err
 
 
+def test_a_size_that_leaves_a_border_without_patches_is_noted(world, tmp_path):
+    """As in the source libraries, the pixels are cut: a curve against the size compares crops."""
+    assert main(f"{command(world, 'one')} --image-size 24,29 --no-report --out {tmp_path}/out".split()) == 0
+    notes = {size: " ".join(read(tmp_path / "out" / f"one@{size}px")["notes"]) for size in (24, 29)}
+    assert "5 of 29 pixels at the right and at the bottom fill no patch and are cut" in notes[29]
+    assert "images of 24 have no such border" in notes[29] and "fill no patch" not in notes[24]
+
+
+def test_an_encoder_of_the_user_has_no_other_size_and_is_named_as_written(world, refusal, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "class Enc:\n    def encode_image(self, images): ...\n    encode_text = encode_image\n"
+    )
+    words = command(world, "one").replace(str(world / "one"), f"{tmp_path}/mine.py:Enc")
+    assert f"{tmp_path}/mine.py:Enc: image_size: found 24; wanted none" in refusal(
+        *words.split(), "--image-size", "24", "--out", tmp_path / "out"
+    )
+
+
 def test_sizes_are_no_further_models(world, tmp_path):
     paths = [world / "out" / f"{name}@{size}px" for name in ("one", "two") for size in SIZES]
     (group,) = group_by_fingerprint(load_results(paths))

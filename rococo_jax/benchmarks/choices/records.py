@@ -9,7 +9,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from rococo_jax.benchmarks.choices.items import Box, Picture
@@ -17,6 +17,7 @@ from rococo_jax.data.captions import json_type, refuse_image_data
 from rococo_jax.data.list_cells import MalformedList, parse_list
 from rococo_jax.data.parquet_table import ParquetTable
 from rococo_jax.errors import InputError
+from rococo_jax.safe_paths import is_inner_file
 from rococo_jax.storage import hash_file, hash_json, read_json
 from rococo_jax.texts import JSON_LINES, file_suffix, iterate_lines, open_table, read_jsonl, read_lines
 
@@ -119,8 +120,7 @@ class Record:
         named = self.text(field) if name == "{}" else name.format(self.label(field))
         named = named.rpartition("/")[2] if last else named
         refuse_image_data(named, f"item {self.id}: {field}", self.source)
-        path = PureWindowsPath(named)  # treats both slashes as separators, so the check holds on every system
-        if path.anchor or ".." in path.parts or not path.parts or "\0" in named:
+        if not is_inner_file(named):
             raise self.error(field, repr(named)[:80], "a path inside the image folder")
         return Picture(named)
 

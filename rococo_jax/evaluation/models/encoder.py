@@ -78,7 +78,10 @@ class EncoderModel(Model):
         embeddings = embed_benchmark(self.encoder, self.encoder, benchmark, cache)
         if settings.rerank:
             method = self.encoder.pair_scorer.score_name
-            self.notes = [f"reranked: the {settings.rerank} best candidates of every query, by the {method}"]
+            self.notes = [
+                *self.notes,
+                f"reranked: the {settings.rerank} best candidates of every query, by the {method}",
+            ]
             return outcomes_by_pairs(
                 benchmark, self.encoder.pair_scorer, cache, Candidates(embeddings, settings.rerank)
             )
@@ -87,7 +90,14 @@ class EncoderModel(Model):
 
 def open_encoder(source: Any, loading: Loading) -> EncoderModel:
     """Open a source with embeddings."""
-    return EncoderModel(loading.loaded)
+    model, size = EncoderModel(loading.loaded), loading.options.image_size
+    border = 0 if size is None else loading.loaded.spec.vision.border_pixels
+    if border:
+        problem = f"{border} of {size} pixels at the right and at the bottom fill no patch and are cut"
+        model.notes.append(
+            f"image size: {problem}, as in the source libraries; images of {size - border} have no such border"
+        )
+    return model
 
 
 def announce_pixels(sources: Sequence[str], benchmarks: Sequence[Benchmark]) -> None:

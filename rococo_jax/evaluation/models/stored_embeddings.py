@@ -50,7 +50,9 @@ class StoredEmbeddings(Model):
         inside = path.iterdir() if path.is_dir() else [path]
         files = sorted(each for each in inside if file_suffix(each) in (".npz", ".parquet") or each == path)
         if not files or not files[0].is_file():
-            raise InputError(path, "embeddings", "nothing there", _EXPECTED)
+            arrays = sorted(path.rglob("*.npy")) if path.is_dir() else []
+            problem = f"{arrays[0].relative_to(path)}, an array without names" if arrays else "nothing there"
+            raise InputError(path, "embeddings", problem, _EXPECTED)
         self.path, self.name = path, name or (path.resolve().name if path.is_dir() else path.stem)
         self.allow_unknown, self.notes = allow_unknown, []
         parts: dict[str, list[np.ndarray]] = {side: [] for side in _SIDES}
