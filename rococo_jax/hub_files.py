@@ -71,8 +71,13 @@ def hub_snapshot(
 
     Raises InputError: the hub cannot be reached and no usable copy is cached, or it has no such name or revision.
     """
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import RevisionNotFoundError
+    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RevisionNotFoundError,
+    )
     from huggingface_hub.utils.logging import set_verbosity_error
 
     set_verbosity_error()  # the error below replaces the messages of its retries
@@ -83,7 +88,14 @@ def hub_snapshot(
     except Exception as error:  # no network, no such name or revision, no right to read it
         if isinstance(error, RevisionNotFoundError):
             expected = f"{name}@REVISION, where REVISION is {REVISION}"
-        raise InputError(source, field, f"no such folder, and the hub answers: {first_line(error)}", expected) from None
+        problem = f"no such folder, and the hub answers: {first_line(error)}"
+        # An answer of the hub is the cause of the error that nothing is cached.
+        is_unreachable = not isinstance(error.__cause__, HfHubHTTPError)
+        if is_unreachable and isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
+            reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else first_line(error.__cause__ or error)
+            problem = f"no such folder; the name is not in the local cache, and the hub answers nothing ({reason})"
+            expected = "a folder, a name in the cache, or a connection to the hub, without HF_HUB_OFFLINE"
+        raise InputError(source, field, problem, expected) from None
     if required and (missing := _missing_files(folder, required)):
         try:
             HfApi().repo_info(name, revision=folder.name)

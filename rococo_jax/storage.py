@@ -278,10 +278,13 @@ def whole_file(path: str | os.PathLike, expected: str) -> Iterator[None]:
 
 
 def why_unreadable(path: str | os.PathLike, error: Exception) -> str:
-    """Say why a library cannot read a file: its error, or that the file is a pointer of Git LFS."""
+    """Say why a library cannot read a file: its error, or that it is a pointer of Git LFS or a web page instead."""
     with Path(path).open("rb") as file:
-        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-            return "a pointer of Git LFS instead of the file; run `git lfs pull`"
+        start = file.read(512)
+    if start.startswith(_LFS_POINTER):
+        return "a pointer of Git LFS instead of the file; run `git lfs pull`"
+    if start.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith((b"<!doctype html", b"<html", b"<?xml", b"<head")):
+        return "a web page instead of the file: open it in a browser to read why the download was refused"
     return first_line(error) or type(error).__name__
 
 

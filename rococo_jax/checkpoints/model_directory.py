@@ -40,7 +40,11 @@ _KEYS = {"format", "version", "spec", "preprocessing", "tokenizer", "provenance"
 
 
 def save_model(path: str | os.PathLike, encoder: Any) -> None:
-    """Write the model directory of an `Encoder`. Raises InputError as `write_model`."""
+    """Write the model directory of an `Encoder`. Raises InputError as `write_model`, or if `encoder` is none."""
+    if not hasattr(encoder, "model"):
+        raise InputError(
+            "save_model", "encoder", f"a {type(encoder).__name__}", "save_model(path, model of load_model)"
+        )
     write_model(path, checkpoint_of(encoder))
 
 

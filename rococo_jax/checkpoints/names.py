@@ -35,7 +35,7 @@ from rococo_jax.checkpoints.layouts import (
     leading_ones,
     without_first,
 )
-from rococo_jax.checkpoints.tensors import Tensors, common_prefix, list_differences
+from rococo_jax.checkpoints.tensors import Tensors, common_prefixes, describe_prefixes, list_differences
 from rococo_jax.errors import InputError
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -258,11 +258,11 @@ def check_tensors(source: Tensors, table: NameTable) -> None:
         elif kind not in _FLOATING:
             wrong.append(f"{name} of type {kind} instead of a floating-point one")
     missing = expected.keys() - stored
-    if prefix := common_prefix(missing, unknown):
-        problem = f"the prefix {prefix!r} before {sum(name.startswith(prefix) for name in unknown)} names"
-        if without_prefix := sorted(name for name in unknown if not name.startswith(prefix)):
-            problem += f", beside {list_differences(others=without_prefix)}"
-        raise InputError(source.path, "tensors", problem, "names without it, and nothing but the model's tensors")
+    if prefixes := common_prefixes(missing, unknown):
+        problem, requirement = describe_prefixes(prefixes, len(missing))
+        if others := sorted(name for name in unknown if not name.startswith(tuple(prefixes))):
+            problem += f", beside {list_differences(others=others)}"
+        raise InputError(source.path, "tensors", problem, f"{requirement}, and nothing but the model's tensors")
     if differences := list_differences(missing=missing, unknown=unknown, wrong=wrong):
         requirement = f"the {len(expected)} tensors of a model with its configuration"
         raise InputError(source.path, "tensors", differences, requirement)

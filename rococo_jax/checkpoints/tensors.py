@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import ml_dtypes  # noqa: F401  NumPy learns the name "bfloat16" by this import
@@ -80,9 +80,11 @@ class Tensors:
         missing = [name for name in names if name not in self._info]
         if not missing:
             return
-        if prefix := common_prefix(missing, self._info):
-            expected = f"names without it, as model.state_dict() gives them: {expected}"
-            raise InputError(self.path, "tensors", f"the prefix {prefix!r} before {len(missing)} names", expected)
+        if prefixes := common_prefixes(missing, self._info):
+            problem, requirement = describe_prefixes(prefixes, len(missing))
+            raise InputError(
+                self.path, "tensors", problem, f"{requirement}, as model.state_dict() gives them: {expected}"
+            )
         raise InputError(self.path, "tensors", f"no {', '.join(missing)}", expected)
 
     def count(self, pattern: str) -> int:
@@ -147,17 +149,25 @@ def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     save_file(contiguous, path, metadata={"format": "pt"})
 
 
-def common_prefix(missing: Iterable[str], stored: Iterable[str]) -> str | None:
-    """Return the common prefix that explains all missing names, or None.
+def common_prefixes(missing: Iterable[str], stored: Iterable[str]) -> list[str]:
+    """Return the prefixes of which each explains all missing names; several if a file holds several models.
 
-    >>> common_prefix(["a.b", "c"], ["model.a.b", "model.c", "model.d"])
-    'model.'
+    >>> common_prefixes(["a.b", "c"], ["model.a.b", "model.c", "ema.a.b", "ema.c", "model.d"])
+    ['ema.', 'model.']
     """
     missing, stored = list(missing), set(stored)
     if not missing:
-        return None
-    prefixes = [name.removesuffix(missing[0]) for name in stored if name.endswith(f".{missing[0]}")]
-    return next((prefix for prefix in sorted(prefixes) if all(prefix + name in stored for name in missing)), None)
+        return []
+    prefixes = sorted(name.removesuffix(missing[0]) for name in stored if name.endswith(f".{missing[0]}"))
+    return [prefix for prefix in prefixes if all(prefix + name in stored for name in missing)]
+
+
+def describe_prefixes(prefixes: Sequence[str], count: int) -> tuple[str, str]:
+    """Return the phrases for prefixes of `count` names each: what was found, and what is wanted."""
+    if len(prefixes) == 1:
+        return f"the prefix {prefixes[0]!r} before {count} names", "names without it"
+    models = f"{len(prefixes)} models, with the prefixes {', '.join(map(repr, prefixes))} before {count} names each"
+    return models, "one model, names without its prefix"
 
 
 def list_differences(**groups: Collection[str]) -> str:

@@ -13,7 +13,8 @@ import tokenizers
 from tokenizers import Regex, normalizers
 
 from rococo_jax.data.tokenizers import WORD_MARK, read_rust_tokenizer
-from rococo_jax.errors import InputError, first_line
+from rococo_jax.errors import InputError
+from rococo_jax.storage import why_unreadable
 
 _CASED = r"[\p{Cased}&&[^\p{Case_Ignorable}]]"
 # Rust lower-cases letter by letter; Python has another sigma at the end of a word (Unicode, 3.13, Final_Sigma).
@@ -101,4 +102,4 @@ def _from_sentencepiece(path: Path) -> tokenizers.Tokenizer:
         # The scores that tokenizers writes change in the last place when they are first read, and never again.
         return tokenizers.Tokenizer.from_str(rust.to_str())
     except Exception as error:  # protobuf, the converter and Rust have no common class of exceptions
-        raise InputError(path, "sentencepiece model", first_line(error), "one that can be read") from None
+        raise InputError(path, "sentencepiece model", why_unreadable(path, error), "one that can be read") from None

@@ -24,8 +24,8 @@ import numpy as np
 import tokenizers
 from jaxtyping import Bool, Int
 
-from rococo_jax.errors import InputError, first_line
-from rococo_jax.storage import atomic_write, hash_json
+from rococo_jax.errors import InputError
+from rococo_jax.storage import atomic_write, hash_json, why_unreadable
 
 # Sentencepiece's mark for the space before a word.
 WORD_MARK = "▁"
@@ -177,4 +177,4 @@ def read_rust_tokenizer(path: Path) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the Rust library raises nothing narrower
-        raise InputError(path, "tokenizer", first_line(error), "a tokenizer.json that can be read") from None
+        raise InputError(path, "tokenizer", why_unreadable(path, error), "a tokenizer.json that can be read") from None

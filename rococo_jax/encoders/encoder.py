@@ -29,6 +29,7 @@ from rococo_jax.encoders.programs import (
     as_pixels,
     bucket_length,
     images_at_once,
+    list_of_texts,
     text_batches,
     text_tokens_at_once,
     token_ids,
@@ -230,7 +231,7 @@ class Encoder(LoadedModel):
 
     # Texts
 
-    def token_ids(self, texts: Sequence[Any]) -> list[list[int]]:
+    def token_ids(self, texts: Iterable[Any]) -> list[list[int]]:
         """Return the token ids of each text, as `encode_text` takes them, with their special tokens.
 
         Raises InputError if the model has no text tower or no tokenizer, or a text has more tokens than its context.
@@ -247,16 +248,18 @@ class Encoder(LoadedModel):
         fixed = self.tokenizer.spec.fixed_length
         return ids, [fixed or bucket_length(len(row), context) for row in ids]
 
-    def text_batches(self, texts: Sequence[Any]) -> Iterator[BatchFeatures]:
+    def text_batches(self, texts: Iterable[Any]) -> Iterator[BatchFeatures]:
         """Yield indices into the texts and pooled features of the text tower before its head, short texts first.
 
         Args:
-            texts: strings, or lists of token ids with their special tokens.
+            texts: strings, or lists of token ids with their special tokens, in any iterable with an order.
 
         Raises:
-            InputError: the model has no text tower, or a text has more tokens than its context.
+            InputError: the model has no text tower, a text has more tokens than its context, or texts are something
+                else.
         """
-        ids = self.token_ids(texts) if len(texts) or not self.mesh.is_multi_process else []
+        texts = list_of_texts(self.name, texts)
+        ids = self.token_ids(texts) if texts or not self.mesh.is_multi_process else []
         current = self._current()
         program = partial(programs.text_features, self.mesh, current.graph, self._products, current.state)
         yield from self.steps.run(self._batch_texts(ids), program)

@@ -96,6 +96,8 @@ def warnings_of(encoder: Any) -> list[str]:
         warnings += _image_warnings(encoder)
     if encoder.spec.text is not None:
         warnings += _text_warnings(encoder)
+    if code := encoder.provenance.get("own_code"):
+        warnings.append(f"code: the repository has its own ({code}); it is read as a plain model of this family")
     stored = encoder.provenance.get("weights_sha256")
     if stored is not None and stored != encoder.weights_sha256:
         warnings.append("weights: their hash differs from the recorded one; they have changed since")

@@ -15,7 +15,8 @@ other texts.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -242,7 +243,7 @@ def _looks_unnormalised(pixels: np.ndarray, preprocessing: Preprocessing) -> boo
     )
 
 
-def token_ids(name: str, spec: TextSpec | None, tokenizer: Tokenizer | None, texts: Sequence[Any]) -> list[list[int]]:
+def token_ids(name: str, spec: TextSpec | None, tokenizer: Tokenizer | None, texts: Iterable[Any]) -> list[list[int]]:
     """Return the token ids of each text with their special tokens, for the model `name`.
 
     Args:
@@ -258,10 +259,12 @@ def token_ids(name: str, spec: TextSpec | None, tokenizer: Tokenizer | None, tex
     if spec is None:
         raise InputError(name, "text tower", "none", "a model with a text tower")
     if tokenizer is None:
-        raise InputError(name, "tokenizer", "none", "a model that came with its tokenizer files")
-    if isinstance(texts, str) or len(texts) == 0:
-        raise InputError(name, "texts", repr(texts), "a non-empty sequence of strings or lists of token ids")
-    ids = tokenizer.encode(list(texts)) if isinstance(texts[0], str) else [list(map(int, text)) for text in texts]
+        expected = "a model that came with its tokenizer files, or `tokenizer`, another folder or hub name with them"
+        raise InputError(name, "tokenizer", "none", expected)
+    texts = list_of_texts(name, texts)
+    if not texts:
+        raise InputError(name, "texts", "none", "one or more")
+    ids = tokenizer.encode(texts) if isinstance(texts[0], str) else [list(map(operator.index, row)) for row in texts]
     longest = max(map(len, ids))
     if longest > spec.context_length:
         raise InputError(name, "token ids", f"{longest} tokens", f"at most {spec.context_length}")
@@ -272,6 +275,23 @@ def token_ids(name: str, spec: TextSpec | None, tokenizer: Tokenizer | None, tex
         if spec.pooling == "first_eos" and spec.eos_id not in row:
             raise InputError(name, "token ids", f"no {spec.eos_id} in a text", "every text ended by it")
     return ids
+
+
+def list_of_texts(name: str, texts: Any) -> list[Any]:
+    """Return texts of any iterable as a list. Raises InputError unless all are strings, or all lists of token ids."""
+    expected = "strings, or lists of token ids"
+    if isinstance(texts, str | bytes | Mapping | Set) or not isinstance(texts, Iterable):
+        raise InputError(name, "texts", repr(texts)[:80], f"a non-empty sequence of {expected}")
+    texts = list(texts)
+    for number, text in enumerate(texts):
+        is_list = isinstance(text, Iterable) and not isinstance(text, str | bytes)
+        if isinstance(text, str) != isinstance(texts[0], str) or not (isinstance(text, str) or is_list):
+            raise InputError(name, f"text {number}", repr(text)[:80], f"{expected}, one kind in a call")
+        if is_list and not all(hasattr(token, "__index__") for token in text):
+            raise InputError(name, f"text {number}", repr(text)[:80], "token ids, whole numbers")
+        if isinstance(text, str) and not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise InputError(name, f"text {number}", ascii(text)[:80], "Unicode: this text has half a character")
+    return texts
 
 
 _PROJECTED_ROWS = 256

@@ -117,7 +117,7 @@ class LoadedModel(abc.ABC):
         return self.project_image_features(self.image_features(images, on_progress))
 
     def encode_text(
-        self, texts: Sequence[Any], on_progress: OnProgress | None = None
+        self, texts: Iterable[Any], on_progress: OnProgress | None = None
     ) -> Float[np.ndarray, "texts dim"]:
         """Return unit embeddings of texts, float32; `on_progress` is called with the number of finished texts."""
         return self.project_text_features(self.text_features(texts, on_progress))
@@ -127,7 +127,7 @@ class LoadedModel(abc.ABC):
         return gather_in_order(self.name, "images", self.image_batches(images), on_progress)
 
     def text_features(
-        self, texts: Sequence[Any], on_progress: OnProgress | None = None
+        self, texts: Iterable[Any], on_progress: OnProgress | None = None
     ) -> Float[np.ndarray, "texts width"]:
         """Return features of the text tower before its head, of texts as `encode_text` takes them."""
         return gather_in_order(self.name, "texts", self.text_batches(texts), on_progress)
@@ -136,7 +136,7 @@ class LoadedModel(abc.ABC):
         """Yield `image_features` batch by batch: indices into the images, and their features."""
         raise self._embeds_nothing()
 
-    def text_batches(self, texts: Sequence[Any]) -> Iterator[BatchFeatures]:
+    def text_batches(self, texts: Iterable[Any]) -> Iterator[BatchFeatures]:
         """Yield `text_features` batch by batch: indices into the texts, and their features."""
         raise self._embeds_nothing()
 

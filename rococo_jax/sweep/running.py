@@ -25,7 +25,9 @@ import jax
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.checkpoints.model_directory import MODEL_FILE, read_description
 from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.encoders.loading import ORIGIN
 from rococo_jax.encoders.programs import Compute
 from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.conditions import Request, refuse_other_conditions, request_of
@@ -81,11 +83,27 @@ def has_all_results(folder: Path, evaluation: Evaluation | None) -> bool:
 
 
 def refuse_other_points(plan: Plan, workdir: Path) -> None:
-    """Raise InputError if a point's folder was started with another config."""
+    """Raise InputError if a point's folder was started with another config, or from other weights than other points."""
     for point in plan.runs:
         saved_config = plan.folder(workdir, point) / CONFIG
         if saved_config.exists():
             check_same_config(saved_config, point.config)
+    refuse_other_starts(plan, workdir)
+
+
+def refuse_other_starts(plan: Plan, workdir: Path) -> None:
+    """Raise InputError if points of one `init.model` were trained from different weights: it changed in between."""
+    first: dict[str, tuple[str, Path]] = {}
+    for point in plan.runs:
+        folder, source = plan.folder(workdir, point), point.config.init.model
+        if not source or not (folder / ORIGIN / MODEL_FILE).is_file():
+            continue
+        _, description = read_description(folder / ORIGIN)
+        weights = str(description["provenance"]["started_from"].get("weights_sha256"))
+        expected, other = first.setdefault(source, (weights, folder))
+        if weights != expected:
+            wanted = f"{expected[:12]}..., with which {other} was started; remove the points of one of the two"
+            raise InputError(folder, f"weights of {source}", f"SHA-256 {weights[:12]}...", wanted)
 
 
 def refuse_other_evaluations(plan: Plan, workdir: Path, evaluation: Evaluation) -> None:
@@ -134,6 +152,7 @@ def train_point(plan: Plan, workdir: Path, point: Point, run_cache: RunCache) ->
     result = run_training(config, folder, evaluate=evaluate, run_cache=run_cache, influence_folder=influence_folder)
     if result.model is None:
         raise Stopped(result.stopped)
+    broadcast_from_process_0("the points", lambda: refuse_other_starts(plan, workdir))
 
 
 def printed_commands(plan: Plan, workdir: Path) -> list[str]:

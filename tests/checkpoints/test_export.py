@@ -173,6 +173,11 @@ def test_what_a_form_cannot_express_is_refused_by_its_field(write, spec, field, 
     assert not list(tmp_path.iterdir())
 
 
+def test_why_a_demo_model_has_no_export_is_said_plainly(tmp_path):
+    message = "a text tower that transformers does not have; wanted both .*the demo models"
+    refused(message, export_huggingface, read_model("demo:plain"), tmp_path / "out")
+
+
 def test_the_export_command_writes_a_folder_and_never_over_one(tmp_path, capsys):
     arguments = hf.saved(hf.bert(), tmp_path / "theirs"), tmp_path / "out"
     run_command(export, *arguments)

@@ -74,7 +74,8 @@ def test_a_revision_that_there_is_not_is_one_line(revision, hub):
 
 def test_without_the_hub_its_last_answer_holds(cache):
     """`HF_HUB_OFFLINE` or no network: a branch is the commit that it last was."""
-    refused("model: found no such folder, and the hub answers", load_model, "o/n@main")
+    message = "model: found no such folder; the name is not in the local cache, and the hub answers nothing"
+    refused(message, load_model, "o/n@main")
     (cache / "refs").mkdir()
     (cache / "refs/main").write_text(OLD)
     for name in ("o/n", "o/n@main", "o/n@0123456", f"o/n@{OLD}"):

@@ -11,6 +11,7 @@ from flax import nnx
 
 from rococo_jax.checkpoints import convert
 from rococo_jax.checkpoints.families import FAMILIES, spec_from_config
+from rococo_jax.encoders.inspection import warnings_of
 from tests.support import reference_models as hf
 from tests.support.models import assert_same_arrays, change_json, read_model
 from tests.support.reference_models import torch, transformers
@@ -159,6 +160,31 @@ def test_weights_are_read_from_any_file_and_below_any_wrapper(folders, clip_copy
     (clip_copy / "model.safetensors").unlink()
     save({f"{prefix}{each}": tensor for each, tensor in tensors.items()}, clip_copy / name)
     assert_same_arrays(parameters(clip_copy), parameters(folders["clip"]))
+
+
+@pytest.mark.parametrize("prefixes", [("ema.", "module."), ("student.", "teacher.")])
+def test_neither_of_two_models_in_a_file_is_called_the_model(prefixes, clip_copy):
+    def doubled(tensors):
+        both = {f"{prefix}{name}": tensors[name].clone() for prefix in prefixes for name in tensors}
+        tensors.clear()
+        tensors.update(both)
+
+    hf.change_tensors(clip_copy, doubled)
+    first, second = prefixes
+    problem = (
+        rf"tensors: found 2 models, with the prefixes '{first}', '{second}' before \d+ names each; wanted one model"
+    )
+    refused(problem, convert, clip_copy)
+
+
+@pytest.mark.parametrize("change", [{"architectures": ["FGCLIPModel"]}, {"auto_map": {"AutoModel": "modeling.Model"}}])
+def test_code_of_a_repository_that_is_not_run_is_a_warning(change, clip_copy, capsys):
+    assert not any(each.startswith("code:") for each in warnings_of(read_model(clip_copy)))
+    change_json(clip_copy / "config.json", lambda config: config.update(change))
+    capsys.readouterr()
+    warnings = warnings_of(read_model(clip_copy))
+    assert "has code of its own" in capsys.readouterr().err
+    assert any(each.startswith("code: the repository has its own") for each in warnings)
 
 
 def test_a_prefix_of_another_name_and_several_variants_are_said(clip_copy):

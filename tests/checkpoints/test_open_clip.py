@@ -4,6 +4,7 @@ The golden files hold shapes and results; weights and inputs are made again from
 """
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from rococo_jax.checkpoints import save_model
 from rococo_jax.checkpoints.formats.activation import activation_of_open_clip
@@ -210,3 +212,13 @@ def test_the_preprocessing_is_that_of_the_configuration(tmp_path):
     assert (squashed.exact_size, squashed.crop_size, squashed.mean) == ((32, 32), None, (0.5, 0.5, 0.5))
     plain = read_towers(open_clip_folder("vit_quick_gelu", tmp_path / "p")).preprocessing
     assert (plain.shortest_edge, plain.crop_size, plain.resample) == (32, (32, 32), "bicubic")
+
+
+def test_a_folder_of_both_libraries_is_open_clips_if_its_config_names_code_of_its_own(tmp_path):
+    """As Marqo's fashion models: open_clip's tensors below `model.` for its code, and open_clip's own files."""
+    folder = open_clip_folder("vit_gelu", tmp_path / NAMES["vit_gelu"])
+    config = {"model_type": "siglip", "architectures": ["SigLIP"], "auto_map": {"AutoModel": "modeling.SigLIP"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = {f"model.{name}": tensor for name, tensor in load_file(folder / "open_clip_model.safetensors").items()}
+    save_file(tensors, folder / "model.safetensors")
+    assert_golden(read_towers(folder), "vit_gelu")

@@ -2,16 +2,19 @@
 
 import os
 import pickle
+import re
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rococo_jax.checkpoints.formats.openai import PUBLISHED, choose_heads, spec_from_tensors
+from rococo_jax.checkpoints.formats.openai import _OTHER_PROJECTS, PUBLISHED, choose_heads, spec_from_tensors
 from rococo_jax.checkpoints.parameters import parameters_of
 from rococo_jax.checkpoints.tensors import Tensors, open_safetensors
 from rococo_jax.checkpoints.torch_archive import open_torch_archive
+from rococo_jax.checkpoints.zoo import find_published
+from rococo_jax.data.tokenizers import read_rust_tokenizer
 from rococo_jax.encoders import load_model
 from rococo_jax.encoders.inspection import warnings_of
 from rococo_jax.models import parameter_counts
@@ -170,6 +173,48 @@ def test_files_that_are_cut_short_or_lie_about_their_storages_are_refused(tmp_pa
 def test_a_pointer_of_git_lfs_is_called_one(tmp_path, name, read):
     (tmp_path / name).write_text(f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 12345\n")
     refused("a pointer of Git LFS .*`git lfs pull`.*(whole|complete|undamaged)", read, tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"), [("w.pt", open_torch_archive), ("w.safetensors", open_safetensors), ("w.npz", load_model)]
+)
+@pytest.mark.parametrize("page", ["<!DOCTYPE html>\n<html>Quota exceeded</html>", "\n <HTML><head></head></HTML>"])
+def test_a_web_page_is_called_one(tmp_path, name, read, page):
+    (tmp_path / name).write_text(page)
+    refused("a web page instead of the file", read, tmp_path / name)
+    (tmp_path / "tokenizer.json").write_text(page)
+    refused("tokenizer.json: tokenizer: found a web page", read_rust_tokenizer, tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize("options", [{}, {"activation": "gelu", "heads": "1,1"}])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("text_model.embeddings.token_embedding.weight", "of transformers, .*; wanted the folder that save_pretrained"),
+        ("bert.encoder.layer.0.attention.self.query.weight", "of transformers, .*; wanted the folder that"),
+        ("visual.blocks.0.attn.q_bias", "EVA-CLIP's .*; wanted .* zoo:EVA02-L-14/merged2b_s4b_b131k"),
+        (
+            "image_encoder.model.patch_embed.0.rbr_conv.0.conv.weight",
+            "MobileCLIP's .*; wanted .* zoo:MobileCLIP-B/",
+        ),
+        ("_image_encoder.visual.conv1.weight", "TinyCLIP's .*; wanted .* wkcn/TinyCLIP"),
+        ("visual.attn_pool.probe", "PE-Core's .*; wanted .* zoo:PE-Core-L-14-336/meta"),
+        ("visual.trunk.patch_embed.proj.weight", "open_clip .*; wanted the folder with its open_clip_config.json"),
+    ],
+)
+def test_files_of_other_projects_are_known_by_their_names_before_a_setting_is_asked_for(
+    name, message, options, tmp_path
+):
+    for wrapper in ("", "module."):
+        torch.save(
+            {"state_dict": {f"{wrapper}{each}": torch.zeros(2) for each in (name, "logit_scale")}}, tmp_path / "x.pt"
+        )
+        refused(f"x.pt: tensors: found names of .*{message}", load_model, tmp_path / "x.pt", **options)
+
+
+def test_the_copies_that_a_message_names_are_in_the_table_of_published_models():
+    names = re.findall(r"zoo:[\w./-]+", str(_OTHER_PROJECTS))
+    assert len(names) == 3 and all(find_published(name) for name in names)
 
 
 def test_an_archive_that_is_no_clip_says_what_is_missing(tmp_path):

@@ -103,6 +103,18 @@ def test_a_model_that_reads_pixels_from_0_to_1_takes_them(encoder):
     np.testing.assert_allclose(model.encode_image(pixels), model.encode_image(images), atol=2e-6)
 
 
+def test_texts_come_in_any_iterable_with_an_order(encoder, tmp_path):
+    texts = ["a dog", "two birds on a wire"]
+    expected = encoder.encode_text(texts)
+    ids = encoder.tokenizer.encode(texts)
+    for form in (tuple(texts), np.array(texts), (text for text in texts), ids, [np.array(row) for row in ids]):
+        np.testing.assert_array_equal(encoder.encode_text(form), expected)
+    mixed, half = (["a dog", 3], [ids[0], "a dog"]), ["half \ud83d"]
+    for texts in ([1, 2], [None], [b"a dog"], [[1.5, 2.0]], *mixed, half, {"a": 1}, {"a"}):
+        refused("text", encoder.encode_text, texts)
+    refused("save_model: encoder: found a str", save_model, tmp_path / "model", "demo:plain")
+
+
 def test_what_cannot_be_encoded_is_named(encoder):
     refused("25 tokens; wanted at most 24", encoder.encode_text, [[1] + [5] * 23 + [2]])
     refused(r"found \(40, 40, 3\); wanted \(32, 32, 3\)", encoder.encode_image, np.zeros((1, 40, 40, 3), np.float32))

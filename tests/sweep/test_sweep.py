@@ -36,6 +36,7 @@ from rococo_jax.training.config import flat, read_config
 from rococo_jax.training.run import run_training
 from tests.report.test_kinds import choice_run
 from tests.support.made_runs import make_run
+from tests.support.models import change_json
 from tests.support.paths import CHECKOUT
 from tests.support.processes import exit_code_of, run_command_together, run_lines
 from tests.support.tiny import random_captions, tiny_encoder
@@ -470,6 +471,18 @@ def test_images_without_annotations_and_folders_of_other_runs_are_refused(data, 
     assert "--annotations" in refusal(*command).splitlines()[-1]
     assert "config.ema" in refusal(*command_of(data, swept, "--config.ema=0.5")).splitlines()[-1]
     assert "fingerprint: protocol" in refusal(*command_of(data, swept, "--protocol", "strict")).splitlines()[-1]
+
+
+def test_points_that_were_trained_from_different_weights_are_refused(data, swept, tmp_path, refusal):
+    """The folder of `init.model` was written anew between two parts of a sweep."""
+    changed = shutil.copytree(swept, tmp_path / "changed")
+
+    def other_start(description):
+        description["provenance"]["started_from"]["weights_sha256"] = "0" * 64
+
+    change_json(folder_of(changed, 16, 1) / "origin" / "model.json", other_start)
+    message = refusal(*command_of(data, changed)).splitlines()[-1]
+    assert f"batch_size_16-1: weights of {data / 'start'}: found SHA-256 000000000000...; wanted " in message
 
 
 def test_what_is_swept_reads_as_it_is_written():

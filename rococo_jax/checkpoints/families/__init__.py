@@ -23,7 +23,10 @@ from rococo_jax.errors import InputError, is_list_of
 from rococo_jax.models import ModelSpec
 
 _ALL = (CLIP, SIGLIP, METACLIP2, DINOV2, DINOV2_WITH_REGISTERS, DINOV3, BERT, ROBERTA, BLIP, TIPSV2, SIGLIP2)
-_ELSEWHERE = "transformers:NAME runs a model in its own library if that gives image and text features"
+_ELSEWHERE = (
+    "transformers:NAME runs a model in its own library if that gives image and text features; a text model that "
+    "belongs to another folder's image model is a class of your own (docs/how-to/your-model.md)"
+)
 FAMILIES: dict[str, Family] = {model_type: family for family in _ALL for model_type in family.model_types}
 
 
@@ -33,16 +36,27 @@ def family_of_config(config: Mapping[str, Any], path: Path) -> Family:
     if model_type == "dinov3_convnext":
         raise InputError(path, "model_type", f"{model_type!r}, DINOv3's ConvNeXt", "its ViT, of model_type dinov3_vit")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        classes = _architectures(config)
+        classes = architectures(config)
         problem = repr(model_type) + (f" ({classes})" if classes else "")
         raise InputError(path, "model_type", problem, f"one of {', '.join(FAMILIES)}; {_ELSEWHERE}")
     return FAMILIES[model_type]
 
 
-def _architectures(config: Mapping[str, Any]) -> str:
+def architectures(config: Mapping[str, Any]) -> str:
     """Return the classes of `transformers` that a `config.json` names, empty if it names none."""
     names = config.get("architectures")
     return ", ".join(names) if is_list_of(str, names) else ""
+
+
+def has_own_code(config: Mapping[str, Any]) -> bool:
+    """Return whether a `config.json` names code in its repository, or a class of another name than its `model_type`.
+
+    >>> has_own_code({"model_type": "clip", "architectures": ["FGCLIPModel"]})
+    True
+    """
+    kind = re.sub(r"_(vision|text)_model$|[-_]", "", str(config.get("model_type")))
+    is_renamed = any(not name.lower().startswith(kind) for name in architectures(config).split(", ") if name)
+    return bool(config.get("auto_map")) or is_renamed
 
 
 @contextlib.contextmanager
@@ -54,7 +68,7 @@ def naming_other_tasks(path: Path, config: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        classes = _architectures(config)
+        classes = architectures(config)
         if error.field != "tensors" or not re.search("For[A-Z]", classes):
             raise
         problem = f"{classes}, not the towers of a {config['model_type']} alone: {error.found}"
@@ -78,8 +92,14 @@ def family_of_spec(spec: ModelSpec, source: object) -> ExportableFamily:
 
     family = family_of(spec.vision, spec.text)
     if family is None:
-        alone = [family_of(tower) for tower in (spec.vision, spec.text) if tower is not None]
-        towers = " beside ".join(f"a {family.name} tower" if family else "a tower of no family" for family in alone)
-        expected = "towers of one family that transformers has: clip, siglip or tipsv2"
-        raise InputError(source, "towers", towers, expected)
+        kinds = {"an image": family_of(spec.vision), "a text": family_of(spec.text)}
+        problem = " and ".join(
+            f"{tower} tower as in {family.name}" if family else f"{tower} tower that transformers does not have"
+            for tower, family in kinds.items()
+        )
+        expected = (
+            "both towers as in one model of transformers (clip, siglip or tipsv2); the demo models and joined models "
+            "have no counterpart there"
+        )
+        raise InputError(source, "towers", problem, expected)
     return family

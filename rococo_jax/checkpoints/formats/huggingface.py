@@ -14,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from rococo_jax.checkpoints.families import FAMILIES, family_of_config, family_of_spec, naming_other_tasks
+from rococo_jax.checkpoints.families import (
+    FAMILIES,
+    architectures,
+    family_of_config,
+    family_of_spec,
+    has_own_code,
+    naming_other_tasks,
+)
 from rococo_jax.checkpoints.families.base import Family
 from rococo_jax.checkpoints.formats.base import Format
 from rococo_jax.checkpoints.hub import TOKENIZER_FILES, choose_tokenizer, has_tokenizer
@@ -99,12 +106,16 @@ def read_huggingface(source: str | Path, options: ConversionOptions) -> Checkpoi
         tokenizer, tokenizer_from = choose_tokenizer(
             source, options.tokenizer, tokenizer_folder, str(tokenizer_folder), read
         )
+    own_code = {"own_code": architectures(config) or "auto_map"} if has_own_code(config) else {}
+    if own_code:
+        say(f"{source}: has code of its own ({own_code['own_code']}), which is not run: read as a plain {family.name}")
     provenance = {
         "source": str(source),
         "format": "huggingface",
         "model_type": config["model_type"],
         "weights": tensors.origin,
         **family.notes(spec),
+        **own_code,
         **({} if family.position_rule == "bicubic" else {"position_rule": family.position_rule}),
         **({} if tokenizer_from is None else {"tokenizer": tokenizer_from}),
         "read_from": read_from,
@@ -146,11 +157,13 @@ def is_huggingface_folder(folder: Path, has_weights: bool) -> bool:
         return False
     if not (folder / _OPEN_CLIP_CONFIG).is_file():
         return True
-    # Repositories of open_clip have a config.json too, some of them of a model that transformers does not have.
+    # Repositories of open_clip have a config.json too, some of them of a model that transformers does not have, or of
+    # code in the repository that reads open_clip's tensors.
     if not (folder / "config.json").is_file():
         return False
-    model_type = read_json_object(folder / "config.json", "a Hugging Face config.json").get("model_type")
-    return model_type in FAMILIES and (not has_weights or find_weights(folder) is not None)
+    config = read_json_object(folder / "config.json", "a Hugging Face config.json")
+    is_known = config.get("model_type") in FAMILIES and not has_own_code(config)
+    return is_known and (not has_weights or find_weights(folder) is not None)
 
 
 HUGGINGFACE = Format(
@@ -176,6 +189,8 @@ def _read_preprocessing(folder: Path, family: Family, image_size: int) -> tuple[
             raise InputError(folder / name, "size", f"images of {height} x {width} pixels", expected)
         return preprocessing, sources_of_settings(name, settings, _PIXEL_KEYS, "the library's default")
     preprocessing = Preprocessing.from_huggingface(family.processor).with_image_size(image_size)
+    how = f"prepared as is usual for {family.name}: {preprocessing.describe_size()}"
+    say(f"{folder}: no file of an image processor; images are {how}")
     return preprocessing, {setting: "the family's default" for setting in _PIXEL_KEYS if setting != "image size"}
 
 

@@ -242,8 +242,8 @@ def export_open_clip(encoder: Any, out: str | os.PathLike) -> str:
     """
     out, name, checkpoint = Path(out), encoder.name, checkpoint_of(encoder)
     spec, parameters = with_interpolated_positions(checkpoint.spec, checkpoint.parameters)
-    checkpoint = as_library("open_clip", checkpoint._replace(spec=spec, parameters=parameters), name)
     config = {"model_cfg": model_config(spec, name)}
+    checkpoint = as_library("open_clip", checkpoint._replace(spec=spec, parameters=parameters), name)
     if checkpoint.preprocessing is not None:
         config["preprocess_cfg"] = preprocess_config(checkpoint.preprocessing, name)
     parameters = {path: np.asarray(array) for path, array in parameters.items()}

@@ -8,6 +8,7 @@ crop. The archive does not have the BPE vocabulary, which is that of the hub's `
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,11 +62,42 @@ _OTHER_TEXTS = {32_000: "CLIPA", 250_100: "MetaCLIP 2", 901_629: "MetaCLIP 2"}
 _CONFIGURED = "another architecture of open_clip is read from a folder with its open_clip_config.json"
 
 
+# The start of a name, the project that writes it, and the form in which the weights are read.
+_SAVED = "the folder that save_pretrained() writes: config.json beside the weights"
+_OTHER_PROJECTS = (
+    (
+        r"visual\.blocks\.\d+\.",
+        "EVA-CLIP's own code",
+        "timm's copy of the weights, such as zoo:EVA02-L-14/merged2b_s4b_b131k",
+    ),
+    (
+        r"visual\.attn_pool\.probe$",
+        "PE-Core's own code",
+        "timm's copy of the weights, such as zoo:PE-Core-L-14-336/meta",
+    ),
+    (
+        r"(image|text)_encoder\.",
+        "MobileCLIP's own code",
+        "open_clip's copy of the weights, such as zoo:MobileCLIP-B/datacompdr "
+        "(open_clip:MobileCLIP-S1/datacompdr runs S1 and S2 in open_clip)",
+    ),
+    (
+        r"_(image|text)_encoder\.",
+        "TinyCLIP's own code",
+        "its copy on the hub, such as wkcn/TinyCLIP-ViT-40M-32-Text-19M-LAION400M",
+    ),
+    (r"(text|vision)_model\.", "a model of transformers", _SAVED),
+    (r"(\w+\.)?encoder\.layers?\.\d+\.", "a model of transformers", _SAVED),
+    (r"visual\.trunk\.", "open_clip with timm's image towers", "the folder with its open_clip_config.json"),
+)
+
+
 def read_openai(source: str | Path, options: ConversionOptions) -> Checkpoint:
     """Read a `.pt` file."""
     path = Path(source)
     digest = hash_file(path)
     with open_torch_archive(path).unwrapped() as tensors:
+        _refuse_other_names(tensors)
         _refuse_other_texts(tensors)
         published = PUBLISHED.get(digest)
         openai_origin = _openai_origin(tensors, published is not None, options.is_format_declared)
@@ -108,6 +140,15 @@ def _openai_origin(tensors: Tensors, is_published: bool, is_declared: bool) -> s
     return "the format openai" if is_declared else None
 
 
+def _refuse_other_names(tensors: Tensors) -> None:
+    """Raise InputError if the tensors do not have OpenAI's names, with the project whose names they have."""
+    for pattern, project, expected in _OTHER_PROJECTS:
+        if matches := [name for name in tensors.names if re.match(pattern, name)]:
+            raise InputError(tensors.path, "tensors", f"names of {project}, such as {matches[0]}", expected)
+    is_resnet = "visual.layer1.0.conv1.weight" in tensors.names
+    tensors.require(_TEXT_TENSORS + (_RESNET_TENSORS if is_resnet else _VIT_TENSORS), "the weights of OpenAI's CLIP")
+
+
 def _refuse_other_texts(tensors: Tensors) -> None:
     """Raise InputError for the vocabulary of a model whose texts are masked or pooled in another way."""
     name = "token_embedding.weight"
@@ -136,7 +177,6 @@ def spec_from_tensors(
     """
     shapes = {name: tensors.shape(name) for name in tensors.names}
     is_resnet = "visual.layer1.0.conv1.weight" in shapes
-    tensors.require(_TEXT_TENSORS + (_RESNET_TENSORS if is_resnet else _VIT_TENSORS), "the weights of OpenAI's CLIP")
     width, layers = shapes["ln_final.weight"][0], tensors.count(r"transformer\.resblocks\.(\d+)\.")
     text = TextSpec(
         vocabulary_size=shapes["token_embedding.weight"][0],
