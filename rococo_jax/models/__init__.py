@@ -4,7 +4,6 @@ from rococo_jax.models.dual_encoder import DualEncoder, parameter_counts
 from rococo_jax.models.spec import (
     ConvNextSpec,
     ConvolutionalSpec,
-    EfficientNetSpec,
     HeadSpec,
     MatchingSpec,
     MbConvSpec,
@@ -19,7 +18,6 @@ __all__ = [
     "ConvNextSpec",
     "ConvolutionalSpec",
     "DualEncoder",
-    "EfficientNetSpec",
     "HeadSpec",
     "MatchingSpec",
     "MbConvSpec",

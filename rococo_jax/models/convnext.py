@@ -6,13 +6,12 @@
 Channels last: a map is `(batch, height, width, channels)`, norms are over channels.
 """
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.layers import LayerNorm, Linear, Stack
+from rococo_jax.models.layers import LayerNorm, Linear, Stack, draw_normal
 from rococo_jax.models.products import add_to_rows, convolution, multiply_rows
 from rococo_jax.models.spec import ConvNextSpec
 from rococo_jax.models.stages import ConvolutionalTower
@@ -26,7 +25,7 @@ class ConvNextBlock(nnx.Module):
     """Depthwise convolution, norm and MLP, scaled, with a residual connection."""
 
     def __init__(self, width: int, norm_eps: float, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        initial = jax.nn.initializers.normal(0.02)(rngs.params(), (_SIZE, _SIZE, 1, width), jnp.float32)
+        initial = draw_normal(rngs.params(), (_SIZE, _SIZE, 1, width), 0.02)
         self.kernel, self.bias, self.dtype = nnx.Param(initial), nnx.Param(jnp.zeros(width, jnp.float32)), dtype
         self.norm = LayerNorm(width, norm_eps)
         self.mlp = Mlp(width, 4 * width, "gelu", dtype=dtype, rngs=rngs)

@@ -1,18 +1,16 @@
 """Specification of convolutional image towers. Fields that `VisionSpec` has as well have the same meaning."""
 
 import dataclasses
-import math
 from typing import ClassVar, Literal
 
 from rococo_jax.errors import InputError
-from rococo_jax.models.checked_spec import Activation, CheckedSpec, PositionRule, check_heads
+from rococo_jax.models.checked_spec import CheckedSpec, PositionRule, check_heads
 
 
 class ConvolutionalSpec(CheckedSpec):
     """Base of the specs of convolutional image towers.
 
-    Their blocks form several stages instead of one stack. One cell of the last map covers 32 x 32 pixels, except in
-    EfficientNet.
+    Their blocks form several stages instead of one stack. One cell of the last map covers 32 x 32 pixels.
     """
 
     label: ClassVar[str] = "vision"
@@ -94,86 +92,8 @@ class ConvNextSpec(ConvolutionalSpec):
 
 
 @dataclasses.dataclass(frozen=True)
-class EfficientNetSpec(ConvolutionalSpec):
-    """EfficientNet (`models.efficientnet`). Tuples have one entry per stage.
-
-    Attributes:
-        widths: output channels of a stage.
-        strides: stride of the first block; 2 halves the map.
-        expansions: ratio of the hidden channels of a block to its input channels.
-        centred: a stride of 2 pads a map equally on all sides; else by one cell less at the top and left.
-        squeeze: ratio of the channels from which the gates of a block are computed to its input channels.
-    """
-
-    image_size: int
-    stem_width: int
-    widths: tuple[int, ...]
-    stage_layers: tuple[int, ...]
-    kernel_sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    expansions: tuple[int, ...]
-    centred: tuple[bool, ...]
-    squeeze: float
-    activation: Activation
-    norm_eps: float
-    pooling: Literal["mean", "max"]
-
-    architecture: ClassVar[str] = "EfficientNet"
-
-    def __post_init__(self):
-        by_stage = (self.widths, self.kernel_sizes, self.strides, self.expansions, self.centred, self.stage_layers)
-        if len({len(values) for values in by_stage}) > 1 or not self.widths:
-            problem = f"lists of {', '.join(str(len(values)) for values in by_stage)}"
-            raise InputError("vision spec", "stages", problem, "one entry for each stage in every list")
-        super().__post_init__()
-        if not set(self.strides) <= {1, 2}:
-            raise InputError("vision spec", "strides", self.strides, "1 or 2 for each stage")
-        if not all(size % 2 and size > 1 for size in self.kernel_sizes):
-            raise InputError("vision spec", "kernel_sizes", self.kernel_sizes, "odd numbers, 3 or more")
-        if self.grid < 1:
-            raise InputError("vision spec", "image_size", self.image_size, "a size that leaves a cell of the last map")
-
-    @property
-    def patch_size(self) -> int:
-        """Number of pixels along a side that one cell of the last map covers."""
-        return 2 * math.prod(self.strides)
-
-    @property
-    def sides(self) -> list[int]:
-        """List of the cells along a side of the maps, after the stem and after each stage."""
-        sides = [(self.image_size + 1 - 3) // 2 + 1]
-        for stage, (size, stride) in enumerate(zip(self.kernel_sizes, self.strides, strict=True)):
-            sides.append((sides[-1] + sum(self.padding(stage)) - size) // stride + 1)
-        return sides
-
-    @property
-    def grid(self) -> int:
-        """Number of cells along a side of the last map."""
-        return self.sides[-1]
-
-    @property
-    def features(self) -> int:
-        """Length of the pooled vector, channels of the last stage."""
-        return self.widths[-1]
-
-    def padding(self, stage: int) -> tuple[int, int]:
-        """Return the zeros before and after a line of the map for the first depthwise convolution of a stage."""
-        half = self.kernel_sizes[stage] // 2
-        is_symmetric = self.strides[stage] == 1 or self.centred[stage]
-        return (half if is_symmetric else half - 1), half
-
-    def inputs(self, stage: int) -> int:
-        """Return the input channels of the first block of a stage."""
-        return self.widths[stage - 1] if stage else self.stem_width
-
-    def gate_width(self, inputs: int) -> int:
-        """Return the channels from which the gates of a block with these input channels are computed."""
-        return max(1, int(inputs * self.squeeze))
-
-
-@dataclasses.dataclass(frozen=True)
 class MbConvSpec(CheckedSpec):
-    """Stem of convolutions before a transformer (`models.efficientnet`), which halves the map four times."""
+    """Stem of convolutions before a transformer (`models.mbconv`), which halves the map four times."""
 
     label: ClassVar[str] = "mbconv"
 

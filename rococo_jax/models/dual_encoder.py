@@ -17,13 +17,11 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.models.convnext import ConvNextTower
-from rococo_jax.models.efficientnet import EfficientNetTower
 from rococo_jax.models.layers import ACTIVATIONS, LayerNorm, Linear
 from rococo_jax.models.matching import MatchingHead
 from rococo_jax.models.resnet import ResNetTower
 from rococo_jax.models.spec import (
     ConvNextSpec,
-    EfficientNetSpec,
     HeadSpec,
     ModelSpec,
     ResNetSpec,
@@ -141,7 +139,6 @@ _TOWERS = {
     VisionSpec: VisionTower,
     ResNetSpec: ResNetTower,
     ConvNextSpec: ConvNextTower,
-    EfficientNetSpec: EfficientNetTower,
 }
 
 

@@ -26,6 +26,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from rococo_jax.models.dual_encoder import DualEncoder
+from rococo_jax.models.layers import stacks_of
 
 # Parameters with fewer elements are not sharded.
 LEAST_SHARDED = 2**14
@@ -110,10 +111,10 @@ def gather_parameters(parameters: Mapping[str, Array], mesh: Mesh) -> dict[str, 
 
 
 def gather_blocks_on_use(model: DualEncoder, mesh: Mesh) -> None:
-    """Let the towers all-gather each block's parameters when the block runs."""
+    """Let all stacks all-gather each block's parameters when the block runs."""
     if mesh.shape["fsdp"] == 1:
         return
-    for stack in model.stacks.values():
+    for stack in stacks_of(model):
         stack.prepare_layer = _GatherLayer(mesh, stack.layers, model.dtype)
 
 

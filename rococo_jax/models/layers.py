@@ -58,6 +58,15 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
 }
 
 
+def draw_normal(key: Array, shape: tuple[int, ...], stddev: float) -> Float[Array, "..."]:
+    """Draw initial values from a normal distribution, float32.
+
+    Without the barrier, XLA merges `stddev` with a factor of the distribution where it compiles both together, and the
+    last bits depend on that.
+    """
+    return jax.lax.optimization_barrier(jax.random.normal(key, shape, jnp.float32)) * stddev
+
+
 class Linear(nnx.Module):
     """Affine map, `x @ kernel + bias`, computed and returned in `dtype`."""
 
@@ -124,8 +133,8 @@ class FrozenBatchNorm(nnx.Module):
     on the batch size nor on the number of devices.
     """
 
-    def __init__(self, width: int, eps: float = 1e-5):
-        self.eps = eps
+    def __init__(self, width: int):
+        self.eps = 1e-5
         self.scale = nnx.Param(jnp.ones(width, jnp.float32))
         self.bias = nnx.Param(jnp.zeros(width, jnp.float32))
         self.mean = nnx.BatchStat(jnp.zeros(width, jnp.float32))
@@ -138,13 +147,30 @@ class FrozenBatchNorm(nnx.Module):
         return x.astype(jnp.float32) * jnp.broadcast_to(factor, x.shape) + jnp.broadcast_to(shift, x.shape)
 
 
+# Activations of a block that are stored for the backward pass, in addition to the block's input; the others are
+# recomputed. "none" (no rematerialisation) stores all, "dots" the products with parameters, "full" none of them.
+# Products have names, which `checkpoint_name` sets where they are computed; "norm" is the statistic of a norm.
+REMAT_POLICIES = {
+    "none": jax.checkpoint_policies.everything_saveable,
+    "dots": jax.checkpoint_policies.save_only_these_names("norm", "qkv", "out", "up", "convolution"),
+    "full": jax.checkpoint_policies.save_only_these_names("norm"),
+}
+
+
 class Stack(nnx.Module):
     """Stack of `layers` equal blocks, built by `make` and run by one scan, so that depth costs no compile time.
 
     A block maps an array to one of the same shape. Every parameter has a leading layer axis.
+
+    Attributes:
+        remat: what the backward pass recomputes, a key of `REMAT_POLICIES`.
+        prepare_layer: applied to the parameters of a block just before the block runs; FSDP gathers them there.
     """
 
     def __init__(self, layers: int, make: Callable[[nnx.Rngs], nnx.Module], *, rngs: nnx.Rngs):
+        self.layers, self.remat = layers, "none"
+        self.prepare_layer: Callable[[Any], Any] | None = None
+
         @nnx.split_rngs(splits=layers)
         @nnx.vmap(in_axes=0, out_axes=0)
         def stacked(rngs: nnx.Rngs) -> nnx.Module:
@@ -154,8 +180,27 @@ class Stack(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         graph, parameters = nnx.split(self.block)
+        return self.scan(lambda x, layer: (self.block_of(graph, layer)(x), None), x, parameters)
 
-        def step(x: Array, layer: Any) -> tuple[Array, None]:
-            return nnx.merge(graph, layer)(x), None
+    def block_of(self, graph: Any, layer: Any) -> nnx.Module:
+        """Rebuild a block from its graph and its parameters, which are prepared first."""
+        return nnx.merge(graph, layer if self.prepare_layer is None else self.prepare_layer(layer))
 
+    def scan(self, step: Callable[[Array, Any], tuple[Array, None]], x: Array, parameters: Any) -> Array:
+        """Apply `step(x, layer)` layer by layer, rematerialised as `remat` says."""
+        if self.remat != "none":
+            # `prevent_cse` is not needed: the bodies of the forward and the backward loop are compiled separately.
+            step = jax.checkpoint(step, policy=REMAT_POLICIES[self.remat], prevent_cse=False)
         return jax.lax.scan(step, x, parameters)[0]
+
+
+def stacks_of(model: nnx.Module) -> list[Stack]:
+    """Return all stacks of a model: those of transformers, of stages of convolutions, and of a matching head."""
+    return [module for _, module in nnx.iter_modules(model) if isinstance(module, Stack)]
+
+
+def set_remat(model: nnx.Module, remat: str) -> None:
+    """Set what the backward pass of the model's blocks recomputes, a key of `REMAT_POLICIES`."""
+    for _, module in nnx.iter_modules(model):
+        if hasattr(module, "remat"):
+            module.remat = remat

@@ -73,7 +73,8 @@ class MatchingHead(nnx.Module):
         cross_graph, cross_parameters = nnx.split(self.blocks.block)
 
         def step(x: Array, layer: tuple[Any, Any]) -> tuple[Array, None]:
-            block, cross_attention = nnx.merge(block_graph, layer[0]), nnx.merge(cross_graph, layer[1])
+            block = text.blocks.block_of(block_graph, layer[0])
+            cross_attention = self.blocks.block_of(cross_graph, layer[1])
             return _block(block, cross_attention, x, image_tokens, lengths), None
 
         x = jax.lax.scan(step, x, (block_parameters, cross_parameters))[0]

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
@@ -110,7 +111,7 @@ def convolution(
     """Compute a convolution of maps, channels last, in `dtype`."""
     options = (stride, padding, groups, _precision_of_convolutions(dtype))
     convolve = _convolve if jnp.dtype(dtype) == jnp.float32 else _convolve_narrow
-    return convolve(x.astype(dtype), kernel, options)
+    return checkpoint_name(convolve(x.astype(dtype), kernel, options), "convolution")
 
 
 def _precision_of_convolutions(dtype: DTypeLike) -> jax.lax.Precision:

@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from rococo_jax.models.attention import attend_all
-from rococo_jax.models.layers import FrozenBatchNorm, Linear
+from rococo_jax.models.layers import FrozenBatchNorm, Linear, draw_normal
 from rococo_jax.models.positions import positions_on_grid
 from rococo_jax.models.spec import ResNetSpec
 from rococo_jax.models.stages import Convolution, ConvolutionalTower, Stage
@@ -100,7 +100,7 @@ class ResNetTower(ConvolutionalTower):
 
         self.add_stages(lambda number: Stage(spec.stage_layers[number], partial(block, number), rngs=rngs))
         count = (spec.position_grid or spec.grid) ** 2 + 1
-        initial = jax.nn.initializers.normal(0.02)(rngs.params(), (count, spec.features), jnp.float32)
+        initial = draw_normal(rngs.params(), (count, spec.features), 0.02)
         self.positions = nnx.Param(initial)
         self.pooling = MeanQueryPooling(spec.features, spec.heads, dtype=dtype, rngs=rngs)
 

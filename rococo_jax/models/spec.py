@@ -17,8 +17,7 @@ Model families differ in a few choices, and each choice is a field:
 
 A property of a single family is a field with a default: rotary positions and inner norms (EVA02), norms of the
 residual branches (EVA02-E), a norm after the pooling (CLIPA), a stem of convolutions (MobileCLIP-B, ViTamin), a grid of
-patches that follows the shape of each image (SigLIP 2 NaFlex). CLIP's ResNets, ConvNeXt and EfficientNet have separate
-specs.
+patches that follows the shape of each image (SigLIP 2 NaFlex). CLIP's ResNets and ConvNeXt have separate specs.
 
     ============  ==========  ===============  =========================
     text tower    attention   norm             pooling
@@ -41,7 +40,6 @@ from rococo_jax.models.checked_spec import Activation, CheckedSpec, PositionRule
 from rococo_jax.models.convolutional_spec import (
     ConvNextSpec,
     ConvolutionalSpec,
-    EfficientNetSpec,
     MbConvSpec,
     ResNetSpec,
 )
@@ -290,7 +288,7 @@ class ModelSpec(CheckedSpec):
     label: ClassVar[str] = "model"
     omit_if_default: ClassVar[frozenset[str]] = frozenset(("matching",))
 
-    vision: VisionSpec | ResNetSpec | ConvNextSpec | EfficientNetSpec | None
+    vision: VisionSpec | ResNetSpec | ConvNextSpec | None
     text: TextSpec | None
     vision_head: HeadSpec = HeadSpec()
     text_head: HeadSpec = HeadSpec()

@@ -11,17 +11,13 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rococo_jax.models.layers import Stack
+from rococo_jax.models.layers import REMAT_POLICIES, Stack
 from rococo_jax.models.products import add_to_rows, convolution
 from rococo_jax.models.spec import ConvolutionalSpec
 
 
 class Convolution(nnx.Module):
-    """Convolution of maps.
-
-    `padding` is the number of zeros before and after a line; by default `size // 2` for both, as in torch, so that
-    stride 1 keeps the size.
-    """
+    """Convolution of maps, with `size // 2` zeros before and after a line, so that stride 1 keeps the size."""
 
     def __init__(
         self,
@@ -31,13 +27,12 @@ class Convolution(nnx.Module):
         *,
         stride: int = 1,
         groups: int = 1,
-        padding: tuple[int, int] | None = None,
         bias: bool = False,
         dtype: DTypeLike,
         rngs: nnx.Rngs,
     ):
         self.stride, self.groups, self.dtype = stride, groups, dtype
-        self.padding = (size // 2, size // 2) if padding is None else padding
+        self.padding = (size // 2, size // 2)
         shape = (size, size, inputs // groups, outputs)
         initial = jax.nn.initializers.lecun_normal()(rngs.params(), shape, jnp.float32)
         self.kernel = nnx.Param(initial)
@@ -50,15 +45,27 @@ class Convolution(nnx.Module):
 
 
 class Stage(nnx.Module):
-    """Stage of `layers` blocks, built by `make(is_first, rngs)`. Only the first may change the shape of a map."""
+    """Stage of `layers` blocks, built by `make(is_first, rngs)`. Only the first may change the shape of a map.
+
+    Attributes:
+        remat: what the backward pass of the first block recomputes, a key of `REMAT_POLICIES`.
+    """
 
     def __init__(self, layers: int, make: Callable[[bool, nnx.Rngs], nnx.Module], *, rngs: nnx.Rngs):
+        self.remat = "none"
         self.first = make(True, rngs)
         self.blocks = Stack(layers - 1, lambda rngs: make(False, rngs), rngs=rngs) if layers > 1 else None
 
     def __call__(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 c"]:
-        x = self.first(x)
+        x = self._run_first(x)
         return x if self.blocks is None else self.blocks(x)
+
+    def _run_first(self, x: Float[Array, "b h w inputs"]) -> Float[Array, "b h2 w2 c"]:
+        if self.remat == "none":
+            return self.first(x)
+        graph, parameters = nnx.split(self.first)
+        run = jax.checkpoint(lambda parameters, x: nnx.merge(graph, parameters)(x), policy=REMAT_POLICIES[self.remat])
+        return run(parameters, x)
 
 
 class ConvolutionalTower(nnx.Module):

@@ -15,7 +15,6 @@ A bag of words has no positions, and each of its tokens attends only to itself: 
 Sources: CLIP (arXiv 2103.00020), SigLIP (2303.15343), BERT (1810.04805), Sentence-BERT's pooling (1908.10084).
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -23,7 +22,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from rococo_jax.models.attention import Lengths
-from rococo_jax.models.layers import LayerNorm
+from rococo_jax.models.layers import LayerNorm, draw_normal
 from rococo_jax.models.spec import TextSpec
 from rococo_jax.models.transformer import Blocks
 
@@ -39,12 +38,11 @@ class TextTower(nnx.Module):
 
     def __init__(self, spec: TextSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         self.spec, self.dtype = spec, dtype
-        normal = jax.nn.initializers.normal(0.02)
         appends_token = spec.pooling == "appended"
         stores_positions = spec.attention != "bag" and not spec.sine_positions
 
         def parameter(*shape: int) -> nnx.Param:
-            return nnx.Param(normal(rngs.params(), shape, jnp.float32))
+            return nnx.Param(draw_normal(rngs.params(), shape, 0.02))
 
         self.words = parameter(spec.vocabulary_size, spec.width)
         self.positions = parameter(spec.context_length + appends_token, spec.width) if stores_positions else None

@@ -1,6 +1,5 @@
 """Transformer blocks, and the stack of blocks of a tower."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -121,30 +120,15 @@ def _apply_scale(x: Float[Array, "... width"], scale: nnx.Param | None) -> Float
     return x if scale is None else multiply_rows(x, scale[...])
 
 
-# Activations of a block that are stored for the backward pass, in addition to the block's input; the others are
-# recomputed. "none" (no rematerialisation) stores all, "dots" the products with parameters, "full" none of them.
-# Products have names, which `checkpoint_name` sets here and in `attention`; "norm" is the statistic of a norm.
-REMAT_POLICIES = {
-    "none": jax.checkpoint_policies.everything_saveable,
-    "dots": jax.checkpoint_policies.save_only_these_names("norm", "qkv", "out", "up"),
-    "full": jax.checkpoint_policies.save_only_these_names("norm"),
-}
-
-
 class Blocks(Stack):
     """Stack of the blocks of a tower, computed by a loop.
 
     Attributes:
-        remat: what the backward pass recomputes, a key of `REMAT_POLICIES`.
         frozen_layers: number of first blocks without a gradient.
-        prepare_layer: applied to the parameters of a block just before the block runs; FSDP gathers them there.
     """
 
     def __init__(self, spec: VisionSpec | TextSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
-        self.layers = spec.layers
-        self.remat = "none"
         self.frozen_layers = 0
-        self.prepare_layer: Callable[[Any], Any] | None = None
         super().__init__(spec.layers, lambda rngs: Block(spec, dtype=dtype, rngs=rngs), rngs=rngs)
 
     def __call__(
@@ -182,9 +166,7 @@ class Blocks(Stack):
         mask = mask_of(x.shape[1], causal, lengths) if needs_mask else None
 
         def step(x: Array, layer: Any) -> tuple[Array, None]:
-            if self.prepare_layer is not None:
-                layer = self.prepare_layer(layer)
-            return nnx.merge(graph, layer)(x, causal, lengths, mask), None
+            return self.block_of(graph, layer)(x, causal, lengths, mask), None
 
         if self.frozen_layers:
             frozen_layers = jax.tree.map(lambda stack: stack[: self.frozen_layers], parameters)
@@ -193,7 +175,4 @@ class Blocks(Stack):
             x = jax.lax.stop_gradient(x)
             if self.frozen_layers == self.layers:
                 return x
-        if self.remat != "none":
-            # `prevent_cse` is not needed: the bodies of the forward and the backward loop are compiled separately.
-            step = jax.checkpoint(step, policy=REMAT_POLICIES[self.remat], prevent_cse=False)
-        return jax.lax.scan(step, x, parameters)[0]
+        return self.scan(step, x, parameters)

@@ -21,8 +21,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from rococo_jax.models.attention import Lengths, attend_all
-from rococo_jax.models.efficientnet import MbConvStem
-from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, LayerNorm, Linear
+from rococo_jax.models.layers import ACTIVATIONS, FrozenBatchNorm, LayerNorm, Linear, draw_normal
+from rococo_jax.models.mbconv import MbConvStem
 from rococo_jax.models.positions import positions_on_grid, positions_on_grids
 from rococo_jax.models.products import add_to_rows, repeat_on_rows
 from rococo_jax.models.spec import VisionSpec
@@ -84,7 +84,7 @@ class CrossPooling(nnx.Module):
     def __init__(self, spec: VisionSpec, *, dtype: DTypeLike, rngs: nnx.Rngs):
         width = spec.pooled_width
         self.heads = spec.pooling_heads or spec.heads
-        initial = jax.nn.initializers.normal(1.0)(rngs.params(), (width,), jnp.float32)
+        initial = draw_normal(rngs.params(), (width,), 1.0)
         self.probe, self.probe_norm = nnx.Param(initial), LayerNorm(width, spec.norm_eps)
         self.query = Linear(width, width, bias=False, dtype=dtype, rngs=rngs)
         self.key_value = Linear(spec.width, 2 * width, bias=False, dtype=dtype, rngs=rngs)
@@ -146,13 +146,12 @@ class VisionTower(nnx.Module):
 
     def __init__(self, spec: VisionSpec, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs):
         self.spec, self.dtype = spec, dtype
-        normal = jax.nn.initializers.normal(0.02)
         tokens = (spec.position_grid or spec.grid) ** 2 + spec.positioned_class
         self.stem = _stem(spec, dtype, rngs)
         values = 4 * spec.stem_width if spec.stem_width else 3 * spec.patch_size**2
 
         def parameter(*shape: int) -> nnx.Param:
-            return nnx.Param(normal(rngs.params(), shape, jnp.float32))
+            return nnx.Param(draw_normal(rngs.params(), shape, 0.02))
 
         self.patch = None if spec.mbconv else Linear(values, spec.width, bias=spec.patch_bias, dtype=dtype, rngs=rngs)
         self.positions = parameter(tokens, spec.width) if spec.stores_positions else None

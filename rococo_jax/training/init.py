@@ -38,6 +38,8 @@ from rococo_jax.encoders.foreign import is_factory, load_factory
 from rococo_jax.encoders.loading import read_model_tokenizer
 from rococo_jax.errors import InputError
 from rococo_jax.models import DualEncoder, ModelSpec
+from rococo_jax.models.fsdp import sharding_of
+from rococo_jax.runtime import make_mesh
 
 
 def starting_encoder(config: ConfigDict, mesh: Mesh | None = None) -> Encoder:
@@ -87,12 +89,29 @@ def _random_encoder(config: ConfigDict, mesh: Mesh | None) -> Encoder:
         fields["text"]["vocabulary_size"] = tokenizer.rust.get_vocab_size()
     spec = ModelSpec.from_json(fields, "config.init.spec")
     preprocessing = Preprocessing.from_json(config.init.preprocessing.to_dict(), "config.init.preprocessing")
-    model = DualEncoder(spec, rngs=nnx.Rngs(config.seed), dtype=jnp.dtype(config.dtype))
-    provenance = {"made_by": "random parameters", "seed": config.seed}
-    provenance["weights_sha256"] = hash_parameters(parameters_of(model))
+    mesh = make_mesh() if mesh is None else mesh
+    parameters = random_parameters(spec, config.seed, mesh)
+    provenance = {"made_by": "random parameters", "seed": config.seed, "weights_sha256": hash_parameters(parameters)}
+    model = build_model(spec, parameters, jnp.dtype(config.dtype))
     encoder = Encoder(model, preprocessing, tokenizer, provenance, "random", mesh)
     encoder.training_images = NO_IMAGES
     return encoder
+
+
+def random_parameters(
+    spec: ModelSpec, seed: int, mesh: Mesh, prefixes: tuple[str, ...] = ("",)
+) -> dict[str, jax.Array]:
+    """Draw initial parameters by path, of a whole model or of what begins with one of the `prefixes`.
+
+    Each device computes its shards only, and nothing that was not requested is computed. The values depend on neither.
+    """
+
+    def draw() -> dict[str, jax.Array]:
+        parameters = parameters_of(DualEncoder(spec, rngs=nnx.Rngs(seed)))
+        return {path: array for path, array in parameters.items() if path.startswith(prefixes)}
+
+    shardings = {path: sharding_of(path, leaf.shape, mesh) for path, leaf in jax.eval_shape(draw).items()}
+    return jax.jit(draw, out_shardings=shardings)()
 
 
 # Context length of a tokenizer without a model, if the spec does not say.
@@ -151,12 +170,13 @@ def with_residual_heads(encoder: Encoder, hidden: int, seed: int) -> Encoder:
             problem = "none" if head.kind == "none" else f"one with an MLP of {head.hidden}"
             raise InputError(encoder.name, name, problem, "an affine head, for init.residual_head_width to grow")
         heads[name] = dataclasses.replace(head, hidden=hidden)
-    grown = DualEncoder(dataclasses.replace(spec, **heads), rngs=nnx.Rngs(seed), dtype=encoder.model.dtype)
-    grown.vision, grown.text, grown.logit_scale = encoder.model.vision, encoder.model.text, encoder.model.logit_scale
-    grown.logit_bias = encoder.model.logit_bias
+    grown_spec, parameters = dataclasses.replace(spec, **heads), parameters_of(encoder.model)
     for name in heads:
-        getattr(grown, name).affine = getattr(encoder.model, name)
-    return _with_model(encoder, grown)
+        affine = {path: array for path, array in parameters.items() if path.startswith(f"{name}.")}
+        parameters |= {path.replace(f"{name}.", f"{name}.affine."): array for path, array in affine.items()}
+        parameters = {path: array for path, array in parameters.items() if path not in affine}
+    new = random_parameters(grown_spec, seed, encoder.mesh, prefixes=tuple(f"{name}." for name in heads))
+    return _with_model(encoder, build_model(grown_spec, new | parameters, encoder.model.dtype))
 
 
 @dataclasses.dataclass(frozen=True)

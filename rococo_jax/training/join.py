@@ -323,15 +323,15 @@ def join_towers(
         vision_head=HeadSpec("linear", dim, bias=True),
         text_head=HeadSpec("linear", dim, bias=True),
     )
-    model = DualEncoder(spec, rngs=nnx.Rngs(0), dtype=vision.model.dtype)
+    model = nnx.eval_shape(lambda: DualEncoder(spec, rngs=nnx.Rngs(0), dtype=vision.model.dtype))
     model.vision, model.text = vision.model.vision, text.model.text
     for head, kernel, bias in (
         (model.vision_head, heads.image_kernel, heads.image_bias),
         (model.text_head, heads.text_kernel, heads.text_bias),
     ):
-        head.kernel[...] = jnp.asarray(kernel, jnp.float32)
-        head.bias[...] = jnp.asarray(bias, jnp.float32)
-    model.logit_scale[...] = jnp.log(jnp.asarray(scale, jnp.float32))
+        head.kernel = nnx.Param(jnp.asarray(kernel, jnp.float32))
+        head.bias = nnx.Param(jnp.asarray(bias, jnp.float32))
+    model.logit_scale = nnx.Param(jnp.log(jnp.asarray(scale, jnp.float32)))
     record = {
         "method": "regularised CCA",
         "images": len(image_features),

@@ -1,7 +1,7 @@
 """The training loop: read a batch, run the step, call the hooks.
 
 SIGTERM (preemption) and Ctrl-C stop the run after the current step; everything is saved, and the same command resumes
-it. Implicit transfers between host and device are forbidden by `jax.transfer_guard`.
+it. Around the compiled step, implicit transfers between host and device are forbidden by `jax.transfer_guard`.
 """
 
 import contextlib

@@ -25,6 +25,7 @@ from rococo_jax.losses.terms import Field
 from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.models.attention import use_fused_attention
 from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
+from rococo_jax.models.layers import set_remat
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.batch import COUNTS, Batch, Images, Texts, drop_patches, patches_per_image, pixel_shape
@@ -110,8 +111,7 @@ def make_embed(
         set_gradient_stops(model, config.train)
         gather_blocks_on_use(model, mesh)
         use_fused_attention(model, mesh, config.dtype)
-        for stack in model.stacks.values():
-            stack.remat = config.remat
+        set_remat(model, config.remat)
         return embed_batch(model, preprocessing, rows, fields)
 
     return embed
@@ -172,24 +172,12 @@ def host_batch_shapes(
     is_cached = bool(cached_sides(config))
     # Mixed images are made on the device, unless they are cached features.
     fields = [field for field in items_per_pair(config) if is_cached or field.tower == "text"]
-    batch = _zero_batch(config, spec, text_length, preprocessing, fields, patches=None)
+    batch = _zero_batch(config, spec, text_length, preprocessing, fields)
     needs_resized_view = any(each.resized_view(config) for each in active_inputs(config.losses))
     if needs_resized_view and not is_cached:
         pixels = batch.images.pixels
         batch = dataclasses.replace(batch, images=Images(pixels, resized=pixels))
-    return _shapes(batch)
-
-
-def tower_batch_shapes(
-    config: ConfigDict, spec: ModelSpec, text_length: int, preprocessing: Preprocessing | None = None
-) -> Batch:
-    """Return the shapes of a batch as the towers read it, including the fields and patches that the device adds.
-
-    Without `preprocessing`, images are squares of the tower's size.
-    """
-    fields = list(items_per_pair(config))
-    batch = _zero_batch(config, spec, text_length, preprocessing, fields, patches=patches_per_image(config, spec))
-    return _shapes(batch)
+    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), batch)
 
 
 def _zero_batch(
@@ -198,9 +186,8 @@ def _zero_batch(
     text_length: int,
     preprocessing: Preprocessing | None,
     fields: Sequence[Field],
-    patches: int | None,
 ) -> Batch:
-    """Return a batch of zeros with the pairs and these fields. `patches` is the number per image, None for all."""
+    """Return a batch of zeros with the pairs and these fields."""
     cached = cached_sides(config)
 
     def zeros(item_shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -209,8 +196,7 @@ def _zero_batch(
     def images(*items: int) -> Images:
         if "vision" in cached:
             return Images(features=zeros((*items, spec.vision.features), np.float32))
-        pixels = zeros((*items, *pixel_shape(config, spec, preprocessing)), np.uint8)
-        return Images(pixels, patches=None if patches is None else zeros((*items, patches), np.int32))
+        return Images(zeros((*items, *pixel_shape(config, spec, preprocessing)), np.uint8))
 
     def texts(*items: int) -> Texts:
         if "text" in cached:
@@ -223,10 +209,6 @@ def _zero_batch(
         content = images(*items) if field.tower == "vision" else texts(*items)
         batch = batch.with_field(field, content, zeros(items, np.bool_))
     return batch
-
-
-def _shapes(batch: Batch) -> Batch:
-    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), batch)
 
 
 def _with_shardings(shapes: Any, shardings: Any) -> Any:

@@ -12,7 +12,7 @@ from rococo_jax.models import HeadSpec, ModelSpec, TextSpec, VisionSpec
 from rococo_jax.models.dual_encoder import abstract_model
 from rococo_jax.models.flops import image_flops, text_flops
 from rococo_jax.models.layers import ACTIVATIONS
-from rococo_jax.models.spec import ConvNextSpec, EfficientNetSpec, MbConvSpec, ResNetSpec
+from rococo_jax.models.spec import ConvNextSpec, MbConvSpec, ResNetSpec
 
 VIT = VisionSpec(
     image_size=64, patch_size=16, width=256, layers=3, heads=4, mlp_width=1000, activation="gelu", norm_eps=1e-5,
@@ -36,14 +36,6 @@ VISIONS = {
     "vitamin": (
         dataclasses.replace(VIT, class_token=False, pooling="mean", gated_mlp=True, mlp_norms=True,
                             mbconv=MbConvSpec(256, (256, 384), (1, 2))),
-        HeadSpec(),
-    ),
-    "efficientnet": (
-        EfficientNetSpec(
-            image_size=64, stem_width=64, widths=(64, 96, 96), stage_layers=(2, 2, 1), kernel_sizes=(3, 5, 3),
-            strides=(1, 2, 2), expansions=(1, 4, 6), centred=(False, False, True), squeeze=0.25, activation="silu",
-            norm_eps=1e-3, pooling="mean",
-        ),
         HeadSpec(),
     ),
     "resnet": (ResNetSpec(image_size=64, width=32, stage_layers=(2, 1, 3, 1), heads=16), HeadSpec("linear", 64, True)),

@@ -8,16 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from rococo_jax.checkpoints.parameters import parameter_shapes
+from rococo_jax.checkpoints.parameters import parameter_shapes, parameters_of
 from rococo_jax.losses import active_fields
-from rococo_jax.models import DualEncoder
+from rococo_jax.models import ConvNextSpec, DualEncoder, ResNetSpec, fsdp
 from rococo_jax.runtime import make_mesh
+from rococo_jax.training.batch import Batch, Images, Texts
 from rococo_jax.training.config import default_config
 from rococo_jax.training.freezing import join_parameters
-from rococo_jax.training.init import with_residual_heads
-from rococo_jax.training.step import lower_step, make_embed, tower_batch_shapes
-from tests.support.tiny import tiny_encoder, tiny_spec
+from rococo_jax.training.init import random_parameters, with_residual_heads
+from rococo_jax.training.step import add_on_device, host_batch_shapes, lower_step, make_embed
+from tests.support.tiny import drawn_parameters, tiny_encoder, tiny_spec
 from tests.support.tiny_runs import changed, mesh_of
 
 PAIRS, TOKENS = 16, 12
@@ -72,7 +74,9 @@ def bytes_kept(config, spec, rows: int) -> int:
     def residuals(parameters, batch):
         return jax.vjp(lambda trained: embed(trained, {}, batch.for_towers(fields), fields), parameters)[1]
 
-    kept = jax.eval_shape(residuals, shapes, tower_batch_shapes(config, spec, TOKENS))
+    on_host, step = host_batch_shapes(config, spec, TOKENS), jax.ShapeDtypeStruct((), jnp.int32)
+    batch = jax.eval_shape(lambda batch, step: add_on_device(batch, config, spec, step, mesh_of(1)), on_host, step)
+    kept = jax.eval_shape(residuals, shapes, batch)
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
 
 
@@ -98,6 +102,50 @@ def test_bytes_that_the_backward_pass_keeps_of_an_image_fall_with_rematerialisat
     assert 0.5 * block < kept["full"] - kept["half of the patches"] < 0.5 * kept["full"]
 
 
+CONVOLUTIONAL = {
+    "convnext": ConvNextSpec(32, (8, 16, 16, 32), (2, 2, 2, 2), 1e-6),
+    "resnet": ResNetSpec(image_size=32, width=8, stage_layers=(2, 2, 1, 1), heads=4),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
+def test_blocks_of_convolutions_are_recomputed_and_gathered_as_those_of_transformers(name, monkeypatch):
+    monkeypatch.setattr(fsdp, "LEAST_SHARDED", 256)
+    spec = dataclasses.replace(tiny_spec(), vision=CONVOLUTIONAL[name])
+    kept = [bytes_kept(make_config(remat=remat, **PAIRS_ALONE), spec, rows=2) for remat in ("full", "dots", "none")]
+    assert kept[0] < kept[1] < kept[2]
+    mesh, config = make_mesh(jax.devices()[:2], fsdp=2), make_config(fsdp=2, train__text="none", **PAIRS_ALONE)
+    config.losses.vc.partner_group = 8
+    program = lower_step(config, spec, tiny_encoder().preprocessing, mesh, TOKENS).as_text()
+    constraints = re.findall(r"sharding_constraint \S+ <@mesh, \[([^\]]*)\]> : tensor<([^>]+)>", program)
+    gathered = {shape for axes, shape in constraints if "data" not in axes and "fsdp" not in axes}
+    in_stages = [shape for path, shape in parameter_shapes(spec).items() if ".blocks." in path and "vision." in path]
+    sharded = [shape[1:] for shape in in_stages if tuple(fsdp.partition_of(".blocks.", shape, 2))]
+    assert len(sharded) >= 4
+    assert {"x".join(map(str, shape)) + "xf32" for shape in sharded} <= gathered
+
+
+def test_gradients_of_a_convolutional_tower_do_not_depend_on_rematerialisation_or_shards(monkeypatch):
+    monkeypatch.setattr(fsdp, "LEAST_SHARDED", 256)
+    spec = dataclasses.replace(tiny_spec(), vision=ConvNextSpec(32, (8, 8, 8, 8), (2, 1, 1, 1), 1e-6))
+    parameters = jax.tree.map(jnp.asarray, drawn_parameters(spec))
+    pixels = jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8))
+    gradients = []
+    for remat, shards in (("none", 1), ("full", 2)):
+        mesh = make_mesh(jax.devices()[:shards], fsdp=shards)
+        embed = make_embed(make_config(remat=remat, **PAIRS_ALONE), spec, tiny_encoder().preprocessing, mesh)
+        texts = Texts(jnp.ones((2, TOKENS), jnp.int32), jnp.ones((2, TOKENS), bool))
+
+        def loss(parameters, embed=embed, texts=texts):
+            return embed(parameters, {}, Batch(Images(pixels), texts, None, {}, {}), ())["images"][:, 0].sum()
+
+        gradients.append(jax.jit(jax.grad(loss))(fsdp.place_parameters(parameters, mesh)))
+    for path, gradient in gradients[0].items():
+        largest = np.abs(gradient).max()
+        # Rounding of sums in another order.
+        np.testing.assert_allclose(gradients[1][path], gradient, atol=1e-5 * largest + 1e-12, err_msg=path)
+
+
 def test_new_residual_heads_change_no_embedding():
     encoder = tiny_encoder()
     grown = with_residual_heads(encoder, 24, seed=1)
@@ -105,3 +153,21 @@ def test_new_residual_heads_change_no_embedding():
     np.testing.assert_allclose(grown.encode_image(images), encoder.encode_image(images), atol=1e-6)
     assert isinstance(grown.model, DualEncoder)
     assert grown.spec.vision_head.hidden == 24
+
+
+def test_a_new_model_is_made_in_shards_with_the_values_of_one_that_is_made_whole(monkeypatch):
+    monkeypatch.setattr(fsdp, "LEAST_SHARDED", 256)
+    spec, mesh = tiny_spec(), make_mesh(fsdp=4)
+    whole = parameters_of(DualEncoder(spec, rngs=nnx.Rngs(2)))
+    made = random_parameters(spec, 2, mesh)
+    assert made.keys() == whole.keys()
+    on_one_device = 0
+    for path, array in made.items():
+        np.testing.assert_array_equal(array, whole[path])
+        assert array.sharding.is_equivalent_to(fsdp.sharding_of(path, array.shape, mesh), array.ndim)
+        on_one_device += array.addressable_shards[0].data.nbytes
+    assert on_one_device < 0.5 * sum(array.nbytes for array in whole.values())
+    heads = random_parameters(spec, 2, mesh, prefixes=("text_head.",))
+    assert heads.keys() == {path for path in whole if path.startswith("text_head.")}
+    for path, array in heads.items():
+        np.testing.assert_array_equal(array, whole[path])
