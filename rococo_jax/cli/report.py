@@ -10,6 +10,7 @@ EXAMPLES = """\
   rococo report results/ --out report.html
   rococo report results/clip-b32 results/siglip-b16/results.json --out comparison.html
   rococo report results/ --out report.html --reference clip-b32
+  rococo report results/ --out report.html --concepts
 """
 
 
@@ -21,18 +22,29 @@ class Options:
         results: results.json files, or folders that contain them
         out: the page to write; .csv (one row per metric, for pandas) and .md are written beside it
         reference: model to compare the others with (default: the first result)
+        concepts: also write F.concepts.csv: FR@1 and preference by the word that was replaced and by its concept group
+        lexicon: with --concepts: lexicon of the groups: demo, or a file (default: the one that comes with the package)
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
     out: Annotated[str, Option("F.html", check=output_file)]
     reference: Annotated[str | None, Option("NAME")] = None
+    concepts: bool = False
+    lexicon: Annotated[str, Option("FILE")] = ""
 
 
 def run(options: Options) -> None:
     from rococo_jax.errors import InputError
     from rococo_jax.report import page_path, write_report
 
-    page_path(options.out, "--out")
+    concepts = page_path(options.out, "--out").with_suffix(".concepts.csv")
+    if options.concepts:
+        from rococo_jax.perturb.text.lexicon import open_lexicon
+        from rococo_jax.report.collection import label_runs, load_results
+        from rococo_jax.report.concepts import write_concepts
+
+        write_concepts(concepts, label_runs(load_results(options.results)), open_lexicon(options.lexicon))
+        print(f"{concepts}: by concept group and replaced word")
     try:
         page, table = write_report(options.results, options.out, options.reference)
     except InputError as error:

@@ -189,7 +189,9 @@ def _samples(run: Run, path: Path) -> Iterator[dict[str, Any]]:
         for row in batch.to_pylist():
             row = {name: value for name, value in row.items() if value is not None}
             measured = run.tasks.get(row["task"], {}).get(row["variant"], {})
-            metric = next((name for name in measured if isinstance(row.get(name), bool)), None)
+            # A choice among texts may lead with a metric of the texts alone, which is not about the answer.
+            names = sorted(measured, key=lambda name: name != "ota")
+            metric = next((name for name in names if isinstance(row.get(name), bool)), None)
             if metric is not None:
                 yield _sample(run, row, metric, images)
 
@@ -227,7 +229,10 @@ def _question(row: Mapping[str, Any], images: set[str]) -> tuple[str, list[str],
     if "top1_text" in row:
         asks_for_images = row["top1_text"] in images
         query, right = ("caption", "image") if asks_for_images else ("image", "caption")
-        return row[query], [row[right]], row["top1_text"], ("image", "caption", "top1_text")
+        answer = row["top1_text"]
+        if asks_for_images and row.get("top1_kind", "").endswith("altered"):
+            answer += f" ({row['variant']})"  # altered images have the names of their originals
+        return row[query], [row[right]], answer, ("image", "caption", "top1_text")
     if "predicted" in row:
         query = "question" if "question" in row else "image"
         return row[query], [row["label"]], row["predicted"], (query, "label", "predicted")
