@@ -126,4 +126,6 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _in_use(path: Path, holder: str) -> InputError:
-    return InputError(path, "lock", f"in use by {holder}", "one command at a time; wait for it, or name another place")
+    return InputError(
+        path, "lock", f"in use by {holder}", "one command at a time: wait, stop it, or name another output"
+    )

@@ -88,7 +88,7 @@ def choose_column(role: str, header: Sequence[str], columns: Columns, source: ob
     candidates = [by_plain_name[name] for name in USUAL[role] if name in by_plain_name]
     if len(candidates) > 1:
         problem = f"{' and '.join(map(repr, candidates))}, any of which may be the {role}"
-        raise InputError(source, field, problem, f"one of them, named: columns {role}={candidates[0]}")
+        raise InputError(source, field, problem, f"one of them, named: `columns` {role}={candidates[0]}")
     if not candidates:
         links = [by_plain_name[name] for name in _LINKS if name in by_plain_name]
         if role == "image" and links:
@@ -96,7 +96,7 @@ def choose_column(role: str, header: Sequence[str], columns: Columns, source: ob
         if role == "image" and "image_id" in by_plain_name:
             expected = "the names of image files: COCO's ids belong to the `images` of its annotations"
             raise InputError(source, f"{field} for the image", f"{by_plain_name['image_id']!r}, ids", expected)
-        expected = f"one of {', '.join(USUAL[role][:6])}, ..., or columns {role}=NAME"
+        expected = f"one of {', '.join(USUAL[role][:6])}, ..., or `columns` {role}=NAME"
         raise InputError(source, f"{field} for the {role}", names or "none", expected)
     count = [name.strip().lower() for name in header].count(candidates[0].strip().lower())
     if count > 1:
@@ -116,7 +116,7 @@ def caption_columns(header: Sequence[str], columns: Columns, source: object, fie
     if unnumbered or not (have_one_name and have_own_numbers):
         problem = f"{', '.join(map(repr, [*unnumbered, *numbered.values()][:4]))}, any of which may be the captions"
         raise InputError(
-            source, field, problem, "columns with the same name and different numbers, or columns caption=NAME"
+            source, field, problem, "columns with the same name and different numbers, or `columns` caption=NAME"
         )
     return tuple(numbered[match] for match in sorted(numbered, key=lambda match: int(match[2])))
 

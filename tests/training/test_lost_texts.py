@@ -67,4 +67,4 @@ def test_a_run_says_it_once_logs_the_counts_and_has_no_loss_of_them(world, long_
     # As negatives they were as near as the caption itself: ln (1 + 8).
     assert [line["sc"] for line in lines] == [0.0, 0.0]
     assert [(line["cut_texts"], line["twin_texts"]) for line in lines] == [(16, 8), (32, 16)]
-    assert capsys.readouterr().err.count("texts of more than 24 tokens are cut") == 1
+    assert capsys.readouterr().err.count("texts are truncated to 24 tokens") == 1

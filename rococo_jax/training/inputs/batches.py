@@ -163,9 +163,9 @@ class PairInput:
         self.counts = {name: count + int(arrays[name]) for name, count in self.counts.items()}
         is_first_cut = cut_before == 0 and self.counts["cut_texts"] > 0
         if is_first_cut and jax.process_index() == 0:
-            most = arrays["ids"].shape[1]
-            consequence = "an altered text that is then equal to its caption is ignored"
-            say(f"texts of more than {most} tokens are cut; {consequence}")
+            limit = arrays["ids"].shape[1]
+            counted = "metrics.jsonl counts them, and altered texts that are then equal to their captions and ignored"
+            say(f"texts are truncated to {limit} tokens (config.data.text_length, or the model's limit); {counted}")
         batch = batch_from_arrays(arrays, self.fields)
         if self.features is None:
             return batch

@@ -48,10 +48,16 @@ class MixedImages(LossInput):
     def check_devices(self, config: ConfigDict, devices: int) -> None:
         group, batch_size = config.losses.vc.partner_group, config.batch_size
         rows = batch_size // devices
-        device_has_groups = rows % group == 0
-        group_has_devices = group % rows == 0 and batch_size % group == 0
-        if not device_has_groups and not group_has_devices and not config.data.cached_features:
+
+        def fits(size: int) -> bool:
+            return rows % size == 0 or (size % rows == 0 and batch_size % size == 0)
+
+        if not fits(group) and not config.data.cached_features:
             expected = f"a divisor or a multiple of the {rows} images of a device, and a divisor of the batch"
+            if (
+                nearest := next((size for size in range(min(group, batch_size), 1, -1) if fits(size)), None)
+            ) is not None:
+                expected += f", such as --config.losses.vc.partner_group={nearest}"
             raise InputError("config", "losses.vc.partner_group", group, expected)
 
     def resized_view(self, config: ConfigDict) -> bool:
