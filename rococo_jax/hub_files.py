@@ -62,7 +62,7 @@ def hub_snapshot(
     """Return the folder of a repository's snapshot, with only the files that match the patterns `files`.
 
     Args:
-        source, field, wanted: arguments of `InputError`.
+        source, field, expected: arguments of `InputError`.
         revision: a branch, tag or commit, which may be shortened; the default branch by default.
         required: patterns of which a cached copy must have one where the hub does not answer. Without this check a copy
             that a cut download left incomplete would look like a repository without these files.
