@@ -12,11 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from PIL import Image
 
 from rococo_jax.cores import usable_cores
+from rococo_jax.data.content_hashes import FileHashes
 from rococo_jax.data.image_files import ImageFile, hash_image
 from rococo_jax.data.pictures import as_rgb, open_image
 from rococo_jax.data.pixel_cache import PixelCache, PixelView
@@ -251,9 +253,12 @@ class FileImages(FileBackedImageSet):
 
     @cached_property
     def hashes(self) -> tuple[str, ...]:
-        """The SHA-256 of every file."""
+        """The SHA-256 of every file; files that have not changed since an earlier run are not read again."""
+        files = [path for path in self.paths if isinstance(path, Path)]
+        known = dict(zip(files, FileHashes(files).read(), strict=True))
         with ThreadPoolExecutor(usable_cores(), thread_name_prefix="hashes") as pool:
-            return tuple(pool.map(hash_image, self.paths))
+            # A missing file is named by the error of reading it.
+            return tuple(pool.map(lambda path: known.get(path) or hash_image(path), self.paths))
 
     @cached_property
     def pixel_cache(self) -> PixelCache:

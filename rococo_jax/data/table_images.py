@@ -14,6 +14,7 @@ import base64
 import contextlib
 import dataclasses
 import errno
+import hashlib
 import itertools
 import re
 import urllib.parse
@@ -218,14 +219,17 @@ def _are_unique(names: Sequence[str], images: Sequence[TableImage]) -> bool:
     digests: dict[str, str] = {}
     repeated = {name for name, count in Counter(names).items() if count > 1}
     for name, image in zip(names, images, strict=True):
-        if name in repeated and digests.setdefault(name, hash_image(image)) != hash_image(image):
-            return False
+        if name in repeated:
+            digest = hash_image(image)
+            if digests.setdefault(name, digest) != digest:
+                return False
     return True
 
 
 def _content_name(image: TableImage) -> str:
-    start = image.read_bytes()[:4]
-    return hash_image(image)[:16] + next((suffix for magic, suffix in _SUFFIXES if start.startswith(magic)), "")
+    content = image.read_bytes()
+    suffix = next((suffix for magic, suffix in _SUFFIXES if content.startswith(magic)), "")
+    return hashlib.sha256(content).hexdigest()[:16] + suffix
 
 
 _FILES_OF_SAVED_DATASET = ("dataset_dict.json", "dataset_info.json", "state.json")

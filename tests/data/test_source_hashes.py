@@ -1,5 +1,6 @@
 """The hash of a source, by which a run resumes, is that of its captions and images, of every kind of source."""
 
+import hashlib
 import io
 import os
 import shutil
@@ -11,9 +12,12 @@ import numpy as np
 import pandas
 import pytest
 
-from rococo_jax.data import content_hashes
+from rococo_jax.data import content_hashes, images
 from rococo_jax.data.captioned_images import open_pairs
+from rococo_jax.data.image_files import hash_image
+from rococo_jax.data.images import FileImages
 from rococo_jax.data.pair_source import JoinedPairs
+from rococo_jax.data.parquet_table import ParquetTable
 from rococo_jax.data.sample_order import SampleOrder
 from rococo_jax.data.tfds_pairs import TfdsPairs
 from rococo_jax.data.training_samples import DrawSample
@@ -139,6 +143,34 @@ def test_every_change_of_the_data_changes_the_hash_and_nothing_else_does(kind, t
         DrawSample(each, SampleOrder(COUNT, size, 0), None).identity["data"] for each, size in ((again, 2), (again, 4))
     ]
     assert (draws == [first, first] and all_of(again) == samples) or kind in ("NAME.txt", "metadata.csv", "img2dataset")
+
+
+def test_images_of_an_evaluation_are_hashed_again_only_after_a_change(tmp_path, monkeypatch):
+    texts_beside(new_folder(tmp_path / "data"), IMAGES, CAPTIONS)
+    paths = tuple(sorted((tmp_path / "data" / "photos").glob("*.png")))
+    wanted, read, hash_file = [hashlib.sha256(image).hexdigest() for image in IMAGES], [], content_hashes.hash_file
+    monkeypatch.setattr(content_hashes, "hash_file", lambda path: read.append(path) or hash_file(path))
+    monkeypatch.setattr(images, "hash_image", lambda path: read.append(path) or hash_image(path))
+    for reads in (COUNT, 0):
+        assert list(FileImages(tuple(map(str, paths)), paths).hashes) == wanted and len(read) == reads
+        read.clear()
+    time_before = paths[1].stat()
+    paths[1].write_bytes(IMAGES[2].ljust(len(IMAGES[1]))[: len(IMAGES[1])])
+    os.utime(paths[1], ns=(time_before.st_atime_ns, time_before.st_mtime_ns))
+    assert FileImages(("a",), paths[1:2]).hashes == (hashlib.sha256(paths[1].read_bytes()).hexdigest(),)
+    assert FileImages(tuple(map(str, paths)), paths).hashes[2:] == tuple(wanted[2:]) and read.count(paths[1]) == 2
+    paths[3].unlink()
+    with pytest.raises(FileNotFoundError, match=r"3\.png"):
+        FileImages(("a",), paths[3:4]).hashes  # noqa: B018
+
+
+def test_images_in_parquet_without_names_are_read_once_to_name_them(tmp_path, monkeypatch):
+    source, rows, image = in_bytes(tmp_path, IMAGES, CAPTIONS), [], ParquetTable.image
+    monkeypatch.setattr(ParquetTable, "image", lambda self, row, column: rows.append(row) or image(self, row, column))
+    pairs = open_pairs(source)
+    assert sorted(rows) == list(range(COUNT))
+    names = [f"{hashlib.sha256(each).hexdigest()[:16]}.png" for each in IMAGES]
+    assert [pair.name for pair in all_of(pairs)] == names
 
 
 def test_a_file_is_hashed_again_only_where_it_may_have_changed(tmp_path, monkeypatch):
