@@ -45,7 +45,8 @@ class PairOptions:
         captions: captions files, separated by commas (default: the captions in the sources of --images): Karpathy JSON,
             JSON lines, CSV, TSV, Parquet, a folder with metadata.* or with NAME.txt beside NAME.jpg, or
             hf:NAME?split=test
-        columns: columns of a table: image=photo,caption=title (default: columns with usual names)
+        columns: columns of a table: image=photo,caption=title (default: columns with usual names); in tars,
+            caption=KEY is a key of NAME.json
         split: splits to read: test, train+restval, or all
         text_files: NAME.txt beside NAME.jpg has a caption in each line, or is one caption of several lines (whole)
         allow_missing_images: skip images that have no file

@@ -62,6 +62,8 @@ def read_captions(source: str | os.PathLike, **options: Any) -> CaptionsFile:
 
 def open_captions(source: str, options: ReadOptions) -> CaptionsFile:
     """Read the captions of one source, as `read_captions`, without reporting."""
+    if file_suffix(source) == ".tar":
+        raise InputError(source, "captions", "a tar", "a captions file; a tar has its own captions, as one of `images`")
     form = next(form for form in CAPTION_FORMS if form.recognise(source))
     if options.text_files == "whole" and form.open not in (_open_with_options, _open_metadata, _open_text_files):
         raise InputError(
