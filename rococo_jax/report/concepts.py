@@ -45,7 +45,7 @@ _FALSE = ("own_altered", "other_altered")
 def replaced_word(original: str, altered: str) -> str | None:
     """Return the only word of a caption, articles aside, that is absent from its altered version, in lower case.
 
-    >>> replaced_word("A dog on a sofa.", "an apple on a sofa"), replaced_word("a dog", "two cats run")
+    >>> replaced_word("A dog on a sofa.", "an apple on a sofa"), replaced_word("a man, a dog", "a woman, a cat")
     ('dog', None)
     """
     old, new = alphanumeric_runs(original), alphanumeric_runs(altered)
