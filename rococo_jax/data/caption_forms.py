@@ -65,10 +65,6 @@ def open_captions(source: str, options: ReadOptions) -> CaptionsFile:
     if file_suffix(source) == ".tar":
         raise InputError(source, "captions", "a tar", "a captions file; a tar has its own captions, as one of `images`")
     form = next(form for form in CAPTION_FORMS if form.recognise(source))
-    if options.text_files == "whole" and form.open not in (_open_with_options, _open_metadata, _open_text_files):
-        raise InputError(
-            source, "text_files", "'whole'", "folders with NAME.txt; behind the name of one: ?text_files=whole"
-        )
     return form.open(source, options)
 
 

@@ -16,7 +16,8 @@ class ReadOptions:
     """The options with which captions and images are read.
 
     Attributes:
-        columns: columns of a table by role; by default those with usual names. Of tars, `caption` is a key of NAME.json.
+        columns: columns of a table by role; by default those with usual names. For tars, `caption` is a key of
+            NAME.json.
         split: the splits to read, separated by `+` or commas, or `all`.
         text_files: whether NAME.txt beside NAME.jpg has a caption in each line or is one caption (`whole`).
         allow_missing: skip images without a file, and samples of tars without an image or a caption, as long as others

@@ -338,7 +338,6 @@ def test_options_that_a_source_does_not_have_are_refused(tmp_path):
     refused("columns: found caption=x; wanted none", open_pairs, "tfds:coco", columns={"caption": "x"})
     refused("captions: found a tar; wanted a captions file", open_pairs, str(photos), str(tar))
     refused("columns: found name=x; wanted image=", open_pairs, str(photos), str(table), columns={"name": "x"})
-    refused("text_files: found 'whole'; wanted folders", open_pairs, str(photos), str(table), text_files="whole")
 
 
 @pytest.mark.parametrize("name", ["a.tar.gz", "a.tgz", "shards"])
