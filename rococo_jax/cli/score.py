@@ -209,12 +209,15 @@ def _score_logits(options: Options) -> None:
 
 def _write(evaluated: Any, options: Options) -> None:
     """Write the results, and the rows if requested, and print the table."""
-    from rococo_jax.evaluation.results import with_checksum, write_per_query
+    from rococo_jax.evaluation.results import PER_QUERY, TABLES, with_checksum, write_per_query
     from rococo_jax.evaluation.table_metadata import numbers_hash, written_with
-    from rococo_jax.storage import write_json
+    from rococo_jax.storage import hash_file, write_json
 
+    results = evaluated.results
     if options.per_query:
-        numbers = numbers_hash(evaluated.results)
-        write_per_query(options.per_query, written_with(evaluated.per_query, numbers))
-    write_json(options.out, with_checksum(evaluated.results))
+        rows = Path(options.per_query)
+        write_per_query(rows, written_with(evaluated.per_query, numbers_hash(results)))
+        if rows.resolve() == Path(options.out).with_name(PER_QUERY).resolve():
+            results = {**results, TABLES: {PER_QUERY: hash_file(rows)}}
+    write_json(options.out, with_checksum(results))
     print_tables([evaluated.results])

@@ -27,7 +27,6 @@ from rococo_jax.storage import hash_file, hash_json, write_json, write_json_line
 SCHEMA, COLLECTION = "0.3.0", "rococo_jax"
 _UNITS = {"%": "percent", "points": "points", "": "number"}
 _KEYS = ("benchmark", "task", "variant", "part", "alteration", "corruption", "severity", "unit")
-_HOW = "highest similarity"
 
 
 def write_record(folder: Path, run: Run, about: Mapping[str, str]) -> list[Path]:
@@ -215,7 +214,7 @@ def _sample(run: Run, row: dict[str, Any], metric: str, images: set[str]) -> dic
                 "turn_idx": 0,
                 "source": "output.raw",
                 "extracted_value": answer,
-                "extraction_method": _HOW,
+                "extraction_method": "highest score",
                 "is_terminal": True,
             }
         ],

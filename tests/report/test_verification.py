@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rococo_jax.cli import verify
+from rococo_jax.cli import score, verify
 from rococo_jax.evaluation.sections import Evaluated, write_evaluated
 from rococo_jax.report import write_report
 from rococo_jax.storage import write_json
@@ -148,3 +148,29 @@ def test_results_or_annotations_are_verified_and_never_both(folder):
     refused("input: found both", run_command, verify, folder, "--annotations", folder)
     (folder / "empty").mkdir()
     refused("a folder without results.json", run_command, verify, folder / "empty")
+
+
+def test_scores_of_another_program_are_verified_with_their_rows(tmp_path, capsys):
+    questions = [
+        {
+            "image": "7.jpg",
+            "question": "Which animal?",
+            "options": ["cat", "dog"],
+            "logits": [2.5, 0.5],
+            "answer": "cat",
+        },
+        {"image": "8.jpg", "question": "Is it asleep?", "options": ["yes", "no"], "logits": [0.5, 0.25], "answer": 1},
+        {"image": "9.jpg", "question": "Is it old?", "options": ["yes", "no"], "logits": [0.5, 1.25], "answer": 1},
+    ]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    rows = tmp_path / "per_query.parquet"
+    words = "--logits", tmp_path / "mine.jsonl", "--out", tmp_path / "results.json", "--per-query", rows
+    run_command(score, *words)
+    capsys.readouterr()
+    (line,) = verified(tmp_path, capsys, code=0)
+    assert line.endswith("all equal")
+    table = pq.read_table(rows)
+    entropy = table.schema.get_field_index("entropy")
+    pq.write_table(table.set_column(entropy, "entropy", pa.array([0.1, 0.2, 0.3])), rows)
+    lines = verified(tmp_path, capsys)
+    assert lines[0].startswith(f"{rows}: sha256: stored") and len(lines) == 2
