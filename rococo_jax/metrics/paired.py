@@ -181,6 +181,8 @@ def paired_differences(
     alone: list[dict[str, _Swaps]] = [{} for _ in comparisons]
     for places in _chunks(observed, flips):
         tests = [(place, name) for place in places for name in observed[place]]
+        if not tests:
+            continue
         swapped = _swapped_differences(comparisons, tests, images, flips, seed)
         for (place, name), column in zip(tests, swapped, strict=True):
             is_finite = np.isfinite(column)

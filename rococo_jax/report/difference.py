@@ -54,7 +54,16 @@ class Difference:
     @property
     def bounds(self) -> str:
         """The interval as text; empty if there is none."""
-        return "" if self.low is None or self.high is None else f"{signed(self.low)} to {signed(self.high)}"
+        if self.low is None or self.high is None:
+            return ""
+        return f"{self._end(self.low)} to {self._end(self.high)}"
+
+    def _end(self, value: float) -> str:
+        """Return an end of the interval as text; one that excludes zero is not rounded to zero."""
+        digits = 1
+        if not self.low <= 0 <= self.high:
+            digits = next(digits for digits in range(1, 9) if round(value, digits) or digits == 8)
+        return signed(value, digits)
 
     @property
     def p_text(self) -> str:

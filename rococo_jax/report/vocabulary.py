@@ -88,14 +88,14 @@ def sort_key(value: float | int) -> str:
     return str(value) if is_whole(value) else f"{round(value, 9) + 0.0:.9g}"
 
 
-def signed(points: float) -> str:
+def signed(points: float, digits: int = 1) -> str:
     """Format a difference with its sign.
 
-    >>> signed(1.25), signed(-0.3), signed(0.01)
-    ('+1.2', '−0.3', '0.0')
+    >>> signed(1.25), signed(-0.3), signed(0.01), signed(0.01, 2)
+    ('+1.2', '−0.3', '0.0', '+0.01')
     """
-    text = percent(points)
-    return text if text == "0.0" or points < 0 else f"+{text}"
+    text = percent(points, digits)
+    return text if not round(points, digits) or points < 0 else f"+{text}"
 
 
 def count(number: object) -> str:

@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 
 from rococo_jax.metrics import intervals as bootstrap
+from rococo_jax.metrics.classify import count_images
 from rococo_jax.metrics.image_counts import ImageCounts
 from rococo_jax.metrics.intervals import image_draws
 from rococo_jax.metrics.metric import drop, percent
@@ -231,6 +232,49 @@ def test_equal_models_of_several_seeds_rarely_differ_significantly(seeds, spread
         rejected += across_seeds.difference(one, of_one, other, of_other).p < 0.05
     # Four standard errors of 200 samples above 5 %.
     assert rejected / samples <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / samples)
+
+
+@pytest.mark.parametrize(("seeds", "others"), [(2, 10), (2, 5), (3, 10), (5, 10)])
+def test_a_lucky_arm_of_few_seeds_raises_no_more_false_alarms(seeds, others):
+    """Welch's degrees of freedom would follow the small variance that two seeds happen to have."""
+    rng, samples, rejected = np.random.default_rng(4), 600, 0
+    for _ in range(samples):
+        one, other = 3 * rng.normal(size=seeds), rng.normal(size=others)
+        drawn = (np.tile(each, (3, 1)) for each in (one, other))
+        rejected += across_seeds.difference(one, next(drawn), other, next(drawn)).p < 0.05
+    # Four standard errors of 600 samples above 5 %.
+    assert rejected / samples <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / samples)
+
+
+def test_results_over_seeds_end_at_the_bounds_and_need_variance():
+    draws = np.random.default_rng(0).normal(0, 0.1, (200, 3))
+    assert across_seeds.interval(np.array([0.0, 0.0, 0.4]), draws, (0.0, 100.0))[0] == 0.0
+    far = [np.array([1.0, 99.0]), np.tile([1.0, 99.0], (200, 1)), np.array([2.0, 60.0]), np.tile([2.0, 60.0], (200, 1))]
+    result = across_seeds.difference(*far, (0.0, 100.0))
+    assert (result.low, result.high) == (-100.0, 100.0)
+    same = np.array([50.0, 50.0])
+    assert across_seeds.difference(same + 0.1, np.tile(same + 0.1, (200, 1)), same, np.tile(same, (200, 1))) is None
+
+
+def calibrated_counts(images, excess, rng):
+    """Counts of a model whose confidences are too high by `excess`."""
+    confidence = 0.1 + 0.9 * rng.beta(4, 2, images)
+    columns = dict.fromkeys(("nll", "brier", "scaled_nll", "scaled_confidence", "confidence"), confidence)
+    columns |= {"ties": np.zeros(images, bool), "top1": rng.random(images) < np.clip(confidence - excess, 0, 1)}
+    return count_images(columns, np.arange(images))
+
+
+@pytest.mark.parametrize(("excess", "truth"), [(0.0, 0.0), (0.03, 3.0), (0.1, 10.0)])
+def test_the_interval_of_ece_covers_the_truth_that_few_images_exceed(excess, truth):
+    rng, samples, covered, values = np.random.default_rng(3), 60, 0, []
+    for _ in range(samples):
+        counts = calibrated_counts(281, excess, rng)
+        low, high = bootstrap.intervals([counts], resamples=200)["ece"]
+        covered, values = covered + (low <= truth + 0.05 and truth <= high), [*values, counts.values()]
+    assert covered / samples > 0.95 - 4 * np.sqrt(0.95 * 0.05 / samples)
+    if not excess:  # a calibrated model has, on average, what is printed beside it
+        means = [np.mean([each[name] for each in values]) for name in ("ece", "ece_calibrated")]
+        assert means[0] == pytest.approx(means[1], abs=0.6) and means[0] > 4
 
 
 def test_a_difference_over_seeds_is_found_and_its_p_belongs_to_its_interval():

@@ -115,6 +115,7 @@ def test_a_model_does_not_differ_from_itself_and_has_no_detectable_effect():
 def test_a_metric_without_a_value_for_one_model_is_left_out():
     hits, other, queries = binomial_hits(30, 5, 0.0)
     assert paired_differences(counts_of(hits, other, 0 * queries)) == [{}]
+    assert paired_differences([]) == []
 
 
 def test_p_is_uniform_where_the_models_are_alike():
