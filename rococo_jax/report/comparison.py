@@ -16,13 +16,12 @@ import numpy as np
 
 from rococo_jax.benchmarks.variants import ALL, CONTROL, MEAN
 from rococo_jax.errors import InputError, unknown_name
-from rococo_jax.evaluation.results import PER_QUERY
-from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
+from rococo_jax.evaluation.stored_counts import CountsByVariant
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.image_counts import ImageCounts
 from rococo_jax.metrics.paired import ALPHA, FLIPS, PairedCounts, PairedDifference, paired_differences
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
-from rococo_jax.report.collection import Group, Run, label_of, tasks_of
+from rococo_jax.report.collection import Group, Run, by_kind, label_of, tasks_of
 from rococo_jax.report.sections import ordered, section_of, section_of_kind
 from rococo_jax.report.sections.generic import pooled_variants
 from rococo_jax.report.tables import folded_if_long, heads_of
@@ -31,7 +30,7 @@ from rococo_jax.report.vocabulary import order_metrics, percent, signed
 # Compared although neither a higher nor a lower value is better.
 _WITHOUT_BETTER_END = ("blind",)
 # Primary in every altered variant, beside the metric that orders the leaderboard.
-_PRIMARY = ("fr1", "grounding")
+PRIMARY = ("fr1", "grounding")
 _ROUNDING = 1e-6  # points, between the same count of hits divided in another order
 
 
@@ -93,8 +92,9 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None, metric
 
     Args:
         groups: comparable results.
-        reference: label of the model to compare with; by default the first model that was named. It is the same for all
-            tasks, and never chosen by the results, which would favour it. A group without it uses its own first model.
+        reference: label of the model to compare with; by default the first model that was named. It is never chosen by
+            the results, which would favour it. A group without it uses its own first model, and a task that it lacks,
+            or of which it has no table of counts, the first model that has both.
         metrics: names of the metrics that are primary, in all variants, instead of the usual ones.
 
     Raises InputError: no model has that label or that metric, or a per_query.parquet is damaged.
@@ -119,8 +119,12 @@ def compare_groups(groups: Sequence[Group], reference: str | None = None, metric
         if len(group.runs) == 1:
             continue
         tables = {run.label: _counts_of(run) for run in group.runs}
-        for task in tasks_of([base]):
-            if comparison := _compare(ordered(group.runs, task), task, tables, base, metrics):
+        for task in tasks_of(group.runs):
+            with_counts = [run for run in group.runs if any(of_task == task for of_task, _ in tables[run.label])]
+            base_of_task = base if base in with_counts or not with_counts else with_counts[0]
+            if task not in base_of_task.tasks:
+                continue
+            if comparison := _compare(ordered(group.runs, task), task, tables, base_of_task, metrics):
                 comparisons[place, task] = comparison
     return comparisons
 
@@ -185,7 +189,7 @@ def leader_sentence(pair: FirstTwo) -> str:
 def _counts_of(run: Run) -> CountsByVariant:
     """Return the counts of the variants that are compared: all but single corruptions."""
     variants = {task: [*run.variants(task), *run.mean_corruptions(task)] for task in run.tasks}
-    return read_image_counts(run.path.parent / PER_QUERY, run.results, variants)
+    return run.image_counts(variants)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,25 +234,31 @@ def _primary_tests(
 ) -> Callable[[int, str], bool]:
     """Return whether a test is primary, from the place of its variant and its metric.
 
-    Without `metrics` the primary tests are the metric that ranks models, in its variant or, if that is a mean without
-    counts, in every part; and FR@1 and grounding in all variants that are not pooled. If the ranking metric has no
-    counts, the usual ranking metric of the kind of task replaces it.
+    Without `metrics` the primary tests are the metric that ranks models, in its variant or, without that, in every
+    part; and FR@1 and grounding in all variants that are not pooled. If the ranking metric has no counts, the usual
+    ranking metric of the kind of task replaces it. Each kind of a task with several has its own ranking metric.
     """
-    section = section_of(runs, task)
-    lead_variant, lead_metric = section.ranked_by
-    counted = {metric for each in shared for metric in each.metrics}
-    if lead_metric not in counted:
-        usual = section_of_kind(next((run.kind(task) for run in runs), "")).lead[1]
-        lead_metric = usual if usual in counted else lead_metric
-    pooled = pooled_variants(section, runs, task).union(*(run.mean_corruptions(task) for run in runs)) - {lead_variant}
-    with_lead = {variant for variant, each in zip(variants, shared, strict=True) if lead_metric in each.metrics}
-    leading = {lead_variant} if lead_variant in with_lead else with_lead - pooled
+    leading: set[tuple[str, str]] = set()
+    pooled = {name for run in runs for name in run.mean_corruptions(task)}
+    for kind, of_kind in by_kind(runs, task).items():
+        section = section_of(of_kind, task)
+        lead_variant, lead_metric = section.ranked_by
+        names = {name for run in of_kind for name in run.tasks[task]}
+        counted = [(name, each.metrics) for name, each in zip(variants, shared, strict=True) if name in names]
+        if all(lead_metric not in each for _, each in counted):
+            usual = section_of_kind(kind).lead[1]
+            lead_metric = usual if any(usual in each for _, each in counted) else lead_metric
+        pooled = (pooled | pooled_variants(section, of_kind, task)) - {lead_variant}
+        with_lead = {name for name, each in counted if lead_metric in each}
+        leading |= {
+            (name, lead_metric) for name in ({lead_variant} if lead_variant in with_lead else with_lead - pooled)
+        }
 
     def is_primary(place: int, metric: str) -> bool:
         if metrics:
             return metric in metrics
-        is_ranking = metric == lead_metric and variants[place] in leading
-        return is_ranking or (metric in _PRIMARY and variants[place] not in pooled)
+        is_ranking = (variants[place], metric) in leading
+        return is_ranking or (metric in PRIMARY and variants[place] not in pooled)
 
     return is_primary
 
