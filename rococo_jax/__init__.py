@@ -20,6 +20,8 @@ _PUBLIC = {
     "print_summary": "rococo_jax.evaluation.summary",
     "write_report": "rococo_jax.report",
     "read_results": "rococo_jax.report.exports",
+    "read_rows": "rococo_jax.report.exports",
+    "compare": "rococo_jax.report.exports",
     "default_config": "rococo_jax.training.config",
     "train": "rococo_jax.sweep.train",
     "InputError": "rococo_jax.errors",

@@ -144,10 +144,14 @@ def drop_truncated_duplicates(tasks: Sequence[Task], rows: TokenRows) -> tuple[t
     first = {tuple(row): place for place, row in enumerate(ids) if is_truncated[place]}
     token_group = np.array([first.get(tuple(row), place) for place, row in enumerate(ids)])
     remaining_tasks, phrases, dropped_texts, altered_texts = [], [], 0, 0
+    counted_variants: set[tuple[str, str]] = set()
     for task in tasks:
         remaining, count, total = task.drop_truncated_duplicates(token_group)
         if remaining is not None:
             remaining_tasks.append(remaining)
+        if (task.name, task.variant) in counted_variants:
+            continue  # the same texts, with corrupted images or another seed
+        counted_variants.add((task.name, task.variant))
         if count:
             phrase = f"all {total}, so it is not evaluated" if remaining is None else f"{count} of {total}"
             phrases.append(f"{task.name}, {task.variant}: {phrase}")

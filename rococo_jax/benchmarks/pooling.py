@@ -89,6 +89,11 @@ class Pool:
         """The same over the images that a model was not trained on."""
         return dataclasses.replace(self, variant=dataclasses.replace(self.variant, unseen=True))
 
+    def of_kind(self, kind: str) -> "Pool":
+        """The same over the parts of one kind."""
+        variant = dataclasses.replace(self.variant, pooled=f"{kind}/{self.variant.pooled}")
+        return dataclasses.replace(self, variant=variant, of_parts=None)
+
 
 def pools_over(variant: str, pooling: Pooling, of_parts: int | None) -> tuple[Pool, Pool]:
     """Return both ways of pooling the same parts, `pooling` first.
@@ -121,6 +126,11 @@ class HasPools(Protocol):
         """Further variants that it and others make together."""
         ...
 
+    @property
+    def kind(self) -> str:
+        """Kind of the task, which decides its metrics."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class Members:
@@ -138,12 +148,19 @@ class Members:
 def group_by_variant(tasks: Sequence[HasPools]) -> dict[tuple[str, str], Members]:
     """Return the members of each variant by (task, variant); pooled variants stand before their first part.
 
-    A single part is not pooled, and no pool has the name of a part: see `taken_names`.
+    A single part is not pooled, and no pool has the name of a part: see `taken_names`. Parts of several kinds have no
+    metric in common, so each kind is pooled alone, as `KIND/mean` and `KIND/all`.
     """
     names = {(task.name, task.variation.name) for task in tasks}
+    kinds: dict[tuple[str, str], set[str]] = {}
+    for task in tasks:
+        for pool in task.pools:
+            kinds.setdefault((task.name, pool.variant.name), set()).add(task.kind)
     groups: dict[tuple[str, str], Members] = {}
     for place, task in enumerate(tasks):
         for pool in task.pools:
+            if len(kinds[task.name, pool.variant.name]) > 1:
+                pool = pool.of_kind(task.kind)
             if (name := (task.name, pool.variant.name)) not in names:
                 groups.setdefault(name, Members(pool, [])).places.append(place)
         groups.setdefault((task.name, task.variation.name), Members(None, [])).places.append(place)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import sys
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from rococo_jax.errors import InputError
@@ -55,6 +56,8 @@ def run(options: Options) -> None:
 
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
+    from rococo_jax.report.left_out import left_out_lines, left_out_metrics
+    from rococo_jax.report.markdown import escaped
     from rococo_jax.report.verdicts import print_verdicts, verdict_rows
 
     groups = group_by_fingerprint(load_results(options.results))
@@ -63,7 +66,7 @@ def run(options: Options) -> None:
         fields = ", ".join(dict.fromkeys(field for group in groups for field in _fields(group)))
         conditions = f"{len(models)} models under {len(groups)} different conditions ({fields})"
         conditions = conditions if len(models) > 1 else "one model"
-        expected = "at least two models that were evaluated on the same data with the same protocol and versions"
+        expected = "at least two models that were evaluated on the same data with the same protocol"
         raise InputError(", ".join(options.results), "models", conditions if models else "none", expected)
     try:
         comparisons = compare_groups(
@@ -72,19 +75,37 @@ def run(options: Options) -> None:
     except InputError as error:
         source = f"--{error.source}" if error.source in ("reference", "metrics", "margin") else error.source
         raise InputError(source, error.field, error.found, error.wanted) from None
-    for group in groups[1:]:
-        folders = ", ".join(str(run.path.parent) for run in group.runs)
-        conditions = f"{', '.join(_fields(group))} differ from {groups[0].runs[0].path.parent}"
-        print(f"rococo: {folders}: not compared with the first results: {conditions}", file=sys.stderr)
     rows = verdict_rows(comparisons)
+    left_out = [*_other_conditions(groups), *left_out_lines(groups, comparisons)]
+    metrics = left_out_metrics(options.metrics, rows) if comparisons else []
+    if not rows and metrics:
+        expected = "metrics that are counted for each query or item, such as r1 or fr1"
+        raise InputError("--metrics", "name", "; ".join(metrics), expected)
+    left_out += metrics
     if not rows:
-        expected = "results of `rococo evaluate` with their per_query.parquet"
-        raise InputError(", ".join(options.results), "tables of counts", "none of the same queries", expected)
+        expected = "results of `rococo evaluate` on the same benchmark, with their per_query.parquet"
+        raise InputError(", ".join(options.results), "models", "; ".join(left_out), expected)
+    for line in left_out:
+        print(f"rococo: {line}", file=sys.stderr)
     if options.json:
         print(json.dumps([row.as_json() for row in rows], indent=2, ensure_ascii=False))
         return
     hint = "" if options.margin else "--margin POINTS also tests whether a difference is too small to matter."
     print_verdicts(comparisons, options.margin, hint)
+    if not sys.stdout.isatty():
+        # The Markdown in a file or a pipe also names what it does not contain.
+        for line in left_out:
+            print(f"- {escaped(line)}")
+
+
+def _other_conditions(groups: "Sequence[Group]") -> Iterator[str]:
+    """Yield a line for the results of each further group: what is not comparable with the first, and why."""
+    first = groups[0].runs[0].path.parent
+    for group in groups[1:]:
+        folders = ", ".join(str(run.path.parent) for run in group.runs)
+        elsewhere = {run.path for run in groups[0].runs} & {run.path for run in group.runs}
+        tasks = f"{', '.join(dict.fromkeys(task for run in group.runs for task in run.tasks))}: " if elsewhere else ""
+        yield f"{folders}: {tasks}not compared with the first results: {', '.join(_fields(group))} differ from {first}"
 
 
 def _fields(group: "Group") -> list[str]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.cli.outputs import output_folder, print_tables
+from rococo_jax.errors import InputError
 from rococo_jax.evaluation.options import ANY_SIZE, DataOptions, EmbeddingOptions, ModelOptions
 from rococo_jax.options import Option
 
@@ -91,6 +92,7 @@ def _run(options: Options) -> int:
     benchmarks = run_on_all_processes("benchmarks", lambda: options.data.open(settings))
 
     def begin() -> None:
+        _refuse_other_layout(out, models[0].name, alone)
         models_phrase = "1 model" if len(models) == 1 else f"{len(models)} models"
         models_phrase += f" at {len(sizes)} image sizes" if len(sizes) > 1 else ""
         say(f"evaluating {models_phrase}: {compute.summary()}, protocol {settings.protocol}")
@@ -125,11 +127,31 @@ def _run(options: Options) -> int:
     return 1 if failed else 0
 
 
+def _refuse_other_layout(out: Path, name: str, alone: bool) -> None:
+    """Raise InputError if one model's results would lie beside those of a list of models, or the reverse.
+
+    Results of one model are in `out` itself, and those of several in a folder each. Both together would be one table
+    for `rococo report OUT`, and the report of one would replace that of the others.
+    """
+    from rococo_jax.evaluation.model_series import JOURNAL
+    from rococo_jax.evaluation.results import RESULTS
+
+    has_one = (out / RESULTS).is_file()
+    if not alone and has_one:
+        expected = "another folder for several models"
+        raise InputError("rococo evaluate", "--out", f"{out}, which contains the results of one model", expected)
+    folders = sorted(path.parent.name for path in out.glob(f"*/{RESULTS}")) if (out / JOURNAL).is_file() else []
+    if alone and folders and not has_one:
+        found = f"{out}, which contains results of {', '.join(folders)} in a folder each"
+        raise InputError("rococo evaluate", "--out", found, f"{out / name} for one more model, or a list of all models")
+
+
 def _compare_and_report(options: Options, folders: list[Path], page: Path) -> None:
     """Print how several models compare, and write the report."""
     from rococo_jax.report import write_compared
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
+    from rococo_jax.report.left_out import left_out_lines
     from rococo_jax.report.verdicts import print_verdicts
 
     prints_tables = len(folders) > 1 and not (options.json or options.embedding.quiet)
@@ -137,8 +159,11 @@ def _compare_and_report(options: Options, folders: list[Path], page: Path) -> No
         return
     groups = group_by_fingerprint(load_results(folders))
     comparisons = compare_groups(groups)
-    if prints_tables and comparisons:
-        print_verdicts(comparisons)
+    if prints_tables:
+        if comparisons:
+            print_verdicts(comparisons)
+        for line in left_out_lines(groups, comparisons):
+            print(f"note: {line}")
     if not options.no_report:
         write_compared(groups, comparisons, page)
         if not options.embedding.quiet:

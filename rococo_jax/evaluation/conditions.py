@@ -1,15 +1,26 @@
-"""Compare the conditions that decide a number: those of stored results, and those that are requested.
+"""Conditions that decide a number: results of a benchmark are comparable if they were measured under equal ones.
 
-Only contents are compared. Additions to a request (`Benchmark.requested`) are not conditions, but the contents of
-everything that both requests name are.
+The conditions of all variants of a benchmark are the protocol, flags of the numeric libraries that change arithmetic,
+and the hashes of the data with the settings that restrict it (`--only`, `--limit`, ...). Those of a single variant are
+the version of the scoring of its kind of task (`SCORING`), the contents of files that were requested for it, and the
+seeds or kinds of corruption that it is the mean over. Only contents are compared: names of benchmarks and of files are
+no conditions, nor is what else a results file contains. Versions of programs, the device and the processor are
+recorded, and decide nothing.
+
+An evaluation that adds to existing results compares what it requests with what is stored. Additions to a request
+(`Benchmark.requested`) are not conditions, but the contents of everything that both requests name are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rococo_jax.benchmarks.benchmark import Benchmark
+from rococo_jax.benchmarks.variants import ALL_KINDS, Variant
 from rococo_jax.errors import InputError, object_of
+from rococo_jax.evaluation.results import described_variants, kind_of
 
 # Option -> names or numbers; or name -> {"from": source, "sha256": of the contents}.
 Request = Mapping[str, Any]
@@ -18,6 +29,111 @@ FILES = "files"
 # Conditions that are the same for all benchmarks of a folder.
 _OF_THE_RUN = "rerank"
 _MOST_FIELDS, _LONGEST_VALUE = 4, 20
+# Version of the scoring of each kind of task; 1 for the kinds of other packages. It is raised, with a line in
+# CHANGELOG.md, when equal inputs may give another number by more than 1e-4 points.
+SCORING: Mapping[str, int] = {
+    **dict.fromkeys(("rank", "choice", "image_choice", "group_choice", "text_choice"), 1),
+    **dict.fromkeys(("classify", "shape", "options", "out_of_distribution"), 1),
+}
+
+
+def scoring_of(kinds: Iterable[str]) -> dict[str, int]:
+    """Return the version of the scoring of kinds of tasks."""
+    return {kind: SCORING.get(kind, 1) for kind in sorted(set(kinds))}
+
+
+class BenchmarkConditions(NamedTuple):
+    """Conditions of one benchmark's results, one line per field.
+
+    Attributes:
+        name: name of the benchmark; empty for results that do not name any.
+        shared: conditions of all variants.
+        variants: further conditions of each (task, variant).
+    """
+
+    name: str
+    shared: dict[str, str]
+    variants: dict[tuple[str, str], dict[str, str]]
+
+    @property
+    def data(self) -> dict[str, str]:
+        """The hashes of the data, with the settings that restrict it."""
+        return {field: text for field, text in self.shared.items() if field.partition(".")[0] == "data"}
+
+
+def conditions_of(results: Mapping[str, Any]) -> list[BenchmarkConditions]:
+    """Return the conditions of each benchmark in the contents of a `results.json`."""
+    fingerprint, data = results["fingerprint"], object_of(results["fingerprint"].get("data"))
+    shared = {"protocol": str(results["protocol"]), **flatten({"flags": object_of(fingerprint.get("flags"))})}
+    benchmarks = object_of(results.get("benchmarks"))
+    tasks_of: dict[str, list[str]] = {}
+    for task in results["tasks"]:
+        tasks_of.setdefault(benchmark_of(results, task), []).append(task)
+    conditions = []
+    for name, tasks in tasks_of.items():
+        request = object_of(object_of(benchmarks.get(name)).get("request"))
+        of_data = data.get(name, data)
+        if isinstance(of_data, dict):
+            of_data = {key: value for key, value in of_data.items() if key not in request}
+        of_benchmark = {"data": of_data}
+        conditions.append(_conditions(results, name, tasks, shared | flatten(of_benchmark)))
+    return conditions
+
+
+def benchmark_of(results: Mapping[str, Any], task: str) -> str:
+    """Return the name of the benchmark of a task; empty if the results do not name it."""
+    for name, about in object_of(results.get("benchmarks")).items():
+        if task in (object_of(about).get("tasks") or ()):
+            return name
+    # Files of other programs do not name the benchmark of a task: it has its name, or there is only one.
+    data = object_of(results["fingerprint"].get("data"))
+    return task if task in data else next(iter(data)) if len(data) == 1 else ""
+
+
+def _conditions(
+    results: Mapping[str, Any], name: str, tasks: Sequence[str], shared: dict[str, str]
+) -> BenchmarkConditions:
+    about = object_of(object_of(results.get("benchmarks")).get(name))
+    scoring = object_of(about.get("scoring"))
+    described = {
+        (task, variant): fields
+        for task in tasks
+        if task in results["tasks"]
+        for variant, fields in described_variants(results, task).items()
+    }
+    kinds_of_mean: dict[tuple[str, Variant], list[str]] = {}
+    for (task, _), fields in described.items():
+        if fields.corruption != ALL_KINDS:
+            mean = dataclasses.replace(fields, corruption=ALL_KINDS)
+            kinds_of_mean.setdefault((task, mean), []).append(fields.corruption)
+    variants: dict[tuple[str, str], dict[str, str]] = {}
+    for (task, variant), fields in described.items():
+        own = variants[task, variant] = {}
+        if (kind := kind_of(results, task, variant)) in scoring:
+            own[f"scoring of {kind}"] = str(scoring[kind])
+        sizes = object_of(object_of(object_of(results.get("sizes")).get(task)).get(variant))
+        if seeds := sizes.get("seeds"):
+            own["seeds"] = json.dumps(seeds)
+        if fields.corruption == ALL_KINDS:
+            own["kinds"] = ", ".join(sorted(kinds_of_mean.get((task, fields), ())))
+    for option, names in object_of(about.get("request")).items():
+        for key, each in object_of(names).items():
+            sha256 = str(object_of(each).get("sha256"))
+            own_names = {str(key), f"{option}_{key}"}
+            places = [place for place, fields in described.items() if own_names & {fields.part, fields.alteration}]
+            if not places and sha256 not in shared.values():
+                places = list(described)  # an option of another package
+            for place in places:
+                variants[place][f"{option} {key}"] = sha256
+    return BenchmarkConditions(name, shared, variants)
+
+
+def flatten(value: Any, name: str = "") -> dict[str, str]:
+    """Return nested objects as one text per dotted field: `{"versions.jax": "0.10.2"}`."""
+    if isinstance(value, dict):
+        parts = [flatten(child, f"{name}.{key}" if name else str(key)) for key, child in value.items()]
+        return {field: text for part in parts for field, text in part.items()}
+    return {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}
 
 
 def request_of(benchmark: Benchmark) -> dict[str, Any]:
@@ -62,8 +178,9 @@ def _differences(
         if old_files.items() <= new_files.items() or new_files.items() <= old_files.items():
             old, new = {**old, FILES: new_files}, {**new, FILES: new_files}
         yield from unequal("model", old, new)
-    if stored.get("protocol") != fingerprint["protocol"]:
-        yield "protocol", stored.get("protocol"), fingerprint["protocol"]
+    for field in ("protocol", "flags"):
+        if stored.get(field) != fingerprint.get(field):
+            yield field, stored.get(field), fingerprint.get(field)
     of_data = object_of(stored.get("data"))
     for benchmark in benchmarks:
         request, data = request_of(benchmark), fingerprint["data"][benchmark.name]

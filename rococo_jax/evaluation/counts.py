@@ -6,6 +6,8 @@
     variant              name of the variant in `results.json`
     image, unit          image of the row, and number of the group that is resampled together; numbers ascend in the
                          order of the bootstrap draws
+    scene                name of the image that stands for the unit, where another image of the same scene does; null
+                         where the image itself stands for it; only for items with scenes
     query or item, and further descriptions of the row (caption, rank, top1_text, label, ...)
     seen                 whether the model was trained on an image of the row; only if that is known
     counted columns      such as `r1`, `ota`, `top1` (true if the row counts), `nll` (a number), `pairs` with the sums
@@ -42,6 +44,7 @@ class CountedRows:
 
     Attributes:
         name: name of the task.
+        kind: kind of the task.
         variation: the variant.
         seed: seed of the alteration, if there are several.
         baseline: name of the variant that drops are measured against; empty for none.
@@ -49,6 +52,7 @@ class CountedRows:
         columns: counted columns.
         unit: number of the group that each row is resampled with.
         image: number of each row's image.
+        unit_name: number of the name of each row's unit, which two models share; None for rows of an outcome.
         count: computes the counts of the task's kind from the columns.
         seen: whether the model was trained on an image of the row; None if that is not known.
         sizes: numbers of queries, gallery items, images, ...
@@ -56,6 +60,7 @@ class CountedRows:
     """
 
     name: str
+    kind: str
     variation: Variant
     seed: int | None
     baseline: str
@@ -64,6 +69,7 @@ class CountedRows:
     unit: Int[np.ndarray, " rows"]
     image: Int[np.ndarray, " rows"]
     count: Count
+    unit_name: Int[np.ndarray, " rows"] | None = None
     seen: Bool[np.ndarray, " rows"] | None = None
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     outcome: Outcome | None = None
@@ -101,6 +107,7 @@ class CountedRows:
             columns=columns,
             unit=self.unit[unseen],
             image=image,
+            unit_name=None if self.unit_name is None else self.unit_name[unseen],
             seen=None,
             sizes={name: recounted.get(name, size) for name, size in self.sizes.items()},
         )
@@ -122,6 +129,7 @@ def rows_of_outcomes(
         rows.append(
             CountedRows(
                 name=outcome.task,
+                kind=outcome.kind,
                 variation=outcome.variation,
                 seed=outcome.seed,
                 baseline=outcome.baseline,
@@ -170,7 +178,7 @@ def describe_variants(groups: Groups) -> dict[str, dict[str, dict[str, Any]]]:
     described: dict[str, dict[str, dict[str, Any]]] = {}
     for (task, name), (pool, rows) in groups.items():
         variation = rows[0].variation if pool is None else pool.variant
-        about = variation.fields
+        about = variation.fields | {"kind": rows[0].kind}
         if rows[0].baseline not in ("", name):
             about["baseline"] = rows[0].baseline
         if pool is not None:
@@ -200,6 +208,9 @@ def row_table(benchmark: str, rows: CountedRows, tables: Tables) -> Any:
         "unit": pa.array(rows.unit, pa.int32()),
     }
     columns = {name: described[name].combine_chunks() for name in described.column_names}
+    if (is_other := rows.unit != rows.image).any():
+        names = np.array(tables.images, object)[np.where(is_other, rows.unit, 0)]
+        columns["scene"] = pa.array(names, pa.string(), mask=~is_other)
     columns |= {} if rows.seen is None else {"seen": pa.array(rows.seen)}
     columns |= {name: pa.array(column) for name, column in rows.columns.items() if name not in columns}
     return pa.table(keys | columns)

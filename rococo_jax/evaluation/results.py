@@ -10,7 +10,8 @@
      "chance": {TASK: {VARIANT: {METRIC: expected value of guessing}}} if it is known,
      "data": {BENCHMARK: {...}}, "bootstrap": {...}, "notes": [...],
      "curves": {TASK: {VARIANT: data of charts}} if the kind of task has charts,
-     "benchmarks": {BENCHMARK: {"request": {OPTION: ...}, "tasks": [...], "notes": [...]}},
+     "benchmarks": {BENCHMARK: {"request": {OPTION: ...}, "tasks": [...], "notes": [...], "versions": {...},
+                                "scoring": {KIND: number}}},
      "tables": {FILE: hash of a table beside it},
      "sha256": hash of all the rest}
 
@@ -28,12 +29,14 @@ metric. `per_query.parquet` has one row for each query or item, and seed; `pairs
 original and its altered version, each matching query, and seed (columns: `benchmarks.tasks.pairs`).
 
 `benchmarks` contains the request of each benchmark (`Benchmark.requested`), so that a later evaluation can add to it
-(`evaluation.resume`), and its tasks and notes.
+(`evaluation.resume`), its tasks and notes, the versions that computed it, and the version of the scoring of each kind
+of task (`evaluation.conditions`).
 """
 
 import json
 import math
 import os
+import platform
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -76,22 +79,29 @@ def make_fingerprint(
     """Return everything that a result depends on. Results with equal `comparable` differ only in the model.
 
     The request is not part of it, so `comparable` does not depend on how many tasks, seeds, sets of templates,
-    corruptions or sets of out-of-distribution images were requested.
+    corruptions or sets of out-of-distribution images were requested. Neither are versions, which are recorded only:
+    what decides whether two results share a table is in `evaluation.conditions`.
 
     Args:
         model: hashes of weights, preprocessing and tokenizer, or of stored embeddings or similarities.
         data: for each benchmark the hashes of its annotations, and of its images if they were read.
         protocol: `paper` or `strict`.
-        versions: versions of the programs that computed the model's numbers; those of this process by default.
+        versions: versions of the programs that computed the model's numbers, with device and processor; those of this
+            process by default.
     """
-    process_versions = {"rococo_jax": __version__, "jax": jax.__version__, "numpy": np.__version__, **numeric_flags()}
-    conditions = {"data": dict(data), "protocol": protocol, "versions": dict(versions or process_versions)}
-    return {"model": dict(model), **conditions, "comparable": comparable_hash(conditions)}
+    conditions = {"data": dict(data), "protocol": protocol, **({"flags": flags} if (flags := numeric_flags()) else {})}
+    recorded = {"versions": dict(versions or _process_versions()), "comparable": comparable_hash(conditions)}
+    return {"model": dict(model), **conditions, **recorded}
+
+
+def _process_versions() -> dict[str, str]:
+    versions = {"rococo_jax": __version__, "jax": jax.__version__, "numpy": np.__version__}
+    return versions | {"device": jax.devices()[0].device_kind, "processor": platform.machine()}
 
 
 def comparable_hash(conditions: Mapping[str, Any]) -> str:
     """Return the hash of the conditions in which two models may not differ to be compared."""
-    return hash_json({name: conditions[name] for name in ("data", "protocol", "versions")})
+    return hash_json({name: conditions[name] for name in ("data", "protocol", "flags") if name in conditions})
 
 
 def make_results(
@@ -229,6 +239,12 @@ def described_variants(results: Mapping[str, Any], task: str) -> dict[str, Varia
         name: Variant.of(object_of(described[name])) if name in described else Variant(alteration=name)
         for name in results["tasks"][task]
     }
+
+
+def kind_of(results: Mapping[str, Any], task: str, variant: str) -> str:
+    """Return the kind of a variant: its own, or that of its task; empty if the results do not name it."""
+    described = object_of(object_of(object_of(results.get("variants")).get(task)).get(variant))
+    return str(described.get("kind") or object_of(results.get("kinds")).get(task, ""))
 
 
 def with_checksum(results: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Decide what an evaluation adds to existing results in its folder.
 
-Everything that decides a number (model, contents of the data, protocol, versions) is the *fingerprint* of results.
+Everything that decides a number (model, contents of the data, protocol) is the *fingerprint* of results, beside which
+the versions of the programs are recorded.
 Everything that was requested (benchmarks, tasks, variants, template sets, seeds, corruptions, out-of-distribution
 images) is their *request*, one for each benchmark. The cases are
 
@@ -8,8 +9,9 @@ images) is their *request*, one for each benchmark. The cases are
     the same fingerprint, more requested          a benchmark whose request grew is scored again, with the union of
                                                   both requests; the results of all other benchmarks are kept
     another model, other data, another protocol   refused, with the fields that differ
-    other versions, a model without fingerprint,  nothing can be kept: the union of both requests is computed;
-    damaged tables, tables of another evaluation  refused where a benchmark of the folder is not requested again
+    another version of the scoring of a kind      a requested benchmark with such tasks is scored again
+    a model without fingerprint, damaged tables,  nothing can be kept: the union of both requests is computed;
+    tables of another evaluation                  refused where a benchmark of the folder is not requested again
 
 A benchmark is scored as a whole, because its pooled variants (`mean`, `mix_0.9`, `corruptions_3`) are means over the
 whole request. Embeddings come from the cache.
@@ -29,8 +31,8 @@ from rococo_jax.evaluation.conditions import (
     other_contents,
     refuse_other_conditions,
     request_of,
+    scoring_of,
     short,
-    unequal,
 )
 from rococo_jax.evaluation.results import RESULTS, read_results
 from rococo_jax.evaluation.sections import Evaluated, are_written_with, read_evaluated
@@ -178,13 +180,21 @@ def make_plan(
             raise InputError(path, "benchmarks", problem, "a request that includes these, or another output folder")
         return Plan(results, (), unions, (f"{folder}: results are computed again: {reason}",))
     extended = {
-        each: unions[each] for each in requests if each not in stored or _missing(stored[each]["request"], unions[each])
+        each: unions[each]
+        for each in requests
+        if each not in stored or _has_other_scoring(stored[each]) or _missing(stored[each]["request"], unions[each])
     }
     unchanged = tuple(each for each in stored if each not in extended)
     lines = list(_lines(folder, stored, requests, extended, unchanged))
     if not extended and results["model"] != name:
         lines.append(f"{folder}: its results have the name {results['model']!r}, not {name!r}")
     return Plan(results, unchanged, extended, tuple(lines))
+
+
+def _has_other_scoring(about: Mapping[str, Any]) -> bool:
+    """Whether the stored results of a benchmark were scored by another version than that of this release."""
+    scoring = object_of(about.get("scoring"))
+    return scoring != scoring_of(scoring)
 
 
 def _lines(
@@ -194,10 +204,13 @@ def _lines(
     extended: Mapping[str, Request],
     unchanged: Sequence[str],
 ) -> Iterator[str]:
+    missing = {name: _missing(stored[name]["request"], extended[name]) for name in extended if name in stored}
+    again = [name for name, parts in missing.items() if not parts]
     additions = [
-        f"{name} ({_in_words(_missing(stored[name]['request'], request))})" if name in stored else name
-        for name, request in extended.items()
+        f"{name} ({_in_words(missing[name])})" if name in missing else name for name in extended if name not in again
     ]
+    if again:
+        yield f"{folder}: {', '.join(again)}: scored again, because another version of the scoring was used"
     more = [name for name in stored if name not in requests or _missing(requests[name], stored[name]["request"])]
     if additions:
         yield f"{folder}: adding {'; '.join(additions)}" + (f"; keeping {', '.join(unchanged)}" if unchanged else "")
@@ -231,13 +244,11 @@ def _why_nothing_is_kept(
     folder: Path, results: dict[str, Any], fingerprint: Mapping[str, Any], training: TrainingCaptions | None
 ) -> str | None:
     """Return why the results of a folder cannot be combined with new ones; None if they can."""
-    stored, versions = results["fingerprint"].get("versions"), fingerprint["versions"]
     if "fingerprint" in fingerprint["model"] and fingerprint["model"]["fingerprint"] is None:
-        return "the model has no fingerprint, so it may have changed since"
-    if stored != versions:
-        differences = unequal("versions", object_of(stored), versions)
-        changes = [f"{name.removeprefix('versions.')} {old} -> {new}" for name, old, new in differences]
-        return f"they were made by other versions ({', '.join(changes)})"
+        return (
+            "the model has no fingerprint, so it may have changed since, or be another one of the same name; use a "
+            "folder for each model, or add a method fingerprint()"
+        )
     if read_evaluated(folder, results) is None:
         return "a table beside results.json is missing or damaged, or belongs to other results"
     if not has_baselines(results, training):

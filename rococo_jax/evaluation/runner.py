@@ -15,12 +15,12 @@ from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation.caption_baselines import TrainingCaptions, baselines_part, captions_of_results
-from rococo_jax.evaluation.conditions import FILES, request_of
+from rococo_jax.evaluation.conditions import FILES, request_of, scoring_of
 from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
 from rococo_jax.evaluation.examples import collect_examples
 from rococo_jax.evaluation.inputs import canonical_place
 from rococo_jax.evaluation.models.model import Model
-from rococo_jax.evaluation.results import make_fingerprint, make_results, pair_table, per_query_table
+from rococo_jax.evaluation.results import kind_of, make_fingerprint, make_results, pair_table, per_query_table
 from rococo_jax.evaluation.resume import make_plan, stored_results, with_request
 from rococo_jax.evaluation.sections import Evaluated, join, part_of, with_columns_of, write_evaluated
 from rococo_jax.evaluation.seen_images import refuse_training_images, seen_items
@@ -72,6 +72,11 @@ def evaluate_model(
     for benchmark, part in zip(benchmarks, parts, strict=True):
         data = {benchmark.name: conditions["data"][benchmark.name]}
         part.results["fingerprint"] = {**conditions, "data": data}
+        kinds = [kind_of(part.results, task, name) for task, names in part.results["tasks"].items() for name in names]
+        part.results["benchmarks"][benchmark.name] |= {
+            "versions": conditions["versions"],
+            "scoring": scoring_of(kinds),
+        }
     return join(parts)
 
 

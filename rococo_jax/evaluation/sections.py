@@ -6,7 +6,7 @@ bytes as those of one evaluation of all.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,12 +25,12 @@ from rococo_jax.evaluation.results import (
 from rococo_jax.evaluation.table_metadata import numbers_hash, numbers_of, written_with
 from rococo_jax.storage import hash_file, read_table, write_json
 
-# Parts of results.json that have an entry for each task, and those that have one for each benchmark.
-_BY_TASK = (
-    *(("kinds",), ("variants",), ("tasks",), ("intervals",), ("sizes",), ("headlines",), ("chance",)),
-    *(("bootstrap", "resamples_of"), ("curves",), ("baselines", "tasks"), ("training_images",)),
+# Parts of results.json that have an entry for each task and variant, for each task, and for each benchmark.
+BY_VARIANT = (
+    *(("variants",), ("tasks",), ("intervals",), ("sizes",), ("chance",), ("bootstrap", "resamples_of"), ("curves",)),
 )
-_BY_BENCHMARK = (("fingerprint", "data"), ("data",), ("benchmarks",))
+BY_TASK = (*BY_VARIANT, ("kinds",), ("headlines",), ("baselines", "tasks"), ("training_images",))
+BY_BENCHMARK = (("fingerprint", "data"), ("data",), ("benchmarks",))
 # Parts that are absent where they would be empty.
 _OPTIONAL = (
     ("headlines",),
@@ -79,10 +79,22 @@ def join_results(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         joined = merge(joined, part)
     benchmarks, conditions = joined["benchmarks"], joined["fingerprint"]
     joined["notes"] = list(dict.fromkeys(note for each in benchmarks.values() for note in each["notes"]))
-    joined["fingerprint"] = conditions | {"comparable": comparable_hash(conditions)}
+    joined["fingerprint"] = conditions | {
+        "versions": _versions_of(benchmarks.values()) or conditions["versions"],
+        "comparable": comparable_hash(conditions),
+    }
     for name in _OF_FILES:
         joined.pop(name, None)
     return joined
+
+
+def _versions_of(benchmarks: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the versions that computed benchmarks; several versions of a program are listed."""
+    versions: dict[str, list[str]] = {}
+    for about in benchmarks:
+        for program, version in about.get("versions", {}).items():
+            versions.setdefault(program, []).append(version)
+    return {program: ", ".join(dict.fromkeys(names)) for program, names in versions.items()}
 
 
 def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,27 +125,35 @@ def results_of(results: Mapping[str, Any], benchmark: str) -> dict[str, Any]:
     part = {key: value for key, value in results.items() if key not in _OF_FILES}
     part["notes"] = about[benchmark]["notes"]
     names = {metric for task in tasks for metrics in part["tasks"].get(task, {}).values() for metric in metrics}
-    part = _filter(part, ("metrics",), names)
-    for path in _BY_TASK:
-        part = _filter(part, path, tasks)
-    for path in _BY_BENCHMARK:
-        part = _filter(part, path, [benchmark])
-    return part
+    part = change_part(part, ("metrics",), only(names))
+    for path in BY_TASK:
+        part = change_part(part, path, only(tasks))
+    for path in BY_BENCHMARK:
+        part = change_part(part, path, only([benchmark]))
+    versions = about[benchmark].get("versions") or part["fingerprint"]["versions"]
+    return part | {"fingerprint": part["fingerprint"] | {"versions": versions}}
 
 
-def _filter(part: Mapping[str, Any], path: tuple[str, ...], names: Collection[str]) -> dict[str, Any]:
-    """Return `part` with only some entries of the object at `path`, and without it if it is optional and empty."""
+def change_part(
+    results: Mapping[str, Any], path: tuple[str, ...], change: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return results with the object at `path` changed, and without it if it is optional and empty then."""
 
-    def filtered(value: Mapping[str, Any], rest: tuple[str, ...]) -> dict[str, Any]:
+    def changed(value: Mapping[str, Any], rest: tuple[str, ...]) -> dict[str, Any]:
         if not rest:
-            return {name: each for name, each in value.items() if name in names}
-        inner = {rest[0]: filtered(value[rest[0]], rest[1:])} if rest[0] in value else {}
+            return change(value)
+        inner = {rest[0]: changed(value[rest[0]], rest[1:])} if rest[0] in value else {}
         result = {**value, **inner}
         if len(rest) == 1 and path in _OPTIONAL and not result.get(rest[0]):
             result.pop(rest[0], None)
         return result
 
-    return filtered(part, path)
+    return changed(results, path)
+
+
+def only(names: Collection[str]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Return the change that keeps the entries of these names."""
+    return lambda value: {name: each for name, each in value.items() if name in names}
 
 
 def _rows_of(table: Any, tasks: Collection[str]) -> Any:

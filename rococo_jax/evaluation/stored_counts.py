@@ -13,6 +13,7 @@ from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.errors import InputError, object_of
 from rococo_jax.evaluation.counts import CountedRows
+from rococo_jax.evaluation.results import kind_of
 from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.metrics.image_counts import ImageCounts, image_counts, mean_over_parts, side_by_side
 from rococo_jax.metrics.intervals import ItemCounts, pool_items
@@ -21,7 +22,7 @@ from rococo_jax.storage import whole_file
 
 _EXPECTED = "the table of queries that `rococo evaluate` writes beside results.json"
 _REQUIRED = ("task", "variant", "unit")
-_TEXTS = ("task", "variant", "image", "label")
+_TEXTS = ("task", "variant", "image", "scene", "label")
 # Columns of numbers that are not counted.
 _NOT_COUNTED = frozenset(
     ("seed", "unit", "severity", "query", "rank", "rank_optimistic", "rank_pessimistic", "top1_score", "positive_score")
@@ -109,6 +110,10 @@ class StoredRows:
             if images.null_count:
                 images = pc.coalesce(pc.cast(images, pa.string()), pc.cast(table["unit"], pa.string()))
             self._image, self._names = _codes_and_names(images)
+            self._unit_name = self._image
+            if "scene" in table.column_names:
+                units = pc.coalesce(*(pc.cast(each, pa.string()) for each in (table["scene"], images)))
+                self._unit_name, self._names = _codes_and_names(units)
             task, tasks = _codes_and_names(table["task"])
             variant, variants = _codes_and_names(table["variant"])
             seed = np.full(len(table), -1)
@@ -160,13 +165,16 @@ class StoredRows:
         return mean_over_parts([image_counts([run], self._names) for run in runs])
 
     def _by_image(self, runs: Sequence[ItemCounts | None], rows: Sequence[CountedRows]) -> list[ItemCounts]:
-        """Return the counts with the images of rows as groups, by their place among names; none if one is absent."""
+        """Return the counts with the units of rows as groups, by their place among names; none if one is absent."""
         counted = []
         for run, of_run in zip(runs, rows, strict=True):
             if run is None:
                 return []
-            image = of_run.image if len(run) == len(of_run.image) else of_run.image[of_run.columns["pairs"] > 0]
-            counted.append(dataclasses.replace(run, group=image))
+            unit = of_run.unit_name
+            assert unit is not None
+            counted.append(
+                dataclasses.replace(run, group=unit if len(run) == len(unit) else unit[of_run.columns["pairs"] > 0])
+            )
         return counted
 
     def _described(self, task: str) -> dict[str, Any]:
@@ -175,7 +183,7 @@ class StoredRows:
     def _rows_of(self, task: str, name: str) -> list[CountedRows]:
         """Return the rows of a variant that is not pooled, an entry for each seed."""
         about = object_of(self._described(task).get(name))
-        kind = str(object_of(self._results.get("kinds")).get(task, ""))
+        kind = kind_of(self._results, task, name)
         metrics = tuple(object_of(object_of(object_of(self._results.get("tasks")).get(task)).get(name)))
         rows = []
         for seed, runs in self._runs.get((task, name), {}).items():
@@ -185,6 +193,7 @@ class StoredRows:
             rows.append(
                 CountedRows(
                     name=task,
+                    kind=kind,
                     variation=Variant.of(about),
                     seed=seed,
                     baseline=str(about.get("baseline", "")),
@@ -192,6 +201,7 @@ class StoredRows:
                     columns=columns,
                     unit=self._unit[place],
                     image=self._image[place],
+                    unit_name=self._unit_name[place],
                     count=functools.partial(_count, self._path, kind, metrics),
                     seen=is_seen,
                 )

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rococo_jax.benchmarks.benchmark import human_results
 from rococo_jax.benchmarks.pooling import HumanResults, coverage_phrase
-from rococo_jax.metrics import METRICS, metric_of
+from rococo_jax.evaluation.results import kind_of
+from rococo_jax.metrics import METRICS, is_defined, metric_of
 from rococo_jax.metrics.published import compare_with_published
 
 if TYPE_CHECKING:  # takes part of the time of every start
@@ -19,6 +20,15 @@ _METRICS = (
     *("r1", "r5", "r10", "fr1", "group_score", "text_score", "image_score", "itt", "ota", "ata", "tot", "brittleness"),
     *("top1", "guessing", "shape_bias", "per_class", "ece", "ece_scaled", "auroc_mcm", "fpr95_mcm"),
     *("negative_on_top", "ties", "drop"),
+)
+# Metrics with a place in other tables, or only among all results. A metric that is in neither list is in every table.
+_OTHERS = frozenset(
+    "r_mean preference blind grounding difference_r1 drop_points top1_own top1_own_altered top1_other_altered "
+    "top1_other candidate_recall by_kind pairs_right sets_right saw_texture top5 prior confidence ece_mass nll "
+    "nll_scaled brier ras ras_destructive ras_corrective consistency right_to_wrong wrong_to_right "
+    "erroneous_confidence hesitation aupr_in_mcm aupr_out_mcm auroc_max_logit aupr_in_max_logit aupr_out_max_logit "
+    "fpr95_max_logit auroc_energy aupr_in_energy aupr_out_energy fpr95_energy auroc_entropy aupr_in_entropy "
+    "aupr_out_entropy fpr95_entropy".split()
 )
 # Name of the columns of intervals.
 INTERVAL = "95 %"
@@ -36,16 +46,16 @@ def print_summary(all_results: Iterable[Mapping[str, Any]]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=_FILE_WIDTH)
-    for kind in dict.fromkeys(kind for results in all_results for kind in results["kinds"].values()):
+    for kind in dict.fromkeys(kind for results in all_results for kind in _kinds_of(results)):
         console.print(_table_of_kind(all_results, kind), crop=False)
-    for line in [*_note_lines(all_results), *_human_lines(all_results)]:
+    for line in [*(f"note: {note}" for note in note_lines(all_results)), *_human_lines(all_results)]:
         console.print(line, highlight=False, markup=False)
     for results in all_results:
         for line in compare_with_published(results):
             console.print(f"{results['model']}, {line}", highlight=False, markup=False)
 
 
-def _note_lines(all_results: Sequence[Mapping[str, Any]]) -> list[str]:
+def note_lines(all_results: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the notes, each once, with the benchmark that it is about and, among several models, with the models."""
     models_of: dict[tuple[str, str], list[str]] = {}
     for results in all_results:
@@ -60,7 +70,7 @@ def _note_lines(all_results: Sequence[Mapping[str, Any]]) -> list[str]:
         subjects = [benchmark] if benchmark and not note.startswith(benchmark) else []
         if len(models) < len(all_results):
             subjects.insert(0, ", ".join(models))
-        lines.append(f"note: {': '.join([*subjects, note])}")
+        lines.append(": ".join([*subjects, note]))
     return lines
 
 
@@ -99,10 +109,11 @@ def _table_of_kind(all_results: Sequence[Mapping[str, Any]], kind: str) -> "Tabl
     for results in all_results:
         model = results["model"]
         for task in results["tasks"]:
-            if results["kinds"].get(task) != kind:
-                continue
             sizes = results.get("sizes", {}).get(task, {})
-            pooled, single = _pooled_and_single(results, task)
+            pooled, single = (
+                [name for name in names if kind_of(results, task, name) == kind]
+                for names in _pooled_and_single(results, task)
+            )
             for variant in [*pooled, *single]:
                 # As text: rich reads brackets in a string as markup.
                 name = variant + coverage_phrase(sizes.get(variant, {}))
@@ -118,11 +129,22 @@ def _table_of_kind(all_results: Sequence[Mapping[str, Any]], kind: str) -> "Tabl
     return table
 
 
+def _kinds_of(results: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of all variants, each once."""
+    variants = [(task, name) for task, names in results["tasks"].items() for name in names]
+    return list(dict.fromkeys(kind_of(results, *variant) for variant in variants))
+
+
 def _humans_of(all_results: Sequence[Mapping[str, Any]], kind: str) -> dict[str, HumanResults]:
     """Return the published results of people on the tasks of a kind, by task."""
     humans = {task: each for results in all_results for task, each in human_results(results).items()}
-    kinds = {task: each for results in all_results for task, each in results["kinds"].items()}
-    return {task: each for task, each in humans.items() if kinds[task] == kind}
+    tasks = {
+        task
+        for results in all_results
+        for task, variants in results["tasks"].items()
+        if any(kind_of(results, task, name) == kind for name in variants)
+    }
+    return {task: each for task, each in humans.items() if task in tasks}
 
 
 def _pooled_and_single(results: Mapping[str, Any], task: str) -> tuple[list[str], list[str]]:
@@ -150,12 +172,17 @@ def _metrics_of(all_results: Sequence[Mapping[str, Any]], kind: str) -> list[str
         name
         for results in all_results
         for task, variants in results["tasks"].items()
-        if results["kinds"].get(task) == kind
-        for metrics in variants.values()
+        for variant, metrics in variants.items()
+        if kind_of(results, task, variant) == kind
         for name in metrics
     )
-    usual = [name for name in _METRICS if name in names]
+    usual = [name for name in _METRICS if name in names] + without_a_place(names)
     return usual or [name for name in names if name in METRICS] or list(names)
+
+
+def without_a_place(names: Iterable[str]) -> list[str]:
+    """Return the metrics, among `names`, that no list of a table names: they are added to every table."""
+    return [name for name in names if is_defined(name) and name not in _OTHERS and name not in _METRICS]
 
 
 def _number(value: float | None) -> str:

@@ -33,12 +33,13 @@ def headlines_of(
     """Return the headline of each task, as `results.json` has it.
 
     Without the declared variant, such as of one part alone, it is that of the first variant; without the declared
-    metric it is the first one; a task with neither has none.
+    metric it is the first one; a task with neither has none. If parts have several kinds, it is that of the first kind.
     """
     headlines: dict[str, dict[str, str]] = {}
     for task in dict.fromkeys(task for task, _ in results) if headline is not None else ():
         variants = [variant for of_task, variant in results if of_task == task]
-        declared = next((name for name in headline.variants if name in variants), None)
+        names = {variant: _name_without_kind(*groups[task, variant], variant) for variant in variants}
+        declared = next((each for name in headline.variants for each in variants if names[each] == name), None)
         variant = declared or variants[0]
         pool, rows = groups[task, variant]
         counted, source = rows[0].counted, headline.source
@@ -50,6 +51,10 @@ def headlines_of(
             pooling = "parts" if pool is not None and pool.pooling == "parts" else "items"
             headlines[task] = {"variant": variant, "metric": metric, "pooling": pooling, "source": source}
     return headlines
+
+
+def _name_without_kind(pool: Pool | None, rows: Sequence[CountedRows], variant: str) -> str:
+    return variant if pool is None else variant.removeprefix(f"{rows[0].kind}/")
 
 
 def results_of_groups(groups: Groups) -> dict[tuple[str, str], VariantResult]:

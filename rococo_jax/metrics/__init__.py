@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rococo_jax.metrics import change, choice, classify, grounding, ood, retrieval
 from rococo_jax.metrics.metric import DROPS, Metric
 
-__all__ = ["METRICS", "Metric", "describe", "metric_of"]
+__all__ = ["METRICS", "Metric", "describe", "is_defined", "metric_of"]
 
 # Every metric by name, in the order in which tables print them.
 METRICS = {
@@ -20,6 +20,8 @@ METRICS = {
         *classify.METRICS,
         *change.METRICS,
         *ood.METRICS,
+        # Those of rankings that have no place above.
+        *retrieval.METRICS,
     )
 }
 
@@ -34,6 +36,11 @@ def describe(metrics: Iterable[Metric]) -> None:
 
 def _find(name: str) -> Metric | None:
     return METRICS.get(name) or _DESCRIBED.get(name)
+
+
+def is_defined(name: str) -> bool:
+    """Whether this package, or a results file that was read, defines the metric."""
+    return _find(name) is not None
 
 
 def metric_of(name: str) -> Metric:

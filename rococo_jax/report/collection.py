@@ -1,25 +1,30 @@
 """Read results files into groups of comparable results, with access to their numbers.
 
-Results whose fingerprints differ in anything but the model are never put into one table: each such group becomes a
-section of the page, which lists its differences from the first. Results need not have the same benchmarks, tasks or
-variants. What two of them share must be measured on the same data, and a mean must be over the same seeds and kinds.
+Whether results are comparable is decided for each variant of each benchmark (`evaluation.conditions`), whatever else
+their files contain. Results of a variant under other conditions are never put into one table: they go to a further
+group, which becomes a section of the page that lists its differences from the first. The order of the files decides
+which group comes first, and not who shares one. The same data under two names of a benchmark is the same data.
 """
 
 import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rococo_jax.benchmarks.pooling import Headline, coverage_phrase
 from rococo_jax.benchmarks.variants import ALL_KINDS, Variant
 from rococo_jax.errors import InputError, is_number, object_of
-from rococo_jax.evaluation.results import RESULTS, described_variants, read_results
+from rococo_jax.evaluation.conditions import benchmark_of
+from rococo_jax.evaluation.examples import Example, read_examples
+from rococo_jax.evaluation.results import MIXED, PER_QUERY, RESULTS, described_variants, kind_of, read_results
+from rococo_jax.evaluation.sections import merge
+from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
 from rococo_jax.metrics import digits_of
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
-from rococo_jax.report.conditions import Conditions
+from rococo_jax.report.comparable import differences, only_variants, sections_of, with_common_names
 from rococo_jax.report.vocabulary import (
     SPREAD,
     TASKS,
@@ -53,17 +58,65 @@ class Estimate:
 
 
 @dataclasses.dataclass(frozen=True)
+class ResultsFile:
+    """A results.json with the tables beside it.
+
+    Attributes:
+        stored: the checked content.
+        tasks: the name in the file of each task, by its name in the report.
+    """
+
+    path: Path
+    stored: dict[str, Any]
+    tasks: Mapping[str, str]
+
+    @property
+    def table(self) -> Path:
+        """The per_query.parquet beside it."""
+        return self.path.parent / PER_QUERY
+
+    def image_counts(self, variants: Mapping[str, Sequence[str]]) -> CountsByVariant:
+        """Return the counts by image of variants, by task; see `read_image_counts`."""
+        names = {self.tasks[task]: task for task in variants}
+        counts = read_image_counts(self.table, self.stored, {name: variants[task] for name, task in names.items()})
+        return {(names[name], variant): of_variant for (name, variant), of_variant in counts.items()}
+
+    def examples(self) -> list[Example]:
+        """Return the examples beside it."""
+        names = {name: task for task, name in self.tasks.items()}
+        examples = read_examples(self.path.parent)
+        return [dataclasses.replace(each, task=names[each.task]) for each in examples if each.task in names]
+
+
+@dataclasses.dataclass(frozen=True)
 class Run:
     """Results of one model; per_query.parquet and examples.parquet are beside `path`.
 
     Attributes:
         label: the model's name, made unique within its group.
-        results: the checked content of results.json.
+        results: the checked content of results.json, with the tasks and variants of the group.
+        files: the files that the results are from, each with its tasks.
     """
 
     label: str
     path: Path
     results: dict[str, Any]
+    files: tuple["ResultsFile", ...] = ()
+
+    def file_of(self, task: str) -> "ResultsFile":
+        """Return the file with a task."""
+        return next(file for file in self.files if task in file.tasks)
+
+    def image_counts(self, variants: Mapping[str, Sequence[str]]) -> CountsByVariant:
+        """Return the counts by image of variants, by task; see `read_image_counts`."""
+        counts: CountsByVariant = {}
+        for file in self.files:
+            counts |= file.image_counts({task: names for task, names in variants.items() if task in file.tasks})
+        return counts
+
+    def examples(self) -> list[Example]:
+        """Return the examples beside the results."""
+        return [example for file in self.files for example in file.examples()]
 
     @property
     def tasks(self) -> dict[str, dict[str, dict[str, float | int | None]]]:
@@ -75,9 +128,30 @@ class Run:
         """Data of each benchmark; empty if the results do not name them."""
         return {name: about for name, about in object_of(self.results.get("data")).items() if isinstance(about, dict)}
 
+    def kinds(self, task: str) -> dict[str, list[str]]:
+        """Return the variants of a task by their kind."""
+        kinds: dict[str, list[str]] = {}
+        for variant in self.tasks.get(task, ()):
+            kinds.setdefault(kind_of(self.results, task, variant), []).append(variant)
+        return kinds
+
+    def kind_of(self, task: str, variant: str) -> str:
+        """Return the kind of a variant."""
+        return kind_of(self.results, task, variant)
+
+    def benchmark_of(self, task: str) -> str:
+        """Return the benchmark of a task; empty if the results do not name it."""
+        return benchmark_of(self.results, task)
+
     def kind(self, task: str) -> str:
-        """Return the kind of a task."""
-        return str(object_of(self.results.get("kinds")).get(task, ""))
+        """Return the kind of a task: that of its variants, or `mixed` if these are of several kinds."""
+        kinds = [*self.kinds(task)]
+        return kinds[0] if len(kinds) == 1 else MIXED if kinds else ""
+
+    def of_kind(self, task: str, kind: str) -> "Run":
+        """Return the run with only the variants of a kind in a task."""
+        variants = {name: list(each) for name, each in self.tasks.items()} | {task: self.kinds(task).get(kind, [])}
+        return dataclasses.replace(self, results=only_variants(self.results, variants))
 
     @functools.cached_property
     def described(self) -> dict[str, dict[str, Variant]]:
@@ -129,15 +203,19 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Comparable runs, which share a table.
+    """Comparable runs, which share tables: all that have a variant measured it under the same conditions.
 
     Attributes:
-        differences: (field, value of the first group, value of this group) of each field of the fingerprint that
-            differs.
+        differences: (field, value in the first group, value in this group) of each condition that differs.
     """
 
     runs: tuple[Run, ...]
     differences: tuple[tuple[str, str, str], ...]
+
+    @property
+    def data(self) -> dict[str, dict[str, Any]]:
+        """Data of each benchmark of any of the runs."""
+        return {name: about for run in reversed(self.runs) for name, about in run.data.items()}
 
 
 def label_of(runs: Iterable[Run], task: str, variant: str) -> str:
@@ -182,6 +260,14 @@ def pooled_severities(runs: Iterable[Run], task: str | None = None) -> list[int]
     """Return the severities of which any of the runs has a mean over kinds, ascending."""
     corruptions = [each for run in runs for name in run.tasks if task in (None, name) for each in run.corruptions(name)]
     return sorted({each.severity for each in corruptions if each.corruption == ALL_KINDS})
+
+
+def by_kind(runs: Sequence[Run], task: str) -> dict[str, list[Run]]:
+    """Return the runs that measured a task with the variants of each kind; they stay as they are if there is one."""
+    kinds = dict.fromkeys(kind for run in runs for kind in run.kinds(task))
+    if len(kinds) < 2:
+        return {kind: list(runs) for kind in kinds}
+    return {kind: [run.of_kind(task, kind) for run in runs if kind in run.kinds(task)] for kind in kinds}
 
 
 def best_first(runs: Iterable[Run], task: str, lead: tuple[str, str]) -> list[Run]:
@@ -244,33 +330,56 @@ def _checked(path: Path, content: dict[str, Any]) -> dict[str, Any]:
 
 def group_by_fingerprint(results: Sequence[tuple[Path, dict[str, Any]]]) -> list[Group]:
     """Return groups in the order in which their first result (path and content of a results.json) was named."""
-    conditions = [Conditions.of(content) for _, content in results]
-    groups: list[list[int]] = []
-    for place, each in enumerate(conditions):
-        fitting = (group for group in groups if all(each.fits(conditions[member]) for member in group))
-        group = next(fitting, None)
-        if group is None:
-            groups.append(group := [])
-        group.append(place)
-    comparable_groups = []
-    for group in groups:
-        first, this = conditions[0].flat, conditions[group[0]].flat
-        rows = [(name, first.get(name, "not recorded"), this.get(name, "not recorded")) for name in {**first, **this}]
-        differences = tuple(row for row in rows if row[1] != row[2])
-        comparable_groups.append(Group(label_runs([results[place] for place in group]), differences))
-    return comparable_groups
+    named = with_common_names([content for _, content in results])
+    sections = sections_of([content for content, _ in named])
+    groups = []
+    for section in sections:
+        members: list[_Member] = []
+        for number, variants in section.members.items():
+            (path, stored), (content, stored_names) = results[number], named[number]
+            file = ResultsFile(path, stored, {task: stored_names.get(task, task) for task in variants})
+            _add(members, _Member(only_variants(content, variants), (file,)))
+        groups.append(Group(_label_runs(members), tuple(differences(sections[0], section))))
+    return groups
 
 
-def label_runs(members: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Run, ...]:
-    """Return runs (path and content of a results.json) with unique labels.
+class _Member(NamedTuple):
+    """Contents of one model's results in a section, and the files that they are from."""
 
-    A repeated name gets its folder, and a number if that is not enough.
-    """
-    names = [printable(content["model"]) for _, content in members]
+    content: dict[str, Any]
+    files: tuple[ResultsFile, ...]
+
+
+def _add(members: list[_Member], new: _Member) -> None:
+    """Add a member, or join it with an earlier one of the same model that has none of its tasks."""
+
+    def identity(member: _Member) -> Any:
+        return member.content["model"], member.content["fingerprint"].get("model")
+
+    for place, member in enumerate(members):
+        is_known = bool(identity(new)[1]) and identity(member) == identity(new)
+        if is_known and member.content["tasks"].keys().isdisjoint(new.content["tasks"]):
+            content = merge(member.content, new.content)
+            notes = (note for each in (member, new) for note in each.content.get("notes") or ())
+            members[place] = _Member(content | {"notes": list(dict.fromkeys(notes))}, (*member.files, *new.files))
+            return
+    members.append(new)
+
+
+def runs_of(results: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Run, ...]:
+    """Return a run for each path and content of a results.json, with unique labels."""
+    files = [ResultsFile(path, content, {task: task for task in content["tasks"]}) for path, content in results]
+    return _label_runs([_Member(file.stored, (file,)) for file in files])
+
+
+def _label_runs(members: Sequence[_Member]) -> tuple[Run, ...]:
+    """Return runs with unique labels. A repeated name gets its folder, and a number if that is not enough."""
+    names = [printable(member.content["model"]) for member in members]
     runs: list[Run] = []
-    for (path, content), name in zip(members, names, strict=True):
+    for (content, files), name in zip(members, names, strict=True):
+        path = files[0].path
         label = name if names.count(name) == 1 else f"{name} ({path.resolve().parent.name})"
         labels = {run.label for run in runs}
         candidates = [label, *(f"{label} #{number}" for number in range(2, len(members) + 2))]
-        runs.append(Run(next(each for each in candidates if each not in labels), path, content))
+        runs.append(Run(next(each for each in candidates if each not in labels), path, content, files))
     return tuple(runs)

@@ -17,15 +17,14 @@ from typing import Literal
 import numpy as np
 
 from rococo_jax.benchmarks.pooling import coverage_phrase
-from rococo_jax.benchmarks.variants import CLEAN
+from rococo_jax.benchmarks.variants import CLEAN, Variant
 from rococo_jax.errors import InputError, object_of, unknown_name
-from rococo_jax.evaluation.results import PER_QUERY
-from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
+from rococo_jax.evaluation.stored_counts import CountsByVariant
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.image_counts import ImageCounts, Statistic
 from rococo_jax.metrics.paired import FLIPS, PairedCounts, PairedDifference, least_margin, paired_differences
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
-from rococo_jax.report.collection import Group, Run, label_of, tasks_of
+from rococo_jax.report.collection import Group, Run, by_kind, label_of, tasks_of
 from rococo_jax.report.difference import Difference, difference_cells
 from rococo_jax.report.sections import ordered, section_of, section_of_kind
 from rococo_jax.report.sections.generic import pooled_variants
@@ -35,7 +34,7 @@ from rococo_jax.report.vocabulary import order_metrics
 Family = Literal["task", "all"]
 
 # Primary in every altered variant, beside the metric that orders the leaderboard.
-_PRIMARY = ("r1", "fr1", "grounding", "blind")
+PRIMARY = ("r1", "fr1", "grounding", "blind")
 # Without meaning for a model that finds no more than chance without the alteration.
 _NEEDS_SKILL = frozenset(("fr1", "grounding", "drop", "drop_points"))
 _ROUNDING = 1e-6  # points, between the same count of hits divided in another order
@@ -85,7 +84,7 @@ def compare_groups(
         groups: comparable results.
         reference: label of the model to compare with; by default the first model that was named. It is the same for all
             tasks, and never chosen by the results, which would favour it. A group without it uses its own first model,
-            and a task that it was not evaluated on the first model that was.
+            and a task that it lacks, or of which it has no table of counts, the first model that has both.
         metrics: names of the metrics that are primary, in all variants, instead of the usual ones.
         margin: largest difference, in points, that is equivalent to none; None to decide on significance alone.
         family: whether primary differences are corrected within each task, or over all tasks.
@@ -144,7 +143,10 @@ class _TaskTests:
         self, group: Group, task: str, tables: Mapping[str, CountsByVariant], base: Run, metrics: Sequence[str]
     ):
         self.task, self.runs = task, ordered(group.runs, task)
-        self.reference = base if base in self.runs else next(run for run in group.runs if task in run.tasks)
+        with_task = [run for run in group.runs if task in run.tasks]
+        with_counts = [run for run in with_task if any(of_task == task for of_task, _ in tables[run.label])]
+        candidates = with_counts or with_task
+        self.reference = base if base in candidates else candidates[0]
         self.compared = [run for run in self.runs if run is not self.reference]
         names = [(run, name) for run in self.compared for name in (*run.variants(task), *run.mean_corruptions(task))]
         pairs = [(each, _shared_counts(each[0], self.reference, task, each[1], tables)) for each in names]
@@ -198,7 +200,7 @@ class _TaskTests:
         return Difference(
             model=run.label,
             reference=self.reference.label,
-            benchmark=_benchmark_of(run, self.task),
+            benchmark=run.benchmark_of(self.task),
             task=self.task,
             variant=variant,
             metric=metric,
@@ -231,14 +233,6 @@ def _compare(tasks: Sequence[_TaskTests]) -> list[list[dict[str, PairedDifferenc
     return [[next(differences) for _ in of_task] for of_task in counts]
 
 
-def _benchmark_of(run: Run, task: str) -> str:
-    """Return the benchmark of a task; empty where the results do not name it."""
-    for name, about in object_of(run.results.get("benchmarks")).items():
-        if task in object_of(about).get("tasks", ()):
-            return name
-    return next(iter(run.data)) if len(run.data) == 1 else ""
-
-
 def is_at_chance(run: Run, task: str, variant: str) -> bool:
     """Whether a model cannot be told from chance on the unaltered variant: its interval reaches down to chance."""
     described = object_of(object_of(object_of(run.results.get("variants")).get(task)).get(variant))
@@ -255,7 +249,7 @@ def reaches_chance(run: Run, task: str, variant: str, metric: str) -> bool:
 def _counts_of(run: Run) -> CountsByVariant:
     """Return the counts of the variants that are compared: all but single corruptions."""
     variants = {task: [*run.variants(task), *run.mean_corruptions(task)] for task in run.tasks}
-    return read_image_counts(run.path.parent / PER_QUERY, run.results, variants)
+    return run.image_counts(variants)
 
 
 def _shared_counts(
@@ -286,33 +280,47 @@ def _primary_tests(
 
     Without `metrics` the primary tests are the metric that ranks models, in its variant or, if that has no counts, in
     every altered variant and part; and R@1, FR@1, grounding and blind in all of these. If the ranking metric has no
-    counts, the usual ranking metric of the kind of task replaces it.
+    counts, the usual ranking metric of the kind of task replaces it. Each kind of a task with several has its own
+    ranking metric.
     """
-    section = section_of(runs, task)
-    lead_variant, lead_metric = section.ranked_by
-    counted = {metric for model, _ in counts for metric in model.metrics}
-    if lead_metric not in counted:
-        usual = section_of_kind(next((run.kind(task) for run in runs), "")).lead[1]
-        lead_metric = usual if usual in counted else lead_metric
-    pooled = pooled_variants(section, runs, task)
-    # A part of a benchmark is an altered variant, too: its items choose between a true and an altered caption.
-    altered = {
-        name
-        for run, name in variants
-        for about in [run.described[task][name]]
-        if about.is_attack or (about.is_altered and not (about.alteration or about.unseen or name in pooled))
-    }
     names = [name for _, name in variants]
-    with_lead = {name for name, (model, _) in zip(names, counts, strict=True) if lead_metric in model.metrics}
-    leading = {lead_variant} if lead_variant in with_lead else with_lead & altered
+    leads: list[tuple[str, str, set[str]]] = []  # variant and metric of a kind, and the variants with that metric
+    pooled: set[str] = set()
+    for kind, of_kind in by_kind(runs, task).items():
+        section = section_of(of_kind, task)
+        lead_variant, lead_metric = section.ranked_by
+        names_of_kind = {name for run in of_kind for name in run.tasks[task]}
+        counted = [
+            (name, model.metrics) for name, (model, _) in zip(names, counts, strict=True) if name in names_of_kind
+        ]
+        if all(lead_metric not in metrics_of_variant for _, metrics_of_variant in counted):
+            usual = section_of_kind(kind).lead[1]
+            lead_metric = usual if any(usual in each for _, each in counted) else lead_metric
+        leads.append((lead_variant, lead_metric, {name for name, each in counted if lead_metric in each}))
+        pooled |= pooled_variants(section, of_kind, task)
+    altered = {name for run, name in variants if is_altered_or_part(run.described[task][name], name in pooled)}
+    leading = {
+        (name, metric)
+        for variant, metric, with_metric in leads
+        for name in ({variant} if variant in with_metric else with_metric & altered)
+    }
 
     def is_primary(place: int, metric: str) -> bool:
         if metrics:
             return metric in metrics
-        is_ranking = metric == lead_metric and names[place] in leading
-        return is_ranking or (metric in _PRIMARY and names[place] in altered)
+        is_ranking = (names[place], metric) in leading
+        return is_ranking or (metric in PRIMARY and names[place] in altered)
 
     return is_primary
+
+
+def is_altered_or_part(variant: Variant, is_pooled: bool) -> bool:
+    """Whether a variant is an attack or a part of a benchmark, whose items choose between true and altered captions.
+
+    The control, variants on unseen images and variants that are pooled over parts are none.
+    """
+    is_part = variant.is_altered and not (variant.alteration or variant.unseen or is_pooled)
+    return variant.is_attack or is_part
 
 
 def _is_compared(metric: str, is_altered: bool) -> bool:

@@ -1,4 +1,4 @@
-"""The numbers of the page for other programs: report.csv and a pandas table, both with one row per metric.
+"""The numbers of the page for other programs: report.csv and pandas data frames, with one row per metric.
 
 If models were compared, the last columns of a row in the CSV are the name of the reference and the paired difference.
 """
@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.errors import InputError, missing_library
+from rococo_jax.benchmarks.variants import Variant
+from rococo_jax.errors import InputError, is_whole, missing_library
+from rococo_jax.evaluation.table_metadata import read_rows as read_table_rows
 from rococo_jax.metrics import METRICS, metric_of
-from rococo_jax.report.collection import Group, group_by_fingerprint, load_results
-from rococo_jax.report.comparison import Comparisons
+from rococo_jax.report.collection import Group, Run, group_by_fingerprint, load_results
+from rococo_jax.report.comparison import PRIMARY, Comparisons, Family, compare_groups, is_altered_or_part
+from rococo_jax.report.sections import section_of_variant
 from rococo_jax.report.vocabulary import in_reading_order, order_variants
 from rococo_jax.storage import hash_json, write_csv_rows
 
@@ -18,14 +21,30 @@ _COLUMNS = (
     *("section", "model", "protocol", "task", "variant", "fingerprint", "results", "metric", "value", "low", "high"),
     *("label", "unit", "better"),
 )
+# The fields of a row by which pages, tables and studies select and pivot.
+_KEYS = (
+    *("benchmark", "part", "alteration", "corruption", "severity", "unseen", "pooled", "kind", "sd", "n", "chance"),
+    *("is_headline", "is_primary"),
+)
 _DIFFERENCE = ("compared_with", "difference", "difference_low", "difference_high", "p", "p_corrected", "mde")
 # The same of a difference.
 _FIELDS = ("reference", "points", "low", "high", "p", "p_corrected", "mde")
+# Columns of the frame, in order.
+_FRAME = (
+    *("model", "benchmark", "task", "part", "alteration", "corruption", "severity", "unseen", "pooled", "variant"),
+    *("kind", "metric", "value", "low", "high", "sd", "n", "chance", "is_headline", "is_primary"),
+    *("section", "protocol", "label", "unit", "better", "fingerprint", "results", "path"),
+)
+# Columns of a frame of differences, in order.
+_RECORD = (
+    *("model", "reference", "benchmark", "task", "variant", "metric", "points", "low", "high", "p", "p_corrected"),
+    *("mde", "is_primary", "verdict"),
+)
 
 
 def write_csv(path: Path, groups: Sequence[Group], comparisons: Comparisons) -> None:
     """Write the rows, by rename. Numbers keep all digits of results.json."""
-    columns = (*_COLUMNS, *_DIFFERENCE)
+    columns = (*_COLUMNS, *_KEYS, *_DIFFERENCE)
     write_csv_rows(path, [columns, *([row.get(name) for name in columns] for row in _rows(groups, comparisons))])
 
 
@@ -33,33 +52,70 @@ def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[st
     """Yield a row for each metric, group by group."""
     for place, run in ((place, run) for place, group in enumerate(groups) for run in group.runs):
         about: dict[str, Any] = {"section": place + 1, "model": run.label, "protocol": run.results["protocol"]}
-        about |= {"path": str(run.path), "fingerprint": hash_json(run.results["fingerprint"])[:12]}
-        about["results"] = f"{run.path.resolve().parent.name}/{run.path.name}"
+        about["fingerprint"] = hash_json(run.results["fingerprint"])[:12]
         for task, variants in run.tasks.items():
+            path = run.file_of(task).path
+            about |= {"path": str(path), "results": f"{path.resolve().parent.name}/{path.name}"}
             comparison = comparisons.get((place, task))
             rows = comparison.rows if comparison else ()
             differences = {(row.variant, row.metric): row for row in rows if row.model == run.label}
             for variant in order_variants(variants, run.described[task]):
+                fields = _fields_of(run, task, variant)
                 for name in in_reading_order(variants[variant], METRICS):
                     estimate, metric = run.estimate(task, variant, name), metric_of(name)
-                    row: dict[str, Any] = {"task": task, "variant": variant, "metric": name, "label": metric.label}
-                    row |= {"unit": metric.unit, "better": metric.better}
-                    row |= {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+                    row: dict[str, Any] = {**fields, "metric": name, "label": metric.label}
+                    row |= {"unit": metric.unit, "better": metric.better, "chance": run.chance(task, variant, name)}
+                    row |= {"value": estimate.value, "low": estimate.low, "high": estimate.high, "sd": estimate.spread}
+                    row |= {"is_headline": _is_headline(run, task, variant, name)}
+                    row |= {"is_primary": _is_primary(run, task, variant, name)}
                     if comparison and (difference := differences.get((variant, name))):
                         row |= dict(zip(_DIFFERENCE, [getattr(difference, name) for name in _FIELDS], strict=True))
                     yield about | row
 
 
+def _fields_of(run: Run, task: str, variant: str) -> dict[str, Any]:
+    """Return benchmark, task and fields of a variant, with the number of its queries, items or images."""
+    described = run.described[task][variant]
+    sizes = run.sizes(task).get(variant, {})
+    counted = [sizes[name] for name in ("queries", "items", "inside", "images") if is_whole(sizes.get(name))]
+    fields = {name: getattr(described, name) for name in ("part", "alteration", "corruption", "severity", "pooled")}
+    return {
+        "benchmark": run.benchmark_of(task),
+        "task": task,
+        "variant": variant,
+        **{name: value or None for name, value in fields.items()},
+        "unseen": described.unseen,
+        "kind": run.kind_of(task, variant),
+        "n": counted[0] if counted else None,
+    }
+
+
+def _is_headline(run: Run, task: str, variant: str, metric: str) -> bool:
+    headline = run.headline(task)
+    return headline is not None and (headline.variant, headline.metric) == (variant, metric)
+
+
+def _is_primary(run: Run, task: str, variant: str, metric: str) -> bool:
+    """Whether `rococo compare` tests the metric unless others are requested."""
+    described: Variant = run.described[task][variant]
+    is_pooled = bool(described.pooled) or variant in run.mean_corruptions(task)
+    ranked_by = section_of_variant([run], task, variant).ranked_by
+    return (variant, metric) == ranked_by or (metric in PRIMARY and is_altered_or_part(described, is_pooled))
+
+
 def read_results(*sources: Any) -> Any:
     """Return results as a long `pandas.DataFrame`: one row per model, task, variant and metric.
 
-    Columns: `section` (rows of one section are comparable), `model`, `protocol`, `task`, `variant`, `metric`, `value`,
-    `low`, `high` (bounds of the 95 % interval, NaN if there is none), `path`, and of the metric `label`, `unit` and
-    `better`.
+    Columns: `model`, `benchmark`, `task`; the fields of the variant (`part`, `alteration`, `corruption`, `severity`,
+    `unseen`, `pooled`; None where one does not apply) and its name `variant`; `kind` of the task; `metric`, `value`,
+    `low`, `high` (bounds of the 95 % interval, NaN if there is none), `sd` over seeds, `n` (queries, items or images),
+    `chance` (expected value of guessing, if it is known), `is_headline` (the number that ranks models on the task),
+    `is_primary` (tested by `compare`); then `section` (rows of one section are comparable), `protocol`, `label`,
+    `unit`, `better`, `fingerprint`, `results` and `path`.
 
     >>> frame = read_results("out")                                                       # doctest: +SKIP
-    >>> frame = frame[frame.metric == "fr1"].pivot(index="variant", columns="model", values="value")  # doctest: +SKIP
-    >>> frame.plot.bar()                                                                  # doctest: +SKIP
+    >>> frame[frame.is_headline].pivot(index="model", columns="task", values="value")     # doctest: +SKIP
+    >>> fog = frame[(frame.corruption == "fog") & (frame.severity == 3)]                  # doctest: +SKIP
 
     Args:
         sources: results files, or folders that contain them; or what `evaluate` returns, as `{name: results}`.
@@ -67,14 +123,91 @@ def read_results(*sources: Any) -> Any:
     Raises:
         InputError: there are no results, a file is damaged or something else, or pandas is not installed.
     """
-    try:
-        import pandas as pd
-    except ImportError:
-        raise missing_library("read_results", "library", "pandas", "pandas") from None
+    pd = _pandas("read_results")
+    rows = _rows(_groups_of("read_results", sources), {})
+    numbers = dict.fromkeys(("value", "low", "high", "sd", "chance"), float)
+    frame = pd.DataFrame(rows, columns=_FRAME)
+    return frame.astype({**numbers, "severity": "Int64", "n": "Int64", "unseen": bool})
+
+
+def read_rows(*sources: Any) -> Any:
+    """Return the rows that all numbers are computed from, as a `pandas.DataFrame`: `per_query.parquet` of each model.
+
+    The first column is `model`; the others are described in `evaluation.counts`. A column that a kind of task does not
+    have is missing in its rows.
+
+    >>> rows = read_rows("out")                                                           # doctest: +SKIP
+    >>> rows[rows.variant == "danger"].groupby("model").r1.mean()                         # doctest: +SKIP
+
+    Args:
+        sources: results files, or folders that contain them.
+
+    Raises:
+        InputError: as `read_results`, or a folder has no `per_query.parquet`.
+    """
+    pd = _pandas("read_rows")
+    tables = []
+    for run in (run for group in _groups_of("read_rows", sources) for run in group.runs):
+        for file in run.files:
+            table = read_table_rows(file.table, "the table of queries that `rococo evaluate` writes").to_pandas()
+            names = {name: task for task, name in file.tasks.items()}
+            table = table[table["task"].isin(names)].assign(task=lambda each, names=names: each["task"].map(names))
+            table.insert(0, "model", run.label)
+            tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def compare(
+    results: Any,
+    reference: str | None = None,
+    *,
+    metrics: Sequence[str] = (),
+    margin: float | None = None,
+    family: Family = "task",
+) -> Any:
+    """Return the differences between models and the reference as a `pandas.DataFrame`, as `rococo compare` tests them.
+
+    Columns: `model`, `reference`, `benchmark`, `task`, `variant`, `metric`, `points` (model minus reference, or of
+    `blind` the change of the distance from 50), `low`, `high`, `p`, `p_corrected`, `mde`, `is_primary`, `verdict`.
+    `p_corrected` and `verdict` are missing where a difference is not primary.
+
+    >>> frame = compare("out", reference="plain")                                         # doctest: +SKIP
+    >>> frame[frame.is_primary & (frame.verdict == "worse")]                              # doctest: +SKIP
+
+    Args:
+        results: results file or folder, or several.
+        reference: name of the model to compare with; by default the first one.
+        metrics: metrics to test instead of the primary ones.
+        margin: largest difference, in points, that is equivalent to none.
+        family: whether primary differences are corrected within each task, or over all tasks.
+
+    Raises:
+        InputError: as `read_results`, no model or metric has that name, or no two models share a table of counts.
+    """
+    pd = _pandas("compare")
+    sources = [results] if isinstance(results, str | Path) else list(results)
+    groups = _groups_of("compare", sources)
+    comparisons = compare_groups(groups, reference, metrics, margin=margin, family=family)
+    rows = [row.as_json() for comparison in comparisons.values() for row in comparison.rows]
+    if not rows:
+        problem = "none with counts of the same queries or items"
+        raise InputError("compare", "models", problem, "results of two models on one benchmark, with per_query.parquet")
+    return pd.DataFrame(rows, columns=_RECORD)
+
+
+def _groups_of(function: str, sources: Sequence[Any]) -> list[Group]:
+    """Return the groups of results of paths and of `{name: results}`."""
     named = [(name, content) for each in sources if isinstance(each, Mapping) for name, content in each.items()]
     results = load_results(each for each in sources if not isinstance(each, Mapping))
     results += [(Path(name), dict(content) | {"model": name}) for name, content in named]
     if not results:
-        raise InputError("read_results", "sources", "none", "at least one results file or folder")
-    rows = _rows(group_by_fingerprint(results), {})
-    return pd.DataFrame(rows, columns=[*_COLUMNS, "path"]).astype(dict.fromkeys(("value", "low", "high"), float))
+        raise InputError(function, "sources", "none", "at least one results file or folder")
+    return group_by_fingerprint(results)
+
+
+def _pandas(function: str) -> Any:
+    try:
+        import pandas as pd
+    except ImportError:
+        raise missing_library(function, "library", "pandas", "pandas") from None
+    return pd

@@ -20,7 +20,7 @@ from rococo_jax.report.comparison import Comparison
 from rococo_jax.report.difference import Difference
 from rococo_jax.report.examples import example_cards
 from rococo_jax.report.model_lines import model_line
-from rococo_jax.report.sections import section_of
+from rococo_jax.report.sections import lead_of, section_of_variant
 from rococo_jax.report.tables import MOST_PANELS, has_any, interval_panels
 from rococo_jax.report.verdicts import COLUMNS, INTERVAL, cells_of, leader_sentence
 from rococo_jax.report.vocabulary import (
@@ -117,7 +117,7 @@ def _focus(group: Group, compared: Mapping[str, Comparison]) -> Focus:
             comparison = compared.get(task)
             return Focus(runs, _described(runs, comparison), task, variant, "fr1", comparison)
     task = tasks[0]
-    variant, metric = section_of(group.runs, task).ranked_by
+    variant, metric = lead_of(group.runs, task)
     runs, comparison = best_first(group.runs, task, (variant, metric)), compared.get(task)
     return Focus(runs, _described(runs, comparison), task, variant, metric, comparison)
 
@@ -130,7 +130,7 @@ def _tested(focus: Focus) -> Markup:
     """Describe what each model had to do."""
     task, sizes = focus.task, focus.described.sizes(focus.task)
     if not focus.is_attack:
-        question = QUESTIONS.get(task) or section_of(focus.runs, task).question
+        question = QUESTIONS.get(task) or section_of_variant(focus.runs, task, focus.variant).question
         items = sizes.get(focus.variant, {})
         size = next((f" ({count(items[name])} {name})" for name in ("items", "queries", "images") if name in items), "")
         return rich("{}{}: {}", task_label(task), size, question)

@@ -54,4 +54,6 @@ def _source(provenance: dict[str, Any]) -> str:
         return ""
     # Of a path only the last part is of interest to other readers; a hub name has two parts.
     name = PurePath(source).name if PurePath(source).is_absolute() or source.startswith(".") else source
-    return f"converted from {name}" if name else ""
+    # Stored numbers were made elsewhere, and nothing was converted.
+    kind = provenance.get("kind")
+    return f"{kind if isinstance(kind, str) else 'converted'} from {name}" if name else ""

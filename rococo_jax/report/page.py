@@ -7,22 +7,33 @@ from urllib.parse import quote
 
 from rococo_jax.benchmarks.subset import phrase_of
 from rococo_jax.errors import is_whole, object_of
-from rococo_jax.evaluation.examples import EXAMPLES, Example, read_examples
-from rococo_jax.metrics import METRICS
+from rococo_jax.evaluation.conditions import flatten
+from rococo_jax.evaluation.examples import EXAMPLES, Example
+from rococo_jax.metrics import is_defined, metric_of
 from rococo_jax.report.blocks import Alert, Block, Cards, Folded, Note, Notes, Page, Part, PlainTable, Terms, Text, rich
-from rococo_jax.report.collection import Group, Run, corrupted_by, tasks_of
+from rococo_jax.report.collection import Group, Run, by_kind, corrupted_by, tasks_of
 from rococo_jax.report.comparison import Comparison, Comparisons, comparison_part
-from rococo_jax.report.conditions import flat_fingerprint
 from rococo_jax.report.correlations import correlations_part
 from rococo_jax.report.examples import ERROR, WON, WON_NOTE, choose_examples, example_cards
 from rococo_jax.report.first_screen import first_screen
-from rococo_jax.report.sections import ordered, section_of
+from rococo_jax.report.left_out import left_out_lines
+from rococo_jax.report.sections import TaskSection, ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
 from rococo_jax.report.sections.generic import grounding_part, results_of, tiles_of
 from rococo_jax.report.sections.image_sizes import image_sizes_part, one_size_each, runs_by_size
 from rococo_jax.report.task_sizes import sizes
 from rococo_jax.report.verdicts import verdict_part
-from rococo_jax.report.vocabulary import ALTERED, PROTOCOLS, QUERIES, QUESTIONS, count, percent, task_label
+from rococo_jax.report.vocabulary import (
+    ALTERED,
+    PROTOCOLS,
+    QUERIES,
+    QUESTIONS,
+    count,
+    order_metrics,
+    percent,
+    task_label,
+    variant_label,
+)
 from rococo_jax.storage import hash_json
 
 _ORIGINS = {"ours": "our definition", "benchmark": "benchmark's code", "paper": "paper"}
@@ -55,7 +66,7 @@ def data_name(data: dict[str, Any]) -> str:
 
 def group_name(group: Group) -> str:
     """Return the data and the protocol of a group of results as a title."""
-    names = [name for data in group.runs[0].data.values() if (name := data_name(data))]
+    names = [name for data in group.data.values() if (name := data_name(data))]
     return ", ".join([*names, f"protocol {group.runs[0].results['protocol']}"])
 
 
@@ -63,9 +74,10 @@ def setting(group: Group) -> Terms:
     """Return the data of each benchmark, one line each, and the protocol."""
     first = group.runs[0]
     facts: list[tuple[str, Text]] = []
-    for benchmark, data in first.data.items():
+    for benchmark, data in group.data.items():
         # The texts of a benchmark that is one task are choices, not captions of images.
-        names = [(key, "texts" if word == "captions" and first.kind(benchmark) else word) for key, word in _SIZES]
+        is_one_task = any(benchmark in run.tasks for run in group.runs)
+        names = [(key, "texts" if word == "captions" and is_one_task else word) for key, word in _SIZES]
         sizes = [f"{count(data[key])} {word}" for key, word in names if is_whole(data.get(key))]
         if line := ", ".join(filter(None, [data_name(data), *sizes])):
             facts.append((task_label(benchmark), line))
@@ -91,7 +103,7 @@ def _shortened(text: str) -> str:
 def coverage_alerts(group: Group) -> list[Alert]:
     """Return a warning for each benchmark with missing images, or that was evaluated on a list."""
     alerts = []
-    for name, data in group.runs[0].data.items():
+    for name, data in group.data.items():
         if listed := phrase_of(data):
             text = f"{name}: {listed}. Compare these results with others on the same list only."
             alerts.append(Alert("Not comparable with results on everything.", text))
@@ -114,7 +126,7 @@ def notes(group: Group) -> Notes | None:
         for note in dict.fromkeys(run.results.get("notes") or []):
             if isinstance(note, str):
                 labels_of.setdefault(note, []).append(run.label)
-    if any(map(coverage, group.runs[0].data.values())):  # the warning above says the same
+    if any(map(coverage, group.data.values())):  # the warning above says the same
         labels_of = {note: labels for note, labels in labels_of.items() if not note.startswith(("only ", "limit: "))}
     lines = [
         note if len(labels) == len(group.runs) else f"{', '.join(labels)}: {note}" for note, labels in labels_of.items()
@@ -140,7 +152,7 @@ def model_cards(runs: Sequence[Run]) -> Part:
     """Return a card for each model, folded under its name."""
     cards = []
     for run in runs:
-        fingerprint = Part("Fingerprint", [PlainTable(list(flat_fingerprint(run.results).items()))], "")
+        fingerprint = Part("Fingerprint", [PlainTable(list(flatten(run.results["fingerprint"]).items()))], "")
         cards.append(Folded(run.label, [PlainTable(model_facts(run)), fingerprint], style="model-card"))
     return Part("Models", [Note(_CARDS), *cards], "task")
 
@@ -194,8 +206,7 @@ def definition_rows(names: Collection[str]) -> list[list[Text]]:
             each.definition,
             rich('<span class="{}">{}</span>', each.origin or "", _ORIGINS.get(each.origin, "")),
         ]
-        for name, each in METRICS.items()
-        if name in names
+        for each in (metric_of(name) for name in order_metrics(sorted(names)) if is_defined(name))
     ]
 
 
@@ -267,7 +278,7 @@ def _anchor(task: str) -> str:
 
 
 def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison]) -> Part:
-    examples = {run.label: read_examples(run.path.parent) for run in group.runs}
+    examples = {run.label: run.examples() for run in group.runs}
     title = rich("Section {}: <bdi>{}</bdi>", str(number), group_name(group)) if many else ""
     facts = Part("", [setting(group), notes(group), _without_examples(group, examples)], style="facts")
     blocks: list[Block | None] = [
@@ -275,6 +286,7 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
         *coverage_alerts(group),
         first_screen(group, examples, facts, compared) if number == 1 else facts,
         verdict_part(compared),
+        _left_out(group, compared),
     ]
     for task in tasks_of(group.runs):
         blocks.append(_task(group, task, f"s{number}-{_anchor(task)}", compared.get(task), examples))
@@ -283,6 +295,12 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
     blocks.append(correlations_part(one_size_each(group.runs), f"s{number}-correlations"))
     blocks.append(model_cards(group.runs))
     return Part(title, blocks, "group", f"s{number}")
+
+
+def _left_out(group: Group, compared: dict[str, Comparison]) -> Folded | None:
+    """Return what was not compared, folded; None if that is nothing."""
+    lines = left_out_lines([group], {(0, task): comparison for task, comparison in compared.items()})
+    return Folded(f"Not compared: {len(lines)}", [Notes(lines)]) if lines else None
 
 
 def _without_examples(group: Group, examples: dict[str, list[Example]]) -> Note | None:
@@ -298,22 +316,38 @@ def _task(
     group: Group, task: str, anchor: str, compared: Comparison | None, examples: dict[str, list[Example]]
 ) -> Part:
     runs, section = ordered(group.runs, task), section_of(group.runs, task)
+    kinds = by_kind(runs, task)
     question = QUESTIONS.get(task, section.question)
     words = {"queries": QUERIES.get(task, "queries"), "altered": ALTERED.get(task, "altered")}
     title, note = (text.format(**words) for text in section.errors)
     blocks: list[Block | None] = [
         Note(question, "question") if question else None,
         sizes(runs, task),
-        tiles_of(section, runs, task),
-        results_of(section, runs, task),
-        _definitions(runs, task),
-        grounding_part(runs, task),
+        *(_results(section, runs, task) if len(kinds) < 2 else _results_by_kind(kinds, task)),
         comparison_part(compared, task) if compared else None,
-        *section.charts(runs, task),
+        *(section.charts(runs, task) if len(kinds) < 2 else ()),
         _examples(runs, task, examples, WON, WON_NOTE),
         _examples(runs, task, examples, ERROR, (title, note)),
     ]
     return Part(task_label(task), blocks, "task", anchor)
+
+
+def _results(section: TaskSection, runs: Sequence[Run], task: str) -> list[Block | None]:
+    return [
+        tiles_of(section, runs, task),
+        results_of(section, runs, task),
+        _definitions(runs, task),
+        grounding_part(runs, task),
+    ]
+
+
+def _results_by_kind(kinds: dict[str, list[Run]], task: str) -> Iterator[Part]:
+    """Yield the results of a task with parts of several kinds, a part of the page for each kind."""
+    for kind, runs in kinds.items():
+        section = section_of(runs, task)
+        question = Note(section.question, "question") if section.question else None
+        blocks = [*_results(section, runs, task), *section.charts(runs, task)]
+        yield Part(variant_label(kind), [question, *blocks])
 
 
 def _examples(

@@ -38,8 +38,8 @@ QUERIES = {"image_to_text": "images", "text_to_image": "captions"}
 ALTERED = {"image_to_text": "an altered caption", "text_to_image": "a mixed image"}
 
 PROTOCOLS = {
-    "paper": "the published files and the published mixing; ties are broken as in the published code, as far as that "
-    "is defined",
+    "paper": "files as they are, and the published mixing; ties are broken as in the published code, as far as that is "
+    "defined",
     "strict": "altered captions that equal their original are excluded, letter case and final full stops are made the "
     "same on both sides, no image is mixed with itself, and a tie counts against the model",
     "control": "images are only resized to a square and saved again, with nothing mixed in, which separates the effect "

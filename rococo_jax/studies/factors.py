@@ -21,7 +21,6 @@ from markupsafe import Markup
 
 from rococo_jax.benchmarks.choices.records import read_records
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.metrics.intervals import draw_blocks
 from rococo_jax.progress import say
@@ -160,9 +159,10 @@ def _compare_by_facts(path: Path, runs: Sequence[Run], measured: Mapping[str, Fa
 def _right(run: Run, task: str) -> dict[str, bool]:
     import pyarrow.compute
 
-    path = run.path.parent / PER_QUERY
+    file = run.file_of(task)
+    path, stored = file.table, file.tasks[task]
     rows = read_rows(path, "the rows that `rococo evaluate` or `rococo score` writes")
-    rows = rows.filter((pyarrow.compute.field("task") == task) & (pyarrow.compute.field("variant") == _CLEAN))
+    rows = rows.filter((pyarrow.compute.field("task") == stored) & (pyarrow.compute.field("variant") == _CLEAN))
     if "chosen" not in rows.column_names or not rows.num_rows:
         raise InputError(path, "rows", f"none of {task}", "one row per image with `chosen`")
     pairs = zip(rows.column("image").to_pylist(), rows.column("chosen").to_pylist(), strict=True)

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from rococo_jax.errors import InputError
-from rococo_jax.report.collection import Run, group_by_fingerprint, label_runs, load_results
-from rococo_jax.report.conditions import Conditions
+from rococo_jax.evaluation.conditions import conditions_of
+from rococo_jax.report.collection import Run, group_by_fingerprint, load_results, runs_of
+from rococo_jax.report.comparable import field_name
 from rococo_jax.report.sections.image_sizes import runs_by_size
 
 
@@ -26,13 +27,21 @@ def runs_of_the_same_data(sources: Sequence[str]) -> tuple[Run, ...]:
 
     Raises InputError: there are none, they are of other data or another protocol, or a model has several image sizes.
     """
-    runs = label_runs(load_results(sources))
-    first, *others = [Conditions.of(run.results) for run in runs]
-    for run, conditions in zip(runs[1:], others, strict=True):
-        if not conditions.has_the_data_of(first):
-            shared = first.flat.keys() & conditions.flat.keys()
-            differing = sorted(field for field in shared if first.flat[field] != conditions.flat[field])
-            _refuse(f"{run.path}, which differs from {runs[0].path} in {_shortened(differing or ['all benchmarks'])}")
+    runs = runs_of(load_results(sources))
+    first_of_task: dict[str, tuple[Run, dict[str, str]]] = {}
+    runs_of_task: dict[str, list[Run]] = {}
+    for run in runs:
+        for benchmark in conditions_of(run.results):
+            for task in dict.fromkeys(task for task, _ in benchmark.variants):
+                first, shared = first_of_task.setdefault(task, (run, benchmark.shared))
+                runs_of_task.setdefault(task, []).append(run)
+                fields = {**shared, **benchmark.shared}
+                differing = [field for field in fields if shared.get(field) != benchmark.shared.get(field)]
+                if differing := [field_name(("benchmark", benchmark.name), field) for field in differing]:
+                    _refuse(f"{run.path}, which differs from {first.path} in {_shortened(sorted(differing))}")
+    for run in runs if len(runs) > 1 else ():
+        if all(len(runs_of_task[task]) == 1 for task in run.tasks):
+            _refuse(f"{run.path}, which has no benchmark in common with the other results")
     _check_one_size_each(runs)
     return runs
 

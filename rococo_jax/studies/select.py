@@ -15,7 +15,6 @@ from jaxtyping import Float, Int
 
 from rococo_jax.benchmarks.variants import UNCORRUPTED, Variant
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation.results import PER_QUERY
 from rococo_jax.evaluation.table_metadata import read_rows
 from rococo_jax.report.collection import Run
 from rococo_jax.storage import load_arrays
@@ -119,9 +118,10 @@ def _has_corruptions(run: Run, task: str) -> bool:
 def _answers(run: Run, task: str) -> Answers:
     import pyarrow.compute
 
-    file = run.path.parent / PER_QUERY
+    results = run.file_of(task)
+    file = results.table
     table = read_rows(file, "the rows that `rococo evaluate` writes")
-    table = table.filter(pyarrow.compute.field("task") == task)
+    table = table.filter(pyarrow.compute.field("task") == results.tasks[task])
     answer = next((name for name in _ANSWERS if name in table.column_names
                    and table.column(name).null_count < table.num_rows), None)  # fmt: skip
     if answer is None:

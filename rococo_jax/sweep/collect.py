@@ -25,6 +25,7 @@ from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.errors import is_number, object_of
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, described_variants, read_results
 from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
+from rococo_jax.evaluation.summary import note_lines
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.image_counts import BASELINE, ImageCounts, beside_baseline
 from rococo_jax.report.across_seeds import interval, over_draws, spread
@@ -72,6 +73,7 @@ class Row:
         coverage: (task, variant) -> phrase with the number of its parts, if some are absent.
         variants: task -> the fields of each variant, by name.
         seed_values: task -> variant -> metric -> its values over the seeds.
+        runs: of each run `model` (its name), `benchmarks` and `notes`, as its results have them.
     """
 
     arm: str
@@ -85,6 +87,7 @@ class Row:
     coverage: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Variant]] = dataclasses.field(default_factory=dict)
     seed_values: Mapping[str, TaskValues] = dataclasses.field(default_factory=dict)
+    runs: Sequence[Mapping[str, Any]] = ()
 
     def section(self, task: str) -> TaskSection:
         """Return the section of a task."""
@@ -198,7 +201,23 @@ def _with_evaluation(row: Row, folders: Sequence[Path]) -> Row:
         coverage=coverage_of(results[0]),
         variants={task: described_variants(results[0], task) for task in kinds},
         seed_values=seed_values,
+        runs=[{name: of_run.get(name, {}) for name in ("model", "benchmarks", "notes")} for of_run in results],
     )
+
+
+def notes_of(rows: Sequence[Row], task: str | None = None) -> list[str]:
+    """Return the notes of the runs' results, each once, with the runs that it is about if these are not all.
+
+    Args:
+        task: only notes on the benchmark of this task.
+    """
+    runs = [run for row in rows for run in row.runs]
+    if task is not None:
+        runs = [
+            {**run, "benchmarks": {name: each for name, each in run["benchmarks"].items() if task in each["tasks"]}}
+            for run in runs
+        ]
+    return note_lines(runs)
 
 
 def headlines_of(results: Mapping[str, Any]) -> dict[str, Lead]:

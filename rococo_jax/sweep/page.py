@@ -23,7 +23,7 @@ from rococo_jax.report.markdown import write_page
 from rococo_jax.report.svg import Chart, chart_of, colour_of
 from rococo_jax.report.vocabulary import task_label
 from rococo_jax.storage import write_text
-from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, sections_of, summary_columns
+from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, notes_of, sections_of, summary_columns
 from rococo_jax.sweep.differences import differences_part
 from rococo_jax.sweep.plan import Plan, value_text
 from rococo_jax.sweep.tables import (
@@ -187,7 +187,9 @@ def write_figures(plan: Plan, rows: Sequence[Row], workdir: Path, failed: Mappin
     entries = legend_of(panels)
     legend = [(colour, name) for colour, _, name in entries if colour != "soft"]
     lines = "; ".join(name for colour, _, name in entries if colour == "soft")
+    notes = notes_of(rows)
     blocks = [
+        Part("Notes", [Notes(notes)], "group") if notes else None,
         Part("", [Note(lines) if lines else None, Charts(charts, legend, style="scatters")], style="group"),
         Part("", [_summary(plan, rows), differences_part(plan, rows)], style="group"),
         *(Part(task_label(task), [_variants(plan, rows, task)], "group") for task in tasks_of(rows)),

@@ -33,7 +33,7 @@ from rococo_jax.errors import InputError, is_disk_full
 from rococo_jax.evaluation.conditions import Request, refuse_other_conditions, request_of
 from rococo_jax.evaluation.model_series import JOURNAL, write_journal
 from rococo_jax.evaluation.models import open_model
-from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
+from rococo_jax.evaluation.results import PER_QUERY, RESULTS, make_fingerprint, read_results
 from rococo_jax.evaluation.resume import holds, requests_in, union
 from rococo_jax.evaluation.runner import evaluate_into
 from rococo_jax.locks import hold
@@ -109,7 +109,7 @@ def refuse_other_starts(plan: Plan, workdir: Path) -> None:
 def refuse_other_evaluations(plan: Plan, workdir: Path, evaluation: Evaluation) -> None:
     """Raise InputError if a point was evaluated on other data or with another protocol."""
     data = {benchmark.name: benchmark.fingerprint() for benchmark in evaluation.benchmarks}
-    conditions = {"data": data, "protocol": evaluation.settings.protocol}
+    conditions = make_fingerprint(model={}, data=data, protocol=evaluation.settings.protocol)
     for point in plan.runs:
         path = plan.folder(workdir, point) / EVALUATION / RESULTS
         if is_evaluated(path.parent.parent):

@@ -3,7 +3,8 @@
 `differences` in sweep.json compares each setting with the first, over seeds and images (`sweep.differences`).
 
 sweep.csv has one row per setting, task and variant (the variant `altered` is the mean over the altered ones), or one
-row per setting if nothing was evaluated. Every number is a mean over seeds, with its standard deviation over them
+row per setting if nothing was evaluated. Its last column has the notes of the runs' results on the benchmark, such as
+that the models were trained on its images. Every number is a mean over seeds, with its standard deviation over them
 (`_sd`); metrics of tasks also have the bounds of their interval over seeds and images (`_low`, `_high`).
 """
 
@@ -15,7 +16,7 @@ from rococo_jax.metrics import metric_of
 from rococo_jax.report.collection import Estimate
 from rococo_jax.report.vocabulary import order_metrics, variant_label
 from rococo_jax.storage import write_csv_rows, write_json
-from rococo_jax.sweep.collect import ALTERED, TRAINING, Row, metrics_of
+from rococo_jax.sweep.collect import ALTERED, TRAINING, Row, metrics_of, notes_of
 from rococo_jax.sweep.differences import differences_of
 from rococo_jax.sweep.plan import Plan, value_text
 from rococo_jax.training.config import flat
@@ -68,6 +69,7 @@ def sweep_json(plan: Plan, rows: Sequence[Row], failed: Mapping[str, str], state
             {"arm": row.arm, "values": dict(zip(names, row.values, strict=True)), **each.as_json()}
             for row, each in differences_of(plan, rows)
         ],
+        "notes": notes_of(rows),
         "points": [
             {
                 "name": point.name,
@@ -104,18 +106,19 @@ def csv_rows(plan: Plan, rows: Sequence[Row]) -> Iterator[list[Any]]:
     yield [
         *("arm", *(axis.name for axis in plan.axes), "seeds", "steps", "batch_size", "learning_rate"),
         *(f"{name}{suffix}" for name in TRAINING for suffix in suffixes[:2]),
-        *("task", "variant", *(f"{name}{suffix}" for name in metrics for suffix in suffixes)),
+        *("task", "variant", *(f"{name}{suffix}" for name in metrics for suffix in suffixes), "notes"),
     ]
     for row in rows:
         config = [row.config[name] for name in ("steps", "batch_size", "learning_rate")]
         setting = [row.arm, *map(value_text, row.values), " ".join(map(str, row.seeds)), *config]
         setting += [cell for name in TRAINING for cell in _cells(row.training.get(name))[:2]]
         if not row.tasks:
-            yield [*setting, "", "", *[""] * (len(metrics) * len(suffixes))]
+            yield [*setting, "", "", *[""] * (len(metrics) * len(suffixes)), ""]
         for task, variants in row.tasks.items():
+            notes = "; ".join(notes_of([row], task))
             for variant in row.variant_names(task):
                 cells = [cell for name in metrics for cell in _cells(variants[variant].get(name))]
-                yield [*setting, task, variant, *cells]
+                yield [*setting, task, variant, *cells, notes]
 
 
 def tasks_of(rows: Sequence[Row]) -> list[str]:

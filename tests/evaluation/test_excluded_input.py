@@ -131,6 +131,24 @@ def test_choices_lose_wrong_texts_that_are_cut_to_right_ones(tmp_path):
     assert results["notes"][1].endswith("(choices, one: 2 of 5; choices, both: 2 of 4)")
 
 
+def test_captions_that_are_cut_are_counted_once_whatever_the_number_of_corruptions(tmp_path):
+    items = [[f"{number} a b c d e f dog", f"{number} a b c d e f cat"] for number in range(IMAGES)]
+    images = write(tmp_path, SHORT)["images"]
+    lines = [
+        {"id": f"{number}", "images": [{"file": f"{number}.png"}], "texts": texts, "match": [[0, 0]], "part": "long"}
+        for number, texts in enumerate(items)
+    ]
+    (tmp_path / "items").mkdir()
+    (tmp_path / "items" / "items.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = Settings(corruptions=("fog", "contrast"), severities=(1, 3))
+    folders = {"images": images, "annotations": tmp_path / "items"}
+    (benchmark,) = open_benchmarks(settings, **folders)
+    model = EncoderModel(load_encoder(Telling()))
+    (excluded,) = [each for each in model.adapt_benchmark(benchmark).excluded if each.kind == "same_tokens"]
+    assert (excluded.count, excluded.total) == (IMAGES, IMAGES)
+    assert excluded.note.count("choices, long: ") == 1
+
+
 def test_benchmarks_of_which_nothing_is_cut_are_asked_as_they_are(tmp_path):
     (benchmark,) = open_benchmarks(Settings(), **write(tmp_path, SHORT))
     read = EncoderModel(load_encoder(Telling())).adapt_benchmark(benchmark)

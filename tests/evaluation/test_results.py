@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tasks import Outcome
@@ -64,7 +65,7 @@ def part(name: str, kind: str, counted, pair_counts=None) -> Figures:
     return Figures(Task("own", name, pools=(Pool(Variant(pooled="mean"), "parts"),)), kind, counted, pair_counts or {})
 
 
-def test_a_benchmark_of_several_kinds_is_of_none_and_its_mean_has_what_all_parts_have():
+def test_parts_of_several_kinds_are_pooled_kind_by_kind():
     outcomes = [
         part("texts", "choice", counts(0.4, "ota", "ties"), pairs(0.6)),
         part("more texts", "choice", counts(0.8, "ota", "ties"), pairs(0.2)),
@@ -73,14 +74,16 @@ def test_a_benchmark_of_several_kinds_is_of_none_and_its_mean_has_what_all_parts
     made = make_results("one", "paper", {}, outcomes)
     turned = make_results("one", "paper", {}, outcomes[::-1])
     assert made["kinds"] == turned["kinds"] == {"own": "mixed"}
-    mean = made["tasks"]["own"]["mean"]
-    assert set(mean) == set(made["intervals"]["own"]["mean"]) == {"ties"}
+    mean = made["tasks"]["own"]["choice/mean"]
+    assert set(mean) >= {"ota", "ties", "blind"} and mean == turned["tasks"]["own"]["choice/mean"]
+    assert mean["ota"] == pytest.approx(60.0) and made["intervals"]["own"]["choice/mean"]["ota"] is not None
     assert made["tasks"]["own"]["texts"]["blind"] == 60.0 and "blind" not in made["tasks"]["own"]["images"]
-    (note,) = made["notes"]
+    in_part = make_results("one", "paper", {}, [outcomes[0], part("no pairs", "choice", counts(0.2, "ota", "ties"))])
+    (note,) = in_part["notes"]
     assert note.startswith("own, mean: no preference, blind and grounding, because only some of its parts have pairs")
     of_texts = make_results("one", "paper", {}, outcomes[:2])
     assert of_texts["kinds"] == {"own": "choice"} and of_texts["tasks"]["own"]["mean"]["blind"] == 40.0
-    assert not of_texts["notes"] and set(made["sizes"]["own"]) == {"texts", "more texts", "images", "mean"}
+    assert not of_texts["notes"] and set(made["sizes"]["own"]) == {"texts", "more texts", "images", "choice/mean"}
 
 
 def test_a_reason_without_grounding_is_one_note_for_all_variants_of_a_task():

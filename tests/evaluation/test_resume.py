@@ -17,7 +17,7 @@ from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.training_images import training_images, write_training_images
 from rococo_jax.errors import InputError
-from rococo_jax.evaluation import results
+from rococo_jax.evaluation import conditions, results
 from rococo_jax.evaluation.examples import read_examples
 from rococo_jax.evaluation.stored_counts import read_image_counts
 from rococo_jax.report.collection import group_by_fingerprint, load_results
@@ -483,19 +483,43 @@ def test_an_evaluation_that_is_killed_between_two_files_never_leaves_a_pair_of_o
     assert refused_reports > 0
 
 
-def test_other_versions_are_computed_again_for_both_requests(folder, monkeypatch):
+def test_other_versions_are_recorded_and_keep_results(folder, monkeypatch):
     out, whole = folder("out"), folder("whole")
     with monkeypatch.context() as earlier:
         earlier.setattr(results, "__version__", "0.0.1")
-        out.evaluate(**CUES, tasks=("edges",))
-        earlier.setattr(results, "__version__", "0.0.2")
-        with pytest.raises(
-            InputError, match=r"other versions \(rococo_jax 0\.0\.1 -> 0\.0\.2\); wanted a request that includes"
-        ):
-            out.evaluate(**SUGAR)
-    _, said = out.evaluate(**CUES, tasks=("silhouettes",))
-    whole.evaluate(**CUES)
-    assert "made by other versions (rococo_jax 0.0.1 -> " in said and out.files == whole.files
+        out.evaluate(**CUES)
+    computed, said = out.evaluate(**ITEMS_AND_SHAPES)
+    assert computed and "adding sugarcrepe; keeping cue_conflict" in said
+    found, now = out.results, results.__version__
+    versions = {name: about["versions"]["rococo_jax"] for name, about in found["benchmarks"].items()}
+    assert versions == {"cue_conflict": "0.0.1", "sugarcrepe": now}
+    assert found["fingerprint"]["versions"]["rococo_jax"] == f"{now}, 0.0.1"
+    whole.evaluate(**ITEMS_AND_SHAPES)
+    for part in ("tasks", "intervals", "sizes", "headlines"):
+        assert found[part] == whole.results[part]
+    # Once more: nothing is left to compute, and the files stay as they are.
+    files = out.files
+    assert out.evaluate(**ITEMS_AND_SHAPES)[0] == 0 and out.files == files
+
+
+def test_another_scoring_computes_the_benchmarks_of_its_kind_again(folder, monkeypatch):
+    out, whole = folder("out"), folder("whole")
+    out.evaluate(**ITEMS_AND_SHAPES)
+    monkeypatch.setitem(conditions.SCORING, "choice", 2)
+    _, said = out.evaluate(**ITEMS_AND_SHAPES)
+    assert "sugarcrepe: scored again, because another version of the scoring was used" in said
+    assert "cue_conflict" not in said.partition("scored again")[0].rpartition("out:")[2]
+    whole.evaluate(**ITEMS_AND_SHAPES)
+    assert out.files == whole.files
+    assert out.results["benchmarks"]["sugarcrepe"]["scoring"] == {"choice": 2}
+    monkeypatch.setitem(conditions.SCORING, "choice", 3)
+    other = folder("other")
+    other.evaluate("m1", **ITEMS_AND_SHAPES)
+    first, second = group_by_fingerprint(load_results([out.out, other.out]))
+    assert [[*run.tasks] for run in first.runs] == [["sugarcrepe", "edges", "silhouettes"], ["edges", "silhouettes"]]
+    assert second.differences == (("scoring of choice of sugarcrepe, mean", "2", "3"),) or all(
+        field.startswith("scoring of choice of sugarcrepe") for field, *_ in second.differences
+    )
 
 
 def words(world: Path, out: Path, cache: Path, *more: object) -> list[str]:
@@ -545,6 +569,20 @@ def test_a_model_that_may_have_seen_the_images_is_refused_although_its_results_a
     assert "training images: found not known" in refusal(*command, "--require-clean")
 
 
+def test_one_model_and_a_list_of_models_are_not_mixed_in_a_folder(world, tmp_path, refusal):
+    one, other = f"first={world}/m0/tiny", f"second={world}/m1/tiny"
+    options = ["--data", world / "data", "--benchmarks", "cue_conflict", "--templates", "1", "--tasks", "edges"]
+    options = [*map(str, options), "--no-report", "--out"]
+    assert main(["evaluate", one, other, *options, str(tmp_path / "two")]) == 0
+    assert main(["evaluate", one, *options, str(tmp_path / "one")]) == 0
+    error = refusal("evaluate", f"third={world}/m1/tiny", *options, tmp_path / "two")
+    assert f"--out: found {tmp_path}/two, which contains results of first, second in a folder each; wanted " in error
+    assert f"{tmp_path}/two/third for one more model" in error and not (tmp_path / "two" / "results.json").exists()
+    error = refusal("evaluate", one, other, *options, tmp_path / "one")
+    assert "which contains the results of one model; wanted another folder for several models" in error
+    assert not (tmp_path / "one" / "first").exists()
+
+
 def test_a_list_of_models_gets_what_each_lacks(world, tmp_path, capsys):
     shutil.copytree(world / "m1" / "tiny", tmp_path / "second")
     (tmp_path / "models.txt").write_text(f"first={world}/m0/tiny\n{tmp_path}/second\n")
@@ -581,8 +619,9 @@ def test_sets_of_one_name_and_other_contents_are_not_compared(folder, world):
     one, other = folder("one"), folder("other")
     one.evaluate("m0", **CIFAR, out_images=(("near", str(world / "near")),))
     other.evaluate("m1", **CIFAR, out_images=(("near", str(world / "far")),))
-    (_, second) = group_by_fingerprint(load_results([one.out, other.out]))
-    assert [field for field, *_ in second.differences] == ["cifar10: out_images near"]
+    first, second = group_by_fingerprint(load_results([one.out, other.out]))
+    assert [field for field, *_ in second.differences] == ["out_images near of cifar10_ood, near"]
+    assert all("clean" in run.tasks["cifar10"] for run in first.runs) and [*second.runs[0].tasks] == ["cifar10_ood"]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -111,6 +112,25 @@ def test_one_table_with_paired_tests_and_no_section_apart(world, scored):
     page, board = ((folder / f"report.{suffix}").read_text() for suffix in ("html", "md"))
     assert "Not comparable" not in page and "Differences from" in page and "permutation test" in page
     assert all(name in board for name in ("colours", *scored.keys() - {"live"}))
+
+
+def test_results_of_other_numpy_and_jax_versions_are_compared(world, scored, tmp_path, monkeypatch, capsys):
+    folder, data, *_ = world
+    monkeypatch.setattr(np, "__version__", "2.99.0")
+    monkeypatch.setattr(jax, "__version__", "0.99.0")
+    out = tmp_path / "newer"
+    assert main(["score", "--embeddings", str(folder / "vectors"), *data, "--out", str(out)]) == 0
+    newer = read_results(out / "results.json")
+    assert newer["tasks"] == scored["vectors"]["tasks"] and newer["intervals"] == scored["vectors"]["intervals"]
+    versions = [each["fingerprint"]["versions"] for each in (newer, scored["vectors"])]
+    assert (
+        (versions[0]["numpy"], versions[0]["jax"]) == ("2.99.0", "0.99.0") != (versions[1]["numpy"], versions[1]["jax"])
+    )
+    capsys.readouterr()
+    assert main(["compare", str(folder / "out" / "vectors"), str(out), "--json"]) == 0
+    said = capsys.readouterr()
+    rows = json.loads(said.out)
+    assert rows and all(row["difference"] == 0 and row["verdict"] == "undecided" for row in rows) and not said.err
 
 
 def test_the_same_export_again_writes_only_what_is_missing(world):

@@ -7,6 +7,7 @@ import pytest
 
 import rococo_jax
 from rococo_jax.cli.main import main
+from tests.report.test_kinds import PARTS, choice_run
 from tests.support.made_runs import make_run
 from tests.support.refusals import refused
 
@@ -35,6 +36,55 @@ def test_every_figure_is_a_row_of_the_frame(runs):
                         assert low is None or (row.low, row.high) == (low, high)
     assert rococo_jax.read_results({"a": results["poor"]}).model.unique() == ["a"]
     refused("nothing", rococo_jax.read_results, folder / "not-there")
+
+
+def test_the_frame_has_the_fields_of_variants_and_marks_headlines(tmp_path):
+    choice_run(tmp_path / "one", "one", 60)
+    frame = rococo_jax.read_results(tmp_path / "one")
+    wanted = "model benchmark task part alteration corruption severity unseen pooled variant kind metric value low high"
+    assert list(frame.columns[:20]) == [*wanted.split(), "sd", "n", "chance", "is_headline", "is_primary"]
+    results = json.loads((tmp_path / "one" / "results.json").read_text())
+    fog = frame[(frame.corruption == "fog") & (frame.severity == 3) & (frame.metric == "ota")]
+    assert {row.part: row.value for row in fog.itertuples()} == {
+        part: results["tasks"]["sugarcrepe"][f"{part}/fog_3"]["ota"] for part in PARTS
+    }
+    means = frame[(frame.pooled == "mean") & (frame.metric == "ota")]
+    assert len(means) == 1 and means.variant.item() == "mean" and bool(means.is_primary.item())
+    whole = frame[frame.variant.isin(PARTS) & (frame.metric == "ota")].set_index("part")
+    assert whole.n.to_dict() == PARTS and set(whole.kind) == {"choice"} and set(whole.benchmark) == {"sugarcrepe"}
+    assert not frame.is_headline.any()  # these results declare none
+
+
+def test_the_rows_of_the_tables_give_the_numbers_of_the_results(runs):
+    folder, results = runs
+    rows = rococo_jax.read_rows(folder)
+    assert set(rows.model) == set(results)
+    for (model, task, variant), group in rows.groupby(["model", "task", "variant"]):
+        if group["seed"].nunique() < 2:
+            assert 100 * group.r1.mean() == pytest.approx(results[model]["tasks"][task][variant]["r1"])
+    refused("per_query.parquet", rococo_jax.read_rows, results_alone(folder))
+
+
+def results_alone(folder):
+    alone = folder.parent / "alone"
+    alone.mkdir(exist_ok=True)
+    (alone / "results.json").write_text((folder / "poor" / "results.json").read_text())
+    return alone
+
+
+def test_differences_are_a_frame_with_the_numbers_of_the_command(runs, capsys):
+    folder, _ = runs
+    frame = rococo_jax.compare(folder, reference="poor")
+    assert main(["compare", str(folder), "--reference", "poor", "--json"]) == 0
+    printed = {(row["task"], row["variant"], row["metric"]): row for row in json.loads(capsys.readouterr().out)}
+    primary = frame[frame.is_primary]
+    assert len(primary) >= len(printed) > 5 and len(frame) > len(primary)
+    for row in primary.itertuples():
+        if of_command := printed.get((row.task, row.variant, row.metric)):
+            assert (row.model, row.reference, row.verdict) == ("good_model", "poor", of_command["verdict"])
+            assert (row.low, row.high) == (of_command["low"], of_command["high"])
+    refused("found 'nobody'", rococo_jax.compare, folder, reference="nobody")
+    refused("none with counts", rococo_jax.compare, folder / "poor")
 
 
 def test_the_first_screen_says_how_often_a_model_is_fooled_and_what_differs(runs):

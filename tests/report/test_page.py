@@ -142,7 +142,8 @@ def test_captions_and_names_stay_text_whatever_they_hold(tmp_path):
     [
         ({}, None),
         ({"protocol": "strict"}, "protocol"),
-        ({"versions": {"jax": "0.11.0"}}, "versions.jax"),
+        ({"versions": {"jax": "0.11.0", "numpy": "3.0", "device": "TPU v5 lite"}}, None),
+        ({"flags": {"matmul_precision": "bfloat16"}}, "flags.matmul_precision"),
         ({"data": {"rococo": {"captions": "aa", "images": "other"}}}, "data.rococo.images"),
         ({"data": {"rococo": {"captions": "aa", "images": "bb", "more": 1}}}, "data.rococo.more"),
     ],

@@ -3,11 +3,13 @@
 import csv
 import errno
 import json
+import re
 import shlex
 import shutil
 import signal
 import statistics
 import xml.etree.ElementTree
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +89,7 @@ def journal(workdir: Path) -> list[tuple[str, str]]:
 KILLED = """
 import os
 import signal
+from html import unescape
 from pathlib import Path
 from rococo_jax.cli.main import main
 from tests.support.kills import watched
@@ -223,6 +226,22 @@ def test_the_table_holds_means_and_spreads_over_seeds(swept):
     assert 0 < memory[8] < memory[16]
 
 
+def test_the_notes_of_all_runs_are_in_every_table(swept, capsys, data):
+    notes = {note for b, s in SETTINGS for note in results_of(swept, b, s)["notes"]}
+    assert any("the model was trained on, and their numbers are no result" in note for note in notes)
+    assert main([*command_of(data, swept), "--collect"]) == 0
+    printed = capsys.readouterr().out
+    page, markdown = ((swept / f"sweep.{suffix}").read_text() for suffix in ("html", "md"))
+    stored = json.loads((swept / "sweep.json").read_text())["notes"]
+    rows = list(csv.DictReader((swept / "sweep.csv").open()))
+    for note in notes:
+        (line,) = [each for each in stored if note in each]
+        assert all(re.sub(r"\W", "", note) in re.sub(r"\W", "", text) for text in (printed, markdown))
+        assert note in unescape(page)
+        assert any(note in row["notes"] for row in rows)
+        assert len(line) == len(note) or line.endswith(note)
+
+
 def test_a_run_with_itself_has_almost_the_intervals_of_its_results(tmp_path):
     """Without a spread over seeds images alone count: a normal interval from the same draws, here of 60 images."""
     run = make_run(tmp_path / "run", "one", noise=1.0)
@@ -279,6 +298,7 @@ def test_two_processes_sweep_as_one(data, swept, tmp_path):
 
 
 FAILING = """
+from html import unescape
 from pathlib import Path
 from rococo_jax.sweep import running
 from rococo_jax.sweep.plan import make_plan

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.pooling import Pool, pools_over
 from rococo_jax.benchmarks.tables import DEFAULT_SCALE, ORIGINALS, TEXTS, Embeddings, Rows
-from rococo_jax.benchmarks.tasks.choice_outcome import ChoiceOutcome
+from rococo_jax.benchmarks.tasks.choice_outcome import KINDS, ChoiceOutcome
 from rococo_jax.benchmarks.tasks.pairs import AlteredPairs
 from rococo_jax.benchmarks.tasks.prompts import mean_vectors
 from rococo_jax.benchmarks.tasks.task import Compared, PairsAsked, Task
@@ -67,6 +67,11 @@ class ChoiceTask(Task):
     def variation(self) -> Variant:
         """Variant with its fields: a part of the benchmark, on original or corrupted images."""
         return Variant(part=self.variant, corruption=self.corruption, severity=self.severity)
+
+    @property
+    def kind(self) -> str:
+        """Kind of its outcomes: which texts and images its items compare."""
+        return KINDS[self.asks]
 
     @property
     def asks(self) -> Asks:

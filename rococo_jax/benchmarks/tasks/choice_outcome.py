@@ -47,7 +47,7 @@ class ChoiceOutcome(Outcome):
     differences: DifferenceStatistics | None = None
     left_out: str | None = None
 
-    kind = property(lambda self: KINDS[self.of.asks])
+    kind = property(lambda self: self.of.kind)
 
     @functools.cached_property
     def hits(self) -> dict[str, np.ndarray]:

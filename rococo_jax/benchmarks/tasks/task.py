@@ -205,6 +205,7 @@ class Task:
         corruption, severity: corruption of the images; see `benchmarks.variants`.
         baseline: variant against which drops are measured; empty for none.
         pools: variants that pool this one with others.
+        kind: kind of its outcomes, if tasks of one name may have several; a pooled variant has one kind.
         is_ranking: whether it ranks a gallery.
         has_classes: whether it classifies images.
         has_images: whether it has images, and not only texts.
@@ -219,6 +220,7 @@ class Task:
     baseline: str = dataclasses.field(default="", kw_only=True)
     pools: tuple[Pool, ...] = dataclasses.field(default=(), kw_only=True)
 
+    kind = ""
     is_ranking: ClassVar[bool] = False
     has_classes: ClassVar[bool] = False
     has_images = True

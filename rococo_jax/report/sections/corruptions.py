@@ -95,7 +95,7 @@ def _means(runs: Sequence[Run], tracks: Sequence[_Track]) -> Part | None:
     rows = []
     for task, part in tracks:
         for run in runs:
-            if not _has(run, (task, part)):
+            if not _of_track(run, (task, part)):
                 continue
             name = _lead(runs, task)
             row = [Cell(run.label), Cell(_track_label(task, part), words=True)]
@@ -123,7 +123,16 @@ def _maps(
         for severity in severities
     ]
     top = top_of_scale(drops)
-    maps = [[_map(run, track, kinds, severities, top) for track in tracks if _has(run, track)] for run in runs]
+    # Not every benchmark is measured on every corruption.
+    of_tracks = {track: {each.corruption for run in runs for each in _of_track(run, track)} for track in tracks}
+    maps = [
+        [
+            _map(run, track, [kind for kind in kinds if kind in of_tracks[track]], severities, top)
+            for track in tracks
+            if _of_track(run, track)
+        ]
+        for run in runs
+    ]
     scale = Scale("no drop", f"{top:.0f} %")
     if len(runs) == 1:
         return [scale, Part("", maps[0], style="maps")]
@@ -138,9 +147,9 @@ def _track_label(task: str, part: str) -> str:
     return task_label(task) + (f", {variant_label(part).lower()}" if part else "")
 
 
-def _has(run: Run, track: _Track) -> bool:
+def _of_track(run: Run, track: _Track) -> list[Variant]:
     task, part = track
-    return any(each.part == part for each in run.corruptions(task))
+    return [each for each in run.corruptions(task) if each.part == part]
 
 
 def _map(run: Run, track: _Track, kinds: Sequence[str], severities: Sequence[int], top: float) -> Part:

@@ -7,6 +7,7 @@ from rococo_jax.benchmarks.baselines import BASELINES
 from rococo_jax.benchmarks.pooling import OURS
 from rococo_jax.benchmarks.variants import ALL, MEAN
 from rococo_jax.errors import object_of
+from rococo_jax.evaluation.summary import without_a_place
 from rococo_jax.metrics import metric_of
 from rococo_jax.report.blocks import Block, Cell, Folded, Head, Note, Notes, Part, Table, Tiles, estimate_cell, rich
 from rococo_jax.report.collection import Run, label_of, variants_of
@@ -162,9 +163,13 @@ def results_of(section: TaskSection, runs: Sequence[Run], task: str) -> Part:
         return Part("Results", [*before, model_table(runs[0], task)])
     every = order_metrics(name for run in runs for metrics in run.tasks[task].values() for name in metrics)
     tied = any(run.estimate(task, name, "ties").value for run in runs for name in variants)
-    groups = [(name, (section.first if name == section.lead[0] else section.rest) or every) for name in variants]
+    new = without_a_place(every)
+    columns = {True: [*section.first, *new] if section.first else every}
+    columns[False] = [*section.rest, *new] if section.rest else every
+    groups = [(name, columns[name == section.lead[0]]) for name in variants]
     groups = [(name, [each for each in names if tied or each != "ties"]) for name, names in groups]
-    board = leaderboard(runs, task, groups, section.ranked_by, section.metrics or every)
+    metrics = [*section.metrics, *new] if section.metrics else every
+    board = leaderboard(runs, task, groups, section.ranked_by, metrics)
     tables = [Part(run.label, [model_table(run, task)], "") for run in runs]
     return Part("Results", [*before, board, Folded("All results, model by model", tables)])
 
