@@ -258,9 +258,9 @@ def test_values_that_change_places_in_memory_are_another_state_of_the_weights(ma
     before, weights = state_of_weights(module), hash_weights(module)
     assert state_of_weights(module) == before
     old = module.weight.clone()
-    module.weight.data = swapped(module.weight)
+    module.weight.data.copy_(swapped(module.weight))  # without a count of torch, at the same place
     assert state_of_weights(module) != before and hash_weights(module) != weights
-    module.weight.data = old
+    module.weight.data.copy_(old)
     assert hash_weights(module) == weights
     module.weight.data = old[..., None]
     assert state_of_weights(module) != before and hash_weights(module) != weights
