@@ -91,8 +91,8 @@ class EncoderModel(Model):
 def open_encoder(source: Any, loading: Loading) -> EncoderModel:
     """Open a source with embeddings."""
     model, size = EncoderModel(loading.loaded), loading.options.image_size
-    border = 0 if size is None else loading.loaded.spec.vision.border_pixels
-    if border:
+    vision = None if size is None else loading.loaded.spec.vision
+    if vision is not None and (border := vision.border_pixels):
         problem = f"{border} of {size} pixels at the right and at the bottom fill no patch and are cut"
         model.notes.append(
             f"image size: {problem}, as in the source libraries; images of {size - border} have no such border"
