@@ -94,7 +94,8 @@ def hub_snapshot(
         if is_unreachable and isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
             reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else first_line(error.__cause__ or error)
             problem = f"no such folder; the name is not in the local cache, and the hub answers nothing ({reason})"
-            expected = "a folder, a name in the cache, or a connection to the hub, without HF_HUB_OFFLINE"
+            cached = "a folder, a name in the cache, or a connection to the hub, without HF_HUB_OFFLINE"
+            expected = cached if expected == MODEL_WANTED else expected
         raise InputError(source, field, problem, expected) from None
     if required and (missing := _missing_files(folder, required)):
         try:

@@ -1,7 +1,7 @@
 """Read the tokenizers of SigLIP and SigLIP 2; SigLIP's sentencepiece model is converted to a Rust tokenizer.
 
 SigLIP's texts were cleaned before its tokenizer: lower case, no ASCII punctuation, white space as one space. The
-cleaning is written in Python in `transformers` (`SiglipTokenizer.canonicalize_text`) and in big_vision; here it is a
+cleaning is written in Python in `transformers` (`SiglipTokenizer`) and in big_vision; here it is a
 part of the Rust tokenizer, so that every program that reads an exported `tokenizer.json` has it, too.
 """
 
@@ -20,9 +20,9 @@ _CASED = r"[\p{Cased}&&[^\p{Case_Ignorable}]]"
 # Rust lower-cases letter by letter; Python has another sigma at the end of a word (Unicode, 3.13, Final_Sigma).
 _FINAL_SIGMA = Regex(rf"{_CASED}\p{{Case_Ignorable}}*\KΣ(?!\p{{Case_Ignorable}}*{_CASED})")
 _PUNCTUATION = Regex("[" + "".join(f"\\{character}" for character in string.punctuation) + "]")
-# The white space of Python's `re` and `str.strip`.
+# The white space of Python.
 _WHITE_SPACE = Regex(r"[\s\x1c-\x1f]+")
-# `text.lower()`, no ASCII punctuation, white space as one space, none at the end.
+# Lower case as Python's, no ASCII punctuation, white space as one space, none at the end.
 _LOWER_WITHOUT_PUNCTUATION = normalizers.Sequence(
     [
         normalizers.Replace(_FINAL_SIGMA, "ς"),
