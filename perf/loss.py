@@ -1,4 +1,4 @@
-"""Measure the contrastive loss with all gradients: all-gather, ring, and the dense matrix with autodiff.
+"""Measure the contrastive loss with all gradients: by gathered keys in tiles, and as the dense matrix.
 
     python perf/loss.py --pairs 8192 --width 512
     python perf/loss.py --pairs 8192 --strategies all_gather,torch         compare with torch, in alternation
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--block-rows", type=int, help="rows of a block of logits (default: per platform)")
-    parser.add_argument("--strategies", default="all_gather,ring,dense")
+    parser.add_argument("--strategies", default="all_gather,dense")
     parser.add_argument("--memory", action="store_true", help="also measure resident memory")
     parser.add_argument("--only-memory", metavar="STRATEGY", help=argparse.SUPPRESS)
     parser.add_argument("--virtual-devices", type=int, help="number of devices to split the CPU into")
@@ -145,7 +145,7 @@ def loss_by(strategy: str, mesh, block_rows: int | None):
         return (0.5 * both - jnp.diag(logits)).mean()
 
     def ours(images, texts, scale):
-        logits = ShardedLogits(mesh, strategy, block_rows)
+        logits = ShardedLogits(mesh, block_rows)
         return softmax_contrastive(images, texts, logit_scale=scale, logits=logits)
 
     return dense if strategy == "dense" else ours

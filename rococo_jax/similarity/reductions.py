@@ -1,7 +1,7 @@
 """Row and column reductions of logits to one number each.
 
-    LogSumExp    log sum_j exp(z_j)        derivative exp(z_j - result)
-    SoftplusSum  sum_j log(1 + exp(z_j))   derivative 1 / (1 + exp(-z_j))
+    LogSumExp    log sum_j exp(z_j)
+    SoftplusSum  sum_j log(1 + exp(z_j))
 
 The online log-sum-exp stores the highest logit so far and the sum of exponentials relative to it (Milakov and
 Gimelshein, arXiv 1805.02867).
@@ -42,11 +42,6 @@ class Reduction(abc.ABC):
     def finish(state: State) -> Array:
         """Compute the result from the final state."""
 
-    @staticmethod
-    @abc.abstractmethod
-    def derivative(logits: Float[Array, "rows columns"], result: Float[Array, "_ _"]) -> Float[Array, "rows columns"]:
-        """Compute d result / d logit; 0 where the logit is -inf."""
-
 
 class LogSumExp(Reduction):
     """Log-sum-exp, log sum_j exp(z_j)."""
@@ -58,7 +53,8 @@ class LogSumExp(Reduction):
     @staticmethod
     def add(state: State, logits: Float[Array, "rows columns"], axis: int) -> State:
         highest, total = state
-        raised = jnp.maximum(highest, logits.max(axis))
+        # The result does not depend on the shift, so it needs no gradient.
+        raised = jax.lax.stop_gradient(jnp.maximum(highest, logits.max(axis)))
         shift = _finite(raised)
         tile_total = jnp.exp(logits - jnp.expand_dims(shift, axis)).sum(axis)
         return raised, total * jnp.exp(highest - shift) + tile_total
@@ -66,17 +62,13 @@ class LogSumExp(Reduction):
     @staticmethod
     def merge(states: State) -> State:
         highest, total = states
-        raised = highest.max(0)
+        raised = jax.lax.stop_gradient(highest.max(0))
         return raised, (total * jnp.exp(highest - _finite(raised)[None])).sum(0)
 
     @staticmethod
     def finish(state: State) -> Array:
         highest, total = state
         return highest + jnp.log(jnp.where(total > 0, total, 1.0))
-
-    @staticmethod
-    def derivative(logits: Float[Array, "rows columns"], result: Float[Array, "_ _"]) -> Float[Array, "rows columns"]:
-        return jnp.exp(logits - _finite(result))
 
 
 class SoftplusSum(Reduction):
@@ -97,10 +89,6 @@ class SoftplusSum(Reduction):
     @staticmethod
     def finish(state: State) -> Array:
         return state[0]
-
-    @staticmethod
-    def derivative(logits: Float[Array, "rows columns"], result: Float[Array, "_ _"]) -> Float[Array, "rows columns"]:
-        return jax.nn.sigmoid(logits)
 
 
 def _finite(highest: Array) -> Array:

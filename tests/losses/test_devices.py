@@ -61,13 +61,9 @@ LOSSES = {
     "blind": ("blind_preference", "altered_texts", "ids altered_mask", {}),
     "grounding": ("grounding_contrastive", "altered_texts", "ids altered_mask", {}),
 }
-# With the scope `local` there is no communication, and so one strategy.
-CASES_OF_STRATEGIES = [(name, "all_gather") for name in LOSSES]
-CASES_OF_STRATEGIES += [(name, "ring") for name in LOSSES if not name.endswith("local")]
-# Every loss on one, two and eight devices (thorough: on four as well). In a ring of one or two devices, only the first.
-FEW_DEVICES = [("softmax", "ring"), *(road for road in CASES_OF_STRATEGIES if "all_gather" in road)]
-CASES = [(count, *road) for count in (1, 2) for road in FEW_DEVICES] + [(8, *road) for road in CASES_OF_STRATEGIES]
-CASES += [pytest.param(4, *road, marks=pytest.mark.thorough) for road in CASES_OF_STRATEGIES]
+# Every loss on one, two and eight devices (thorough: on four as well).
+CASES = [(count, name) for count in (1, 2, 8) for name in LOSSES]
+CASES += [pytest.param(4, name, marks=pytest.mark.thorough) for name in LOSSES]
 
 
 def case(name, arrays=EMBEDDINGS | MASKS):
@@ -83,9 +79,9 @@ def expected(name):
 
 
 @functools.cache
-def computed(device_count, strategy):
+def computed(device_count):
     """Compute value and gradients of every loss by one program."""
-    logits = ShardedLogits(make_mesh(jax.devices()[:device_count]), strategy, block_rows=2)
+    logits = ShardedLogits(make_mesh(jax.devices()[:device_count]), block_rows=2)
 
     def one(name, arrays):
         function, embeddings, masks, settings = case(name, arrays)
@@ -93,21 +89,19 @@ def computed(device_count, strategy):
         more = {} if name.endswith("local") else {"logits": logits}
         return jax.value_and_grad(lambda embeddings: term(**embeddings, **masks, **settings, **more))(embeddings)
 
-    names = [name for name, road in (FEW_DEVICES if device_count < 4 else CASES_OF_STRATEGIES) if road == strategy]
-    return jax.jit(lambda arrays: {name: one(name, arrays) for name in names})(EMBEDDINGS | MASKS)
+    return jax.jit(lambda arrays: {name: one(name, arrays) for name in LOSSES})(EMBEDDINGS | MASKS)
 
 
-@pytest.mark.parametrize(("count", "name", "strategy"), CASES)
-def test_loss_and_gradients_are_the_same_on_any_number_of_devices(count, name, strategy):
-    value, gradients = computed(count, strategy)[name]
+@pytest.mark.parametrize(("count", "name"), CASES)
+def test_loss_and_gradients_are_the_same_on_any_number_of_devices(count, name):
+    value, gradients = computed(count)[name]
     right, right_gradients = expected(name)
     assert abs(float(value) / right - 1) < TOLERANCE
     for key, gradient in zip(case(name)[1], right_gradients, strict=True):
         assert dense.relative_error(gradients[key], gradient) < TOLERANCE, key
 
 
-@pytest.mark.parametrize("strategy", ["all_gather", "ring"])
-def test_a_batch_of_a_thousand_keeps_the_tolerance(strategy):
+def test_a_batch_of_a_thousand_keeps_the_tolerance():
     """Against the closed form: dL/dz = (softmax of rows + softmax of columns - 2 on the diagonal) / 2B."""
     pairs, width, scale = 1003, 256, 14.3
     random = np.random.default_rng(0)
@@ -119,7 +113,7 @@ def test_a_batch_of_a_thousand_keeps_the_tolerance(strategy):
     wanted = scale * of_logits @ texts, scale * of_logits.T @ images, (of_logits * logits).sum() / scale
 
     def loss(images, texts, logit_scale):
-        logits = ShardedLogits(make_mesh(), strategy)
+        logits = ShardedLogits(make_mesh())
         return losses.softmax_contrastive(images, texts, logit_scale=logit_scale, logits=logits)
 
     value, gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(images, texts, np.float32(scale))

@@ -16,7 +16,6 @@ from scipy.special import logsumexp
 
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import Items, ShardedLogits
-from rococo_jax.similarity.reductions import LogSumExp
 from tests.support.dense_reference import relative_error
 from tests.support.refusals import refused
 
@@ -75,38 +74,26 @@ def check(similarities, query_count, key_count, arguments=None, run=jax.jit, rep
     return gradients
 
 
-def cases(*quick, thorough):
-    """Return cases that each compile a program; those after `thorough` run only in thorough mode."""
-    return [*quick, *(pytest.param(*case, marks=pytest.mark.thorough) for case in thorough)]
-
-
-@pytest.mark.parametrize(
-    ("route", "tile_rows"), cases(("all_gather", 3), ("ring", None), thorough=[("all_gather", None), ("ring", 3)])
-)
-def test_values_and_gradients_are_those_of_the_dense_matrix_on_any_number_of_devices(device_count, route, tile_rows):
+@pytest.mark.parametrize("tile_rows", [3, None])
+def test_values_and_gradients_are_those_of_the_dense_matrix_on_any_number_of_devices(device_count, tile_rows):
     mesh = make_mesh(jax.devices()[:device_count])
-    check(ShardedLogits(mesh, route, tile_rows), 37, 45)
+    check(ShardedLogits(mesh, tile_rows), 37, 45)
 
 
 # Of seven queries a device: one at a time, with a remainder of three and of one, as many, and more.
 @pytest.mark.parametrize(
-    ("tile_rows", "route"),
-    cases((1, "all_gather"), (4, "ring"), (6, "ring"), (7, "all_gather"), (100, "ring"),
-          thorough=[(2, "ring"), (5, "all_gather"), (1, "ring"), (4, "all_gather"), (100, "all_gather")]),
-)  # fmt: skip
-def test_the_size_of_a_tile_changes_nothing(tile_rows, route):
-    check(ShardedLogits(make_mesh(jax.devices()[:2]), route, tile_rows), 13, 11)
+    "tile_rows", [1, 4, 7, *(pytest.param(rows, marks=pytest.mark.thorough) for rows in (2, 5, 6, 100))]
+)
+def test_the_size_of_a_tile_changes_nothing(tile_rows):
+    check(ShardedLogits(make_mesh(jax.devices()[:2]), tile_rows), 13, 11)
 
 
 def test_arrays_on_one_device_need_no_mesh():
     check(ShardedLogits(), 37, 45)
 
 
-@pytest.mark.parametrize(
-    ("route", "counts"),
-    cases(("all_gather", (40, 48)), ("ring", (37, 45)), thorough=[("ring", (40, 48)), ("all_gather", (37, 45))]),
-)
-def test_the_batch_is_sharded_over_both_axes_of_an_explicit_mesh(route, counts):
+@pytest.mark.parametrize("counts", [(40, 48), (37, 45)])
+def test_the_batch_is_sharded_over_both_axes_of_an_explicit_mesh(counts):
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "fsdp"), axis_types=(AxisType.Explicit,) * 2)
     (queries, *_), (keys, *_) = example(*counts)
     spec = PartitionSpec(("data", "fsdp")) if counts == (40, 48) else PartitionSpec()
@@ -114,7 +101,7 @@ def test_the_batch_is_sharded_over_both_axes_of_an_explicit_mesh(route, counts):
         sharded = [jax.device_put(array, NamedSharding(mesh, spec)) for array in (queries, keys)]
         # Results are replicated before they meet constants.
         replicate = functools.partial(jax.reshard, out_shardings=PartitionSpec())
-        gradients = check(ShardedLogits(mesh, route), *counts, sharded, replicate=replicate)
+        gradients = check(ShardedLogits(mesh), *counts, sharded, replicate=replicate)
     assert gradients[0].sharding.is_equivalent_to(sharded[0].sharding, 2)
 
 
@@ -124,13 +111,12 @@ def test_an_auto_mesh_with_fsdp_groups_takes_sharded_arrays_in_and_out_of_jit():
     sharding = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
     sharded = [jax.device_put(array, sharding) for array in (queries, keys)]
     for run in (jax.jit, lambda function: function):
-        check(ShardedLogits(mesh, "ring"), 40, 48, sharded, run)
+        check(ShardedLogits(mesh), 40, 48, sharded, run)
 
 
-@pytest.mark.parametrize("route", ["all_gather", "ring"])
-def test_rows_without_a_key_are_minus_infinity_and_pass_no_gradient(route):
+def test_rows_without_a_key_are_minus_infinity_and_pass_no_gradient():
     queries = jnp.eye(3, 8)
-    similarities = ShardedLogits(make_mesh(jax.devices()[:2]), route)
+    similarities = ShardedLogits(make_mesh(jax.devices()[:2]))
 
     def total(queries):
         items = Items(queries, jnp.array([0, 1, 1]), jnp.array([False, True, True]))
@@ -142,13 +128,12 @@ def test_rows_without_a_key_are_minus_infinity_and_pass_no_gradient(route):
     assert (np.asarray(gradient) == 0).all()
 
 
-@pytest.mark.parametrize("route", ["all_gather", "ring"])
-def test_a_masked_item_has_no_effect_even_if_it_is_nan(route):
+def test_a_masked_item_has_no_effect_even_if_it_is_nan():
     (queries, *_), (keys, *_) = example(13, 11)
     mask = np.arange(11) != 4
     broken = keys.copy()
     broken[4] = np.nan
-    similarities = ShardedLogits(make_mesh(jax.devices()[:2]), route, 3)
+    similarities = ShardedLogits(make_mesh(jax.devices()[:2]), 3)
 
     def total(keys):
         items = Items(jnp.asarray(queries)), Items(keys, None, jnp.asarray(mask))
@@ -160,28 +145,22 @@ def test_a_masked_item_has_no_effect_even_if_it_is_nan(route):
     assert (np.asarray(gradient)[4] == 0).all() and np.isfinite(np.asarray(gradient)).all()
 
 
-@pytest.mark.parametrize("route", ["all_gather", "ring"])
-def test_logits_of_a_hundred_neither_overflow_nor_vanish(route):
+def test_logits_of_a_hundred_neither_overflow_nor_vanish():
     """exp(100) overflows float32 and exp(-100) vanishes; rows of both kinds have finite, correct results."""
     queries, keys = jnp.array([[1.0, 0.0], [-1.0, 0.0]]), jnp.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
-    similarities = ShardedLogits(make_mesh(jax.devices()[:2]), route, 1)
+    similarities = ShardedLogits(make_mesh(jax.devices()[:2]), 1)
     rows, columns = similarities.log_sum_exp_both_ways(Items(queries), Items(keys), logit_scale=jnp.float32(100))
     np.testing.assert_allclose(rows, [100 + np.log(3), -100 + np.log(3)], rtol=TOLERANCE)
     np.testing.assert_allclose(columns, [100] * 3, rtol=TOLERANCE)
 
 
-def test_auto_uses_the_ring_if_gathering_takes_more_than_256_mib_and_tiles_are_small():
-    def plan(*counts):
-        return ShardedLogits(make_mesh()).plan(LogSumExp, *counts, 512, with_columns=True)
-
-    whole = plan(8 * 1024, 8 * 1024)
-    assert whole.all_gather and whole.tile_rows * 8 * 1024 * 4 == 4 * 2**20  # a block of 1,024 x 8,192 logits is 32 MiB
-    assert not plan(8 * 8192, 8 * 8192).all_gather  # 8,192 x 65,536 logits are 2 GiB
-    assert not plan(64, 2**20).all_gather  # few queries, but gathered keys and their gradients are 4 GiB
+def test_tiles_fill_the_cache_of_a_cpu():
+    logits = ShardedLogits(make_mesh())
+    assert logits.tile_rows(8 * 1024, 8 * 1024) * 8 * 1024 * 4 == 4 * 2**20
+    assert logits.tile_rows(64, 8) == 8 and logits.tile_rows(64, 2**30) == 1
 
 
 def test_wrong_settings_are_refused():
-    refused("strategy: found 'star'; wanted 'auto', 'all_gather' or 'ring'", ShardedLogits, strategy="star")
     refused("block_rows: found 0; wanted at least 1", ShardedLogits, block_rows=0)
     items = Items(jnp.eye(2))
     with pytest.raises(ValueError, match="both or neither"):
