@@ -132,7 +132,7 @@ def test_rows_that_are_missing_are_no_verification(folder, capsys):
 
 
 def test_other_tables_are_skipped_and_the_differences_are_written_as_json(folder, tmp_path, capsys):
-    (folder / "facts.csv").write_text("model,parameters\na,1\n")
+    (folder / "facts.csv").write_bytes(b"model,parameters\n\xff,1\n")
     results = json.loads((folder / "a" / "results.json").read_text())
     results["tasks"]["image_to_text"]["clean"]["r5"] += 0.01
     write_json(folder / "a" / "results.json", results)
@@ -141,6 +141,16 @@ def test_other_tables_are_skipped_and_the_differences_are_written_as_json(folder
     assert [each["place"].split(": ")[-1] for each in report["differences"]] == ["sha256 of all other entries", "r5"]
     assert report["compared"] > 100
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("value", [5, None, "x", [], {"clean": 3}, {"clean": {"r1": 10**400}}])
+def test_results_of_another_shape_are_named_without_a_traceback(folder, capsys, value):
+    path = folder / "a" / "results.json"
+    results = json.loads(path.read_text())
+    results["tasks"]["image_to_text"] = value
+    path.write_text(json.dumps(results))
+    lines = verified(folder, capsys)
+    assert lines[0].startswith(f"{path}: sha256 of all other entries: stored")
 
 
 def test_results_or_annotations_are_verified_and_never_both(folder):
