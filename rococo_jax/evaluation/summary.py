@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # takes part of the time of every start
 # Metrics that fit into a terminal; the first of a task is printed with its interval.
 _METRICS = (
     *("r1", "r5", "r10", "fr1", "group_score", "text_score", "image_score", "itt", "ota", "ata", "tot", "brittleness"),
-    *("top1", "guessing", "shape_bias", "per_class", "ece", "ece_scaled", "auroc_mcm", "fpr95_mcm"),
+    *("top1", "guessing", "shape_bias", "per_class", "ece", "ece_calibrated", "ece_scaled", "auroc_mcm", "fpr95_mcm"),
     *("negative_on_top", "ties", "drop"),
 )
 # Metrics with a place in other tables, or only among all results. A metric that is in neither list is in every table.

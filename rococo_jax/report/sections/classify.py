@@ -25,6 +25,7 @@ _METRICS = (
         "prior",
         "confidence",
         "ece",
+        "ece_calibrated",
         "ece_mass",
         "ece_scaled",
     ),
@@ -33,7 +34,7 @@ _METRICS = (
 # The names of the two curves in results.json, and their labels.
 _UNCALIBRATED = "as it is"
 _CURVE_LABELS = {_UNCALIBRATED: "uncalibrated", "scaled": "after temperature scaling"}
-_SHORT = ("top1", "shape_bias", "per_class", "ece", "ece_scaled", "nll", "drop")
+_SHORT = ("top1", "shape_bias", "per_class", "ece", "ece_calibrated", "ece_scaled", "nll", "drop")
 _MAJORITY = " The majority class is predicted without looking at the image."
 _READ = (
     " NLL and the Brier score are not percentages. After temperature scaling: with the temperature of lowest NLL on "
