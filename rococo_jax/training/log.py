@@ -1,6 +1,7 @@
 """The log of a run: one JSON line per logged step, and the same numbers for TensorBoard and, optionally, wandb.
 
-metrics.jsonl      step, loss and its terms, learning_rate, gradient_norm, logit_scale, images_per_second, ...;
+metrics.jsonl      step, loss and its terms, learning_rate, norms of the gradient, of the trained parameters and of
+                   their update, logit_scale, images_per_second, ...;
                    counts of images and texts that were lost since step 0, over all processes
 evaluations.jsonl  step and the results of the evaluation
 

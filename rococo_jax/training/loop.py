@@ -168,7 +168,7 @@ def run_loop(
                 compiled_step = compile_step(state, device_batch)
                 stop.handle()
             hooks.before_step(number, state)
-            with jax.transfer_guard("disallow"):
+            with jax.profiler.StepTraceAnnotation("train", step_num=number), jax.transfer_guard("disallow"):
                 state, metrics = compiled_step(state, device_batch)
             finished = device_clock.begin(metrics)
             step = number + 1

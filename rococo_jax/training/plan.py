@@ -34,6 +34,9 @@ _GPUS_PER_NODE = 8
 _H100 = Path(__file__).parent / "assets" / "h100.txtpb"
 # Name, shape, opcode, operands and attributes of an instruction of a compiled program.
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*?)\)(.*)$", re.MULTILINE)
+# Header of a computation, and the computations that an instruction calls.
+_HEADER = re.compile(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
+_CALLED = re.compile(r"calls=%([\w.\-]+)")
 # Larger than the memory of any chip: 4 TB in float32.
 _TOO_LARGE = 1_000_000
 
@@ -77,6 +80,7 @@ def plan(config: ConfigDict, topology: str | None = None) -> dict[str, Any]:
             "xla": (compiled.cost_analysis() or {}).get("flops"),
         },
         "collectives": collectives_of(compiled.as_text()),
+        "asynchronous_collectives": asynchronous_collectives(compiled.as_text()),
     }
 
 
@@ -105,8 +109,8 @@ def describe(numbers: Mapping[str, Any]) -> Iterator[str]:
     yield "collectives of a device"
     for name, row in numbers["collectives"].items():
         yield f"  {name:<44}{row['instructions']:>4} of {row['bytes'] / 1e6:,.3f} MB in all"
-    if not numbers["collectives"]:
-        yield "  none"
+    count = sum(row["instructions"] for row in numbers["collectives"].values())
+    yield f"  asynchronous: {numbers['asynchronous_collectives']} of {count} collectives" if count else "  none"
 
 
 def _fits(memory: Mapping[str, Any], device: str) -> str:
@@ -163,6 +167,29 @@ def collectives_of(program: str) -> dict[str, dict[str, int]]:
         row = counts.setdefault(f"{kind} {dtypes}{place}", Counter())
         row.update(instructions=1, bytes=sum(size for _, size in arrays))
     return {name: dict(counts[name]) for name in sorted(counts)}
+
+
+def asynchronous_collectives(program: str) -> int:
+    """Count the collectives that may run beside computation, in the text of a compiled program.
+
+    Such a collective is a pair of `-start` and `-done`, or a computation that `async-start` calls. XLA for GPUs marks
+    those between which it found nothing to compute.
+    """
+    called = {computation for line in re.findall(r" async-start\(.*", program) for computation in _CALLED.findall(line)}
+    names: set[str] = set()
+    computation = ""
+    for line in program.splitlines():
+        if header := _HEADER.match(line):
+            computation = header[1]
+        instruction = _INSTRUCTION.match(line)
+        if instruction is None or '"is_sync":true' in line:
+            continue
+        name, opcode = instruction[1], instruction[3]
+        is_collective = opcode.removesuffix("-start") in COLLECTIVES
+        if is_collective and (opcode.endswith("-start") or computation in called):
+            channel = re.search(r"channel_id=(\d+)", line)
+            names.add(channel[1] if channel else name)
+    return len(names)
 
 
 def _arrays(shape: str) -> list[tuple[str, int]]:

@@ -78,6 +78,8 @@ def make_step(
             "loss": value,
             **terms,
             "gradient_norm": optax.tree.norm(gradients),
+            "parameter_norm": optax.tree.norm(parameters),
+            "update_norm": optax.tree.norm(updates),
             "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
             "logit_scale": jnp.exp(parameters["logit_scale"]),
         }

@@ -38,7 +38,7 @@ def test_pages_have_the_tables_of_their_figures_and_the_figures_of_their_tables(
 
 @pytest.mark.parametrize("arguments", [
     pytest.param("perf/mixing.py --images 64 --repeats 1", marks=pytest.mark.thorough),
-    "perf/loss.py --pairs 16 --width 8 --repeats 1 --strategies ring,dense",
+    "perf/loss.py --pairs 16 --width 8 --repeats 1 --strategies all_gather,dense",
     "perf/corruptions.py --side 32 --batch 2 --severities 1 --repeats 1 --kinds contrast",
     pytest.param("perf/influence.py --captions CAPTIONS --count 8 --reference-count 2 --parts 1",
                  marks=pytest.mark.thorough),

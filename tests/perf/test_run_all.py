@@ -17,7 +17,7 @@ def test_measurements_with_a_result_are_not_repeated(tmp_path):
     process = subprocess.run([*SCRIPT, *options], capture_output=True, text=True, check=True)
     results = json.loads(out.read_text())
     assert results["mixing"] == {"figures": 1}
-    assert results["loss_65536"]["figures"]["strategies"]["ring"]["seconds"] > 0
+    assert results["loss_65536"]["figures"]["strategies"]["all_gather"]["seconds"] > 0
     assert "2 of 10 measurements" in process.stdout
 
 

@@ -10,7 +10,7 @@ A step is `steps(settings, model, parameters, batches)`. Settings are the leaves
 import dataclasses
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -69,7 +69,7 @@ def steps(settings: Settings, model: Model, parameters: Mapping[str, np.ndarray]
         total, parts = loss(settings, model, leaves, batch, number)
         gradients = torch.autograd.grad(total, [*leaves.values()], materialize_grads=True)
         gradients = [gradient * mask for gradient, mask in zip(gradients, trained.values(), strict=True)]
-        norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
+        norm = _norm(gradients)
         for leaf, gradient in zip(leaves.values(), gradients, strict=True):
             leaf.grad = gradient * min(1, most / norm)
         rate = optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = learning_rate(settings, number)
@@ -88,12 +88,18 @@ def steps(settings: Settings, model: Model, parameters: Mapping[str, np.ndarray]
                    for name in ("exp_avg", "exp_avg_sq")]  # fmt: skip
         metrics = {name: part.item() for name, part in {"loss": total, **parts}.items()}
         metrics |= {"gradient_norm": norm, "learning_rate": rate, "logit_scale": math.exp(values["logit_scale"])}
+        metrics["parameter_norm"] = _norm(values[path] * mask for path, mask in trained.items())
+        metrics["update_norm"] = _norm(values[path] - before[path] for path in trained)
         kept = [
             {path: _kept(array, trained[path]) for path, array in arrays.items() if trained[path].any()}
             for arrays in (values, *moments, mean_of(history, settings["ema"]) if settings["ema"] else {})
         ]
         states.append(After(metrics, *kept))
     return states
+
+
+def _norm(arrays: Iterable[torch.Tensor]) -> float:
+    return math.sqrt(sum(float((array**2).sum()) for array in arrays))
 
 
 def mean_of(history: Sequence[Parameters], decay: float) -> Parameters:

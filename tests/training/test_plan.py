@@ -102,6 +102,14 @@ def test_an_asynchronous_collective_counts_once():
         "%sent = f32[16]{0} collective-permute(", "%sent = (f32[16]{0}, f32[16]{0}) collective-permute-start("
     )
     assert plan.collectives_of(started)["collective-permute f32"] == {"instructions": 1, "bytes": 64}
+    assert plan.asynchronous_collectives(HLO) == 0 and plan.asynchronous_collectives(started) == 1
+    # XLA for GPUs found nothing to compute beside it.
+    waiting = started.replace("channel_id=4, ", 'channel_id=4, backend_config={"is_sync":true}, ')
+    assert plan.asynchronous_collectives(waiting) == 0
+    # A computation that runs beside others, as XLA for GPUs writes a reduce-scatter.
+    called = "%scattered = ((f32[16]{0}), f32[4]{0}) async-start(%second), calls=%all-reduce-scatter.1"
+    wrapped = started.replace("%scattered = f32[4]{0} fusion(%second), kind=kLoop, calls=%all-reduce-scatter.1", called)
+    assert plan.asynchronous_collectives(wrapped) == 2
 
 
 def test_gradients_of_all_parameters_are_reduced_once_a_step():
