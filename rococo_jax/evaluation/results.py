@@ -1,8 +1,9 @@
 """`results.json` and its tables of queries and pairs: written from the outcomes of tasks, and read back with checks.
 
     {"format": "rococo_jax.results", "version": 2, "model": name, "protocol": ..., "fingerprint": {...},
-     "kinds": {TASK: KIND},
-     "variants": {TASK: {VARIANT: {FIELD: ..., "baseline": VARIANT, "pooling": ..., "of": [VARIANT, ...]}}},
+     "kinds": {TASK: KIND, or "mixed" if its variants have several},
+     "variants": {TASK: {VARIANT: {FIELD: ..., "kind": KIND, "baseline": VARIANT, "pooling": ...,
+                                   "of": [VARIANT, ...]}}},
      "tasks": {TASK: {VARIANT: {METRIC: number or null}}},
      "intervals": {TASK: {VARIANT: {METRIC: [low, high] or null}}},
      "sizes": {TASK: {VARIANT: {...}}},

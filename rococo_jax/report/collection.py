@@ -160,8 +160,8 @@ class Run:
 
     def variants(self, task: str) -> list[str]:
         """Return the variants of a task in reading order, without the many on corrupted images."""
-        described = self.described.get(task, {})
-        return [name for name in order_variants(described, described) if not described[name].corruption]
+        described = {name: each for name, each in self.described.get(task, {}).items() if not each.corruption}
+        return order_variants(described, described)
 
     def corruptions(self, task: str) -> list[Variant]:
         """Return the variants of a task on corrupted images, with their baselines and means."""
@@ -373,12 +373,15 @@ def runs_of(results: Sequence[tuple[Path, dict[str, Any]]]) -> tuple[Run, ...]:
 
 
 def _label_runs(members: Sequence[_Member]) -> tuple[Run, ...]:
-    """Return runs with unique labels. A repeated name gets its folder, and a number if that is not enough."""
+    """Return runs with unique labels. A repeated name gets as much of its folder as tells it from the others."""
     names = [printable(member.content["model"]) for member in members]
+    folders = [member.files[0].path.resolve().parent.parts for member in members]
     runs: list[Run] = []
-    for (content, files), name in zip(members, names, strict=True):
+    for (content, files), name, folder in zip(members, names, folders, strict=True):
         path = files[0].path
-        label = name if names.count(name) == 1 else f"{name} ({path.resolve().parent.name})"
+        of_name = [each for each, other in zip(folders, names, strict=True) if other == name]
+        depth = next((d for d in range(1, len(folder)) if len({each[-d:] for each in of_name}) == len(of_name)), 1)
+        label = name if len(of_name) == 1 else f"{name} ({'/'.join(folder[-depth:])})"
         labels = {run.label for run in runs}
         candidates = [label, *(f"{label} #{number}" for number in range(2, len(members) + 2))]
         runs.append(Run(next(each for each in candidates if each not in labels), path, content, files))

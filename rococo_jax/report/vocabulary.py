@@ -132,8 +132,8 @@ def task_label(name: str) -> str:
 
 def in_reading_order(names: Iterable[str], order: Iterable[str]) -> list[str]:
     """Return each name once: those in `order` first, then the rest in their given order."""
-    names, order = list(dict.fromkeys(names)), list(order)
-    return [name for name in order if name in names] + [name for name in names if name not in order]
+    present, ordered = dict.fromkeys(names), dict.fromkeys(order)
+    return [name for name in ordered if name in present] + [name for name in present if name not in ordered]
 
 
 def order_variants(names: Iterable[str], described: Mapping[str, Variant] = types.MappingProxyType({})) -> list[str]:
@@ -152,9 +152,10 @@ def order_variants(names: Iterable[str], described: Mapping[str, Variant] = type
     """
     variants = {name: described.get(name) or Variant(alteration=name) for name in names}
     over_parts = [name for name in variants if name in (ALL, MEAN)]
-    places = in_reading_order((each.whole for each in variants.values()), (*over_parts, *VARIANTS))
-    places = sorted(places, key=lambda name: name in LAST_VARIANTS)
-    return sorted(variants, key=lambda name: (places.index(variants[name].whole), variants[name].unseen))
+    whole_names = in_reading_order((each.whole for each in variants.values()), (*over_parts, *VARIANTS))
+    whole_names = sorted(whole_names, key=lambda name: name in LAST_VARIANTS)
+    place_of = {name: place for place, name in enumerate(whole_names)}
+    return sorted(variants, key=lambda name: (place_of[variants[name].whole], variants[name].unseen))
 
 
 def order_metrics(names: Iterable[str]) -> list[str]:

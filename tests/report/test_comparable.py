@@ -180,6 +180,14 @@ def test_a_variant_that_the_reference_lacks_is_named(tmp_path, capsys):
     assert "b: Image to text, Danger: not compared: a has no results of it" in capsys.readouterr().err
 
 
+def test_models_of_one_name_are_told_apart_by_as_much_of_their_folders_as_it_takes(tmp_path):
+    results = [
+        (tmp_path / version / "plain" / "results.json", parts("plain", choices="1")) for version in ("old", "new")
+    ]
+    (group,) = group_by_fingerprint(results)
+    assert [run.label for run in group.runs] == ["plain (old/plain)", "plain (new/plain)"]
+
+
 def test_one_model_in_two_folders_is_one_row_of_a_table(tmp_path):
     halves = []
     for name in ("plain", "robust"):
