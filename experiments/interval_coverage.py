@@ -40,7 +40,7 @@ EXCESS, ECE_IMAGES, ECE_SAMPLES, ECE_DRAWS = (0.0, 0.03, 0.10), (281, 1000, 5000
 FAMILIES, MDE_IMAGES, DISCORDANT, MDE_SAMPLES, FLIPS = (1, 9, 32, 99), 300, 0.3, 300, 999
 MODELS, TESTS, FALSE_ALARM_SAMPLES = 10, 99, 200
 # Seeds: (standard deviation over seeds of each model, that of the difference over images).
-SEEDS, SPREADS, SEED_SAMPLES = (2, 3, 5, 10), ((1, 1, 0), (3, 1, 0), (1, 3, 0), (1, 1, 1), (3, 1, 1), (1, 3, 1)), 1000
+SEEDS, SPREADS, SEED_SAMPLES = (2, 3, 5, 10), ((1, 1, 0), (3, 1, 0), (1, 3, 0), (1, 1, 1), (3, 1, 1), (1, 3, 1)), 2000
 
 Rows = Iterator[Iterable[object]]
 
@@ -167,8 +167,7 @@ def seeds(rng: np.random.Generator) -> Rows:
     """Yield the false alarms of models whose runs have the same distribution."""
     yield "seeds", "seeds of reference", "SD over seeds", "SD of reference", "SD over images", "false alarms %"
     pairs_of_seeds = itertools.combinations_with_replacement(SEEDS, 2)
-    draws = rng.standard_normal((200, 1))
-    draws = (draws - draws.mean()) / draws.std(ddof=1)
+    draws = np.array([[-1.0], [0.0], [1.0]])  # three draws of the images, with variance 1
     for (one, other), (spread, of_other, of_images) in itertools.product(pairs_of_seeds, SPREADS):
         alarms = 0
         for _ in range(SEED_SAMPLES):

@@ -275,7 +275,9 @@ def _models(focus: Focus) -> Table:
         about = metric_of(metric)
         label = f"{about.label}, {label_of(focus.runs, focus.task, variant).lower()}"
         direction = f" ({_BETTER_END[about.better]})" if about.better in _BETTER_END else ""
-        heads.append(Head(label + direction, about.definition))
+        # Blind and grounding are of the variant before them; short, so that the verdict is on the screen.
+        is_short = metric in ("blind", "grounding") and focus.is_attack
+        heads.append(Head(about.label if is_short else label + direction, about.definition))
     reference = focus.comparison.reference if focus.comparison else None
     if reference is not None:
         name = f"{metric_of(focus.metric).label}: difference from {reference.label}"

@@ -19,8 +19,10 @@ from rococo_jax.cli.main import main
 from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.evaluation.results import read_results
 from rococo_jax.evaluation.stored_counts import read_image_counts
+from rococo_jax.report.collection import Estimate
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
-from rococo_jax.sweep.collect import Row, collect, estimates_of_values, summary_columns, values_of_task
+from rococo_jax.sweep.collect import Row, SeedValues, collect, estimates_of_values, summary_columns, values_of_task
+from rococo_jax.sweep.differences import differences_of
 from rococo_jax.sweep.page import panels_of, write_figures
 from rococo_jax.sweep.plan import make_plan
 from rococo_jax.sweep.running import (
@@ -364,6 +366,30 @@ def test_a_full_disk_stops_the_sweep_at_once(error, tmp_path):
     with pytest.raises(type(error)):
         run_points(make_plan(ABLATIONS / "mixing_ratio.py"), tmp_path, None, train_one)
     assert len(asked) == 1
+
+
+def test_a_setting_is_compared_with_the_first_by_the_record_of_every_comparison():
+    plan = make_plan(CHECKOUT / "configs" / "scenes_tiny.py", over=["batch_size=8,16"], seeds=(0, 1, 2))
+    rows = []
+    for size, blind, recall in ((8, 48.0, 50.0), (16, 70.0, 30.0)):
+        draws, values = np.random.default_rng(size).normal(0, 1, (200, 1)), {}
+        for name, mean in (("blind", blind), ("r1", recall)):
+            of_seeds = mean + np.array([-1.0, 0.0, 1.0])
+            values[name] = SeedValues(of_seeds, of_seeds + draws)
+        estimates = {name: Estimate(float(each.values.mean())) for name, each in values.items()}
+        config = {"steps": 1, "batch_size": size, "learning_rate": 0.1}
+        results = {"task": {"clean": estimates}}
+        rows.append(
+            Row("", (size,), (0, 1, 2), config, {}, results, {"task": ""}, seed_values={"task": {"clean": values}})
+        )
+    differences = {each.metric: each for _, each in differences_of(plan, rows)}
+    assert {(each.model, each.reference) for each in differences.values()} == {("batch_size 16", "batch_size 8")}
+    # Blind is compared by its distance from 50: 20 instead of 2.
+    assert (differences["r1"].points, differences["blind"].points) == (-20.0, pytest.approx(18.0))
+    assert (differences["r1"].verdict, differences["blind"].verdict) == ("worse", "text bias")
+    assert all(not each.low <= 0 <= each.high and each.p < 0.05 for each in differences.values())
+    (stored, _) = sweep_json(plan, rows, {}, dict.fromkeys((point.run for point in plan.points), ""))["differences"]
+    assert stored.keys() > {"model", "reference", "points", "low", "high", "p", "p_corrected", "verdict", "values"}
 
 
 def test_the_figure_stands_alone_and_shows_every_curve(data, swept):
