@@ -36,7 +36,7 @@ class Options:
         source: for the hub: address of a page about the results
         developer: for every-eval-ever: who made the models whose names have no organization (ORG/NAME)
         organization: for every-eval-ever: who evaluated them
-        relationship: for every-eval-ever: of those who evaluated to the developer
+        relationship: for every-eval-ever: relationship of the evaluator to the developer
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]

@@ -98,7 +98,8 @@ def _part_of(run: Run, task: str, benchmark: str, variant: str) -> str:
     data = run.data.get(benchmark, {})
     coverage = object_of(data.get("coverage"))
     if coverage.get("complete") is False:
-        return f"{coverage.get('present')} of {coverage.get('wanted')} images"
+        # Fewer than are present with a limit.
+        return f"{data.get('image_count', coverage.get('present'))} of {coverage.get('wanted')} images"
     return phrase_of(data) or coverage_phrase(run.sizes(task).get(variant, {})).strip(" ()")
 
 

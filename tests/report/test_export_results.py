@@ -81,7 +81,8 @@ def test_a_data_set_of_the_user_is_used_and_a_part_of_a_benchmark_is_left_out(wi
     assert entry["dataset"] == {"id": "me/copy", "task_id": "group"}
     path = winoground / "results.json"
     stored = json.loads(path.read_text())
-    stored["data"]["winoground"]["coverage"] = {"present": 10, "wanted": 800, "complete": False}
+    coverage = {"present": 800, "wanted": 800, "complete": False, "limit": 10}
+    stored["data"]["winoground"] = {"image_count": 10, "coverage": coverage}
     path.write_text(json.dumps(stored))
     refused("10 of 800 images", run_command, export_results, winoground, *words, "--out", tmp_path / "part")
     assert not (tmp_path / "part").exists()
