@@ -50,10 +50,10 @@ class Options:
 
 
 def run(options: Options) -> None:
-    from rococo_jax.report.collection import label_runs, load_results
+    from rococo_jax.report.collection import load_results, runs_of
     from rococo_jax.storage import atomic_directory
 
-    runs = label_runs(load_results(options.results))
+    runs = runs_of(load_results(options.results))
     write = _write_records if options.to == "every-eval-ever" else _write_for_hub
     with atomic_directory(options.out) as folder:
         lines = write(folder, runs, options)

@@ -40,10 +40,10 @@ def run(options: Options) -> None:
     concepts = page_path(options.out, "--out").with_suffix(".concepts.csv")
     if options.concepts:
         from rococo_jax.perturb.text.lexicon import open_lexicon
-        from rococo_jax.report.collection import label_runs, load_results
+        from rococo_jax.report.collection import load_results, runs_of
         from rococo_jax.report.concepts import write_concepts
 
-        write_concepts(concepts, label_runs(load_results(options.results)), open_lexicon(options.lexicon))
+        write_concepts(concepts, runs_of(load_results(options.results)), open_lexicon(options.lexicon))
         print(f"{concepts}: by concept group and replaced word")
     try:
         page, table = write_report(options.results, options.out, options.reference)
