@@ -216,13 +216,6 @@ class Origin:
         return encoder
 
 
-def trained_encoder(
-    encoder: Encoder, parameters: Mapping[str, jax.Array | np.ndarray], record: dict[str, Any]
-) -> Encoder:
-    """Return the encoder with trained parameters, and a record of the training in its provenance."""
-    return Origin.of(encoder).encoder(parameters, record, encoder.mesh)
-
-
 def interpolated(first: Encoder, second: Encoder, weight: float) -> Encoder:
     """Interpolate between two models: 0 gives the first, 1 the second; preprocessing and tokenizer are the first's.
 
@@ -239,6 +232,6 @@ def interpolated(first: Encoder, second: Encoder, weight: float) -> Encoder:
     first_parameters, second_parameters = parameters_of(first.model), parameters_of(second.model)
     mean = {path: (1 - weight) * array + weight * second_parameters[path] for path, array in first_parameters.items()}
     record = {"interpolated": {"weight": weight, "first": first.provenance, "second": second.provenance}}
-    encoder = trained_encoder(first, mean, record)
+    encoder = Origin.of(first).encoder(mean, record, first.mesh)
     encoder.training_images = union(first.training_images, second.training_images)
     return encoder

@@ -32,7 +32,7 @@ def places(tmp_path_factory):
     folder = write_world(tmp_path_factory.mktemp("world"), captions, altered=altered)
     openai_file("vit_quick_gelu", folder / "epoch_9.pt", "checkpoint", numbers=False)
     files = {"captions": "captions.json", "model": "epoch_9.pt"}
-    files |= {"images": "images", "annotations": "annotations", "config": CHECKOUT / "configs/scenes_tiny.py"}
+    files |= {"images": "images", "annotations": "annotations", "config": CHECKOUT / "configs/coco_finetune.py"}
     return {name: folder / file for name, file in files.items()}
 
 

@@ -18,11 +18,11 @@ from rococo_jax.similarity import ShardedLogits
 from rococo_jax.training.freezing import split_parameters
 from rococo_jax.training.grad_cache import loss_and_gradients
 from rococo_jax.training.objective import total_loss
-from rococo_jax.training.step import make_embed, tower_batch_shapes
+from rococo_jax.training.step import make_embed
 from tests.models.test_flops import TEXT, VISIONS, VIT
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_runs import mesh_of
-from tests.training.test_step import make_config
+from tests.training.test_step import make_config, tower_batch_shapes
 
 PAIRS, TOKENS, PARTS = 13, 24, 2
 SC_AND_VC = {"data__text_length": TOKENS, "losses__hard_positives__weight": 0.0}

@@ -159,7 +159,8 @@ def test_wandb_that_is_not_installed_is_refused_before_anything_is_made(data, tm
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"config.log.wandb: found 'robust'.*rococo-jax\[wandb\]"):
-        run.run_training(read_config(data / "config.py", ["config.log.wandb=robust"]), tmp_path / "run")
+        overrides = ["config.log.wandb=robust", "config.log.tensorboard=true"]
+        run.run_training(read_config(data / "config.py", overrides), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

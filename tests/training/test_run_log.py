@@ -136,6 +136,8 @@ def run_on_slow_device(monkeypatch, steps, device, host, hook):
         counts: ClassVar = {}
 
         def __next__(self):
+            if len(free_at) == 1:
+                hook.meter.restart()  # without what Python and the type checks do at first calls
             time.sleep(host)
             return batch
 
@@ -169,19 +171,19 @@ def test_a_wait_for_data_is_lost_only_while_the_device_has_nothing_to_do(monkeyp
     assert meter.overhead_seconds["waiting for data"] == pytest.approx((steps - 1) * idle, abs=0.12)
 
 
-@pytest.mark.parametrize(("device", "host"), [(0.10, 0.0), (0.01, 0.10)])
+@pytest.mark.parametrize(("device", "host"), [(0.2, 0.0), (0.01, 0.2)])
 def test_every_line_has_the_speed_of_its_own_steps(tmp_path, monkeypatch, device, host):
     """The first line is of one step and the last of half a period, beside a slow device and behind a slow input."""
     meter = Meter(8)
     log_hook = log_of(RunLog(tmp_path, 0, tensorboard=False), 4, 10, meter)
-    meter.restart()
     run_on_slow_device(monkeypatch, 10, device, host, log_hook)
     log_hook.flush()  # as saving does at the end
     lines = map(json.loads, (tmp_path / METRICS).read_text().splitlines())
     speeds = {line["step"]: line["seconds_per_step"] for line in lines}
     assert list(speeds) == [1, 4, 8, 10]
-    # One step too many or too few would give 0.05 or 0.2 in the first line, and 0.067 or 0.2 in the last.
-    assert speeds == pytest.approx(dict.fromkeys(speeds, 0.1), abs=0.03)
+    # One step too many or too few would give 0.1 or 0.4 in the first line, and 0.13 or 0.4 in the last; a busy machine
+    # adds some.
+    assert speeds == pytest.approx(dict.fromkeys(speeds, 0.2), abs=0.06)
 
 
 def test_counts_of_a_resumed_run_go_on_from_those_of_its_checkpoint():

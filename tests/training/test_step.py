@@ -65,6 +65,12 @@ def test_parameters_outside_the_blocks_are_gathered_once_per_step(micro_batches,
     assert len(re.findall(rf"= f32\[{words}\].* all-gather\(", program)) == 1
 
 
+def tower_batch_shapes(config, spec, tokens: int):
+    """The shapes of a batch as the towers read it, with the fields and patches that the device adds."""
+    on_host, step = host_batch_shapes(config, spec, tokens), jax.ShapeDtypeStruct((), jnp.int32)
+    return jax.eval_shape(lambda batch, step: add_on_device(batch, config, spec, step, mesh_of(1)), on_host, step)
+
+
 def bytes_kept(config, spec, rows: int) -> int:
     """Return bytes of the residuals of the towers' backward pass, before the compiler fuses anything."""
     config.batch_size = rows
@@ -74,9 +80,7 @@ def bytes_kept(config, spec, rows: int) -> int:
     def residuals(parameters, batch):
         return jax.vjp(lambda trained: embed(trained, {}, batch.for_towers(fields), fields), parameters)[1]
 
-    on_host, step = host_batch_shapes(config, spec, TOKENS), jax.ShapeDtypeStruct((), jnp.int32)
-    batch = jax.eval_shape(lambda batch, step: add_on_device(batch, config, spec, step, mesh_of(1)), on_host, step)
-    kept = jax.eval_shape(residuals, shapes, batch)
+    kept = jax.eval_shape(residuals, shapes, tower_batch_shapes(config, spec, TOKENS))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
 
 
