@@ -108,9 +108,8 @@ def _conditions(
             kinds_of_mean.setdefault((task, mean), []).append(fields.corruption)
     variants: dict[tuple[str, str], dict[str, str]] = {}
     for (task, variant), fields in described.items():
-        own = variants[task, variant] = {}
-        if (kind := kind_of(results, task, variant)) in scoring:
-            own[f"scoring of {kind}"] = str(scoring[kind])
+        # The first version of the scoring was not recorded.
+        own = variants[task, variant] = {"scoring": str(scoring.get(kind_of(results, task, variant), 1))}
         sizes = object_of(object_of(object_of(results.get("sizes")).get(task)).get(variant))
         if seeds := sizes.get("seeds"):
             own["seeds"] = json.dumps(seeds)

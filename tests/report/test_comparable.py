@@ -69,6 +69,15 @@ def test_only_the_benchmark_that_differs_is_in_a_section_of_its_own(tmp_path):
     assert second.differences == (("data.choices.captions", "1", "other"),)
 
 
+def test_results_without_a_recorded_scoring_have_the_first_one(tmp_path):
+    one, other, third = (parts(name, choices="1") for name in ("one", "other", "third"))
+    other["benchmarks"]["choices"]["scoring"] = {"rank": 1}
+    third["benchmarks"]["choices"]["scoring"] = {"rank": 2}
+    assert shared(grouped(tmp_path, (one, other, third))) == {
+        "choices": {frozenset({"one", "other"}), frozenset({"third"})}
+    }
+
+
 def test_another_request_of_one_variant_leaves_the_others_in_one_table(tmp_path):
     one, other = parts("one", rococo="1"), parts("other", rococo="1")
     for results, sha256 in ((one, "x"), (other, "y")):
