@@ -142,6 +142,7 @@ def _run(options: Options, plan, workdir) -> int:
 def _write(plan, workdir, failed, evaluation) -> None:
     """Write and print the table of the finished runs, and report the others."""
     from rococo_jax.locks import hold
+    from rococo_jax.storage import remove_path, temporary_files
     from rococo_jax.sweep.collect import collect
     from rococo_jax.sweep.page import write_figures
     from rococo_jax.sweep.running import states_of, waiting_line
@@ -150,6 +151,9 @@ def _write(plan, workdir, failed, evaluation) -> None:
     rows, states = collect(plan, workdir), states_of(plan, workdir, evaluation)
     if rows:
         with hold(workdir / "sweep", beside=True, wait=True):  # processes that share the points may end together
+            for suffix in (".csv", ".json", ".md", ".html", ".svg"):
+                for unfinished in temporary_files(workdir / f"sweep{suffix}"):  # of a process that was killed
+                    remove_path(unfinished)
             write_tables(plan, rows, workdir, failed, states)
             page = write_figures(plan, rows, workdir, failed)
         print(page.with_suffix(".md").read_text(encoding="utf-8"))

@@ -98,7 +98,7 @@ def test_figures_are_the_same_on_any_number_of_devices_and_with_sharded_paramete
         (["eval.tasks=image_to_txt"], "image_to_text"),
         (["eval.images=somewhere"], "images and data"),
         (["eval.out_images=noise"], "config.eval.out_images: entry: found noise"),
-        (["eval.data="], "config.eval.every: found 1; wanted 0 without eval.data"),
+        (["eval.data="], "config.eval.every: found 1; wanted 0 without config.eval.data"),
     ],
 )
 def test_a_bad_key_is_one_line_before_training(data, tmp_path, refusal, overrides, said):

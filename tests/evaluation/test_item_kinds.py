@@ -82,7 +82,7 @@ def test_every_kind_is_compared_by_its_own_metric(out, capsys):
     assert main(["compare", str(out), "--metrics", "image_score", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     values = [results_of(out, name)["tasks"]["choices"] for name in ("one", "two")]
-    found = {row["variant"]: row["difference"] for row in rows}
+    found = {row["variant"]: row["points"] for row in rows}
     assert {"left", "right", "image_choice/mean"} <= found.keys()
     for variant, difference in found.items():
         assert difference == pytest.approx(values[1][variant]["image_score"] - values[0][variant]["image_score"])
