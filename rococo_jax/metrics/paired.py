@@ -377,7 +377,7 @@ def _bytes(images: int) -> int:
 
 def _pseudo_values(
     counts: PairedCounts, name: str, has_queries: Bool[np.ndarray, " images"]
-) -> Float[np.ndarray, " present"]:
+) -> Float[np.ndarray, " images_with_queries"]:
     """Return the jackknife's pseudo-values of the difference, which leave out one image at a time."""
     metric, model, reference = counts.metrics[name], counts.model[has_queries], counts.reference[has_queries]
     images = len(model)
