@@ -16,8 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+from PIL import Image
 
-from rococo_jax.attacks.captions import GROUP, attack_captions
+from rococo_jax.attacks import captions
+from rococo_jax.attacks.captions import attack_captions
+from rococo_jax.attacks.pixel_attack import MASKED, PixelAttacker
+from rococo_jax.attacks.pixels import PixelAttack
 from rococo_jax.attacks.scoring import (
     GOALS,
     EmbeddedSimilarities,
@@ -40,11 +44,13 @@ from rococo_jax.version import __version__
 
 FORMAT, VERSION = "rococo_jax.attack", 1
 SUMMARY, ITEMS = "attack.json", "items.parquet"
+MASKED_GRADIENTS = "random search beats the gradient on more than 5 % of the images, so the gradient may be masked"
 _SCHEMA = pyarrow.schema(
     [
         *((name, pyarrow.string()) for name in ("attack", "image")),
-        ("right", pyarrow.bool_()),
-        *((name, pyarrow.int64()) for name in ("candidates", "tried", "complete", "smallest", "first", "caption")),
+        *((name, pyarrow.bool_()) for name in ("right", "beaten")),
+        ("smallest", pyarrow.float64()),
+        *((name, pyarrow.int64()) for name in ("candidates", "tried", "complete", "first", "caption")),
         *((name, pyarrow.string()) for name in ("text", "changes")),
         ("margin", pyarrow.float64()),
     ]
@@ -75,6 +81,7 @@ def attack_models(
     attacks: Sequence[CaptionAttack],
     cache: EmbeddingCache,
     *,
+    pixels: PixelAttack | None = None,
     by_pairs: bool = False,
     universal: int = 0,
 ) -> tuple[dict[str, AttackedModel], dict[str, Any]]:
@@ -84,8 +91,9 @@ def attack_models(
         load: returns the model of a name.
         folders: where the results of each model are written, by its name.
         data: the images and captions.
-        attacks: the attacks, one of each unit.
+        attacks: the attacks on captions, one of each unit.
         cache: cache of the embeddings of images.
+        pixels: the attack on pixels, if any.
         by_pairs: score pairs, also with a model that embeds.
         universal: number of universal captions to search.
 
@@ -95,25 +103,36 @@ def attack_models(
     spaces = {attack.unit: Spaces(attack, data.items) for attack in attacks}
     queries = {attack.unit: attack.make_queries(data.items) for attack in attacks}
     models: dict[str, AttackedModel] = {}
+    attackers: dict[str, PixelAttacker] = {}
     goals: dict[str, dict[str, Goal]] = {attack.unit: {} for attack in attacks}
     for name, folder in folders.items():
         model = load(name)
         description = model.describe()
-        settings = {"attacks": [attack.as_json() for attack in attacks], "by_pairs": by_pairs, "universal": universal}
+        described = [attack.as_json() for attack in (*attacks, *([] if pixels is None else [pixels]))]
+        settings = {"attacks": described, "by_pairs": by_pairs, "universal": universal}
         identity = {key: value for key, value in description.items() if key != "name"}
         fingerprint = hash_json({"model": identity, "data": data.hash, **settings, "version": __version__})
         is_identified = identity.get("fingerprint", "") is not None
         records = read_finished(folder, fingerprint) if is_identified else {}
-        similarities = _similarities(model, data.files, cache, by_pairs)
         numbers: dict[str, Any] = {}
+        if pixels is not None:
+            attacker = PixelAttacker(model, data.items, data.files, pixels)
+            attackers[name] = attacker
+            if "pixels" not in records:
+                journal = _journal(folder, "pixels", fingerprint, attacker.group, is_identified)
+                records["pixels"] = _attack_pixels(attacker, folder, journal, name)
+            numbers["pixels"] = summarise(records["pixels"], pixels.budgets)
+            if numbers["pixels"]["beaten_by_random_search"] > 100 * MASKED:
+                say(f"{name}: warning: {MASKED_GRADIENTS}")
+                numbers["pixels"]["warning"] = MASKED_GRADIENTS
+        similarities = _similarities(model, data.files, cache, by_pairs) if attacks else None
         for attack in attacks:
             unit = attack.unit
             if attack.goal == "image" and isinstance(similarities, PairSimilarities):
                 raise InputError(name, "characters", "a model that only scores pairs", "a model that embeds")
             goals[unit][name] = goal = GOALS[attack.goal](attack.goal, similarities, queries[unit], data.items)
             if unit not in records:
-                folder.mkdir(parents=True, exist_ok=True)
-                journal = Journal(folder / f".attack.{unit}.jsonl" if is_identified else None, fingerprint)
+                journal = _journal(folder, unit, fingerprint, captions.GROUP, is_identified)
                 records[unit] = _attack(attack, goal, queries[unit], spaces[unit], data.items, journal, name)
             numbers[unit] = summarise(records[unit], attack.budgets)
             if universal and unit == "words":
@@ -124,8 +143,13 @@ def attack_models(
             "results": numbers,
         }  # fmt: skip
         models[name] = AttackedModel(summary, records)
-        _write(folder, models[name], attacks)
-    return models, _compare(models, goals, queries, attacks) if len(models) > 1 else {}
+        _write(folder, models[name])
+    if len(models) == 1:
+        return models, {}
+    comparison = _compare(models, goals, queries, attacks)
+    if pixels is not None:
+        comparison["pixels"] = _compare_pixels(models, attackers, folders, pixels)
+    return models, comparison
 
 
 def read_finished(folder: Path, fingerprint: str) -> dict[str, list[dict[str, Any]]]:
@@ -140,8 +164,11 @@ def read_finished(folder: Path, fingerprint: str) -> dict[str, list[dict[str, An
         raise InputError(folder / SUMMARY, "fingerprint", "results of another attack", wanted)
     records: dict[str, list[dict[str, Any]]] = {}
     for row in read_table(folder / ITEMS, "the queries of an attack").to_pylist():
+        unit = row.pop("attack")
         row["changes"] = json.loads(row["changes"])
-        records.setdefault(row.pop("attack"), []).append(row)
+        if unit != "pixels" and row["smallest"] is not None:
+            row["smallest"] = int(row["smallest"])
+        records.setdefault(unit, []).append(row)
     return records
 
 
@@ -195,10 +222,39 @@ def _universal(
     return universal_captions(texts, is_first, half, count)
 
 
-def _write(folder: Path, model: AttackedModel, attacks: Sequence[CaptionAttack]) -> None:
+def _attack_pixels(attacker: PixelAttacker, folder: Path, journal: "Journal", name: str) -> list[dict[str, Any]]:
+    """Attack the images, and write each attacked image, as the model sees it, and their captions as a benchmark."""
+    records, total = journal.read(), len(attacker.items)
+    settings = attacker.attack
+    say(f"{name}: attacking {total:,} images: {settings.norm}, {settings.steps} steps, {settings.restarts} restarts")
+    items = [{"image": png_name(item.image), "caption": list(item.captions)} for item in attacker.items]
+    with progress(f"{name}: attacking pixels", total, "images", done=len(records)) as advance:
+        for group, images in attacker.run(start=len(records)):
+            for record, pixels in zip(group, images, strict=True):
+                path = folder / "attacked_images" / "images" / png_name(record["image"])
+                with atomic_write(path) as temporary:
+                    Image.fromarray(pixels).save(temporary, "PNG")
+            journal.add(group)
+            records += group
+            advance(len(group))
+    write_json(folder / "attacked_images" / "annotations" / "captions.json", items)
+    return records
+
+
+def png_name(image: str) -> str:
+    """Return the name of an attacked image: losslessly stored, so with another extension."""
+    return image if image.lower().endswith(".png") else f"{image}.png"
+
+
+def _journal(folder: Path, unit: str, fingerprint: str, group: int, is_identified: bool) -> "Journal":
+    folder.mkdir(parents=True, exist_ok=True)
+    return Journal(folder / f".attack.{unit}.jsonl" if is_identified else None, f"{fingerprint} {group}", group)
+
+
+def _write(folder: Path, model: AttackedModel) -> None:
     """Write the table and the summary, and remove the journals."""
     rows = [
-        {"attack": unit, **record, "changes": json.dumps(record["changes"], ensure_ascii=False)}
+        {"attack": unit, **record, "changes": json.dumps(record.get("changes", []), ensure_ascii=False)}
         for unit, records in model.records.items()
         for record in records
     ]
@@ -206,8 +262,8 @@ def _write(folder: Path, model: AttackedModel, attacks: Sequence[CaptionAttack])
     with atomic_write(folder / ITEMS) as temporary:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, _SCHEMA), temporary, write_page_checksum=True)
     write_json(folder / SUMMARY, model.summary)
-    for attack in attacks:
-        (folder / f".attack.{attack.unit}.jsonl").unlink(missing_ok=True)
+    for unit in model.records:
+        (folder / f".attack.{unit}.jsonl").unlink(missing_ok=True)
 
 
 def _compare(
@@ -227,23 +283,44 @@ def _compare(
     return comparison
 
 
+def _compare_pixels(
+    models: Mapping[str, AttackedModel],
+    attackers: Mapping[str, PixelAttacker],
+    folders: Mapping[str, Path],
+    attack: PixelAttack,
+) -> dict[str, Any]:
+    """Return the paired differences, and R@1 of each model on the images made against each, as in `transfer_matrix`."""
+    records = {name: model.records["pixels"] for name, model in models.items()}
+    transfer: dict[str, dict[str, dict[str, float]]] = {}
+    for made_against, folder in folders.items():
+        names = [png_name(record["image"]) for record in records[made_against]]
+        images = [np.asarray(Image.open(folder / "attacked_images" / "images" / name)) for name in names]
+        transfer[made_against] = {}
+        for tested, attacker in attackers.items():
+            right = np.array([record["right"] for record in records[tested]])
+            stays = right & (attacker.margins(images) < 0)
+            transfer[made_against][tested] = {"r1": 100.0 * float(stays.mean())}
+    return {"differences": compare(records, attack.budgets), "transfer": transfer}
+
+
 class Journal:
     """Records of finished groups of queries, as lines of a file; see the module.
 
     Args:
         path: the file; None to keep nothing.
         fingerprint: hash of everything that decides the records.
+        group: number of records of a complete group.
     """
 
-    def __init__(self, path: Path | None, fingerprint: str):
-        self.path, self.fingerprint = path, fingerprint
+    def __init__(self, path: Path | None, fingerprint: str, group: int):
+        self.path, self.fingerprint, self.group = path, fingerprint, group
 
     def read(self) -> list[dict[str, Any]]:
         """Return the records of complete groups of an earlier run, and remove the rest of the file."""
         if self.path is None:
             return []
         head, *lines = self._lines() or [""]
-        groups = list(_complete_groups(lines)) if head == self._head else []
+        groups = list(self._complete_groups(lines)) if head == self._head else []
         write_text(self.path, "".join(f"{line}\n" for line in (self._head, *map(json.dumps, groups))))
         return [record for group in groups for record in group]
 
@@ -262,13 +339,12 @@ class Journal:
             return []
         return self.path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
 
-
-def _complete_groups(lines: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-    for line in lines:
-        try:
-            group = json.loads(line)
-        except (ValueError, RecursionError):
-            return
-        if not isinstance(group, list) or len(group) != GROUP:
-            return
-        yield group
+    def _complete_groups(self, lines: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+        for line in lines:
+            try:
+                group = json.loads(line)
+            except (ValueError, RecursionError):
+                return
+            if not isinstance(group, list) or len(group) != self.group:
+                return
+            yield group

@@ -73,13 +73,15 @@ def summarise(
         steps: numbers of queries or of gradient steps of the curve; by default powers of two.
     """
     counts = counts_of(records, budgets)
+    beaten = [record.get("beaten") or False for record in records if record["right"]]
     tried = [record["tried"] for record in records]
     steps = steps or [2**power for power in range(max(tried, default=1).bit_length())] + [max(tried, default=0)]
     right = [record for record in records if record["right"]]
     return {
         "queries": len(records),
         "right_before": len(right),
-        "without_changes": sum(record.get("candidates", 1) == 0 for record in records),
+        "without_changes": sum(record.get("candidates") == 0 for record in records),
+        "beaten_by_random_search": 100.0 * sum(beaten) / max(1, len(beaten)),
         "tried": sum(tried),
         "values": counts.values(),
         "intervals": intervals([counts]),

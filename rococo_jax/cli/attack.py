@@ -1,7 +1,8 @@
-"""`rococo attack`: the smallest change of a caption that fools a model, for each image or caption."""
+"""`rococo attack`: the smallest change of a caption or of pixels that fools a model, for each image or caption."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,8 +24,21 @@ EXAMPLES = """\
   rococo attack models/a --images photos --captions captions.json --words 1 --changes same_concept,attribute \\
       --inserted captions --lexicon nouns.json --out out/nouns
   rococo attack my_models.py:make_clip --images photos --captions captions.json --characters 1 --queries 500 --out out/x
+  rococo attack models/a --images photos --captions captions.json --pixels 1/255,2/255,4/255 --norm linf \\
+      --steps 100 --out out/pixels
 Next: `rococo evaluate MODEL --images photos --annotations out/attack/annotations --out OUT`.
 If this command is interrupted, run it again: it resumes."""
+
+
+def radii(text: str) -> tuple[float, ...]:
+    """Read radii, numbers or fractions. Raises InputError for another text."""
+    from rococo_jax.errors import InputError
+
+    try:
+        return tuple(sorted({float(Fraction(part)) for part in text.split(",")}))
+    except (ValueError, ZeroDivisionError):
+        wanted = "numbers or fractions with commas between them, such as 1/255,2/255"
+        raise InputError("--pixels", "numbers", text, wanted) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +54,21 @@ class AttackedPairs(PairOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Attack models: find the smallest change of a caption that makes a right query wrong, or prove that none does.
+    """Attack models: find the smallest change of a caption or of pixels that makes a right query wrong.
 
     Attributes:
         models: models, as `rococo evaluate` takes them; several are compared with the first, and attacks transferred
-        out: output folder: attack.json, items.parquet and annotations/, which `rococo evaluate` reads; of several
-            models in a folder each, beside comparison.json
+        out: output folder: attack.json, items.parquet, and annotations/ and attacked_images/, which `rococo evaluate`
+            reads; of several models in a folder each, beside comparison.json
         data: folder in the documented layout, instead of --images and --captions
         benchmarks: the benchmark under --data whose captions are attacked (default: the only one that ranks captions)
-        words: numbers of changed words, such as 1,2 (default: 1, without --characters)
+        words: numbers of changed words, such as 1,2 (default: 1, without --characters and --pixels)
         characters: numbers of changed letters of the queries of text-to-image retrieval, such as 1,2
+        pixels: radii of changes of pixels from 0 to 1, such as 1/255,2/255,4/255; only models of this project
+        norm: norm of the radii of --pixels
+        steps: gradient steps of each restart of --pixels
+        restarts: random starts of --pixels
+        loss: margin of the best wrong over the best true caption, cross-entropy or difference of logits ratio
         goal: the altered caption must be as similar as every caption (gallery), or as the image's own captions (own)
         changes: replace a noun (same_concept, diff_concept, danger), replace an attribute, relation or count, swap two
             words (order), add a word (negation, addition), remove a negation (deletion)
@@ -71,6 +90,11 @@ class Options:
     benchmarks: Annotated[tuple[str, ...], Option("NAME")] = ()
     words: Annotated[tuple[int, ...], Option("N,N", least=1)] = ()
     characters: Annotated[tuple[int, ...], Option("N,N", least=1)] = ()
+    pixels: Annotated[tuple[float, ...], Option("E,E", check=radii)] = ()
+    norm: Literal["linf", "l2"] = "linf"
+    steps: Annotated[int, Option("N", least=1)] = 100
+    restarts: Annotated[int, Option("K", least=1)] = 1
+    loss: Literal["margin", "ce", "dlr"] = "margin"
     goal: Literal["gallery", "own"] = "gallery"
     changes: Annotated[tuple[str, ...], Option("A,B")] = (
         "same_concept", "attribute", "relation", "count", "order", "negation", "addition",
@@ -88,6 +112,7 @@ class Options:
 
 
 def run(options: Options) -> None:
+    from rococo_jax.attacks.pixels import PixelAttack
     from rococo_jax.attacks.run import AttackedData, attack_models
     from rococo_jax.encoders.loading import load_encoder
     from rococo_jax.evaluation.model_list import read_models
@@ -99,6 +124,9 @@ def run(options: Options) -> None:
     compute, load_options = options.embedding.compute(), options.model.load_options()
     sources = {model.name: model.source for model in read_models(options.models)}
     attacks = _attacks(options)
+    pixels = None
+    if options.pixels:
+        pixels = PixelAttack(options.pixels, options.norm, options.steps, options.restarts, options.loss, options.seed)
     items, files, content = _data(options)
     folders = {name: Path(options.out) / (name if len(sources) > 1 else "") for name in sources}
 
@@ -113,6 +141,7 @@ def run(options: Options) -> None:
         AttackedData(items, files, content),
         attacks,
         options.embedding.open_cache(),
+        pixels=pixels,
         by_pairs=options.model.by == "pairs",
         universal=options.universal or 0,
     )
@@ -130,7 +159,7 @@ def _attacks(options: Options) -> "list[CaptionAttack]":
     from rococo_jax.perturb.text.lexicon import open_lexicon
 
     budgets = {"words": options.words, "characters": options.characters}
-    if not any(budgets.values()):
+    if not any(budgets.values()) and not options.pixels:
         budgets["words"] = (1,)
     attack = CaptionAttack(
         "words", (), options.goal, open_lexicon(options.lexicon or ""), options.changes, options.inserted == "captions",
@@ -255,6 +284,8 @@ def _print(models: "Mapping[str, AttackedModel]", comparison: Mapping[str, Any])
     console.print(table, crop=False)
     for name, model in models.items():
         for unit, results in model.summary["results"].items():
+            if results.get("warning"):
+                print(f"{name}, {unit}: {results['warning']}")
             if results.get("without_changes"):
                 print(f"{name}, {unit}: {results['without_changes']} queries have no allowed change")
             for each in results.get("captions", ()):
@@ -272,4 +303,4 @@ def _print(models: "Mapping[str, AttackedModel]", comparison: Mapping[str, Any])
             )
         for made_against, tested in compared["transfer"].items():
             cells = ", ".join(f"{name} {each['r1']:.1f}" for name, each in tested.items())
-            print(f"{unit}: R@1 under the captions made against {made_against}: {cells}")
+            print(f"{unit}: R@1 under the attack on {made_against}: {cells}")

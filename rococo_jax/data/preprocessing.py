@@ -141,8 +141,10 @@ class Preprocessing:
             return int(self.shortest_edge * height / width), self.shortest_edge
         return self.shortest_edge, int(self.shortest_edge * width / height)
 
-    def normalise(self, pixels: UInt8[Array, "images height width 3"]) -> Float[Array, "images height width 3"]:
-        """Do the device's half: `(rescale_factor * pixel - mean) / std` in float32."""
+    def normalise(
+        self, pixels: UInt8[Array, "images height width 3"] | Float[Array, "images height width 3"]
+    ) -> Float[Array, "images height width 3"]:
+        """Do the device's half: `(rescale_factor * pixel - mean) / std` in float32, of values from 0 to 255."""
         rescaled = pixels.astype(jnp.float32) * jnp.float32(self.rescale_factor)
         mean = jnp.asarray(self.mean, jnp.float32)[None, None, None, :]
         normalised = (rescaled - mean) / jnp.asarray(self.std, jnp.float32)[None, None, None, :]

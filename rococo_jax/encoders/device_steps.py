@@ -174,8 +174,8 @@ def pad_rows(rows: np.ndarray, count: int) -> np.ndarray:
     return padded
 
 
-def on_each_device(mesh: Mesh, encode: Program, state: Any, *rows: jax.Array) -> jax.Array:
-    """Call `encode(state, *rows)` with the rows of each device. Call this inside `jit`.
+def on_each_device(mesh: Mesh, encode: Callable[..., Any], state: Any, *rows: jax.Array) -> Any:
+    """Call `encode(state, *rows)` with the rows of each device; it returns arrays of rows. Call this inside `jit`.
 
     Where parameters are sharded, all devices gather them together, and the program is one over the mesh.
     """

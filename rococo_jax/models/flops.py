@@ -63,10 +63,10 @@ def matching_flops(spec: ModelSpec, tokens: int, texts: int = 1) -> int:
 def _traced_flops(spec: ModelSpec, method: str, *inputs: tuple[tuple[int, ...], Any]) -> int:
     graph, state = abstract_model(spec)
     program = jax.make_jaxpr(lambda state, *inputs: getattr(nnx.merge(graph, state), method)(*inputs))
-    return _program_flops(program(state, *(jax.ShapeDtypeStruct(*each) for each in inputs)).jaxpr)
+    return program_flops(program(state, *(jax.ShapeDtypeStruct(*each) for each in inputs)).jaxpr)
 
 
-def _program_flops(program: Jaxpr) -> int:
+def program_flops(program: Jaxpr) -> int:
     """Count the operations of the products and convolutions of a program for one item, including inner programs."""
     total = 0
     for equation in program.eqns:
@@ -80,7 +80,7 @@ def _program_flops(program: Jaxpr) -> int:
             axes = zip(image[1:3], output.shape[1:3], kernel[:2], strides, padding, strict=True)
             total += 2 * math.prod(kernel[2:]) * math.prod(_taps(*axis) for axis in axes)
         inner = (each.jaxpr for each in parameters.values() if isinstance(each, ClosedJaxpr))
-        total += parameters.get("length", 1) * sum(map(_program_flops, inner))  # the iterations of a scan
+        total += parameters.get("length", 1) * sum(map(program_flops, inner))  # the iterations of a scan
     return total
 
 

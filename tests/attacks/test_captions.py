@@ -158,7 +158,6 @@ def edit_distance(one: str, two: str) -> int:
 
 def test_an_interrupted_attack_resumes_with_the_same_bytes(attack, tmp_path, monkeypatch):
     monkeypatch.setattr("rococo_jax.attacks.captions.GROUP", 2)
-    monkeypatch.setattr("rococo_jax.attacks.run.GROUP", 2)
     attack(Words(), attack_of(), out="whole")
 
     class Stops(Words):

@@ -32,9 +32,7 @@ def words(folder, models, out, images="images", captions="captions.json"):
 
 def test_evaluate_reads_the_attacked_captions_and_finds_the_same_recall(world):
     out = world / "evaluated"
-    command = (
-        f"evaluate demo:plain --images {world}/images --annotations {world}/out/plain/annotations --protocol strict"
-    )
+    command = f"evaluate demo:plain --images {world}/images --annotations {world}/out/plain/annotations"
     assert main([*command.split(), "--mixed-galleries", "none", "--no-report", "--out", str(out)]) == 0
     summary = json.loads((world / "out/plain/attack.json").read_text())
     frame = read_results(out)
@@ -78,6 +76,21 @@ def test_results_have_the_same_bytes_on_any_number_of_devices_and_for_any_batch(
         assert (world / "two" / name).read_bytes() == (world / "eight" / name).read_bytes()
 
 
+def test_evaluate_counts_the_attacked_images_alike(world):
+    command = [sys.executable, "-m", "rococo_jax", *words(world, "demo:plain", "pixels")]
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1 --xla_cpu_parallel_codegen_split_count=1"}
+    command += "--pixels 1/255,6/255 --steps 4".split()
+    subprocess.run(command, check=True, cwd=CHECKOUT, env={**os.environ, **flags}, capture_output=True)
+    results = json.loads((world / "pixels/attack.json").read_text())["results"]["pixels"]
+    attacked, out = world / "pixels/attacked_images", world / "evaluated_pixels"
+    command = f"evaluate demo:plain --images {attacked}/images --annotations {attacked}/annotations --out {out}"
+    assert main([*command.split(), *"--mixed-galleries none --no-report".split()]) == 0
+    frame = read_results(out)
+    rows = frame[(frame.metric == "r1") & (frame.task == "image_to_text")].set_index("variant").value
+    assert rows["clean"] == pytest.approx(results["values"]["r1_6/255"]) and rows["clean"] < results["values"]["r1"]
+    assert results["values"]["r1_6/255"] <= results["values"]["r1_1/255"]
+
+
 def test_a_benchmark_in_the_documented_layout_is_attacked(world, capsys):
     make = f"make-benchmark --images {world}/images --captions {world}/captions.json --lexicon {world}/lexicon.json"
     assert main([*make.split(), "--out", str(world / "data")]) == 0
@@ -97,6 +110,10 @@ def test_a_benchmark_in_the_documented_layout_is_attacked(world, capsys):
         ({"options": "--words 0"}, "--words: numbers: found 0"),
         ({"options": "--data x"}, "rococo attack: data: found both; wanted --data, or --images and --captions"),
         ({"options": "--by pairs"}, "score_pairs: found none"),
+        ({"options": "--pixels 0"}, "attack: --pixels: found 0; wanted a radius above 0, at most 1"),
+        ({"options": "--pixels 1/255,2"}, "attack: --pixels: found 2; wanted"),
+        ({"options": "--pixels tiny"}, "--pixels: numbers: found tiny"),
+        ({"options": "--pixels 1/255", "model": f"{CHECKOUT}/tests/attacks/worlds.py:Words"}, "gradients: found none"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(world, tmp_path, refusal, changes, message):
@@ -104,5 +121,5 @@ def test_bad_input_is_one_line(world, tmp_path, refusal, changes, message):
     (tmp_path / "captions.json").write_text(json.dumps(changes.get("captions", captions)))
     (tmp_path / "lexicon.json").write_text(json.dumps({**LEXICON_JSON, **changes.get("lexicon", {})}))
     (tmp_path / "images").symlink_to(world / "images")
-    line = refusal(*words(tmp_path, "demo:plain", "out"), *changes.get("options", "").split())
+    line = refusal(*words(tmp_path, changes.get("model", "demo:plain"), "out"), *changes.get("options", "").split())
     assert message in line and not (tmp_path / "out").exists()
