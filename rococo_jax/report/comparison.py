@@ -356,7 +356,7 @@ def comparison_note(comparison: Comparison) -> str:
     lowest = 1 / (FLIPS + 1)
     text = (
         f"Each model minus {comparison.reference.label}, in percentage points, paired by image: 95 % interval, minimum "
-        "detectable effect (MDE: the difference that this test would find in 80 % of such samples), and p of a "
+        "detectable effect (MDE: the smallest true difference that this test detects with 80 % power), and p of a "
         f"two-sided permutation test that swaps the two models on random images ({FLIPS:,} swaps, so never below "
         f"{lowest:.4f}). {comparison.family[0].upper()}{comparison.family[1:]}; {len(comparison.primary)} of them are "
         "in this table. They are corrected together by max-T (Westfall and Young 1993), interval and MDE included, "

@@ -19,7 +19,7 @@ from rococo_jax.report.vocabulary import percent, signed, task_label, variant_la
 
 _LEGEND = (
     "Difference: model minus reference, paired by image, with its 95 % interval; for Blind, of the distances from 50. "
-    "p: permutation test. MDE: the difference that the test would find in 80 % of such samples. p, interval and MDE "
+    "p: permutation test. MDE: the smallest true difference that the test detects with 80 % power. p, interval and MDE "
     "are corrected (max-T) over {}. better, worse: the difference is significant (p below 0.05), and the interval "
     "excludes zero."
 )
