@@ -62,7 +62,7 @@ def make_reference(seed: int, folder: Path):
 
 
 @functools.cache
-def stage_program(encoder, norm: str, rounds: bool):
+def stage_program(encoder, norm: str, rounds: bool, loss: str):
     """Return a compiled stage of our attack."""
     graph, _ = nnx.split(encoder.model)
 
@@ -72,7 +72,7 @@ def stage_program(encoder, norm: str, rounds: bool):
             with jax.default_matmul_precision("highest"):
                 return nnx.merge(graph, state).image_embeddings(encoder.preprocessing.normalise(pixels))
 
-        evaluate, _ = evaluator(embed, Target(target_texts, is_true), original, radius, norm, rounds=rounds)
+        evaluate, _ = evaluator(embed, Target(target_texts, is_true), original, radius, norm, loss, 100.0, rounds)
         return apgd_stage(evaluate, x, original, best, radius, norm, length, limit, done)
 
     return stage
@@ -80,16 +80,17 @@ def stage_program(encoder, norm: str, rounds: bool):
 
 def ours(encoder, texts, images, labels, radius, norm, steps, rounds) -> np.ndarray:
     """Return which images stay right under our attack."""
-    state, stage, right = nnx.split(encoder.model)[1], stage_program(encoder, norm, bool(rounds)), []
+    state, right = nnx.split(encoder.model)[1], []
     for start in range(0, len(images), 32):
         original = jnp.asarray(images[start : start + 32], jnp.float32)
         is_true = jnp.asarray(np.eye(len(texts), dtype=bool)[labels[start : start + 32]])
         keys = jax.random.split(jax.random.key(start), len(original))
         scaled = jnp.float32(255 * radius)
-        x = random_start(keys, original, scaled, norm)
         best = Best(original, jnp.full(len(original), -1.0), jnp.zeros(len(original), jnp.int32))
-        for numbers in stages(steps):
-            x, best = stage(state, jnp.asarray(texts), original, is_true, x, best, scaled, *map(jnp.int32, numbers))
+        for loss in ("ce", "margin"):
+            stage, x = stage_program(encoder, norm, bool(rounds), loss), random_start(keys, original, scaled, norm)
+            for numbers in stages(steps):
+                x, best = stage(state, jnp.asarray(texts), original, is_true, x, best, scaled, *map(jnp.int32, numbers))
         right.append(np.asarray(best.margin) < 0)
     return np.concatenate(right)
 

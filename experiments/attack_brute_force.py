@@ -25,8 +25,8 @@ from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.loading import load_encoder
 
 
-def replacements(word: str, present: set[str], allowed: set[str], lexicon: dict) -> list[str]:
-    """Return what may replace a word, from the JSON form of the lexicon."""
+def replacements(word: str, before: list[str], present: set[str], allowed: set[str], lexicon: dict) -> list[str]:
+    """Return what may replace a word after the words `before`, from the JSON form of the lexicon."""
     nouns = {noun: plural for group in lexicon["groups"] for noun, plural in group["nouns"].items()}
     for group in lexicon["groups"]:
         for singular, plural in group["nouns"].items():
@@ -35,6 +35,8 @@ def replacements(word: str, present: set[str], allowed: set[str], lexicon: dict)
             excluded = {singular, *lexicon["more_general"].get(singular, ())}
             excluded |= {each for words in lexicon["synonyms"] if singular in words for each in words}
             is_plural = word.lower() == plural
+            if singular == plural:  # a fish, a blue fish, two fish
+                is_plural = not {"a", "an", "one"} & {each.lower() for each in before}
             return [
                 nouns[new] if is_plural else new
                 for new in group["nouns"]
@@ -49,7 +51,10 @@ def altered(caption: str, allowed: set[str], lexicon: dict, count: int) -> list[
     """Return the caption with exactly `count` nouns replaced, in all ways, with fitting articles."""
     words = re.findall(r"[A-Za-z]+|[^A-Za-z]+", caption)
     present = {word.lower() for word in words}
-    options = {place: replacements(word, present, allowed, lexicon) for place, word in enumerate(words)}
+    options = {
+        place: replacements(word, [words[i] for i in (place - 2, place - 4) if i >= 0], present, allowed, lexicon)
+        for place, word in enumerate(words)
+    }
     texts = []
     for places in itertools.combinations([place for place in options if options[place]], count):
         for chosen in itertools.product(*(options[place] for place in places)):

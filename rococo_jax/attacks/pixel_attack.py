@@ -6,6 +6,7 @@ image has a record like that of a caption (`captions`): `tried` and `first` coun
 steps, found more than the gradient did: on more than `MASKED` of the images, the gradient is likely to be masked.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -121,31 +122,33 @@ class PixelAttacker:
         keys = jax.random.split(jax.random.key(attack.seed), len(self.items) * attack.restarts)
         keys = np.asarray(jax.random.key_data(keys)).reshape(attack.restarts, len(self.items), -1)[:, numbers]
         placed = self.model._current()
-        settings = (attack.norm, attack.loss, self.model.logit_scale)
-        program = partial(_run, self.model.mesh, placed.graph, self.model.preprocessing, self.model._products, settings)
+        program = partial(_run, self.model.mesh, placed.graph, self.model.preprocessing, self.model._products)
+        losses = attack.loss.split("+")
 
-        def call(kind: str, radius: float, restart: int, x: jax.Array, best: Best, *counts: int) -> Any:
+        def call(kind: str, radius: float, restart: int, x: jax.Array, best: Best, *counts: int, loss: str = "") -> Any:
+            settings = (attack.norm, loss, self.model.logit_scale)
             numbers = [jnp.int32(value) for value in counts or (0, 0, 0)]
             state = (placed.state, self.texts, jnp.float32(radius * 255), *numbers)
-            return program(kind, state, original, is_true, place(keys[restart]), x, *best)
+            return program(settings, kind, state, original, is_true, place(keys[restart]), x, *best)
 
         best = Best(original, place(np.zeros(count, np.float32)), place(np.zeros(count, np.int32)))
         best = best._replace(margin=call("margins", 0.0, 0, original, best))
         right = np.asarray(best.margin)[:count] < -TIE
         smallest, tried = np.full(count, np.nan), 0
         for radius in attack.budgets:
-            for restart in range(attack.restarts):
+            for restart, loss in itertools.product(range(attack.restarts), losses):
                 x = call("start", radius, restart, original, best)
                 for length, limit, done in stages(attack.steps):
                     if (np.asarray(best.margin)[:count] >= 0)[right].all():
                         break
-                    before = tried + restart * attack.steps + done
-                    x, best = call("stage", radius, restart, x, best, length, limit, before)
+                    x, best = call("stage", radius, restart, x, best, length, limit, tried + done, loss=loss)
+                tried += attack.steps
             fooled = (np.asarray(best.margin)[:count] >= 0) & right
             smallest = np.where(np.isnan(smallest) & fooled, radius, smallest)
-            tried += attack.steps * attack.restarts
         by_gradient = np.asarray(best.margin)[:count]
-        found = call("random", attack.budgets[-1], 0, original, best, 0, attack.steps * attack.restarts, 0)
+        found = call(
+            "random", attack.budgets[-1], 0, original, best, 0, attack.steps * attack.restarts * len(losses), 0
+        )
         at_random = np.asarray(found.margin)[:count]
         beaten = right & (by_gradient < 0) & (at_random > by_gradient + TIE)
         smallest = np.where(beaten & (at_random >= 0), attack.budgets[-1], smallest)

@@ -1,7 +1,8 @@
-"""Attack pixels: maximise the margin of the best wrong caption over the best true one within a ball, by APGD.
+"""Attack pixels: make the best wrong caption more similar than the best true one within a ball, by APGD.
 
     margin   max_wrong s(I', T) - max_true s(I', T)         success: 0 or more, counted on 8-bit pixels
-    ce       -log of the probability of the true captions, with the model's scale
+    ce       log-odds of the wrong captions against the true ones, with the model's scale: it rises with the
+             cross-entropy, and does not saturate where the model is certain
     dlr      margin / (largest - third largest similarity)
 
 APGD (Croce and Hein 2020, arXiv 2003.01690): steps of twice the radius along the gradient's sign (linf) or direction
@@ -42,7 +43,7 @@ class PixelAttack:
         norm: `linf` or `l2`.
         steps: gradient steps of each restart.
         restarts: random starts.
-        loss: name among `LOSSES`.
+        loss: names among `LOSSES`, joined by +: for each the steps are taken from every random start.
         seed: seed of the random starts.
 
     Raises:
@@ -54,7 +55,7 @@ class PixelAttack:
     norm: str = "linf"
     steps: int = 100
     restarts: int = 1
-    loss: str = "margin"
+    loss: str = "ce+margin"
     seed: int = 0
 
     def __post_init__(self):
@@ -101,8 +102,8 @@ def losses(similarities: Float[Array, "b texts"], is_true: Bool[Array, "b texts"
         top = jax.lax.top_k(similarities, 3)[0]
         return margin / (top[:, 0] - top[:, 2] + 1e-12)
     logits = scale * similarities
-    true = jax.nn.logsumexp(jnp.where(is_true, logits, -jnp.inf), axis=1)
-    return jax.nn.logsumexp(logits, axis=1) - true
+    wrong = jax.nn.logsumexp(jnp.where(is_true, -jnp.inf, logits), axis=1)
+    return wrong - jax.nn.logsumexp(jnp.where(is_true, logits, -jnp.inf), axis=1)
 
 
 def _norm(x: Float[Array, "b h w 3"]) -> Float[Array, "b 1 1 1"]:

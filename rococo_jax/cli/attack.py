@@ -68,7 +68,8 @@ class Options:
         norm: norm of the radii of --pixels
         steps: gradient steps of each restart of --pixels
         restarts: random starts of --pixels
-        loss: margin of the best wrong over the best true caption, cross-entropy or difference of logits ratio
+        loss: what --pixels maximises: cross-entropy, margin of the best wrong caption, both in turn, or the difference
+            of logits ratio
         goal: the altered caption must be as similar as every caption (gallery), or as the image's own captions (own)
         changes: replace a noun (same_concept, diff_concept, danger), replace an attribute, relation or count, swap two
             words (order), add a word (negation, addition), remove a negation (deletion)
@@ -94,7 +95,7 @@ class Options:
     norm: Literal["linf", "l2"] = "linf"
     steps: Annotated[int, Option("N", least=1)] = 100
     restarts: Annotated[int, Option("K", least=1)] = 1
-    loss: Literal["margin", "ce", "dlr"] = "margin"
+    loss: Literal["ce+margin", "ce", "margin", "dlr"] = "ce+margin"
     goal: Literal["gallery", "own"] = "gallery"
     changes: Annotated[tuple[str, ...], Option("A,B")] = (
         "same_concept", "attribute", "relation", "count", "order", "negation", "addition",
