@@ -106,15 +106,17 @@ def compare(models: Mapping[str, Sequence[Record]], budgets: Sequence[int | floa
     All differences are corrected together. The models must have been attacked on the same queries.
     """
     names = sorted({record["image"] for records in models.values() for record in records})
-    by_model = {name: image_counts([counts_of(records, budgets)], names) for name, records in models.items()}
+    items = {name: counts_of(records, budgets) for name, records in models.items()}
+    by_model = {name: image_counts([counted], names) for name, counted in items.items()}
     reference, *others = by_model
-    before = by_model[reference]
-    comparisons = [PairedCounts(by_model[name].counts, before.counts, before.metrics) for name in others]
+    before, metrics = by_model[reference], {metric.name: metric for metric in items[reference].metrics}
+    ranges = {name: metric.bounds[1] - metric.bounds[0] for name, metric in metrics.items()}
+    comparisons = [PairedCounts(by_model[name].counts, before.counts, before.metrics, ranges=ranges) for name in others]
     return [
         {
             "model": name, "reference": reference, "metric": metric, "points": each.points, "low": each.low,
-            "high": each.high, "p": each.p, "p_corrected": each.corrected, "mde": each.mde,
-            "verdict": each.verdict("lower" if metric.startswith("fr1") else "higher"),
+            "high": each.high, "p": each.p, "p_corrected": each.p_corrected, "mde": each.mde,
+            "verdict": each.verdict(metrics[metric]),
         }
         for name, differences in zip(others, paired_differences(comparisons), strict=True)
         for metric, each in differences.items()
