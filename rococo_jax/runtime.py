@@ -103,8 +103,8 @@ def set_gpu_options() -> None:
         os.environ["XLA_FLAGS"] = " ".join([*flags, *missing])
 
 
-# XLA flags that change where and how programs run. Those of autotuning choose the algorithm of a product, and with it the
-# last bits; but without them the choice may differ at every start, too, so they identify nothing.
+# XLA flags that change where and how programs run. Those of autotuning choose the algorithm of a product, and with it
+# the last bits; but without them the choice may differ at every start, too, so they identify nothing.
 _HARMLESS = ("--xla_force_host_platform_device_count", "--xla_dump", "--xla_gpu_autotune", "--xla_cpu_parallel_codegen",
              "--xla_gpu_enable_latency_hiding", "--xla_tpu_enable_latency_hiding")  # fmt: skip
 

@@ -35,6 +35,7 @@ from rococo_jax.attacks.settings import CaptionAttack, Spaces
 from rococo_jax.attacks.summary import Record, compare, summarise
 from rococo_jax.attacks.transfer import transfer_matrix, universal_captions
 from rococo_jax.data.captions import CaptionedImage
+from rococo_jax.data.pictures import open_image
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.protocol import LoadedModel
 from rococo_jax.errors import InputError
@@ -294,7 +295,7 @@ def _compare_pixels(
     transfer: dict[str, dict[str, dict[str, float]]] = {}
     for made_against, folder in folders.items():
         names = [png_name(record["image"]) for record in records[made_against]]
-        images = [np.asarray(Image.open(folder / "attacked_images" / "images" / name)) for name in names]
+        images = [np.asarray(open_image(folder / "attacked_images" / "images" / name)) for name in names]
         transfer[made_against] = {}
         for tested, attacker in attackers.items():
             right = np.array([record["right"] for record in records[tested]])

@@ -34,14 +34,15 @@ EVALUATION = Need(
 )
 
 
-def _unless_none(name: str) -> Need:
-    return Need(lambda config: config.eval[name] != "none", f"with config.eval.{name} 'none'")
+def _unless_none(name: str, allows_presets: bool = False) -> Need:
+    return Need(lambda config: config.eval[name] != "none", f"with config.eval.{name} 'none'", allows_presets)
 
 
-# What keys of the section `eval` need besides data.
+# What keys of the section `eval` need besides data. Configs preset seeds and severities for galleries and corruptions
+# that a command line may turn off.
 EVALUATION_NEEDS = {
-    "seeds": (_unless_none("mixed_galleries"),),
-    "severities": (_unless_none("corruptions"),),
+    "seeds": (_unless_none("mixed_galleries", allows_presets=True),),
+    "severities": (_unless_none("corruptions", allows_presets=True),),
     "corrupted_benchmarks": (_unless_none("corruptions"),),
 }
 

@@ -37,6 +37,7 @@ _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*?)\
 # Header of a computation, and the computations that an instruction calls.
 _HEADER = re.compile(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _CALLED = re.compile(r"calls=%([\w.\-]+)")
+_BODY = re.compile(r"\bbody=%([\w.\-]+)")
 # Larger than the memory of any chip: 4 TB in float32.
 _TOO_LARGE = 1_000_000
 
@@ -147,14 +148,20 @@ def collectives_of(program: str) -> dict[str, dict[str, int]]:
     """Count the collectives in the text of a compiled program (`compiled.as_text()`), by kind and dtype.
 
     `bytes` are those of the operands on one device. Instructions in the body of a loop have rows of their own, for one
-    turn of the loop; JAX writes into the program where it built an instruction. Programs for TPUs show a collective
-    several times, in each fusion that computes a part of it; its channel tells that it is the same.
+    turn of the loop. Programs for TPUs show a collective several times, in each fusion that computes a part of it; its
+    channel tells that it is the same.
     """
-    instructions = _INSTRUCTION.findall(program)
-    shapes = {name: shape for name, shape, *_ in instructions}
+    loops = _computations_of_loops(program)
+    lines, computation = [], ""
+    for line in program.splitlines():
+        if header := _HEADER.match(line):
+            computation = header[1]
+        elif instruction := _INSTRUCTION.match(line):
+            lines.append((computation, *instruction.groups()))
+    shapes = {name: shape for _, name, shape, *_ in lines}
     counts: dict[str, Counter] = {}
     channels: set[str] = set()
-    for name, _, opcode, operands, attributes in instructions:
+    for computation, name, _, opcode, operands, attributes in lines:
         kind = opcode.removesuffix("-start")
         channel = re.search(r"channel_id=(\d+)", attributes)
         identity = channel[1] if channel else name
@@ -163,10 +170,31 @@ def collectives_of(program: str) -> dict[str, dict[str, int]]:
         channels.add(identity)
         arrays = [array for each in re.findall(r"%([\w.\-]+)", operands) for array in _arrays(shapes[each])]
         dtypes = "+".join(sorted({dtype for dtype, _ in arrays}))
-        place = ", each turn of a loop" if "/while/body" in attributes else ""
+        place = ", each turn of a loop" if computation in loops else ""
         row = counts.setdefault(f"{kind} {dtypes}{place}", Counter())
         row.update(instructions=1, bytes=sum(size for _, size in arrays))
     return {name: dict(counts[name]) for name in sorted(counts)}
+
+
+def _computations_of_loops(program: str) -> set[str]:
+    """Return the names of the computations that run in each turn of a loop: bodies, and what these call.
+
+    The names that JAX writes into instructions do not tell: one that XLA combined from several has all their names.
+    """
+    called: dict[str, set[str]] = {}
+    bodies: set[str] = set()
+    computation = ""
+    for line in program.splitlines():
+        if header := _HEADER.match(line):
+            computation = header[1]
+        called.setdefault(computation, set()).update(_CALLED.findall(line))
+        bodies.update(_BODY.findall(line))
+    found, to_visit = set(), list(bodies)
+    while to_visit:
+        if (name := to_visit.pop()) not in found:
+            found.add(name)
+            to_visit += called.get(name, ())
+    return found
 
 
 def asynchronous_collectives(program: str) -> int:

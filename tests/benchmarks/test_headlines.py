@@ -73,7 +73,8 @@ def test_rows_of_all_parts_have_the_score_of_all_items(winoground):
     assert set(frame.part) == {"object", "relation", "both"}
     assert (frame.group_score.sum(), len(frame)) == (28, 400)
     described = winoground.results["variants"]["winoground"]
-    assert described["all"] == {"pooled": "all", "pooling": "items", "of": ["object", "relation", "both"]}
+    kind = {"kind": "group_choice"}
+    assert described["all"] == {"pooled": "all", "pooling": "items", "of": ["object", "relation", "both"]} | kind
 
 
 def test_a_single_part_is_not_pooled(tmp_path):
@@ -130,14 +131,17 @@ def random_tables(benchmark):
     return {name: each / np.linalg.norm(each, axis=1, keepdims=True) for name, each in tables.items()}
 
 
-def test_parts_that_ask_different_questions_share_what_both_count(tmp_path):
+def test_parts_that_ask_different_questions_are_not_pooled(tmp_path):
     files = tuple(f"{number}.png" for number in range(6))
     rows = [item(n, "texts", files[n]) for n in range(3)]
     rows += [item(n, "images", *files[2 * n - 6 : 2 * n - 4], texts=("one",)) for n in range(3, 6)]
     write_rows("choices", tmp_path, rows, images=files)
     results = scored(open_form("choices", tmp_path))
-    assert [*results["tasks"]["choices"]["all"]] == [*results["tasks"]["choices"]["mean"]] == ["ties"]
-    assert "headlines" not in results
+    texts, images = (results["tasks"]["choices"][part] for part in ("texts", "images"))
+    assert [*results["tasks"]["choices"]] == ["texts", "images"]
+    assert "ota" in texts and "ota" not in images and "image_score" in images
+    headline = results["headlines"]["choices"]
+    assert (headline["variant"], headline["metric"]) == ("texts", "ota")
 
 
 def test_a_part_keeps_its_name_and_a_note_says_so(tmp_path):

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, BertTokenizer, CLIPTokenizer, Siglip2Tok
 from rococo_jax.checkpoints.parameters import check_tokenizer
 from rococo_jax.data.siglip_tokenizer import SIGLIP_CLEANING
 from rococo_jax.data.tokenizer_files import read_huggingface_tokenizer
-from rococo_jax.data.tokenizers import Tokenizer, TokenizerSpec, cleaner
+from rococo_jax.data.tokenizers import CLEANINGS, Tokenizer, TokenizerSpec
 from rococo_jax.models import ModelSpec
 from tests.support.refusals import refused
 from tests.support.tiny import tiny_spec
@@ -246,4 +246,4 @@ def test_texts_without_anything_to_repair_are_cleaned_as_by_ftfy():
         "caf\u00c3\u00a9",
     ]
     for text in texts:
-        assert cleaner("whitespace")(text) == " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split())
+        assert CLEANINGS["whitespace"](text) == " ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split())

@@ -58,12 +58,12 @@ def test_images_in_cached_parts_are_padded_in_the_last_step_only(devices, counte
     contents = [[str(number).encode() for number in part] for part in parts]
 
     def encode(items):
-        return encoder.image_batches(np.full((32, 32, 3), number / 4096, np.float32) for number in items)
+        return encoder.image_batches(np.full((32, 32, 3), number / 4096 - 1, np.float32) for number in items)
 
     cache = EmbeddingCache(tmp_path)
     for _ in range(2):
         features = EmbeddingPass(encoder, "images", parts, contents, encode, cache).features()
-        np.testing.assert_array_equal(features[:, 0], numbers / 4096)
+        np.testing.assert_array_equal(features[:, 0], numbers / 4096 - 1)
         # Nothing is computed the second time.
         assert set(counted_rows) == {128 * devices} and 5000 <= sum(counted_rows) < 5000 + 128 * devices
     assert len(list(tmp_path.glob("??/*.npy"))) == len(parts)

@@ -138,8 +138,6 @@ WITHOUT_EFFECT = {
     "scenes_tiny eval.every=10": "config.eval.every: found 10; wanted 0 without config.eval.data",
     "scenes_tiny eval.limit=5": "config.eval.limit: found 5; wanted 0 without config.eval.data",
     "scenes_tiny eval.annotations=folder": "config.eval.annotations: found 'folder'; wanted '' without",
-    "scenes_tiny eval.data=DATA eval.severities=2": "config.eval.severities: found '2'; wanted '1,3,5' with",
-    "scenes_tiny eval.data=DATA eval.seeds=1": "config.eval.seeds: found '1'; wanted '1,10,100' with",
     "scenes_tiny losses.sc.variants=nonsense": "config.losses.sc.variants: found 'nonsense'; wanted names among same",
 }  # fmt: skip
 
