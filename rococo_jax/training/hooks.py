@@ -2,8 +2,8 @@
 
 A hook is added with its period: `hooks.add(save, every=200)`. The registry alone decides when a hook is due, so a hook
 does not count steps. When a run ends, every hook is called for the last step, due or not, unless it was called for that
-step already, or a signal stops the run and the hook leaves its work to the resumed run. A hook does not change the `StepInfo` that it receives: what it adds to the log of the
-run, it returns.
+step already, or a signal stops the run and the hook leaves its work to the resumed run. A hook does not change the
+`StepInfo` that it receives: what it adds to the log of the run, it returns.
 
 Hooks are called in the order in which they were added.
 """

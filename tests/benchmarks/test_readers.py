@@ -209,7 +209,8 @@ def test_each_part_has_a_mean_over_kinds_of_corruption(tmp_path):
         assert made["intervals"]["choices"][f"{part}/corruptions_3"]["drop_points"] is not None
     of_kinds = [f"few/{kind}_3" for kind in ("fog", "snow", "frost")]
     assert made["variants"]["choices"]["few/corruptions_3"] == {
-        "part": "few", "corruption": "corruptions", "severity": 3, "baseline": "few/uncorrupted", "pooling": "kinds", "kind": "choice",
+        "part": "few", "corruption": "corruptions", "severity": 3, "baseline": "few/uncorrupted", "pooling": "kinds",
+        "kind": "choice",
         "of": of_kinds,
     }  # fmt: skip
 

@@ -130,7 +130,9 @@ def test_results_of_other_numpy_and_jax_versions_are_compared(world, scored, tmp
     assert main(["compare", str(folder / "out" / "vectors"), str(out), "--json"]) == 0
     said = capsys.readouterr()
     rows = json.loads(said.out)
-    assert rows and all(row["points"] == 0 and row["verdict"] == "identical answers" for row in rows) and not said.err
+    verdicts = {row["verdict"] for row in rows}
+    assert rows and all(row["points"] == 0 for row in rows) and not said.err
+    assert verdicts <= {"identical answers", "at chance"} and "identical answers" in verdicts
 
 
 def test_the_same_export_again_writes_only_what_is_missing(world):

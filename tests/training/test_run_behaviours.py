@@ -159,7 +159,7 @@ def test_wandb_that_is_not_installed_is_refused_before_anything_is_made(data, tm
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        InputError, match="config.log.wandb: found no wandb and tensorboard installed; wanted pip install"
+        InputError, match=r"config\.log\.wandb: found no wandb and tensorboard installed; wanted pip install"
     ):
         overrides = ["config.log.wandb=robust", "config.log.tensorboard=true"]
         run.run_training(read_config(data / "config.py", overrides), tmp_path / "run")
