@@ -109,11 +109,12 @@ class Group:
         topic, errors = f"failed-{next(self.failures)}", {}
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             self._put(topic, error)
-            first_beats = self._all("alive")
+            first_beats: dict[int, str] = {}
             while len(errors) < self.count and time.monotonic() < limit:
                 if errors:
                     time.sleep(self.interval)
                 errors, beats = self._all(topic), self._all("alive")
+                first_beats = beats | first_beats  # a process that has just joined had none
                 # Two beats later, an error that a lost process causes has reached the others, too.
                 is_alive = (int(beats[number]) >= int(beat) + 2 for number, beat in first_beats.items())
                 if while_silent and len(first_beats) == self.count and all(is_alive):

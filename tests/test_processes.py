@@ -3,6 +3,7 @@
 The processes share no cache of embeddings here (`--no-cache`), and only process 0 uses the folder of results.
 """
 
+import itertools
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import pytest
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import embedding
 from rococo_jax.encoders.cache import EmbeddingCache
+from rococo_jax.process_group import Group
 from tests.support.paths import CHECKOUT
 from tests.support.processes import launched, run_command_together, run_lines
 from tests.support.threads import Threads
@@ -160,6 +162,24 @@ def test_an_error_or_a_signal_during_set_up_ends_all_processes_within_seconds(er
     assert [each for each, _ in ended] == [code, code]
     assert re.fullmatch(rf"rococo: process 1 \(.+\) {said}; process 0 stops, too\n", ended[0][1]), ended[0][1]
     assert time.monotonic() - start < 60  # a machine that is busy with other tests may take long to join
+
+
+def test_an_error_right_after_joining_does_not_wait_for_a_silent_process(monkeypatch):
+    """The other process has no heartbeat yet when the first ones are read."""
+    group, turns = object.__new__(Group), itertools.count()
+    group.number, group.count, group.interval, group.silence_limit = 1, 2, 0.001, 300
+    group.failures = itertools.count()
+
+    def read(topic):
+        turn = next(turns)
+        return {1: "yes"} if topic.startswith("failed") else {1: str(turn)} | ({0: str(turn)} if turn > 5 else {})
+
+    monkeypatch.setattr(group, "_all", read)
+    monkeypatch.setattr(group, "_put", lambda *_: None)
+    monkeypatch.setattr(group, "name", lambda number: f"process {number}")
+    start = time.monotonic()
+    assert group.gather_errors("yes", while_silent=True) == {1: "yes"}
+    assert time.monotonic() - start < 30
 
 
 def test_gathered_arrays_keep_their_bits_and_errors_are_raised_on_all_processes():
