@@ -22,7 +22,7 @@ The difference D between the means of two models with S_a and S_b runs has
     p                     the level at which such an interval ends at 0
 
 Welch's degrees of freedom follow the variance of the smaller arm, which may be small by luck: with 2 seeds against 10,
-12 % of equal models had p < 0.05. With the rule above it is at most 5.7 % for all pairs of 2, 3, 5 and 10 seeds
+12 % of equal models had p < 0.05. With the rule above it is at most 6.2 % for all pairs of 2, 3, 5 and 10 seeds
 (`experiments/interval_coverage.py`). Intervals end at the bounds of the metric.
 """
 
