@@ -219,7 +219,7 @@ def test_a_loss_that_is_no_number_stops_the_run(data, tmp_path, monkeypatch, cap
 
 def test_features_of_frozen_towers_are_computed_once_and_trained_on(data, tmp_path):
     pools = {"data__feature_pool__mixed": 2, "data__feature_pool__captions": 3}
-    settings = {"init__residual_head_width": 16, "steps": 40, "checkpoint__every": 20}
+    settings = {"init__residual_head_width": 16, "steps": 40, "checkpoint__every": 20, "losses__vc__partner_group": 8}
     cached = changed(config_of(data), **FEATURES_ALONE, **pools, **settings)
     run_training(cached, tmp_path / "cached", mesh=mesh_of(2))
     losses = [line["loss"] for line in metrics_of(tmp_path / "cached")]
