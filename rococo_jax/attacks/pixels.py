@@ -73,7 +73,7 @@ Embed = Callable[[Float[Array, "b h w 3"]], Float[Array, "b dim"]]
 
 
 class Target(NamedTuple):
-    """What images are compared with: all texts, and which of them are true of each image."""
+    """Texts that images are compared with, and a mask of those that are true of each image."""
 
     texts: Float[Array, "texts dim"]
     is_true: Bool[Array, "b texts"]

@@ -1,7 +1,6 @@
 """`rococo history`: how results change from one evaluation to the next."""
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +36,7 @@ class Options:
 def run(options: Options) -> None:
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.history import badge, evaluations_of, history_chart, history_table, numbers_of
+    from rococo_jax.report.markdown import print_table
     from rococo_jax.storage import write_text
 
     evaluations = evaluations_of(group_by_fingerprint(load_results(options.results)))
@@ -46,24 +46,6 @@ def run(options: Options) -> None:
         drawings[options.chart] = history_chart(evaluations, numbers)
     if options.badge is not None:
         drawings[options.badge] = badge(evaluations, numbers[0])
-    _print_table(*history_table(evaluations, numbers))
+    print_table(*history_table(evaluations, numbers))
     for path, drawing in drawings.items():
         print(write_text(Path(path), drawing))
-
-
-def _print_table(names: list[str], rows: list[list[str]]) -> None:
-    """Print a table; in a file or a pipe it is Markdown."""
-    if not sys.stdout.isatty():
-        from rococo_jax.report.markdown import escaped, table_lines
-
-        print(*table_lines([(name, True) for name in names], [map(escaped, row) for row in rows])[1:], sep="\n")
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    from rococo_jax.evaluation.summary import new_table
-
-    table = new_table(names, ())
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table, crop=False)

@@ -91,7 +91,7 @@ class PairedCounts:
 
     @property
     def has_queries(self) -> Bool[np.ndarray, " images"]:
-        """Which images have a query."""
+        """Mask of the images that have a query."""
         return np.logical_or(self.model.any(axis=1), self.reference.any(axis=1))
 
     @property
@@ -215,7 +215,7 @@ def paired_differences(
 
 @dataclasses.dataclass(frozen=True)
 class _Swaps:
-    """What the swaps of one test give: the spread of D*, the uncorrected p, and c if the test were alone."""
+    """Results of the swaps of one test: the spread of D*, the uncorrected p, and c if the test were alone."""
 
     sigma: float
     p: float

@@ -91,13 +91,13 @@ def _counts(
     row = {name: number for number, name in enumerate(images)}
     image = np.array([row[pair[0]] for pair in pairs])
     preferred = np.array([pair[3] for pair in pairs])
-    asked = np.array([queries.get(name, (0, 0)) for name in images], np.float64)
+    query_counts = np.array([queries.get(name, (0, 0)) for name in images], np.float64)
     for key in sorted(places, key=lambda key: (-len(places[key]), key)):
         if len(places[key]) < least:
             continue
         of_key, by_pair = np.unique(image[places[key]], return_inverse=True)
         sums = np.bincount(by_pair, preferred[places[key]]), np.bincount(by_pair).astype(np.float64)
-        for metric, part, whole in (("fr1", asked[of_key, 1], asked[of_key, 0]), ("preference", *sums)):
+        for metric, part, whole in (("fr1", query_counts[of_key, 1], query_counts[of_key, 0]), ("preference", *sums)):
             if whole.any():
                 low, high = clustered_interval(part, whole)
                 numbers = {"value": 100.0 * float(part.sum() / whole.sum()), "low": low, "high": high}

@@ -20,7 +20,7 @@ from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.intervals import RESAMPLES
 from rococo_jax.report.collection import Run
 from rococo_jax.report.dates import evaluation_time
-from rococo_jax.report.hub_results import benchmark_of, hub_data_set, portable_name
+from rococo_jax.report.hub_results import hub_data_set, portable_name
 from rococo_jax.report.vocabulary import SPREAD
 from rococo_jax.storage import hash_file, hash_json, write_json, write_json_lines
 
@@ -114,7 +114,7 @@ def _result_id(task: str, variant: str, metric: str) -> str:
 
 
 def _name(run: Run, task: str, variant: str) -> str:
-    benchmark = benchmark_of(run, task)
+    benchmark = run.benchmark_of(task) or task
     return "/".join(dict.fromkeys((benchmark, task, variant)))
 
 
@@ -144,7 +144,7 @@ def _result(run: Run, task: str, variant: str, name: str) -> dict[str, Any]:
     return {
         "evaluation_result_id": _result_id(task, variant, name),
         "evaluation_name": _name(run, task, variant),
-        "source_data": _source_data(run, benchmark_of(run, task)),
+        "source_data": _source_data(run, run.benchmark_of(task) or task),
         "metric_config": {
             "evaluation_description": metric.definition,
             "metric_id": f"rococo_jax.{name}",

@@ -44,12 +44,6 @@ def hub_data_set(benchmark: str) -> tuple[str, str | None] | None:
     return name, revision if re.fullmatch("[0-9a-f]{40}", revision) else None
 
 
-def benchmark_of(run: Run, task: str) -> str:
-    """Return the name of the benchmark that a task belongs to; the task's own name if the results do not tell."""
-    owners = [name for name, about in run.results.get("benchmarks", {}).items() if task in about.get("tasks", ())]
-    return owners[0] if owners else task
-
-
 def hub_entries(
     run: Run, data_sets: Mapping[str, str], source: str | None = None
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
@@ -64,7 +58,7 @@ def hub_entries(
     entries: dict[str, list[dict[str, Any]]] = {}
     left_out: dict[str, str] = {}
     for task in run.tasks:
-        benchmark, headline = benchmark_of(run, task), run.headline(task)
+        benchmark, headline = run.benchmark_of(task) or task, run.headline(task)
         if headline is None:
             left_out[task] = "it has no headline"
             continue

@@ -4,11 +4,13 @@ The Markdown omits charts, whose numbers are also in tables, pictures and exampl
 """
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from markupsafe import Markup
 
+from rococo_jax.evaluation.summary import new_table
 from rococo_jax.report.blocks import (
     Alert,
     Block,
@@ -100,6 +102,25 @@ def table_lines(heads: Sequence[tuple[str, bool]], rows: Sequence[Iterable[str]]
     rule = ["---" if words else "---:" for _, words in heads]
     lines = [[escaped(label) for label, _ in heads], rule, *rows]
     return ["", *(f"| {' | '.join(cells)} |" for cells in lines)]
+
+
+def print_table(names: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> None:
+    """Print a table: aligned to a terminal, as Markdown to a file or a pipe.
+
+    Args:
+        numbers: names of the columns that a terminal aligns to the right. In Markdown, which is also read as it is,
+            none are.
+    """
+    if not sys.stdout.isatty():
+        print(*table_lines([(name, True) for name in names], [map(escaped, row) for row in rows])[1:], sep="\n")
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    table = new_table(names, numbers)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table, crop=False)
 
 
 def _cell(cell: Cell) -> str:

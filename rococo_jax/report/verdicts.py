@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from rococo_jax.benchmarks.variants import ALL, MEAN
-from rococo_jax.evaluation.summary import INTERVAL, new_table
+from rococo_jax.evaluation.summary import INTERVAL
 from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import Verdict, least_margin
 from rococo_jax.report.blocks import Cell, Head, Note, Notes, Part, Table, rich
 from rococo_jax.report.collection import label_of
 from rococo_jax.report.comparison import Comparison, Comparisons, reaches_chance
 from rococo_jax.report.difference import Difference
-from rococo_jax.report.markdown import escaped, table_lines
+from rococo_jax.report.markdown import print_table
 from rococo_jax.report.sections import section_of
 from rococo_jax.report.vocabulary import percent, signed, task_label, variant_label
 
@@ -162,29 +162,12 @@ def print_verdicts(comparisons: Comparisons, margin: float | None = None, hint: 
         hint: sentence that ends the legend.
     """
     rows = verdict_rows(comparisons)
-    cells = list(map(cells_of, rows))
-    if sys.stdout.isatty():
-        _print_table(cells)
-    else:
-        # No column is aligned to the right: the file is also read as it is.
-        heads = [(name, True) for name in COLUMNS]
-        for line in table_lines(heads, [map(escaped, row) for row in cells])[1:]:
-            print(line)
+    print_table(COLUMNS, [cells_of(row) for row in rows], NUMBERS)
+    if not sys.stdout.isatty():
         print()
     lines = [*leader_lines(comparisons), *([] if margin is None else margin_lines(comparisons, margin))]
     for line in (*lines, *summary_lines(rows), "", f"{legend(comparisons, margin)} {hint}".rstrip()):
         print(line)
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print the table to a terminal."""
-    from rich.console import Console
-    from rich.text import Text
-
-    table = new_table(COLUMNS, NUMBERS)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table, crop=False)
 
 
 def legend(comparisons: Comparisons, margin: float | None = None) -> str:

@@ -34,7 +34,7 @@ _CONTEXT = 30  # characters before and after the first difference of a line
 
 
 @dataclasses.dataclass(frozen=True)
-class Difference:
+class Mismatch:
     """Stored value that is not the recomputed one.
 
     Attributes:
@@ -51,7 +51,7 @@ class Difference:
         return f"{self.file}: {self.place}: stored {self.stored}, recomputed {self.recomputed}"
 
 
-def verify_results(sources: Iterable[str | Path]) -> tuple[int, list[Difference]]:
+def verify_results(sources: Iterable[str | Path]) -> tuple[int, list[Mismatch]]:
     """Verify results, their tables, and the reports among them.
 
     Args:
@@ -75,8 +75,8 @@ def verify_results(sources: Iterable[str | Path]) -> tuple[int, list[Difference]
     return count, differences
 
 
-def _compared(file: Path, place: str, stored: Any, recomputed: Any) -> Difference | None:
-    return None if _are_equal(stored, recomputed) else Difference(file, place, stored, recomputed)
+def _compared(file: Path, place: str, stored: Any, recomputed: Any) -> Mismatch | None:
+    return None if _are_equal(stored, recomputed) else Mismatch(file, place, stored, recomputed)
 
 
 def _are_equal(stored: Any, recomputed: Any) -> bool:
@@ -88,7 +88,7 @@ def _are_equal(stored: Any, recomputed: Any) -> bool:
     return stored == recomputed
 
 
-def _verify_file(path: Path) -> Iterator[Difference | None]:
+def _verify_file(path: Path) -> Iterator[Mismatch | None]:
     """Compare the numbers of a results file with its rows, and its hashes with the files."""
     results = read_json_object(path, "a results file")
     if not isinstance(results.get("tasks"), dict):
@@ -100,12 +100,12 @@ def _verify_file(path: Path) -> Iterator[Difference | None]:
         yield _compared(table, "sha256", stored, hash_file(table) if table.is_file() else "no such file")
     rows = path.with_name(PER_QUERY)
     if not rows.is_file():
-        yield Difference(path, "rows", f"no {PER_QUERY} beside it", "nothing")
+        yield Mismatch(path, "rows", f"no {PER_QUERY} beside it", "nothing")
         return
     yield from _verify_numbers(path, results, StoredRows(rows, results, any_results=True))
 
 
-def _verify_numbers(path: Path, results: Mapping[str, Any], stored: StoredRows) -> Iterator[Difference | None]:
+def _verify_numbers(path: Path, results: Mapping[str, Any], stored: StoredRows) -> Iterator[Mismatch | None]:
     groups = {}
     tasks = {task: object_of(variants) for task, variants in results["tasks"].items()}
     for task, variants in tasks.items():
@@ -117,7 +117,7 @@ def _verify_numbers(path: Path, results: Mapping[str, Any], stored: StoredRows) 
         for variant in variants:
             again = recomputed.get((task, variant))
             if again is None:
-                yield Difference(path, f"tasks: {task}: {variant}", "its numbers", f"no rows in {PER_QUERY}")
+                yield Mismatch(path, f"tasks: {task}: {variant}", "its numbers", f"no rows in {PER_QUERY}")
                 continue
             for part in _PARTS:
                 old, new = (
@@ -142,7 +142,7 @@ def _sizes(rows: CountedRows) -> dict[str, int]:
     return sizes
 
 
-def _verify_report(table: Path, paths: Sequence[Path], intact: Sequence[Path]) -> Iterator[Difference | None]:
+def _verify_report(table: Path, paths: Sequence[Path], intact: Sequence[Path]) -> Iterator[Mismatch | None]:
     """Write a report again from its results, and compare it; other CSV files are skipped."""
     with table.open(encoding="utf-8", errors="replace", newline="") as file:
         if not set(file.readline().strip().split(",")) >= _REPORT_COLUMNS:
@@ -155,7 +155,7 @@ def _verify_report(table: Path, paths: Sequence[Path], intact: Sequence[Path]) -
     members = [path for name in names for path in paths if f"{path.resolve().parent.name}/{path.name}" == name]
     if not members or not set(members) <= set(intact):
         why = "nothing, because these results differ or are not there"
-        yield Difference(table, "all numbers", f"those of {', '.join(names)}", why)
+        yield Mismatch(table, "all numbers", f"those of {', '.join(names)}", why)
         return
     groups = group_by_fingerprint([(path, read_results(path)) for path in members])
     references = {row[head.index("compared_with")] for row in stored[1:] if len(row) == len(head)} - {""}
@@ -181,7 +181,7 @@ def _number(text: str) -> float | str:
     return number if math.isfinite(number) else text
 
 
-def _compare_lines(stored: Path, recomputed: Path) -> Difference | None:
+def _compare_lines(stored: Path, recomputed: Path) -> Mismatch | None:
     """Return the first difference between two texts."""
     lines = (path.read_text(encoding="utf-8", errors="replace").splitlines() for path in (stored, recomputed))
     for number, (one, other) in enumerate(itertools.zip_longest(*lines, fillvalue=""), 1):
@@ -189,5 +189,5 @@ def _compare_lines(stored: Path, recomputed: Path) -> Difference | None:
             pairs = enumerate(zip(one, other, strict=False))
             place = next((place for place, (old, new) in pairs if old != new), min(len(one), len(other)))
             window = slice(max(0, place - _CONTEXT), place + _CONTEXT)
-            return Difference(stored, f"line {number}", repr(one[window]), repr(other[window]))
+            return Mismatch(stored, f"line {number}", repr(one[window]), repr(other[window]))
     return None

@@ -152,16 +152,12 @@ def collectives_of(program: str) -> dict[str, dict[str, int]]:
     channel tells that it is the same.
     """
     loops = _computations_of_loops(program)
-    lines, computation = [], ""
-    for line in program.splitlines():
-        if header := _HEADER.match(line):
-            computation = header[1]
-        elif instruction := _INSTRUCTION.match(line):
-            lines.append((computation, *instruction.groups()))
-    shapes = {name: shape for _, name, shape, *_ in lines}
+    matches = [(computation, _INSTRUCTION.match(line)) for computation, line in _lines_by_computation(program)]
+    instructions = [(computation, *match.groups()) for computation, match in matches if match]
+    shapes = {name: shape for _, name, shape, *_ in instructions}
     counts: dict[str, Counter] = {}
     channels: set[str] = set()
-    for computation, name, _, opcode, operands, attributes in lines:
+    for computation, name, _, opcode, operands, attributes in instructions:
         kind = opcode.removesuffix("-start")
         channel = re.search(r"channel_id=(\d+)", attributes)
         identity = channel[1] if channel else name
@@ -182,19 +178,24 @@ def _computations_of_loops(program: str) -> set[str]:
     The names that JAX writes into instructions do not tell: one that XLA combined from several has all their names.
     """
     called: dict[str, set[str]] = {}
-    bodies: set[str] = set()
+    for computation, line in _lines_by_computation(program):
+        called.setdefault(computation, set()).update(_CALLED.findall(line))
+    loops: set[str] = set()
+    to_visit = _BODY.findall(program)
+    while to_visit:
+        if (name := to_visit.pop()) not in loops:
+            loops.add(name)
+            to_visit += called.get(name, ())
+    return loops
+
+
+def _lines_by_computation(program: str) -> Iterator[tuple[str, str]]:
+    """Yield each line of a compiled program with the name of the computation that it belongs to."""
     computation = ""
     for line in program.splitlines():
         if header := _HEADER.match(line):
             computation = header[1]
-        called.setdefault(computation, set()).update(_CALLED.findall(line))
-        bodies.update(_BODY.findall(line))
-    found, to_visit = set(), list(bodies)
-    while to_visit:
-        if (name := to_visit.pop()) not in found:
-            found.add(name)
-            to_visit += called.get(name, ())
-    return found
+        yield computation, line
 
 
 def asynchronous_collectives(program: str) -> int:
@@ -205,10 +206,7 @@ def asynchronous_collectives(program: str) -> int:
     """
     called = {computation for line in re.findall(r" async-start\(.*", program) for computation in _CALLED.findall(line)}
     names: set[str] = set()
-    computation = ""
-    for line in program.splitlines():
-        if header := _HEADER.match(line):
-            computation = header[1]
+    for computation, line in _lines_by_computation(program):
         instruction = _INSTRUCTION.match(line)
         if instruction is None or '"is_sync":true' in line:
             continue

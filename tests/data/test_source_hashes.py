@@ -161,7 +161,7 @@ def test_images_of_an_evaluation_are_hashed_again_only_after_a_change(tmp_path, 
     assert FileImages(tuple(map(str, paths)), paths).hashes[2:] == tuple(wanted[2:]) and read.count(paths[1]) == 2
     paths[3].unlink()
     with pytest.raises(FileNotFoundError, match=r"3\.png"):
-        FileImages(("a",), paths[3:4]).hashes  # noqa: B018
+        _ = FileImages(("a",), paths[3:4]).hashes
 
 
 def test_images_in_parquet_without_names_are_read_once_to_name_them(tmp_path, monkeypatch):
