@@ -17,10 +17,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from rococo_jax.evaluation import stored_counts
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, read_results
-from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
+from rococo_jax.evaluation.stored_counts import CountsByVariant
 from rococo_jax.metrics.correlation import holm
-from rococo_jax.metrics.image_counts import ImageCounts
+from rococo_jax.metrics.counts import Counts
 from rococo_jax.metrics.paired import PairedDifference
 from rococo_jax.report.across_seeds import difference, interval, over_draws
 from rococo_jax.storage import write_csv_rows
@@ -73,10 +74,10 @@ class Comparison:
 @functools.cache
 def read_counts(folder: Path) -> CountsByVariant:
     """Return the counts of each image of an evaluation, which several claims read."""
-    return read_image_counts(folder / PER_QUERY, read_results(folder / RESULTS))
+    return stored_counts.read_counts(folder / PER_QUERY, read_results(folder / RESULTS))
 
 
-def runs_by_arm(counts: dict[str, list[ImageCounts]], metric: str) -> dict[str, Runs]:
+def runs_by_arm(counts: dict[str, list[Counts]], metric: str) -> dict[str, Runs]:
     """Return a metric of the runs of each arm. The images are drawn once for all runs."""
     values, drawn = over_draws([run for runs in counts.values() for run in runs], metric)
     ends = np.cumsum([len(runs) for runs in counts.values()])[:-1]

@@ -25,7 +25,7 @@ from claims import Claim, Comparison, Runs, compare_arms, read_counts, runs_by_a
 
 from rococo_jax.evaluation.results import RESULTS
 from rococo_jax.evaluation.stored_counts import CountsByVariant
-from rococo_jax.metrics.image_counts import ImageCounts, mean_over_parts
+from rococo_jax.metrics.counts import Counts
 
 FOLDS = 5
 SEED = 0
@@ -81,14 +81,20 @@ def read_sweep(folder: Path, seeds: Collection[int] | None = None) -> dict[tuple
     return counts
 
 
-def stack_folds(folds: Sequence[ImageCounts]) -> ImageCounts:
+def stack_folds(folds: Sequence[Counts]) -> Counts:
     """Return the counts of folds without common images as those of one run, in the order of the images' names."""
-    names = [name for fold in folds for name in fold.images]
-    if len(set(names)) < len(names):
+    names = np.concatenate([fold.units for fold in folds])
+    if len(np.unique(names)) < len(names):
         raise ValueError("an image is held out in two folds")
     order = np.argsort(names)
-    counts = np.concatenate([fold.counts for fold in folds])[order]
-    return dataclasses.replace(folds[0], images=tuple(np.array(names)[order].tolist()), counts=counts)
+    runs = zip(*(fold.runs for fold in folds), strict=True)
+    stacked = (np.concatenate([fold.sums for fold in of_run])[order] for of_run in runs)
+    return Counts(
+        tuple(
+            dataclasses.replace(run, units=names[order], sums=sums)
+            for run, sums in zip(folds[0].runs, stacked, strict=True)
+        )
+    )
 
 
 def variants_of(claim: Claim, counts: CountsByVariant) -> tuple[str, ...]:
@@ -102,11 +108,11 @@ def runs_of(
 ) -> dict[str, Runs]:
     """Return the runs of plain and of the defence; each is the mean over the variants of all folds with one seed."""
     variants = variants_of(claim, folds[0][REFERENCE, seeds[0]])
-    counts: dict[str, list[ImageCounts]] = {REFERENCE: [], DEFENCE: []}
+    counts: dict[str, list[Counts]] = {REFERENCE: [], DEFENCE: []}
     for arm, runs in counts.items():
         for seed in seeds:
             parts = [stack_folds([fold[arm, seed][claim.task, name] for fold in folds]) for name in variants]
-            runs.append(mean_over_parts(parts))
+            runs.append(Counts.mean(parts))
     return runs_by_arm(counts, claim.metric)
 
 
@@ -130,7 +136,7 @@ def compare_folds(
     comparison = compare_arms(claim, arms)
     first_runs = [fold[REFERENCE, seeds[0]] for fold in folds]
     variants = variants_of(claim, first_runs[0])
-    images = {name for run in first_runs for variant in variants for name in run[claim.task, variant].images}
+    images = {name for run in first_runs for variant in variants for name in run[claim.task, variant].units}
     row = comparison.row | {"images": len(images)}
     for number, fold in enumerate(folds):
         of_fold = runs_of(claim, [fold], seeds)

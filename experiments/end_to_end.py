@@ -32,7 +32,7 @@ from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.captions import captions_of, demo_lexicon
 from rococo_jax.demo.objects import OBJECTS, PLACES
 from rococo_jax.demo.scenes import draw_scene, make_scene
-from rococo_jax.metrics.image_counts import ImageCounts, mean_over_parts
+from rococo_jax.metrics.counts import Counts
 from rococo_jax.perturb.text.kinds import KINDS, KindAlterer
 from rococo_jax.perturb.text.lexicon import Group, Lexicon
 from rococo_jax.storage import read_json, write_json, write_json_lines
@@ -161,12 +161,12 @@ def table(sweeps: Sequence[Path], evaluations: Path, out: Path, arm: str = "reci
         raise ValueError(f"not one run of each arm and seed: {names}")
     comparisons = []
     for evaluation, claim in CLAIMS:
-        counts: dict[str, list[ImageCounts]] = {}
+        counts: dict[str, list[Counts]] = {}
         for name, of_arm in folders.items():
             is_of_sweep = evaluation == "clean"
             results = [each / "evaluation" if is_of_sweep else evaluations / evaluation / each.name for each in of_arm]
             runs = map(read_counts, results)
-            counts[name] = [mean_over_parts([run[claim.task, part] for part in claim.variants]) for run in runs]
+            counts[name] = [Counts.mean([run[claim.task, part] for part in claim.variants]) for run in runs]
         comparisons.append(compare_arms(claim, runs_by_arm(counts, claim.metric)))
     write_claims(comparisons, out)
 

@@ -22,9 +22,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from rococo_jax.metrics import metric_of
-from rococo_jax.metrics.classify import count_images
-from rococo_jax.metrics.intervals import distance_interval, share_interval, sums_over_draws
-from rococo_jax.metrics.paired import PairedCounts, paired_differences, smallest_margin
+from rococo_jax.metrics.counts import Counts
+from rococo_jax.metrics.intervals import share_interval
+from rococo_jax.metrics.paired import Pair, paired_differences, smallest_margin
+from rococo_jax.metrics.rows import count_rows
 from rococo_jax.report.across_seeds import difference
 
 SEED = 0
@@ -84,35 +85,32 @@ def equivalence(rng: np.random.Generator) -> Rows:
 def ece(rng: np.random.Generator) -> Rows:
     """Yield the coverage of the interval of ECE."""
     yield "images", "true ECE", "mean ECE", "mean ECE if calibrated", "mean low", "mean high", "coverage %"
-    metric = metric_of("ece")
 
     def counts_of(images: int, excess: float):
         confidence = 0.1 + 0.9 * rng.beta(4, 2, images)
         columns = dict.fromkeys(("nll", "brier", "scaled_nll"), confidence)
         columns |= {"confidence": confidence, "scaled_confidence": confidence, "ties": np.zeros(images, bool)}
         columns["top1"] = rng.random(images) < np.clip(confidence - excess, 0, 1)
-        return count_images(columns, np.arange(images))
+        return count_rows("classify", columns, np.arange(images))
 
     for excess, images in itertools.product(EXCESS, ECE_IMAGES):
         truth = counts_of(2_000_000, excess).values()["ece"] if excess else 0.0
         rows = []
         for _ in range(ECE_SAMPLES):
             counts = counts_of(images, excess)
-            of_images = counts.per_image(np.arange(images))
-            draws = sums_over_draws(of_images, ECE_DRAWS)
-            low, high = distance_interval(metric, [counts.columns], [of_images], [draws])
+            low, high = counts.only(["ece"]).intervals(resamples=ECE_DRAWS)["ece"]
             values = counts.values()
             rows.append((values["ece"], values["ece_calibrated"], low, high, 100.0 * (low <= truth <= high)))
         yield images, f"{truth:.2f}", *(f"{mean:.1f}" for mean in np.mean(rows, axis=0))
 
 
-def pairs(rng: np.random.Generator, images: int, gains: np.ndarray) -> list[PairedCounts]:
+def pairs(rng: np.random.Generator, images: int, gains: np.ndarray) -> list[Pair]:
     """Return tests in which two models differ on `DISCORDANT` of the images, the first winning more by its gain."""
     kinds = rng.random((images, len(gains)))
     up, down = kinds < (DISCORDANT + gains) / 2, kinds >= 1 - (DISCORDANT - gains) / 2
-    ones = np.ones(images)
-    both = [[np.column_stack([each, ones]) for each in columns] for columns in zip(up.T, down.T, strict=True)]
-    return [PairedCounts(one * 1.0, other * 1.0, {"r1": share}, ranges={"r1": 100.0}) for one, other in both]
+    recall, every = [metric_of("r1")], np.arange(images)
+    hits = [[Counts.of_rows({"r1": each}, every, recall) for each in columns.T] for columns in (up, down)]
+    return list(zip(*hits, strict=True))
 
 
 def mde(rng: np.random.Generator) -> Rows:
@@ -149,7 +147,7 @@ def verdicts(rng: np.random.Generator) -> Rows:
     yield "with a false alarm %", f"{100 * alarms / FALSE_ALARM_SAMPLES:.1f}"
 
 
-def step_down(comparisons: list[PairedCounts]) -> int:
+def step_down(comparisons: list[Pair]) -> int:
     """Return how many tests step-down max-T decides: those that are decided leave the family, until no more are."""
     decided = 0
     while comparisons:

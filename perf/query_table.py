@@ -19,7 +19,7 @@ from rococo_jax.benchmarks.tasks.classify import ClassifyTask, ClassOutcome
 from rococo_jax.benchmarks.variants import UNCORRUPTED, Variant
 from rococo_jax.evaluation.counts import describe_variants, group_rows, row_table, rows_of_outcomes
 from rococo_jax.evaluation.results import per_query_table, write_per_query
-from rococo_jax.evaluation.stored_counts import read_image_counts
+from rococo_jax.evaluation.stored_counts import read_counts
 from rococo_jax.metrics.class_statistics import ClassStatistics, halves
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS, SEVERITIES
 
@@ -59,9 +59,9 @@ def main() -> None:
         row_count = len(table)
         del table, rows, outcomes
         begin = time.perf_counter()
-        read_image_counts(path, results, {"imagenet": ["clean"]})
+        read_counts(path, results, {"imagenet": ["clean"]})
         one = time.perf_counter()
-        read_image_counts(path, results)
+        read_counts(path, results)
         end = time.perf_counter()
         measured = {
             "rows": row_count,

@@ -13,16 +13,15 @@ import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.attacks.captions import certificate
-from rococo_jax.metrics.image_counts import image_counts
-from rococo_jax.metrics.intervals import ItemCounts, intervals
+from rococo_jax.metrics.counts import Counts
 from rococo_jax.metrics.metric import Metric, Shares, percent
-from rococo_jax.metrics.paired import PairedCounts, paired_differences
+from rococo_jax.metrics.paired import paired_differences
 
 Record = Mapping[str, Any]
 RIGHT = "r1"
 
 
-def counts_of(records: Sequence[Record], budgets: Sequence[int | float]) -> ItemCounts:
+def counts_of(records: Sequence[Record], budgets: Sequence[int | float]) -> Counts:
     """Return the counts of each query: right before, right after and fooled at each budget."""
     names = sorted({record["image"] for record in records})
     place = {name: number for number, name in enumerate(names)}
@@ -40,7 +39,7 @@ def counts_of(records: Sequence[Record], budgets: Sequence[int | float]) -> Item
             percent(f"fr1_{label}", f"FR@1, {label}", "lower", "fooled, of all queries", "ours"),
         ]  # fmt: skip
     group = np.array([place[record["image"]] for record in records])
-    return ItemCounts(np.column_stack(list(columns.values())), tuple(columns), group, tuple(metrics))
+    return Counts.of_rows(columns, group, metrics)
 
 
 def _survival(shares: Shares, name: str) -> Float[np.ndarray, "*draws"]:
@@ -84,7 +83,7 @@ def summarise(
         "beaten_by_random_search": 100.0 * sum(beaten) / max(1, len(beaten)),
         "tried": sum(tried),
         "values": counts.values(),
-        "intervals": intervals([counts]),
+        "intervals": counts.intervals(),
         "certificates": {
             label: dict(Counter(certificate(record, budget) for record in right))
             for budget, label in zip(budgets, labels_of(budgets), strict=True)
@@ -105,19 +104,14 @@ def compare(models: Mapping[str, Sequence[Record]], budgets: Sequence[int | floa
 
     All differences are corrected together. The models must have been attacked on the same queries.
     """
-    names = sorted({record["image"] for records in models.values() for record in records})
-    items = {name: counts_of(records, budgets) for name, records in models.items()}
-    by_model = {name: image_counts([counted], names) for name, counted in items.items()}
-    reference, *others = by_model
-    before, metrics = by_model[reference], {metric.name: metric for metric in items[reference].metrics}
-    ranges = {name: metric.bounds[1] - metric.bounds[0] for name, metric in metrics.items()}
-    comparisons = [PairedCounts(by_model[name].counts, before.counts, before.metrics, ranges=ranges) for name in others]
+    (reference, before), *others = [(name, counts_of(records, budgets)) for name, records in models.items()]
+    differences_of = paired_differences([(after, before) for _, after in others])
     return [
         {
             "model": name, "reference": reference, "metric": metric, "points": each.points, "low": each.low,
             "high": each.high, "p": each.p, "p_corrected": each.p_corrected, "mde": each.mde,
-            "verdict": each.verdict(metrics[metric]),
+            "verdict": each.verdict(before.metrics[metric]),
         }
-        for name, differences in zip(others, paired_differences(comparisons), strict=True)
+        for (name, _), differences in zip(others, differences_of, strict=True)
         for metric, each in differences.items()
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from rococo_jax.metrics.intervals import ItemCounts, intervals
+from rococo_jax.metrics.counts import Counts
 from rococo_jax.metrics.metric import Metric, share
 from rococo_jax.perturb.text.ngrams import NgramModel, plain_words
 
@@ -97,9 +97,11 @@ def preference_with_interval(
         preference: for each seed or part, the preference of each pair.
         group: for each seed or part, the image of each pair; intervals resample images.
     """
-    runs = [
-        ItemCounts(each[:, None], (PREFERENCE,), of_run, _METRICS)
-        for each, of_run in zip(preference, group, strict=True)
-    ]
-    value = float(np.mean([run.values()[PREFERENCE] for run in runs]))
-    return {PREFERENCE: value, "interval": intervals(runs)[PREFERENCE], "pairs": sum(map(len, runs))}
+    counts = Counts.mean(
+        [Counts.of_rows({PREFERENCE: each}, of_run, _METRICS) for each, of_run in zip(preference, group, strict=True)]
+    )
+    return {
+        PREFERENCE: counts.value(PREFERENCE),
+        "interval": counts.intervals()[PREFERENCE],
+        "pairs": sum(map(len, preference)),
+    }

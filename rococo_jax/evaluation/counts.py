@@ -30,9 +30,8 @@ from rococo_jax.benchmarks.pooling import Members, Pool, group_by_variant
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.tasks.task import Tables
 from rococo_jax.benchmarks.variants import Variant
-from rococo_jax.metrics.change import count_change_columns
-from rococo_jax.metrics.grounding import count_pairs
-from rococo_jax.metrics.intervals import ItemCounts
+from rococo_jax.metrics.counts import Counts, coarsen_units
+from rococo_jax.metrics.ood import OodScores
 
 # Columns of each row, and the unit that it is resampled with -> counts.
 Count = Callable[[Mapping[str, np.ndarray], Int[np.ndarray, " rows"]], Any]
@@ -52,7 +51,7 @@ class CountedRows:
         columns: counted columns.
         unit: number of the group that each row is resampled with.
         image: number of each row's image.
-        unit_name: number of the name of each row's unit, which two models share; None for rows of an outcome.
+        unit_names: names of units by number, ascending, which two models share; None to use numbers.
         count: computes the counts of the task's kind from the columns.
         seen: whether the model was trained on an image of the row; None if that is not known.
         sizes: numbers of queries, gallery items, images, ...
@@ -69,25 +68,18 @@ class CountedRows:
     unit: Int[np.ndarray, " rows"]
     image: Int[np.ndarray, " rows"]
     count: Count
-    unit_name: Int[np.ndarray, " rows"] | None = None
+    unit_names: Any = None
     seen: Bool[np.ndarray, " rows"] | None = None
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     outcome: Outcome | None = None
 
     @functools.cached_property
-    def counted(self) -> Any:
-        """Counts for the metrics of the kind of task."""
-        return self.count(self.columns, self.unit)
-
-    @functools.cached_property
-    def grounding(self) -> ItemCounts | None:
-        """Counts for preference, blind and grounding; None without pairs."""
-        return count_pairs(self.columns, self.unit)
-
-    @functools.cached_property
-    def change(self) -> ItemCounts | None:
-        """Counts for changes by corruption; None if none were measured."""
-        return count_change_columns(self.columns, self.unit)
+    def counted(self) -> Counts | OodScores:
+        """Counts of the rows, with their metrics."""
+        if self.unit_names is None:
+            return self.count(self.columns, coarsen_units(self.unit))
+        counts = self.count(self.columns, self.unit)
+        return counts.with_unit_names(self.unit_names) if isinstance(counts, Counts) else counts
 
     def on_unseen_images(self) -> "CountedRows":
         """Return the rows on images that the model was not trained on, as the variant `NAME/unseen`."""
@@ -107,7 +99,6 @@ class CountedRows:
             columns=columns,
             unit=self.unit[unseen],
             image=image,
-            unit_name=None if self.unit_name is None else self.unit_name[unseen],
             seen=None,
             sizes={name: recounted.get(name, size) for name, size in self.sizes.items()},
         )
@@ -144,6 +135,14 @@ def rows_of_outcomes(
             )
         )
     return rows
+
+
+def counts_of(rows: Sequence[CountedRows], pool: Pool | None) -> Counts | OodScores:
+    """Return the counts of a variant from those of its seeds, kinds or parts."""
+    parts = [each.counted for each in rows]
+    if len(parts) == 1:
+        return parts[0]
+    return Counts.pool(parts) if pool is not None and pool.pooling == "items" else Counts.mean(parts)
 
 
 def with_unseen(rows: Sequence[CountedRows]) -> list[CountedRows]:

@@ -136,7 +136,7 @@ def make_results(
                 nested.setdefault(task, {})[variant] = value
         return nested
 
-    metrics = [each for outcome in outcomes for each in outcome.counted.metrics]
+    metrics = [each for outcome in outcomes for each in outcome.counted.metrics.values()]
     unknown_metrics = {each.name: each for each in metrics if each.name not in METRICS}
     describe(unknown_metrics.values())
     all_notes = list(notes)

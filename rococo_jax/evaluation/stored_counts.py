@@ -1,6 +1,5 @@
-"""Read the rows of `per_query.parquet` back: as the rows of each variant of `results.json`, and summed by image."""
+"""Read the rows of `per_query.parquet` back, as the counts of each variant of `results.json`."""
 
-import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,11 +11,11 @@ from jaxtyping import Int
 from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.errors import InputError, object_of
-from rococo_jax.evaluation.counts import CountedRows
+from rococo_jax.evaluation.counts import CountedRows, counts_of
 from rococo_jax.evaluation.results import kind_of
 from rococo_jax.evaluation.table_metadata import read_rows
-from rococo_jax.metrics.image_counts import ImageCounts, image_counts, mean_over_parts, side_by_side
-from rococo_jax.metrics.intervals import ItemCounts, pool_items
+from rococo_jax.metrics.counts import Counts
+from rococo_jax.metrics.ood import OodScores
 from rococo_jax.metrics.rows import count_rows
 from rococo_jax.storage import whole_file
 
@@ -28,14 +27,14 @@ _NOT_COUNTED = frozenset(
     ("seed", "unit", "severity", "query", "rank", "rank_optimistic", "rank_pessimistic", "top1_score", "positive_score")
 )
 
-# Task and variant -> counts by image.
-CountsByVariant = dict[tuple[str, str], ImageCounts]
+# Task and variant -> counts, whose units have names.
+CountsByVariant = dict[tuple[str, str], Counts]
 
 
-def read_image_counts(
+def read_counts(
     path: Path, results: Mapping[str, Any], variants: Mapping[str, Collection[str]] | None = None
 ) -> CountsByVariant:
-    """Return the counts by image of each variant that has metrics of sums; none if there is no such file.
+    """Return the counts of each variant that has metrics of sums; none if there is no such file.
 
     Args:
         path: the `per_query.parquet`.
@@ -55,11 +54,11 @@ def read_image_counts(
             for name in names
             for base in object_of(object_of(described.get(task)).get(name)).get("of", [name])
         }
-    stored = StoredRows(path, results, bases)
+    stored = StoredRows(path, results, bases, by_name=True)
     counts: CountsByVariant = {}
     for task, described in object_of(results.get("variants")).items():
         for name in described if variants is None else variants.get(task, ()):
-            if name in described and (of_variant := stored.image_counts(task, name)) is not None:
+            if name in described and isinstance(of_variant := stored.counts(task, name), Counts):
                 counts[task, name] = of_variant
     return counts
 
@@ -72,8 +71,9 @@ class StoredRows:
         results: contents of the `results.json` beside it.
         bases: names of variants that are not pooled; other rows are not read. All by default.
         any_results: whether the rows may belong to other results.
+        by_name: whether units are those of one name, as several models have them, instead of one number.
 
-    Raises InputError: as `read_image_counts`.
+    Raises InputError: as `read_counts`.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class StoredRows:
         bases: Collection[str] | None = None,
         *,
         any_results: bool = False,
+        by_name: bool = False,
     ):
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -109,11 +110,13 @@ class StoredRows:
             images = table["image"] if "image" in table.column_names else pc.cast(table["unit"], pa.string())
             if images.null_count:
                 images = pc.coalesce(pc.cast(images, pa.string()), pc.cast(table["unit"], pa.string()))
-            self._image, self._names = _codes_and_names(images)
-            self._unit_name = self._image
-            if "scene" in table.column_names:
-                units = pc.coalesce(*(pc.cast(each, pa.string()) for each in (table["scene"], images)))
-                self._unit_name, self._names = _codes_and_names(units)
+            self._image = _codes_and_names(images)[0]
+            self._unit_names = None
+            if by_name:
+                units = [table["scene"]] if "scene" in table.column_names else []
+                units = pc.coalesce(*(pc.cast(each, pa.string()) for each in (*units, images)))
+                self._unit, names = _codes_and_names(units)
+                self._unit_names = np.array(names, object)
             task, tasks = _codes_and_names(table["task"])
             variant, variants = _codes_and_names(table["variant"])
             seed = np.full(len(table), -1)
@@ -146,36 +149,10 @@ class StoredRows:
         sizes = object_of(object_of(object_of(self._results.get("sizes")).get(task)).get(name))
         return Pool(variation, pooling, sizes.get("of_parts")), rows
 
-    def image_counts(self, task: str, name: str) -> ImageCounts | None:
-        """Return the counts by image of a variant; None if it has no rows or no metric of sums."""
+    def counts(self, task: str, name: str) -> Counts | OodScores | None:
+        """Return the counts of a variant; None if it has no rows."""
         pool, rows = self.group(task, name)
-        if not rows or any(each.counted.has_own_bootstrap for each in rows):
-            return None
-        kinds = [self._by_image([each.counted for each in rows], rows)]
-        for runs in ([each.grounding for each in rows], [each.change for each in rows]):
-            kinds.append(self._by_image(runs, rows))
-        parts = [self._pooled(pool, runs) for runs in kinds if runs]
-        return side_by_side(parts) if len(parts) > 1 else parts[0]
-
-    def _pooled(self, pool: Pool | None, runs: Sequence[ItemCounts]) -> ImageCounts:
-        if pool is None:
-            return image_counts(runs, self._names)
-        if pool.pooling == "items":
-            return image_counts([pool_items(runs)], self._names)
-        return mean_over_parts([image_counts([run], self._names) for run in runs])
-
-    def _by_image(self, runs: Sequence[ItemCounts | None], rows: Sequence[CountedRows]) -> list[ItemCounts]:
-        """Return the counts with the units of rows as groups, by their place among names; none if one is absent."""
-        counted = []
-        for run, of_run in zip(runs, rows, strict=True):
-            if run is None:
-                return []
-            unit = of_run.unit_name
-            assert unit is not None
-            counted.append(
-                dataclasses.replace(run, group=unit if len(run) == len(unit) else unit[of_run.columns["pairs"] > 0])
-            )
-        return counted
+        return counts_of(rows, pool) if rows else None
 
     def _described(self, task: str) -> dict[str, Any]:
         return object_of(object_of(self._results.get("variants")).get(task))
@@ -201,7 +178,7 @@ class StoredRows:
                     columns=columns,
                     unit=self._unit[place],
                     image=self._image[place],
-                    unit_name=self._unit_name[place],
+                    unit_names=self._unit_names,
                     count=functools.partial(_count, self._path, kind, metrics),
                     seen=is_seen,
                 )

@@ -9,9 +9,12 @@ import numpy as np
 from rococo_jax.benchmarks.pooling import OURS, Headline, Pool
 from rococo_jax.benchmarks.tasks import Outcome
 from rococo_jax.benchmarks.variants import CLEAN
-from rococo_jax.evaluation.counts import CountedRows, Groups
+from rococo_jax.evaluation.counts import CountedRows, Groups, counts_of
 from rococo_jax.metrics import metric_of
-from rococo_jax.metrics.intervals import RESAMPLES, Interval, intervals, mean_of_runs, pool_items
+from rococo_jax.metrics.counts import Counts
+from rococo_jax.metrics.grounding import PAIRS
+from rococo_jax.metrics.intervals import RESAMPLES, Interval
+from rococo_jax.metrics.ood import OodScores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,7 @@ def headlines_of(
         pool, rows = groups[task, variant]
         counted, source = rows[0].counted, headline.source
         metric = headline.metric or counted.primary
-        if metric not in results[task, variant].tasks and declared and not counted.has_own_bootstrap:
+        if metric not in results[task, variant].tasks and declared and isinstance(counted, Counts):
             source = f"{OURS}: {metric} was not measured"
             metric = counted.primary
         if results[task, variant].tasks.get(metric) is not None:
@@ -71,32 +74,31 @@ def variant_result(
     variant: str, rows: Sequence[CountedRows], pool: Pool | None, baseline: CountedRows | None
 ) -> VariantResult:
     """Return the results of one variant: means over its seeds, kinds or parts, or numbers over all of their items."""
-    first, counted, pairs = rows[0], [each.counted for each in rows], [each.grounding for each in rows]
-    outcomes = [each.outcome for each in rows if each.outcome is not None]
-    changes = [each.change for each in rows]
-    if variant == first.baseline:
+    first, counts = rows[0], counts_of(rows, pool)
+    if variant == first.baseline or (pool is not None and pool.pooling == "items"):
         baseline = None
-    why_no_grounding = next(filter(None, (outcome.left_out for outcome in outcomes)), None)
-    is_grounded = not why_no_grounding and None not in pairs
-    if pool is not None and pool.pooling == "items":
-        counted, pairs = [pool_items(counted)], [pool_items(pairs)] if is_grounded else pairs
-        baseline, changes = None, [None]
-    over_seeds = pool is None
-    metrics = mean_of_runs(counted, baseline and baseline.counted, over_seeds=over_seeds)
-    bounds = intervals(counted, baseline and baseline.counted)
-    for runs in [pairs] * is_grounded + [changes] * (None not in changes):
-        metrics |= mean_of_runs(runs, over_seeds=over_seeds)
-        bounds |= intervals(runs)
-    if not is_grounded and why_no_grounding is None:
-        if set(pairs) != {None}:
-            why_no_grounding = "only some of its parts have pairs with unrelated images or captions"
-        elif "pairs" in first.columns:
-            why_no_grounding = "no image or caption is unrelated to a pair"
+    if isinstance(counts, OodScores):
+        metrics, bounds, resamples = counts.values(), counts.intervals(), counts.resamples_of(RESAMPLES)
+    else:
+        metrics = counts.values(baseline and baseline.counted, over_seeds=pool is None)
+        bounds, resamples = counts.intervals(baseline and baseline.counted), None
     curves = first.outcome.curves(first.columns) if first.outcome and pool is None and len(rows) == 1 else None
-    resamples = first.counted.resamples_of(RESAMPLES) if first.counted.has_own_bootstrap else None
     chance = chance_of(rows, pool, metrics)
     sizes = sizes_of(rows, pool)
-    return VariantResult(metrics, bounds, sizes, curves or None, resamples, chance or None, why_no_grounding)
+    return VariantResult(metrics, bounds, sizes, curves or None, resamples, chance or None, why_no_grounding(rows))
+
+
+def why_no_grounding(rows: Sequence[CountedRows]) -> str | None:
+    """Return why rows that could have pairs have no grounding metrics; None if they have them, or could not."""
+    left_out = (each.outcome.left_out for each in rows if each.outcome is not None)
+    if why := next(filter(None, left_out), None):
+        return why
+    has_pairs = ["grounding" in each.counted.metrics for each in rows]
+    if all(has_pairs):
+        return None
+    if any(has_pairs):
+        return "only some of its parts have pairs with unrelated images or captions"
+    return "no image or caption is unrelated to a pair" if PAIRS in rows[0].columns else None
 
 
 def chance_of(rows: Sequence[CountedRows], pool: Pool | None, metrics: Collection[str]) -> dict[str, float]:

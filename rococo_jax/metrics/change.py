@@ -17,9 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from rococo_jax.metrics.classify import counted_means, raw_mean
-from rococo_jax.metrics.intervals import ItemCounts
-from rococo_jax.metrics.metric import Metric, percent
+from rococo_jax.metrics.metric import Metric, percent, raw_mean
 from rococo_jax.similarity.statistics import Columns
 
 METRICS = (
@@ -103,15 +101,12 @@ def change_counts(before: Confidence, after: Confidence) -> dict[str, np.ndarray
     }
 
 
-def count_change_columns(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " items"]) -> ItemCounts | None:
-    """Return the counts of changes for `METRICS`; None without the columns of `change_counts`."""
+def change_columns(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the columns that `METRICS` are functions of; none without those of `change_counts`."""
     if "ras" not in columns:
-        return None
-    r = columns["ras"]
-    parts = {"ras_destructive": np.minimum(r, 0.0), "ras_corrective": np.maximum(r, 0.0)}
-    return counted_means(
-        {metric.name: parts.get(metric.name, columns.get(metric.name)) for metric in METRICS}, group, METRICS
-    )
+        return {}
+    parts = {"ras_destructive": np.minimum(columns["ras"], 0.0), "ras_corrective": np.maximum(columns["ras"], 0.0)}
+    return {metric.name: parts[metric.name] if metric.name in parts else columns[metric.name] for metric in METRICS}
 
 
 def confidence_of(

@@ -22,13 +22,12 @@ constant scorer has 0 in everything but ties. By kind is ARO's metric (2210.0193
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from rococo_jax.metrics.intervals import ItemCounts
 from rococo_jax.metrics.metric import Metric, Shares, percent
 from rococo_jax.similarity.statistics import Columns
 
@@ -225,25 +224,20 @@ def _count_alike(items: ItemScores) -> dict[str, Bool[np.ndarray, " items"]]:
     return {"tot": items.alike[:, 0] > items.alike[:, 1]}
 
 
-def count_items(
-    columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " items"], leads: tuple[str, ...] = ()
-) -> ItemCounts:
-    """Return the counts of items.
+def choice_columns(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the columns that `METRICS` are functions of.
 
     Args:
         columns: those of `count_choices`, and of `ItemGroups.row_columns` for items that are counted together.
-        group: image of each item; items of one image are resampled together.
-        leads: metrics to list first.
     """
-    counts = {name: columns[name] for name in COUNTED if name in columns}
+    counted = {name: columns[name] for name in COUNTED if name in columns}
     for how in _OF_BUNDLES:
         if how in columns:
-            counts |= ItemGroups.of(how, columns).columns(how, counts["ota"])
-    names = tuple(counts)
-    return ItemCounts(np.stack(list(counts.values()), 1).astype(np.float64), names, group, metrics_of(names, leads))
+            counted |= ItemGroups.of(how, columns).columns(how, counted["ota"])
+    return counted
 
 
-def metrics_of(columns: tuple[str, ...], leads: tuple[str, ...] = ()) -> tuple[Metric, ...]:
+def metrics_of(columns: Collection[str], leads: Collection[str] = ()) -> tuple[Metric, ...]:
     """Return the metrics that are functions of these columns, with those of `leads` first.
 
     >>> [metric.name for metric in metrics_of(("ota", "ties"))]

@@ -18,29 +18,22 @@
 Other formulas: `class_statistics`. The interval of ECE is that of `intervals.distance_interval`.
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from rococo_jax.metrics.choice import TIES
 from rococo_jax.metrics.class_statistics import ClassStatistics
-from rococo_jax.metrics.intervals import SEED, ItemCounts, places_among
-from rococo_jax.metrics.metric import Metric, Shares, percent
+from rococo_jax.metrics.counts import Binned, Column
+from rococo_jax.metrics.intervals import SEED
+from rococo_jax.metrics.metric import Metric, Shares, percent, raw_mean
 
 BINS = 15
-# With more images than this, random groups of images are resampled for intervals.
-MOST_GROUPS, BUNDLES = 50_000, 20_000
 _MANY = 64
 
 
 _SHAPE_COLUMNS = ("saw_shape", "saw_texture")
-
-
-def raw_mean(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
-    """Return the function of a metric that is the mean of a column in its own unit."""
-    return lambda shares: np.asarray(shares[name] / 100.0)
 
 
 def _per_class(shares: Shares) -> Float[np.ndarray, "*draws"]:
@@ -161,37 +154,9 @@ METRICS = (
 )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class BinnedItemCounts(ItemCounts):
-    """`ItemCounts` with further columns `NAME_0`, ..., of which each item has a value in one: its bin.
-
-    Attributes:
-        bins: name -> (how many, bin and value of each item).
-    """
-
-    bins: dict[str, tuple[int, Int[np.ndarray, " items"], Float[np.ndarray, " items"]]] = dataclasses.field(
-        default_factory=dict
-    )
-
-    def values(self) -> dict[str, float]:
-        """Return every metric, in its unit, and the ECE that a calibrated model with these confidences would have."""
-        values = super().values()
-        if "ece" in self.bins:
-            values[CALIBRATED] = calibrated_ece(self.counts[:, self.columns.index("confidence")], self.bins["ece"][1])
-        return values
-
-    def totals(self) -> Float[np.ndarray, " columns_and_count"]:
-        """Return the sum of each column, and the number of items."""
-        binned = [np.bincount(place, value, size) for size, place, value in self.bins.values()]
-        return np.concatenate([self.counts.sum(axis=0), *binned, [float(len(self))]])
-
-    def per_image(self, images: Int[np.ndarray, " images"]) -> Float[np.ndarray, "images columns_and_count"]:
-        """Return sums over the items of each image, as in `ItemCounts`."""
-        place = places_among(images, self.group)
-        sums = [np.bincount(place, column, len(images)) for column in self.counts.T]
-        for size, of_item, value in self.bins.values():
-            sums += list(np.bincount(place * size + of_item, value, len(images) * size).reshape(-1, size).T)
-        return np.column_stack([*sums, np.bincount(place, minlength=len(images)).astype(np.float64)])
+def constants(columns: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Return the ECE that a calibrated model with these confidences would have."""
+    return {CALIBRATED: calibrated_ece(columns["confidence"], equal_width_bins(columns["confidence"]))}
 
 
 def calibrated_ece(confidence: Float[np.ndarray, " images"], place: Int[np.ndarray, " images"]) -> float:
@@ -272,70 +237,48 @@ def shape_counts(
     return dict(zip(_SHAPE_COLUMNS, shape_texture_hits(statistics, texture), strict=True))
 
 
-def count_images(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " images"]) -> BinnedItemCounts:
-    """Return the counts of images. Bins of equal mass, class sizes and the majority class are those of these images.
+def class_columns(columns: Mapping[str, np.ndarray]) -> dict[str, Column]:
+    """Return the columns that `METRICS` are functions of.
+
+    Bins of equal mass, class sizes and the majority class are those of these images.
 
     Args:
         columns: as `image_counts` returns them, and `shape_counts` where classes of texture are known; or as
             `prediction_counts` does, without the metrics of classes.
-        group: the number of each image; equal images are resampled together.
     """
     right = columns["top1"].astype(np.float64)
-    of_classes, class_bins = _class_columns(columns, right) if "classes" in columns else ({}, {})
-    named = {
-        "top1": right,
-        "top5": columns.get("top5"),
-        **of_classes,
-        "guessing": columns.get("guessing"),
-        "confidence": columns["confidence"],
-        "nll": columns["nll"],
-        "nll_scaled": columns["scaled_nll"],
-        "brier": columns["brier"],
-        "ties": columns["ties"],
-        **{name: columns.get(name) for name in _SHAPE_COLUMNS},
-    }
-    dense = {name: np.asarray(column, np.float64) for name, column in named.items() if column is not None}
     gap, scaled_gap = right - columns["confidence"], right - columns["scaled_confidence"]
-    bins = {
-        "ece": (BINS, equal_width_bins(columns["confidence"]), gap),
-        "ece_mass": (BINS, equal_mass_bins(columns["confidence"]), gap),
-        "ece_scaled": (BINS, equal_width_bins(columns["scaled_confidence"]), scaled_gap),
+    present = {name: columns[name] for name in ("top5", "guessing", *_SHAPE_COLUMNS) if name in columns}
+    return {
+        "top1": right,
+        **present,
+        **(_columns_of_classes(columns, right) if "classes" in columns else {}),
+        **{name: columns[name] for name in ("confidence", "nll", "brier", "ties")},
+        "nll_scaled": columns["scaled_nll"],
+        "ece": Binned(BINS, equal_width_bins(columns["confidence"]), gap),
+        "ece_mass": Binned(BINS, equal_mass_bins(columns["confidence"]), gap),
+        "ece_scaled": Binned(BINS, equal_width_bins(columns["scaled_confidence"]), scaled_gap),
     }
-    metrics_by_name = {*dense, *bins, *(["per_class"] if class_bins else [])}
-    if any(dense[name].any() for name in _SHAPE_COLUMNS if name in dense):
-        metrics_by_name |= {SHAPE[0].name}
-    bins |= class_bins
-    names = (*dense, *(f"{name}_{place}" for name, (size, _, _) in bins.items() for place in range(size)))
-    metrics = tuple(metric for metric in METRICS if metric.name in metrics_by_name)
-    return BinnedItemCounts(np.stack(list(dense.values()), axis=1), names, coarsen_groups(group), metrics, bins=bins)
 
 
-def _class_columns(
-    columns: Mapping[str, np.ndarray], right: Float[np.ndarray, " images"]
-) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, np.ndarray, np.ndarray]]]:
-    """Return columns and bins of the mean per class and of the majority class."""
+def metrics_of(columns: Mapping[str, Column], leads: Collection[str] = ()) -> tuple[Metric, ...]:
+    """Return the metrics that are functions of these columns."""
+    names = {*columns, *(["per_class"] if "hit_class" in columns else [])}
+    if any(np.any(columns[name]) for name in _SHAPE_COLUMNS if name in columns):
+        names.add(SHAPE[0].name)
+    return tuple(metric for metric in METRICS if metric.name in names)
+
+
+def _columns_of_classes(columns: Mapping[str, np.ndarray], right: Float[np.ndarray, " images"]) -> dict[str, Column]:
+    """Return the columns of the mean per class and of the majority class."""
     label, classes = columns["label"], int(columns["classes"].max(initial=0))
     of_class = np.bincount(label, minlength=classes)
     prior = {"prior": label == of_class.argmax()}
     if classes >= _MANY:
         present = max(1, int((of_class > 0).sum()))
-        return {"per_class": right * len(label) / (present * np.maximum(of_class, 1)[label]), **prior}, {}
-    return prior, {"hit_class": (classes, label, right), "of_class": (classes, label, np.ones(len(label)))}
-
-
-def coarsen_groups(group: Int[np.ndarray, " images"]) -> Int[np.ndarray, " images"]:
-    """Return the groups, or random unions of them if there are very many: intervals are as wide, and much cheaper."""
-    if len(group) <= MOST_GROUPS or (groups := np.unique(group)).size <= MOST_GROUPS:
-        return group
-    return np.random.default_rng(0).integers(0, BUNDLES, groups.size)[np.searchsorted(groups, group)]
-
-
-def counted_means(columns: dict[str, np.ndarray], group: np.ndarray, metrics: Sequence[Metric]) -> ItemCounts:
-    """Return counts of columns and those of `metrics` that are means of them."""
-    present = tuple(metric for metric in metrics if metric.name in columns)
-    return ItemCounts(
-        np.stack(list(columns.values()), 1).astype(np.float64), tuple(columns), coarsen_groups(group), present
-    )
+        return {"per_class": right * len(label) / (present * np.maximum(of_class, 1)[label]), **prior}
+    hits, ones = Binned(classes, label, right), Binned(classes, label, np.ones(len(label)))
+    return {**prior, "hit_class": hits, "of_class": ones}
 
 
 def shape_texture_hits(

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Int
 
-from rococo_jax.metrics.intervals import ItemCounts
 from rococo_jax.metrics.metric import percent
 from rococo_jax.similarity.differences import DifferenceStatistics
 
+# Column that counts the pairs.
+PAIRS = "pairs"
 COUNTED = ("preference", "blind", "grounding", "difference_r1")
-METRICS = (
+_SHARES = (
     percent(
         "preference",
         "Preference",
@@ -50,6 +51,7 @@ METRICS = (
         "ours",
     ),
 )
+METRICS = tuple(dataclasses.replace(metric, per=PAIRS) for metric in _SHARES)
 
 
 def pair_counts(statistics: DifferenceStatistics, row: Int[np.ndarray, " entries"], rows: int) -> dict[str, np.ndarray]:
@@ -67,17 +69,10 @@ def pair_counts(statistics: DifferenceStatistics, row: Int[np.ndarray, " entries
         name: np.bincount(row, share[has_wrong], rows).astype(np.float64)
         for name, share in zip(COUNTED, shares, strict=True)
     }
-    return {"pairs": np.bincount(row, minlength=rows), **sums}
+    return {PAIRS: np.bincount(row, minlength=rows), **sums}
 
 
-def count_pairs(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " rows"]) -> ItemCounts | None:
-    """Return the counts of pairs for `METRICS`, with an item for each row that has some; None where none has.
-
-    Args:
-        columns: as `pair_counts` returns them; further columns are ignored.
-        group: the image that each row belongs to.
-    """
-    if "pairs" not in columns or not (has_pairs := columns["pairs"] > 0).any():
-        return None
-    counts = np.stack([columns[name][has_pairs] for name in COUNTED], axis=1)
-    return ItemCounts(counts, COUNTED, group[has_pairs], METRICS, columns["pairs"][has_pairs])
+def pair_columns(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the columns that `METRICS` are functions of; none if no row has a pair."""
+    has_pairs = PAIRS in columns and bool(np.any(columns[PAIRS] > 0))
+    return {name: columns[name] for name in (PAIRS, *COUNTED)} if has_pairs else {}

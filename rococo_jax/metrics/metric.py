@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
+# Column that counts the rows of a variant.
+ROWS = "rows"
 # Name of a counted column -> its share in percent, as a scalar or for many bootstrap draws at once.
 Shares = Mapping[str, Float[np.ndarray, "*draws"]]
 
@@ -25,12 +27,12 @@ class Metric:
         unit: `%` (0 to 100), `points` (difference of percentages) or `` (a plain number).
         definition: one phrase.
         origin: `benchmark` if the formula is in the benchmark's public code, `paper` if it is only in the paper, `ours`
-            if
-            it is not published.
-        function: from the shares of the counted columns to the value; None if it needs a second variant (drops).
+            if it is not published.
+        function: from the shares of the counted columns to the value; None if it is no function of them (drops).
         is_share: whether it is a share or a sum of shares, so that the counts of an image's queries add up.
         is_distance: whether it is a sum of absolute values, so that chance alone makes it larger.
         neutral: the value that is best if neither end is; models are compared by their distance from it.
+        per: column that counts the entries which the shares are of: the rows, or another unit of counting.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Metric:
     is_share: bool = False
     is_distance: bool = False
     neutral: float | None = None
+    per: str = ROWS
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -79,6 +82,11 @@ class _Recorder(dict[str, np.ndarray]):
 def share(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
     """Return the function of a metric that is one counted share."""
     return lambda shares: shares[name]
+
+
+def raw_mean(name: str) -> Callable[[Shares], Float[np.ndarray, "*draws"]]:
+    """Return the function of a metric that is the mean of a column in its own unit."""
+    return lambda shares: np.asarray(shares[name] / 100.0)
 
 
 def percent(

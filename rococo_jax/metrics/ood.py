@@ -10,13 +10,14 @@ share of out-images above the highest threshold that 95 % of the in-images reach
 """
 
 import dataclasses
+import types
 from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Float
 
 from rococo_jax.metrics.class_statistics import ClassStatistics
-from rococo_jax.metrics.intervals import draw_blocks
+from rococo_jax.metrics.intervals import RESAMPLES, SEED, Interval, draw_blocks, percentile_ends
 from rococo_jax.metrics.metric import Metric
 
 _SCORES = {"mcm": "MCM", "max_logit": "max logit", "energy": "energy", "entropy": "entropy"}
@@ -86,7 +87,7 @@ def separation(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OodScores:
-    """Scores of in- and out-images, with the interface that `metrics.intervals` needs.
+    """Scores of in- and out-images: counts whose metrics are no functions of sums (`metrics.counts`).
 
     Attributes:
         ins, outs: scores of the in-images and of the out-images, by name of the score.
@@ -94,10 +95,9 @@ class OodScores:
 
     ins: Mapping[str, Float[np.ndarray, " ins"]]
     outs: Mapping[str, Float[np.ndarray, " outs"]]
-    metrics: tuple[Metric, ...] = METRICS
 
-    has_own_bootstrap = True
-    primary = property(lambda self: self.metrics[0].name)
+    metrics = types.MappingProxyType({metric.name: metric for metric in METRICS})
+    primary = METRICS[0].name
 
     def __len__(self) -> int:
         return sum(len(next(iter(each.values()))) for each in (self.ins, self.outs))
@@ -107,9 +107,13 @@ class OodScores:
         sizes = [len(next(iter(each.values()))) for each in (self.ins, self.outs)]
         return {name: float(each[0]) for name, each in self._measured(*(np.ones((1, size)) for size in sizes)).items()}
 
+    def intervals(self, *, resamples: int = RESAMPLES, seed: int = SEED) -> dict[str, Interval]:
+        """Return `[low, high]` of each metric, in percent."""
+        return {name: percentile_ends(values) for name, values in self.bootstrap(resamples, seed).items()}
+
     def resamples_of(self, resamples: int) -> dict[str, int]:
         """Return the number of draws of each metric: `resamples`, or fewer for many images."""
-        return {metric.name: max(200, min(resamples, _MAX_DRAWS_TIMES_IMAGES // len(self))) for metric in self.metrics}
+        return {name: max(200, min(resamples, _MAX_DRAWS_TIMES_IMAGES // len(self))) for name in self.metrics}
 
     def bootstrap(self, resamples: int, seed: int) -> dict[str, Float[np.ndarray, " draws"]]:
         """Return the same for each bootstrap draw; in- and out-images are drawn separately."""

@@ -43,10 +43,10 @@ from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy import stats
 
-from rococo_jax.metrics.image_counts import Statistic
+from rococo_jax.metrics.counts import Counts, Units
 from rococo_jax.metrics.intervals import SEED, rows_within
 from rococo_jax.metrics.metric import Metric
 
@@ -72,32 +72,55 @@ Verdict = Literal[
 ]
 
 
+# Counts of the model and of the reference, with the same metrics.
+Pair = tuple[Counts, Counts]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class PairedCounts:
-    """Counts of two models on the same images, and the metrics that are computed from them.
+class _Comparison:
+    """Two models on the same images; an image without queries has zeros.
 
     Attributes:
-        model, reference: counts of each image; an image without queries has zeros.
-        metrics: functions of the summed columns, by name.
-        images: number of each row's image, the same in all comparisons of a family; None if the rows are all images.
-        ranges: difference between the largest and the smallest possible value of a metric, where it is bounded.
+        model, reference: counts of each image.
+        images: number of each row's image in the family.
+        counts: both counts, which compute metrics of sums.
     """
 
     model: Float[np.ndarray, "images columns"]
     reference: Float[np.ndarray, "images columns"]
-    metrics: Mapping[str, Statistic]
-    images: Int[np.ndarray, " images"] | None = None
-    ranges: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    images: Int[np.ndarray, " images"]
+    counts: Pair
 
-    @property
-    def has_queries(self) -> Bool[np.ndarray, " images"]:
-        """Mask of the images that have a query."""
-        return np.logical_or(self.model.any(axis=1), self.reference.any(axis=1))
+    @classmethod
+    def of(cls, pair: Pair, family: Units) -> "_Comparison":
+        model, reference = pair
+        units = np.union1d(model.units, reference.units)
+        return cls(model.on(units), reference.on(units), np.searchsorted(family, units), pair)
 
-    @property
-    def family_images(self) -> int:
-        """Number of images that the family has at least."""
-        return len(self.model) if self.images is None else int(self.images.max(initial=-1)) + 1
+    def difference(
+        self, metric: str, model: Float[np.ndarray, "*swaps columns"], reference: Float[np.ndarray, "*swaps columns"]
+    ) -> Float[np.ndarray, "*swaps"]:
+        """Return the difference of a metric, or of its distance from its neutral value, of sums of counts."""
+        about = self.counts[0].metrics[metric]
+        one, other = (counts.of(metric, sums) for counts, sums in zip(self.counts, (model, reference), strict=True))
+        if about.neutral is not None:
+            one, other = np.abs(one - about.neutral), np.abs(other - about.neutral)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(one - other)
+
+    def observed(self) -> dict[str, float]:
+        """Return the difference in each metric that both models have a value of."""
+        model, reference = self.model.sum(axis=0), self.reference.sum(axis=0)
+        values = {name: float(self.difference(name, model, reference)) for name in self.counts[0].metrics}
+        return {name: value for name, value in values.items() if np.isfinite(value)}
+
+    def pseudo_values(self, metric: str) -> Float[np.ndarray, " images_with_queries"]:
+        """Return the jackknife's pseudo-values of a difference, which leave out one image with queries at a time."""
+        has_queries = self.model.any(axis=1) | self.reference.any(axis=1)
+        model, reference = self.model[has_queries], self.reference[has_queries]
+        of_model, of_reference, images = model.sum(axis=0), reference.sum(axis=0), len(model)
+        left_out = self.difference(metric, of_model - model, of_reference - reference)
+        return images * self.difference(metric, of_model, of_reference) - (images - 1) * left_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +175,7 @@ class PairedDifference:
 
 
 def paired_differences(
-    comparisons: Sequence[PairedCounts],
+    pairs: Sequence[Pair],
     in_family: Callable[[int, str], bool] = lambda comparison, metric: True,
     *,
     flips: int = FLIPS,
@@ -161,21 +184,22 @@ def paired_differences(
     """Compare models in all metrics of all comparisons, with the same swaps; see the module for the formulas.
 
     Args:
-        in_family: whether a test (place of the comparison, name of the metric) is corrected with the others.
+        pairs: counts of a model and of the reference, with the same columns.
+        in_family: whether a test (place of the pair, name of the metric) is corrected with the others.
 
     Returns:
-        For each comparison the difference in each of its metrics. A metric without a value for one of the two models
+        For each pair the difference in each of its metrics. A metric without a value for one of the two models
         is left out.
 
-    >>> right, n = np.ones((1000, 1)), np.ones((1000, 1))
-    >>> recall = {"r1": lambda sums: 100 * sums[..., 0] / sums[..., 1]}
-    >>> counts = PairedCounts(np.hstack([right, n]), np.hstack([0 * right, n]), recall, ranges={"r1": 100.0})
-    >>> (result,) = paired_differences([counts])
+    >>> r1 = Metric("r1", "R@1", "higher", "%", "", "ours", lambda shares: shares["r1"])
+    >>> pair = (Counts.of_rows({"r1": np.full(1000, right)}, np.arange(1000), [r1]) for right in (1.0, 0.0))
+    >>> (result,) = paired_differences([tuple(pair)])
     >>> result["r1"].points, round(result["r1"].low), result["r1"].high, result["r1"].p, round(result["r1"].mde)
     (100.0, 94, 100.0, 0.0001, 9)
     """
-    observed = [_observed(counts) for counts in comparisons]
-    images = max((counts.family_images for counts in comparisons), default=0)
+    units = np.unique(np.concatenate([each.units for pair in pairs for each in pair])) if pairs else np.empty(0)
+    comparisons = [_Comparison.of(pair, units) for pair in pairs]
+    observed, images = [comparison.observed() for comparison in comparisons], len(units)
     family = [[name for name in values if in_family(place, name)] for place, values in enumerate(observed)]
     maxima = np.zeros(flips)
     alone: list[dict[str, _Swaps]] = [{} for _ in comparisons]
@@ -197,17 +221,17 @@ def paired_differences(
                 np.maximum(maxima, statistics, out=maxima)
     size, critical = sum(map(len, family)), _critical_value(maxima)
     results: list[dict[str, PairedDifference]] = [{} for _ in comparisons]
-    for place, (counts, values) in enumerate(zip(comparisons, observed, strict=True)):
-        has_queries = counts.has_queries
+    for place, (comparison, values) in enumerate(zip(comparisons, observed, strict=True)):
         for name, points in values.items():
             swaps, is_primary = alone[place][name], name in family[place]
+            low, high = comparison.counts[0].metrics[name].bounds
             results[place][name] = _difference(
                 points,
                 swaps,
                 critical if is_primary else swaps.critical,
                 _p_value(maxima, abs(points) / (swaps.sigma or np.inf)) if is_primary else None,
-                _pseudo_values(counts, name, has_queries),
-                counts.ranges.get(name, np.inf),
+                comparison.pseudo_values(name),
+                high - low,
                 size if is_primary else 1,
             )
     return results
@@ -303,13 +327,6 @@ def _p_value(swapped: Float[np.ndarray, " flips"], observed: float) -> float:
     return (int((swapped >= observed * (1 - _TIE)).sum()) + 1) / (len(swapped) + 1)
 
 
-def _observed(counts: PairedCounts) -> dict[str, float]:
-    model, reference = counts.model.sum(axis=0), counts.reference.sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        values = {name: float(metric(model) - metric(reference)) for name, metric in counts.metrics.items()}
-    return {name: value for name, value in values.items() if np.isfinite(value)}
-
-
 def _chunks(observed: Sequence[Mapping[str, float]], flips: int) -> Iterator[list[int]]:
     """Yield runs of comparisons whose differences after all swaps are in memory at once."""
     places: list[int] = []
@@ -324,35 +341,28 @@ def _chunks(observed: Sequence[Mapping[str, float]], flips: int) -> Iterator[lis
 
 
 def _swapped_differences(
-    comparisons: Sequence[PairedCounts], tests: Sequence[tuple[int, str]], images: int, flips: int, seed: int
+    comparisons: Sequence[_Comparison], tests: Sequence[tuple[int, str]], images: int, flips: int, seed: int
 ) -> Float[np.ndarray, "tests flips"]:
     """Return differences after random swaps. An undefined value counts as more extreme than any other."""
-    names_of: dict[int, list[str]] = {}
-    for place, name in tests:
-        names_of.setdefault(place, []).append(name)
-    by_images: dict[int, list[int]] = {}
-    for place in names_of:
-        by_images.setdefault(id(comparisons[place].images), []).append(place)
+    by_images: dict[bytes, list[int]] = {}
+    for place in dict.fromkeys(place for place, _ in tests):
+        by_images.setdefault(comparisons[place].images.tobytes(), []).append(place)
     halves = {
         key: np.concatenate([(comparisons[place].model - comparisons[place].reference) / 2 for place in places], axis=1)
         for key, places in by_images.items()
     }
-    middles = {place: (comparisons[place].model + comparisons[place].reference).sum(axis=0) / 2 for place in names_of}
-    row = {test: number for number, test in enumerate(tests)}
+    middles = {place: (each.model + each.reference).sum(axis=0) / 2 for place, each in enumerate(comparisons)}
     swapped, start = np.empty((len(tests), flips)), 0
     for signs in _sign_blocks(images, flips, seed):
         block = slice(start, start := start + len(signs))
+        sums: dict[int, np.ndarray] = {}
         for key, places in by_images.items():
-            rows = comparisons[places[0]].images
             ends = np.cumsum([comparisons[place].model.shape[1] for place in places])[:-1]
-            signed_halves = np.split((signs if rows is None else signs[:, rows]) @ halves[key], ends, axis=1)
-            for place, signed in zip(places, signed_halves, strict=True):
-                more, less = middles[place] + signed, middles[place] - signed
-                for name in names_of[place]:
-                    metric = comparisons[place].metrics[name]
-                    with np.errstate(invalid="ignore", divide="ignore"):
-                        difference = metric(more) - metric(less)
-                    swapped[row[place, name], block] = np.where(np.isfinite(difference), difference, np.inf)
+            signed = signs[:, comparisons[places[0]].images] @ halves[key]
+            sums |= zip(places, np.split(signed, ends, axis=1), strict=True)
+        for number, (place, name) in enumerate(tests):
+            difference = comparisons[place].difference(name, middles[place] + sums[place], middles[place] - sums[place])
+            swapped[number, block] = np.where(np.isfinite(difference), difference, np.inf)
     return swapped
 
 
@@ -373,15 +383,3 @@ def _sign_blocks(images: int, flips: int, seed: int) -> Iterator[Float[np.ndarra
 def _bytes(images: int) -> int:
     # The generator hands out bytes in words of four.
     return -(-images // 32) * 4
-
-
-def _pseudo_values(
-    counts: PairedCounts, name: str, has_queries: Bool[np.ndarray, " images"]
-) -> Float[np.ndarray, " images_with_queries"]:
-    """Return the jackknife's pseudo-values of the difference, which leave out one image at a time."""
-    metric, model, reference = counts.metrics[name], counts.model[has_queries], counts.reference[has_queries]
-    images = len(model)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        left_out = metric(model.sum(axis=0) - model) - metric(reference.sum(axis=0) - reference)
-        points = metric(model.sum(axis=0)) - metric(reference.sum(axis=0))
-    return images * points - (images - 1) * left_out

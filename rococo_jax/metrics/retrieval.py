@@ -12,13 +12,12 @@ the published sort; `pessimistic` counts every tie against the model: in a tie f
 another image comes first, then one of the own image, then another original, and last the own original.
 """
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Int
 
-from rococo_jax.metrics.intervals import ItemCounts
 from rococo_jax.metrics.metric import Metric, percent
 from rococo_jax.similarity.statistics import KINDS, RankStatistics
 
@@ -94,28 +93,11 @@ def query_counts(
     return columns if has_candidate is None else columns | {CANDIDATES.name: has_candidate}
 
 
-def count_queries(columns: Mapping[str, np.ndarray], group: Int[np.ndarray, " queries"]) -> ItemCounts:
-    """Return the counts of queries for `METRICS`, and for `CANDIDATES` where the columns have it.
-
-    Args:
-        columns: as `query_counts` returns them.
-        group: the image that each query is, or belongs to.
-    """
-    names = (*COUNTED, *([CANDIDATES.name] if CANDIDATES.name in columns else []))
-    counts = np.stack([columns[name] for name in names], axis=1).astype(np.float64)
-    return ItemCounts(counts, names, group, METRICS if len(names) == len(COUNTED) else (*METRICS, CANDIDATES))
+def query_columns(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the columns that `METRICS` are functions of, and that of `CANDIDATES` where candidates are known."""
+    return {name: columns[name] for name in (*COUNTED, *([CANDIDATES.name] if CANDIDATES.name in columns else []))}
 
 
-def retrieval_metrics(statistics: RankStatistics, ties: Ties) -> dict[str, float]:
-    """Return all of `METRICS` in percent, from one entry for each query."""
-    return count_retrieval(statistics, ties, np.arange(len(statistics))).values()
-
-
-def count_retrieval(
-    statistics: RankStatistics,
-    ties: Ties,
-    group: Int[np.ndarray, " queries"],
-    has_candidate: Bool[np.ndarray, " queries"] | None = None,
-) -> ItemCounts:
-    """Return the counts of queries from their statistics."""
-    return count_queries(query_counts(statistics, ties, has_candidate), group)
+def metrics_of(columns: Mapping[str, Any], leads: Collection[str] = ()) -> tuple[Metric, ...]:
+    """Return the metrics that are functions of these columns."""
+    return (*METRICS, CANDIDATES) if CANDIDATES.name in columns else METRICS

@@ -33,8 +33,7 @@ from jaxtyping import Float
 from scipy import optimize, stats
 
 from rococo_jax.errors import InputError
-from rococo_jax.metrics.image_counts import ImageCounts
-from rococo_jax.metrics.intervals import sums_over_draws
+from rococo_jax.metrics.counts import Counts, Units, sums_of_draws
 from rococo_jax.metrics.paired import PairedDifference
 
 _LEAST_P = 1e-9
@@ -44,20 +43,22 @@ _NO_VARIANCE = 1e-18
 
 
 def over_draws(
-    runs: Sequence[ImageCounts], metric: str
+    runs: Sequence[Counts], metric: str, units: Units | None = None
 ) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, "draws runs"]]:
     """Return a metric of each run in its unit, and the same on every draw of the images.
 
+    Args:
+        units: the images that are drawn; those of the runs by default.
+
     Raises InputError: the runs were evaluated on different images.
     """
-    if any(run.images != runs[0].images for run in runs):
-        sizes = sorted({len(run.images) for run in runs})
+    if not all(np.array_equal(run.units, runs[0].units) for run in runs):
+        sizes = sorted({len(run.units) for run in runs})
         raise InputError("runs", "images", f"different ones ({sizes} of them)", "runs evaluated on the same images")
-    sums = sums_over_draws(np.concatenate([run.counts for run in runs], axis=1))
-    ends = np.cumsum([run.counts.shape[1] for run in runs])[:-1]
-    of_runs = zip(runs, np.split(sums, ends, axis=1), strict=True)
-    values = np.array([run.value(metric) for run in runs])
-    return values, np.stack([run.metrics[metric](sums_of_run) for run, sums_of_run in of_runs], axis=1)
+    runs = [run.only([metric]) for run in runs]
+    sums = sums_of_draws(runs, runs[0].units if units is None else units)
+    drawn = [run.of(metric, of_run) for run, of_run in zip(runs, sums, strict=True)]
+    return np.array([run.value(metric) for run in runs]), np.stack(drawn, axis=1)
 
 
 def interval(

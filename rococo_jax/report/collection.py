@@ -21,7 +21,7 @@ from rococo_jax.evaluation.conditions import benchmark_of
 from rococo_jax.evaluation.examples import Example, read_examples
 from rococo_jax.evaluation.results import MIXED, PER_QUERY, RESULTS, described_variants, kind_of, read_results
 from rococo_jax.evaluation.sections import merge
-from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
+from rococo_jax.evaluation.stored_counts import CountsByVariant, read_counts
 from rococo_jax.metrics import digits_of
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
 from rococo_jax.report.comparable import differences, only_variants, sections_of, with_common_names
@@ -75,10 +75,10 @@ class ResultsFile:
         """The per_query.parquet beside it."""
         return self.path.parent / PER_QUERY
 
-    def image_counts(self, variants: Mapping[str, Sequence[str]]) -> CountsByVariant:
-        """Return the counts by image of variants, by task; see `read_image_counts`."""
+    def counts(self, variants: Mapping[str, Sequence[str]]) -> CountsByVariant:
+        """Return the counts of variants, by task; see `read_counts`."""
         names = {self.tasks[task]: task for task in variants}
-        counts = read_image_counts(self.table, self.stored, {name: variants[task] for name, task in names.items()})
+        counts = read_counts(self.table, self.stored, {name: variants[task] for name, task in names.items()})
         return {(names[name], variant): of_variant for (name, variant), of_variant in counts.items()}
 
     def examples(self) -> list[Example]:
@@ -107,11 +107,11 @@ class Run:
         """Return the file with a task."""
         return next(file for file in self.files if task in file.tasks)
 
-    def image_counts(self, variants: Mapping[str, Sequence[str]]) -> CountsByVariant:
-        """Return the counts by image of variants, by task; see `read_image_counts`."""
+    def counts(self, variants: Mapping[str, Sequence[str]]) -> CountsByVariant:
+        """Return the counts of variants, by task; see `read_counts`."""
         counts: CountsByVariant = {}
         for file in self.files:
-            counts |= file.image_counts({task: names for task, names in variants.items() if task in file.tasks})
+            counts |= file.counts({task: names for task, names in variants.items() if task in file.tasks})
         return counts
 
     def examples(self) -> list[Example]:

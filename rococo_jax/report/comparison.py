@@ -21,8 +21,8 @@ from rococo_jax.benchmarks.variants import CLEAN, Variant
 from rococo_jax.errors import InputError, object_of, unknown_name
 from rococo_jax.evaluation.stored_counts import CountsByVariant
 from rococo_jax.metrics import metric_of
-from rococo_jax.metrics.image_counts import ImageCounts, Statistic
-from rococo_jax.metrics.paired import FLIPS, PairedCounts, PairedDifference, least_margin, paired_differences
+from rococo_jax.metrics.counts import Counts
+from rococo_jax.metrics.paired import FLIPS, Pair, PairedDifference, least_margin, paired_differences
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table
 from rococo_jax.report.collection import Group, Run, by_kind, label_of, tasks_of
 from rococo_jax.report.difference import Difference, difference_cells
@@ -154,25 +154,6 @@ class _TaskTests:
         self.counts = [counts for _, counts in pairs if counts is not None]
         self.is_primary = _primary_tests(self.runs, task, self.variants, self.counts, metrics)
 
-    def paired_counts(self, number_of: dict[str, int]) -> list[PairedCounts]:
-        """Return the counts of each variant on all images of the task.
-
-        Args:
-            number_of: number of each image of the family; new ones are added.
-        """
-        images = sorted({name for model, _ in self.counts for name in model.images})
-        numbers = np.array([number_of.setdefault(name, len(number_of)) for name in images], np.int64)
-        return [
-            PairedCounts(
-                model.on(images),
-                reference.on(images),
-                {name: _compared_statistic(name, statistic) for name, statistic in model.metrics.items()},
-                numbers,
-                {name: high - low for name in model.metrics for low, high in [metric_of(name).bounds]},
-            )
-            for model, reference in self.counts
-        ]
-
     def comparison(
         self, differences: Sequence[Mapping[str, PairedDifference]], margin: float | None, family: str
     ) -> Comparison | None:
@@ -221,16 +202,14 @@ class _TaskTests:
 
 def _compare(tasks: Sequence[_TaskTests]) -> list[list[dict[str, PairedDifference]]]:
     """Return the differences of each task, whose primary ones are one family."""
-    number_of: dict[str, int] = {}
-    counts = [each.paired_counts(number_of) for each in tasks]
-    owner = [(task, place) for task, of_task in zip(tasks, counts, strict=True) for place in range(len(of_task))]
+    owner = [(task, place) for task in tasks for place in range(len(task.counts))]
 
     def in_family(number: int, metric: str) -> bool:
         task, place = owner[number]
         return task.is_primary(place, metric)
 
-    differences = iter(paired_differences([each for of_task in counts for each in of_task], in_family))
-    return [[next(differences) for _ in of_task] for of_task in counts]
+    differences = iter(paired_differences([pair for task in tasks for pair in task.counts], in_family))
+    return [[next(differences) for _ in task.counts] for task in tasks]
 
 
 def is_at_chance(run: Run, task: str, variant: str) -> bool:
@@ -249,31 +228,31 @@ def reaches_chance(run: Run, task: str, variant: str, metric: str) -> bool:
 def _counts_of(run: Run) -> CountsByVariant:
     """Return the counts of the variants that are compared: all but single corruptions."""
     variants = {task: [*run.variants(task), *run.mean_corruptions(task)] for task in run.tasks}
-    return run.image_counts(variants)
+    return run.counts(variants)
 
 
 def _shared_counts(
     run: Run, reference: Run, task: str, variant: str, tables: Mapping[str, CountsByVariant]
-) -> tuple[ImageCounts, ImageCounts] | None:
+) -> Pair | None:
     """Return the counts of a model, with the metrics that can be compared, and of the reference; None without any."""
     one = _agreeing_counts(run, task, variant, tables[run.label])
     other = _agreeing_counts(reference, task, variant, tables[reference.label])
     if one is None or other is None:
         return None
     is_altered = run.described[task][variant].is_altered
-    metrics = {
-        name: statistic
-        for name, statistic in one.metrics.items()
+    metrics = [
+        name
+        for name in one.metrics
         if name in other.metrics and _is_compared(name, is_altered) and one.has_same_entries(other, name)
-    }
-    return (dataclasses.replace(one, metrics=metrics), other) if metrics else None
+    ]
+    return (one.only(metrics), other.only(metrics)) if metrics else None
 
 
 def _primary_tests(
     runs: Sequence[Run],
     task: str,
     variants: Sequence[tuple[Run, str]],
-    counts: Sequence[tuple[ImageCounts, ImageCounts]],
+    counts: Sequence[Pair],
     metrics: Sequence[str],
 ) -> Callable[[int, str], bool]:
     """Return whether a test is primary, from the place of its variant and its metric.
@@ -329,26 +308,14 @@ def _is_compared(metric: str, is_altered: bool) -> bool:
     return (about.better is not None or about.neutral is not None) and (is_altered or metric != "fr1")
 
 
-def _compared_statistic(metric: str, statistic: Statistic) -> Statistic:
-    """Return what is compared: the metric, or its distance from its neutral value."""
-    neutral = metric_of(metric).neutral
-    return statistic if neutral is None else lambda sums: np.abs(statistic(sums) - neutral)
-
-
-def _agreeing_counts(run: Run, task: str, variant: str, table: CountsByVariant) -> ImageCounts | None:
+def _agreeing_counts(run: Run, task: str, variant: str, table: CountsByVariant) -> Counts | None:
     """Return the counts, or None if they belong to other results: a metric of them differs from `results.json`."""
     counts = table.get((task, variant))
     if counts is None:
         return None
-    metrics = {}
-    for name, statistic in counts.metrics.items():
-        value = run.estimate(task, variant, name).value
-        if value is None:
-            continue
-        if abs(value - counts.value(name)) >= _ROUNDING:
-            return None
-        metrics[name] = statistic
-    return dataclasses.replace(counts, metrics=metrics)
+    stored = {name: value for name in counts.metrics if (value := run.estimate(task, variant, name).value) is not None}
+    are_equal = all(abs(value - counts.value(name)) < _ROUNDING for name, value in stored.items())
+    return counts.only(stored) if are_equal else None
 
 
 def comparison_note(comparison: Comparison) -> str:

@@ -24,10 +24,10 @@ from rococo_jax.benchmarks.pooling import coverage_phrase
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.errors import is_number, object_of
 from rococo_jax.evaluation.results import PER_QUERY, RESULTS, described_variants, read_results
-from rococo_jax.evaluation.stored_counts import CountsByVariant, read_image_counts
+from rococo_jax.evaluation.stored_counts import CountsByVariant, read_counts
 from rococo_jax.evaluation.summary import note_lines
 from rococo_jax.metrics import metric_of
-from rococo_jax.metrics.image_counts import BASELINE, ImageCounts, beside_baseline
+from rococo_jax.metrics.counts import Counts
 from rococo_jax.report.across_seeds import interval, over_draws, spread
 from rococo_jax.report.collection import Estimate
 from rococo_jax.report.sections import TaskSection, section_of_kind
@@ -188,8 +188,7 @@ def _with_evaluation(row: Row, folders: Sequence[Path]) -> Row:
     """Return the row with the results of its runs."""
     results = [read_results(folder / EVALUATION / RESULTS) for folder in folders]
     counts = [
-        read_image_counts(folder / EVALUATION / PER_QUERY, of_run)
-        for folder, of_run in zip(folders, results, strict=True)
+        read_counts(folder / EVALUATION / PER_QUERY, of_run) for folder, of_run in zip(folders, results, strict=True)
     ]
     kinds = {task: results[0]["kinds"].get(task, "") for task in results[0]["tasks"]}
     seed_values = {task: values_of_task(results, counts, task) for task in kinds}
@@ -301,12 +300,12 @@ def _resampled_drop(
     of_baseline = _counts_of(counts, task, baseline, metric)
     if of_variant is None or of_baseline is None:
         return None
-    both = [beside_baseline(*pair, metric) for pair in zip(of_variant, of_baseline, strict=True)]
-    altered, clean = over_draws(both, metric)[1], over_draws(both, BASELINE)[1]
+    units = np.union1d(of_variant[0].units, of_baseline[0].units)
+    altered, clean = (over_draws(each, metric, units)[1] for each in (of_variant, of_baseline))
     return 100 * (1 - altered / clean) if clean.all() else None
 
 
-def _counts_of(counts: Sequence[CountsByVariant], task: str, variant: str, metric: str) -> list[ImageCounts] | None:
+def _counts_of(counts: Sequence[CountsByVariant], task: str, variant: str, metric: str) -> list[Counts] | None:
     """Return the counts of each run; None if one has no such metric."""
     of_variant = [run[task, variant] for run in counts if (task, variant) in run]
     with_metric = [each for each in of_variant if metric in each.metrics]

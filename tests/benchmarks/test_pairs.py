@@ -13,7 +13,6 @@ from rococo_jax.benchmarks.tasks import choice as choices
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.evaluation.counts import rows_of_outcomes
 from rococo_jax.evaluation.results import make_results
-from rococo_jax.metrics.intervals import ItemCounts
 from tests.support.refusals import refused
 
 IMAGES, EACH, WIDTH = 9, 3, 6
@@ -58,7 +57,8 @@ def assert_figures(outcome, of_pairs) -> None:
     half = [[np.mean((d > 0) + (d == 0) / 2) for d in (np.array([own]), wrong, own - wrong)] for own, wrong in of_pairs]
     first = np.mean([(wrong < own).all() for own, wrong in of_pairs])
     names, values = ("preference", "blind", "grounding", "difference_r1"), 100 * np.append(np.mean(half, 0), first)
-    assert outcome.grounding.values() == pytest.approx(dict(zip(names, values, strict=True)), abs=1e-9)
+    found = outcome.counted.values()
+    assert [found[name] for name in names] == pytest.approx(list(values), abs=1e-9)
 
 
 def test_altered_captions_are_asked_with_all_other_images(tables):
@@ -67,8 +67,8 @@ def test_altered_captions_are_asked_with_all_other_images(tables):
     found = altered_captions().score(tables)
     assert_figures(found, [(d[k // EACH, k], np.delete(d[:, k], k // EACH)) for k in range(CAPTIONS - 1)])
     assert found.sizes["pairs"] == CAPTIONS - 1
-    assert found.grounding.group.tolist() == [*range(IMAGES)]
-    assert found.grounding.entries.tolist() == np.bincount(np.arange(CAPTIONS - 1) // EACH).tolist()
+    (run,) = found.counted.runs
+    assert run.entries("grounding", run.sums).tolist() == np.bincount(np.arange(CAPTIONS - 1) // EACH).tolist()
 
 
 def test_captions_of_both_mixed_images_are_no_wrong_partners(tables):
@@ -89,15 +89,15 @@ def test_captions_are_asked_about_corrupted_images_beside_uncorrupted_ones(table
     d = tables.tables[TEXTS][:CAPTIONS] @ (tables.tables["uncorrupted"] - tables.tables["fog_3"]).T
     of_pairs = [(d[own, owner[own]], d[owner != owner[own], owner[own]]) for own in caption]
     assert_figures(clean.on_images(Variant(corruption="fog", severity=3), "uncorrupted", None).score(tables), of_pairs)
-    assert clean.score(tables).grounding is None
-    assert clean.on_images(Variant(corruption="uncorrupted"), "uncorrupted", None).score(tables).grounding is None
+    uncorrupted = clean.on_images(Variant(corruption="uncorrupted"), "uncorrupted", None)
+    assert not any("grounding" in task.score(tables).counted.metrics for task in (clean, uncorrupted))
 
 
 def test_a_matrix_of_similarities_gives_the_same(tables):
     similarities = tables.tables[ORIGINALS] @ tables.tables[TEXTS].T
     task = altered_captions()
     found = task.score_by_pairs(MatrixScores({ORIGINALS: similarities}))
-    assert found.grounding.values() == task.score(tables).grounding.values()
+    assert found.counted.values() == task.score(tables).counted.values()
 
 
 def choice(item_images, right, names=tuple(range(IMAGES))) -> ChoiceTask:
@@ -134,14 +134,14 @@ def test_unseen_queries_of_a_ranking_keep_their_pairs_and_all_unrelated_queries(
     (rows,) = rows_of_outcomes([whole], [whole.of.query_group % 2 == 1])
     images = whole.of.pairs.group[whole.differences.pair]
     shares = 100 * whole.differences.grounding[images % 2 == 0].mean()
-    assert rows.on_unseen_images().grounding.values()["grounding"] == pytest.approx(shares)
+    assert rows.on_unseen_images().counted.values()["grounding"] == pytest.approx(shares)
 
 
 def test_unseen_items_of_a_choice_keep_their_pairs(tables):
     items = np.arange(20)
     (rows,) = rows_of_outcomes([choice(items % 4, items).score(tables)], [items % 4 != 1])
     alone = choice(items[1::4] % 4, items[1::4]).score(tables)
-    assert rows.on_unseen_images().grounding.values() == alone.grounding.values()
+    assert rows.on_unseen_images().counted.values() == alone.counted.values()
 
 
 def test_one_image_alone_has_a_note_in_place_of_figures(tables):
@@ -187,7 +187,3 @@ def test_a_pair_without_a_score_is_refused():
     matrix = MatrixScores({ORIGINALS: np.eye(3)}, "similarities")
     assert matrix.of(np.array([2, 0]), np.array([2, 1])).tolist() == [1.0, 0.0]
     refused("similarities.*none of image 3 with text 1", matrix.of, np.array([0, 3]), np.array([1, 1]))
-    counted = ItemCounts(np.ones((2, 1)), ("top1",), np.array([4, 6]), ())
-    for images in ([4, 5], [5, 6], [4]):
-        with pytest.raises(ValueError, match="not among the images"):
-            counted.per_image(np.array(images))

@@ -22,7 +22,7 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS, Embeddings
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import make_results
-from rococo_jax.metrics.intervals import image_draws, intervals
+from rococo_jax.metrics.intervals import image_draws
 from tests.benchmarks.published_forms import FORMS, pack, write
 from tests.support.random_inputs import embeddings_of
 from tests.support.refusals import refused
@@ -254,7 +254,7 @@ def test_rows_of_parts_of_images_are_named_after_the_images_that_they_are_cut_fr
     for part, (outcome, _) in of_parts.items():
         rows = outcome.pair_rows(benchmark)
         assert rows["image"].tolist() == rows["query"].tolist() == names[part]
-        assert [benchmark.images[row] for row in outcome.counted.group] == names[part]
+        assert [benchmark.images[row] for row in outcome.unit] == names[part]
         # Asked are the parts of other images in the same part of the benchmark, or all other images as a whole.
         assert rows["wrong_queries"].tolist() == [sum(np.array(names[part]) != name) for name in names[part]]
         shown = [each for each in (*outcome.errors(benchmark, 9), *outcome.won(benchmark)) if each.query.image]
@@ -569,12 +569,12 @@ def test_aro_is_a_mean_over_relations_and_frequent_pairs_of_attributes(tmp_path)
     outcome, right = found["relation"]
     means = [right[:5].mean(), right[5], right[6:].mean()]
     assert outcome.counted.values()["by_kind"] == pytest.approx(100 * np.mean(means))
-    low, high = intervals([outcome.counted])["by_kind"]
+    low, high = outcome.counted.intervals()["by_kind"]
     assert low <= outcome.counted.values()["by_kind"] <= high and low < high
     # A draw without a relation's images is a mean over the others.
     every = [1.0, 0.0, 0.5, 0.0, 0.5, 0.5, 0.0, 0.25]
     names = ["ota", "ties", *(f"{what} of kind {kind}" for what in ("items", "right") for kind in range(3))]
-    by_kind = {metric.name: metric.function for metric in outcome.counted.metrics}["by_kind"]
+    by_kind = outcome.counted.metrics["by_kind"].function
     assert by_kind(dict(zip(names, map(np.asarray, every), strict=True))) == pytest.approx(100 * (1 + 0.5) / 2)
     of_attributes, right = found["attribution"]
     assert of_attributes.counted.values()["by_kind"] == pytest.approx(100 * right[:25].mean())

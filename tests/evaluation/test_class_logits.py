@@ -20,7 +20,7 @@ from rococo_jax.evaluation.results import (
     with_checksum,
     write_per_query,
 )
-from rococo_jax.evaluation.stored_counts import read_image_counts
+from rococo_jax.evaluation.stored_counts import read_counts
 from rococo_jax.metrics import class_statistics
 from rococo_jax.storage import write_json
 
@@ -87,11 +87,11 @@ def test_the_command_writes_results_and_rows_of_images(world, tmp_path):
     assert main([*map(str, command)]) == 0
     results = read_results(tmp_path / "results.json")
     assert results["model"] == "logits"
-    counts = read_image_counts(tmp_path / "per_query.parquet", results)["pets", "clean"]
+    counts = read_counts(tmp_path / "per_query.parquet", results)["pets", "clean"]
     rows = pq.read_table(tmp_path / "per_query.parquet").to_pylist()
     right = {row["image"]: row["chosen"] == "right" for row in rows}
-    of_images = [100 * right[name] for name in counts.images]
-    assert [float(counts.metrics["top1"](row)) for row in counts.counts] == of_images
+    of_images = [100 * right[name] for name in counts.units]
+    assert counts.of("top1", counts.on(counts.units)).tolist() == of_images
     assert counts.value("top1") == pytest.approx(results["tasks"]["pets"]["clean"]["top1"])
 
 

@@ -12,7 +12,7 @@ import pytest
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.models.option_logits import score_questions
 from rococo_jax.evaluation.results import read_results
-from rococo_jax.evaluation.stored_counts import read_image_counts
+from rococo_jax.evaluation.stored_counts import read_counts
 from rococo_jax.metrics.class_statistics import halves
 
 BINS = 15
@@ -198,7 +198,7 @@ def test_the_command_writes_results_that_compare_report_and_select_read(tmp_path
         command += ["--out", out / "results.json", "--per-query", out / "per_query.parquet"]
         assert main([*map(str, command)]) == 0
     results = read_results(out / "results.json")
-    counts = read_image_counts(out / "per_query.parquet", results)["vqa", "fog_3"]
+    counts = read_counts(out / "per_query.parquet", results)["vqa", "fog_3"]
     for name in ("top1", "ece", "nll", "guessing", "ras"):
         assert counts.value(name) == pytest.approx(results["tasks"]["vqa"]["fog_3"][name]), name
     assert results["chance"]["vqa"]["clean"]["top1"] == pytest.approx(results["tasks"]["vqa"]["clean"]["guessing"])

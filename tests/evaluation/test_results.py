@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,9 @@ from rococo_jax.benchmarks.tasks.task import Task
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.evaluation.results import make_results, read_results
 from rococo_jax.evaluation.variant_results import VariantResult, grounding_notes
-from rococo_jax.metrics.intervals import RESAMPLES, ItemCounts
+from rococo_jax.metrics.counts import Counts
+from rococo_jax.metrics.grounding import METRICS as GROUNDING
+from rococo_jax.metrics.intervals import RESAMPLES
 from rococo_jax.metrics.metric import percent
 from rococo_jax.metrics.ood import OodScores
 from tests.support.refusals import refused
@@ -25,16 +26,16 @@ class Figures(Outcome):
 
     of: Task
     kind: str
-    counted: Any
+    counts: dict
     pair_counts: dict = dataclasses.field(default_factory=dict)
     sizes: dict = dataclasses.field(default_factory=dict)
 
-    counts = property(lambda self: dict(zip(self.counted.columns, self.counted.counts.T, strict=True)))
-    unit = property(lambda self: self.counted.group)
+    unit = np.arange(10)
 
     def count(self, columns, unit):
-        """The counts as they were given."""
-        return self.counted
+        """Every column is a share, and those of pairs are shares of them."""
+        metrics = [percent(name, name, "higher", name, "ours") for name in self.counts]
+        return Counts.of_rows(columns, unit, (*metrics, *(GROUNDING if "pairs" in columns else ())))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,10 +50,8 @@ class Separate(Outcome):
     sizes: dict = dataclasses.field(default_factory=dict)
 
 
-def counts(share: float, *names: str) -> ItemCounts:
-    hits = np.repeat([[1.0], [0.0]], [round(10 * share), round(10 * (1 - share))], axis=0)
-    metrics = tuple(percent(name, name, "higher", name, "ours") for name in names)
-    return ItemCounts(np.repeat(hits, len(names), axis=1), names, np.arange(10), metrics)
+def counts(share: float, *names: str) -> dict:
+    return dict.fromkeys(names, np.arange(10) < round(10 * share))
 
 
 def pairs(share: float) -> dict:

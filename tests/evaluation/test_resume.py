@@ -19,7 +19,7 @@ from rococo_jax.data.training_images import training_images, write_training_imag
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation import conditions, results
 from rococo_jax.evaluation.examples import read_examples
-from rococo_jax.evaluation.stored_counts import read_image_counts
+from rococo_jax.evaluation.stored_counts import read_counts
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from tests.benchmarks.published_forms import FORMS, write
 from tests.support.kills import Killed, killed_at, watched
@@ -459,7 +459,7 @@ def test_an_evaluation_that_is_killed_between_two_files_never_leaves_a_pair_of_o
         """Return whether a report was written."""
         try:
             results = json.loads((out.out / "results.json").read_text())
-            read_image_counts(out.out / "per_query.parquet", results), read_examples(out.out)
+            read_counts(out.out / "per_query.parquet", results), read_examples(out.out)
         except InputError as error:
             assert "rows of another evaluation than that of results.json" in str(error)
             return False

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rococo_jax.evaluation.results import read_results
-from rococo_jax.evaluation.stored_counts import StoredRows, read_image_counts
+from rococo_jax.evaluation.stored_counts import StoredRows, read_counts
 from rococo_jax.evaluation.variant_results import results_of_groups
 from tests.support.made_runs import IMAGES, make_run
 
@@ -19,7 +19,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def counts(run):
-    return read_image_counts(run / "per_query.parquet", read_results(run / "results.json"))
+    return read_counts(run / "per_query.parquet", read_results(run / "results.json"))
 
 
 def test_rows_give_the_numbers_and_intervals_of_the_results(run):
@@ -70,10 +70,10 @@ def test_counts_of_an_image_are_those_of_its_queries_or_pairs_over_all_seeds(run
     sums = sums_by_image(run / f"{file}.parquet", values_of)
     for (task, variant, name, image), (value, count) in sums.items():
         each = counts[task, variant]
-        row = each.counts[each.images.index(image)]
-        (entries,) = each.entries[name]
-        assert row[entries] == count and float(each.metrics[name](row)) == pytest.approx(100 * value / count)
-        assert len(each.images) == IMAGES and list(each.images) == sorted(each.images)
+        unit = np.array([image], object)
+        assert sum(run.entries(name, run.on(unit))[0] for run in each.runs) == count
+        assert each.of(name, each.on(unit))[0] == pytest.approx(100 * value / count)
+        assert len(each.units) == IMAGES and list(each.units) == sorted(each.units)
     # Two captions an image, two seeds.
     assert sums["text_to_image", "mix_0.9", "r1" if file == "per_query" else "blind", image][1] == 4
 

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from rococo_jax.metrics.image_counts import ImageCounts
+from rococo_jax.metrics import metric_of
+from rococo_jax.metrics.counts import Counts
 from tests.support.made_runs import make_run
 from tests.support.paths import CHECKOUT
 from tests.support.scripts import run_script
@@ -50,13 +51,13 @@ def test_the_ratio_covers_seeds_as_a_bootstrap_of_each_arm_does(script):
 
 
 def test_folds_are_one_run_whose_images_are_in_order(script):
-    metrics = {"r1": lambda sums: 100 * sums[..., 0] / sums[..., 1]}
     folds = [
-        ImageCounts(("b", "d"), np.array([[1.0, 1.0], [0.0, 1.0]]), metrics, {"r1": (1,)}),
-        ImageCounts(("a", "c"), np.array([[0.0, 1.0], [1.0, 1.0]]), metrics, {"r1": (1,)}),
+        Counts.of_rows({"r1": np.array(hits)}, np.arange(2), [metric_of("r1")]).with_unit_names(np.array(names, object))
+        for hits, names in (([1.0, 0.0], ["b", "d"]), ([0.0, 1.0], ["a", "c"]))
     ]
-    run = script.stack_folds(folds)
-    assert run.images == ("a", "b", "c", "d") and run.counts[:, 0].tolist() == [0, 1, 1, 0] and run.value("r1") == 50
+    counts = script.stack_folds(folds)
+    assert counts.units.tolist() == ["a", "b", "c", "d"] and counts.value("r1") == 50
+    assert counts.only(["r1"]).on(counts.units).tolist() == [[0, 1], [1, 1], [1, 1], [0, 1]]
     with pytest.raises(ValueError, match="two folds"):
         script.stack_folds([folds[0], folds[0]])
 

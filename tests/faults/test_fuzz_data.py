@@ -34,7 +34,7 @@ from rococo_jax.evaluation.examples import EXAMPLES, Example, Side, read_example
 from rococo_jax.evaluation.models.class_logits import read_labels
 from rococo_jax.evaluation.models.logits_file import open_logits
 from rococo_jax.evaluation.models.stored_embeddings import StoredEmbeddings
-from rococo_jax.evaluation.stored_counts import read_image_counts
+from rococo_jax.evaluation.stored_counts import read_counts
 from rococo_jax.storage import load_arrays
 from rococo_jax.training.inputs.hard_positives import read_hard_positives
 from tests.benchmarks.published_forms import FORMS, write
@@ -165,7 +165,7 @@ KINDS = {
                     lambda path: _all_tensors(open_safetensors(path))),
     ".pt": ("a.pt", _pt, _open_pt),
     "tar": ("a.tar", lambda path: write_tar(path, range(8, 16), form=0), _read_tar),
-    "rows of a run": ("per_query.parquet", lambda path: _table(path, ROWS), lambda p: read_image_counts(p, OF_ROWS)),
+    "rows of a run": ("per_query.parquet", lambda path: _table(path, ROWS), lambda p: read_counts(p, OF_ROWS)),
     "examples": ("examples.parquet", _examples, lambda path: read_examples(path.parent)),
     "logits": ("logits.npz", _logits, _read_logits),
     "logits as .npy": ("logits.npy", lambda path: np.save(path, np.eye(3)), _read_logits),
@@ -218,14 +218,14 @@ def test_a_pickle_that_calls_functions_is_refused(tmp_path):
 @pytest.mark.parametrize("name", ["task", "unit", "riddles"])
 def test_a_row_of_a_run_without_a_value_is_refused(name, tmp_path):
     _table(tmp_path / "rows.parquet", ROWS | {name: [None, ROWS[name][0]]})
-    refused(f"{name}: found 1 rows without one", read_image_counts, tmp_path / "rows.parquet", OF_ROWS)
+    refused(f"{name}: found 1 rows without one", read_counts, tmp_path / "rows.parquet", OF_ROWS)
 
 
 def test_names_stored_as_bytes_are_texts(tmp_path):
     path = tmp_path / "rows.parquet"
     _table(path, ROWS | {"variant": [b"danger"] * 2, "image": [b"b.jpg", b"a.jpg"]})
-    counts = read_image_counts(path, OF_ROWS)["t2i", "danger"]
-    assert counts.images == ("a.jpg", "b.jpg") and counts.counts.tolist() == [[0, 1], [1, 1]]
+    counts = read_counts(path, OF_ROWS)["t2i", "danger"]
+    assert counts.units.tolist() == ["a.jpg", "b.jpg"] and counts.on(counts.units)[:, :2].tolist() == [[1, 0], [1, 1]]
 
 
 def test_the_name_of_a_field_that_is_no_text_is_refused(tmp_path):

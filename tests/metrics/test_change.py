@@ -9,7 +9,8 @@ from rococo_jax.benchmarks.tables import ORIGINALS, TEXTS, Embeddings, Rows
 from rococo_jax.benchmarks.tasks import ChoiceTask, ClassifyTask, RankTask
 from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.evaluation.results import make_results
-from rococo_jax.metrics.change import METRICS, alignment_change, change_counts, confidence_of, count_change_columns
+from rococo_jax.metrics.change import METRICS, alignment_change, change_columns, change_counts, confidence_of
+from rococo_jax.metrics.counts import Counts
 from tests.support.made_runs import unit
 
 ITEMS, CANDIDATES = 400, 5
@@ -31,7 +32,7 @@ def test_the_formulas_written_out_agree():
     a_p, a_q = 1 - abs(p.max(1) - was), 1 - abs(q.max(1) - now)
     r = (a_q - a_p) - abs(u_q - u_p)
     np.testing.assert_allclose(alignment_change(before, after), r, atol=1e-12)
-    assert count_change_columns(change_counts(before, after), rows).values() == pytest.approx({
+    assert Counts.of_rows(change_columns(change_counts(before, after)), rows, METRICS).values() == pytest.approx({
         "ras": r.mean(),
         "ras_destructive": r[r < 0].sum() / ITEMS,
         "ras_corrective": r[r > 0].sum() / ITEMS,
@@ -46,7 +47,7 @@ def test_the_formulas_written_out_agree():
 @pytest.mark.parametrize("spread", [1e-6, 1.0, 1e3])
 def test_no_change_is_zero_and_the_range_is_kept(spread):
     _, _, before = random_sureness(0, spread)
-    same = count_change_columns(change_counts(before, before), np.arange(ITEMS)).values()
+    same = Counts.of_rows(change_columns(change_counts(before, before)), np.arange(ITEMS), METRICS).values()
     assert same["ras"] == same["right_to_wrong"] == same["hesitation"] == 0 and same["consistency"] == 100
     for seed in range(1, 4):
         for other in (1e-6, 1.0, 1e3):

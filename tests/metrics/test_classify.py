@@ -8,16 +8,16 @@ import sklearn.metrics
 from sklearn.calibration import calibration_curve
 
 from rococo_jax.metrics import class_statistics as module
+from rococo_jax.metrics import counts
 from rococo_jax.metrics.class_statistics import ClassStatistics, class_statistics, halves
 from rococo_jax.metrics.classify import (
     BINS,
-    count_images,
     equal_mass_bins,
     image_counts,
     reliability,
     shape_counts,
 )
-from rococo_jax.metrics.intervals import intervals
+from rococo_jax.metrics.rows import count_rows
 
 IMAGES, CLASSES, SCALE = 600, 7, 3.0
 
@@ -36,7 +36,7 @@ def measured(logits, label, half, scale=SCALE, **given):
 
 
 def values_of(statistics, classes=CLASSES):
-    return count_images(image_counts(statistics, classes), np.arange(len(statistics))).values()
+    return count_rows("classify", image_counts(statistics, classes), np.arange(len(statistics))).values()
 
 
 def test_scikit_learn_agrees(case):
@@ -137,22 +137,23 @@ def test_many_classes_weigh_images_as_few_do(case):
     assert many["per_class"] == pytest.approx(few["per_class"])
 
 
-def test_intervals_hold_the_figure_and_bundles_are_as_wide(case, monkeypatch):
+def test_intervals_hold_the_figure_and_unions_are_as_wide(case, monkeypatch):
     found = measured(*case)
-    one = intervals([count_images(image_counts(found, CLASSES), np.arange(IMAGES))])
+    columns, every = image_counts(found, CLASSES), np.arange(IMAGES)
+    one = count_rows("classify", columns, every).intervals()
     assert one["top1"][0] < values_of(found)["top1"] < one["top1"][1]
-    monkeypatch.setattr("rococo_jax.metrics.classify.MOST_GROUPS", 100)
-    monkeypatch.setattr("rococo_jax.metrics.classify.BUNDLES", 200)
-    other = intervals([count_images(image_counts(found, CLASSES), np.arange(IMAGES))])
+    monkeypatch.setattr(counts, "MOST_UNITS", 100)
+    monkeypatch.setattr(counts, "UNIONS", 200)
+    other = count_rows("classify", columns, counts.coarsen_units(every)).intervals()
     for name in ("top1", "nll", "ece", "per_class"):
-        # 200 bundles of 3: the width of an interval from so few varies by a tenth or so.
+        # 200 unions of 3: the width of an interval from so few varies by a tenth or so.
         assert np.ptp(other[name]) == pytest.approx(np.ptp(one[name]), rel=0.3)
 
 
 def shape_counted(statistics, texture):
     """The counts of images of three classes, with those of shape and texture."""
     columns = image_counts(statistics, 3) | shape_counts(statistics, texture)
-    return count_images(columns, np.arange(len(statistics)))
+    return count_rows("shape", columns, np.arange(len(statistics)))
 
 
 @pytest.mark.filterwarnings("error")
@@ -161,7 +162,7 @@ def test_a_draw_without_an_answer_by_shape_or_texture_is_left_out_without_a_warn
     statistics = measured(10.0 * np.eye(3)[predicted], label, np.array([0, 1, 0, 1], np.int8))
     counted = shape_counted(statistics, np.array([1, 1, 0, 0]))
     assert counted.values()["shape_bias"] == 100.0
-    assert intervals([counted], resamples=200)["shape_bias"] == [100.0, 100.0]
+    assert counted.intervals(resamples=200)["shape_bias"] == [100.0, 100.0]
 
 
 def test_shape_bias_leaves_out_what_is_neither_and_what_agrees():

@@ -1,5 +1,6 @@
 """Bootstrap intervals: against SciPy, against a plain loop, and what they must not depend on."""
 
+import dataclasses
 import itertools
 import tracemalloc
 from statistics import mean, stdev
@@ -9,12 +10,13 @@ import pytest
 import scipy.stats
 
 from rococo_jax.metrics import intervals as bootstrap
-from rococo_jax.metrics.classify import count_images
-from rococo_jax.metrics.image_counts import ImageCounts
+from rococo_jax.metrics import metric_of
+from rococo_jax.metrics.counts import Counts
 from rococo_jax.metrics.intervals import image_draws
 from rococo_jax.metrics.metric import drop, percent
-from rococo_jax.metrics.paired import PairedCounts, paired_differences
-from rococo_jax.metrics.retrieval import METRICS, count_retrieval, retrieval_metrics
+from rococo_jax.metrics.paired import paired_differences
+from rococo_jax.metrics.retrieval import METRICS, query_counts
+from rococo_jax.metrics.rows import count_rows
 from rococo_jax.report import across_seeds
 from rococo_jax.similarity import RankStatistics, rank_statistics_of_matrix
 
@@ -22,17 +24,23 @@ IMAGES = 150
 NAMES = [metric.name for metric in METRICS]
 
 
+def count_retrieval(statistics, ties, image=None) -> Counts:
+    return count_rows("rank", query_counts(statistics, ties), np.arange(len(statistics)) if image is None else image)
+
+
+def retrieval_metrics(statistics, ties):
+    return count_retrieval(statistics, ties).values()
+
+
 def retrieval_intervals(statistics, ties, image, *, clean=None, **options):
     """Return intervals of one run, whose queries belong to the given images."""
     baseline = None if clean is None else count_retrieval(clean, ties, image)
-    return bootstrap.intervals([count_retrieval(statistics, ties, image)], baseline, **options)
+    return count_retrieval(statistics, ties, image).intervals(baseline, **options)
 
 
-def hits_of_images(hits, queries) -> ImageCounts:
-    """Return counts of a metric `r1`, from the hits and the number of queries of each image."""
-    counts = np.stack([hits, queries], axis=1).astype(float)
-    recall = {"r1": lambda sums: 100 * sums[..., 0] / sums[..., 1]}
-    return ImageCounts(tuple(map(str, range(len(hits)))), counts, recall, {"r1": (1,)})
+def hits_of_images(hits, queries, metric="r1") -> Counts:
+    """Return counts of a recall, from the hits and the number of queries of each image."""
+    return Counts.of_rows({metric: hits, "rows": queries}, np.arange(len(hits)), [metric_of(metric)])
 
 
 def one_query_an_image(seed=0, help_own=2.0) -> RankStatistics:
@@ -72,10 +80,8 @@ def test_intervals_are_those_of_scipy():
 
 def interval_of_hits(hits, queries=1):
     """The interval of the share of hits, from the number of hits of each image."""
-    right = (np.arange(queries) < np.asarray(hits)[:, None]).reshape(-1, 1).astype(float)
-    images = np.repeat(np.arange(len(hits)), queries)
-    counts = bootstrap.ItemCounts(right, ("ota",), images, (percent("ota", "OTA", "higher", "right", "ours"),))
-    return bootstrap.intervals([counts], resamples=2)["ota"]
+    counts = hits_of_images(np.asarray(hits, float), np.full(len(hits), queries), "ota")
+    return counts.intervals(resamples=2)["ota"]
 
 
 def test_a_share_that_no_image_or_every_image_has_is_not_known_exactly():
@@ -141,11 +147,11 @@ def test_drop_uses_the_same_draws_of_the_clean_and_the_altered_run():
 
 def test_a_drop_draws_the_images_of_the_baseline_too():
     """Draw from all images, although parts of a benchmark need not have the same ones."""
-    random, ota = np.random.default_rng(3), (percent("ota", "OTA", "higher", "right", "ours"),)
+    random = np.random.default_rng(3)
     groups = {"clean": np.arange(40), "altered": np.arange(30, 60)}
     right = {name: random.integers(0, 2, len(group)).astype(float) for name, group in groups.items()}
-    clean, altered = (bootstrap.ItemCounts(right[name][:, None], ("ota",), groups[name], ota) for name in groups)
-    ends = bootstrap.intervals([altered], clean, resamples=300, seed=4)
+    clean, altered = (Counts.of_rows({"ota": right[name]}, groups[name], [metric_of("ota")]) for name in groups)
+    ends = altered.intervals(clean, resamples=300, seed=4)
     points = []
     for draw in image_draws(60, 300, 4):
         shares = {name: 100 * np.average(right[name], weights=draw[group]) for name, group in groups.items()}
@@ -171,20 +177,18 @@ def test_the_same_seed_draws_the_same_images():
 def test_several_runs_have_their_mean_its_spread_and_its_interval_on_the_same_draws():
     statistics = [one_query_an_image(seed, help_own=1.0 + seed) for seed in range(3)]
     runs = [count_retrieval(each, "published", np.arange(IMAGES)) for each in statistics]
-    found, each = bootstrap.mean_of_runs(runs, over_seeds=True), [run.values()["r1"] for run in runs]
+    counts, each = Counts.mean(runs), [run.values()["r1"] for run in runs]
+    found = counts.values(over_seeds=True)
     assert found["r1"] == pytest.approx(mean(each)) and len(set(each)) == 3
     assert found["r1_std"] == pytest.approx(stdev(each)) == across_seeds.spread(np.array(each))
-    assert "r1_std" not in bootstrap.mean_of_runs(runs)  # of parts or kinds
-    assert (
-        "r1_std" not in bootstrap.mean_of_runs(runs[:1], over_seeds=True)
-        and across_seeds.spread(np.array(each[:1])) is None
-    )
+    assert "r1_std" not in counts.values()  # of parts or kinds
+    assert "r1_std" not in runs[0].values(over_seeds=True) and across_seeds.spread(np.array(each[:1])) is None
     clean = count_retrieval(one_query_an_image(9, help_own=4.0), "published", np.arange(IMAGES))
-    dropped = bootstrap.mean_of_runs(runs, clean)
+    dropped = counts.values(clean)
     assert dropped["drop_points"] == pytest.approx(clean.values()["r1"] - found["r1"])
     hits = np.mean([each.rank_published <= cutoff for each in statistics for cutoff in (1, 5, 10)], axis=0)
     values = [100 * (draw @ hits) / IMAGES for draw in image_draws(IMAGES, 200, 2)]
-    ends = bootstrap.intervals(runs, resamples=200, seed=2)
+    ends = counts.intervals(resamples=200, seed=2)
     assert ends["r_mean"] == pytest.approx(list(np.percentile(values, [2.5, 97.5])), abs=1e-9)
     # Queries with three seeds each: the variance of the mean of their hits over images decides.
     first = np.mean([each.rank_published == 1 for each in statistics], axis=0)
@@ -261,7 +265,7 @@ def calibrated_counts(images, excess, rng):
     confidence = 0.1 + 0.9 * rng.beta(4, 2, images)
     columns = dict.fromkeys(("nll", "brier", "scaled_nll", "scaled_confidence", "confidence"), confidence)
     columns |= {"ties": np.zeros(images, bool), "top1": rng.random(images) < np.clip(confidence - excess, 0, 1)}
-    return count_images(columns, np.arange(images))
+    return count_rows("classify", columns, np.arange(images))
 
 
 @pytest.mark.parametrize(("excess", "truth"), [(0.0, 0.0), (0.03, 3.0), (0.1, 10.0)])
@@ -269,7 +273,7 @@ def test_the_interval_of_ece_covers_the_truth_that_few_images_exceed(excess, tru
     rng, samples, covered, values = np.random.default_rng(3), 60, 0, []
     for _ in range(samples):
         counts = calibrated_counts(281, excess, rng)
-        low, high = bootstrap.intervals([counts], resamples=200)["ece"]
+        low, high = counts.intervals(resamples=200)["ece"]
         covered, values = covered + (low <= truth + 0.05 and truth <= high), [*values, counts.values()]
     assert covered / samples > 0.95 - 4 * np.sqrt(0.95 * 0.05 / samples)
     if not excess:  # a calibrated model has, on average, what is printed beside it
@@ -299,12 +303,12 @@ def test_draws_in_blocks_are_those_held_whole_and_their_sums_the_same_to_the_bit
     """Also sums of shares, which rounding would move, and the paired test's, whose flips come in blocks too."""
     rng = np.random.default_rng(1)
     whole, shares = rng.integers(0, 6, (700, 3)), rng.random((700, 3))
-    queries, recall = np.full((700, 1), 5.0), {"r1": lambda sums: 100 * sums[..., 0] / sums[..., 3]}
+    queries = np.full(700, 5)
 
     def figures():
         sums = [bootstrap.sums_over_draws(each, 230, 4) for each in (whole.astype(float), shares)]
         return sums, *(
-            paired_differences([PairedCounts(np.hstack([each, queries]), np.hstack([each[::-1], queries]), recall)])
+            paired_differences([tuple(hits_of_images(hits[:, 0], queries) for hits in (each, each[::-1]))])
             for each in (whole.astype(float), shares)
         )
 
@@ -322,15 +326,13 @@ def test_many_images_are_drawn_within_the_memory_that_is_allowed(monkeypatch):
     """Draws take at most `MAX_DRAW_BYTES`, in paired tests and results over seeds as in intervals."""
     images, allowed = 8_000, 2**21
     monkeypatch.setattr(bootstrap, "MAX_DRAW_BYTES", allowed, raising=False)
-    hits, ones = np.random.default_rng(0).integers(0, 2, (2, images, 1)).astype(float), np.ones((images, 1))
-    counts = [np.hstack([each, ones]) for each in hits]
-    recall = {"r1": lambda sums: 100 * sums[..., 0] / sums[..., 1]}
-    run = hits_of_images(hits[0, :, 0], np.ones(images))
+    hits = np.random.default_rng(0).integers(0, 2, (2, images))
+    counts = tuple(hits_of_images(each, np.ones(images)) for each in hits)
     tracemalloc.start()
     # The block as 16 bits, as float64, and bytes of random numbers; all draws would be 10 MB and 32 MB as 16 bits.
     for act in (
-        lambda: paired_differences([PairedCounts(*counts, recall)], flips=300),
-        lambda: across_seeds.over_draws([run], "r1"),
+        lambda: paired_differences([counts], flips=300),
+        lambda: across_seeds.over_draws(counts[:1], "r1"),
     ):
         tracemalloc.reset_peak()
         act()
@@ -340,9 +342,8 @@ def test_many_images_are_drawn_within_the_memory_that_is_allowed(monkeypatch):
 
 def test_pooled_items_count_every_pair_once():
     """Compare with a count by hand: items with two pairs each, of which 2 and 1 are won, and one pair, which is won."""
-    won = (percent("won", "Won", "higher", "share of pairs", "ours"),)
-    two_pairs = bootstrap.ItemCounts(np.array([[2.0], [1.0]]), ("won",), np.arange(2), won, np.array([2, 2]))
-    one_pair = bootstrap.ItemCounts(np.array([[1.0]]), ("won",), np.arange(1), won)
-    pooled = bootstrap.pool_items([two_pairs, one_pair])
-    assert pooled.values() == {"won": 100 * 4 / 5}
-    assert bootstrap.pool_items([one_pair, one_pair]).values() == {"won": 100.0}
+    won = [dataclasses.replace(percent("won", "Won", "higher", "share of pairs", "ours"), per="pairs")]
+    two_pairs = Counts.of_rows({"won": np.array([2, 1]), "pairs": np.array([2, 2])}, np.arange(2), won)
+    one_pair = Counts.of_rows({"won": np.ones(1), "pairs": np.ones(1)}, np.arange(1), won)
+    assert Counts.pool([two_pairs, one_pair]).values() == {"won": 100 * 4 / 5}
+    assert Counts.pool([one_pair, one_pair]).values() == {"won": 100.0}

@@ -9,7 +9,6 @@ from rococo_jax.benchmarks.settings import Settings
 from rococo_jax.benchmarks.tables import TEXTS
 from rococo_jax.evaluation.inputs import open_benchmarks
 from rococo_jax.evaluation.results import make_results
-from rococo_jax.metrics.intervals import intervals
 from rococo_jax.metrics.ood import OodScores, separation
 from tests.support.random_inputs import embeddings_of
 from tests.support.refusals import refused
@@ -49,7 +48,7 @@ def test_a_constant_score_tells_nothing():
 def test_intervals_are_those_of_redrawn_images():
     rng = np.random.default_rng(0)
     both = OodScores({"mcm": rng.normal(1.0, size=150)}, {"mcm": rng.normal(size=100)})
-    found = intervals([both])["auroc_mcm"]
+    found = both.intervals()["auroc_mcm"]
     redrawn = [
         OodScores({"mcm": rng.choice(both.ins["mcm"], 150)}, {"mcm": rng.choice(both.outs["mcm"], 100)}).values()
         for _ in range(1500)

@@ -7,9 +7,10 @@ import pytest
 from scipy import stats
 
 from rococo_jax.metrics import metric_of
+from rococo_jax.metrics.counts import Counts
+from rococo_jax.metrics.metric import Metric
 from rococo_jax.metrics.paired import (
     FLIPS,
-    PairedCounts,
     PairedDifference,
     least_margin,
     minimum_detectable_effect,
@@ -17,16 +18,17 @@ from rococo_jax.metrics.paired import (
     smallest_margin,
 )
 
-
-def share(sums):
-    return 100 * sums[..., 0] / sums[..., 1]
+RECALL = Metric("m", "M", "higher", "%", "", "ours", lambda shares: shares["m"])
 
 
-def counts_of(hits, other, queries, metric=share, **options):
-    """The comparison of each column of hits, whose metric is called `m`."""
+def counts_of(hits, other, queries, images=None):
+    """Return pairs of counts for each column of hits, whose metric is called `m`."""
+    unit = np.arange(len(hits)) if images is None else images
     columns = zip(hits.T, other.T, queries.T, strict=True)
-    both = [[np.column_stack([each, n]).astype(float) for each in (a, b)] for a, b, n in columns]
-    return [PairedCounts(*each, {"m": metric}, ranges={"m": 100.0}, **options) for each in both]
+    return [
+        (Counts.of_rows({"m": a, "rows": n}, unit, [RECALL]), Counts.of_rows({"m": b, "rows": n}, unit, [RECALL]))
+        for a, b, n in columns
+    ]
 
 
 def differences(hits, other, queries, **options):
@@ -59,7 +61,13 @@ def test_p_of_a_ratio_is_that_of_scipy_over_all_swaps_of_the_two_models():
     """A metric that is no share: the quotient of two counts, such as a drop in per cent of the clean value."""
     rng = np.random.default_rng(3)
     model, reference = rng.integers(1, 9, (11, 2)).astype(float), rng.integers(1, 7, (11, 2)).astype(float)
-    (result,) = paired_differences([PairedCounts(model, reference, {"m": share})])
+
+    def share(sums):
+        return 100 * sums[..., 0] / sums[..., 1]
+
+    ratio = Metric("m", "M", "higher", "", "", "ours", lambda shares: 100 * shares["hits"] / shares["of"])
+    columns = ({"hits": each[:, 0], "of": each[:, 1]} for each in (model, reference))
+    (result,) = paired_differences([tuple(Counts.of_rows(each, np.arange(11), [ratio]) for each in columns)])
     both = np.concatenate([model, reference])
     exact = stats.permutation_test(
         (np.arange(11), np.arange(11, 22)), lambda a, b: share(both[a].sum(0)) - share(both[b].sum(0)),

@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 
 from rococo_jax.metrics.metric import drop
-from rococo_jax.metrics.retrieval import METRICS, retrieval_metrics
+from rococo_jax.metrics.retrieval import METRICS, query_counts
+from rococo_jax.metrics.rows import count_rows
 from rococo_jax.similarity import rank_statistics_of_matrix
 
 IMAGES, CAPTIONS, ALTERED = 80, 5, 5
+
+
+def retrieval_metrics(statistics, ties):
+    return count_rows("rank", query_counts(statistics, ties), np.arange(len(statistics))).values()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import rich.console
 
 from rococo_jax.evaluation.counts import row_table, rows_of_outcomes
 from rococo_jax.evaluation.results import PER_QUERY, per_query_table, with_checksum, write_per_query
-from rococo_jax.evaluation.stored_counts import read_image_counts
+from rococo_jax.evaluation.stored_counts import read_counts
 from rococo_jax.evaluation.summary import print_summary
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.comparison import compare_groups
@@ -135,7 +135,7 @@ def test_a_mean_over_parts_is_compared_like_any_other_variant(two, tmp_path):
 
 def test_correlations_and_sweeps_use_the_headline(two, runs):
     results = [run.results for run in runs]
-    counts = [read_image_counts(run.path.parent / PER_QUERY, run.results) for run in runs]
+    counts = [read_counts(run.path.parent / PER_QUERY, run.results) for run in runs]
     figures = estimates_of_task(results, counts, "winoground")
     row = Row("", (1,), (0, 1), {}, {}, {"winoground": figures}, results[0]["kinds"], headlines_of(results[0]))
     assert summary_columns([row]) == [("winoground", "all", "group_score")]

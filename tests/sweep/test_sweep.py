@@ -18,7 +18,7 @@ import pytest
 from rococo_jax.cli.main import main
 from rococo_jax.errors import DiskFull, InputError
 from rococo_jax.evaluation.results import read_results
-from rococo_jax.evaluation.stored_counts import read_image_counts
+from rococo_jax.evaluation.stored_counts import read_counts
 from rococo_jax.report.collection import Estimate
 from rococo_jax.sweep.axes import choose_arms, parse_axes, parse_axis
 from rococo_jax.sweep.collect import Row, SeedValues, collect, estimates_of_values, summary_columns, values_of_task
@@ -248,7 +248,7 @@ def test_a_run_with_itself_has_almost_the_intervals_of_its_results(tmp_path):
     """Without a spread over seeds images alone count: a normal interval from the same draws, here of 60 images."""
     run = make_run(tmp_path / "run", "one", noise=1.0)
     results = read_results(run / "results.json")
-    counts = read_image_counts(run / "per_query.parquet", results)
+    counts = read_counts(run / "per_query.parquet", results)
     figures = estimates_of_task([results, results], [counts, counts], "image_to_text")["danger"]
     for metric in ("r1", "fr1", "drop"):
         low, high = results["intervals"]["image_to_text"]["danger"][metric]
@@ -452,9 +452,7 @@ def choice_rows(tmp_path) -> list[Row]:
     """Return rows of a sweep whose models were evaluated on choices: of two seeds, and of one."""
     folders = [choice_run(tmp_path / str(seed), "m", 60, seed) for seed in (0, 1)]
     results = [read_results(folder / "results.json") for folder in folders]
-    runs = [
-        read_image_counts(folder / "per_query.parquet", each) for folder, each in zip(folders, results, strict=True)
-    ]
+    runs = [read_counts(folder / "per_query.parquet", each) for folder, each in zip(folders, results, strict=True)]
     config = {"steps": 1, "batch_size": 8, "learning_rate": 0.1}
     rows = []
     for count in (2, 1):

@@ -106,7 +106,7 @@ class OutOfDistributionOutcome(Outcome):
     @property
     def chance(self) -> dict[str, float]:
         """The AUROC of scores that are random, in percent."""
-        return {name: 50.0 for name in (metric.name for metric in self.counted.metrics) if name.startswith("auroc")}
+        return {name: 50.0 for name in self.counted.metrics if name.startswith("auroc")}
 
     def touched(self, images: Bool[np.ndarray, " names"]) -> Bool[np.ndarray, " rows"]:
         """Return which images are among these rows of the benchmark's `images`; other images never are."""

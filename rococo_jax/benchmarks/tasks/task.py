@@ -14,8 +14,9 @@ from rococo_jax.benchmarks.pair_scores import ImageNumbers, PairScores
 from rococo_jax.benchmarks.pooling import Pool
 from rococo_jax.benchmarks.tables import Embeddings, Rows
 from rococo_jax.benchmarks.variants import Variant
-from rococo_jax.metrics.grounding import count_pairs, pair_counts
-from rococo_jax.metrics.intervals import ItemCounts
+from rococo_jax.metrics.counts import Counts
+from rococo_jax.metrics.grounding import pair_counts
+from rococo_jax.metrics.ood import OodScores
 from rococo_jax.metrics.rows import count_rows
 
 # (name of an image set, row): the picture of an example.
@@ -123,14 +124,14 @@ class Outcome:
         """Return descriptive columns with a row for each query or item, as a `pyarrow.Table`, including `image`."""
         raise NotImplementedError
 
-    def count(self, columns: Mapping[str, np.ndarray], unit: Int[np.ndarray, " rows"]) -> Any:
-        """Return the counts of some of the rows, as `metrics.intervals` takes them."""
+    def count(self, columns: Mapping[str, np.ndarray], unit: Int[np.ndarray, " rows"]) -> Counts | OodScores:
+        """Return the counts of some of the rows."""
         return count_rows(self.kind, columns, unit, self.leads)
 
     @functools.cached_property
-    def counted(self) -> Any:
-        """The counts of all rows."""
-        return self.count(self.counts, self.unit)
+    def counted(self) -> Counts | OodScores:
+        """The counts of all rows and their pairs."""
+        return self.count({**self.counts, **self.pair_counts}, self.unit)
 
     def errors(self, tables: Tables, count: int) -> list[Example]:
         """Return the `count` most confident errors without pictures, most confident first, each image at most once."""
@@ -154,11 +155,6 @@ class Outcome:
     def rows_of_pairs(self) -> Int[np.ndarray, " entries"]:
         """Return the row of each entry of `differences`."""
         raise NotImplementedError
-
-    @functools.cached_property
-    def grounding(self) -> ItemCounts | None:
-        """Preference, blind and grounding, row by row; None without pairs or unrelated queries."""
-        return count_pairs(self.pair_counts, self.unit)
 
     def pair_rows(self, tables: Tables) -> dict[str, np.ndarray] | None:
         """Return the columns of `pairs.parquet`, with an entry for each pair and matching query; None without pairs."""
