@@ -22,6 +22,7 @@ _PUBLIC = {
     "read_results": "rococo_jax.report.exports",
     "read_rows": "rococo_jax.report.exports",
     "compare": "rococo_jax.report.exports",
+    "leaderboard": "rococo_jax.report.leaderboard",
     "default_config": "rococo_jax.training.config",
     "train": "rococo_jax.sweep.train",
     "InputError": "rococo_jax.errors",

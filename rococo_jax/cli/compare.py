@@ -20,6 +20,7 @@ EXAMPLES = """\
   rococo compare out --reference clip-b32 --margin 1
   rococo compare out --metrics r5,fr1 --json
   rococo compare out > comparison.md
+  rococo compare out --format latex > comparison.tex
 
 The models must have been evaluated on the same data under the same conditions. The reference is the first model, or
 --reference. In a file or a pipe the table is Markdown."""
@@ -37,6 +38,7 @@ class Options:
         margin: differences smaller than this many points do not matter; "equivalent" where that is shown
         family: which primary differences are corrected together: those of each task, or all
         json: print the rows as JSON
+        format: table (Markdown in a file or a pipe) or latex, which needs the package booktabs
     """
 
     results: Annotated[tuple[str, ...], Option("RESULTS", positional=True)]
@@ -45,8 +47,11 @@ class Options:
     margin: Annotated[float | None, Option("POINTS")] = None
     family: Literal["task", "all"] = "task"
     json: bool = False
+    format: Literal["table", "latex"] = "table"
 
     def __post_init__(self):
+        if self.json and self.format != "table":
+            raise InputError("rococo compare", "--json", f"also --format {self.format}", "one of the two")
         if self.margin is not None and not (math.isfinite(self.margin) and self.margin > 0):
             raise InputError("rococo compare", "--margin", self.margin, "a number of points above 0")
 
@@ -56,6 +61,8 @@ def run(options: Options) -> None:
 
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
+    from rococo_jax.report.difference_table import difference_table
+    from rococo_jax.report.latex import latex_table
     from rococo_jax.report.left_out import left_out_lines, left_out_metrics
     from rococo_jax.report.markdown import escaped
     from rococo_jax.report.verdicts import print_verdicts, verdict_rows
@@ -89,6 +96,9 @@ def run(options: Options) -> None:
         print(f"rococo: {line}", file=sys.stderr)
     if options.json:
         print(json.dumps([row.as_json() for row in rows], indent=2, ensure_ascii=False))
+        return
+    if options.format == "latex":
+        print(latex_table(difference_table(comparisons, options.margin)), end="")
         return
     hint = "" if options.margin else "--margin POINTS also tests whether a difference is too small to matter."
     print_verdicts(comparisons, options.margin, hint)

@@ -116,6 +116,8 @@ def _run(options: Options) -> int:
     if jax.process_index() == 0:
         quiet = options.embedding.quiet
         if all_results:
+            if len(evaluated_folders) > 1 and shard is None and not (options.json or quiet):
+                _print_leaderboards(evaluated_folders)
             print_tables(all_results, as_json=options.json, quiet=quiet)
             if shard is None:
                 _compare_and_report(options, evaluated_folders, out / "report.html")
@@ -144,6 +146,13 @@ def _refuse_other_layout(out: Path, name: str, alone: bool) -> None:
     if alone and folders and not has_one:
         found = f"{out}, which contains results of {', '.join(folders)} in a folder each"
         raise InputError("rococo evaluate", "--out", found, f"{out / name} for one more model, or a list of all models")
+
+
+def _print_leaderboards(folders: list[Path]) -> None:
+    from rococo_jax.report.collection import group_by_fingerprint, load_results
+    from rococo_jax.report.leaderboard import leaderboard_tables, print_leaderboards
+
+    print_leaderboards(leaderboard_tables(group_by_fingerprint(load_results(folders))))
 
 
 def _compare_and_report(options: Options, folders: list[Path], page: Path) -> None:

@@ -130,7 +130,7 @@ class StoredRows:
         key = np.stack([task, variant, seed], axis=1)
         begins = np.flatnonzero((np.diff(key, axis=0, prepend=-2) != 0).any(axis=1)).tolist()
         self._runs: dict[tuple[str, str], dict[int | None, list[tuple[int, int]]]] = {}
-        for start, end in zip(begins, [*begins[1:], len(key)], strict=True):
+        for start, end in zip(begins, [*begins, len(key)][1:], strict=True):
             name = tasks[task[start]], variants[variant[start]]
             of_seed = None if seed[start] < 0 else int(seed[start])
             self._runs.setdefault(name, {}).setdefault(of_seed, []).append((start, end))

@@ -216,10 +216,10 @@ def paired_differences(
             statistics = np.abs(column, out=column)
             p = _p_value(statistics, abs(observed[place][name]))
             statistics = np.divide(statistics, sigma, out=statistics) if sigma else np.zeros(flips)
-            alone[place][name] = _Swaps(sigma, p, _critical_value(statistics))
+            alone[place][name] = _Swaps(sigma, p, critical_value(statistics))
             if name in family[place]:
                 np.maximum(maxima, statistics, out=maxima)
-    size, critical = sum(map(len, family)), _critical_value(maxima)
+    size, critical = sum(map(len, family)), critical_value(maxima)
     results: list[dict[str, PairedDifference]] = [{} for _ in comparisons]
     for place, (comparison, values) in enumerate(zip(comparisons, observed, strict=True)):
         for name, points in values.items():
@@ -314,7 +314,7 @@ def least_margin(images: int) -> float:
     return 300.0 / images
 
 
-def _critical_value(statistics: Float[np.ndarray, " flips"]) -> float:
+def critical_value(statistics: Float[np.ndarray, " flips"]) -> float:
     """Return c: a test is significant at 5 % if and only if its statistic is larger; see the module."""
     flips = len(statistics)
     more_extreme = int(np.ceil(ALPHA * (flips + 1))) - 2  # so many swaps may be as extreme as a significant difference
@@ -353,7 +353,7 @@ def _swapped_differences(
     }
     middles = {place: (each.model + each.reference).sum(axis=0) / 2 for place, each in enumerate(comparisons)}
     swapped, start = np.empty((len(tests), flips)), 0
-    for signs in _sign_blocks(images, flips, seed):
+    for signs in sign_blocks(images, flips, seed):
         block = slice(start, start := start + len(signs))
         sums: dict[int, np.ndarray] = {}
         for key, places in by_images.items():
@@ -366,7 +366,7 @@ def _swapped_differences(
     return swapped
 
 
-def _sign_blocks(images: int, flips: int, seed: int) -> Iterator[Float[np.ndarray, "flips images"]]:
+def sign_blocks(images: int, flips: int, seed: int) -> Iterator[Float[np.ndarray, "flips images"]]:
     """Yield blocks of random signs, the same for the same seed and any block size."""
     generator, block = np.random.default_rng(seed), rows_within(_FLIPS_PER_BLOCK, images)
     for start in range(0, flips, block):

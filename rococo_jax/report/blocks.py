@@ -9,7 +9,8 @@ import dataclasses
 import functools
 import hashlib
 import importlib.resources
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -56,6 +57,7 @@ class Cell:
         title: tooltip.
         soft: whether the cell is greyed, as a number that is not the model's own.
         shade: shade of a heat map, 0 to 9.
+        numbers: what a file has beside the value, by the end of its column's name: `low`, `high`, `sd`, `n`, ...
     """
 
     text: Text
@@ -67,17 +69,29 @@ class Cell:
     title: str = ""
     shade: int | None = None
     soft: bool = False
+    numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """Heading of a column; with `sorted_now`, the rows are in descending order of it."""
+    """Heading of a column.
+
+    Attributes:
+        title: tooltip.
+        edge: whether a group of columns begins here.
+        words: whether the cells contain words.
+        sorted_now: whether the rows are in descending order of the column.
+        small: lines below the label.
+        name: name of the column in files; the label by default.
+    """
 
     label: str
     title: str = ""
     edge: bool = False
     words: bool = False
     sorted_now: bool = False
+    small: tuple[str, ...] = ()
+    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +104,7 @@ class Table(Block):
         sortable: whether a click on a heading sorts the rows.
         filterable: whether a long table can be filtered by the words of its rows.
         references: rows below the table that are not of models and stay there.
+        notes: sentences on the table, which LaTeX has in a footnote and the page in a note of its own.
     """
 
     caption: str
@@ -100,6 +115,7 @@ class Table(Block):
     sortable: bool = False
     filterable: bool = False
     references: Sequence[Sequence[Cell]] = ()
+    notes: Sequence[str] = ()
 
     @property
     def has_filter(self) -> bool:
@@ -278,7 +294,10 @@ def estimate_cell(estimate: Estimate, edge: bool = False, strong: bool = False) 
         small.append(f"{percent(estimate.low, estimate.digits)}{dash}{percent(estimate.high, estimate.digits)}")
     if estimate.spread is not None:
         small.append(f"sd\u00a0{percent(estimate.spread, estimate.digits)}")
-    return Cell(percent(estimate.value, estimate.digits), tuple(small), estimate.value, edge=edge, strong=strong)
+    numbers = {"low": estimate.low, "high": estimate.high, "sd": estimate.spread}
+    numbers = {name: number for name, number in numbers.items() if number is not None}
+    text = percent(estimate.value, estimate.digits)
+    return Cell(text, tuple(small), estimate.value, edge=edge, strong=strong, numbers=numbers)
 
 
 @dataclasses.dataclass(frozen=True)

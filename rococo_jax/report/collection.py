@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rococo_jax.benchmarks.pooling import Headline, coverage_phrase
 from rococo_jax.benchmarks.variants import ALL_KINDS, Variant
-from rococo_jax.errors import InputError, is_number, object_of
+from rococo_jax.errors import InputError, is_number, is_whole, object_of
 from rococo_jax.evaluation.conditions import benchmark_of
 from rococo_jax.evaluation.examples import Example, read_examples
 from rococo_jax.evaluation.results import MIXED, PER_QUERY, RESULTS, described_variants, kind_of, read_results
@@ -199,6 +199,13 @@ class Run:
         """Return numbers of queries, gallery items, ... by variant; empty if the results do not contain them."""
         sizes = object_of(object_of(self.results.get("sizes")).get(task))
         return {name: each for name, each in sizes.items() if isinstance(each, dict)}
+
+    def size(self, task: str, variant: str) -> int | None:
+        """Return the number of queries, items or images of a variant; None if the results do not contain it."""
+        sizes = self.sizes(task).get(variant, {})
+        return next(
+            (sizes[each] for each in ("queries", "items", "inside", "images") if is_whole(sizes.get(each))), None
+        )
 
 
 @dataclasses.dataclass(frozen=True)

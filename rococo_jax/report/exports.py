@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rococo_jax.benchmarks.variants import Variant
-from rococo_jax.errors import InputError, is_whole, missing_library
+from rococo_jax.errors import InputError, missing_library
 from rococo_jax.evaluation.table_metadata import read_rows as read_table_rows
 from rococo_jax.metrics import METRICS, metric_of
 from rococo_jax.report.collection import Group, Run, group_by_fingerprint, load_results
@@ -76,8 +76,6 @@ def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[st
 def _fields_of(run: Run, task: str, variant: str) -> dict[str, Any]:
     """Return benchmark, task and fields of a variant, with the number of its queries, items or images."""
     described = run.described[task][variant]
-    sizes = run.sizes(task).get(variant, {})
-    counted = [sizes[name] for name in ("queries", "items", "inside", "images") if is_whole(sizes.get(name))]
     fields = {name: getattr(described, name) for name in ("part", "alteration", "corruption", "severity", "pooled")}
     return {
         "benchmark": run.benchmark_of(task),
@@ -86,7 +84,7 @@ def _fields_of(run: Run, task: str, variant: str) -> dict[str, Any]:
         **{name: value or None for name, value in fields.items()},
         "unseen": described.unseen,
         "kind": run.kind_of(task, variant),
-        "n": counted[0] if counted else None,
+        "n": run.size(task, variant),
     }
 
 
@@ -123,8 +121,8 @@ def read_results(*sources: Any) -> Any:
     Raises:
         InputError: there are no results, a file is damaged or something else, or pandas is not installed.
     """
-    pd = _pandas("read_results")
-    rows = _rows(_groups_of("read_results", sources), {})
+    pd = pandas_for("read_results")
+    rows = _rows(groups_of("read_results", sources), {})
     numbers = dict.fromkeys(("value", "low", "high", "sd", "chance"), float)
     frame = pd.DataFrame(rows, columns=_FRAME)
     return frame.astype({**numbers, "severity": "Int64", "n": "Int64", "unseen": bool})
@@ -145,9 +143,9 @@ def read_rows(*sources: Any) -> Any:
     Raises:
         InputError: as `read_results`, or a folder has no `per_query.parquet`.
     """
-    pd = _pandas("read_rows")
+    pd = pandas_for("read_rows")
     tables = []
-    for run in (run for group in _groups_of("read_rows", sources) for run in group.runs):
+    for run in (run for group in groups_of("read_rows", sources) for run in group.runs):
         for file in run.files:
             table = read_table_rows(file.table, "the table of queries that `rococo evaluate` writes").to_pandas()
             names = {name: task for task, name in file.tasks.items()}
@@ -184,9 +182,9 @@ def compare(
     Raises:
         InputError: as `read_results`, no model or metric has that name, or no two models share a table of counts.
     """
-    pd = _pandas("compare")
+    pd = pandas_for("compare")
     sources = [results] if isinstance(results, str | Path) else list(results)
-    groups = _groups_of("compare", sources)
+    groups = groups_of("compare", sources)
     comparisons = compare_groups(groups, reference, metrics, margin=margin, family=family)
     rows = [row.as_json() for comparison in comparisons.values() for row in comparison.rows]
     if not rows:
@@ -195,7 +193,7 @@ def compare(
     return pd.DataFrame(rows, columns=_RECORD)
 
 
-def _groups_of(function: str, sources: Sequence[Any]) -> list[Group]:
+def groups_of(function: str, sources: Sequence[Any]) -> list[Group]:
     """Return the groups of results of paths and of `{name: results}`."""
     named = [(name, content) for each in sources if isinstance(each, Mapping) for name, content in each.items()]
     results = load_results(each for each in sources if not isinstance(each, Mapping))
@@ -205,7 +203,7 @@ def _groups_of(function: str, sources: Sequence[Any]) -> list[Group]:
     return group_by_fingerprint(results)
 
 
-def _pandas(function: str) -> Any:
+def pandas_for(function: str) -> Any:
     try:
         import pandas as pd
     except ImportError:

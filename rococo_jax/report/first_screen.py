@@ -19,6 +19,7 @@ from rococo_jax.report.collection import Estimate, Group, Run, best_first, label
 from rococo_jax.report.comparison import Comparison
 from rococo_jax.report.difference import Difference
 from rococo_jax.report.examples import example_cards
+from rococo_jax.report.leaderboard import leaderboard_part
 from rococo_jax.report.model_lines import model_line
 from rococo_jax.report.sections import lead_of, section_of_variant
 from rococo_jax.report.tables import MOST_PANELS, has_any, interval_panels
@@ -97,6 +98,7 @@ def first_screen(
         rich("<b>What to conclude.</b> {}", _conclusion(focus)),
     ]
     blocks: list[Block | None] = [Note(sentence, "verdict") for sentence in sentences]
+    blocks.append(leaderboard_part(group.runs))
     many = len(focus.runs) > MOST_PANELS
     if not many:
         blocks.append(_models(focus))

@@ -90,10 +90,11 @@ def _lines(block: Block, level: int) -> list[str]:
             above = [""] * block.lead + above
             above += [""] * (len(block.heads) - len(above))
             heads = [
-                (": ".join(filter(None, (group, head.label))), head.words)
+                (", ".join([": ".join(filter(None, (group, head.label))), *head.small]), head.words)
                 for group, head in zip(above, block.heads, strict=True)
             ]
-            return table_lines(heads, [map(_cell, row) for row in (*block.rows, *block.references)])
+            lines = table_lines(heads, [map(_cell, row) for row in (*block.rows, *block.references)])
+            return [*lines, *(line for note in block.notes for line in ("", escaped(note)))]
     return []
 
 

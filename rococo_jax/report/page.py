@@ -16,6 +16,7 @@ from rococo_jax.report.comparison import Comparison, Comparisons, comparison_par
 from rococo_jax.report.correlations import correlations_part
 from rococo_jax.report.examples import ERROR, WON, WON_NOTE, choose_examples, example_cards
 from rococo_jax.report.first_screen import first_screen
+from rococo_jax.report.leaderboard import leaderboard_part
 from rococo_jax.report.left_out import left_out_lines
 from rococo_jax.report.sections import TaskSection, ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
@@ -285,6 +286,7 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
         differences(group) if number > 1 else None,
         *coverage_alerts(group),
         first_screen(group, examples, facts, compared) if number == 1 else facts,
+        leaderboard_part(group.runs) if number > 1 else None,
         verdict_part(compared),
         _left_out(group, compared),
     ]

@@ -4,7 +4,9 @@ The page sorts by the number of a cell, which has more digits than its text; the
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rococo_jax.benchmarks.benchmark import human_results
 from rococo_jax.benchmarks.pooling import HumanResults
@@ -22,6 +24,69 @@ MOST_PANELS = 8
 MOST_BARS = 24
 
 Lead = tuple[str, str]  # variant, metric
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """Column of numbers of a pivot.
+
+    Attributes:
+        key: what `cell` is called with.
+        group: label and tooltip of the heading above neighbouring columns of the same group.
+    """
+
+    key: Any
+    head: Head
+    group: tuple[str, str] = ("", "")
+
+
+# The cells of words of a row, and what `cell` is called with.
+Row = tuple[Sequence[Cell], Any]
+
+
+def pivot(
+    caption: str,
+    words: Sequence[Head],
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    cell: Callable[[Any, Any], Cell],
+    references: Sequence[Row] = (),
+    reference_cell: Callable[[Any, Any], Cell] | None = None,
+    *,
+    notes: Sequence[str] = (),
+) -> Table:
+    """Return a table with a row for each of `rows` and a column for each of `columns`; empty columns are left out.
+
+    Args:
+        words: headings of the first columns, whose cells are in the rows.
+        cell: cell of the key of a row and the key of a column; one without a value is empty.
+        references: rows of people, which stay below the table; those without any value are left out.
+        reference_cell: cell of such a row.
+    """
+    body = [[cell(key, column.key) for column in columns] for _, key in rows]
+    shown = [place for place in range(len(columns)) if any(cells[place].value is not None for cells in body)]
+    groups = [(group, [*members]) for group, members in itertools.groupby(shown, lambda place: columns[place].group)]
+    begins = {members[0] for _, members in groups} if any(label for (label, _), _ in groups) else set()
+
+    def line(start: Sequence[Cell], cells: Sequence[Cell]) -> list[Cell]:
+        return [*start, *(dataclasses.replace(cells[place], edge=place in begins) for place in shown)]
+
+    heads = [*words, *(dataclasses.replace(columns[place].head, edge=place in begins) for place in shown)]
+    below = [(start, [(reference_cell or cell)(key, column.key) for column in columns]) for start, key in references]
+    below = [(start, cells) for start, cells in below if any(cells[place].value is not None for place in shown)]
+    return Table(
+        caption,
+        heads,
+        [line(start, cells) for (start, _), cells in zip(rows, body, strict=True)],
+        [(label, len(members), title) for (label, title), members in groups] if begins else (),
+        len(words),
+        sortable=len(rows) > 1,
+        filterable=len(rows) > 1,
+        references=[
+            line(start, cells) for start, cells in below if any(cells[place].value is not None for place in shown)
+        ],
+        notes=notes,
+    )
 
 
 def has_any(runs: Sequence[Run], task: str, variants: Sequence[str], name: str) -> bool:

@@ -1,41 +1,25 @@
-"""Facts about models: a table by the user of architecture, training data and its size, fine-tuning, loss, prompts, ...
+"""Comparisons of groups of models that share a fact (`report.model_facts`), such as their training data.
 
-A column of numbers is a further variable of a study. A column of words divides the models into groups. The groups are
-compared in each variable by the Kruskal-Wallis test (SciPy), which needs no normal distribution, with Holm's correction
-over all tests of the study. A group of few models says little, and models of one group often share more than the fact.
+The groups are compared in each variable by the Kruskal-Wallis test (SciPy), which needs no normal distribution, with
+Holm's correction over all tests of the study. A group of few models says little, and models of one group often share
+more than the fact.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from rococo_jax.errors import InputError
 from rococo_jax.metrics.correlation import holm
 from rococo_jax.progress import say
 from rococo_jax.report.blocks import Block, Cell, Head, Note, Part, Table
 from rococo_jax.report.difference import p_value
-from rococo_jax.studies.number_columns import MODEL_COLUMNS, is_number_column, read_numbers
-from rococo_jax.texts import open_table
+from rococo_jax.report.model_facts import ModelFacts
 
 COLUMNS = ("fact", "group", "models", "variable", "mean", "sd", "p", "p_holm")
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelFacts:
-    """Facts about models, in the order of the models.
-
-    Attributes:
-        numbers: values of each column of numbers.
-        groups: group of each model, for each column of words; empty if the cell is.
-    """
-
-    numbers: dict[str, list[float]]
-    groups: dict[str, list[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,40 +48,6 @@ class Comparison:
         for group in record["groups"]:
             group["sd"] = None if np.isnan(group["sd"]) else group["sd"]
         return record
-
-
-def read_facts(path: Path, models: Sequence[str]) -> ModelFacts:
-    """Read the facts of some models. Rows of other models are ignored with a message.
-
-    Raises:
-        InputError: the file is no table with a column that names models and one more, a model has two rows or none, or
-            a cell in a column of numbers is no number.
-    """
-    header, lines = open_table(path, "a table with a column `model` and facts")
-    rows = [row for _, row in lines]
-    name_column = next((head for head in header if head and head.lower() in MODEL_COLUMNS), None)
-    if name_column is None or len(header) < 2:
-        raise InputError(path, "columns", ", ".join(header), "`model`, and at least one fact")
-    row_of_model: dict[str, dict[str, str]] = {}
-    for row in rows:
-        if row[name_column].strip() in row_of_model:
-            raise InputError(path, "model", f"{row[name_column].strip()!r} twice", "one row for each model")
-        row_of_model[row[name_column].strip()] = row
-    if missing := [model for model in models if model not in row_of_model]:
-        problem = f"no row for {missing[0]!r}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
-        raise InputError(path, "model", problem, f"one row for each of the {len(models)} models")
-    if others := len(row_of_model) - len(models):
-        say(f"{path.name}: {others} rows of models without results are not used")
-    facts = ModelFacts({}, {})
-    for column in header:
-        cells = [row_of_model[model][column].strip() for model in models]
-        if column == name_column:
-            continue
-        if is_number_column(cells):
-            facts.numbers[column] = read_numbers(path, column, cells)
-        else:
-            facts.groups[column] = cells
-    return facts
 
 
 def compare_groups(

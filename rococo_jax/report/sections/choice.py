@@ -18,6 +18,7 @@ def _section(question: str, *metrics: str) -> TaskSection:
     """Return the section of one kind of choice; models are ranked by the first of its metrics."""
     main = metrics[0]
     return TaskSection(
+        group="Compositional",
         lead=(MEAN, main),
         compared=(main,),
         metrics=(*metrics, "ties", "drop"),

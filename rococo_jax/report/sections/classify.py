@@ -57,6 +57,7 @@ def _section(question: str, note: str = _READ + _MAJORITY) -> TaskSection:
         ("ECE after temperature scaling", "ece_scaled"),
     )
     return TaskSection(
+        group="Classification",
         lead=(CLEAN, "top1"),
         compared=("top1",),
         metrics=_SHORT,
@@ -73,6 +74,7 @@ def _section(question: str, note: str = _READ + _MAJORITY) -> TaskSection:
 
 _OOD = ("auroc_mcm", "aupr_in_mcm", "aupr_out_mcm", "fpr95_mcm")
 _OUT_OF_DISTRIBUTION = TaskSection(
+    group="Classification",
     lead=("", _OOD[0]),
     metrics=tuple(metric.name for metric in ood.METRICS if not metric.name.startswith("aupr")),
     correlated=_OOD[:1],

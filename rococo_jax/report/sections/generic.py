@@ -40,6 +40,7 @@ class TaskSection:
     """Presentation of a kind of task.
 
     Attributes:
+        group: heading above the columns of tasks of this kind in the leaderboard.
         lead: variant and metric of the first columns, by which models are ranked unless there is another headline.
         headline: variant and metric that models are ranked by; None for `lead`.
         compared: metrics whose means over seeds a sweep shows; empty for all.
@@ -57,6 +58,7 @@ class TaskSection:
         errors: `(title, note)` of the examples, in which {queries} and {altered} are the task's.
     """
 
+    group: str = "Others"
     lead: Lead = ("", "")
     compared: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()

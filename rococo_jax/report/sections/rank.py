@@ -106,6 +106,7 @@ def _colour(name: str) -> str:
 
 
 RANK = TaskSection(
+    group="Retrieval under attack",
     lead=_LEAD,
     compared=("r1", "fr1"),
     metrics=("r1", "r5", "r10", "fr1", "blind", "grounding", "drop"),

@@ -1,0 +1,88 @@
+"""Facts about models: a table by the user of architecture, training data and its size, link, reported value, ...
+
+A column of numbers is a further variable of a study; a column of words divides the models into groups. The leaderboard
+shows all of them.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rococo_jax.errors import InputError
+from rococo_jax.progress import say
+from rococo_jax.report.number_columns import MODEL_COLUMNS, is_number_column, read_numbers
+from rococo_jax.storage import read_json
+from rococo_jax.texts import open_table
+
+_EXPECTED = "a table with a column `model` and facts"
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFacts:
+    """Facts about models, in the order of the models.
+
+    Attributes:
+        cells: every column as it was written.
+        numbers: values of each column of numbers.
+    """
+
+    cells: dict[str, list[str]]
+    numbers: dict[str, list[float]]
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """Group of each model, for each column of words; empty if the cell is."""
+        return {name: cells for name, cells in self.cells.items() if name not in self.numbers}
+
+
+def read_facts(path: Path, models: Sequence[str]) -> ModelFacts:
+    """Read the facts of some models. Rows of other models are ignored with a message.
+
+    Args:
+        path: table with a row for each model; with the suffix `.json` a list of objects, each with `model`, or one
+            object of facts by the model's name.
+
+    Raises:
+        InputError: the file is no table with a column that names models and one more, a model has two rows or none, or
+            a cell in a column of numbers is no number.
+    """
+    header, rows = _json_table(path) if path.suffix.lower() == ".json" else _text_table(path)
+    name_column = next((head for head in header if head and head.lower() in MODEL_COLUMNS), None)
+    if name_column is None or len(header) < 2:
+        raise InputError(path, "columns", ", ".join(header), "`model`, and at least one fact")
+    row_of_model: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row[name_column].strip() in row_of_model:
+            raise InputError(path, "model", f"{row[name_column].strip()!r} twice", "one row for each model")
+        row_of_model[row[name_column].strip()] = row
+    if missing := [model for model in models if model not in row_of_model]:
+        problem = f"no row for {missing[0]!r}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+        raise InputError(path, "model", problem, f"one row for each of the {len(models)} models")
+    if others := len(row_of_model) - len(models):
+        say(f"{path.name}: {others} rows of models without results are not used")
+    columns = [column for column in header if column != name_column]
+    cells = {column: [row_of_model[model][column].strip() for model in models] for column in columns}
+    numbers = {name: read_numbers(path, name, column) for name, column in cells.items() if is_number_column(column)}
+    return ModelFacts(cells, numbers)
+
+
+def _text_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    header, lines = open_table(path, _EXPECTED)
+    return header, [row for _, row in lines]
+
+
+def _json_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    expected = "a list of objects, each with `model`, or an object of facts by model"
+    content = read_json(path, expected)
+    if isinstance(content, dict):
+        content = [{"model": model, **facts} if isinstance(facts, dict) else facts for model, facts in content.items()]
+    if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
+        raise InputError(path, "content", "other values", expected)
+    header = list(dict.fromkeys(name for row in content for name in row))
+    return header, [{name: _text(row.get(name)) for name in header} for row in content]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
