@@ -26,7 +26,7 @@ from rococo_jax.version import __version__
 # Every command, in the order in which `rococo --help` lists them; `rococo_jax/cli/NAME.py` is its module.
 GROUPS = {
     "Evaluate": (
-        "demo benchmarks fetch evaluate compare score export-inputs report export-results history select factors "
+        "demo benchmarks fetch evaluate compare power score export-inputs report export-results history select factors "
         "correlate"
     ).split(),
     "Models": "convert export inspect join interpolate embed".split(),

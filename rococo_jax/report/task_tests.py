@@ -114,6 +114,8 @@ class TaskTests:
             is_primary=is_primary,
             verdict=verdict,
             coverage=coverage_phrase(run.sizes(self.task).get(variant, {})),
+            spread=paired.spread,
+            critical=paired.critical,
         )
 
 
