@@ -1,6 +1,6 @@
 """Simulate how often intervals cover, tests raise false alarms and effects are found, with the package's functions.
 
-    python experiments/interval_coverage.py shares | equivalence | ece | mde | verdicts | seeds
+    python experiments/interval_coverage.py shares | equivalence | ece | mde | verdicts | seeds | gate
 
 Each subcommand prints a CSV table. `docs/explanation/statistics.md` has the extremes of each.
 
@@ -11,10 +11,13 @@ Each subcommand prints a CSV table. `docs/explanation/statistics.md` has the ext
     verdicts     rows whose interval and verdict contradict each other, false alarms of a family, and the verdicts that
                  step-down max-T would add
     seeds        false alarms of the comparison over seeds, for every pair of numbers of seeds
+    gate         how often `rococo compare --fail-on worse` fails for a model that is as good as the baseline, with the
+                 primary tests of RoCOCO
 """
 
 import argparse
 import csv
+import dataclasses
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
@@ -22,8 +25,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from rococo_jax.metrics import metric_of
-from rococo_jax.metrics.counts import Counts
+from rococo_jax.metrics.counts import Counts, Run
 from rococo_jax.metrics.intervals import share_interval
+from rococo_jax.metrics.metric import ROWS, share
 from rococo_jax.metrics.paired import Pair, paired_differences, smallest_margin
 from rococo_jax.metrics.rows import count_rows
 from rococo_jax.report.across_seeds import difference
@@ -42,13 +46,14 @@ FAMILIES, MDE_IMAGES, DISCORDANT, MDE_SAMPLES, FLIPS = (1, 9, 32, 99), 300, 0.3,
 MODELS, TESTS, FALSE_ALARM_SAMPLES = 10, 99, 200
 # Seeds: (standard deviation over seeds of each model, that of the difference over images).
 SEEDS, SPREADS, SEED_SAMPLES = (2, 3, 5, 10), ((1, 1, 0), (3, 1, 0), (1, 3, 0), (1, 1, 1), (3, 1, 1), (1, 3, 1)), 2000
+# Gate: queries of an image and altered variants of each task; mean rates, and those of models that are rarely wrong.
+TASKS, GATE_IMAGES, PULL_REQUESTS = ((1, 4), (5, 2)), 281, 500
+GATE_RATES = (
+    {"r1": 0.6, "fr1": 0.3, "grounding": 0.65, "blind": 0.5},
+    {"r1": 0.95, "fr1": 0.02, "grounding": 0.97, "blind": 0.5},
+)
 
 Rows = Iterator[Iterable[object]]
-
-
-def share(sums: np.ndarray) -> np.ndarray:
-    """Return the share of hits in percent, from sums of hits and queries."""
-    return 100 * sums[..., 0] / sums[..., 1]
 
 
 def shares(rng: np.random.Generator) -> Rows:
@@ -176,9 +181,51 @@ def seeds(rng: np.random.Generator) -> Rows:
         yield one, other, spread, of_other, of_images, f"{100 * alarms / SEED_SAMPLES:.1f}"
 
 
+def pull_request(rng: np.random.Generator, rates: dict[str, float]) -> list[list[Pair]]:
+    """Return the tests of each task, of two models that answer independently at the same rates.
+
+    Images differ in difficulty, which all variants and both models share.
+    """
+    difficulty, tasks = rng.normal(size=GATE_IMAGES), []
+    for queries, variants in TASKS:
+        comparisons = []
+        for names in [("r1",), *[tuple(rates)] * variants]:
+            columns = []
+            for name in names:
+                logits = np.log(rates[name] / (1 - rates[name])) + (0 if name == "blind" else 1) * difficulty
+                chances = 1 / (1 + np.exp(-logits - 0.5 * rng.normal(size=(2, GATE_IMAGES))))
+                columns.append(rng.binomial(queries, chances))
+            counts = np.stack([*columns, np.full((2, GATE_IMAGES), queries)], axis=2).astype(float)
+            metrics = {name: dataclasses.replace(metric_of(name), function=share(name), per=ROWS) for name in names}
+            runs = [Run(np.arange(GATE_IMAGES), sums, (*names, ROWS), metrics) for sums in counts]
+            comparisons.append((Counts((runs[0],)), Counts((runs[1],))))
+        tasks.append(comparisons)
+    return tasks
+
+
+def gate(rng: np.random.Generator) -> Rows:
+    """Yield how often a gate fails that corrects over all tasks, as `--fail-on` does, or within each."""
+    yield "R@1 %", "family", "worse %", "worse or text bias %"
+    for rates in GATE_RATES:
+        failed = {"all": np.zeros(2), "task": np.zeros(2)}
+        for _ in range(PULL_REQUESTS):
+            tasks = pull_request(rng, rates)
+            for family, families in (("all", [[*itertools.chain(*tasks)]]), ("task", tasks)):
+                tests = [
+                    test
+                    for each in families
+                    for values in paired_differences(each, flips=FLIPS)
+                    for test in values.items()
+                ]
+                verdicts_of = {test.verdict(metric_of(name)) for name, test in tests}
+                failed[family] += "worse" in verdicts_of, bool({"worse", "text bias"} & verdicts_of)
+        for family, counts in failed.items():
+            yield 100 * rates["r1"], family, *(f"{100 * each / PULL_REQUESTS:.1f}" for each in counts)
+
+
 def main() -> None:
     """Print the table of a simulation."""
-    simulations = {each.__name__: each for each in (shares, equivalence, ece, mde, verdicts, seeds)}
+    simulations = {each.__name__: each for each in (shares, equivalence, ece, mde, verdicts, seeds, gate)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("simulation", choices=simulations)
     writer = csv.writer(sys.stdout)

@@ -6,11 +6,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from rococo_jax.errors import InputError
+from rococo_jax.errors import InputError, unknown_name
 from rococo_jax.options import Option
 
 if TYPE_CHECKING:  # loads NumPy
+    from pathlib import Path
+
     from rococo_jax.report.collection import Group
+    from rococo_jax.report.comparison import Comparisons
+    from rococo_jax.report.difference import Difference
 
 # Most conditions that a message names.
 _FEW = 4
@@ -21,9 +25,14 @@ EXAMPLES = """\
   rococo compare out --metrics r5,fr1 --json
   rococo compare out > comparison.md
   rococo compare out --format latex > comparison.tex
+  rococo compare out/tonight --baseline baseline --fail-on worse --metrics r1,fr1
 
 The models must have been evaluated on the same data under the same conditions. The reference is the first model, or
---reference. In a file or a pipe the table is Markdown."""
+--reference or --baseline. In a file or a pipe the table is Markdown. With --fail-on the exit code is 3 if the check
+fails, 0 if it passes, and 2 if a model cannot be compared."""
+# Verdicts that fail a check.
+_FAILING = {"worse": ("worse",), "undecided": ("worse", "undecided", "at chance"), "text-bias": ("text bias",)}
+_FAILED = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,10 +42,15 @@ class Options:
     Attributes:
         results: results.json files, or folders that contain them
         reference: the model to compare the others with (default: the first result)
+        baseline: results of the model to compare the others with: a results.json or its folder, also one that another
+            version of this package wrote
         metrics: names of metrics to compare instead of the primary ones (the headline, and R@1, FR@1, grounding and
             blind of altered variants), such as r5 or fr1; they are corrected together
         margin: differences smaller than this many points do not matter; "equivalent" where that is shown
-        family: which primary differences are corrected together: those of each task, or all
+        family: which primary differences are corrected together: those of each task, or all (default: task, and all
+            with --fail-on, which is one decision)
+        fail_on: exit with 3 if a primary difference has such a verdict: worse; undecided (or worse: a loss is not
+            excluded); text-bias; several with commas
         json: print the rows as JSON
         format: table (Markdown in a file or a pipe) or latex, which needs the package booktabs
     """
@@ -45,7 +59,9 @@ class Options:
     reference: Annotated[str | None, Option("NAME")] = None
     metrics: Annotated[tuple[str, ...], Option("A,B")] = ()
     margin: Annotated[float | None, Option("POINTS")] = None
-    family: Literal["task", "all"] = "task"
+    family: Literal["task", "all"] | None = None
+    fail_on: Annotated[tuple[str, ...], Option("VERDICTS")] = ()
+    baseline: Annotated[str | None, Option("RESULTS")] = None
     json: bool = False
     format: Literal["table", "latex"] = "table"
 
@@ -54,9 +70,15 @@ class Options:
             raise InputError("rococo compare", "--json", f"also --format {self.format}", "one of the two")
         if self.margin is not None and not (math.isfinite(self.margin) and self.margin > 0):
             raise InputError("rococo compare", "--margin", self.margin, "a number of points above 0")
+        for name in self.fail_on:
+            if name not in _FAILING:
+                raise unknown_name("rococo compare", "--fail-on", name, _FAILING)
+        if self.baseline is not None and self.reference is not None:
+            raise InputError("rococo compare", "--baseline", "also --reference", "one of the two")
 
 
-def run(options: Options) -> None:
+def run(options: Options) -> int:
+    """Print the differences. Returns 3 if one has a verdict of `--fail-on`."""
     import json
 
     from rococo_jax.report.collection import group_by_fingerprint, load_results
@@ -67,7 +89,9 @@ def run(options: Options) -> None:
     from rococo_jax.report.markdown import escaped
     from rococo_jax.report.verdicts import print_verdicts, verdict_rows
 
-    groups = group_by_fingerprint(load_results(options.results))
+    baseline = () if options.baseline is None else _results_of_one_model(options.baseline)
+    # The reference is the first model that is named.
+    groups = group_by_fingerprint(load_results([*baseline, *options.results]))
     models = [run.label for group in groups for run in group.runs]
     if max((len(group.runs) for group in groups), default=0) < 2:
         fields = ", ".join(dict.fromkeys(field for group in groups for field in _fields(group)))
@@ -76,9 +100,8 @@ def run(options: Options) -> None:
         expected = "at least two models that were evaluated on the same data with the same protocol"
         raise InputError(", ".join(options.results), "models", conditions if models else "none", expected)
     try:
-        comparisons = compare_groups(
-            groups, options.reference, options.metrics, margin=options.margin, family=options.family
-        )
+        family = options.family or ("all" if options.fail_on else "task")
+        comparisons = compare_groups(groups, options.reference, options.metrics, margin=options.margin, family=family)
     except InputError as error:
         source = f"--{error.source}" if error.source in ("reference", "metrics", "margin") else error.source
         raise InputError(source, error.field, error.found, error.wanted) from None
@@ -96,16 +119,68 @@ def run(options: Options) -> None:
         print(f"rococo: {line}", file=sys.stderr)
     if options.json:
         print(json.dumps([row.as_json() for row in rows], indent=2, ensure_ascii=False))
-        return
+        return _exit_code(options, groups, comparisons, baseline)
     if options.format == "latex":
         print(latex_table(difference_table(comparisons, options.margin)), end="")
-        return
+        return _exit_code(options, groups, comparisons, baseline)
     hint = "" if options.margin else "--margin POINTS also tests whether a difference is too small to matter."
     print_verdicts(comparisons, options.margin, hint)
     if not sys.stdout.isatty():
         # The Markdown in a file or a pipe also names what it does not contain.
         for line in left_out:
             print(f"- {escaped(line)}")
+    return _exit_code(options, groups, comparisons, baseline)
+
+
+def _results_of_one_model(source: str) -> "list[Path]":
+    """Return the results files under a path. Raises InputError: there are none, or they are of several models."""
+    from rococo_jax.errors import object_of
+    from rococo_jax.report.collection import load_results
+    from rococo_jax.storage import hash_json
+
+    results = load_results([source])
+    models = {hash_json([each["model"], object_of(each["fingerprint"].get("model"))]): path for path, each in results}
+    if len(models) > 1:
+        folders = ", ".join(str(path.parent) for path in models.values())
+        raise InputError("--baseline", "models", f"{len(models)} in {source}: {folders}", "the results of one")
+    return [path for path, _ in results]
+
+
+def _exit_code(
+    options: Options, groups: "Sequence[Group]", comparisons: "Comparisons", baseline: "Sequence[Path]"
+) -> int:
+    """Return 3, and print why, if a difference from the reference has a verdict of `--fail-on`; else 0.
+
+    Raises InputError: a model has no difference from the reference, so there is nothing to decide on.
+    """
+    if not options.fail_on:
+        return 0
+    against = [each for each in comparisons.values() if not baseline or each.reference.path in baseline]
+    rows = [row for each in against for row in each.primary]
+    compared = {*baseline, *(each.reference.path for each in against)}
+    compared |= {run.path for each in against for run in each.runs if run.label in {row.model for row in each.primary}}
+    for run in (run for group in groups for run in group.runs):
+        if run.path not in compared:
+            expected = "at least one primary difference from the reference to decide on"
+            raise InputError(run.path.parent, "differences", f"none of {run.label}", expected)
+    verdicts = {verdict for name in options.fail_on for verdict in _FAILING[name]}
+    failing = [row for row in rows if row.verdict in verdicts]
+    if not failing:
+        return 0
+    more = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
+    print(f"rococo compare: {_sentence(failing[0])}{more}", file=sys.stderr)
+    return _FAILED
+
+
+def _sentence(row: "Difference") -> str:
+    """Return the verdict of a difference with its numbers, in one line."""
+    from rococo_jax.metrics import metric_of
+    from rococo_jax.report.verdicts import COLUMNS, cells_of
+
+    texts = dict(zip(COLUMNS, cells_of(row), strict=True))
+    place = f"{texts['Task']}, {texts['Variant']}, {metric_of(row.metric).label}"
+    numbers = f"{texts['Value']}, reference {texts['Reference']}, {texts['Difference']} ({row.bounds}), p {texts['p']}"
+    return f"{row.verdict}: {row.model} against {row.reference}: {place}: {numbers}"
 
 
 def _other_conditions(groups: "Sequence[Group]") -> Iterator[str]:

@@ -136,6 +136,8 @@ class PairedDifference:
         images: number of images with a query.
         smallest_margin: the smallest margin within which the models are shown to be equivalent.
         is_identical: whether no image differs; the interval is then that of the rule of three.
+        sigma: root mean square of the difference after swaps.
+        critical: c, the number of sigmas beyond which the difference is significant.
     """
 
     points: float
@@ -147,6 +149,13 @@ class PairedDifference:
     images: int = 0
     smallest_margin: float = np.inf
     is_identical: bool = False
+    sigma: float = 0.0
+    critical: float = np.inf
+
+    @property
+    def spread(self) -> float:
+        """Root mean square of the difference of one image; sigma is this over the square root of the images."""
+        return self.sigma * self.images**0.5
 
     def verdict(self, metric: Metric, margin: float | None = None) -> Verdict:
         """Judge the model against the reference.
@@ -269,6 +278,8 @@ def _difference(
         images=images,
         smallest_margin=smallest_margin(points, pseudo_values, value_range),
         is_identical=sigma == 0.0,
+        sigma=sigma,
+        critical=critical,
     )
 
 

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float
 
-from rococo_jax.metrics.image_counts import Statistic
+from rococo_jax.metrics.counts import Counts
 from rococo_jax.metrics.intervals import SEED
 from rococo_jax.metrics.paired import FLIPS, critical_value, sign_blocks
 
@@ -47,16 +47,11 @@ class Rank:
     letters: str
 
 
-def pseudo_values(counts: Float[np.ndarray, "images columns"], statistic: Statistic) -> Float[np.ndarray, " images"]:
-    """Return the jackknife's pseudo-values of a metric over images; their mean is the metric, to first order.
-
-    Args:
-        counts: of each image.
-        statistic: the metric as a function of the counts' sums.
-    """
-    images, total = len(counts), counts.sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return images * np.asarray(statistic(total)) - (images - 1) * np.asarray(statistic(total - counts))
+def pseudo_values(counts: Counts, metric: str) -> Float[np.ndarray, " images"]:
+    """Return the jackknife's pseudo-values of a metric over images; their mean is the metric, to first order."""
+    of_images = counts.on(counts.units)
+    images, total = len(of_images), of_images.sum(axis=0)
+    return images * counts.of(metric, total) - (images - 1) * counts.of(metric, total - of_images)
 
 
 def significant_differences(

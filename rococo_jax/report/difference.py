@@ -7,6 +7,9 @@ from rococo_jax.metrics.paired import ALPHA, Verdict
 from rococo_jax.report.blocks import Cell
 from rococo_jax.report.vocabulary import percent, signed
 
+# Attributes that are not part of the record.
+_NOT_PRINTED = ("coverage", "spread", "critical")
+
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
@@ -22,6 +25,7 @@ class Difference:
         p_corrected: p-value corrected over the family; None if the difference is not primary.
         mde: minimum detectable effect of the test; None if no image differs.
         images: number of images; 0 of a difference over seeds.
+        spread, critical: see `PairedDifference`.
         is_primary: whether the difference belongs to the family of tests that are corrected together.
         verdict: see `PairedDifference.verdict`, or `at chance`; None if the difference is not primary.
         coverage: phrase with the number of the benchmark's parts, if some are absent.
@@ -45,6 +49,8 @@ class Difference:
     is_primary: bool = False
     verdict: Verdict | None = None
     coverage: str = ""
+    spread: float = 0.0
+    critical: float = float("inf")
 
     @property
     def is_significant(self) -> bool:
@@ -72,7 +78,7 @@ class Difference:
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as JSON values."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name != "coverage"}
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in _NOT_PRINTED}
 
 
 def difference_cells(row: Difference) -> list[Cell]:

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rococo_jax.benchmarks.variants import Variant
 from rococo_jax.errors import InputError, missing_library
 from rococo_jax.evaluation.table_metadata import read_rows as read_table_rows
 from rococo_jax.metrics import METRICS, metric_of
-from rococo_jax.report.collection import Group, Run, group_by_fingerprint, load_results
-from rococo_jax.report.comparison import PRIMARY, Comparisons, Family, compare_groups, is_altered_or_part
-from rococo_jax.report.sections import section_of_variant
+from rococo_jax.report.collection import Group, Run, group_by_fingerprint, load_results, tasks_of
+from rococo_jax.report.comparison import Comparisons, Family, compare_groups
+from rococo_jax.report.primary import primary_metrics
 from rococo_jax.report.vocabulary import in_reading_order, order_variants
 from rococo_jax.storage import hash_json, write_csv_rows
 
@@ -50,6 +49,7 @@ def write_csv(path: Path, groups: Sequence[Group], comparisons: Comparisons) -> 
 
 def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[str, Any]]:
     """Yield a row for each metric, group by group."""
+    primary = [_primary_of(group) for group in groups]
     for place, run in ((place, run) for place, group in enumerate(groups) for run in group.runs):
         about: dict[str, Any] = {"section": place + 1, "model": run.label, "protocol": run.results["protocol"]}
         about["fingerprint"] = hash_json(run.results["fingerprint"])[:12]
@@ -67,7 +67,7 @@ def _rows(groups: Sequence[Group], comparisons: Comparisons) -> Iterator[dict[st
                     row |= {"unit": metric.unit, "better": metric.better, "chance": run.chance(task, variant, name)}
                     row |= {"value": estimate.value, "low": estimate.low, "high": estimate.high, "sd": estimate.spread}
                     row |= {"is_headline": _is_headline(run, task, variant, name)}
-                    row |= {"is_primary": _is_primary(run, task, variant, name)}
+                    row |= {"is_primary": (variant, name) in primary[place][task]}
                     if comparison and (difference := differences.get((variant, name))):
                         row |= dict(zip(_DIFFERENCE, [getattr(difference, name) for name in _FIELDS], strict=True))
                     yield about | row
@@ -93,12 +93,21 @@ def _is_headline(run: Run, task: str, variant: str, metric: str) -> bool:
     return headline is not None and (headline.variant, headline.metric) == (variant, metric)
 
 
-def _is_primary(run: Run, task: str, variant: str, metric: str) -> bool:
-    """Whether `rococo compare` tests the metric unless others are requested."""
-    described: Variant = run.described[task][variant]
-    is_pooled = bool(described.pooled) or variant in run.mean_corruptions(task)
-    ranked_by = section_of_variant([run], task, variant).ranked_by
-    return (variant, metric) == ranked_by or (metric in PRIMARY and is_altered_or_part(described, is_pooled))
+def _primary_of(group: Group) -> dict[str, frozenset[tuple[str, str]]]:
+    """Return variant and metric of the numbers that `rococo compare` tests unless others are requested, by task."""
+    primary = {}
+    for task in tasks_of(group.runs):
+        counted: dict[str, set[str]] = {}
+        for run in group.runs:
+            for variant in (*run.variants(task), *run.mean_corruptions(task)):
+                measured = {name for name, value in run.tasks[task][variant].items() if value is not None}
+                counted.setdefault(variant, set()).update(filter(_is_counted, measured))
+        primary[task] = primary_metrics([run for run in group.runs if task in run.tasks], task, counted)
+    return primary
+
+
+def _is_counted(metric: str) -> bool:
+    return metric_of(metric).function is not None
 
 
 def read_results(*sources: Any) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 from rococo_jax.benchmarks.variants import ALL_KINDS
 from rococo_jax.evaluation.stored_counts import CountsByVariant
 from rococo_jax.metrics import metric_of
-from rococo_jax.metrics.image_counts import ImageCounts
+from rococo_jax.metrics.counts import Counts
 from rococo_jax.metrics.paired import FLIPS
 from rococo_jax.metrics.ranks import Rank, pseudo_values, ranks, significant_differences
 from rococo_jax.report.blocks import Cell, Head, Note, Part, Table, estimate_cell
@@ -227,9 +227,7 @@ def _ranks(runs: Sequence[Run], places: Mapping[Place, str]) -> tuple[dict[tuple
     wanted: dict[str, list[str]] = {}
     for place in places:
         wanted.setdefault(place.task, []).append(place.variant)
-    tables = {
-        run.label: run.image_counts({task: each for task, each in wanted.items() if task in run.tasks}) for run in runs
-    }
+    tables = {run.label: run.counts({task: each for task, each in wanted.items() if task in run.tasks}) for run in runs}
     reasons: dict[str, list[str]] = {}
     for place in places:
         column, metric = f"{task_label(place.task)} {metric_of(place.metric).label}", metric_of(place.metric)
@@ -246,9 +244,7 @@ def _ranks(runs: Sequence[Run], places: Mapping[Place, str]) -> tuple[dict[tuple
         for label, reason in others.items():
             reasons.setdefault(reason, []).append(f"{label} in {column}")
         values = np.array([counts.value(place.metric) for counts in comparable.values()])
-        of_images = np.stack(
-            [pseudo_values(each.counts, each.metrics[place.metric]) for each in comparable.values()], 1
-        )
+        of_images = np.stack([pseudo_values(each, place.metric) for each in comparable.values()], axis=1)
         if not np.isfinite(of_images).all():
             reasons.setdefault("there are too few queries or items", []).append(column)
             continue
@@ -260,9 +256,9 @@ def _ranks(runs: Sequence[Run], places: Mapping[Place, str]) -> tuple[dict[tuple
 
 def _comparable_counts(
     runs: Sequence[Run], place: Place, tables: Mapping[str, CountsByVariant]
-) -> tuple[dict[str, ImageCounts], dict[str, str]]:
+) -> tuple[dict[str, Counts], dict[str, str]]:
     """Return the counts of the models with the same queries, most models first, and why each other model has none."""
-    sets: list[dict[str, ImageCounts]] = []
+    sets: list[dict[str, Counts]] = []
     others: dict[str, str] = {}
     for run in runs:
         counts = tables[run.label].get(place[:2])

@@ -11,10 +11,11 @@ from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import Verdict, least_margin
 from rococo_jax.report.blocks import Cell, Head, Note, Notes, Part, Table, rich
 from rococo_jax.report.collection import label_of
-from rococo_jax.report.comparison import Comparison, Comparisons, reaches_chance
+from rococo_jax.report.comparison import Comparison, Comparisons
 from rococo_jax.report.difference import Difference
 from rococo_jax.report.markdown import print_table
 from rococo_jax.report.sections import section_of
+from rococo_jax.report.task_tests import reaches_chance
 from rococo_jax.report.vocabulary import percent, signed, task_label, variant_label
 
 _LEGEND = (

@@ -5,12 +5,18 @@ import itertools
 import numpy as np
 import pytest
 
-from rococo_jax.metrics.paired import PairedCounts, paired_differences
+from rococo_jax.metrics import metric_of
+from rococo_jax.metrics.counts import Counts, Run
+from rococo_jax.metrics.paired import paired_differences
 from rococo_jax.metrics.ranks import letters_of, pseudo_values, ranks, significant_differences
 
 
 def share(sums):
     return 100 * sums[..., 0] / sums[..., 1]
+
+
+def counts_of(sums):
+    return Counts((Run(np.arange(len(sums)), sums, ("r1", "rows"), {"r1": metric_of("r1")}),))
 
 
 def outcomes(rates, images=80, seed=0, queries=1):
@@ -60,7 +66,7 @@ def test_pairs_and_ranks_are_those_of_loops_over_swaps(seed, queries):
     counts = outcomes((0.3, 0.33, 0.5, 0.55, 0.55, 0.8), images=60, seed=seed, queries=queries)
     counts.append(counts[3])  # a model twice
     values = np.array([share(each.sum(axis=0)) for each in counts])
-    of_images = np.stack([pseudo_values(each, share) for each in counts], axis=1)
+    of_images = np.stack([pseudo_values(counts_of(each), "r1") for each in counts], axis=1)
     differs = significant_differences(values, of_images, flips=199, seed=seed)
     expected = loops(counts, 199, seed)
     assert 0 < expected.sum() < expected.size and np.array_equal(differs, expected)
@@ -89,12 +95,12 @@ def test_models_share_a_letter_if_and_only_if_they_do_not_differ(seed):
 def test_two_models_differ_where_the_comparison_of_both_says_so():
     for seed in range(12):
         one, other = outcomes((0.45, 0.56), images=120, seed=seed)
-        (row,) = paired_differences([PairedCounts(one, other, {"r1": share})], flips=999)
-        of_images = np.stack([pseudo_values(each, share) for each in (one, other)], axis=1)
+        (row,) = paired_differences([(counts_of(one), counts_of(other))], flips=999)
+        of_images = np.stack([pseudo_values(counts_of(each), "r1") for each in (one, other)], axis=1)
         values = np.array([share(each.sum(axis=0)) for each in (one, other)])
         assert significant_differences(values, of_images, flips=999)[0, 1] == (row["r1"].p_corrected < 0.05)
 
 
 def test_pseudo_values_of_a_share_with_one_query_an_image_are_its_scores():
     (counts,) = outcomes((0.5,))
-    assert pseudo_values(counts, share) == pytest.approx(100 * counts[:, 0])
+    assert pseudo_values(counts_of(counts), "r1") == pytest.approx(100 * counts[:, 0])

@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 from rococo_jax.report import write_report
 from rococo_jax.report.collection import group_by_fingerprint, load_results
 from rococo_jax.report.comparison import compare_groups, comparison_note
+from rococo_jax.report.left_out import left_out_lines
 from rococo_jax.report.markdown import escaped
 from tests.support.made_runs import IMAGES, make_run, six_runs
 
@@ -36,7 +37,6 @@ def test_differences_are_those_of_the_figures_and_of_the_queries(runs):
     found = comparisons(runs)
     assert set(found) == {(0, "image_to_text"), (0, "text_to_image")}
     for (_, task), comparison in found.items():
-        assert not comparison.left_out
         runs_by_label = {run.label: run for run in comparison.runs}
         for row in comparison.rows:
             both = [runs_by_label[name].tasks[task][row.variant][row.metric] for name in (row.model, row.reference)]
@@ -71,8 +71,11 @@ def test_hits_that_do_not_give_the_results_figures_are_not_compared(tmp_path):
     make_run(tmp_path / "b", "b", 0.7, seed=1)
     (tmp_path / "b" / "per_query.parquet").write_bytes((tmp_path / "a" / "per_query.parquet").read_bytes())
     make_run(tmp_path / "c", "c", 0.8, seed=2)
-    found = comparisons(tmp_path)[0, "image_to_text"]
-    assert {row.model for row in found.rows} == {"c"} and found.left_out == ("b",)
+    groups = group_by_fingerprint(load_results([tmp_path]))
+    compared = compare_groups(groups)
+    assert {row.model for row in compared[0, "image_to_text"].rows} == {"c"}
+    (line,) = [line for line in left_out_lines(groups, compared) if "Image to text" in line]
+    assert line.startswith("b: ") and line.endswith("not compared: no counts of the same queries or items")
 
 
 def test_the_csv_holds_every_difference_beside_its_figures(runs, page):

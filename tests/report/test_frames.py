@@ -78,6 +78,9 @@ def test_differences_are_a_frame_with_the_numbers_of_the_command(runs, capsys):
     assert main(["compare", str(folder), "--reference", "poor", "--json"]) == 0
     printed = {(row["task"], row["variant"], row["metric"]): row for row in json.loads(capsys.readouterr().out)}
     primary = frame[frame.is_primary]
+    key = ["task", "variant", "metric"]
+    marked = rococo_jax.read_results(folder).query("is_primary and model == 'good_model'")[key]
+    assert set(marked.itertuples(index=False, name=None)) == set(primary[key].itertuples(index=False, name=None))
     assert len(primary) >= len(printed) > 5 and len(frame) > len(primary)
     for row in primary.itertuples():
         if of_command := printed.get((row.task, row.variant, row.metric)):

@@ -1,0 +1,163 @@
+"""The tests of one task: counts of each model and of the reference by image, and the differences between them."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rococo_jax.benchmarks.pooling import coverage_phrase
+from rococo_jax.benchmarks.variants import CLEAN
+from rococo_jax.errors import object_of
+from rococo_jax.evaluation.stored_counts import CountsByVariant
+from rococo_jax.metrics import metric_of
+from rococo_jax.metrics.counts import Counts
+from rococo_jax.metrics.paired import Pair, PairedDifference, paired_differences
+from rococo_jax.report.collection import Group, Run
+from rococo_jax.report.difference import Difference
+from rococo_jax.report.primary import primary_metrics
+from rococo_jax.report.sections import ordered
+from rococo_jax.report.vocabulary import order_metrics
+
+# Without meaning for a model that finds no more than chance without the alteration.
+_NEEDS_SKILL = frozenset(("fr1", "grounding", "drop", "drop_points"))
+_ROUNDING = 1e-6  # points, between the same count of hits divided in another order
+
+
+class TaskTests:
+    """Counts of each model and of the reference by variant, and which tests are primary.
+
+    Args:
+        tables: counts of each model, by its label.
+        base: the reference, unless it lacks the task or its counts and another model has them.
+        metrics: names of the primary metrics; empty for the usual ones.
+
+    Attributes:
+        runs: the models that measured the task, in the order of the leaderboard.
+    """
+
+    def __init__(
+        self, group: Group, task: str, tables: Mapping[str, CountsByVariant], base: Run, metrics: Sequence[str]
+    ):
+        self.task, self.runs = task, tuple(ordered(group.runs, task))
+        with_task = [run for run in group.runs if task in run.tasks]
+        with_counts = [run for run in with_task if any(of_task == task for of_task, _ in tables[run.label])]
+        candidates = with_counts or with_task
+        self.reference = base if base in candidates else candidates[0]
+        self.compared = [run for run in self.runs if run is not self.reference]
+        names = [(run, name) for run in self.compared for name in (*run.variants(task), *run.mean_corruptions(task))]
+        pairs = [(each, _shared_counts(each[0], self.reference, task, each[1], tables)) for each in names]
+        self.variants = [each for each, counts in pairs if counts is not None]
+        self.counts = [counts for _, counts in pairs if counts is not None]
+        counted: dict[str, set[str]] = {}
+        for (_, variant), (model, _) in zip(self.variants, self.counts, strict=True):
+            counted.setdefault(variant, set()).update(model.metrics)
+        self._requested, self._primary = metrics, primary_metrics(self.runs, task, counted)
+
+    def is_primary(self, place: int, metric: str) -> bool:
+        """Whether a test belongs to the family that is corrected together, by the place of its variant."""
+        return metric in self._requested if self._requested else (self.variants[place][1], metric) in self._primary
+
+    def differences(
+        self, by_variant: Sequence[Mapping[str, PairedDifference]], margin: float | None
+    ) -> tuple[Difference, ...]:
+        """Return the records of the differences of each variant."""
+        return tuple(
+            self._difference(run, variant, metric, paired[metric], self.is_primary(place, metric), margin)
+            for place, ((run, variant), paired) in enumerate(zip(self.variants, by_variant, strict=True))
+            for metric in order_metrics(paired)
+        )
+
+    def _difference(
+        self, run: Run, variant: str, metric: str, paired: PairedDifference, is_primary: bool, margin: float | None
+    ) -> Difference:
+        verdict = None
+        if is_primary:
+            pair = (run, self.reference)
+            no_skill = metric in _NEEDS_SKILL and any(is_at_chance(each, self.task, variant) for each in pair)
+            verdict = "at chance" if no_skill else paired.verdict(metric_of(metric), margin)
+        value, reference_value = (each.estimate(self.task, variant, metric).value for each in (run, self.reference))
+        return Difference(
+            model=run.label,
+            reference=self.reference.label,
+            benchmark=run.benchmark_of(self.task),
+            task=self.task,
+            variant=variant,
+            metric=metric,
+            value=value,
+            reference_value=reference_value,
+            points=paired.points,
+            low=paired.low if np.isfinite(paired.low) else None,
+            high=paired.high if np.isfinite(paired.high) else None,
+            p=paired.p,
+            p_corrected=paired.p_corrected,
+            mde=paired.mde,
+            images=paired.images,
+            is_primary=is_primary,
+            verdict=verdict,
+            coverage=coverage_phrase(run.sizes(self.task).get(variant, {})),
+            spread=paired.spread,
+            critical=paired.critical,
+        )
+
+
+def differences_of(tasks: Sequence[TaskTests], margin: float | None = None) -> list[tuple[Difference, ...]]:
+    """Return the differences of each task; the primary ones of all these tasks are one family."""
+    owner = [(task, place) for task in tasks for place in range(len(task.counts))]
+
+    def in_family(number: int, metric: str) -> bool:
+        task, place = owner[number]
+        return task.is_primary(place, metric)
+
+    paired = iter(paired_differences([pair for task in tasks for pair in task.counts], in_family))
+    return [task.differences([next(paired) for _ in task.counts], margin) for task in tasks]
+
+
+def is_at_chance(run: Run, task: str, variant: str) -> bool:
+    """Whether a model cannot be told from chance on the unaltered variant: its interval reaches down to chance."""
+    described = object_of(object_of(object_of(run.results.get("variants")).get(task)).get(variant))
+    unaltered = described.get("baseline", CLEAN)
+    return any(reaches_chance(run, task, unaltered, name) for name in run.tasks[task].get(unaltered, {}))
+
+
+def reaches_chance(run: Run, task: str, variant: str, metric: str) -> bool:
+    """Whether the interval of a metric contains what guessing has, or is below it."""
+    chance, estimate = run.chance(task, variant, metric), run.estimate(task, variant, metric)
+    return chance is not None and estimate.low is not None and estimate.low <= chance
+
+
+def counts_of(run: Run) -> CountsByVariant:
+    """Return the counts of the variants that are compared: all but single corruptions."""
+    variants = {task: [*run.variants(task), *run.mean_corruptions(task)] for task in run.tasks}
+    return run.counts(variants)
+
+
+def _shared_counts(
+    run: Run, reference: Run, task: str, variant: str, tables: Mapping[str, CountsByVariant]
+) -> Pair | None:
+    """Return the counts of a model, with the metrics that can be compared, and of the reference; None without any."""
+    one = _agreeing_counts(run, task, variant, tables[run.label])
+    other = _agreeing_counts(reference, task, variant, tables[reference.label])
+    if one is None or other is None:
+        return None
+    is_altered = run.described[task][variant].is_altered
+    metrics = [
+        name
+        for name in one.metrics
+        if name in other.metrics and has_best_value(name, is_altered) and one.has_same_entries(other, name)
+    ]
+    return (one.only(metrics), other.only(metrics)) if metrics else None
+
+
+def has_best_value(metric: str, is_altered: bool) -> bool:
+    """Whether one value of a metric is best; without altered items in the gallery, false recall is always 0."""
+    about = metric_of(metric)
+    return (about.better is not None or about.neutral is not None) and (is_altered or metric != "fr1")
+
+
+def _agreeing_counts(run: Run, task: str, variant: str, table: CountsByVariant) -> Counts | None:
+    """Return the counts, or None if they belong to other results: a metric of them differs from `results.json`."""
+    counts = table.get((task, variant))
+    if counts is None:
+        return None
+    stored = {name: value for name in counts.metrics if (value := run.estimate(task, variant, name).value) is not None}
+    are_equal = all(abs(value - counts.value(name)) < _ROUNDING for name, value in stored.items())
+    return counts.only(stored) if are_equal else None
