@@ -1,79 +1,155 @@
 """Attack the demo's models under equal lexicons: how much of a defence's advantage is a smaller search space?
 
-    python experiments/attack_lexicons.py --out attack_lexicons.csv [--scenes 100] [--models demo:plain,...]
+    python experiments/attack_lexicons.py --out attack_lexicons.csv [--scenes 1000] [--folder DIR]
 
-Drawn scenes of seed 61; every caption of a scene may change. Each model is attacked exhaustively with one word, with
-all nouns of the demo's lexicon and with words of captions only, by RoCOCO's replacement and by all kinds; and by a beam
-with two words. A row has R@1 before and after, survival and FR@1 with intervals, for the goals `gallery` and `own`, and
-the curve over queries.
+Scenes of the split `test` and seed 63, whose compositions occur in no training scene; every caption of a scene may
+change. The shipped demo models are attacked with all nouns of the demo's lexicon and with words of captions only, by
+RoCOCO's replacement of nouns and by all kinds of changes, with one and with two changes. One change and two nouns are
+searched exhaustively; two changes of all kinds by a beam.
+
+OUT has a row for each attack, goal, number of changes and model; OUT with `_tests` before its extension has the paired
+tests against the plain model. Two hypotheses are primary and corrected together: the goal `own` with nouns of captions,
+and the points that leaving out the other nouns gives back. All other tests are corrected together as a second family.
+Attacks that were finished in DIR are not repeated.
 """
 
 import argparse
 import csv
 import json
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from rococo_jax.attacks.changes import DEFAULT_CHANGES
 from rococo_jax.attacks.run import AttackedData, attack_models
 from rococo_jax.attacks.settings import CaptionAttack
+from rococo_jax.attacks.summary import Record
 from rococo_jax.data.captions import CaptionedImage
 from rococo_jax.demo.captions import captions_of, demo_lexicon
 from rococo_jax.demo.scenes import draw_scene, make_scene
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.encoders.loading import load_encoder
+from rococo_jax.metrics.paired import PairedCounts, paired_differences
+from rococo_jax.storage import hash_json
 
+SEED = 63
+MODELS = ("plain", "sc-vc", "grounded")
+ALL_NOUNS, NOUNS_OF_CAPTIONS = "nouns, all of the lexicon", "nouns, those of captions"
 SETTINGS = {
-    "one noun, all nouns": dict(kinds=("same_concept",)),
-    "one noun, nouns of captions": dict(kinds=("same_concept",), known_words=True),
-    "one word, all kinds, all words": dict(kinds=DEFAULT_CHANGES),
-    "one word, all kinds, words of captions": dict(kinds=DEFAULT_CHANGES, known_words=True),
-    "two nouns, nouns of captions, beam": dict(
-        kinds=("same_concept",), known_words=True, budgets=(1, 2), search="beam"
+    ALL_NOUNS: dict(kinds=("same_concept",), budgets=(1,)),
+    NOUNS_OF_CAPTIONS: dict(kinds=("same_concept",), known_words=True, budgets=(1, 2)),
+    "all kinds, all words": dict(kinds=DEFAULT_CHANGES, budgets=(1,)),
+    "all kinds, words of captions": dict(
+        kinds=DEFAULT_CHANGES, known_words=True, budgets=(1, 2), search="beam"
     ),
-}
+}  # fmt: skip
+GOALS = ("own", "gallery")
+# Numbers of tries with one change after which survival is tested, besides all of them.
+TRIES = (16, 64)
+PRIMARY = (f"own: {NOUNS_OF_CAPTIONS}, 1 change", "own: gain from leaving out the other nouns")
+
+
+def remember(encode: Callable[[Sequence[str]], np.ndarray]) -> Callable[[Sequence[str]], np.ndarray]:
+    """Return a function that encodes each text once: most altered captions belong to several attacks."""
+    embeddings: dict[str, np.ndarray] = {}
+
+    def encode_new(texts: Sequence[str]) -> np.ndarray:
+        new = [text for text in dict.fromkeys(texts) if text not in embeddings]
+        if new:
+            embeddings.update(zip(new, encode(new), strict=True))
+        return np.stack([embeddings[text] for text in texts])
+
+    return encode_new
+
+
+def survival(records: Sequence[Record], goal: str, label: str) -> dict[str, np.ndarray]:
+    """Return whether each scene survives, by test: after all changes of each budget, and after fewer tries."""
+    right = np.array([record["right"] for record in records])
+    columns = {}
+    for changes in SETTINGS[label]["budgets"]:
+        fooled = np.array([record["smallest"] is not None and record["smallest"] <= changes for record in records])
+        columns[f"{goal}: {label}, {changes} change{'s' * (changes > 1)}"] = right & ~fooled
+    for tries in TRIES:
+        fooled = np.array([record["first"] is not None and record["first"] <= tries for record in records])
+        columns[f"{goal}: {label}, {tries} tries"] = right & ~fooled
+    return {name: column.astype(float) for name, column in columns.items()}
+
+
+def paired_tests(columns: Mapping[str, Mapping[str, np.ndarray]]) -> list[dict[str, object]]:
+    """Return the differences of each model from the first, of all tests and of the gain."""
+    names = list(columns[MODELS[0]])
+    counts = {name: np.column_stack([*each.values(), np.ones(len(each[names[0]]))]) for name, each in columns.items()}
+
+    def share(place: int, minus: int | None = None):
+        # The last column counts the scenes.
+        return lambda sums: 100.0 * (sums[..., place] - (0 if minus is None else sums[..., minus])) / sums[..., -1]
+
+    metrics = {name: share(place) for place, name in enumerate(names)}
+    metrics[PRIMARY[1]] = share(names.index(PRIMARY[0]), names.index(f"own: {ALL_NOUNS}, 1 change"))
+    ranges = {name: 200.0 if name == PRIMARY[1] else 100.0 for name in metrics}
+    rows = []
+    for family in ("primary", "other"):
+        selected = {name: metric for name, metric in metrics.items() if (name in PRIMARY) == (family == "primary")}
+        comparisons = [PairedCounts(counts[name], counts[MODELS[0]], selected, ranges=ranges) for name in MODELS[1:]]
+        for name, differences in zip(MODELS[1:], paired_differences(comparisons), strict=True):
+            for test, each in differences.items():
+                row = {"family": family, "test": test, "model": name, "reference": MODELS[0]}
+                values = {key: getattr(each, key) for key in ("points", "low", "high", "p", "p_corrected", "mde")}
+                rows.append(row | {key: value and round(float(value), 4) for key, value in values.items()})
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--scenes", type=int, default=100)
-    parser.add_argument("--models", default="demo:plain,demo:sc-vc,demo:grounded")
+    parser.add_argument("--scenes", type=int, default=1000)
+    parser.add_argument("--folder", type=Path, help="where attacks are kept (default: nowhere)")
     arguments = parser.parse_args()
-    scenes = [make_scene("test", 61, index) for index in range(arguments.scenes)]
+    scenes = [make_scene("test", SEED, index) for index in range(arguments.scenes)]
     items = [CaptionedImage(f"{scene.name}.png", tuple(captions_of(scene))) for scene in scenes]
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / item.image for item in items]
+    rows, columns = [], {name: {} for name in MODELS}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        files = [Path(temporary) / item.image for item in items]
         for scene, file in zip(scenes, files, strict=True):
             draw_scene(scene, 256).save(file, compress_level=1)
-        models = {name.removeprefix("demo:"): load_encoder(name) for name in arguments.models.split(",")}
-        for label, settings in SETTINGS.items():
-            for goal in ("gallery", "own"):
-                attack = CaptionAttack("words", settings.get("budgets", (1,)), goal, demo_lexicon(), seed=61)
-                attack = CaptionAttack(**{**vars(attack), **settings})
-                folders = {name: Path(folder) / label / goal / name for name in models}
-                data = AttackedData(items, files, f"scenes {arguments.scenes}")
-                attacked, comparison = attack_models(models.__getitem__, folders, data, [attack], EmbeddingCache(None))
-                for name, model in attacked.items():
-                    results = model.summary["results"]["words"]
-                    for changes in results["certificates"]:
-                        values, intervals = results["values"], results["intervals"]
-                        row = {"attack": label, "goal": goal, "changes": changes, "model": name, "r1": values["r1"]}
-                        for metric in (f"r1_{changes}", f"survival_{changes}", f"fr1_{changes}"):
-                            row |= {metric.split("_")[0] + "_after": round(values[metric], 2)}
-                            row |= {f"{metric.split('_')[0]}_interval": [round(end, 1) for end in intervals[metric]]}
-                        row["median_candidates"] = sorted(each["candidates"] for each in model.records["words"])[
-                            len(items) // 2
-                        ]
-                        row["curve"] = json.dumps([[e["queries"], round(e["r1"], 1)] for e in results["curve"]])
-                        rows.append(row)
-                        print(json.dumps(row), flush=True)
-                for each in comparison["words"]["differences"]:
-                    print(
-                        json.dumps({key: each[key] for key in ("model", "metric", "points", "p_corrected")}), flush=True
-                    )
-    with arguments.out.open("w", encoding="utf-8", newline="") as file:
+        data = AttackedData(items, files, hash_json([SEED, arguments.scenes]))
+        cache = EmbeddingCache(None)
+        for name in MODELS:
+            model = load_encoder(f"demo:{name}")
+            model.encode_text = remember(model.encode_text)
+            for label, settings in SETTINGS.items():
+                for goal in GOALS:
+                    attack = CaptionAttack(unit="words", goal=goal, lexicon=demo_lexicon(), seed=SEED, **settings)
+                    out = folder / label.replace(", ", "_").replace(" ", "_") / goal / name
+                    attacked, _ = attack_models(lambda _, model=model: model, {name: out}, data, [attack], cache)
+                    records, summary = attacked[name].records["words"], attacked[name].summary
+                    columns[name] |= survival(records, goal, label)
+                    rows += rows_of(summary["results"]["words"], records, label, goal, name)
+    write(arguments.out, rows)
+    write(arguments.out.with_stem(f"{arguments.out.stem}_tests"), paired_tests(columns))
+
+
+def rows_of(results: Mapping, records: Sequence[Record], label: str, goal: str, model: str) -> list[dict[str, object]]:
+    """Return the numbers of one attack, a row for each number of changes."""
+    rows = []
+    values, intervals = results["values"], results["intervals"]
+    for changes in results["certificates"]:
+        row = {"attack": label, "goal": goal, "changes": changes, "model": model, "r1": round(values["r1"], 2)}
+        for metric in ("r1", "survival", "fr1"):
+            row[f"{metric}_after"] = round(values[f"{metric}_{changes}"], 2)
+            row[f"{metric}_interval"] = [round(end, 1) for end in intervals[f"{metric}_{changes}"]]
+        row["median_candidates"] = sorted(each["candidates"] for each in records)[len(records) // 2]
+        row["certificates"] = json.dumps(results["certificates"][changes])
+        row["curve"] = json.dumps([[each["queries"], round(each["r1"], 1)] for each in results["curve"]])
+        rows.append(row)
+    return rows
+
+
+def write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
