@@ -1,13 +1,16 @@
 """FSDP: shard parameters, and gather each block's parameters just before use (ZeRO stage 3, arXiv 1910.02054).
 
 Parameters are stored sharded over the mesh axis `fsdp`, along their longest axis that the number of shards divides (the
-layer axis excepted). Without constraints XLA might gather the activations instead, which are far larger. So each
-parameter is constrained to be replicated where it is used, and its gradient, which stays float32, to be sharded:
+layer axis excepted). Parameters outside the blocks (word and position tables, heads) are gathered once per step
+(`gather_parameters`), those of a block when the block runs; again in a rematerialised backward pass.
 
-    forward    all-gather of a block's parameters when the block runs; again in a rematerialised backward pass
-    backward   reduce-scatter of their gradient
+In training, towers run on each device by itself (`jax.shard_map`), with a copy of the parameters (`copy_parameters`),
+so that a device computes the gradients of its own rows:
 
-Parameters outside the blocks (word and position tables, heads) are gathered once per step (`gather_parameters`).
+    in the loops over blocks and micro-batches    reduce-scatter over `fsdp` of the gradients of sharded parameters
+    after the loops, once                         sum over the copies, and reduce-scatter of what is outside the blocks
+
+Gradients are sent in float32.
 """
 
 import dataclasses
@@ -25,12 +28,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from rococo_jax.models.dual_encoder import DualEncoder
+from rococo_jax.models.dual_encoder import DualEncoder, abstract_model
 from rococo_jax.models.layers import stacks_of
+from rococo_jax.runtime import AXES
 
-# Parameters with fewer elements are not sharded.
+# Parameters with fewer elements, in a block or outside, are not sharded.
 LEAST_SHARDED = 2**14
-_IN_BLOCKS, _LOOKED_UP = ".blocks.", "text.words"
+_IN_BLOCKS = ".blocks."
 
 
 def partition_of(path: str, shape: tuple[int, ...], shards: int) -> PartitionSpec:
@@ -40,11 +44,16 @@ def partition_of(path: str, shape: tuple[int, ...], shards: int) -> PartitionSpe
     (None, None, 'fsdp')
     """
     first = 1 if _IN_BLOCKS in path else 0
-    axes = [axis for axis in range(first, len(shape)) if shape[axis] % shards == 0]
+    axis = _sharded_axis(shape[first:], shards)
+    return PartitionSpec() if axis is None else PartitionSpec(*(None,) * (first + axis), "fsdp")
+
+
+def _sharded_axis(shape: tuple[int, ...], shards: int) -> int | None:
+    """Return the axis along which a parameter of this shape is sharded; None for none."""
+    axes = [axis for axis, length in enumerate(shape) if length % shards == 0]
     if shards == 1 or math.prod(shape) < LEAST_SHARDED or not axes:
-        return PartitionSpec()
-    longest = max(axes, key=lambda axis: shape[axis])
-    return PartitionSpec(*(None,) * longest, "fsdp")
+        return None
+    return max(axes, key=lambda axis: shape[axis])
 
 
 def sharding_of(path: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
@@ -93,78 +102,116 @@ def merge_gathered(graph: Any, state: Any) -> DualEncoder:
 
 
 def gather_parameters(parameters: Mapping[str, Array], mesh: Mesh) -> dict[str, Array]:
-    """Replicate the parameters outside the towers' blocks on every device; their gradients are sharded.
+    """Replicate the parameters outside the towers' blocks on every device."""
+    if mesh.shape["fsdp"] == 1:
+        return dict(parameters)
+    full = NamedSharding(mesh, PartitionSpec())
+    return {
+        path: array if _IN_BLOCKS in path else jax.lax.with_sharding_constraint(array, full)
+        for path, array in parameters.items()
+    }
 
-    Applied to parameters that are replicated already, it moves nothing but still shards the gradients.
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def copy_parameters(parameters: Mapping[str, Array], mesh: Mesh) -> dict[str, Array]:
+    """Return a copy of the parameters for every device, (devices, ...), for towers inside `jax.shard_map`.
+
+    Parameters outside the blocks are gathered. Of a parameter of a block that is sharded over `fsdp`, the devices of
+    one position on the axis `data` share a copy: (data, ...). The gradient is the sum over the copies.
+    """
+
+    def copy(path: str, array: Array) -> Array:
+        partition = partition_of_copies(path, array.shape, mesh)
+        count = mesh.size if partition[0] == AXES else mesh.shape["data"]
+        copies = jnp.broadcast_to(array, (count, *array.shape))
+        return jax.lax.with_sharding_constraint(copies, NamedSharding(mesh, partition))
+
+    return {path: copy(path, array) for path, array in gather_parameters(parameters, mesh).items()}
+
+
+def _copy_parameters_forward(parameters: Mapping[str, Array], mesh: Mesh) -> tuple[dict[str, Array], None]:
+    return copy_parameters(parameters, mesh), None
+
+
+def _copy_parameters_backward(mesh: Mesh, _: None, gradients: Mapping[str, Array]) -> tuple[dict[str, Array]]:
+    return (
+        {
+            path: jax.lax.with_sharding_constraint(copies.sum(0), sharding_of(path, copies.shape[1:], mesh))
+            for path, copies in gradients.items()
+        },
+    )
+
+
+copy_parameters.defvjp(_copy_parameters_forward, _copy_parameters_backward)
+
+
+def partition_of_copies(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    """Return the partition of the copies of a parameter of this shape."""
+    partition = partition_of_gathered(path, shape, mesh)
+    return PartitionSpec("data", *partition) if len(partition) else PartitionSpec(AXES)
+
+
+def partition_of_gathered(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    """Return the partition of a parameter in the result of `gather_parameters`."""
+    return partition_of(path, shape, mesh.shape["fsdp"]) if _IN_BLOCKS in path else PartitionSpec()
+
+
+def gather_blocks_on_use(model: DualEncoder, mesh: Mesh, *, on_each_device: bool = False) -> None:
+    """Let all stacks all-gather each block's parameters when the block runs.
+
+    Args:
+        on_each_device: the model runs inside `jax.shard_map` and has this device's shards of its blocks.
     """
     shards = mesh.shape["fsdp"]
     if shards == 1:
-        return dict(parameters)
-
-    def gather(path: str, array: Array) -> Array:
-        if _IN_BLOCKS in path:
-            return array
-        partition = partition_of(path, array.shape, shards)
-        return _replicated(array, mesh, partition, path == _LOOKED_UP, array.dtype)
-
-    return {path: gather(path, array) for path, array in parameters.items()}
-
-
-def gather_blocks_on_use(model: DualEncoder, mesh: Mesh) -> None:
-    """Let all stacks all-gather each block's parameters when the block runs."""
-    if mesh.shape["fsdp"] == 1:
         return
-    for stack in stacks_of(model):
-        stack.prepare_layer = _GatherLayer(mesh, stack.layers, model.dtype)
+    complete = nnx.merge(*abstract_model(model.spec))
+    for stack, shapes in zip(stacks_of(model), stacks_of(complete), strict=True):
+        leaves = jax.tree.leaves(nnx.split(shapes.block)[1])
+        axes = tuple(_sharded_axis(leaf.shape[1:], shards) for leaf in leaves)
+        stack.prepare_layer = _GatherLayer(mesh, axes, model.dtype, on_each_device)
 
 
 @dataclasses.dataclass(frozen=True)
 class _GatherLayer:
-    """Callable that gathers a block's parameters.
+    """Callable that gathers a block's parameters, which are sharded along `axes`.
 
     A dataclass, so that instances compare equal and two models of one shape share a program.
     """
 
     mesh: Mesh
-    layers: int
+    axes: tuple[int | None, ...]
     dtype: DTypeLike
+    on_each_device: bool
 
     def __call__(self, layer: Any) -> Any:
-        def gather(array: Array) -> Array:
-            partition = partition_of(_IN_BLOCKS, (self.layers, *array.shape), self.mesh.shape["fsdp"])
+        def gather(array: Array, axis: int | None) -> Array:
+            if axis is None:
+                return array
             # The product of a matrix rounds it to this dtype anyway; rounding first sends fewer bytes.
             transfer_dtype = jnp.dtype(self.dtype if array.ndim > 1 else array.dtype)
-            return _replicated(array, self.mesh, PartitionSpec(*partition[1:]), False, transfer_dtype)
+            if self.on_each_device:
+                return _all_gather(array, axis, transfer_dtype)
+            # Without a constraint XLA might gather the activations instead, which are far larger.
+            full = NamedSharding(self.mesh, PartitionSpec())
+            return jax.lax.with_sharding_constraint(array.astype(transfer_dtype), full).astype(array.dtype)
 
-        return jax.tree.map(gather, layer)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
-def _replicated(
-    array: Array, mesh: Mesh, partition: PartitionSpec, is_lookup: bool, transfer_dtype: DTypeLike
-) -> Array:
-    """Replicate an array, rounded to `transfer_dtype`. Its gradient is not rounded, and gets the sharding `partition`.
-
-    `is_lookup` marks a table whose rows are looked up.
-    """
-    gathered = jax.lax.with_sharding_constraint(array.astype(transfer_dtype), NamedSharding(mesh, PartitionSpec()))
-    return gathered.astype(array.dtype)
+        leaves, structure = jax.tree.flatten(layer)
+        return jax.tree.unflatten(structure, map(gather, leaves, self.axes))
 
 
-def _forward(
-    array: Array, mesh: Mesh, partition: PartitionSpec, is_lookup: bool, transfer_dtype: DTypeLike
-) -> tuple[Array, None]:
-    return _replicated(array, mesh, partition, is_lookup, transfer_dtype), None
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _all_gather(shard: Array, axis: int, transfer_dtype: DTypeLike) -> Array:
+    """Gather an array over `fsdp`, rounded to `transfer_dtype`. Its gradient is not rounded."""
+    return jax.lax.all_gather(shard.astype(transfer_dtype), "fsdp", axis=axis, tiled=True).astype(shard.dtype)
 
 
-def _backward(
-    mesh: Mesh, partition: PartitionSpec, is_lookup: bool, transfer_dtype: DTypeLike, _: None, cotangent: Array
-) -> tuple[Array]:
-    if is_lookup:
-        # The gradient of a lookup is a scatter. Left to itself, XLA gathers the rows of all devices for it. With this
-        # constraint, each device adds its rows to a table of its own, and the tables are summed.
-        cotangent = jax.lax.with_sharding_constraint(cotangent, NamedSharding(mesh, PartitionSpec()))
-    return (jax.lax.with_sharding_constraint(cotangent, NamedSharding(mesh, partition)),)
+def _all_gather_forward(shard: Array, axis: int, transfer_dtype: DTypeLike) -> tuple[Array, None]:
+    return _all_gather(shard, axis, transfer_dtype), None
 
 
-_replicated.defvjp(_forward, _backward)
+def _all_gather_backward(axis: int, transfer_dtype: DTypeLike, _: None, cotangent: Array) -> tuple[Array]:
+    return (jax.lax.psum_scatter(cotangent, "fsdp", scatter_dimension=axis, tiled=True),)
+
+
+_all_gather.defvjp(_all_gather_forward, _all_gather_backward)

@@ -8,11 +8,15 @@ a time:
     3. first micro-batch: propagate that gradient to the parameters through the stored activations
     4. every other micro-batch: embed it again, propagate its part of the gradient, and add the results
 
+A device adds the gradients of its own rows. They are summed over devices once, after all loops over micro-batches and
+blocks: `embed` takes copies of the parameters, one for each device, and the gradient of a copy stays where it is.
+
 The gradients are those of the whole batch, because an embedding depends on its own row only. With P micro-batches the
 price is 1 - 1/P of a forward pass. The paper also recomputes the first micro-batch; storing it takes no more memory,
 because one micro-batch is stored at a time anyway.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +25,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
+from rococo_jax.models.fsdp import copy_parameters
 from rococo_jax.runtime import AXES
 
 Parameters = Mapping[str, Array]
@@ -45,25 +50,27 @@ def loss_and_gradients(
     """Compute the loss, the values of its terms, and the gradient with respect to `parameters`.
 
     Args:
-        embed: computes embeddings from parameters and rows.
+        embed: computes embeddings from parameters and rows; with a mesh, from `copy_parameters`.
         loss: computes the loss and the values of its terms from the embeddings of the global batch and the scales.
         parameters: trained parameters by path. `logit_scale` and `logit_bias` are the scales, which the loss reads.
         rows: tower inputs of the global batch, a pytree.
         micro_batches: number of micro-batches; each has rows of every device.
         mesh: devices that share the rows.
     """
+    copy = dict if mesh is None else functools.partial(copy_parameters, mesh=mesh)
     if micro_batches == 1:
-        return _in_one_pass(embed, loss, parameters, rows)
+        return _in_one_pass(lambda parameters, rows: embed(copy(parameters), rows), loss, parameters, rows)
 
+    copies, sum_over_devices = jax.vjp(copy, parameters)
     # Every array is (micro_batches, rows, ...) from here on.
     split_rows = _split_rows(rows, micro_batches, mesh)
     first_rows, other_rows = _first(split_rows), _all_but_first(split_rows)
 
     # Forward. The barrier keeps the stored activations of the first micro-batch from being computed too early, when
     # they would take memory beside those of the others.
-    other_embedded = jax.lax.map(lambda rows: embed(parameters, rows), other_rows)
+    other_embedded = jax.lax.map(lambda rows: embed(copies, rows), other_rows)
     first_rows, other_embedded = jax.lax.optimization_barrier((first_rows, other_embedded))
-    first_embedded, backward_of_first = jax.vjp(lambda parameters: embed(parameters, first_rows), parameters)
+    first_embedded, backward_of_first = jax.vjp(lambda copies: embed(copies, first_rows), copies)
     embedded = jax.tree.map(_prepend, first_embedded, other_embedded)
 
     # Loss of the global batch, and the gradient with respect to embeddings and scales.
@@ -79,11 +86,12 @@ def loss_and_gradients(
 
     def add_micro_batch(total: Parameters, micro_batch: tuple[Rows, Embedded]) -> tuple[Parameters, None]:
         rows, embedding_gradients = micro_batch
-        _, backward = jax.vjp(lambda parameters: embed(parameters, rows), parameters)
+        _, backward = jax.vjp(lambda copies: embed(copies, rows), copies)
         (gradients,) = backward(embedding_gradients)
         return jax.tree.map(jnp.add, total, gradients), None
 
     gradients, _ = jax.lax.scan(add_micro_batch, gradients, (other_rows, _all_but_first(split_gradients)))
+    (gradients,) = sum_over_devices(gradients)
     for name, gradient in scale_gradients.items():
         gradients[name] += gradient
     return value, terms, gradients

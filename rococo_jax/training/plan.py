@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -144,32 +144,59 @@ def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.2f} GB"
 
 
+class _Collective(NamedTuple):
+    kind: str
+    operands: list[tuple[str, int]]  # dtype and bytes
+    in_loop: bool
+    is_asynchronous: bool
+
+
 def collectives_of(program: str) -> dict[str, dict[str, int]]:
     """Count the collectives in the text of a compiled program (`compiled.as_text()`), by kind and dtype.
 
     `bytes` are those of the operands on one device. Instructions in the body of a loop have rows of their own, for one
-    turn of the loop. Programs for TPUs show a collective several times, in each fusion that computes a part of it; its
-    channel tells that it is the same.
+    turn of the loop.
+    """
+    counts: dict[str, Counter] = {}
+    for collective in _collectives(program):
+        dtypes = "+".join(sorted({dtype for dtype, _ in collective.operands}))
+        place = ", each turn of a loop" if collective.in_loop else ""
+        row = counts.setdefault(f"{collective.kind} {dtypes}{place}", Counter())
+        row.update(instructions=1, bytes=sum(size for _, size in collective.operands))
+    return {name: dict(counts[name]) for name in sorted(counts)}
+
+
+def asynchronous_collectives(program: str) -> int:
+    """Count the collectives that may run beside computation, in the text of a compiled program.
+
+    Such a collective is a pair of `-start` and `-done`, or a computation that `async-start` calls. XLA for GPUs marks
+    those between which it found nothing to compute.
+    """
+    return sum(collective.is_asynchronous for collective in _collectives(program))
+
+
+def _collectives(program: str) -> list[_Collective]:
+    """Return the collectives of a program, each once.
+
+    Programs for TPUs show a collective several times, in each fusion that computes a part of it; its channel and its
+    origin tell that it is the same. Elsewhere a channel tells nothing: all collectives of a `shard_map` may share one.
     """
     loops = _computations_of_loops(program)
-    matches = [(computation, _INSTRUCTION.match(line)) for computation, line in _lines_by_computation(program)]
-    instructions = [(computation, *match.groups()) for computation, match in matches if match]
-    shapes = {name: shape for _, name, shape, *_ in instructions}
-    counts: dict[str, Counter] = {}
-    channels: set[str] = set()
-    for computation, name, _, opcode, operands, attributes in instructions:
-        kind = opcode.removesuffix("-start")
-        channel = re.search(r"channel_id=(\d+)", attributes)
-        identity = channel[1] if channel else name
-        if kind not in COLLECTIVES or identity in channels:
+    started = {name for line in re.findall(r" async-start\(.*", program) for name in _CALLED.findall(line)}
+    called = set(_CALLED.findall(program))
+    lines = [(computation, line, _INSTRUCTION.match(line)) for computation, line in _lines_by_computation(program)]
+    shapes = {match[1]: match[2] for _, _, match in lines if match}
+    collectives: dict[Any, _Collective] = {}
+    for computation, line, match in lines:
+        if match is None or (kind := match[3].removesuffix("-start")) not in COLLECTIVES:
             continue
-        channels.add(identity)
+        name, _, opcode, operands, attributes = match.groups()
+        channel, origin = (re.search(each, attributes) for each in (r"channel_id=\d+", r"metadata={.*?}"))
+        identity = (channel[0], origin and origin[0]) if channel and computation in called else name
         arrays = [array for each in re.findall(r"%([\w.\-]+)", operands) for array in _arrays(shapes[each])]
-        dtypes = "+".join(sorted({dtype for dtype, _ in arrays}))
-        place = ", each turn of a loop" if computation in loops else ""
-        row = counts.setdefault(f"{kind} {dtypes}{place}", Counter())
-        row.update(instructions=1, bytes=sum(size for _, size in arrays))
-    return {name: dict(counts[name]) for name in sorted(counts)}
+        may_overlap = (opcode.endswith("-start") or computation in started) and '"is_sync":true' not in line
+        collectives.setdefault(identity, _Collective(kind, arrays, computation in loops, may_overlap))
+    return list(collectives.values())
 
 
 def _computations_of_loops(program: str) -> set[str]:
@@ -196,26 +223,6 @@ def _lines_by_computation(program: str) -> Iterator[tuple[str, str]]:
         if header := _HEADER.match(line):
             computation = header[1]
         yield computation, line
-
-
-def asynchronous_collectives(program: str) -> int:
-    """Count the collectives that may run beside computation, in the text of a compiled program.
-
-    Such a collective is a pair of `-start` and `-done`, or a computation that `async-start` calls. XLA for GPUs marks
-    those between which it found nothing to compute.
-    """
-    called = {computation for line in re.findall(r" async-start\(.*", program) for computation in _CALLED.findall(line)}
-    names: set[str] = set()
-    for computation, line in _lines_by_computation(program):
-        instruction = _INSTRUCTION.match(line)
-        if instruction is None or '"is_sync":true' in line:
-            continue
-        name, opcode = instruction[1], instruction[3]
-        is_collective = opcode.removesuffix("-start") in COLLECTIVES
-        if is_collective and (opcode.endswith("-start") or computation in called):
-            channel = re.search(r"channel_id=(\d+)", line)
-            names.add(channel[1] if channel else name)
-    return len(names)
 
 
 def _arrays(shape: str) -> list[tuple[str, int]]:

@@ -24,7 +24,7 @@ from rococo_jax.losses import active_fields
 from rococo_jax.losses.terms import Field
 from rococo_jax.models import DualEncoder, ModelSpec
 from rococo_jax.models.attention import use_fused_attention
-from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters
+from rococo_jax.models.fsdp import gather_blocks_on_use, gather_parameters, partition_of_copies, partition_of_gathered
 from rococo_jax.models.layers import set_remat
 from rococo_jax.runtime import AXES
 from rococo_jax.similarity import ShardedLogits
@@ -61,12 +61,11 @@ def make_step(
     def step(state: TrainState, frozen: Parameters, batch: Batch) -> tuple[TrainState, Metrics]:
         batch = add_on_device(batch, config, spec, state.step, mesh)
         # With FSDP, parameters outside the blocks are gathered here, once, and not again in every micro-batch.
-        trained = gather_parameters(state.parameters, mesh)
         frozen = gather_parameters(frozen, mesh)
         value, terms, gradients = loss_and_gradients(
-            lambda trained, rows: embed(trained, frozen, rows, fields),
+            lambda copies, rows: embed(copies, frozen, rows, fields),
             lambda vectors, scales: total_loss(vectors, scales, batch, config.losses, logits),
-            trained,
+            state.parameters,
             batch.for_towers(fields),
             micro_batches=config.micro_batches,
             mesh=mesh,
@@ -104,17 +103,29 @@ def add_on_device(batch: Batch, config: ConfigDict, spec: ModelSpec, step: Int[A
 def make_embed(
     config: ConfigDict, spec: ModelSpec, preprocessing: Preprocessing | None, mesh: Mesh
 ) -> Callable[[Parameters, Parameters, Batch, Sequence[Field]], Vectors]:
-    """Return a function that embeds rows and fields of a batch, given the trained and the frozen parameters."""
+    """Return a function that embeds rows and fields of a batch, given copies of the trained and the frozen parameters.
 
-    def embed(trained: Parameters, frozen: Parameters, rows: Batch, fields: Sequence[Field]) -> Vectors:
-        # Parameters that are already gathered stay so; here they get the sharding of their gradients.
-        parameters = gather_parameters(join_parameters(trained, frozen), mesh)
-        model = build_model(spec, parameters, jnp.dtype(config.dtype))
-        set_gradient_stops(model, config.train)
-        gather_blocks_on_use(model, mesh)
-        use_fused_attention(model, mesh, config.dtype)
-        set_remat(model, config.remat)
-        return embed_batch(model, preprocessing, rows, fields)
+    Every device embeds its own rows with its copy (`copy_parameters`), and no gradient leaves it.
+    """
+
+    def embed(copies: Parameters, frozen: Parameters, rows: Batch, fields: Sequence[Field]) -> Vectors:
+        def on_device(copy: Parameters, frozen: Parameters, rows: Batch) -> Vectors:
+            trained = {path: array.reshape(array.shape[1:]) for path, array in copy.items()}
+            model = build_model(spec, join_parameters(trained, frozen), jnp.dtype(config.dtype))
+            set_gradient_stops(model, config.train)
+            gather_blocks_on_use(model, mesh, on_each_device=True)
+            use_fused_attention(model, mesh, config.dtype)
+            set_remat(model, config.remat)
+            return embed_batch(model, preprocessing, rows, fields)
+
+        partitions = (
+            {path: partition_of_copies(path, array.shape[1:], mesh) for path, array in copies.items()},
+            {path: partition_of_gathered(path, array.shape, mesh) for path, array in frozen.items()},
+            PartitionSpec(AXES),
+        )
+        of_rows = PartitionSpec(AXES)
+        embed_rows = jax.shard_map(on_device, mesh=mesh, in_specs=partitions, out_specs=of_rows, check_vma=False)
+        return embed_rows(copies, frozen, rows)
 
     return embed
 

@@ -98,7 +98,7 @@ def program_of_gradients(name: str, parts: int):
             return total_loss(vectors, scales, batch, config.losses, logits)
 
         return loss_and_gradients(
-            lambda trained, rows: embed(trained, frozen, rows, fields), loss, trained, batch.for_towers(fields),
+            lambda copies, rows: embed(copies, frozen, rows, fields), loss, trained, batch.for_towers(fields),
             micro_batches=parts, mesh=mesh,
         )[2]  # fmt: skip
 
