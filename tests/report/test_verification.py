@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,17 +18,24 @@ from tests.support.made_runs import make_run
 from tests.support.refusals import refused
 
 
-@pytest.fixture
-def folder(tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
     """Results of two models and their report."""
+    out = tmp_path_factory.mktemp("written") / "out"
     for name, noise in (("a", 0.5), ("b", 0.7)):
-        run = make_run(tmp_path / "out" / name, name, noise)
+        run = make_run(out / name, name, noise)
         results = json.loads((run / "results.json").read_text())
         tables = (pq.read_table(run / f"{table}.parquet") for table in ("per_query", "pairs"))
         rows, pairs = tables
         write_evaluated(run, Evaluated(results, rows, [], pairs))
-    write_report(tmp_path / "out", tmp_path / "out" / "report.html")
-    return tmp_path / "out"
+    write_report(out, out / "report.html")
+    return out
+
+
+@pytest.fixture
+def folder(written, tmp_path) -> Path:
+    """A copy of these results, which a test may change."""
+    return shutil.copytree(written, tmp_path / "out")
 
 
 def verified(folder: Path, capsys, code: int = 1) -> list[str]:
