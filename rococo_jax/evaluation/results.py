@@ -11,8 +11,8 @@
      "chance": {TASK: {VARIANT: {METRIC: expected value of guessing}}} if it is known,
      "data": {BENCHMARK: {...}}, "bootstrap": {...}, "notes": [...],
      "curves": {TASK: {VARIANT: data of charts}} if the kind of task has charts,
-     "benchmarks": {BENCHMARK: {"request": {OPTION: ...}, "tasks": [...], "notes": [...], "versions": {...},
-                                "scoring": {KIND: number}}},
+     "benchmarks": {BENCHMARK: {"request": {OPTION: ...}, "tasks": [...], "notes": [...],
+                                "task_notes": {TASK: [...]}, "versions": {...}, "scoring": {KIND: number}}},
      "tables": {FILE: hash of a table beside it},
      "sha256": hash of all the rest}
 
@@ -30,8 +30,8 @@ metric. `per_query.parquet` has one row for each query or item, and seed; `pairs
 original and its altered version, each matching query, and seed (columns: `benchmarks.tasks.pairs`).
 
 `benchmarks` contains the request of each benchmark (`Benchmark.requested`), so that a later evaluation can add to it
-(`evaluation.resume`), its tasks and notes, the versions that computed it, and the version of the scoring of each kind
-of task (`evaluation.conditions`).
+(`evaluation.resume`), its tasks and notes, the notes that are on a single task by task, the versions that computed it,
+and the version of the scoring of each kind of task (`evaluation.conditions`).
 """
 
 import json

@@ -6,19 +6,19 @@ Everything that was requested (benchmarks, tasks, variants, template sets, seeds
 images) is their *request*, one for each benchmark. The cases are
 
     the same fingerprint, nothing new requested   the results are kept as they are
-    the same fingerprint, more requested          a benchmark whose request grew is scored again, with the union of
-                                                  both requests; the results of all other benchmarks are kept
+    the same fingerprint, more requested          tasks of which a variant or seed is missing are scored, with the union
+                                                  of both requests; the results of all other tasks are kept
     another model, other data, another protocol   refused, with the fields that differ
     another version of the scoring of a kind      a requested benchmark with such tasks is scored again
     a model without fingerprint, damaged tables,  nothing can be kept: the union of both requests is computed;
     tables of another evaluation                  refused where a benchmark of the folder is not requested again
 
-A benchmark is scored as a whole, because its pooled variants (`mean`, `mix_0.9`, `corruptions_3`) are means over the
-whole request. Embeddings come from the cache.
+A task is scored with all of its variants and seeds: its examples are chosen among all of them, and changes by
+corruption need the model's confidence on the uncorrupted images. Embeddings come from the cache.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ from rococo_jax.evaluation.conditions import (
     short,
 )
 from rococo_jax.evaluation.results import RESULTS, read_results
-from rococo_jax.evaluation.sections import Evaluated, are_written_with, read_evaluated
+from rococo_jax.evaluation.sections import Evaluated, Key, are_written_with, keys_of, read_evaluated
 from rococo_jax.storage import read_json
 
 
@@ -44,14 +44,16 @@ class Plan(NamedTuple):
 
     Attributes:
         stored: contents of the folder's `results.json`; None if it does not exist.
-        unchanged: benchmarks whose results are kept.
         requests: benchmark to compute -> its request, joined with that of the stored results.
+        kept: stored benchmarks whose tasks are kept, unless something of a task is missing.
+        keys: task, variant and seed of everything that is stored of these.
         lines: messages to print first.
     """
 
     stored: dict[str, Any] | None
-    unchanged: tuple[str, ...]
     requests: dict[str, Request]
+    kept: tuple[str, ...] = ()
+    keys: Set[Key] = frozenset()
     lines: tuple[str, ...] = ()
 
 
@@ -168,17 +170,18 @@ def make_plan(
     requests: dict[str, Request] = {benchmark.name: request_of(benchmark) for benchmark in benchmarks}
     path = folder / RESULTS
     if not path.exists():
-        return Plan(None, (), requests)
+        return Plan(None, requests)
     results = read_results(path)
     stored = _stored_benchmarks(path, results)
     refuse_other_conditions(path, results, fingerprint, benchmarks, name)
     _refuse_same_tasks(path, stored, benchmarks)
     unions = {each: union(stored[each]["request"] if each in stored else {}, requests[each]) for each in requests}
-    if reason := _why_nothing_is_kept(folder, results, fingerprint, training):
+    evaluated = read_evaluated(folder, results)
+    if reason := _why_nothing_is_kept(results, evaluated, fingerprint, training):
         if absent := [each for each in stored if each not in requests]:
             problem = f"results of {', '.join(absent)}, which cannot be kept: {reason}"
             raise InputError(path, "benchmarks", problem, "a request that includes these, or another output folder")
-        return Plan(results, (), unions, (f"{folder}: results are computed again: {reason}",))
+        return Plan(results, unions, lines=(f"{folder}: results are computed again: {reason}",))
     extended = {
         each: unions[each]
         for each in requests
@@ -188,7 +191,10 @@ def make_plan(
     lines = list(_lines(folder, stored, requests, extended, unchanged))
     if not extended and results["model"] != name:
         lines.append(f"{folder}: its results have the name {results['model']!r}, not {name!r}")
-    return Plan(results, unchanged, extended, tuple(lines))
+    kept = tuple(each for each in stored if each in unchanged or not _has_other_scoring(stored[each]))
+    tasks = {task for each in kept for task in stored[each]["tasks"]}
+    keys = {key for key in keys_of(evaluated) if key[0] in tasks} if extended else set()
+    return Plan(results, extended, kept, keys, tuple(lines))
 
 
 def _has_other_scoring(about: Mapping[str, Any]) -> bool:
@@ -241,7 +247,10 @@ def _refuse_same_tasks(path: Path, stored: Mapping[str, Mapping[str, Any]], benc
 
 
 def _why_nothing_is_kept(
-    folder: Path, results: dict[str, Any], fingerprint: Mapping[str, Any], training: TrainingCaptions | None
+    results: dict[str, Any],
+    evaluated: Evaluated | None,
+    fingerprint: Mapping[str, Any],
+    training: TrainingCaptions | None,
 ) -> str | None:
     """Return why the results of a folder cannot be combined with new ones; None if they can."""
     if "fingerprint" in fingerprint["model"] and fingerprint["model"]["fingerprint"] is None:
@@ -249,7 +258,7 @@ def _why_nothing_is_kept(
             "the model has no fingerprint, so it may have changed since, or be another one of the same name; use a "
             "folder for each model, or add a method fingerprint()"
         )
-    if read_evaluated(folder, results) is None:
+    if evaluated is None:
         return "a table beside results.json is missing or damaged, or belongs to other results"
     if not has_baselines(results, training):
         return "they lack the baselines of the training captions"
@@ -258,4 +267,4 @@ def _why_nothing_is_kept(
 
 def stored_results(folder: Path, plan: Plan) -> Evaluated | None:
     """Read the stored results if some of them are kept, else return None."""
-    return read_evaluated(folder, plan.stored) if plan.stored is not None and plan.unchanged else None
+    return read_evaluated(folder, plan.stored) if plan.stored is not None and plan.kept else None

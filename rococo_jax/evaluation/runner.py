@@ -4,7 +4,8 @@ Several processes do it together: each embeds and scores its share, and process 
 must be there for each of them; no other file need be shared.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from rococo_jax.benchmarks.benchmark import Benchmark
 from rococo_jax.benchmarks.settings import Settings
+from rococo_jax.benchmarks.tasks import Task
 from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.evaluation.caption_baselines import TrainingCaptions, baselines_part, captions_of_results
 from rococo_jax.evaluation.conditions import FILES, request_of, scoring_of
@@ -22,7 +24,16 @@ from rococo_jax.evaluation.inputs import canonical_place
 from rococo_jax.evaluation.models.model import Model
 from rococo_jax.evaluation.results import kind_of, make_fingerprint, make_results, pair_table, per_query_table
 from rococo_jax.evaluation.resume import make_plan, stored_results, with_request
-from rococo_jax.evaluation.sections import Evaluated, join, part_of, with_columns_of, write_evaluated
+from rococo_jax.evaluation.sections import (
+    Evaluated,
+    Key,
+    join,
+    of_benchmark,
+    part_of,
+    results_of,
+    with_columns_of,
+    write_evaluated,
+)
 from rococo_jax.evaluation.seen_images import refuse_training_images, seen_items
 from rococo_jax.processes import broadcast_from_process_0, run_on_all_processes
 from rococo_jax.progress import say
@@ -47,6 +58,7 @@ def evaluate_model(
     cache: EmbeddingCache,
     training: TrainingCaptions | None = None,
     examples: bool = False,
+    stored_keys: Set[Key] = frozenset(),
 ) -> Evaluated:
     """Evaluate one model on all tasks of all benchmarks. All processes must call it.
 
@@ -57,6 +69,7 @@ def evaluate_model(
         cache: where embeddings are kept.
         training: captions for the n-gram baselines.
         examples: also choose errors to show, and make their pictures.
+        stored_keys: task, variant and seed of stored results. Tasks of which they have everything are not scored.
 
     Raises:
         InputError: the model cannot be evaluated with the settings, or an image cannot be read.
@@ -67,16 +80,13 @@ def evaluate_model(
     for benchmark in benchmarks:
         # Notes on what the model does with one benchmark are that benchmark's.
         model.notes = [*notes]
-        parts.append(_evaluate(model, benchmark, settings, cache, training, examples))
+        parts += _evaluate(model, benchmark, settings, cache, training, examples, stored_keys)
     conditions = fingerprint(model, benchmarks, settings)
-    for benchmark, part in zip(benchmarks, parts, strict=True):
-        data = {benchmark.name: conditions["data"][benchmark.name]}
-        part.results["fingerprint"] = {**conditions, "data": data}
+    for part in parts:
+        ((name, about),) = part.results["benchmarks"].items()
+        part.results["fingerprint"] = {**conditions, "data": {name: conditions["data"][name]}}
         kinds = [kind_of(part.results, task, name) for task, names in part.results["tasks"].items() for name in names]
-        part.results["benchmarks"][benchmark.name] |= {
-            "versions": conditions["versions"],
-            "scoring": scoring_of(kinds),
-        }
+        part.results["benchmarks"] = {name: about | {"versions": conditions["versions"], "scoring": scoring_of(kinds)}}
     return join(parts)
 
 
@@ -87,33 +97,53 @@ def _evaluate(
     cache: EmbeddingCache,
     training: TrainingCaptions | None,
     examples: bool,
-) -> Evaluated:
-    """Evaluate one model on one benchmark; the result has no fingerprint yet."""
+    stored_keys: Set[Key],
+) -> list[Evaluated]:
+    """Evaluate one model on the tasks of one benchmark, a part each; the results have no fingerprint yet."""
     as_read = model.adapt_benchmark(benchmark)
-    scored = model.outcomes(as_read, settings, cache)
-    items = seen_items(model, as_read, scored)
     reasons = ", ".join(filter(None, (each.chance_reason for each in as_read.excluded)))
-    results = make_results(
-        model.name,
-        settings.protocol,
-        {},
-        scored,
-        dict.fromkeys([*as_read.notes, *items.notes, *model.notes]),
-        dict.fromkeys((outcome.task for outcome in scored), reasons),
-        benchmark.headline,
-        items.rows,
-    )
-    results["baselines"] = baselines_part(as_read, training)
-    if items.counts:
-        results["training_images"] = dict(items.counts)
-    data = {benchmark.name: dict(benchmark.data)} if benchmark.data else {}
-    results |= {name: value for name, value in (("data", data), ("about", model.facts())) if value}
-    about = {"request": request_of(benchmark), "tasks": list(results["kinds"]), "notes": results["notes"]}
-    results["benchmarks"] = {benchmark.name: about}
-    selected = collect_examples(as_read, scored) if examples and jax.process_index() == 0 else []
-    rows = [row_table(benchmark.name, each, as_read) for each in rows_of_outcomes(scored, items.rows)]
-    table = with_columns_of(benchmark.name, per_query_table(rows))
-    return Evaluated(results, table, selected, pair_table(scored, as_read))
+    missing = _missing_tasks(as_read, set() if reasons else stored_keys)
+    scored = model.outcomes(dataclasses.replace(as_read, tasks=missing), settings, cache)
+    items = seen_items(model, as_read, scored)
+    shared = {
+        "baselines": baselines_part(as_read, training),
+        "data": {benchmark.name: dict(benchmark.data)} if benchmark.data else {},
+        "about": model.facts(),
+    }
+    about = {
+        "request": request_of(benchmark),
+        "tasks": list(dict.fromkeys(task.name for task in as_read.tasks)),
+        "notes": list(dict.fromkeys([*as_read.notes, *items.notes, *model.notes])),
+    }
+    parts = []
+    for task in dict.fromkeys(outcome.task for outcome in scored):
+        outcomes = [outcome for outcome in scored if outcome.task == task]
+        seen = [rows for outcome, rows in zip(scored, items.rows, strict=False) if outcome.task == task]
+        results = make_results(
+            model.name,
+            settings.protocol,
+            {},
+            outcomes,
+            items.task_notes.get(task, ()),
+            {task: reasons},
+            benchmark.headline,
+            seen,
+        )
+        if task in items.counts:
+            results["training_images"] = {task: items.counts[task]}
+        results |= {name: value for name, value in shared.items() if value}
+        results["benchmarks"] = {benchmark.name: about | {"task_notes": {task: results["notes"]}}}
+        selected = collect_examples(as_read, outcomes) if examples and jax.process_index() == 0 else []
+        rows = [row_table(benchmark.name, each, as_read) for each in rows_of_outcomes(outcomes, seen)]
+        table = with_columns_of(task, per_query_table(rows))
+        parts.append(Evaluated(results, table, selected, pair_table(outcomes, as_read)))
+    return parts
+
+
+def _missing_tasks(benchmark: Benchmark, stored_keys: Set[Key]) -> tuple[Task, ...]:
+    """Return the tasks of which a variant or seed is not stored; all if none is missing."""
+    missing = {task.name for task in benchmark.tasks if (task.name, task.variation.name, task.seed) not in stored_keys}
+    return tuple(task for task in benchmark.tasks if not missing or task.name in missing)
 
 
 def evaluate_into(
@@ -153,14 +183,14 @@ def evaluate_into(
 
     opened, captions = run_on_all_processes("benchmarks", prepare)
     before = cache.computed, cache.unidentified, cache.read
-    evaluated = evaluate_model(model, opened, settings, cache, captions, examples=True)
+    evaluated = evaluate_model(model, opened, settings, cache, captions, examples=True, stored_keys=plan.keys)
     if first:
         after = cache.computed, cache.unidentified, cache.read
         if counts := _embedding_counts(*np.subtract(after, before).tolist()):
             say(f"{model.name}: {counts}")
 
     def write() -> dict[str, Any]:
-        return write_evaluated(folder, _with_stored(evaluated, stored_results(folder, plan), plan.unchanged))
+        return write_evaluated(folder, _with_stored(evaluated, stored_results(folder, plan), plan.kept))
 
     return broadcast_from_process_0("results", write), True
 
@@ -176,12 +206,21 @@ def _embedding_counts(computed: int, unidentified: int, read: int) -> str:
     return f"{computed:,} images and texts embedded, {read:,} read from the cache"
 
 
-def _with_stored(evaluated: Evaluated, stored: Evaluated | None, unchanged: Sequence[str]) -> Evaluated:
-    """Join new results with those of the benchmarks that are kept."""
+def _with_stored(evaluated: Evaluated, stored: Evaluated | None, kept: Sequence[str]) -> Evaluated:
+    """Join new results with those of the tasks that are kept."""
     if stored is None:
         return evaluated
-    sources = {**dict.fromkeys(unchanged, stored), **dict.fromkeys(evaluated.results["benchmarks"], evaluated)}
-    joined = join([part_of(sources[name], name) for name in sorted(sources, key=canonical_place)])
-    of_model = {name: evaluated.results[name] for name in ("model", "about") if name in evaluated.results}
-    joined.results.update(of_model)
+    new = evaluated.results["benchmarks"]
+    benchmarks = {**{name: stored.results["benchmarks"][name] for name in kept}, **new}
+    parts = []
+    for name in sorted(benchmarks, key=canonical_place):
+        for task in benchmarks[name]["tasks"]:
+            is_new = task in evaluated.results["kinds"]
+            part = part_of(evaluated if is_new else stored, name, task)
+            if name in new and not is_new:
+                newer = results_of(evaluated.results, name, [task])
+                part = part._replace(results=of_benchmark(part.results, newer))
+            parts.append(part)
+    joined = join(parts)
+    joined.results.update({name: evaluated.results[name] for name in ("model", "about") if name in evaluated.results})
     return joined

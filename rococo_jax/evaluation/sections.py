@@ -1,8 +1,8 @@
-"""The contents of a results folder, joined from those of single benchmarks and divided into them again.
+"""The contents of a results folder, joined from those of single tasks and divided into them again.
 
-A benchmark's results do not depend on the other benchmarks of an evaluation. So the results of several are joined from
-those of each, and a later evaluation can keep some of them and replace or add others: the joined files are the same
-bytes as those of one evaluation of all.
+The results of a task do not depend on the other tasks of an evaluation. So the results of several are joined from those
+of each, and a later evaluation can keep some of them and replace or add others: the joined files are the same bytes as
+those of one evaluation of all.
 """
 
 import json
@@ -43,8 +43,12 @@ _OPTIONAL = (
 )
 # Parts that describe files, and not the evaluation.
 _OF_FILES = (TABLES, "sha256")
-# Key of the metadata of per_query.parquet: the columns of each benchmark, in order.
+# Key of the metadata of per_query.parquet: the columns of each task, in order.
 _COLUMNS = b"rococo_jax.columns"
+
+
+# Task, variant and seed.
+Key = tuple[str, str, int | None]
 
 
 class Evaluated(NamedTuple):
@@ -56,13 +60,13 @@ class Evaluated(NamedTuple):
     pairs: Any
 
 
-def with_columns_of(benchmark: str, table: Any) -> Any:
-    """Return the rows of one benchmark for `per_query.parquet`, with the names of its columns in their metadata."""
-    return _with_columns(table, {benchmark: table.column_names})
+def with_columns_of(task: str, table: Any) -> Any:
+    """Return the rows of one task for `per_query.parquet`, with the names of its columns in their metadata."""
+    return _with_columns(table, {task: table.column_names})
 
 
 def join(parts: Sequence[Evaluated]) -> Evaluated:
-    """Join the results of benchmarks, one part each."""
+    """Join the results of tasks, one part each."""
     columns = {name: names for part in parts for name, names in _columns_of(part.per_query).items()}
     return Evaluated(
         join_results([part.results for part in parts]),
@@ -73,11 +77,16 @@ def join(parts: Sequence[Evaluated]) -> Evaluated:
 
 
 def join_results(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the contents of `results.json` of benchmarks, one part each, without hashes of files."""
+    """Join the contents of `results.json` of tasks, one part each, without hashes of files."""
     joined: dict[str, Any] = {}
+    of_benchmarks: dict[str, list[Mapping[str, Any]]] = {}
     for part in parts:
         joined = merge(joined, part)
-    benchmarks, conditions = joined["benchmarks"], joined["fingerprint"]
+        for name, about in part["benchmarks"].items():
+            of_benchmarks.setdefault(name, []).append(about)
+    benchmarks = {name: _join_benchmark(abouts) for name, abouts in of_benchmarks.items()}
+    conditions = joined["fingerprint"]
+    joined["benchmarks"] = benchmarks
     joined["notes"] = list(dict.fromkeys(note for each in benchmarks.values() for note in each["notes"]))
     joined["fingerprint"] = conditions | {
         "versions": _versions_of(benchmarks.values()) or conditions["versions"],
@@ -86,6 +95,19 @@ def join_results(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for name in _OF_FILES:
         joined.pop(name, None)
     return joined
+
+
+def _join_benchmark(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the part `benchmarks` of one benchmark from those of its tasks, whose `notes` are on no single task."""
+    task_notes = {task: notes for part in parts for task, notes in part["task_notes"].items()}
+    scoring = {kind: version for part in parts for kind, version in part["scoring"].items()}
+    return {
+        **parts[0],
+        "notes": list(dict.fromkeys([*parts[0]["notes"], *(note for notes in task_notes.values() for note in notes)])),
+        "task_notes": task_notes,
+        "versions": _versions_of(parts),
+        "scoring": dict(sorted(scoring.items())),
+    }
 
 
 def _versions_of(benchmarks: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -106,32 +128,47 @@ def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-def part_of(evaluated: Evaluated, benchmark: str) -> Evaluated:
-    """Return the results of one benchmark alone, as they were before they were joined."""
-    tasks = evaluated.results["benchmarks"][benchmark]["tasks"]
-    columns = _columns_of(evaluated.per_query)[benchmark]
+def part_of(evaluated: Evaluated, benchmark: str, task: str) -> Evaluated:
+    """Return the results of one task alone, as they were before they were joined."""
+    columns = _columns_of(evaluated.per_query)[task]
     return Evaluated(
-        results_of(evaluated.results, benchmark),
-        _with_columns(_rows_of(evaluated.per_query, tasks).select(columns), {benchmark: columns}),
-        [example for example in evaluated.examples if example.task in tasks],
-        _rows_of(evaluated.pairs, tasks),
+        results_of(evaluated.results, benchmark, [task]),
+        _with_columns(_rows_of(evaluated.per_query, task).select(columns), {task: columns}),
+        [example for example in evaluated.examples if example.task == task],
+        _rows_of(evaluated.pairs, task),
     )
 
 
-def results_of(results: Mapping[str, Any], benchmark: str) -> dict[str, Any]:
-    """Return the contents of `results.json` of one benchmark alone, without hashes of files."""
-    about = results["benchmarks"]
-    tasks = about[benchmark]["tasks"]
+def results_of(results: Mapping[str, Any], benchmark: str, tasks: Sequence[str]) -> dict[str, Any]:
+    """Return the contents of `results.json` of tasks of one benchmark alone, without hashes of files."""
     part = {key: value for key, value in results.items() if key not in _OF_FILES}
-    part["notes"] = about[benchmark]["notes"]
     names = {metric for task in tasks for metrics in part["tasks"].get(task, {}).values() for metric in metrics}
     part = change_part(part, ("metrics",), only(names))
     for path in BY_TASK:
         part = change_part(part, path, only(tasks))
     for path in BY_BENCHMARK:
         part = change_part(part, path, only([benchmark]))
-    versions = about[benchmark].get("versions") or part["fingerprint"]["versions"]
+    about = results["benchmarks"][benchmark]
+    task_notes = about.get("task_notes", {})
+    of_tasks = {note for notes in task_notes.values() for note in notes}
+    part["benchmarks"] = {
+        benchmark: {
+            **about,
+            "notes": [note for note in about["notes"] if note not in of_tasks],
+            "task_notes": {task: notes for task, notes in task_notes.items() if task in tasks},
+        }
+    }
+    versions = about.get("versions") or part["fingerprint"]["versions"]
     return part | {"fingerprint": part["fingerprint"] | {"versions": versions}}
+
+
+def of_benchmark(results: Mapping[str, Any], newer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return results of a task with all that describes its benchmark and the model from newer ones of another task."""
+    parts = ("model", "about", "fingerprint", "data", "baselines", "benchmarks")
+    (name, about), *_ = newer["benchmarks"].items()
+    stored = results["benchmarks"][name]
+    about = about | {key: stored[key] for key in ("task_notes", "versions", "scoring") if key in stored}
+    return {**results, **{part: newer[part] for part in parts if part in newer}, "benchmarks": {name: about}}
 
 
 def change_part(
@@ -156,11 +193,17 @@ def only(names: Collection[str]) -> Callable[[Mapping[str, Any]], dict[str, Any]
     return lambda value: {name: each for name, each in value.items() if name in names}
 
 
-def _rows_of(table: Any, tasks: Collection[str]) -> Any:
+def _rows_of(table: Any, task: str) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    return table.filter(pc.is_in(pc.cast(table["task"], pa.string()), value_set=pa.array(tasks, pa.string())))
+    return table.filter(pc.equal(pc.cast(table["task"], pa.string()), task))
+
+
+def keys_of(evaluated: Evaluated) -> set[Key]:
+    """Return task, variant and seed of everything that the rows are of."""
+    names = ["task", "variant", "seed"]
+    return {tuple(key.values()) for key in evaluated.per_query.select(names).group_by(names).aggregate([]).to_pylist()}
 
 
 def _with_columns(table: Any, columns: Mapping[str, Sequence[str]]) -> Any:
@@ -183,7 +226,8 @@ def read_evaluated(folder: Path, results: dict[str, Any]) -> Evaluated | None:
         examples = read_examples(folder)
     except InputError:
         return None
-    return Evaluated(results, tables[PER_QUERY], examples, tables[PAIRS])
+    evaluated = Evaluated(results, tables[PER_QUERY], examples, tables[PAIRS])
+    return evaluated if results["tasks"].keys() <= _columns_of(evaluated.per_query).keys() else None
 
 
 def are_written_with(folder: Path, results: Mapping[str, Any]) -> bool:

@@ -32,11 +32,13 @@ class SeenItems(NamedTuple):
     Attributes:
         rows: whether each row of each outcome is on such an image; empty if training images are not known.
         counts: numbers of items and of such items, by task: the part `training_images` of the results.
-        notes: notes for readers of the results.
+        task_notes: notes for readers of the results, by task.
+        notes: notes on all tasks.
     """
 
     rows: Sequence[Bool[np.ndarray, "_"] | None] = ()
     counts: Mapping[str, Mapping[str, int]] = {}
+    task_notes: Mapping[str, Sequence[str]] = {}
     notes: Sequence[str] = ()
 
 
@@ -72,16 +74,16 @@ def seen_items(model: Model, benchmark: Benchmark, outcomes: Sequence[Outcome]) 
             count = counts.setdefault(outcome.task, {"items": 0, "seen": 0})
             count["items"] += len(is_row_seen)
             count["seen"] += int(is_row_seen.sum())
-    notes = [
-        f"{task}: {count['seen']:,} of {count['items']:,} items lie on images that the model was trained on, and "
-        f"their numbers are no result; variants that end in /{UNSEEN} exclude them"
+    task_notes = {
+        task: [
+            f"{task}: {count['seen']:,} of {count['items']:,} items lie on images that the model was trained on, and "
+            f"their numbers are no result; variants that end in /{UNSEEN} exclude them"
+        ]
         for task, count in counts.items()
         if count["seen"]
-    ]
+    }
     assert model.training_images is not None
-    if not model.training_images.complete:
-        notes.append(_IN_PART)
-    return SeenItems(rows, counts, notes)
+    return SeenItems(rows, counts, task_notes, () if model.training_images.complete else (_IN_PART,))
 
 
 def _seen_images(model: Model, benchmark: Benchmark) -> Bool[np.ndarray, " names"] | None:

@@ -16,6 +16,7 @@ METRICS = {
         *DROPS,
         *retrieval.FIRST_PLACES,
         retrieval.CANDIDATES,
+        retrieval.HUBNESS,
         *choice.METRICS,
         *classify.METRICS,
         *change.METRICS,

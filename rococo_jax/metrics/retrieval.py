@@ -5,11 +5,17 @@
     FR@1       share of queries for which an altered item ranks first, of any image
     top1_*     the item that ranks first: own original / own altered / other's altered / other's original
     drop       100 (R@1 clean - R@1 altered) / R@1 clean
+    hubness    share of queries whose first item also ranks first for a query of another image
 
 R@K, FR@1 and r_mean follow the public code of RoCOCO (arXiv 2304.10727); the paper reports a drop rate whose formula
 is in no public code, so `drop` is this project's own. Ties: `published` uses the nearest well-defined equivalent of
 the published sort; `pessimistic` counts every tie against the model: in a tie for the first rank, an altered item of
 another image comes first, then one of the own image, then another original, and last the own original.
+
+Hubs are items that rank first for many queries (Radovanovic, Nanopoulos and Ivanovic 2010, JMLR 11, 2487), who measure
+the skewness of the number of queries; the share of queries is this project's own. A model without an error has 0,
+unless images have captions in common. Whether a query shares its first item depends on all others, so images cannot be
+drawn again: it has no interval and no test.
 """
 
 from collections.abc import Collection, Mapping
@@ -72,6 +78,15 @@ CANDIDATES = percent("candidate_recall", "Candidates", "higher",
                      "share of queries with a correct item among the candidates of the second stage",
                      "ours")  # fmt: skip
 
+HUBNESS = Metric(
+    "hubness",
+    "Hubness",
+    "lower",
+    "%",
+    "share of queries whose first item also ranks first for a query of another image",
+    "ours",
+)
+
 
 def ranks(statistics: RankStatistics, ties: Ties) -> Int[np.ndarray, " queries"]:
     """Return the rank of the best own original of each query; 1 is best."""
@@ -101,3 +116,23 @@ def query_columns(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def metrics_of(columns: Mapping[str, Any], leads: Collection[str] = ()) -> tuple[Metric, ...]:
     """Return the metrics that are functions of these columns."""
     return (*METRICS, CANDIDATES) if CANDIDATES.name in columns else METRICS
+
+
+def constants(columns: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Return the hubness, if it was counted."""
+    return {HUBNESS.name: 100.0 * float(np.mean(columns[HUBNESS.name]))} if HUBNESS.name in columns else {}
+
+
+def shares_first_item(
+    first_item: Int[np.ndarray, " queries"], image: Int[np.ndarray, " queries"]
+) -> Bool[np.ndarray, " queries"]:
+    """Return whether the item that ranks first for each query also does for a query of another image.
+
+    >>> shares_first_item(np.array([5, 5, 7, 7, 8]), np.array([0, 1, 2, 2, 3])).tolist()
+    [True, True, False, False, False]
+    """
+    items, place = np.unique(first_item, return_inverse=True)
+    lowest, highest = np.full(len(items), image.max(initial=0)), np.full(len(items), image.min(initial=0))
+    np.minimum.at(lowest, place, image)
+    np.maximum.at(highest, place, image)
+    return (lowest < highest)[place]

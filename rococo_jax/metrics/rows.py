@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
 
 _KINDS: Mapping[str, Kind] = {
-    "rank": Kind(retrieval.query_columns, retrieval.metrics_of),
+    "rank": Kind(retrieval.query_columns, retrieval.metrics_of, retrieval.constants),
     **dict.fromkeys(
         ("choice", "image_choice", "group_choice", "text_choice"), Kind(choice.choice_columns, choice.metrics_of)
     ),

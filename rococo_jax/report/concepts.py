@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.special
-from jaxtyping import Float
 
 from rococo_jax.benchmarks.audit import alphanumeric_runs
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.results import PAIRS, PER_QUERY
 from rococo_jax.evaluation.table_metadata import read_rows
-from rococo_jax.metrics.intervals import LEVEL
+from rococo_jax.metrics.intervals import share_interval
 from rococo_jax.perturb.text.lexicon import Lexicon
 from rococo_jax.report.collection import Run
 from rococo_jax.storage import write_csv_rows
@@ -99,27 +97,9 @@ def _counts(
         sums = np.bincount(by_pair, preferred[places[key]]), np.bincount(by_pair).astype(np.float64)
         for metric, part, whole in (("fr1", query_counts[of_key, 1], query_counts[of_key, 0]), ("preference", *sums)):
             if whole.any():
-                low, high = clustered_interval(part, whole)
+                low, high = share_interval(part[None], whole[None])
                 numbers = {"value": 100.0 * float(part.sum() / whole.sum()), "low": low, "high": high}
                 yield key, metric, numbers | {"n": int(whole.sum()), "images": int((whole > 0).sum())}
-
-
-def clustered_interval(part: Float[np.ndarray, " images"], whole: Float[np.ndarray, " images"]) -> tuple[float, float]:
-    """Return the 95 % interval, in percent, of `part` over `whole` summed over images, which are independent.
-
-    Wilson's score interval with the effective number of items: that of independent ones with the same variance of the
-    ratio over images, at most all items (Korn and Graubard 1998); at 0 and 100 %, where the variance is not known, the
-    number of images.
-    """
-    measured = whole > 0
-    part, whole, images = part[measured], whole[measured], int(measured.sum())
-    share = part.sum() / whole.sum()
-    variance = float(np.sum((part - share * whole) ** 2)) / whole.sum() ** 2
-    items = min(share * (1 - share) / variance, float(whole.sum())) if variance > 0 else float(images)
-    z = scipy.special.ndtri(0.5 + LEVEL / 200)
-    centre = (share + z**2 / (2 * items)) / (1 + z**2 / items)
-    half = z * np.sqrt(share * (1 - share) / items + z**2 / (4 * items**2)) / (1 + z**2 / items)
-    return max(0.0, 100.0 * float(centre - half)), min(100.0, 100.0 * float(centre + half))
 
 
 def _pairs(path: Path) -> dict[tuple[str, str], list[tuple[str, str, str, float]]]:

@@ -177,9 +177,9 @@ def test_a_headline_is_read_back_and_belongs_to_its_benchmark(winoground, tmp_pa
     results = winoground.results | {"benchmarks": {"winoground": {"tasks": ["winoground"], "notes": []}}}
     write_json(tmp_path / "results.json", with_checksum(results))
     read = read_results(tmp_path / "results.json")
-    assert results_of(read, "winoground")["headlines"] == results["headlines"]
+    assert results_of(read, "winoground", ["winoground"])["headlines"] == results["headlines"]
     other = read | {"benchmarks": read["benchmarks"] | {"other": {"tasks": ["other"], "notes": []}}}
-    assert "headlines" not in results_of(other, "other")
+    assert "headlines" not in results_of(other, "other", ["other"])
     (tmp_path / "results.json").write_text(json.dumps(results | {"headlines": {"winoground": {"variant": "all"}}}))
     refused("headlines: winoground: metric: found nothing; wanted a string", read_results, tmp_path / "results.json")
 

@@ -13,6 +13,7 @@ import pytest
 
 import rococo_jax
 from rococo_jax.benchmarks.readers.cue_conflict import CLASSES
+from rococo_jax.benchmarks.tasks import RankTask
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.data.training_images import training_images, write_training_images
@@ -165,6 +166,23 @@ def test_what_is_added_gives_the_bytes_of_one_evaluation_and_embeds_nothing_twic
     # Each of the three is now part of what is there.
     for options in (first, then, both or then):
         assert apart.evaluate(**options)[0] == 0 and apart.files == together.files
+
+
+def test_a_task_that_is_added_is_scored_alone(folder, monkeypatch):
+    scored = []
+    score = RankTask.score
+    monkeypatch.setattr(
+        RankTask, "score", lambda task, *rest: (scored.append((task.name, task.variant)), score(task, *rest))[1]
+    )
+    out = folder("out")
+    out.evaluate(**ROCOCO, tasks=("image_to_text",))
+    assert scored == [("image_to_text", "clean"), ("image_to_text", "danger")]
+    scored.clear()
+    out.evaluate(**MIXED)
+    assert scored == [("text_to_image", "clean")]
+    scored.clear()
+    out.evaluate(**MIX, seeds=(1,))
+    assert {task for task, _ in scored} == {"text_to_image"} and ("text_to_image", "mix_0.9") in scored
 
 
 def changed(world: Path, place: Path, change) -> Path:

@@ -41,7 +41,7 @@ def test_counts_by_image_give_every_metric_of_one_variant(run, counts):
     for (task, variant), each in counts.items():
         values = tasks[task][variant]
         of_two_variants = {"drop", "drop_points", *(name for name in values if name.endswith("_std"))}
-        assert each.metrics.keys() == values.keys() - of_two_variants
+        assert each.metrics.keys() == values.keys() - of_two_variants - {"hubness"}
         assert {name: each.value(name) for name in each.metrics} == pytest.approx(
             {name: values[name] for name in each.metrics}, abs=1e-9
         )
@@ -76,6 +76,21 @@ def test_counts_of_an_image_are_those_of_its_queries_or_pairs_over_all_seeds(run
         assert len(each.units) == IMAGES and list(each.units) == sorted(each.units)
     # Two captions an image, two seeds.
     assert sums["text_to_image", "mix_0.9", "r1" if file == "per_query" else "blind", image][1] == 4
+
+
+def test_hubness_is_a_group_by_of_the_rows_and_has_no_interval(run, counts):
+    results = read_results(run / "results.json")
+    frame = pq.read_table(run / "per_query.parquet").to_pandas()
+    frame["altered"] = frame.top1_kind.str.endswith("altered")
+    total = 0
+    for (task, variant), rows in frame.groupby(["task", "variant"]):
+        first = rows.groupby(["top1_text", "altered", "seed"], dropna=False)
+        shared = rows[first.image.transform("nunique") > 1]
+        found = results["tasks"][task][variant]["hubness"]
+        assert found == pytest.approx(100 * len(shared) / len(rows))
+        total += len(shared)
+        assert "hubness" not in results["intervals"][task][variant] and "hubness" not in counts[task, variant].metrics
+    assert total > 0
 
 
 def test_rows_say_in_typed_columns_what_the_name_of_a_variant_says(run):

@@ -3,16 +3,14 @@
 import csv
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from scipy.stats import binomtest
 
 from rococo_jax.cli import report
 from rococo_jax.perturb.text.lexicon import Group, Lexicon, Noun
 from rococo_jax.report.collection import Run
-from rococo_jax.report.concepts import clustered_interval, concept_rows, replaced_word
+from rococo_jax.report.concepts import concept_rows, replaced_word
 from tests.support.commands import run_command
 from tests.support.made_runs import make_run
 from tests.support.pages import results_of, save
@@ -90,23 +88,6 @@ def test_words_have_rows_only_with_enough_pairs(run, monkeypatch):
     words = {(row["word"], row["metric"]): row for row in concept_rows(run, LEXICON) if row["level"] == "word"}
     assert (words["dog", "preference"]["value"], words["dog", "preference"]["n"]) == (50.0, 2)
     assert words["cat", "fr1"]["value"] == 0.0 and words["gnome", "fr1"]["concept"] == "(none)"
-
-
-@pytest.mark.parametrize(("hits", "items"), [(3, 40), (20, 40), (0, 17), (25, 25)])
-def test_independent_items_have_wilsons_interval(hits, items):
-    expected = binomtest(hits, items).proportion_ci(0.95, "wilson")
-    low, high = clustered_interval(np.repeat([1.0, 0.0], [hits, items - hits]), np.ones(items))
-    np.testing.assert_allclose([low, high], [100 * expected.low, 100 * expected.high], atol=1e-9)
-
-
-def test_the_interval_covers_the_rate_where_items_of_an_image_agree():
-    rng, covered = np.random.default_rng(0), 0
-    for _ in range(1000):
-        whole = rng.integers(1, 6, 30)
-        part = rng.binomial(whole, rng.beta(0.3, 0.7, 30))
-        low, high = clustered_interval(part.astype(float), whole.astype(float))
-        covered += low <= 30.0 <= high
-    assert covered >= 930  # of 950 expected; standard error 7
 
 
 def test_the_command_writes_a_table_and_refuses_results_without_altered_captions(tmp_path, capsys):

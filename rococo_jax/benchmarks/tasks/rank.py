@@ -15,7 +15,7 @@ from rococo_jax.benchmarks.tasks.pairs import AlteredPairs, names_of, side_of
 from rococo_jax.benchmarks.tasks.task import Compared, Example, Outcome, PairsAsked, Tables, Task
 from rococo_jax.benchmarks.variants import CLEAN, Variant
 from rococo_jax.metrics.change import Confidence, change_counts
-from rococo_jax.metrics.retrieval import Ties, query_counts, ranks, top_kinds
+from rococo_jax.metrics.retrieval import HUBNESS, Ties, query_counts, ranks, shares_first_item, top_kinds
 from rococo_jax.runtime import make_mesh
 from rococo_jax.similarity import (
     DifferenceStatistics,
@@ -235,8 +235,20 @@ class RankOutcome(Outcome):
 
     @functools.cached_property
     def counts(self) -> dict[str, np.ndarray]:
-        """Recall counts and the kind of each query's first item, and in two stages whether a candidate is correct."""
-        return query_counts(self.statistics, self.of.ties, self.has_candidate)
+        """Recall counts, the kind of each query's first item and whether others share it.
+
+        In two stages also whether a candidate is correct.
+        """
+        task, first = self.of, self.first_item
+        item = 2 * task.gallery.index[first] + task.gallery_altered[first]
+        shared = {HUBNESS.name: shares_first_item(item, task.query_group)}
+        return query_counts(self.statistics, task.ties, self.has_candidate) | shared
+
+    @property
+    def first_item(self) -> Int[np.ndarray, " queries"]:
+        """Place in the gallery of the item that ranks first for each query."""
+        kind = top_kinds(self.statistics, self.of.ties)
+        return self.statistics.best_indices[np.arange(len(kind)), kind]
 
     @property
     def unit(self) -> Int[np.ndarray, " queries"]:
@@ -283,7 +295,7 @@ class RankOutcome(Outcome):
 
         images, texts, task = np.array(tables.images, object), np.array(tables.texts, object), self.of
         count, kind = len(task.queries), top_kinds(self.statistics, task.ties)
-        top = self.statistics.best_indices[np.arange(count), kind]
+        top = self.first_item
         best_original = self.statistics.best_indices[:, OWN_ORIGINAL]
         columns = {
             "query": np.arange(count),
