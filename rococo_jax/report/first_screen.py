@@ -22,7 +22,7 @@ from rococo_jax.report.examples import example_cards
 from rococo_jax.report.leaderboard import leaderboard_part
 from rococo_jax.report.model_lines import model_line
 from rococo_jax.report.sections import lead_of, section_of_variant
-from rococo_jax.report.tables import MOST_PANELS, has_any, interval_panels
+from rococo_jax.report.tables import MOST_BARS, MOST_PANELS, has_any, interval_panels
 from rococo_jax.report.verdicts import COLUMNS, INTERVAL, cells_of, leader_sentence
 from rococo_jax.report.vocabulary import (
     ALTERED,
@@ -105,7 +105,8 @@ def first_screen(
     if focus.comparison:
         blocks.append(Note(_SIGNIFICANT.format(focus.comparison.family)))
     if focus.is_attack:
-        blocks.append(_field(focus) if many else _bars(focus))
+        # In a part of its own, the names below the chart stay beside the example.
+        blocks.append(Part("", [_field(focus)], "") if many else _bars(focus))
         blocks.append(_example(focus, examples))
     return Part("In short", [*blocks, facts], "task headline", "headline")
 
@@ -323,11 +324,12 @@ def _bars(focus: Focus) -> Charts:
 
 
 def _field(focus: Focus) -> Charts:
-    """Return FR@1 against clean R@1, a point for each model; the models at the ends of both are numbered."""
+    """Return FR@1 against clean R@1, a numbered point for each model, or of very many only those at the ends."""
     pairs = [(run, run.estimate(focus.task, CLEAN, "r1"), focus.main(run)) for run in focus.runs]
     pairs = [each for each in pairs if None not in (each[1].value, each[2].value)]
     ends = [end(pairs, key=lambda each: each[side].value)[0].label for side in (1, 2) for end in (max, min)]
-    numbers = {label: str(number) for number, label in enumerate(dict.fromkeys(ends), 1)}
+    named = [run.label for run, _, _ in pairs] if len(pairs) <= MOST_BARS else dict.fromkeys(ends)
+    numbers = {label: str(number) for number, label in enumerate(named, 1)}
     dots = [
         Dot(
             numbers.get(run.label, ""),

@@ -39,10 +39,8 @@ _ACCENTS: Mapping[str, str] = {
     **{"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u", "\u0307": "."},
     **{"\u0308": '"', "\u030a": "r", "\u030b": "H", "\u030c": "v", "\u0327": "c", "\u0328": "k"},
 }
-# Lines of a page, below the caption and the headings.
-_LINES = 45
-# Tables with more columns than these are smaller.
-_SIZES = ((6, ""), (9, r"\footnotesize"), (10_000, r"\scriptsize"))
+# Up to how many columns a table has letters of which size, and the lines of a page, below caption and headings.
+_SIZES = ((6, "", 32), (9, r"\footnotesize", 38), (10_000, r"\scriptsize", 48))
 
 
 def escaped(text: Text) -> str:
@@ -75,14 +73,14 @@ def latex_table(table: Table, notes: Sequence[str] = ()) -> str:
         notes: sentences of the footnote, after those of the table.
     """
     columns = len(table.heads)
-    size = next(size for most, size in _SIZES if columns <= most)
+    size, most_lines = next((size, lines) for most, size, lines in _SIZES if columns <= most)
     alignment = "".join("l" if head.words else "r" for head in table.heads)
     heads = [*_group_lines(table), *_row_lines([Cell(head.label, head.small) for head in table.heads])]
     body = [[_row_lines(row) for row in table.rows], [_row_lines(row) for row in table.references]]
     pages: list[list[str]] = [[]]
     for place, rows in enumerate(body):
         for number, lines in enumerate(rows):
-            if len(pages[-1]) + len(lines) > _LINES:
+            if len(pages[-1]) + len(lines) > most_lines:
                 pages.append([])
             pages[-1] += [r"\midrule", *lines] if place and not number else lines
     footnote = " ".join(map(escaped, [*table.notes, *notes, f"Computed by rococo_jax {__version__}."]))
@@ -119,7 +117,8 @@ def _row_lines(cells: Sequence[Cell]) -> list[str]:
     for number in range(max(len(cell.small) for cell in cells)):
         small = [escaped(cell.small[number]) if number < len(cell.small) else "" for cell in cells]
         lines.append([rf"{{\scriptsize {text}}}" if text else "" for text in small])
-    return [" & ".join(line) + r" \\" for line in lines]
+    rows = [" & ".join(line) + r" \\" for line in lines]
+    return rows if len(rows) == 1 else [*rows[:-1], rf"{rows[-1]}[2pt]"]
 
 
 def _text(cell: Cell) -> str:

@@ -16,12 +16,12 @@ from rococo_jax.report.comparison import Comparison, Comparisons, comparison_par
 from rococo_jax.report.correlations import correlations_part
 from rococo_jax.report.examples import ERROR, WON, WON_NOTE, choose_examples, example_cards
 from rococo_jax.report.first_screen import first_screen
+from rococo_jax.report.image_sizes import one_size_each
 from rococo_jax.report.leaderboard import leaderboard_part
 from rococo_jax.report.left_out import left_out_lines
 from rococo_jax.report.sections import TaskSection, ordered, section_of
 from rococo_jax.report.sections.corruptions import corrupted_part
 from rococo_jax.report.sections.generic import grounding_part, results_of, tiles_of
-from rococo_jax.report.sections.image_sizes import image_sizes_part, one_size_each, runs_by_size
 from rococo_jax.report.task_sizes import sizes
 from rococo_jax.report.verdicts import verdict_part
 from rococo_jax.report.vocabulary import (
@@ -266,8 +266,6 @@ def report_page(groups: Sequence[Group], csv_name: str, comparisons: Comparisons
         links += [(f"{before}{task_label(task)}", f"#s{number}-{_anchor(task)}") for task in tasks_of(group.runs)]
         if corrupted_by(group.runs)[0]:
             links.append((f"{before}Corrupted images", f"#s{number}-corruptions"))
-        if runs_by_size(group.runs):
-            links.append((f"{before}Image size", f"#s{number}-sizes"))
     links += [("How to read this page", "#how-to-read"), ("All numbers as CSV", f"./{quote(csv_name)}")]
     runs = [run for group in groups for run in group.runs]
     title = f"How robust is {runs[0].label}?" if len(runs) == 1 else f"How robust are these {len(runs)} models?"
@@ -293,7 +291,6 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
     for task in tasks_of(group.runs):
         blocks.append(_task(group, task, f"s{number}-{_anchor(task)}", compared.get(task), examples))
     blocks.append(corrupted_part(group.runs, f"s{number}-corruptions"))
-    blocks.append(image_sizes_part(group.runs, f"s{number}-sizes"))
     blocks.append(correlations_part(one_size_each(group.runs), f"s{number}-correlations"))
     blocks.append(model_cards(group.runs))
     return Part(title, blocks, "group", f"s{number}")

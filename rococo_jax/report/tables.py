@@ -6,7 +6,7 @@ The page sorts by the number of a cell, which has more digits than its text; the
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rococo_jax.benchmarks.benchmark import human_results
 from rococo_jax.benchmarks.pooling import HumanResults
@@ -53,6 +53,7 @@ def pivot(
     references: Sequence[Row] = (),
     reference_cell: Callable[[Any, Any], Cell] | None = None,
     *,
+    filterable: bool = True,
     notes: Sequence[str] = (),
 ) -> Table:
     """Return a table with a row for each of `rows` and a column for each of `columns`; empty columns are left out.
@@ -66,7 +67,7 @@ def pivot(
     body = [[cell(key, column.key) for column in columns] for _, key in rows]
     shown = [place for place in range(len(columns)) if any(cells[place].value is not None for cells in body)]
     groups = [(group, [*members]) for group, members in itertools.groupby(shown, lambda place: columns[place].group)]
-    begins = {members[0] for _, members in groups} if any(label for (label, _), _ in groups) else set()
+    begins = {members[0] for (label, _), members in groups if label}
 
     def line(start: Sequence[Cell], cells: Sequence[Cell]) -> list[Cell]:
         return [*start, *(dataclasses.replace(cells[place], edge=place in begins) for place in shown)]
@@ -81,7 +82,7 @@ def pivot(
         [(label, len(members), title) for (label, title), members in groups] if begins else (),
         len(words),
         sortable=len(rows) > 1,
-        filterable=len(rows) > 1,
+        filterable=filterable,
         references=[
             line(start, cells) for start, cells in below if any(cells[place].value is not None for place in shown)
         ],
@@ -105,6 +106,32 @@ def folded_if_long(table: Table) -> Table | Folded:
     return table if len(table.rows) <= 24 else Folded(f"{len(table.rows)} rows", [table])
 
 
+class Measured(NamedTuple):
+    """Key of a row: a model on a task, and on one variant if the columns name none."""
+
+    run: Run
+    task: str
+    variant: str = ""
+
+
+def measured_cell(row: Measured, lead: Lead) -> Cell:
+    """Return the cell of a metric: of the variant of the column, or of the row."""
+    variant, metric = lead
+    return estimate_cell(row.run.estimate(row.task, variant or row.variant, metric))
+
+
+def human_cell(row: Measured, lead: Lead) -> Cell:
+    """Return the same of the published results of people."""
+    humans, (variant, metric) = humans_of([row.run], row.task), lead
+    value = humans.values.get(variant or row.variant, {}).get(metric) if humans else None
+    return dataclasses.replace(estimate_cell(Estimate(value)), soft=True)
+
+
+def metric_columns(metrics: Sequence[str], variant: str = "", group: tuple[str, str] = ("", "")) -> list[Column]:
+    """Return a column for each metric, with its definition; of a variant, or of that of each row."""
+    return [Column((variant, name), head, group) for name, head in zip(metrics, heads_of([], metrics), strict=True)]
+
+
 def leaderboard(
     runs: Sequence[Run], task: str, groups: Sequence[tuple[str, Sequence[str]]], lead: Lead, short: Sequence[str]
 ) -> Table:
@@ -118,25 +145,26 @@ def leaderboard(
         short: metrics of the table with a row for each model and variant.
     """
     runs = best_first(runs, task, lead)
-    groups = [(name, [each for each in names if has_any(runs, task, [name], each)]) for name, names in groups]
-    if sum(len(names) for _, names in groups) > WIDEST:
-        groups = [(name, [each for each in names if each != "drop"]) for name, names in groups]  # it has a chart
-    groups = [(name, names) for name, names in groups if names]
-    columns = [(name, each, place == 0) for name, names in groups for place, each in enumerate(names)]
-    if len(columns) > WIDEST:
-        return _long_table(runs, task, short)
-    heads = [Head("Model", words=True)]
-    heads += [
-        Head(metric_of(name).label, metric_of(name).definition, edge, sorted_now=(variant, name) == lead)
-        for variant, name, edge in columns
+    caption, humans = f"Models, {task}", humans_of(runs, task)
+    first = Cell("Humans", (humans.items,), title=humans.source) if humans else Cell("")
+    columns = [
+        dataclasses.replace(each, head=dataclasses.replace(each.head, sorted_now=each.key == lead))
+        for variant, names in groups
+        for each in metric_columns(names, variant, (label_of(runs, task, variant), variant))
     ]
-    rows = [
-        [Cell(run.label), *(estimate_cell(run.estimate(task, variant, name), edge) for variant, name, edge in columns)]
-        for run in runs
-    ]
-    above = [(label_of(runs, task, name), len(names), name) for name, names in groups]
-    humans = human_rows(runs, task, [([], columns)])
-    return Table(f"Models, {task}", heads, rows, above, sortable=True, filterable=True, references=humans)
+    without_drop = [each for each in columns if each.key[1] != "drop"]  # it has a chart
+    of_model = [([Cell(run.label)], Measured(run, task)) for run in runs]
+    of_humans = [([first], Measured(run, task)) for run in runs if humans_of([run], task)][:1]
+    for fitting in (columns, without_drop):
+        table = pivot(caption, heads_of(["Model"]), of_model, fitting, measured_cell, of_humans, human_cell)
+        if len(table.heads) <= 1 + WIDEST:
+            return table
+    labels = {name: Cell(label_of(runs, task, name), words=True) for name in variants_of(runs, task)}
+    each_variant = [Measured(run, task, name) for run in runs for name in run.variants(task)]
+    of_variant = [([Cell(row.run.label), labels[row.variant]], row) for row in each_variant]
+    of_humans = [([first, labels[name]], row._replace(variant=name)) for _, row in of_humans for name in labels]
+    words, columns = heads_of(["Model", "Variant"]), metric_columns(short)
+    return pivot(caption, words, of_variant, columns, measured_cell, of_humans, human_cell)
 
 
 def humans_of(runs: Sequence[Run], task: str) -> HumanResults | None:
@@ -144,66 +172,20 @@ def humans_of(runs: Sequence[Run], task: str) -> HumanResults | None:
     return next(filter(None, (human_results(run.results).get(task) for run in runs)), None)
 
 
-def human_rows(
-    runs: Sequence[Run], task: str, rows: Sequence[tuple[list[Cell], Sequence[tuple[str, str, bool]]]]
-) -> list[list[Cell]]:
-    """Return the rows with results of people, without those that have none.
-
-    Args:
-        rows: cells of words after the first, and (variant, metric, whether a group begins) of each column of numbers.
-    """
-    humans = humans_of(runs, task)
-    if humans is None:
-        return []
-    first = Cell("Humans", (humans.items,), title=humans.source)
-    with_numbers = []
-    for words, columns in rows:
-        values = [(humans.values.get(variant, {}).get(name), edge) for variant, name, edge in columns]
-        cells = [dataclasses.replace(estimate_cell(Estimate(value), edge), soft=True) for value, edge in values]
-        if any(value is not None for value, _ in values):
-            with_numbers.append([first, *words, *cells])
-    return with_numbers
-
-
 def model_table(run: Run, task: str, variants: Sequence[str] | None = None) -> Table:
     """Return all results of one model: a row for each variant (by default all but corruptions), a column per metric."""
     variants = run.variants(task) if variants is None else variants
-    names = order_metrics(name for variant in variants for name in run.tasks[task][variant])
-    names = [name for name in names if has_any([run], task, variants, name)]
-    heads = heads_of(["Variant"], names)
-    rows = [
-        [
-            Cell(label_of([run], task, variant), title=variant),
-            *(estimate_cell(run.estimate(task, variant, name)) for name in names),
-        ]
-        for variant in variants
+    columns = metric_columns(order_metrics(name for variant in variants for name in run.tasks[task][variant]))
+    labels = {name: label_of([run], task, name) for name in variants}
+    rows = [([Cell(label, title=name)], Measured(run, task, name)) for name, label in labels.items()]
+    humans = humans_of([run], task)
+    below = [
+        ([Cell(f"Humans, {label.lower()}", (humans.items,), title=humans.source)], Measured(run, task, name))
+        for name, label in labels.items()
+        if humans
     ]
-    humans = []
-    for variant in variants:
-        of_variant = human_rows([run], task, [([], [(variant, name, False) for name in names])])
-        label = f"Humans, {label_of([run], task, variant).lower()}"
-        humans += [[dataclasses.replace(first, text=label), *cells] for first, *cells in of_variant]
-    return Table(f"{run.label}, {task}", heads, rows, sortable=len(rows) > 1, references=humans)
-
-
-def _long_table(runs: Sequence[Run], task: str, metrics: Sequence[str]) -> Table:
-    names = [name for name in metrics if any(has_any([run], task, run.variants(task), name) for run in runs)]
-    heads = heads_of(["Model", "Variant"], names)
-    rows = [
-        [
-            Cell(run.label),
-            Cell(label_of(runs, task, variant), words=True),
-            *(estimate_cell(run.estimate(task, variant, name)) for name in names),
-        ]
-        for run in runs
-        for variant in run.variants(task)
-    ]
-    humans = [
-        ([Cell(label_of(runs, task, variant), words=True)], [(variant, name, False) for name in names])
-        for variant in variants_of(runs, task)
-    ]
-    references = human_rows(runs, task, humans)
-    return Table(f"Models, {task}", heads, rows, sortable=True, filterable=True, references=references)
+    words, caption = heads_of(["Variant"]), f"{run.label}, {task}"
+    return pivot(caption, words, rows, columns, measured_cell, below, human_cell, filterable=False)
 
 
 def extreme(run: Run, task: str, variants: Sequence[str], name: str, end: Callable) -> tuple[str, Estimate] | None:

@@ -21,6 +21,7 @@ from rococo_jax.report.charts import round_ticks, short_number
 from rococo_jax.report.collection import Estimate
 from rococo_jax.report.markdown import write_page
 from rococo_jax.report.svg import Chart, chart_of, colour_of
+from rococo_jax.report.tables import Column, pivot
 from rococo_jax.report.vocabulary import task_label
 from rococo_jax.storage import write_text
 from rococo_jax.sweep.collect import ALTERED, Row, curves_of, metrics_of, notes_of, sections_of, summary_columns
@@ -39,6 +40,7 @@ from rococo_jax.sweep.tables import (
 )
 
 CURVES = 8
+_TRAINING_HEADS = ("Loss", "Images/s", "MiB a device")
 _LOGARITHMIC_RATIO = 8.0  # of the largest value to the smallest: from here on an axis is logarithmic
 
 
@@ -246,44 +248,37 @@ def _curves(
 
 
 def _summary(plan: Plan, rows: Sequence[Row]) -> Table:
-    columns = summary_columns(rows)
-    edges = [place == 0 or columns[place - 1][0] != task for place, (task, _, _) in enumerate(columns)]
-    heads = [*_first_heads(plan)]
     coverage = {name: phrase for row in rows for name, phrase in row.coverage.items()}
-    heads += [
-        Head(summary_label(variant, name) + coverage.get((task, variant), ""), edge=edge)
-        for (task, variant, name), edge in zip(columns, edges, strict=True)
-    ]
-    heads += [Head(text, edge=text == "Loss") for text in ("Loss", "Images/s", "MiB a device")]
-    body = []
-    for row in rows:
-        cells = [
-            estimate_cell(row.estimate(*column) or Estimate(None), edge)
-            for column, edge in zip(columns, edges, strict=True)
-        ]
-        training = [
-            Cell(text, value=None if text == "–" else float(text.replace(",", ""))) for text in training_texts(row)
-        ]
-        body.append([*_first_cells(plan, row), *cells, *training])
-    groups = [
-        (task_label(task), sum(column_task == task for column_task, _, _ in columns), "") for task in tasks_of(rows)
-    ]
-    return Table("Summary", heads, body, groups, lead=len(_first_heads(plan)), sortable=True)
+    columns = []
+    for task, variant, name in summary_columns(rows):
+        head = Head(summary_label(variant, name) + coverage.get((task, variant), ""))
+        columns.append(Column((task, variant, name), head, (task_label(task), "")))
+    columns += [Column(place, Head(text), ("Training", "")) for place, text in enumerate(_TRAINING_HEADS)]
+
+    def cell(row: Row, column: Any) -> Cell:
+        if column not in range(len(_TRAINING_HEADS)):
+            return estimate_cell(row.estimate(*column) or Estimate(None))
+        text = training_texts(row)[column]
+        return Cell(text, value=None if text == "–" else float(text.replace(",", "")))
+
+    body = [(_first_cells(plan, row), row) for row in rows]
+    return pivot("Summary", _first_heads(plan), body, columns, cell, filterable=False)
 
 
 def _variants(plan: Plan, rows: Sequence[Row], task: str) -> Table:
-    metrics = metrics_of(rows, task)
-    heads = [*_first_heads(plan), Head("Variant", words=True), *(Head(metric_of(name).label) for name in metrics)]
+    heads = [*_first_heads(plan), Head("Variant", words=True)]
     body = [
-        [
-            *_first_cells(plan, row),
-            Cell(label(variant) + row.coverage.get((task, variant), ""), words=True),
-            *(estimate_cell(row.estimate(task, variant, name) or Estimate(None)) for name in metrics),
-        ]
+        ([*_first_cells(plan, row), Cell(label(name) + row.coverage.get((task, name), ""), words=True)], (row, name))
         for row in rows
-        for variant in row.variant_names(task)
+        for name in row.variant_names(task)
     ]
-    return Table(f"Every variant, {task}", heads, body, sortable=True, filterable=True)
+    columns = [Column(name, Head(metric_of(name).label)) for name in metrics_of(rows, task)]
+
+    def cell(key: tuple[Row, str], name: str) -> Cell:
+        row, variant = key
+        return estimate_cell(row.estimate(task, variant, name) or Estimate(None))
+
+    return pivot(f"Every variant, {task}", heads, body, columns, cell)
 
 
 def _scaled_part(plan: Plan) -> Part | None:

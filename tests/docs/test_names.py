@@ -25,7 +25,7 @@ OTHERS = {"train_retrieval.py", "params.py", "scheduler.py", "train.py", "NAME.p
 LIBRARIES = {*"mteb wandb imagecorruptions open_clip torch timm pandas peft axes Dataset DatasetDict Image".split()}
 LIBRARIES.add("tokenizer_kwargs")  # of configurations of open_clip
 SUFFIX = re.compile(
-    r"\.(py|jsonl?|csv|tsv|txt|md|toml|ya?ml|cfg|html|svg|png|jpg|np[yz]|parquet|tar|pth?|bin|safetensors)$"
+    r"\.(py|jsonl?|csv|tsv|txt|md|tex|toml|ya?ml|cfg|html|svg|png|jpg|np[yz]|parquet|tar|pth?|bin|safetensors)$"
 )
 
 

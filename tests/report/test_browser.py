@@ -134,11 +134,11 @@ def test_every_text_can_be_read(each_page, scheme):
     assert axe_complaints(each_page) == []
 
 
-def test_the_first_screen_has_three_sentences_then_the_models_then_the_chart(browser):
+def test_the_first_screen_has_three_sentences_then_the_tables_then_the_chart(browser):
     boxes = "[...document.querySelectorAll('.headline > *')].map(e => e.getBoundingClientRect().toJSON())"
     show(browser, 1400, "light")
-    heading, tested, happened, conclusion, _, table, _, chart, *_ = browser.evaluate(boxes)
-    in_order = [heading, tested, happened, conclusion, table, chart]
+    heading, tested, happened, conclusion, board, _, table, _, chart, *_ = browser.evaluate(boxes)
+    in_order = [heading, tested, happened, conclusion, board, table, chart]
     assert all(one["bottom"] <= other["top"] for one, other in itertools.pairwise(in_order))
     assert conclusion["bottom"] < 620  # on the first screen of a laptop
     show(browser, 390, "light")

@@ -1,4 +1,4 @@
-"""Several image sizes in one command: one result each, those of single commands, and their section of the page."""
+"""Several image sizes in one command: one result each, those of single commands."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,13 @@ from pathlib import Path
 import pandas
 import pytest
 
+import rococo_jax
 from rococo_jax.benchmarks.readers.cue_conflict import CLASSES
 from rococo_jax.checkpoints import save_model
 from rococo_jax.cli.main import main
 from rococo_jax.encoders import load_model
 from rococo_jax.report.collection import group_by_fingerprint, load_results
-from rococo_jax.report.sections.image_sizes import image_sizes_part, one_size_each, runs_by_size
+from rococo_jax.report.image_sizes import one_size_each, runs_by_size
 from tests.support.tiny import tiny_encoder
 from tests.support.world import noise, write_pictures
 
@@ -58,28 +59,14 @@ def test_each_size_has_the_results_of_a_command_of_its_own(world, tmp_path):
     assert len({read(world / "out" / f"one@{size}px")["fingerprint"]["comparable"] for size in SIZES}) == 1
 
 
-def test_the_table_has_accuracy_and_shape_bias_of_the_rows(world):
-    page = (world / "out" / "report.md").read_text()
-    lines = page.partition("## Image size")[2].partition("\n## ")[0].splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    heads, rows = cells[0], cells[2:]
-    assert heads == ["Model", "Task", "Image size", "Top-1", "Shape bias"]
-    assert [(row[0], row[2]) for row in rows] == [(name, str(size)) for name in ("one", "two") for size in SIZES]
-    for name, _, size, top1, shape_bias in rows:
-        table = pandas.read_parquet(world / "out" / f"{name}@{size}px" / "per_query.parquet")
-        table = table[table.task == "cue_conflict"]
-        right = (table.predicted == table.label) & (table.chosen == "right")
-        conflict = table[table.label != table.texture]
-        shape = (conflict.predicted == conflict.label).sum()
-        texture = (conflict.predicted == conflict.texture).sum()
-        assert top1.startswith(f"{100 * right.mean():.1f} (")
-        assert shape_bias.startswith(f"{100 * shape / (shape + texture):.1f} (")
-    html = (world / "out" / "report.html").read_text()
-    assert 'href="#s1-sizes"' in html and 'id="s1-sizes"' in html
-    for name in ("one", "two"):
-        for size in SIZES:
-            value = read(world / "out" / f"{name}@{size}px")["tasks"]["cue_conflict"]["clean"]["shape_bias"]
-            assert f"{name}, {size} pixels: {round(value, 1):g}" in html
+def test_each_size_is_a_row_of_the_leaderboard_with_the_shape_bias_of_its_rows(world):
+    frame = rococo_jax.leaderboard(world / "out").set_index("model")
+    assert set(frame.index) == {f"{name}@{size}px" for name in ("one", "two") for size in SIZES}
+    for name, shape_bias in frame["cue_conflict/clean/shape_bias"].items():
+        table = pandas.read_parquet(world / "out" / name / "per_query.parquet")
+        table = table[(table.task == "cue_conflict") & (table.label != table.texture)]
+        shape, texture = ((table.predicted == table[answer]).sum() for answer in ("label", "texture"))
+        assert shape_bias == pytest.approx(100 * shape / (shape + texture))
 
 
 def test_the_same_command_resumes_and_further_sizes_read_the_cache_of_texts(world, capsys):
@@ -120,7 +107,7 @@ def test_sizes_are_no_further_models(world, tmp_path):
     assert [run.label for run in one_size_each(group.runs)] == ["one@24px", "two@24px"]
     # Two models of one size each are no sizes of one model.
     (group,) = group_by_fingerprint(load_results([paths[0], paths[4]]))
-    assert image_sizes_part(group.runs, "sizes") is None and len(one_size_each(group.runs)) == 2
+    assert len(one_size_each(group.runs)) == 2
 
 
 def test_a_study_over_models_refuses_two_sizes_of_one(world, tmp_path, expect_refusal):

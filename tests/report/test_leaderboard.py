@@ -13,11 +13,13 @@ import rococo_jax
 from rococo_jax.cli.main import main
 from rococo_jax.evaluation.results import with_checksum
 from rococo_jax.metrics.ranks import ranks, significant_differences
+from rococo_jax.report import write_report
 from rococo_jax.report.blocks import Cell, Head, Table
 from rococo_jax.report.latex import escaped, latex_table
 from tests.report.test_classes import save as classes_run
 from tests.report.test_humans import save as save_planted
 from tests.support.made_runs import make_run
+from tests.support.pages import results_of, save
 from tests.support.planted_winoground import planted_winoground
 from tests.support.refusals import refused
 
@@ -194,7 +196,7 @@ def test_latex_has_no_bare_special_character_and_as_many_cells_as_columns(runs, 
         assert not re.search(r"(?<!\\)%", without_comment)
         columns = len(re.search(r"\\begin{tabular}{([lr]+)}", text)[1])
         body = text.partition(r"\toprule")[2].partition(r"\bottomrule")[0]
-        for line in (line for line in body.splitlines() if line.endswith(r"\\") and "multicolumn" not in line):
+        for line in (line for line in body.splitlines() if r" \\" in line and "multicolumn" not in line):
             assert len(re.findall(r"(?<!\\)&", line)) == columns - 1, line
             assert not line.startswith(("[", "*"))
     assert escaped("a--b") == "a{-}{-}b" and escaped("−1") == "$-$1" and escaped("é") == r"\'{e}"
@@ -225,3 +227,14 @@ def test_latex_compiles_with_booktabs_alone(runs, tmp_path, capsys):
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_many_models_keep_their_names_beside_the_example(tmp_path):
+    for place in range(12):
+        save(tmp_path / "all" / f"m{place}", results_of(f"model-{place}", 40.0 + 7 * place % 12))
+    page = write_report([tmp_path / "all"], tmp_path / "r.html")[0].read_text()
+    screen = page.partition('id="headline"')[2].partition('class="facts"')[0]
+    names = re.search(r'<ol class="numbered">(.*?)</ol>', screen, re.DOTALL)
+    assert len(re.findall("model-", names[1])) == 12
+    # Chart and names are one item of the grid, so that the example stays in the second column.
+    assert screen.rfind("<section", 0, names.start()) > screen.rfind("</section>", 0, names.start())

@@ -4,16 +4,17 @@ Drops are measured against `uncorrupted`, the same images cropped to the same sq
 with parts has a map for each part, with variants `PART/fog_3`.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
 from rococo_jax.benchmarks.variants import ALL_KINDS, UNCORRUPTED, Variant
 from rococo_jax.metrics import metric_of
 from rococo_jax.perturb.images.corruptions import CORRUPTIONS
-from rococo_jax.report.blocks import Block, Cell, Folded, Head, HeatMap, Note, Part, Scale, Table, Tiles, estimate_cell
+from rococo_jax.report.blocks import Block, Cell, Folded, Head, HeatMap, Note, Part, Scale, Tiles, estimate_cell
 from rococo_jax.report.collection import Estimate, Run, corrupted_by, pooled_severities, tasks_of
 from rococo_jax.report.sections import ordered, section_of
-from rococo_jax.report.tables import has_any, heads_of, tile
+from rococo_jax.report.tables import Column, Measured, has_any, heads_of, measured_cell, metric_columns, pivot, tile
 from rococo_jax.report.vocabulary import percent, task_label, variant_label
 
 SHADES = 10
@@ -90,25 +91,23 @@ def _means(runs: Sequence[Run], tracks: Sequence[_Track]) -> Part | None:
     ]
     leads = {_lead(runs, task) for task, _ in tracks}
     label = metric_of(*leads).label if len(leads) == 1 else "Result"
-    heads = [*heads_of(["Model", "Task"]), Head(label, edge=True)]
-    heads += [head for _ in severities for head in (Head(label, edge=True), Head("Drop"))]
-    rows = []
-    for task, part in tracks:
-        for run in runs:
-            if not _of_track(run, (task, part)):
-                continue
-            name = _lead(runs, task)
-            row = [Cell(run.label), Cell(_track_label(task, part), words=True)]
-            row.append(estimate_cell(run.estimate(task, _name(UNCORRUPTED, part=part), name), edge=True))
-            for severity in severities:
-                row.append(estimate_cell(run.estimate(task, _name(ALL_KINDS, severity, part), name), edge=True))
-                row.append(estimate_cell(run.estimate(task, _name(ALL_KINDS, severity, part), "drop")))
-            rows.append(row)
-    groups = [
-        (variant_label(UNCORRUPTED), 1, ""),
-        *((variant_label(_name(ALL_KINDS, each)), 2, "") for each in severities),
+    columns = [Column((UNCORRUPTED, 0, ""), Head(label), (variant_label(UNCORRUPTED), ""))]
+    for severity in severities:
+        group = variant_label(_name(ALL_KINDS, severity)), ""
+        columns.append(Column((ALL_KINDS, severity, ""), Head(label), group))
+        columns.append(Column((ALL_KINDS, severity, "drop"), Head("Drop"), group))
+    rows = [
+        ([Cell(run.label), Cell(_track_label(*track), words=True)], (run, *track))
+        for track in tracks
+        for run in runs
+        if _of_track(run, track)
     ]
-    table = Table("Means over corruptions", heads, rows, groups, lead=2, sortable=len(rows) > 1)
+
+    def cell(row: tuple[Run, str, str], column: tuple[str, int, str]) -> Cell:
+        (run, task, part), (kind, severity, name) = row, column
+        return estimate_cell(run.estimate(task, _name(kind, severity, part), name or _lead(runs, task)))
+
+    table = pivot("Means over corruptions", heads_of(["Model", "Task"]), rows, columns, cell, filterable=False)
     return Part("Means over kinds", [Note(_MEANS), table])
 
 
@@ -219,19 +218,15 @@ _RAS = (
 def change_part(runs: Sequence[Run], tasks: Sequence[str]) -> Part | None:
     """Return RAS and its parts, a row for each model, task and condition; None where none was measured."""
     rows = []
-    for task in tasks:
-        for run in runs:
-            measured = [each for each in run.corruptions(task) if not each.unseen]
-            means = [each for each in measured if each.corruption == ALL_KINDS]
-            for name in (each.name for each in means or measured):
-                estimates = [run.estimate(task, name, each) for each in CHANGES]
-                if estimates[0].value is not None:
-                    label = Cell(variant_label(name), words=True, title=name)
-                    rows.append(
-                        [Cell(run.label), Cell(task_label(task), words=True), label, *map(estimate_cell, estimates)]
-                    )
+    for task, run in itertools.product(tasks, runs):
+        measured = [each for each in run.corruptions(task) if not each.unseen]
+        means = [each for each in measured if each.corruption == ALL_KINDS]
+        for name in (each.name for each in means or measured):
+            if run.estimate(task, name, CHANGES[0]).value is not None:
+                words = Cell(task_label(task), words=True), Cell(variant_label(name), words=True, title=name)
+                rows.append(([Cell(run.label), *words], Measured(run, task, name)))
     if not rows:
         return None
-    heads = heads_of(["Model", "Task", "Images"], CHANGES)
-    table = Table("RAS and its parts", heads, rows, lead=3, sortable=len(rows) > 1, filterable=True)
+    words = heads_of(["Model", "Task", "Images"])
+    table = pivot("RAS and its parts", words, rows, metric_columns(CHANGES), measured_cell)
     return Part("Change of confidence under corruption", [Note(_RAS), table])

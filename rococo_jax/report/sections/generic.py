@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rococo_jax.benchmarks.baselines import BASELINES
 from rococo_jax.benchmarks.pooling import OURS
@@ -9,17 +10,22 @@ from rococo_jax.benchmarks.variants import ALL, MEAN
 from rococo_jax.errors import object_of
 from rococo_jax.evaluation.summary import without_a_place
 from rococo_jax.metrics import metric_of
-from rococo_jax.report.blocks import Block, Cell, Folded, Head, Note, Notes, Part, Table, Tiles, estimate_cell, rich
+from rococo_jax.report.blocks import Block, Cell, Folded, Head, Note, Notes, Part, Tiles, rich
 from rococo_jax.report.collection import Run, label_of, variants_of
 from rococo_jax.report.tables import (
+    Column,
     Lead,
+    Measured,
     extreme,
     folded_if_long,
     has_any,
     heads_of,
     humans_of,
     leaderboard,
+    measured_cell,
+    metric_columns,
     model_table,
+    pivot,
     tile,
 )
 from rococo_jax.report.vocabulary import order_metrics, percent, variant_label, variant_note
@@ -208,23 +214,26 @@ def grounding_part(runs: Sequence[Run], task: str) -> Part | None:
         return None
     measured = {name for run in runs for variant in variants for name in _baselines(run, task, variant)}
     baselines = [name for name in BASELINES if name in measured]
-    names = [name for name in (*_EXPLAINED, *_NAMES) if has_any(runs, task, variants, name)]
-    heads = heads_of(["Model", "Variant"] if len(runs) > 1 else ["Variant"], names)
-    heads += [Head(BASELINES[name].label, BASELINES[name].definition, edge=name == baselines[0]) for name in baselines]
-    rows = []
-    for run in runs:
-        for variant in variants:
-            label = Cell(label_of(runs, task, variant), words=len(runs) > 1, title=variant)
-            row = [Cell(run.label), label] if len(runs) > 1 else [label]
-            row += [estimate_cell(run.estimate(task, variant, name)) for name in names]
-            for name in baselines:
-                value = _baselines(run, task, variant).get(name, {}).get("preference")
-                row.append(Cell(percent(value), value=value, edge=name == baselines[0], soft=True))
-            rows.append(row)
+    columns = metric_columns((*_EXPLAINED, *_NAMES))
+    for name in baselines:
+        columns.append(Column(name, Head(BASELINES[name].label, BASELINES[name].definition), ("Without the image", "")))
+    several = len(runs) > 1
+    labels = {name: Cell(label_of(runs, task, name), words=several, title=name) for name in variants}
+    rows = [
+        ([Cell(run.label), labels[name]] if several else [labels[name]], Measured(run, task, name))
+        for run in runs
+        for name in variants
+    ]
+
+    def cell(row: Measured, column: Any) -> Cell:
+        if column not in BASELINES:
+            return measured_cell(row, column)
+        value = _baselines(*row).get(column, {}).get("preference")
+        return Cell(percent(value), value=value, soft=True)
+
     note = HOW_TO_READ + (f" {_BASELINES}" if baselines else "")
-    groups = [("", len(names), ""), ("Without the image", len(baselines), "")] if baselines else []
-    lead = len(heads) - len(names) - len(baselines)
-    table = Table(f"Grounded or blind, {task}", heads, rows, groups, lead, sortable=len(rows) > 1, filterable=True)
+    words = heads_of(["Model", "Variant"] if several else ["Variant"])
+    table = pivot(f"Grounded or blind, {task}", words, rows, columns, cell)
     return Part("Grounded or blind", [Note(note), folded_if_long(table)])
 
 
