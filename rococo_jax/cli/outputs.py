@@ -8,13 +8,19 @@ import contextlib
 import errno
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rococo_jax.errors import InputError
 from rococo_jax.locks import hold
 from rococo_jax.storage import refuse_url
+
+if TYPE_CHECKING:  # loads NumPy
+    from rococo_jax.report.collection import Group
+    from rococo_jax.report.comparison import Comparisons
 
 _OUTPUTS = ("out", "per_query", "items", "workdir")
 _GROUP = ("ROCOCO_COORDINATOR", "ROCOCO_PROCESSES", "ROCOCO_PROCESS")
@@ -91,6 +97,22 @@ def print_tables(results: Sequence[dict], *, as_json: bool = False, quiet: bool 
         print(json.dumps(results[0] if len(results) == 1 else results, indent=2, ensure_ascii=False))
     elif not quiet:
         print_summary(results)
+
+
+def print_short(groups: "Sequence[Group]", comparisons: "Comparisons", results: Sequence[dict]) -> None:
+    """Print one screen on several models, with the notes of their results and what was published of them."""
+    from rococo_jax.evaluation.summary import note_lines, published_lines
+    from rococo_jax.report.overview import print_overview, print_wrapped
+
+    print_overview(groups, comparisons)
+    # Notes that differ in numbers alone are one line.
+    alike: dict[str, list[str]] = {}
+    for line in note_lines(results):
+        alike.setdefault(re.sub(r"[\d.]+", "", line), []).append(line)
+    for first, *others in alike.values():
+        print_wrapped(f"note: {first}{f' (and {len(others)} notes alike)' if others else ''}")
+    for line in published_lines(results):
+        print_wrapped(line)
 
 
 @contextlib.contextmanager

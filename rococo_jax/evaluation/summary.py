@@ -50,9 +50,13 @@ def print_summary(all_results: Iterable[Mapping[str, Any]]) -> None:
         console.print(_table_of_kind(all_results, kind), crop=False)
     for line in [*(f"note: {note}" for note in note_lines(all_results)), *_human_lines(all_results)]:
         console.print(line, highlight=False, markup=False)
-    for results in all_results:
-        for line in compare_with_published(results):
-            console.print(f"{results['model']}, {line}", highlight=False, markup=False)
+    for line in published_lines(all_results):
+        console.print(line, highlight=False, markup=False)
+
+
+def published_lines(all_results: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each result next to the published one."""
+    return [f"{results['model']}, {line}" for results in all_results for line in compare_with_published(results)]
 
 
 def note_lines(all_results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -92,7 +96,7 @@ def new_table(names: Iterable[str], numbers: Collection[str]) -> "Table":
     for name in names:
         if name in numbers:
             width = len("10.0-20.0" if name == INTERVAL else "100.0")
-            table.add_column(name, justify="right", overflow="fold", min_width=width)
+            table.add_column(name, justify="right", overflow="fold", min_width=width, no_wrap=name == INTERVAL)
         else:
             table.add_column(name, overflow="fold", min_width=_MIN_NAME_WIDTH)
     return table
