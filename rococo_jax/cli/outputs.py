@@ -8,7 +8,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -105,12 +104,8 @@ def print_short(groups: "Sequence[Group]", comparisons: "Comparisons", results: 
     from rococo_jax.report.overview import print_overview, print_wrapped
 
     print_overview(groups, comparisons)
-    # Notes that differ in numbers alone are one line.
-    alike: dict[str, list[str]] = {}
-    for line in note_lines(results):
-        alike.setdefault(re.sub(r"[\d.]+", "", line), []).append(line)
-    for first, *others in alike.values():
-        print_wrapped(f"note: {first}{f' (and {len(others)} notes alike)' if others else ''}")
+    for line in note_lines(results, join=True):
+        print_wrapped(f"note: {line}")
     for line in published_lines(results):
         print_wrapped(line)
 
