@@ -23,12 +23,13 @@ EXAMPLES = """\
   rococo compare out/base out/finetuned
   rococo compare out --reference clip-b32 --margin 1
   rococo compare out --metrics r5,fr1 --json
-  rococo compare out > comparison.md
+  rococo compare out --all > comparison.md
   rococo compare out --format latex > comparison.tex
   rococo compare out/tonight --baseline baseline --fail-on worse --metrics r1,fr1
 
 The models must have been evaluated on the same data under the same conditions. The reference is the first model, or
---reference or --baseline. In a file or a pipe the table is Markdown. With --fail-on the exit code is 3 if the check
+--reference or --baseline. With --all or --metrics every primary difference is a row of a table, which is Markdown in a
+file or a pipe. With --fail-on the exit code is 3 if the check
 fails, 0 if it passes, and 2 if a model cannot be compared."""
 # Verdicts that fail a check.
 _FAILING = {"worse": ("worse",), "undecided": ("worse", "undecided", "at chance"), "text-bias": ("text bias",)}
@@ -51,6 +52,7 @@ class Options:
             with --fail-on, which is one decision)
         fail_on: exit with 3 if a primary difference has such a verdict: worse; undecided (or worse: a loss is not
             excluded); text-bias; several with commas
+        all: print every primary difference with its interval, corrected p and detectable effect
         json: print the rows as JSON
         format: table (Markdown in a file or a pipe) or latex, which needs the package booktabs
     """
@@ -62,6 +64,7 @@ class Options:
     family: Literal["task", "all"] | None = None
     fail_on: Annotated[tuple[str, ...], Option("VERDICTS")] = ()
     baseline: Annotated[str | None, Option("RESULTS")] = None
+    all: bool = False
     json: bool = False
     format: Literal["table", "latex"] = "table"
 
@@ -87,7 +90,8 @@ def run(options: Options) -> int:
     from rococo_jax.report.latex import latex_table
     from rococo_jax.report.left_out import left_out_lines, left_out_metrics
     from rococo_jax.report.markdown import escaped
-    from rococo_jax.report.verdicts import print_verdicts, verdict_rows
+    from rococo_jax.report.overview import print_overview
+    from rococo_jax.report.verdicts import equivalence_phrase, margin_lines, print_verdicts, verdict_rows
 
     baseline = () if options.baseline is None else _results_of_one_model(options.baseline)
     # The reference is the first model that is named.
@@ -122,6 +126,15 @@ def run(options: Options) -> int:
         return _exit_code(options, groups, comparisons, baseline)
     if options.format == "latex":
         print(latex_table(difference_table(comparisons, options.margin)), end="")
+        return _exit_code(options, groups, comparisons, baseline)
+    if not (options.all or options.metrics):
+        print_overview(groups, comparisons)
+        if options.margin is not None:
+            print(equivalence_phrase(options.margin), *margin_lines(comparisons, options.margin), sep="\n")
+        if not sys.stdout.isatty():  # what is in a file or a pipe also names what it does not contain
+            for line in left_out:
+                print(line)
+        print(f"every difference: rococo compare {' '.join(options.results)} --all")
         return _exit_code(options, groups, comparisons, baseline)
     hint = "" if options.margin else "--margin POINTS also tests whether a difference is too small to matter."
     print_verdicts(comparisons, options.margin, hint)

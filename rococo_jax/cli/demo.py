@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-from rococo_jax.cli.outputs import output_folder, print_tables
+from rococo_jax.cli.outputs import output_folder, print_short, print_tables
 from rococo_jax.options import Option
 
 EXAMPLES = """\
@@ -26,12 +26,14 @@ class Options:
         scenes: number of scenes
         seed: seed of the scenes
         protocol: paper or strict; see rococo evaluate --help
+        all: print every number instead of one screen
     """
 
     out: Annotated[str, Option("DIR", check=output_folder)] = "demo-out"
     scenes: Annotated[int, Option("N")] = 250
     seed: int = 1
     protocol: Literal["paper", "strict"] = "paper"
+    all: bool = False
 
 
 def run(options: Options) -> None:
@@ -44,7 +46,10 @@ def run(options: Options) -> None:
     from rococo_jax.evaluation.caption_baselines import training_captions
     from rococo_jax.evaluation.inputs import open_benchmarks
     from rococo_jax.evaluation.model_series import evaluate_all
-    from rococo_jax.report import write_report
+    from rococo_jax.report import write_compared
+    from rococo_jax.report.collection import group_by_fingerprint, load_results
+    from rococo_jax.report.comparison import compare_groups
+    from rococo_jax.report.overview import found_sentence, print_wrapped
     from rococo_jax.runtime import cache_folder, enable_compilation_cache
 
     enable_compilation_cache()
@@ -62,6 +67,15 @@ def run(options: Options) -> None:
     cache = EmbeddingCache(cache_folder() / "embeddings")
     training = training_captions(training_captions_of(_CAPTIONED_SCENES), f"scenes:{_CAPTIONED_SCENES}")
     all_results, _ = evaluate_all(folders, results, benchmarks, settings, cache, training)
-    print_tables(all_results)
-    page, table = write_report(folders.values(), out / "report.html")
+    groups = group_by_fingerprint(load_results(folders.values()))
+    comparisons = compare_groups(groups)
+    if options.all:
+        print_tables(all_results)
+    else:
+        print_short(groups, comparisons, all_results, results)
+    page, table = write_compared(groups, comparisons, out / "report.html")
     print(f"report: {page}  (numbers: {table}; scenes: {images.parent})")
+    print()
+    command = f"rococo evaluate MODEL --images {images} --annotations {annotations} --out out"
+    print_wrapped(found_sentence(groups[0], comparisons))
+    print_wrapped(f"Next: open {page}, and evaluate your own model: {command}")

@@ -2,11 +2,12 @@
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from rococo_jax.benchmarks.settings import Settings
-from rococo_jax.cli.outputs import output_folder, print_tables
+from rococo_jax.cli.outputs import output_folder, print_short, print_tables
 from rococo_jax.errors import InputError
 from rococo_jax.evaluation.options import ANY_SIZE, DataOptions, EmbeddingOptions, ModelOptions
 from rococo_jax.options import Option
@@ -40,6 +41,7 @@ class Options:
         no_report: do not write the report
         shard: evaluate shard K of N of the model list, for N processes that share --out; rococo report OUT then writes
             the report of all
+        all: of several models, print every number and every primary difference instead of one screen
         json: print the results as JSON instead of the table
         data: data
         settings: questions
@@ -54,6 +56,7 @@ class Options:
     image_sizes: Annotated[tuple[int, ...], Option("N,N", flag="image-size", least=1)] = ()
     no_report: bool = False
     shard: Annotated[str | None, Option("K/N")] = None
+    all: bool = False
     json: bool = False
     data: DataOptions
     settings: Settings
@@ -114,13 +117,8 @@ def _run(options: Options) -> int:
         evaluated_folders += [folder for source, folder in folders.items() if source not in failures]
         failed += [names.get(source, source) if len(sizes) > 1 else source for source in failures]
     if jax.process_index() == 0:
-        quiet = options.embedding.quiet
         if all_results:
-            if len(evaluated_folders) > 1 and shard is None and not (options.json or quiet):
-                _print_leaderboards(evaluated_folders)
-            print_tables(all_results, as_json=options.json, quiet=quiet)
-            if shard is None:
-                _compare_and_report(options, evaluated_folders, out / "report.html")
+            _print_and_report(options, all_results, evaluated_folders, out / "report.html")
         if failed:
             print(
                 f"rococo: {len(failed)} of {len(models) * len(sizes)} models failed: {', '.join(failed)}",
@@ -148,28 +146,31 @@ def _refuse_other_layout(out: Path, name: str, alone: bool) -> None:
         raise InputError("rococo evaluate", "--out", found, f"{out / name} for one more model, or a list of all models")
 
 
-def _print_leaderboards(folders: list[Path]) -> None:
-    from rococo_jax.report.collection import group_by_fingerprint, load_results
-    from rococo_jax.report.leaderboard import leaderboard_tables, print_leaderboards
-
-    print_leaderboards(leaderboard_tables(group_by_fingerprint(load_results(folders))))
-
-
-def _compare_and_report(options: Options, folders: list[Path], page: Path) -> None:
-    """Print how several models compare, and write the report."""
+def _print_and_report(options: Options, results: Sequence[dict], folders: list[Path], page: Path) -> None:
+    """Print the results and how several models compare, and write the report; a shard has no comparison."""
     from rococo_jax.report import write_compared
     from rococo_jax.report.collection import group_by_fingerprint, load_results
     from rococo_jax.report.comparison import compare_groups
+    from rococo_jax.report.leaderboard import leaderboard_tables, print_leaderboards
     from rococo_jax.report.left_out import left_out_lines
     from rococo_jax.report.verdicts import print_verdicts
 
-    prints_tables = len(folders) > 1 and not (options.json or options.embedding.quiet)
-    if options.no_report and not prints_tables:
+    quiet = options.json or options.embedding.quiet
+    is_compared = len(folders) > 1 and options.shard is None and not quiet
+    is_reported = options.shard is None and not options.no_report
+    groups = group_by_fingerprint(load_results(folders)) if is_compared or is_reported else []
+    if is_compared and options.all:
+        print_leaderboards(leaderboard_tables(groups))
+    if not is_compared or options.all:
+        print_tables(results, as_json=options.json, quiet=options.embedding.quiet)
+    if not groups:
         return
-    groups = group_by_fingerprint(load_results(folders))
     comparisons = compare_groups(groups)
-    if prints_tables:
-        if comparisons:
+    if is_compared:
+        if not options.all:
+            print_short(groups, comparisons, results, options.out)
+            print(f"every difference: rococo compare {options.out} --all")
+        elif comparisons:
             print_verdicts(comparisons)
         for line in left_out_lines(groups, comparisons):
             print(f"note: {line}")

@@ -11,10 +11,15 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rococo_jax.errors import InputError
 from rococo_jax.locks import hold
 from rococo_jax.storage import refuse_url
+
+if TYPE_CHECKING:  # loads NumPy
+    from rococo_jax.report.collection import Group
+    from rococo_jax.report.comparison import Comparisons
 
 _OUTPUTS = ("out", "per_query", "items", "workdir")
 _GROUP = ("ROCOCO_COORDINATOR", "ROCOCO_PROCESSES", "ROCOCO_PROCESS")
@@ -91,6 +96,26 @@ def print_tables(results: Sequence[dict], *, as_json: bool = False, quiet: bool 
         print(json.dumps(results[0] if len(results) == 1 else results, indent=2, ensure_ascii=False))
     elif not quiet:
         print_summary(results)
+
+
+def print_short(
+    groups: "Sequence[Group]", comparisons: "Comparisons", results: Sequence[dict], out: str | Path
+) -> None:
+    """Print one screen on several models, with the notes of their results and what was published of them.
+
+    Args:
+        out: folder of the results, which the commands that print more are named with.
+    """
+    from rococo_jax.evaluation.summary import note_lines, published_lines
+    from rococo_jax.report.leaderboard import leaderboard_tables, print_short_leaderboards
+    from rococo_jax.report.overview import print_overview, print_wrapped
+
+    print_short_leaderboards(leaderboard_tables(groups), f"rococo leaderboard {out}")
+    print_overview(groups, comparisons)
+    for line in note_lines(results, join=True):
+        print_wrapped(f"note: {line}")
+    for line in published_lines(results):
+        print_wrapped(line)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 Names wrap in a narrow terminal; numbers are never truncated.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ _OTHERS = frozenset(
 INTERVAL = "95 %"
 # Minimum number of characters of a name in a line.
 _MIN_NAME_WIDTH = 7
+_NUMBER = re.compile(r"[\d.]+")
 # Width of output to a file.
 _FILE_WIDTH = 10_000
 
@@ -50,28 +52,49 @@ def print_summary(all_results: Iterable[Mapping[str, Any]]) -> None:
         console.print(_table_of_kind(all_results, kind), crop=False)
     for line in [*(f"note: {note}" for note in note_lines(all_results)), *_human_lines(all_results)]:
         console.print(line, highlight=False, markup=False)
-    for results in all_results:
-        for line in compare_with_published(results):
-            console.print(f"{results['model']}, {line}", highlight=False, markup=False)
+    for line in published_lines(all_results):
+        console.print(line, highlight=False, markup=False)
 
 
-def note_lines(all_results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the notes, each once, with the benchmark that it is about and, among several models, with the models."""
-    models_of: dict[tuple[str, str], list[str]] = {}
+def published_lines(all_results: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each result next to the published one."""
+    return [f"{results['model']}, {line}" for results in all_results for line in compare_with_published(results)]
+
+
+def note_lines(all_results: Sequence[Mapping[str, Any]], *, join: bool = False) -> list[str]:
+    """Return the notes, each once, with the benchmark that it is about and, among several models, with the models.
+
+    Args:
+        join: whether notes that differ in numbers alone are one line.
+    """
+    models_of: dict[str, dict[str, list[str]]] = {}
     for results in all_results:
         benchmarks = [(name, about.get("notes", ())) for name, about in results.get("benchmarks", {}).items()]
         if not benchmarks:
             benchmarks = [("", results.get("notes", ()))]
         for benchmark, notes in benchmarks:
             for note in notes:
-                models_of.setdefault((benchmark, note), []).append(results["model"])
+                models_of.setdefault(benchmark, {}).setdefault(note, []).append(results["model"])
     lines = []
-    for (benchmark, note), models in models_of.items():
-        subjects = [benchmark] if benchmark and not note.startswith(benchmark) else []
-        if len(models) < len(all_results):
-            subjects.insert(0, ", ".join(models))
-        lines.append(": ".join([*subjects, note]))
+    for benchmark, notes_of in models_of.items():
+        for note, models in (joined_notes(notes_of) if join else notes_of).items():
+            subjects = [benchmark] if benchmark and not note.startswith(benchmark) else []
+            if len(models) < len(all_results):
+                subjects.insert(0, ", ".join(models))
+            lines.append(": ".join([*subjects, note]))
     return lines
+
+
+def joined_notes(labels_of: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return notes with their labels; of notes that differ in numbers alone the first, with the labels of all."""
+    alike: dict[str, list[str]] = {}
+    for note in labels_of:
+        alike.setdefault(_NUMBER.sub("", note), []).append(note)
+    joined = {}
+    for notes in alike.values():
+        labels = dict.fromkeys(label for note in notes for label in labels_of[note])
+        joined[f"{notes[0]} (and {len(notes) - 1} alike)" if len(notes) > 1 else notes[0]] = list(labels)
+    return joined
 
 
 def _human_lines(all_results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -92,7 +115,7 @@ def new_table(names: Iterable[str], numbers: Collection[str]) -> "Table":
     for name in names:
         if name in numbers:
             width = len("10.0-20.0" if name == INTERVAL else "100.0")
-            table.add_column(name, justify="right", overflow="fold", min_width=width)
+            table.add_column(name, justify="right", overflow="fold", min_width=width, no_wrap=name == INTERVAL)
         else:
             table.add_column(name, overflow="fold", min_width=_MIN_NAME_WIDTH)
     return table

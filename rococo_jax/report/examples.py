@@ -25,8 +25,8 @@ WON_NOTE = (
     "unrelated images prefer the altered version as often.",
 )
 _KINDS = {
-    ("own_altered", "text"): "own caption, altered",
-    ("other_altered", "text"): "another image's caption, altered",
+    ("own_altered", "text"): "the image's own caption, altered",
+    ("other_altered", "text"): "altered caption of another image",
     ("own_altered", "image"): "its own image, with another mixed in",
     ("other_altered", "image"): "another image, mixed",
     ("wrong", "text"): "the wrong text",
@@ -68,8 +68,8 @@ def _card(example: Example, model: str) -> Card:
         Picture(side.jpeg, side.image, f"{name}: {side.image}", label)
         for side, name, label in (
             (example.query, "the query", ""),
-            (example.right, "the true image", "true"),
-            (example.wrong, "the chosen image", "chosen"),
+            (example.right, "the correct image", "correct"),
+            (example.wrong, "the image that ranks first", "ranked first"),
         )
         if side.image
     ]
@@ -79,8 +79,8 @@ def _card(example: Example, model: str) -> Card:
     if medium == "image":
         note = f" {example.wrong.note}" if example.wrong.note else ""
         wrong = rich("{}<bdi>{}</bdi>", _file(example.wrong.image), note)
-        lines.append(Line(f"chosen{seed}", wrong, example.wrong_score, "chosen file"))
-        lines.append(Line("true", _file(example.right.image), example.right_score, "true file"))
+        lines.append(Line(f"ranked first{seed}", wrong, example.wrong_score, "chosen file"))
+        lines.append(Line("correct", _file(example.right.image), example.right_score, "true file"))
     else:
         lines += _text_lines(example, seed)
     head = rich("<b>{}</b> · {}", variant_label(example.variant), kind)
@@ -115,12 +115,12 @@ def _won_card(example: Example) -> Card:
 
 
 def _text_lines(example: Example, seed: str) -> list[Line]:
-    """Return lines for the chosen text with its changed words, its original, and the true text."""
+    """Return lines for the text that ranks first with its changed words, its original, and the correct text."""
     note, true = example.wrong.note, example.right.text
     source = note.removeprefix(_ORIGINAL) if note.startswith(_ORIGINAL) else ""
     # If the results do not name the original, the true text is the best guess; different sentences stay unmarked.
     original_words, chosen_words = compare_words(_cut(source or true), _cut(example.wrong.text))
-    lines = [Line(f"chosen{seed}", _marked(chosen_words, "mark"), example.wrong_score, "chosen")]
+    lines = [Line(f"ranked first{seed}", _marked(chosen_words, "mark"), example.wrong_score, "chosen")]
     if source and source != true:
         term = "altered from another image's caption" if example.kind == "other_altered" else "altered from"
         lines.append(Line(term, _marked(original_words, "del"), None, "made-from"))
@@ -130,7 +130,7 @@ def _text_lines(example: Example, seed: str) -> list[Line]:
         if note and not source:
             lines.append(Line("note", _cut(note), None, "made-from"))
     true_text = true_text if true else Markup("<i>the best of its own captions</i>")
-    return [*lines, Line("true", true_text, example.right_score, "true")]
+    return [*lines, Line("correct", true_text, example.right_score, "true")]
 
 
 def _file(name: str) -> Markup:

@@ -15,14 +15,16 @@ from rococo_jax.metrics import metric_of
 from rococo_jax.metrics.paired import Verdict
 from rococo_jax.report.blocks import Block, Cell, Charts, Head, Note, Part, Table, estimate_cell, rich
 from rococo_jax.report.charts import Dot, round_ticks, scatter
-from rococo_jax.report.collection import Estimate, Group, Run, best_first, label_of, tasks_of, variants_of
+from rococo_jax.report.collection import Estimate, Group, Run, label_of, tasks_of, variants_of
 from rococo_jax.report.comparison import Comparison
 from rococo_jax.report.difference import Difference
 from rococo_jax.report.examples import example_cards
 from rococo_jax.report.leaderboard import leaderboard_part
 from rococo_jax.report.model_lines import model_line
+from rococo_jax.report.overview import attacks_of, in_order
 from rococo_jax.report.sections import lead_of, section_of_variant
 from rococo_jax.report.tables import MOST_BARS, MOST_PANELS, has_any, interval_panels
+from rococo_jax.report.task_tests import is_at_chance
 from rococo_jax.report.verdicts import COLUMNS, INTERVAL, cells_of, leader_sentence
 from rococo_jax.report.vocabulary import (
     ALTERED,
@@ -46,7 +48,7 @@ class Focus:
     """Task, variant and metric that the sentences of the first screen are about.
 
     Attributes:
-        runs: the models that were measured, in the order of the leaderboard.
+        runs: the models that were measured: the reference, then the others as they were named.
         described: the reference of the comparison, else the first model.
         variant, metric: of the main number: where altered items join a gallery, FR@1 of the first altered variant in
             reading order, whatever the results, so that they do not choose what leads the page.
@@ -114,19 +116,17 @@ def first_screen(
 def _focus(group: Group, compared: Mapping[str, Comparison]) -> Focus:
     tasks = tasks_of(group.runs)
     for task in tasks:
-        for variant in variants_of(group.runs, task, "fr1", lambda each: each.is_attack)[:1]:
-            runs = best_first(group.runs, task, (CLEAN, "r1"))
-            runs = [run for run in runs if run.estimate(task, variant, "fr1").value is not None]
-            comparison = compared.get(task)
-            return Focus(runs, _described(runs, comparison), task, variant, "fr1", comparison)
-    task = tasks[0]
-    variant, metric = lead_of(group.runs, task)
-    runs, comparison = best_first(group.runs, task, (variant, metric)), compared.get(task)
-    return Focus(runs, _described(runs, comparison), task, variant, metric, comparison)
+        if attacks := attacks_of(group.runs, task):
+            return _focus_on(group, task, attacks[0], "fr1", compared.get(task))
+    variant, metric = lead_of(group.runs, tasks[0])
+    return _focus_on(group, tasks[0], variant, metric, compared.get(tasks[0]))
 
 
-def _described(runs: Sequence[Run], comparison: Comparison | None) -> Run:
-    return comparison.reference if comparison and comparison.reference in runs else runs[0]
+def _focus_on(group: Group, task: str, variant: str, metric: str, comparison: Comparison | None) -> Focus:
+    runs = [run for run in group.runs if task in run.tasks]
+    measured = [run for run in runs if run.estimate(task, variant, metric).value is not None] or runs
+    measured = in_order(measured, comparison.reference if comparison else None)
+    return Focus(measured, measured[0], task, variant, metric, comparison)
 
 
 def _tested(focus: Focus) -> Markup:
@@ -186,8 +186,6 @@ def _range(name: str, values: Sequence[float | int]) -> Markup:
 
 # Endings of the sentence about the models of each verdict.
 _FOOLED: Mapping[Verdict, str] = {
-    "at chance": "not compared with {} in FR@1: one of the two finds no more than guessing does, even without "
-    "alterations",
     "better": "significantly less often fooled than {}",
     "worse": "significantly more often fooled than {}",
     "undecided": "not significantly different from {} in FR@1",
@@ -214,19 +212,31 @@ def _conclusion(focus: Focus) -> Markup:
     if focus.comparison is None:
         return _conclusion_of_one(focus)
     reference = focus.comparison.reference
-    sentences = []
+    leader = leader_sentence(focus.comparison)
+    weak = [run.label for run in focus.runs if is_at_chance(run, focus.task, focus.variant)]
+    sentences = [_chance_sentence(weak, len(focus.runs))] if weak else []
+    if len(weak) == len(focus.runs):
+        return Markup(" ").join([*filter(None, [leader]), *sentences])
     if focus.is_attack:
         sentences += _by_verdict(focus, focus.variant, "fr1", reference, _FOOLED)
         sentences += _by_verdict(focus, focus.variant, "blind", reference, _BLIND)
         sentences += _by_verdict(focus, CLEAN, "r1", reference, _RECALL)
     else:
         sentences += _by_verdict(focus, focus.variant, focus.metric, reference, _OTHER)
-    if leader := leader_sentence(focus.comparison):
+    if leader:
         sentences.append(rich("{}", leader))
     if not sentences:
         name = metric_of(focus.metric).label
         return rich("The difference in {} was not tested: the models have no common items with counts.", name)
     return Markup(" ").join(sentences)
+
+
+def _chance_sentence(names: Sequence[str], total: int) -> Markup:
+    verb, whose = ("finds", "its") if len(names) == 1 else ("find", "their")
+    text = (
+        "{} {} no more than guessing does, even without alterations, so {} FR@1, drops and verdicts are not meaningful."
+    )
+    return rich(text, _listing(names, total), verb, whose)
 
 
 def _by_verdict(
@@ -270,6 +280,10 @@ def _models(focus: Focus) -> Table:
     """Return a line for each model: what it is, the main number, and its difference from the reference."""
     columns = [(CLEAN, "r1")] if focus.is_attack else []
     columns.append((focus.variant, focus.metric))
+    # Of classes, whether confidence can be trusted as well.
+    columns += [(focus.variant, "ece")] * (
+        not focus.is_attack and has_any(focus.runs, focus.task, [focus.variant], "ece")
+    )
     if focus.is_attack:
         looking = [(focus.variant, name) for name in ("blind", "grounding")]
         columns += [each for each in looking if has_any(focus.runs, focus.task, [focus.variant], each[1])]
@@ -284,14 +298,15 @@ def _models(focus: Focus) -> Table:
     reference = focus.comparison.reference if focus.comparison else None
     if reference is not None:
         name = f"{metric_of(focus.metric).label}: difference from {reference.label}"
-        heads += [Head(name), Head("p (corrected)"), Head("Verdict", words=True)]
+        heads[1:1] = [Head("Verdict", words=True)]
+        heads += [Head(name), Head("p (corrected)")]
     rows = []
     for run in focus.runs:
-        row = [Cell(run.label, tuple(filter(None, [model_line(run)])))]
-        row += [_estimate_cell(focus, run, *column) for column in columns]
-        if reference is not None:
-            row += _verdict_cells(focus, run, reference)
-        rows.append(row)
+        differences = [] if reference is None else _verdict_cells(focus, run, reference)
+        cells = [_estimate_cell(focus, run, *column) for column in columns]
+        rows.append(
+            [Cell(run.label, tuple(filter(None, [model_line(run)]))), *differences[:1], *cells, *differences[1:]]
+        )
     return Table(f"Models in short, {focus.task}", heads, rows)
 
 
@@ -306,12 +321,13 @@ def _estimate_cell(focus: Focus, run: Run, variant: str, metric: str) -> Cell:
 def _verdict_cells(focus: Focus, run: Run, reference: Run) -> list[Cell]:
     difference = focus.difference(run, focus.variant, focus.metric)
     if run is reference:
-        return [Cell("–"), Cell("–"), Cell("reference", words=True)]
+        return [Cell("reference", words=True), Cell("–"), Cell("–")]
     if difference is None:
-        return [Cell("–"), Cell("–"), Cell("not tested", words=True)]
+        return [Cell("not tested", words=True), Cell("–"), Cell("–")]
     texts = dict(zip(COLUMNS, cells_of(difference), strict=True))
     interval = texts[INTERVAL].replace(" to ", "\u00a0to ")  # two lines at most on a phone
-    return [Cell(texts["Difference"], (interval,)), Cell(texts["p"]), Cell(texts["Verdict"], words=True)]
+    verdict = "not meaningful" if difference.verdict == "at chance" else texts["Verdict"]
+    return [Cell(verdict, words=True), Cell(texts["Difference"], (interval,)), Cell(texts["p"])]
 
 
 def _bars(focus: Focus) -> Charts:

@@ -28,7 +28,7 @@ from rococo_jax.report.collection import Estimate, Group, Run, by_kind, label_of
 from rococo_jax.report.exports import groups_of, pandas_for
 from rococo_jax.report.markdown import markdown_lines
 from rococo_jax.report.model_facts import ModelFacts, read_facts
-from rococo_jax.report.renderers import print_block, records_of
+from rococo_jax.report.renderers import print_aligned, records_of
 from rococo_jax.report.sections import lead_of, section_of
 from rococo_jax.report.tables import Column, humans_of, pivot
 from rococo_jax.report.vocabulary import count, in_reading_order, task_label
@@ -300,4 +300,24 @@ def print_leaderboards(tables: Sequence[Table]) -> None:
     for table in tables:
         if len(tables) > 1:
             print(table.caption)
-        print_block(table)
+        print_aligned(table)
+
+
+def print_short_leaderboards(tables: Sequence[Table], command: str) -> None:
+    """Print leaderboards with a line for each model: values and ranks alone.
+
+    Args:
+        command: what prints all of it.
+    """
+    for table in tables:
+        rows = [[_short_cell(cell) for cell in row] for row in table.rows]
+        heads = [dataclasses.replace(head, small=head.small[:1]) for head in table.heads]
+        has_ranks = any("rank_low" in cell.numbers for row in table.rows for cell in row)
+        ranks = "In brackets: ranks that are possible with 95 % confidence. " if has_ranks else ""
+        notes = [f"{ranks}Intervals and groups: {command}"]
+        print_aligned(dataclasses.replace(table, heads=heads, rows=rows, references=(), notes=notes))
+
+
+def _short_cell(cell: Cell) -> Cell:
+    rank = f" ({cell.small[-1].partition(' ')[0]})" if "rank_low" in cell.numbers else ""
+    return dataclasses.replace(cell, text=f"{cell.text}{rank}", small=())

@@ -9,6 +9,7 @@ from rococo_jax.benchmarks.subset import phrase_of
 from rococo_jax.errors import is_whole, object_of
 from rococo_jax.evaluation.conditions import flatten
 from rococo_jax.evaluation.examples import EXAMPLES, Example
+from rococo_jax.evaluation.summary import joined_notes
 from rococo_jax.metrics import is_defined, metric_of
 from rococo_jax.report.blocks import Alert, Block, Cards, Folded, Note, Notes, Page, Part, PlainTable, Terms, Text, rich
 from rococo_jax.report.collection import Group, Run, by_kind, corrupted_by, tasks_of
@@ -17,6 +18,7 @@ from rococo_jax.report.correlations import correlations_part
 from rococo_jax.report.examples import ERROR, WON, WON_NOTE, choose_examples, example_cards
 from rococo_jax.report.first_screen import first_screen
 from rococo_jax.report.image_sizes import one_size_each
+from rococo_jax.report.introduction import chance_alert, lede
 from rococo_jax.report.leaderboard import leaderboard_part
 from rococo_jax.report.left_out import left_out_lines
 from rococo_jax.report.sections import TaskSection, ordered, section_of
@@ -130,7 +132,8 @@ def notes(group: Group) -> Notes | None:
     if any(map(coverage, group.data.values())):  # the warning above says the same
         labels_of = {note: labels for note, labels in labels_of.items() if not note.startswith(("only ", "limit: "))}
     lines = [
-        note if len(labels) == len(group.runs) else f"{', '.join(labels)}: {note}" for note, labels in labels_of.items()
+        note if len(labels) == len(group.runs) else f"{', '.join(labels)}: {note}"
+        for note, labels in joined_notes(labels_of).items()
     ]
     lines = [*_repeated_results(group.runs), *lines]
     return Notes(lines) if lines else None
@@ -250,10 +253,6 @@ def how_to_read(groups: Sequence[Group]) -> Part:
 
 # Examples of one model, by how many models share the page: twenty models must not make a page of 50 MB.
 _EXAMPLES = ((1, 12), (4, 8), (100_000, 4))
-_LEDE = (
-    "How image-text models perform when captions with one wrong word or mixed images join the gallery, when two texts "
-    "differ in one word only, or when images are corrupted."
-)
 
 
 def report_page(groups: Sequence[Group], csv_name: str, comparisons: Comparisons) -> Page:
@@ -269,7 +268,7 @@ def report_page(groups: Sequence[Group], csv_name: str, comparisons: Comparisons
     links += [("How to read this page", "#how-to-read"), ("All numbers as CSV", f"./{quote(csv_name)}")]
     runs = [run for group in groups for run in group.runs]
     title = f"How robust is {runs[0].label}?" if len(runs) == 1 else f"How robust are these {len(runs)} models?"
-    return Page(title, "rococo report", _LEDE, blocks, [how_to_read(groups)], links)
+    return Page(title, "rococo report", lede(runs), blocks, [how_to_read(groups)], links)
 
 
 def _anchor(task: str) -> str:
@@ -283,6 +282,7 @@ def _group(group: Group, number: int, many: bool, compared: dict[str, Comparison
     blocks: list[Block | None] = [
         differences(group) if number > 1 else None,
         *coverage_alerts(group),
+        chance_alert(group),
         first_screen(group, examples, facts, compared) if number == 1 else facts,
         leaderboard_part(group.runs) if number > 1 else None,
         verdict_part(compared),

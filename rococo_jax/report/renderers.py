@@ -3,12 +3,10 @@
 `markdown.table_lines` renders Markdown, `latex.latex_table` LaTeX, and the template of the page HTML.
 """
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from rococo_jax.report.blocks import Cell, Table
-from rococo_jax.report.markdown import markdown_lines
 
 
 def records(table: Table) -> list[dict[str, Any]]:
@@ -35,11 +33,8 @@ def records_of(tables: Sequence[Table]) -> list[dict[str, Any]]:
     return [{name: row.get(name) for name in columns} for row in rows]
 
 
-def print_block(table: Table) -> None:
-    """Print a table with its notes: aligned to a terminal, as Markdown to a file or a pipe."""
-    if not sys.stdout.isatty():
-        print(*markdown_lines([table])[1:], sep="\n")
-        return
+def print_aligned(table: Table) -> None:
+    """Print a table with its notes, aligned to the width of the terminal; of 80 letters in a file or a pipe."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as RichTable

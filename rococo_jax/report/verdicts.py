@@ -14,6 +14,7 @@ from rococo_jax.report.collection import label_of
 from rococo_jax.report.comparison import Comparison, Comparisons
 from rococo_jax.report.difference import Difference
 from rococo_jax.report.markdown import print_table
+from rococo_jax.report.overview import print_wrapped
 from rococo_jax.report.sections import section_of
 from rococo_jax.report.task_tests import reaches_chance
 from rococo_jax.report.vocabulary import percent, signed, task_label, variant_label
@@ -33,6 +34,8 @@ _MEANINGS: Mapping[Verdict, str] = {
 }
 COLUMNS = ("Model", "Task", "Variant", "Metric", "Value", "Reference", "Difference", INTERVAL, "p", "MDE", "Verdict")
 NUMBERS = ("Value", "Reference", "Difference", INTERVAL, "p", "MDE")
+# Columns of a table of one task and model, after variant and metric.
+_TERMINAL = tuple(name for name in COLUMNS[COLUMNS.index("Metric") + 1 :] if name != "Reference")
 # Of more models than this, one sentence counts the verdicts of all.
 _MOST_SENTENCES = 8
 
@@ -156,19 +159,34 @@ def margin_lines(comparisons: Comparisons, margin: float) -> list[str]:
 
 
 def print_verdicts(comparisons: Comparisons, margin: float | None = None, hint: str = "") -> None:
-    """Print the table of primary differences with its sentences; in a file or a pipe it is Markdown.
+    """Print the primary differences with their sentences: one Markdown table in a file or a pipe.
+
+    A terminal gets a table for each task and model, whose columns fit into 80 letters.
 
     Args:
         margin: that the comparisons were made with.
         hint: sentence that ends the legend.
     """
     rows = verdict_rows(comparisons)
-    print_table(COLUMNS, [cells_of(row) for row in rows], NUMBERS)
-    if not sys.stdout.isatty():
+    if sys.stdout.isatty():
+        for (task, model, reference), members in _by_model(rows).items():
+            print_wrapped(f"{task_label(task)}: {model} against {reference}")
+            texts = [dict(zip(COLUMNS, cells_of(row), strict=True)) for row in members]
+            cells = [[f"{each['Variant']}, {each['Metric']}", *(each[name] for name in _TERMINAL)] for each in texts]
+            print_table(("Variant", *_TERMINAL), cells, NUMBERS)
+    else:
+        print_table(COLUMNS, [cells_of(row) for row in rows], NUMBERS)
         print()
     lines = [*leader_lines(comparisons), *([] if margin is None else margin_lines(comparisons, margin))]
     for line in (*lines, *summary_lines(rows), "", f"{legend(comparisons, margin)} {hint}".rstrip()):
-        print(line)
+        print_wrapped(line)
+
+
+def _by_model(rows: Sequence[Difference]) -> dict[tuple[str, str, str], list[Difference]]:
+    groups: dict[tuple[str, str, str], list[Difference]] = {}
+    for row in rows:
+        groups.setdefault((row.task, row.model, row.reference), []).append(row)
+    return groups
 
 
 def legend(comparisons: Comparisons, margin: float | None = None) -> str:
@@ -179,4 +197,9 @@ def legend(comparisons: Comparisons, margin: float | None = None) -> str:
     text += "".join(f" {name}: {meaning}." for name, meaning in _MEANINGS.items() if name in verdicts)
     if margin is None:
         return text
-    return f"{text} equivalent: it is smaller than {margin:g} points (two one-sided tests at 5 %, not corrected)."
+    return f"{text} {equivalence_phrase(margin)}"
+
+
+def equivalence_phrase(margin: float) -> str:
+    """Return what the verdict `equivalent` means."""
+    return f"equivalent: it is smaller than {margin:g} points (two one-sided tests at 5 %, not corrected)."

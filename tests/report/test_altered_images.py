@@ -212,7 +212,7 @@ def test_what_the_evaluation_writes_of_altered_images_is_shown(tmp_path):
     numbers = results["tasks"]["text_to_image"]
     assert numbers["patch_0.9"]["fr1"] > 0, "nobody is fooled, so this test would show nothing"
     pictures = page.all("img")
-    assert any("the chosen image: val/" in image["alt"] for image in pictures)
+    assert any("the image that ranks first: val/" in image["alt"] for image in pictures)
     assert all(max(int(each["width"]), int(each["height"])) <= 320 for each in pictures)
     assert any(text in page.text("article") for texts in captions for text in texts)
     assert "Pixelate" in page.text("table") and "Control" in page.text("table")

@@ -159,7 +159,7 @@ def test_models_and_metrics_that_are_not_compared_are_named(three, capsys, refus
     for more in ([], ["--json"]):
         assert main(["compare", *(str(three / name) for name in ("base", "one", "bare", "other")), *more]) == 0
         said = capsys.readouterr()
-        assert line in said.err and (more or "has no per\\_query.parquet" in said.out)
+        assert line in said.err and (more or "has no per_query.parquet" in said.out)
     page, _ = write_report([three / name for name in ("base", "one", "bare", "other")], three / "page.html")
     assert "has no per_query.parquet" in page.read_text()
     assert "has no per_query.parquet; wanted results" in refusal("compare", three / "bare", three / "one")

@@ -78,7 +78,7 @@ def test_one_family_of_all_tasks_is_corrected_for_more_tests(folders, capsys):
     for one, other in zip(by_task, of_all, strict=True):
         assert one["p_corrected"] <= other["p_corrected"] and one["mde"] < other["mde"]
         assert (other["p_corrected"] < 0.05) == (not other["low"] <= 0 <= other["high"])
-    assert "of all 2 tasks together" in compare(capsys, *folders, "--family", "all")
+    assert "of all 2 tasks together" in compare(capsys, *folders, "--family", "all", "--all")
 
 
 def test_blind_can_be_compared_alone_and_a_metric_without_a_best_value_is_refused(folders, capsys, refusal):
@@ -95,7 +95,7 @@ def test_the_named_reference_and_metrics_are_compared(folders, capsys):
 
 
 def test_page_and_terminal_have_the_same_cells(folders, capsys, tmp_path):
-    printed = compare(capsys, *folders)
+    printed = compare(capsys, *folders, "--all")
     lines = [line.strip("|").split("|") for line in printed.splitlines() if line.startswith("|")]
     header, _, *rows = [[cell.strip() for cell in line] for line in lines]
     write_report(folders, tmp_path / "report.html")
@@ -143,7 +143,7 @@ def test_models_at_chance_are_not_called_less_often_fooled(tmp_path, capsys):
     assert {row["verdict"] for row in of_skill} == {"at chance"} and len(of_skill) == 12
     assert all(row["verdict"] != "at chance" for row in rows if row not in of_skill)
     assert {row["verdict"] for row in rows if (row["model"], row["metric"]) == ("good", "r1")} >= {"better"}
-    printed = compare(capsys, *chance)
+    printed = compare(capsys, *chance, "--all")
     assert "No model can be distinguished from chance" in printed and "significantly ahead" not in printed
     assert "at chance: without alteration, the model or the reference finds no more than guessing does" in printed
 
@@ -177,7 +177,7 @@ def test_the_control_is_no_primary_difference(tmp_path, capsys):
 def test_the_sentence_on_the_leader_has_the_p_of_the_table(folders, capsys, reference):
     folders = folders[:2]
     rows = json.loads(compare(capsys, *folders, "--reference", reference, "--json"))
-    printed = compare(capsys, *folders, "--reference", reference)
+    printed = compare(capsys, *folders, "--reference", reference, "--all")
     for row in [row for row in rows if (row["variant"], row["metric"]) == ("clean", "r1")]:
         (sentence,) = re.findall(f"{row['task'].replace('_', ' ').capitalize()}: .*", printed)
         assert f"p {p_value(row['p_corrected'])})" in sentence
@@ -185,7 +185,7 @@ def test_the_sentence_on_the_leader_has_the_p_of_the_table(folders, capsys, refe
 
 
 def test_two_leaders_that_were_not_tested_are_not_called_significantly_different(folders, capsys):
-    printed = compare(capsys, *folders, "--reference", "worse")
+    printed = compare(capsys, *folders, "--reference", "worse", "--all")
     assert "These two were not tested against each other" in printed and "significantly ahead" not in printed
 
 
