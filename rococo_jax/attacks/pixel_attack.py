@@ -84,9 +84,12 @@ class PixelAttacker:
         self.files = FileImages(tuple(map(str, files)), tuple(files))
         texts = list(dict.fromkeys(caption for item in items for caption in item.captions))
         self.row_of_text = {text: row for row, text in enumerate(texts)}
-        least = 3 if attack.loss == "dlr" else 2
-        if len(texts) < least:
-            raise InputError("captions", "texts", f"{len(texts)} different ones", f"at least {least}")
+        if attack.loss == "dlr" and len(texts) < 3:
+            raise InputError("captions", "texts", f"{len(texts)} different ones", "at least 3 for the loss dlr")
+        for item in items:
+            if len(set(item.captions)) == len(texts):
+                found = f"only true ones of {item.image}"
+                raise InputError("captions", "texts", found, "a wrong text for each image, for an attack on pixels")
         self.texts = jnp.asarray(model.encode_text(texts))
         on_cpu = model.mesh.devices.flat[0].platform == "cpu"
         self.group = (_CPU_IMAGES if on_cpu else _ACCELERATOR_IMAGES) * model.mesh.size

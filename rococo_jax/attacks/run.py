@@ -156,7 +156,7 @@ def attack_models(
 def read_finished(folder: Path, fingerprint: str) -> dict[str, list[dict[str, Any]]]:
     """Return the records of a finished attack by unit; nothing if there is none.
 
-    Raises InputError if the folder contains another attack.
+    Raises InputError if the folder contains another attack, or a damaged one.
     """
     if not (folder / SUMMARY).exists():
         return {}
@@ -164,7 +164,11 @@ def read_finished(folder: Path, fingerprint: str) -> dict[str, list[dict[str, An
         wanted = "those of this attack: the same model, data and settings, or another folder"
         raise InputError(folder / SUMMARY, "fingerprint", "results of another attack", wanted)
     records: dict[str, list[dict[str, Any]]] = {}
-    for row in read_table(folder / ITEMS, "the queries of an attack").to_pylist():
+    table = read_table(folder / ITEMS, "the queries of an attack")
+    if not table.schema.equals(_SCHEMA):
+        wanted = f"those of {SUMMARY} beside it, {', '.join(_SCHEMA.names)}"
+        raise InputError(folder / ITEMS, "columns", ", ".join(table.column_names), wanted)
+    for row in table.to_pylist():
         unit = row.pop("attack")
         row["changes"] = json.loads(row["changes"])
         if unit != "pixels" and row["smallest"] is not None:
@@ -248,7 +252,6 @@ def png_name(image: str) -> str:
 
 
 def _journal(folder: Path, unit: str, fingerprint: str, group: int, is_identified: bool) -> "Journal":
-    folder.mkdir(parents=True, exist_ok=True)
     return Journal(folder / f".attack.{unit}.jsonl" if is_identified else None, f"{fingerprint} {group}", group)
 
 
@@ -322,14 +325,18 @@ class Journal:
             return []
         head, *lines = self._lines() or [""]
         groups = list(self._complete_groups(lines)) if head == self._head else []
-        write_text(self.path, "".join(f"{line}\n" for line in (self._head, *map(json.dumps, groups))))
+        if groups:
+            write_text(self.path, "".join(f"{line}\n" for line in (self._head, *map(json.dumps, groups))))
+        else:
+            self.path.unlink(missing_ok=True)
         return [record for group in groups for record in group]
 
     def add(self, group: Sequence[dict[str, Any]]) -> None:
         """Append the records of a group."""
         if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(group) + "\n")
+                file.write((self._head + "\n" if file.tell() == 0 else "") + json.dumps(group) + "\n")
 
     @property
     def _head(self) -> str:

@@ -122,6 +122,7 @@ def run(options: Options) -> None:
 
     set_gpu_options()
     enable_compilation_cache()
+    _check(options)
     compute, load_options = options.embedding.compute(), options.model.load_options()
     sources = {model.name: model.source for model in read_models(options.models)}
     attacks = _attacks(options)
@@ -152,6 +153,17 @@ def run(options: Options) -> None:
         write_json(Path(options.out) / "comparison.json", comparison)
     if not options.embedding.quiet:
         _print(models, comparison)
+
+
+def _check(options: Options) -> None:
+    """Raise InputError for an option without effect: the result would not be the requested one."""
+    from rococo_jax.errors import InputError
+
+    of_words = options.words or not (options.characters or options.pixels)
+    if options.universal and not of_words:
+        raise InputError("attack", "--universal", "no attack on words", "--words beside it")
+    if options.benchmarks and not options.data:
+        raise InputError("attack", "--benchmarks", ",".join(options.benchmarks), "--data beside it")
 
 
 def _attacks(options: Options) -> "list[CaptionAttack]":

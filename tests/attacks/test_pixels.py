@@ -20,8 +20,10 @@ from rococo_jax.attacks.pixels import (
     stages,
     to_8_bits,
 )
+from rococo_jax.attacks.run import Journal, attack_models
+from rococo_jax.encoders.cache import EmbeddingCache
 from rococo_jax.runtime import make_mesh
-from tests.attacks.worlds import ITEMS
+from tests.attacks.worlds import ITEMS, data_of
 
 SHAPE = (6, 4, 4, 3)
 # Steps and restarts of attacks, each a prefix of the next.
@@ -150,3 +152,31 @@ def test_other_losses_fool_as_well(run, loss):
     right = sum(record["right"] for record in by_margin)
     fooled = [sum(record["smallest"] is not None for record in records) for records in (by_loss, by_margin)]
     assert fooled[0] >= fooled[1] - 1 and fooled[1] >= right - 1
+
+
+def test_a_killed_attack_resumes_with_the_same_bytes(model, paths, tmp_path, monkeypatch):
+    monkeypatch.setattr("rococo_jax.attacks.pixel_attack._CPU_IMAGES", 2)
+    attacked: list[str] = []
+
+    def run(out):
+        folders, pixels = {model.name: tmp_path / out}, PixelAttack((2 / 255,), steps=2)
+        attack_models(lambda name: model, folders, data_of(paths), [], EmbeddingCache(None), pixels=pixels)
+        return {path.name: path.read_bytes() for path in (tmp_path / out).rglob("*") if path.is_file()}
+
+    whole = run("whole")
+    add = Journal.add
+
+    def add_and_stop(self, group):
+        add(self, group)
+        attacked.extend(record["image"] for record in group)
+        if len(attacked) <= 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "add", add_and_stop)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run("cut")
+    with (tmp_path / "cut/.attack.pixels.jsonl").open("a") as journal:
+        journal.write('[{"image": "cut off')
+    assert run("cut") == whole and len(whole) == len(ITEMS) + 3
+    assert attacked == [item.image for item in ITEMS]
