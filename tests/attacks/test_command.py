@@ -102,6 +102,30 @@ def test_a_benchmark_in_the_documented_layout_is_attacked(world, capsys):
     assert one["results"]["words"]["values"]["r1"] == two["results"]["words"]["values"]["r1"]
 
 
+def test_the_class_of_an_image_is_attacked_and_counted_as_evaluate_does(world, tmp_path, expect_refusal):
+    for label, numbers in {"cat": (0, 3), "race_car": (1, 2), "tree": (4,)}.items():
+        folder = tmp_path / "data/classes/images" / label
+        folder.mkdir(parents=True)
+        for number in numbers:
+            (folder / f"{number}.png").symlink_to((world / "images" / f"{number}.png").resolve())
+    attack = f"attack demo:plain --data {tmp_path}/data --benchmarks classes --templates 5 --no-cache"
+    expect_refusal(f"{attack} --words 1 --out {tmp_path}/x", "for --pixels alone has classes")
+    assert main([*attack.split(), *f"--pixels 2/255 --steps 2 --loss margin --out {tmp_path}/out".split()]) == 0
+    values = json.loads((tmp_path / "out/attack.json").read_text())["results"]["pixels"]["values"]
+    top1 = []
+    attacked = (
+        f"--images {tmp_path}/out/attacked_images/images --annotations {tmp_path}/out/attacked_images/annotations"
+    )
+    for name, data in (("clean", f"--data {tmp_path}/data --benchmarks classes"), ("attacked", attacked)):
+        out = tmp_path / name
+        command = f"evaluate demo:plain {data} --tasks classes --templates 5 --no-report --out {out}"
+        assert main(command.split()) == 0
+        frame = read_results(out)
+        top1 += frame[(frame.metric == "top1") & (frame.variant == "clean")].value.tolist()
+    assert top1 == pytest.approx([values["r1"], values["r1_2/255"]])
+    assert values["r1_2/255"] < values["r1"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
