@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 from rococo_jax import load_model
 from rococo_jax.attacks.pixel_attack import MASKED, PixelAttacker
@@ -136,8 +137,6 @@ def test_attacked_images_are_the_ones_that_were_counted(run, model, paths):
     records, images = run((2 / 255, 8 / 255), steps=10)
     attacker = PixelAttacker(model, ITEMS, paths, PixelAttack((8 / 255,)))
     margins = attacker.margins(images)
-    from PIL import Image
-
     for record, margin, image, path in zip(records, margins, images, paths, strict=True):
         assert record["margin"] == pytest.approx(margin, abs=1e-5)
         change = image.astype(int) - model.prepare(Image.open(path)).astype(int)
@@ -157,9 +156,10 @@ def test_other_losses_fool_as_well(run, loss):
 def test_a_killed_attack_resumes_with_the_same_bytes(model, paths, tmp_path, monkeypatch):
     monkeypatch.setattr("rococo_jax.attacks.pixel_attack._CPU_IMAGES", 2)
     attacked: list[str] = []
+    pixels = PixelAttack((2 / 255,), steps=2)
 
     def run(out):
-        folders, pixels = {model.name: tmp_path / out}, PixelAttack((2 / 255,), steps=2)
+        folders = {model.name: tmp_path / out}
         attack_models(lambda name: model, folders, data_of(paths), [], EmbeddingCache(None), pixels=pixels)
         return {path.name: path.read_bytes() for path in (tmp_path / out).rglob("*") if path.is_file()}
 
@@ -180,3 +180,8 @@ def test_a_killed_attack_resumes_with_the_same_bytes(model, paths, tmp_path, mon
         journal.write('[{"image": "cut off')
     assert run("cut") == whole and len(whole) == len(ITEMS) + 3
     assert attacked == [item.image for item in ITEMS]
+    # Groups that start elsewhere: the result of an image depends neither on its place nor on the others.
+    for group, images in PixelAttacker(model, ITEMS, paths, pixels).run(start=1):
+        for record, image in zip(group, images, strict=True):
+            with Image.open(tmp_path / "whole/attacked_images/images" / record["image"]) as written:
+                assert np.array_equal(written, image)
