@@ -81,6 +81,8 @@ class Options:
         search: try all changes; change the best candidates again; or change words in the order of their influence
         width: candidates of each caption that a beam keeps
         queries: largest number of altered captions that are scored for a query (default: no limit)
+        witness: altered caption to return: of the smallest successful changes the one with the highest margin, or the
+            first that is found, which ends the query and needs a fraction of the work
         universal: also search this number of altered captions that rank first for most images
         seed: seed of the order in which changes are tried (default: 0)
         pairs: images and captions
@@ -109,6 +111,7 @@ class Options:
     search: Literal["exhaustive", "beam", "greedy"] = "exhaustive"
     width: Annotated[int, Option("N", flag="beam-width", least=1)] = 8
     queries: Annotated[int | None, Option("N", least=1)] = None
+    witness: Literal["best", "first"] = "best"
     universal: Annotated[int | None, Option("N", least=1)] = None
     seed: Annotated[int, Option("N")] = 0
     pairs: AttackedPairs
@@ -180,7 +183,7 @@ def _attacks(options: Options) -> "list[CaptionAttack]":
         budgets["words"] = (1,)
     attack = CaptionAttack(
         "words", (), options.goal, open_lexicon(options.lexicon or ""), options.changes, options.inserted == "captions",
-        options.search, options.width, options.queries, options.seed,
+        options.search, options.width, options.queries, options.seed, options.witness,
     )  # fmt: skip
     return [
         dataclasses.replace(
